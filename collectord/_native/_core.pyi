@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of the native core's binding. The contract of each call is in its docstring."""
+
+from typing import Final, NamedTuple
+
+CHUNK_ALIGN_BYTES: Final[int]  # 4096: chunks, and so data offsets, are multiples of it
+SAMPLE_RECORD_MAX: Final[int]  # highest kernel record type that is stored; others are neutralised
+
+class SegmentClosed(NamedTuple):
+    """A segment got its last byte. `end_offset` is where its data section ends (4096-aligned)."""
+
+    stream: int
+    token: int
+    end_offset: int
+    xxh3: int  # XXH3-64 over the data section in file order
+    chunks: int
+    records: int  # all records but padding and rounds, replay excluded
+    samples: int
+    replayed: int  # sideband records of the replay at its head
+    first_ns: int  # lowest and highest sample time, 0 if there was no sample
+    last_ns: int
+    rings: tuple[tuple[int, int, int], ...]  # (ring id, samples, bytes) stored in this segment
+
+class SegmentWanted(NamedTuple):
+    """The stream has no prepared next segment: call `Stream.prepare`."""
+
+    stream: int
+
+class SpaceWanted(NamedTuple):
+    """A write failed with ENOSPC or EDQUOT: evict, then call `Stream.space`."""
+
+    stream: int
+    errno: int
+
+class WriteFailed(NamedTuple):
+    """A chunk could not be written for another reason; its records are counted as lost."""
+
+    stream: int
+    token: int
+    errno: int
+
+class RingQuarantined(NamedTuple):
+    """A ring's contents failed validation; it is not read any more."""
+
+    ring: int
+    reason: int  # index into QUARANTINE_REASONS
+    position: int  # free-running byte position of the bad record
+
+class RingHungUp(NamedTuple):
+    """The ring's task is gone; the ring was drained once more and left its poll set."""
+
+    ring: int
+
+Event = (
+    SegmentClosed | SegmentWanted | SpaceWanted | WriteFailed | RingQuarantined | RingHungUp
+)
+
+QUARANTINE_REASONS: Final[tuple[str, ...]]
+
+class RingCounters(NamedTuple):
+    """Counters of one ring since it was added; all monotonic but the three marked."""
+
+    samples: int  # walked PERF_RECORD_SAMPLE
+    records: int  # walked records of any type
+    bytes: int
+    stored: int  # samples in chunks that the writer has written
+    in_flight: int  # (gauge) samples copied from the ring and not yet written or lost
+    lost_disk_full: int  # samples in chunks given up for want of space
+    lost_dropped: int  # samples in chunks given up for another write error
+    lost_records: int  # sum over PERF_RECORD_LOST
+    lost_samples: int  # sum over PERF_RECORD_LOST_SAMPLES
+    neutralised: int  # records of a type that readers do not know, made into padding
+    quarantined: int  # 0, or 1 when the ring is in quarantine
+    quarantined_bytes: int  # bytes left unread in it
+    throttles: int
+    unthrottles: int
+    wakeups_watermark: int
+    wakeups_timer: int
+    starved: int  # passes that left the ring alone because no chunk was free
+    used_bytes: int  # (gauge) head - tail at the last pass's start
+    high_watermark_bytes: int  # (gauge) highest used_bytes ever
+    last_sample_ns: int
+    fill_buckets: tuple[int, ...]  # passes by fill ratio: <=0.1 .. <=0.9, <=0.95, <=1.0
+
+class CoreCounters(NamedTuple):
+    """Counters of the whole core."""
+
+    chunks: int
+    chunks_free: int
+    chunks_free_min: int  # lowest ever
+    written_bytes: int
+    written_chunks: int
+    write_errors: int
+    write_ns: int
+    passes: int
+    wakeups: int
+    pass_ns: int
+    pass_ns_max: int
+    rounds: int
+    oldest_unwritten_ns: int  # age of the oldest chunk waiting for the writer, 0 if none
+
+class RingMap:
+    """Shared mapping of a perf ring: its control page and `data_bytes` of data.
+
+    Works on a perf event fd and, for tests, on any fd whose file has the same layout.
+    """
+
+    def __init__(self, fd: int, data_bytes: int) -> None:
+        """Map read-write. Raises OSError (EPERM: mlock budget, EINVAL: size or redirected)."""
+    @property
+    def data_bytes(self) -> int: ...
+    @property
+    def head(self) -> int: ...
+    @property
+    def tail(self) -> int: ...
+    def close(self) -> None:
+        """Unmap. Raises ValueError while a core still drains the ring."""
+
+class Ring:
+    """A ring that a core drains."""
+
+    @property
+    def id(self) -> int: ...
+    def counters(self) -> RingCounters: ...
+
+class Stream:
+    """One sequence of segments: what the rings that feed it hold, in files."""
+
+    @property
+    def id(self) -> int: ...
+    def prepare(
+        self, token: int, fd: int, offset: int, limit_bytes: int, step_bytes: int = 0
+    ) -> None:
+        """Hand over the next segment's file.
+
+        The fd stays the caller's and must live until SegmentClosed(token). Data goes to `offset`
+        (a multiple of 4096) and on; after the chunk that reaches `limit_bytes` the stream moves on
+        to the next prepared segment. `step_bytes` > 0: space is allocated that far ahead.
+        """
+    def rotate(self) -> None:
+        """Move on to the next prepared segment at the next chunk, if this one holds data."""
+    def finish(self) -> None:
+        """Close the running segment after what is queued; SegmentClosed follows."""
+    def load_sideband(self, records: bytes) -> None:
+        """Apply whole records (perf layout, sample_id trailer included) to the state table."""
+    def space(self, retry: bool) -> None:
+        """Answer SpaceWanted: try the write again, or count the chunk as `disk_full`."""
+    def sideband_counters(self) -> dict[str, int]:
+        """tasks, maps, bytes, dropped of the state table."""
+
+class Core:
+    """Pool of chunks, shard threads and the writer thread."""
+
+    def __init__(
+        self,
+        *,
+        shards: int = 1,
+        chunks: int = 64,
+        chunk_bytes: int = 1 << 20,
+        flush_ns: int = 1_000_000_000,
+        floor_bytes: int = 65536,
+    ) -> None: ...
+    @property
+    def notify_fd(self) -> int:
+        """Readable (eventfd) when `events()` has something or a generation completed."""
+    def start(self) -> None: ...
+    def add_stream(self, *, sideband_bytes: int = 16 << 20) -> Stream: ...
+    def add_ring(
+        self,
+        shard: int,
+        stream: Stream,
+        ring_map: RingMap,
+        wakeup_fd: int,
+        *,
+        sideband: bool,
+        time_offset: int,
+        time_trailer: int,
+    ) -> Ring:
+        """Begin to drain. Times: of a sample at `time_offset` from its start, of any other record
+        at `time_trailer` before its end; 0 where the records carry no time."""
+    def remove_ring(self, ring: Ring) -> None:
+        """Drain once more, then leave the ring; its counters stay readable."""
+    def request_flush(self) -> int:
+        """Ask every shard for a full pass and close its chunks; returns the generation."""
+    def drained_generation(self) -> int:
+        """Every shard finished a full pass begun after this generation was asked for."""
+    def written_generation(self) -> int:
+        """Every chunk of those passes is on its file (or counted as lost)."""
+    def events(self) -> list[Event]: ...
+    def counters(self) -> CoreCounters: ...
+    def thread_ids(self) -> dict[str, int]:
+        """Thread name to kernel tid: `drain/0`.., `writer`."""
+    def stop(self) -> None:
+        """Stop the threads. Rings keep what they hold; call after `Stream.finish` completed."""

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exception tree. Each class carries fields, and says what to do next.
+
+    CollectordError                     exit 1
+      UsageError        text, hint                  exit 2
+      ConfigError       path, key, hint             exit 6
+      PlanError         what, hint                  exit 6
+      KernelError       syscall, errno, hint        exit 1
+        MissingPrivilege  need                      exit 4
+        MissingFeature    feature                   exit 5
+        NoSuchTarget      target                    exit 1
+        RingSetupError    ring                      exit 1
+      CodecError        offset, reason              exit 1
+      SinkError         path, errno, hint           exit 1
+
+A corrupt ring is not an exception: the native pass returns a reason code and the ring is
+quarantined. The exit codes are part of the command-line contract (README, "Exit status").
+"""
+
+from __future__ import annotations
+
+import os
+from typing import ClassVar
+
+
+class CollectordError(Exception):
+    """Base of all errors that this program raises on purpose.
+
+    `str(error)` is one line for the user: what failed, and what to do.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class UsageError(CollectordError):
+    """The command line asks for something that does not parse or cannot be combined."""
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, message: str, *, text: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.text = text
+
+
+class ConfigError(CollectordError):
+    """A configuration file is wrong. `key` is dotted, e.g. `session[0].source[1].ring`."""
+
+    exit_code: ClassVar[int] = 6
+
+    def __init__(self, message: str, *, path: str = "", key: str = "", hint: str = "") -> None:
+        where = ": ".join(part for part in (path, key) if part)
+        super().__init__(f"{where}: {message}" if where else message, hint=hint)
+        self.path = path
+        self.key = key
+
+
+class PlanError(CollectordError):
+    """Configuration and kernel facts cannot be made into a plan (limits, unknown event)."""
+
+    exit_code: ClassVar[int] = 6
+
+    def __init__(self, message: str, *, what: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.what = what
+
+
+class KernelError(CollectordError):
+    """A system call failed for a reason that no narrower class names."""
+
+    def __init__(self, message: str, *, syscall: str = "", errno: int = 0, hint: str = "") -> None:
+        detail = f"{message} ({syscall}: {os.strerror(errno)})" if errno else message
+        super().__init__(detail, hint=hint)
+        self.syscall = syscall
+        self.errno = errno
+
+
+class MissingPrivilege(KernelError):
+    """The kernel refuses for want of a privilege. `need` is the least that would give it."""
+
+    exit_code: ClassVar[int] = 4
+
+    def __init__(
+        self, message: str, *, need: str, syscall: str = "", errno: int = 0, hint: str = ""
+    ) -> None:
+        super().__init__(message, syscall=syscall, errno=errno, hint=hint or f"needs {need}")
+        self.need = need
+
+
+class MissingFeature(KernelError):
+    """This kernel or machine lacks `feature`."""
+
+    exit_code: ClassVar[int] = 5
+
+    def __init__(
+        self, message: str, *, feature: str, syscall: str = "", errno: int = 0, hint: str = ""
+    ) -> None:
+        super().__init__(message, syscall=syscall, errno=errno, hint=hint)
+        self.feature = feature
+
+
+class NoSuchTarget(KernelError):
+    """A pid, thread, user, cgroup or CPU that does not exist, or no longer does."""
+
+    def __init__(self, message: str, *, target: str, errno: int = 0, hint: str = "") -> None:
+        super().__init__(message, errno=errno, hint=hint)
+        self.target = target
+
+
+class RingSetupError(KernelError):
+    """A ring could not be opened or mapped at any acceptable size."""
+
+    def __init__(
+        self, message: str, *, ring: str, syscall: str = "", errno: int = 0, hint: str = ""
+    ) -> None:
+        super().__init__(message, syscall=syscall, errno=errno, hint=hint)
+        self.ring = ring
+
+
+class CodecError(CollectordError):
+    """Bytes that do not follow their format. `offset` counts from the start of the input."""
+
+    def __init__(self, message: str, *, offset: int, reason: str) -> None:
+        super().__init__(f"{message} at byte {offset} ({reason})")
+        self.offset = offset
+        self.reason = reason
+
+
+class SinkError(CollectordError):
+    """A segment, manifest or state directory cannot be written or read."""
+
+    def __init__(self, message: str, *, path: str, errno: int = 0, hint: str = "") -> None:
+        detail = f"{message}: {path}" + (f" ({os.strerror(errno)})" if errno else "")
+        super().__init__(detail, hint=hint)
+        self.path = path
+        self.errno = errno

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen values that pass between the stages: load, probe, plan, open, drain, sink, close."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+
+class Basis(StrEnum):
+    """What a ring's balance rests on (README, "The ledger")."""
+
+    EXACT = "exact"
+    LOST_ONLY = "lost_only"
+    NONE = "none"
+
+    @staticmethod
+    def weakest(bases: list[Basis]) -> Basis:
+        """The basis of a whole is the weakest basis of its parts; of nothing, `none`."""
+        order = [Basis.NONE, Basis.LOST_ONLY, Basis.EXACT]
+        return min(bases, key=order.index, default=Basis.NONE)
+
+
+class Stage(StrEnum):
+    """Where on the way from kernel to disk a record was lost."""
+
+    KERNEL_RING = "kernel_ring"
+    PROGRAM = "program"
+    STAGING = "staging"
+    SINK = "sink"
+
+
+class Reason(StrEnum):
+    """Why a record was lost."""
+
+    RING_FULL = "ring_full"
+    PAUSED = "paused"
+    THROTTLED = "throttled"
+    TRUNCATED = "truncated"
+    OVERRUN = "overrun"
+    COMMIT_OVERRUN = "commit_overrun"
+    DROPPED = "dropped"
+    RECURSION = "recursion"
+    QUARANTINED = "quarantined"
+    DISK_FULL = "disk_full"
+    SHED = "shed"
+
+
+LossKey = tuple[Stage, Reason]
+
+# The only pairs that a source kind can produce. Ledger, metrics and the --json result are
+# keyed by this table, so each pair exists at 0 from the first scrape and no other ever appears.
+LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
+    "perf": (
+        (Stage.KERNEL_RING, Reason.RING_FULL),
+        (Stage.KERNEL_RING, Reason.DROPPED),
+        (Stage.STAGING, Reason.QUARANTINED),
+        (Stage.STAGING, Reason.DROPPED),
+        (Stage.SINK, Reason.DISK_FULL),
+        (Stage.SINK, Reason.DROPPED),
+    ),
+}
+
+
+class RingKind(StrEnum):
+    """How a ring is drained; past `open` no code knows more of a ring's origin."""
+
+    PERF = "perf"
+
+
+class RingRole(StrEnum):
+    """`data` rings carry counted events; `sideband` rings carry the dummy event's records."""
+
+    DATA = "data"
+    SIDEBAND = "sideband"
+
+
+class ScopeKind(StrEnum):
+    """perf's deployments of an event (design: scopes)."""
+
+    SYSTEM = "system"
+    CPUS = "cpus"
+    PROCESS = "process"
+    THREAD = "thread"
+    COMMAND = "command"
+    USER = "user"
+    CGROUP = "cgroup"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is observed.
+
+    Attributes:
+        kind: the deployment.
+        cpus: CPUs to observe; empty means all online ones.
+        pids: process ids of a PROCESS scope, thread ids of a THREAD scope.
+        uid: user of a USER scope.
+        cgroup: path of the cgroup directory of a CGROUP scope.
+        per_thread: one ring per thread (cpu -1) instead of one per CPU.
+        inherit: children are observed too (perf's default for process scopes).
+    """
+
+    kind: ScopeKind
+    cpus: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
+    uid: int = -1
+    cgroup: str = ""
+    per_thread: bool = False
+    inherit: bool = True
+
+    def describe(self) -> str:
+        """The scope in a few words, as `check` and `--json` print it."""
+        words: list[str] = [str(self.kind)]
+        if self.pids:
+            words.append(",".join(map(str, self.pids)))
+        if self.uid >= 0:
+            words.append(str(self.uid))
+        if self.cgroup:
+            words.append(self.cgroup)
+        if self.cpus:
+            words.append("cpu " + ",".join(map(str, self.cpus)))
+        if self.per_thread:
+            words.append("per-thread")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Effective sizes of a mapped ring, in bytes, after rounding and fallback."""
+
+    data_bytes: int
+    watermark_bytes: int
+    requested_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingLabel:
+    """Who a ring belongs to, as logs, manifests and `--json` name it. cpu -1: no one CPU."""
+
+    session: str
+    source: str
+    role: RingRole
+    cpu: int
+    tid: int = -1
+
+    def __str__(self) -> str:
+        place = f"cpu{self.cpu}" if self.cpu >= 0 else f"tid{self.tid}"
+        return f"{self.session}/{self.source}/{self.role}/{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """One reading of a ring's kernel counters.
+
+    Attributes:
+        value: events that the kernel counted, None where the basis is not `exact`.
+        lost: records that the kernel could not write (PERF_FORMAT_LOST), None before 6.0.
+        per_event: (event id, value, lost) in the order of the ring's counter fds.
+    """
+
+    value: int | None
+    lost: int | None
+    per_event: tuple[tuple[int, int, int], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """One reading of the three clocks, in ns, and how far apart the bracket's ends were."""
+
+    monotonic_ns: int
+    realtime_ns: int
+    perf_ns: int
+    bracket_ns: int
