@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of the native core's binding. The contract of each call is in its docstring."""
 
+from mmap import mmap
 from typing import Final, NamedTuple
 
 CHUNK_ALIGN_BYTES: Final[int]  # 4096: chunks, and so data offsets, are multiples of it
@@ -56,6 +57,21 @@ Event = (
 )
 
 QUARANTINE_REASONS: Final[tuple[str, ...]]
+
+class RecordScan(NamedTuple):
+    """What a walk over bytes of a perf.data data section found."""
+
+    end: int  # just behind the last whole record
+    records: int
+    samples: int
+    lost_samples: int  # sum over PERF_RECORD_LOST_SAMPLES
+    first_ns: int
+    last_ns: int
+    last: int  # offset of the last whole record
+    fault: str  # one of QUARANTINE_REASONS: "ok" when only less than a header was left
+
+def scan_records(data: bytes | bytearray | memoryview | mmap, *, time_offset: int = 0) -> RecordScan:
+    """Walk whole records from the start of `data` (bytes, mmap, ...); see WALK in `walk.h`."""
 
 class RingCounters(NamedTuple):
     """Counters of one ring since it was added; all monotonic but the three marked."""
@@ -141,7 +157,7 @@ class Stream:
         """Move on to the next prepared segment at the next chunk, if this one holds data."""
     def finish(self) -> None:
         """Close the running segment after what is queued; SegmentClosed follows."""
-    def load_sideband(self, records: bytes) -> None:
+    def load_sideband(self, records: bytes | bytearray | memoryview | mmap) -> None:
         """Apply whole records (perf layout, sample_id trailer included) to the state table."""
     def space(self, retry: bool) -> None:
         """Answer SpaceWanted: try the write again, or count the chunk as `disk_full`."""

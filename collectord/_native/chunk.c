@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "chunk.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define RECORD_MAX_BYTES 65536u
+
+int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
+{
+	const size_t bytes = (size_t)count * chunk_bytes;
+	int ret;
+
+	memset(pool, 0, sizeof(*pool));
+	pool->memory_fd = -1;
+	if (count == 0 || chunk_bytes % CHUNK_ALIGN_BYTES != 0 ||
+	    chunk_bytes < RECORD_MAX_BYTES + CHUNK_ALIGN_BYTES)
+		return -EINVAL;
+	pool->chunks = calloc(count, sizeof(*pool->chunks));
+	if (pool->chunks == NULL)
+		return -ENOMEM;
+	pool->memory_fd = memfd_create("collectord-staging", MFD_CLOEXEC);
+	if (pool->memory_fd < 0 || ftruncate(pool->memory_fd, (off_t)bytes) < 0)
+		goto fail;
+	pool->memory =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pool->memory_fd, 0);
+	if (pool->memory == MAP_FAILED) {
+		pool->memory = NULL;
+		goto fail;
+	}
+	pthread_mutex_init(&pool->lock, NULL);
+	pool->count = count;
+	pool->chunk_bytes = chunk_bytes;
+	/* Lowest first: an idle host touches one or two chunks and no more. */
+	for (uint32_t i = count; i-- > 0;) {
+		pool->chunks[i].data = pool->memory + (size_t)i * chunk_bytes;
+		pool->chunks[i].next = pool->free;
+		pool->free = &pool->chunks[i];
+	}
+	pool->free_count = pool->free_min = count;
+	return 0;
+fail:
+	ret = -errno;
+	if (pool->memory_fd >= 0)
+		close(pool->memory_fd);
+	free(pool->chunks);
+	memset(pool, 0, sizeof(*pool));
+	pool->memory_fd = -1;
+	return ret;
+}
+
+void pool__deinit(struct pool *pool)
+{
+	if (pool->memory == NULL)
+		return;
+	munmap(pool->memory, (size_t)pool->count * pool->chunk_bytes);
+	close(pool->memory_fd);
+	free(pool->chunks);
+	pthread_mutex_destroy(&pool->lock);
+	memset(pool, 0, sizeof(*pool));
+	pool->memory_fd = -1;
+}
+
+struct chunk *pool__take(struct pool *pool)
+{
+	struct chunk *chunk;
+
+	pthread_mutex_lock(&pool->lock);
+	chunk = pool->free;
+	if (chunk != NULL) {
+		pool->free = chunk->next;
+		pool->free_count--;
+		if (pool->free_count < pool->free_min)
+			pool->free_min = pool->free_count;
+	}
+	pthread_mutex_unlock(&pool->lock);
+	if (chunk == NULL)
+		return NULL;
+	chunk->used = 0;
+	chunk->span_count = 0;
+	chunk->records = 0;
+	chunk->first_ns = chunk->last_ns = 0;
+	chunk->next = NULL;
+	chunk->item = (struct item){.chunk = chunk};
+	return chunk;
+}
+
+void pool__give(struct pool *pool, struct chunk *chunk)
+{
+	pthread_mutex_lock(&pool->lock);
+	chunk->next = pool->free;
+	pool->free = chunk;
+	pool->free_count++;
+	pthread_mutex_unlock(&pool->lock);
+}
+
+uint32_t pool__free_count(struct pool *pool)
+{
+	uint32_t count;
+
+	pthread_mutex_lock(&pool->lock);
+	count = pool->free_count;
+	pthread_mutex_unlock(&pool->lock);
+	return count;
+}
+
+void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
+		   const struct walk_tally *tally)
+{
+	struct span *span = chunk->span_count > 0 ? &chunk->spans[chunk->span_count - 1] : NULL;
+
+	if (span == NULL || span->ring != ring) {
+		span = &chunk->spans[chunk->span_count++];
+		*span = (struct span){.ring = ring};
+	}
+	span->samples += tally->samples;
+	span->bytes += bytes;
+	chunk->used += bytes;
+	chunk->records += tally->records;
+	if (tally->samples == 0 || tally->first_ns == 0)
+		return;
+	if (chunk->first_ns == 0 || tally->first_ns < chunk->first_ns)
+		chunk->first_ns = tally->first_ns;
+	if (tally->last_ns > chunk->last_ns)
+		chunk->last_ns = tally->last_ns;
+}
+
+uint32_t chunk__pad(uint8_t *data, uint32_t used, bool round)
+{
+	uint32_t gap;
+
+	if (round) {
+		walk__store(data + used, walk__header(WALK_FINISHED_ROUND, 0, WALK_HEADER_BYTES));
+		used += WALK_HEADER_BYTES;
+	}
+	gap = -used & (CHUNK_ALIGN_BYTES - 1);
+	if (gap > 0) {
+		walk__store(data + used,
+			    walk__header(WALK_FINISHED_INIT, 0, (uint16_t)gap));
+		memset(data + used + WALK_HEADER_BYTES, 0, gap - WALK_HEADER_BYTES);
+	}
+	return used + gap;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_CHUNK_H
+#define COLLECTORD_CHUNK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "counter.h"
+#include "walk.h"
+
+#define CHUNK_ALIGN_BYTES 4096u
+#define CHUNK_SPANS 512u
+#define CHUNK_MARKER_BYTES 8u /* kept free at the end of a chunk for a FINISHED_ROUND */
+
+struct ring;
+struct lane;
+struct chunk;
+
+/*
+ * A place in the writer's queue: a chunk, or a mark without one. `stamp` 0, or the generation of
+ * the full pass that ended here; `begun_ns`: when that pass loaded its heads.
+ */
+struct item {
+	struct item *next;
+	struct chunk *chunk;
+	struct lane *lane;
+	uint64_t stamp;
+	uint64_t begun_ns;
+	uint64_t queued_ns;
+};
+
+/* What one ring put into a chunk. */
+struct span {
+	struct ring *ring;
+	uint64_t samples;
+	uint64_t bytes;
+};
+
+/*
+ * One page-aligned piece of staging memory. It holds whole records of the rings of one lane
+ * (shard and stream); the writer pads it to CHUNK_ALIGN_BYTES and writes it in one piece.
+ * Owner: the pool while free, the lane while open, the writer from the queue on.
+ */
+struct chunk {
+	uint8_t *data;
+	uint32_t used;
+	uint32_t span_count;
+	uint64_t records;
+	uint64_t first_ns;
+	uint64_t last_ns;
+	struct chunk *next;
+	struct item item;
+	struct span spans[CHUNK_SPANS];
+};
+
+/* The staging memory: a memfd cut into equal chunks, and the list of the free ones. */
+struct pool {
+	pthread_mutex_t lock;
+	struct chunk *chunks;
+	struct chunk *free;
+	uint8_t *memory;
+	uint32_t chunk_bytes;
+	uint32_t count;
+	uint32_t free_count;
+	uint32_t free_min;
+	int memory_fd;
+};
+
+/* -EINVAL: chunk_bytes is no multiple of CHUNK_ALIGN_BYTES or holds no largest record. */
+int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes);
+void pool__deinit(struct pool *pool);
+/* An empty chunk, or NULL. */
+struct chunk *pool__take(struct pool *pool);
+void pool__give(struct pool *pool, struct chunk *chunk);
+uint32_t pool__free_count(struct pool *pool);
+
+/* Add `bytes` of walked records at the end. The caller has seen to room and a free span. */
+void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
+		   const struct walk_tally *tally);
+
+/*
+ * Pad `used` bytes at `data` to CHUNK_ALIGN_BYTES with one record that readers ignore, behind a
+ * FINISHED_ROUND if `round`. Returns the padded length; the buffer must have room for one more
+ * CHUNK_ALIGN_BYTES when `used` is aligned and `round` is set.
+ */
+uint32_t chunk__pad(uint8_t *data, uint32_t used, bool round);
+
+#endif

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shard.h"
+#include "stream.h"
+#include "writer.h"
+
+struct core {
+	struct pool pool;
+	struct event_list events;
+	struct writer writer;
+	struct shard shards[SHARDS_MAX];
+	struct stream streams[STREAMS_MAX];
+	pthread_mutex_t rings_lock;
+	struct ring **rings;
+	uint32_t ring_count;
+};
+
+int core__new(const struct core_options *options, struct core **out)
+{
+	struct core *core;
+	int ret = -EINVAL;
+
+	if (options->shards == 0 || options->shards > SHARDS_MAX || options->flush_ns == 0)
+		return -EINVAL;
+	core = calloc(1, sizeof(*core));
+	if (core == NULL)
+		return -ENOMEM;
+	pthread_mutex_init(&core->rings_lock, NULL);
+	ret = pool__init(&core->pool, options->chunks, options->chunk_bytes);
+	if (ret == 0)
+		ret = event_list__init(&core->events);
+	if (ret == 0)
+		ret = writer__init(&core->writer, &core->pool, &core->events,
+				   options->flush_ns);
+	for (uint32_t i = 0; ret == 0 && i < options->shards; i++) {
+		ret = shard__init(&core->shards[i], i, &core->pool, &core->writer,
+				  options->floor_bytes);
+		if (ret == 0)
+			core->writer.shards[core->writer.shard_count++] = &core->shards[i];
+	}
+	if (ret < 0) {
+		core__free(core);
+		return ret;
+	}
+	*out = core;
+	return 0;
+}
+
+void core__free(struct core *core)
+{
+	core__stop(core);
+	for (uint32_t i = 0; i < core->writer.shard_count; i++)
+		shard__deinit(&core->shards[i]);
+	for (uint32_t i = 0; i < core->writer.stream_count; i++)
+		stream__deinit(&core->streams[i]);
+	for (uint32_t i = 0; i < core->ring_count; i++)
+		free(core->rings[i]);
+	free(core->rings);
+	if (core->writer.pool != NULL)
+		writer__deinit(&core->writer);
+	event_list__deinit(&core->events);
+	pool__deinit(&core->pool);
+	pthread_mutex_destroy(&core->rings_lock);
+	free(core);
+}
+
+int core__start(struct core *core)
+{
+	sigset_t all, before;
+	int ret;
+
+	/* The threads inherit the mask: signals are the controlling thread's. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	ret = writer__start(&core->writer);
+	for (uint32_t i = 0; ret == 0 && i < core->writer.shard_count; i++)
+		ret = shard__start(&core->shards[i]);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (ret < 0)
+		core__stop(core);
+	return ret;
+}
+
+void core__stop(struct core *core)
+{
+	for (uint32_t i = 0; i < core->writer.shard_count; i++)
+		shard__stop(&core->shards[i]);
+	writer__stop(&core->writer);
+}
+
+int core__notify_fd(const struct core *core)
+{
+	return core->events.fd;
+}
+
+int core__add_stream(struct core *core, size_t sideband_bytes, struct stream **out)
+{
+	const uint32_t id = core->writer.stream_count;
+	int ret;
+
+	if (id == STREAMS_MAX)
+		return -ENOSPC;
+	ret = stream__init(&core->streams[id], id, core->pool.chunk_bytes, sideband_bytes,
+			   &core->events);
+	if (ret < 0)
+		return ret;
+	core->writer.streams[id] = &core->streams[id];
+	/* Release; the partner is the acquire where the writer's thread reads the count. */
+	atomic_store_explicit(&core->writer.stream_count, id + 1, memory_order_release);
+	*out = &core->streams[id];
+	return 0;
+}
+
+static int core__keep_ring(struct core *core, struct ring *ring)
+{
+	struct ring **rings;
+	int ret = 0;
+
+	pthread_mutex_lock(&core->rings_lock);
+	rings = realloc(core->rings, (core->ring_count + 1) * sizeof(struct ring *));
+	if (rings == NULL) {
+		ret = -ENOMEM;
+	} else {
+		ring->id = core->ring_count;
+		rings[core->ring_count++] = ring;
+		core->rings = rings;
+	}
+	pthread_mutex_unlock(&core->rings_lock);
+	return ret;
+}
+
+int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
+		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
+		   bool sideband, struct ring **out)
+{
+	struct ring *ring;
+	int ret;
+
+	if (shard >= core->writer.shard_count)
+		return -EINVAL;
+	ring = malloc(sizeof(*ring));
+	if (ring == NULL)
+		return -ENOMEM;
+	ring__init(ring, map, wakeup_fd, layout);
+	if (sideband) {
+		ring->sideband = &stream->sideband;
+		sideband__set_layout(&stream->sideband, layout);
+	}
+	ret = core__keep_ring(core, ring);
+	if (ret < 0) {
+		free(ring);
+		return ret;
+	}
+	ret = stream__add_ring(stream, ring);
+	if (ret == 0)
+		ret = shard__add(&core->shards[shard], stream, ring);
+	if (ret < 0) {
+		ring->left = true;
+		return ret;
+	}
+	*out = ring;
+	return 0;
+}
+
+void core__remove_ring(struct core *core, struct ring *ring)
+{
+	shard__remove(&core->shards[ring->lane->shard], ring);
+}
+
+uint64_t core__issue(struct core *core)
+{
+	return writer__issue(&core->writer);
+}
+
+uint64_t core__drained(struct core *core)
+{
+	return writer__drained(&core->writer);
+}
+
+uint64_t core__written(struct core *core)
+{
+	return writer__written(&core->writer);
+}
+
+int core__prepare(struct core *core, struct stream *stream, uint64_t token, int fd,
+		  uint64_t offset, uint64_t limit, uint64_t step_bytes)
+{
+	const struct segment segment = {
+		.token = token,
+		.begin = offset,
+		.offset = offset,
+		.allocated = offset,
+		.limit = limit,
+		.step = step_bytes,
+		.fd = fd,
+		.open = true,
+	};
+	const int ret = stream__prepare(stream, &segment);
+
+	if (ret == 0)
+		writer__poke(&core->writer);
+	return ret;
+}
+
+void core__rotate(struct core *core, struct stream *stream)
+{
+	pthread_mutex_lock(&stream->lock);
+	stream->rotate_wanted = true;
+	pthread_mutex_unlock(&stream->lock);
+	writer__poke(&core->writer);
+}
+
+void core__finish(struct core *core, struct stream *stream)
+{
+	pthread_mutex_lock(&stream->lock);
+	stream->finish_wanted = true;
+	pthread_mutex_unlock(&stream->lock);
+	writer__poke(&core->writer);
+}
+
+void core__answer_space(struct core *core, struct stream *stream, bool retry)
+{
+	pthread_mutex_lock(&stream->lock);
+	stream->space_answer = retry ? SPACE_RETRY : SPACE_GIVE_UP;
+	pthread_mutex_unlock(&stream->lock);
+	writer__poke(&core->writer);
+}
+
+struct event *core__event(struct core *core)
+{
+	return event_list__pop(&core->events);
+}
+
+static bool untold_fault(struct ring *ring)
+{
+	/* Acquire; the partner is the release in ring__quarantine(). */
+	return atomic_load_explicit(&ring->fault, memory_order_acquire) != WALK_OK &&
+	       !atomic_exchange_explicit(&ring->fault_told, true, memory_order_relaxed);
+}
+
+static bool untold_hang_up(struct ring *ring)
+{
+	return atomic_load_explicit(&ring->hung_up, memory_order_relaxed) &&
+	       !atomic_exchange_explicit(&ring->hung_up_told, true, memory_order_relaxed);
+}
+
+static struct ring *core__first(struct core *core, bool (*is)(struct ring *))
+{
+	struct ring *found = NULL;
+
+	pthread_mutex_lock(&core->rings_lock);
+	for (uint32_t i = 0; found == NULL && i < core->ring_count; i++)
+		if (is(core->rings[i]))
+			found = core->rings[i];
+	pthread_mutex_unlock(&core->rings_lock);
+	return found;
+}
+
+struct ring *core__quarantined(struct core *core)
+{
+	return core__first(core, untold_fault);
+}
+
+struct ring *core__hung_up(struct core *core)
+{
+	return core__first(core, untold_hang_up);
+}
+
+void core__read_counters(struct core *core, struct core_counters *counters)
+{
+	const struct writer *writer = &core->writer;
+
+	memset(counters, 0, sizeof(*counters));
+	counters->chunks = core->pool.count;
+	pthread_mutex_lock(&core->pool.lock);
+	counters->chunks_free = core->pool.free_count;
+	counters->chunks_free_min = core->pool.free_min;
+	pthread_mutex_unlock(&core->pool.lock);
+	counters->written_bytes = counter__read(&writer->written_bytes);
+	counters->written_chunks = counter__read(&writer->written_chunks);
+	counters->write_errors = counter__read(&writer->write_errors);
+	counters->write_ns = counter__read(&writer->write_ns);
+	counters->rounds = counter__read(&writer->rounds);
+	counters->oldest_unwritten_ns = writer__oldest_ns(&core->writer);
+	for (uint32_t i = 0; i < writer->shard_count; i++) {
+		const struct shard *shard = &core->shards[i];
+
+		counters->passes += counter__read(&shard->passes);
+		counters->wakeups += counter__read(&shard->wakeups);
+		counters->pass_ns += counter__read(&shard->pass_ns);
+		if (counter__read(&shard->pass_ns_max) > counters->pass_ns_max)
+			counters->pass_ns_max = counter__read(&shard->pass_ns_max);
+	}
+}
+
+int core__tid(struct core *core, uint32_t index)
+{
+	pthread_mutex_t *lock =
+		index < SHARDS_MAX ? &core->shards[index].lock : &core->writer.lock;
+	int tid;
+
+	pthread_mutex_lock(lock);
+	tid = index < SHARDS_MAX ? core->shards[index].tid : core->writer.tid;
+	pthread_mutex_unlock(lock);
+	return tid;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_CORE_H
+#define COLLECTORD_CORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "event_list.h"
+#include "ring.h"
+#include "ring_map.h"
+#include "sideband.h"
+#include "walk.h"
+
+/*
+ *   rings ──► shards (threads) ──► chunks ──► writer (thread) ──► segments
+ *                   ▲                              │
+ *                   └───────── free chunks ◄───────┘
+ *
+ * The whole core behind one handle. Calls return 0 or -errno. Streams and rings live as long as
+ * the core; the fds and ring maps given to it stay the caller's.
+ */
+struct core;
+struct stream;
+
+struct core_options {
+	uint32_t shards;
+	uint32_t chunks;
+	uint32_t chunk_bytes;
+	uint64_t flush_ns;
+	uint64_t floor_bytes;
+};
+
+struct core_counters {
+	uint64_t chunks, chunks_free, chunks_free_min;
+	uint64_t written_bytes, written_chunks, write_errors, write_ns;
+	uint64_t passes, wakeups, pass_ns, pass_ns_max;
+	uint64_t rounds, oldest_unwritten_ns;
+};
+
+int core__new(const struct core_options *options, struct core **core);
+void core__free(struct core *core);
+int core__start(struct core *core);
+void core__stop(struct core *core);
+int core__notify_fd(const struct core *core);
+
+int core__add_stream(struct core *core, size_t sideband_bytes, struct stream **stream);
+int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
+		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
+		   bool sideband, struct ring **ring);
+void core__remove_ring(struct core *core, struct ring *ring);
+
+uint64_t core__issue(struct core *core);
+uint64_t core__drained(struct core *core);
+uint64_t core__written(struct core *core);
+
+int core__prepare(struct core *core, struct stream *stream, uint64_t token, int fd,
+		  uint64_t offset, uint64_t limit, uint64_t step_bytes);
+void core__rotate(struct core *core, struct stream *stream);
+void core__finish(struct core *core, struct stream *stream);
+void core__answer_space(struct core *core, struct stream *stream, bool retry);
+
+struct event *core__event(struct core *core);
+/* A ring whose quarantine, or hang-up, was not told yet; NULL when there is none. */
+struct ring *core__quarantined(struct core *core);
+struct ring *core__hung_up(struct core *core);
+
+void core__read_counters(struct core *core, struct core_counters *counters);
+/* Kernel thread id of shard `index`, or of the writer for SHARDS_MAX; 0 before it runs. */
+int core__tid(struct core *core, uint32_t index);
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_COUNTER_H
+#define COLLECTORD_COUNTER_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/*
+ * A counter has one writing thread and any number of readers. A relaxed load and store costs
+ * what a plain addition does; readers see some recent value, never a torn one.
+ */
+typedef _Atomic uint64_t counter_t;
+
+static inline uint64_t counter__read(const counter_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static inline void counter__set(counter_t *counter, uint64_t value)
+{
+	atomic_store_explicit(counter, value, memory_order_relaxed);
+}
+
+static inline void counter__add(counter_t *counter, uint64_t n)
+{
+	counter__set(counter, counter__read(counter) + n);
+}
+
+static inline void counter__max(counter_t *counter, uint64_t value)
+{
+	if (value > counter__read(counter))
+		counter__set(counter, value);
+}
+
+#endif

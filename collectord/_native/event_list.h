@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_EVENT_LIST_H
+#define COLLECTORD_EVENT_LIST_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+/* What the native threads tell the controlling one. */
+enum event_kind {
+	EVENT_SEGMENT_CLOSED,
+	EVENT_SEGMENT_WANTED,
+	EVENT_SPACE_WANTED,
+	EVENT_WRITE_FAILED,
+};
+
+struct event_ring {
+	uint64_t samples, bytes;
+	uint32_t id;
+};
+
+struct event {
+	struct event *next;
+	enum event_kind kind;
+	int error;
+	uint32_t stream;
+	uint32_t ring_count;
+	uint64_t token, end_offset, xxh3;
+	uint64_t chunks, records, samples, replayed;
+	uint64_t first_ns, last_ns;
+	struct event_ring rings[];
+};
+
+/* Only the writer thread pushes; a pass never does, since pushing allocates. */
+struct event_list {
+	pthread_mutex_t lock;
+	struct event *first, **last;
+	int fd; /* eventfd, readable when something was pushed */
+};
+
+int event_list__init(struct event_list *list);
+void event_list__deinit(struct event_list *list);
+/* With room for `ring_count` rings; NULL when memory is gone. */
+struct event *event__new(enum event_kind kind, uint32_t stream, uint32_t ring_count);
+/* Takes over `event`; NULL is passed over. */
+void event_list__push(struct event_list *list, struct event *event);
+/* The oldest event, the caller's to free(), or NULL. */
+struct event *event_list__pop(struct event_list *list);
+/* Make the fd readable without an event: a generation or a ring's state changed. */
+void event_list__poke(struct event_list *list);
+
+#endif

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ring.h"
+
+#include <string.h>
+
+#include "sideband.h"
+
+/*
+ * The ring's cache lines were written by another core, and walking them in place is a chain of
+ * dependent misses. A straight copy streams them in; the walk then finds this piece in the
+ * nearest caches.
+ */
+#define PIECE_BYTES 32768u
+
+void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
+		const struct walk_layout *layout)
+{
+	memset(ring, 0, sizeof(*ring));
+	ring->map = map;
+	ring->wakeup_fd = wakeup_fd;
+	ring->layout = *layout;
+	/* A predecessor may have read part of the ring: go on where it stopped. */
+	ring->position = ring->head = ring_map__tail(map);
+}
+
+static void ring__quarantine(struct ring *ring, enum walk_fault fault)
+{
+	counter__set(&ring->quarantined_bytes, ring->head - ring->position);
+	atomic_store_explicit(&ring->fault, (uint32_t)fault, memory_order_release);
+}
+
+/* Upper bounds 0.1, 0.2 .. 0.9, 0.95, 1.0. */
+static uint32_t fill_bucket(uint64_t used, uint64_t capacity)
+{
+	const uint64_t tenths = (used * 10 + capacity - 1) / capacity;
+
+	if (tenths <= 9)
+		return (uint32_t)tenths - 1;
+	return used * 20 <= capacity * 19 ? 9 : 10;
+}
+
+uint64_t ring__begin(struct ring *ring)
+{
+	uint64_t used;
+
+	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK)
+		return 0;
+	ring->head = ring_map__head(ring->map);
+	used = ring->head - ring->position;
+	if (used > ring->map->data_bytes || (used & 7u) != 0) {
+		ring__quarantine(ring, WALK_BAD_HEAD);
+		return 0;
+	}
+	counter__set(&ring->used_bytes, used);
+	counter__max(&ring->high_watermark_bytes, used);
+	if (used > 0)
+		counter__add(&ring->fill[fill_bucket(used, ring->map->data_bytes)], 1);
+	return used;
+}
+
+static void ring__count(struct ring *ring, const struct walk_tally *tally, uint64_t bytes)
+{
+	counter__add(&ring->samples, tally->samples);
+	counter__add(&ring->records, tally->records);
+	counter__add(&ring->bytes, bytes);
+	counter__max(&ring->last_sample_ns, tally->last_ns);
+	if (tally->records == tally->samples)
+		return;
+	counter__add(&ring->lost_records, tally->lost_records);
+	counter__add(&ring->lost_samples, tally->lost_samples);
+	counter__add(&ring->neutralised, tally->neutralised);
+	counter__add(&ring->throttles, tally->throttles);
+	counter__add(&ring->unthrottles, tally->unthrottles);
+}
+
+#ifdef COLLECTORD_MUTATION
+/* Test builds only: forget the last record of the first span, so that the ledger must miss it. */
+static size_t mutate(struct ring *ring, const uint8_t *copy, size_t walked,
+		     struct walk_tally *tally)
+{
+	static _Atomic bool done;
+	size_t at = 0, last = 0;
+
+	if (ring->sideband != NULL || tally->samples == 0 || atomic_exchange(&done, true))
+		return walked;
+	for (; at < walked; at += walk__size(walk__load(copy + at)))
+		last = at;
+	tally->samples--;
+	tally->records--;
+	return last;
+}
+#endif
+
+enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+{
+	uint8_t *const to = chunk->data + chunk->used;
+	const uint64_t unread = ring->head - ring->position;
+	const size_t room = chunk_bytes - CHUNK_MARKER_BYTES - chunk->used;
+	const size_t span = unread < room ? (size_t)unread : room;
+	struct walk_tally tally = {0};
+	enum walk_fault fault = WALK_OK;
+	size_t copied = 0, walked = 0, kept;
+
+	while (copied < span && fault == WALK_OK) {
+		const size_t piece = span - copied < PIECE_BYTES ? span - copied : PIECE_BYTES;
+
+		ring_map__copy(ring->map, ring->position + copied, to + copied, piece);
+		copied += piece;
+		walked += walk__run(to + walked, copied - walked, &ring->layout, &tally, &fault);
+	}
+	/* What is left whole in the ring but not by the copy was cut by the chunk's end. */
+	if (fault == WALK_OK && walked < span) {
+		const bool has_header = span - walked >= WALK_HEADER_BYTES;
+
+		if (span == unread ||
+		    (has_header && walk__size(walk__load(to + walked)) > unread - walked))
+			fault = WALK_PAST_HEAD;
+	}
+	kept = walked;
+#ifdef COLLECTORD_MUTATION
+	kept = mutate(ring, to, walked, &tally);
+#endif
+	if (kept > 0) {
+		if (ring->sideband != NULL)
+			sideband__append(ring->sideband, to, kept);
+		ring__count(ring, &tally, kept);
+		atomic_fetch_add_explicit(&ring->in_flight, tally.samples, memory_order_relaxed);
+		chunk__append(chunk, ring, (uint32_t)kept, &tally);
+	}
+	ring->position += walked;
+	ring_map__publish_tail(ring->map, ring->position);
+	if (fault != WALK_OK) {
+		ring__quarantine(ring, fault);
+		return RING_FAULTY;
+	}
+	return ring->position == ring->head ? RING_EMPTY : RING_CHUNK_FULL;
+}

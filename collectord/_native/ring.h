@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_RING_H
+#define COLLECTORD_RING_H
+
+#include <stdbool.h>
+
+#include "chunk.h"
+#include "counter.h"
+#include "ring_map.h"
+#include "walk.h"
+
+#define RING_FILL_BUCKETS 11u /* <= 0.1 .. <= 0.9, <= 0.95, <= 1.0 */
+
+struct sideband;
+
+/* One ring as its shard drains it. Counters: `stored`, `lost_*` and `segment_*` are written by
+ * the writer thread, `in_flight` by both, all others by the shard's thread. */
+struct ring {
+	struct ring_map *map;
+	struct lane *lane;
+	struct sideband *sideband; /* NULL: a ring of counted events */
+	struct walk_layout layout;
+	uint64_t position; /* of the first unread record; the tail lags behind it in a pass */
+	uint64_t head;	   /* as loaded at the start of the pass */
+	uint32_t id;
+	int wakeup_fd;
+	bool woken;
+	bool left;	   /* removed from its shard */
+	_Atomic bool hung_up;
+	_Atomic bool hung_up_told;
+	_Atomic uint32_t fault; /* enum walk_fault */
+	_Atomic bool fault_told;
+
+	counter_t samples, records, bytes;
+	counter_t lost_records, lost_samples;
+	counter_t neutralised;
+	counter_t throttles, unthrottles;
+	counter_t wakeups_watermark, wakeups_timer;
+	counter_t starved;
+	counter_t used_bytes, high_watermark_bytes;
+	counter_t last_sample_ns;
+	counter_t quarantined_bytes;
+	counter_t fill[RING_FILL_BUCKETS];
+	counter_t stored, lost_disk_full, lost_dropped;
+	counter_t segment_samples, segment_bytes;
+	_Atomic uint64_t in_flight;
+};
+
+void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
+		const struct walk_layout *layout);
+
+/* Load the head for this pass; returns the unread bytes, 0 for a ring in quarantine. */
+uint64_t ring__begin(struct ring *ring);
+
+enum ring_take {
+	RING_EMPTY,	/* read up to the head of this pass */
+	RING_CHUNK_FULL, /* the next record needs another chunk */
+	RING_FAULTY,	/* the ring went into quarantine */
+};
+
+/*
+ * Copy unread records into `chunk` and walk them there, up to the head of this pass; publish the
+ * tail behind the last whole record taken.
+ */
+enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
+
+#endif

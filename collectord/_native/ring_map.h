@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_RING_MAP_H
+#define COLLECTORD_RING_MAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct perf_event_mmap_page;
+
+/*
+ * A mapped perf ring.
+ *
+ *   +--------------+------------------------------------------+
+ *   | control page | data, data_bytes = page size << n         |
+ *   +--------------+------------------------------------------+
+ *
+ * Head (kernel) and tail (we) are free-running byte positions; position & (data_bytes - 1) is
+ * the index. head - tail bytes are unread. A record may wrap, its 8-byte header never does.
+ * Layout and protocol: include/uapi/linux/perf_event.h, struct perf_event_mmap_page.
+ */
+struct ring_map {
+	struct perf_event_mmap_page *page;
+	const uint8_t *data;
+	uint64_t data_bytes;
+	size_t map_bytes;
+	unsigned users;
+};
+
+/* Map `fd` read-write. -EINVAL: data_bytes is not a power of two of pages; else -errno. */
+int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes);
+void ring_map__deinit(struct ring_map *map);
+
+/* Everything before the returned head is readable. */
+uint64_t ring_map__head(const struct ring_map *map);
+uint64_t ring_map__tail(const struct ring_map *map);
+
+/* Copy `bytes` (<= data_bytes) from free-running `position` on, across the wrap. */
+void ring_map__copy(const struct ring_map *map, uint64_t position, void *to, size_t bytes);
+
+/* Give everything before `tail` back to the kernel. */
+void ring_map__publish_tail(const struct ring_map *map, uint64_t tail);
+
+#endif

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "shard.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "event_list.h"
+
+#define EPOLL_BATCH 64
+
+int shard__init(struct shard *shard, uint32_t index, struct pool *pool, struct writer *writer,
+		uint64_t floor_bytes)
+{
+	struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+	int ret;
+
+	memset(shard, 0, sizeof(*shard));
+	shard->index = index;
+	shard->pool = pool;
+	shard->writer = writer;
+	shard->floor_bytes = floor_bytes;
+	shard->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (shard->epoll_fd < 0)
+		return -errno;
+	shard->poke_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (shard->poke_fd < 0 ||
+	    epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, shard->poke_fd, &event) < 0) {
+		ret = -errno;
+		if (shard->poke_fd >= 0)
+			close(shard->poke_fd);
+		close(shard->epoll_fd);
+		return ret;
+	}
+	pthread_mutex_init(&shard->lock, NULL);
+	return 0;
+}
+
+void shard__deinit(struct shard *shard)
+{
+	if (shard->writer == NULL)
+		return;
+	for (uint32_t i = 0; i < STREAMS_MAX; i++)
+		free(shard->lanes[i]);
+	free(shard->rings);
+	close(shard->poke_fd);
+	close(shard->epoll_fd);
+	pthread_mutex_destroy(&shard->lock);
+	memset(shard, 0, sizeof(*shard));
+}
+
+void shard__poke(struct shard *shard)
+{
+	const uint64_t one = 1;
+	/* EAGAIN: the counter is at its maximum, so the thread is awake anyway. */
+	const ssize_t ignored = write(shard->poke_fd, &one, sizeof(one));
+
+	(void)ignored;
+}
+
+void shard__wake_starved(struct shard *shard)
+{
+	/* Acquire; the partner is the release in shard__drain_ring(). */
+	if (atomic_load_explicit(&shard->starved, memory_order_acquire))
+		shard__poke(shard);
+}
+
+uint64_t shard__drained(const struct shard *shard)
+{
+	/* Acquire; the partner is the release in shard__pass(): the counters of the pass show. */
+	return atomic_load_explicit(&shard->drained, memory_order_acquire);
+}
+
+static void lane__close(struct lane *lane, struct writer *writer, uint64_t stamp,
+			uint64_t begun_ns)
+{
+	struct chunk *chunk = lane->open;
+
+	lane->open = NULL;
+	chunk->item.lane = lane;
+	chunk->item.stamp = stamp;
+	chunk->item.begun_ns = begun_ns;
+	writer__queue(writer, &chunk->item);
+}
+
+/* Tell the writer that a full pass found nothing to add. False: the last mark is on its way. */
+static bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp,
+		       uint64_t begun_ns)
+{
+	/* Acquire; the partner is the release in writer__process(). */
+	if (atomic_load_explicit(&lane->mark_queued, memory_order_acquire))
+		return false;
+	atomic_store_explicit(&lane->mark_queued, true, memory_order_relaxed);
+	lane->mark = (struct item){.lane = lane, .stamp = stamp, .begun_ns = begun_ns};
+	writer__queue(writer, &lane->mark);
+	return true;
+}
+
+/* False: no chunk was free, part of the ring is unread. */
+static bool shard__drain_ring(struct shard *shard, struct ring *ring)
+{
+	struct lane *lane = ring->lane;
+
+	for (;;) {
+		enum ring_take took;
+
+		if (lane->open == NULL)
+			lane->open = pool__take(shard->pool);
+		if (lane->open == NULL) {
+			counter__add(&ring->starved, 1);
+			/* Release; the partner is the acquire in shard__wake_starved(). */
+			atomic_store_explicit(&shard->starved, true, memory_order_release);
+			return false;
+		}
+		took = ring__take(ring, lane->open, shard->pool->chunk_bytes);
+		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
+			lane__close(lane, shard->writer, 0, 0);
+		if (took != RING_CHUNK_FULL)
+			return true;
+	}
+}
+
+/* End a full pass: each lane's last item carries the generation. */
+static bool shard__stamp(struct shard *shard, uint64_t generation, uint64_t begun_ns)
+{
+	bool stamped = true;
+
+	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
+		struct lane *lane = shard->lanes[i];
+
+		if (lane == NULL || lane->rings == 0)
+			continue;
+		if (lane->open != NULL && lane->open->used > 0)
+			lane__close(lane, shard->writer, generation, begun_ns);
+		else
+			stamped &= lane__mark(lane, shard->writer, generation, begun_ns);
+	}
+	return stamped;
+}
+
+static void shard__pass(struct shard *shard, uint64_t generation)
+{
+	const uint64_t begun_ns = clock__now_ns();
+	const bool asked =
+		generation != atomic_load_explicit(&shard->drained, memory_order_relaxed);
+	/* Rings that a starved pass left behind may not wake again. */
+	const bool full =
+		asked || atomic_load_explicit(&shard->starved, memory_order_relaxed);
+	bool complete = true;
+	uint64_t took_ns;
+
+	atomic_store_explicit(&shard->starved, false, memory_order_relaxed);
+	/* All heads first: what follows copies a cut through the rings at one instant. */
+	for (uint32_t i = 0; i < shard->ring_count; i++)
+		ring__begin(shard->rings[i]);
+	for (uint32_t i = 0; i < shard->ring_count; i++) {
+		struct ring *ring = shard->rings[i];
+		const uint64_t used = ring->head - ring->position;
+		const bool woken = ring->woken;
+
+		ring->woken = false;
+		if (woken)
+			counter__add(&ring->wakeups_watermark, 1);
+		if (used == 0 || atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+			continue;
+		if (!full && !woken && used < shard->floor_bytes)
+			continue;
+		if (!woken && asked)
+			counter__add(&ring->wakeups_timer, 1);
+		complete &= shard__drain_ring(shard, ring);
+	}
+	if (asked && complete && shard__stamp(shard, generation, begun_ns)) {
+		/* Release; the partner is the acquire in shard__drained(). */
+		atomic_store_explicit(&shard->drained, generation, memory_order_release);
+		event_list__poke(shard->writer->events);
+	} else if (asked && complete) {
+		/* A mark is still queued. The writer frees it within one item: come again. */
+		atomic_store_explicit(&shard->starved, true, memory_order_release);
+	}
+	took_ns = clock__now_ns() - begun_ns;
+	counter__add(&shard->passes, 1);
+	counter__add(&shard->pass_ns, took_ns);
+	counter__max(&shard->pass_ns_max, took_ns);
+}
+
+static void shard__collect_wakeups(struct shard *shard, const struct epoll_event *events, int n)
+{
+	uint64_t pokes;
+
+	for (int i = 0; i < n; i++) {
+		struct ring *ring = events[i].data.ptr;
+
+		if (ring == NULL) {
+			if (read(shard->poke_fd, &pokes, sizeof(pokes)) < 0)
+				continue; /* EAGAIN: nothing to clear */
+		} else if (!ring->left) {
+			ring->woken = true;
+			if ((events[i].events & EPOLLHUP) != 0)
+				atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
+		}
+	}
+}
+
+static void *shard__run(void *context)
+{
+	struct shard *shard = context;
+	struct epoll_event events[EPOLL_BATCH];
+	char name[16];
+
+	snprintf(name, sizeof(name), "drain/%u", shard->index);
+	pthread_setname_np(pthread_self(), name);
+	pthread_mutex_lock(&shard->lock);
+	shard->tid = gettid();
+	pthread_mutex_unlock(&shard->lock);
+	while (!atomic_load_explicit(&shard->stopping, memory_order_acquire)) {
+		const int n = epoll_wait(shard->epoll_fd, events, EPOLL_BATCH, -1);
+
+		if (n < 0)
+			continue; /* EINTR: a debugger; signals are blocked */
+		counter__add(&shard->wakeups, 1);
+		pthread_mutex_lock(&shard->lock);
+		shard__collect_wakeups(shard, events, n);
+		/* Acquire; the partner is the release in writer__issue(). */
+		shard__pass(shard, atomic_load_explicit(&shard->writer->generation,
+							memory_order_acquire));
+		pthread_mutex_unlock(&shard->lock);
+	}
+	return NULL;
+}
+
+static struct lane *shard__lane(struct shard *shard, struct stream *stream)
+{
+	struct lane *lane = shard->lanes[stream->id];
+
+	if (lane != NULL)
+		return lane;
+	lane = calloc(1, sizeof(*lane));
+	if (lane == NULL)
+		return NULL;
+	lane->stream = stream;
+	lane->shard = shard->index;
+	shard->lanes[stream->id] = lane;
+	return lane;
+}
+
+int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.ptr = ring};
+	struct ring **rings;
+	int ret = 0;
+
+	pthread_mutex_lock(&shard->lock);
+	rings = realloc(shard->rings, (shard->ring_count + 1) * sizeof(struct ring *));
+	ring->lane = shard__lane(shard, stream);
+	if (rings != NULL)
+		shard->rings = rings;
+	if (rings == NULL || ring->lane == NULL)
+		ret = -ENOMEM;
+	else if (epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
+		ret = -errno;
+	if (ret == 0) {
+		shard->rings[shard->ring_count++] = ring;
+		ring->lane->rings++;
+		/* Release; the partner is the acquire in stream__lane(). */
+		atomic_store_explicit(&stream->lanes[shard->index], ring->lane,
+				      memory_order_release);
+	}
+	pthread_mutex_unlock(&shard->lock);
+	return ret;
+}
+
+void shard__remove(struct shard *shard, struct ring *ring)
+{
+	pthread_mutex_lock(&shard->lock);
+	if (!ring->left) {
+		ring->left = true;
+		epoll_ctl(shard->epoll_fd, EPOLL_CTL_DEL, ring->wakeup_fd, NULL);
+		if (ring__begin(ring) > 0)
+			shard__drain_ring(shard, ring);
+		for (uint32_t i = 0; i < shard->ring_count; i++)
+			if (shard->rings[i] == ring)
+				shard->rings[i--] = shard->rings[--shard->ring_count];
+		if (ring->lane->rings == 1 && ring->lane->open != NULL && ring->lane->open->used > 0)
+			lane__close(ring->lane, shard->writer, 0, 0);
+		ring->lane->rings--;
+	}
+	pthread_mutex_unlock(&shard->lock);
+}
+
+int shard__start(struct shard *shard)
+{
+	const int ret = -pthread_create(&shard->thread, NULL, shard__run, shard);
+
+	shard->running = ret == 0;
+	return ret;
+}
+
+void shard__stop(struct shard *shard)
+{
+	if (!shard->running)
+		return;
+	atomic_store_explicit(&shard->stopping, true, memory_order_release);
+	shard__poke(shard);
+	pthread_join(shard->thread, NULL);
+	shard->running = false;
+}

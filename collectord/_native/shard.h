@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_SHARD_H
+#define COLLECTORD_SHARD_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "counter.h"
+#include "ring.h"
+#include "stream.h"
+#include "writer.h"
+
+/*
+ * The rings that one thread drains.
+ *
+ * Facts about poll on a perf ring, and what follows: POLLIN is consumed by the poll that sees it,
+ * so a ring left unread after a wake-up may never wake again, and one below its watermark never
+ * does. Hence each wake-up drains all rings of the shard, and a generation (once per flush
+ * interval) is a pass over them all, whatever woke. After its task is gone an fd reports POLLHUP
+ * for ever, while other tasks may still feed the ring: edge-triggered, each new wake-up is one.
+ */
+struct shard {
+	pthread_mutex_t lock; /* held for a pass; adding and removing rings waits for it */
+	struct ring **rings;
+	struct lane *lanes[STREAMS_MAX];
+	struct pool *pool;
+	struct writer *writer;
+	uint64_t floor_bytes;
+	uint32_t index;
+	uint32_t ring_count;
+	int epoll_fd, poke_fd;
+	_Atomic bool stopping;
+	_Atomic bool starved;
+	_Atomic uint64_t drained; /* last generation whose full pass is done */
+	pthread_t thread;
+	pid_t tid;
+	bool running;
+
+	counter_t passes, wakeups, pass_ns, pass_ns_max;
+};
+
+int shard__init(struct shard *shard, uint32_t index, struct pool *pool, struct writer *writer,
+		uint64_t floor_bytes);
+void shard__deinit(struct shard *shard);
+int shard__start(struct shard *shard);
+void shard__stop(struct shard *shard);
+
+/* The lane of `stream` is made when its first ring comes. */
+int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
+/* Drain once more, then forget the ring. */
+void shard__remove(struct shard *shard, struct ring *ring);
+
+/* Wake the thread: a new generation, or a stop. */
+void shard__poke(struct shard *shard);
+/* Wake it if its last pass found no free chunk. */
+void shard__wake_starved(struct shard *shard);
+uint64_t shard__drained(const struct shard *shard);
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sideband.h"
+
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sideband_table.h"
+
+#define LOG_SHARE 4 /* the log gets this fraction of the bytes */
+
+int sideband__init(struct sideband *sideband, size_t bytes)
+{
+	memset(sideband, 0, sizeof(*sideband));
+	sideband->log_bytes = bytes / LOG_SHARE;
+	sideband->log = malloc(sideband->log_bytes);
+	sideband->scratch = malloc(sideband->log_bytes);
+	sideband->table = sideband_table__new(bytes - sideband->log_bytes);
+	if (sideband->log == NULL || sideband->scratch == NULL || sideband->table == NULL) {
+		sideband_table__free(sideband->table);
+		free(sideband->scratch);
+		free(sideband->log);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&sideband->log_lock, NULL);
+	pthread_mutex_init(&sideband->table_lock, NULL);
+	return 0;
+}
+
+void sideband__deinit(struct sideband *sideband)
+{
+	sideband_table__free(sideband->table);
+	free(sideband->scratch);
+	free(sideband->log);
+	pthread_mutex_destroy(&sideband->table_lock);
+	pthread_mutex_destroy(&sideband->log_lock);
+	memset(sideband, 0, sizeof(*sideband));
+}
+
+void sideband__set_layout(struct sideband *sideband, const struct walk_layout *layout)
+{
+	pthread_mutex_lock(&sideband->log_lock);
+	sideband->layout = *layout;
+	pthread_mutex_unlock(&sideband->log_lock);
+}
+
+static bool is_sideband(uint32_t type)
+{
+	switch (type) {
+	case PERF_RECORD_MMAP:
+	case PERF_RECORD_MMAP2:
+	case PERF_RECORD_COMM:
+	case PERF_RECORD_EXIT:
+	case PERF_RECORD_FORK:
+	case PERF_RECORD_KSYMBOL:
+	case PERF_RECORD_BPF_EVENT:
+		return true;
+	default:
+		return false;
+	}
+}
+
+void sideband__append(struct sideband *sideband, const uint8_t *records, size_t bytes)
+{
+	size_t at, size;
+
+	pthread_mutex_lock(&sideband->log_lock);
+	for (at = 0; at < bytes; at += size) {
+		const uint64_t header = walk__load(records + at);
+
+		size = walk__size(header);
+		if (!is_sideband(walk__type(header)))
+			continue;
+		if (sideband->log_bytes - sideband->log_used < size) {
+			counter__add(&sideband->log_dropped, 1);
+			continue;
+		}
+		memcpy(sideband->log + sideband->log_used, records + at, size);
+		sideband->log_used += size;
+	}
+	pthread_mutex_unlock(&sideband->log_lock);
+}
+
+int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes)
+{
+	const struct walk_layout layout = sideband->layout;
+	struct walk_tally tally = {0};
+	enum walk_fault fault;
+	size_t at, last;
+
+	if (walk__file(records, bytes, &layout, &tally, &fault, &last) != bytes)
+		return -EINVAL;
+	pthread_mutex_lock(&sideband->table_lock);
+	for (at = 0; at < bytes; at += walk__size(walk__load(records + at)))
+		sideband_table__apply(sideband->table, records + at);
+	pthread_mutex_unlock(&sideband->table_lock);
+	return 0;
+}
+
+struct dated {
+	uint64_t time_ns;
+	size_t at;
+};
+
+static int dated__compare(const void *left, const void *right)
+{
+	const struct dated *a = left, *b = right;
+
+	if (a->time_ns != b->time_ns)
+		return a->time_ns < b->time_ns ? -1 : 1;
+	return a->at < b->at ? -1 : a->at > b->at; /* one ring's records keep their order */
+}
+
+/* Cut what is older than `until_ns` out of the log into `scratch`; returns its length. */
+static size_t log__cut(struct sideband *sideband, uint64_t until_ns, size_t *count)
+{
+	size_t at, size, kept = 0, cut = 0;
+
+	*count = 0;
+	pthread_mutex_lock(&sideband->log_lock);
+	for (at = 0; at < sideband->log_used; at += size) {
+		const uint8_t *record = sideband->log + at;
+
+		size = walk__size(walk__load(record));
+		if (walk__trailer_time(record, &sideband->layout) < until_ns) {
+			memcpy(sideband->scratch + cut, record, size);
+			cut += size;
+			(*count)++;
+		} else {
+			memmove(sideband->log + kept, record, size);
+			kept += size;
+		}
+	}
+	sideband->log_used = kept;
+	pthread_mutex_unlock(&sideband->log_lock);
+	return cut;
+}
+
+void sideband__settle(struct sideband *sideband, uint64_t until_ns)
+{
+	size_t count, at, bytes = log__cut(sideband, until_ns, &count);
+	struct dated *order = count > 0 ? malloc(count * sizeof(*order)) : NULL;
+	size_t i = 0;
+
+	if (count > 0 && order == NULL) {
+		pthread_mutex_lock(&sideband->log_lock);
+		counter__add(&sideband->log_dropped, count);
+		pthread_mutex_unlock(&sideband->log_lock);
+		return;
+	}
+	for (at = 0; at < bytes; at += walk__size(walk__load(sideband->scratch + at)))
+		order[i++] = (struct dated){
+			.time_ns = walk__trailer_time(sideband->scratch + at, &sideband->layout),
+			.at = at,
+		};
+	if (count > 0)
+		qsort(order, count, sizeof(*order), dated__compare);
+	pthread_mutex_lock(&sideband->table_lock);
+	for (i = 0; i < count; i++)
+		sideband_table__apply(sideband->table, sideband->scratch + order[i].at);
+	pthread_mutex_unlock(&sideband->table_lock);
+	free(order);
+}
+
+int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context)
+{
+	size_t at, size, bytes;
+	int ret;
+
+	pthread_mutex_lock(&sideband->log_lock);
+	bytes = sideband->log_used;
+	memcpy(sideband->scratch, sideband->log, bytes);
+	pthread_mutex_unlock(&sideband->log_lock);
+
+	pthread_mutex_lock(&sideband->table_lock);
+	ret = sideband_table__emit(sideband->table, &sideband->layout, emit, context);
+	pthread_mutex_unlock(&sideband->table_lock);
+	for (at = 0; ret == 0 && at < bytes; at += size) {
+		size = walk__size(walk__load(sideband->scratch + at));
+		ret = emit(context, sideband->scratch + at, (uint16_t)size);
+	}
+	return ret;
+}
+
+void sideband__read_counters(struct sideband *sideband, struct sideband_counters *counters)
+{
+	pthread_mutex_lock(&sideband->table_lock);
+	sideband_table__read_counters(sideband->table, counters);
+	pthread_mutex_unlock(&sideband->table_lock);
+	counters->dropped += counter__read(&sideband->log_dropped);
+}

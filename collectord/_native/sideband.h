@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_SIDEBAND_H
+#define COLLECTORD_SIDEBAND_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "counter.h"
+#include "walk.h"
+
+struct sideband_table;
+
+/*
+ * What a reader must know of tasks, mappings and kernel symbols to make sense of a segment that
+ * begins in the middle of their lives.
+ *
+ *   pass ──append──► log (raw records, as they came) ──settle──► table ──┐
+ *                     └───────────────────────────────────────────────── replay ──► segment head
+ *
+ * A record leaves the log for the table only when every ring of the stream has been written past
+ * its time. So the table is the state that the oldest unwritten sample saw, and what happened
+ * since follows it in the replay with its own times; a reader sorts the two.
+ *
+ * Threads: passes append, under `log_lock` and without allocating. Only the writer settles and
+ * replays, `table_lock` keeps sideband__load() out meanwhile.
+ */
+struct sideband {
+	pthread_mutex_t log_lock;
+	pthread_mutex_t table_lock;
+	uint8_t *log;
+	uint8_t *scratch; /* as large as the log: settle and replay work on a copy */
+	size_t log_bytes;
+	size_t log_used;
+	struct walk_layout layout;
+	struct sideband_table *table;
+	counter_t log_dropped; /* records that found the log full; writers: passes, under log_lock */
+};
+
+struct sideband_counters {
+	uint64_t tasks;
+	uint64_t maps;
+	uint64_t bytes;
+	uint64_t dropped;
+};
+
+/* Takes one record of a replay. A negative return ends the replay and is passed on. */
+typedef int sideband_emit_fn(void *context, const uint8_t *record, uint16_t size);
+
+/* `bytes` bounds the table's memory; the log is a quarter of that. */
+int sideband__init(struct sideband *sideband, size_t bytes);
+void sideband__deinit(struct sideband *sideband);
+
+/* All rings of a stream carry sideband in one layout. Set once, before the first record. */
+void sideband__set_layout(struct sideband *sideband, const struct walk_layout *layout);
+
+/* Note whole, walked records of any type; those that are no sideband are passed over. */
+void sideband__append(struct sideband *sideband, const uint8_t *records, size_t bytes);
+
+/* Apply whole records at once: the state at the start of the session. -EINVAL: not records. */
+int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes);
+
+/* Move what is older than `until_ns` from the log into the table, in the order of time. */
+void sideband__settle(struct sideband *sideband, uint64_t until_ns);
+
+/* Emit the table, then the log. */
+int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context);
+
+void sideband__read_counters(struct sideband *sideband, struct sideband_counters *counters);
+
+#endif

@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sideband_table.h"
+
+#include <linux/perf_event.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUCKETS 4096u
+#define KSYMBOL_UNREGISTER 0x1u /* PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER */
+
+/* Body offsets, include/uapi/linux/perf_event.h, enum perf_event_type. */
+#define AT_PID 8u     /* COMM, MMAP, MMAP2, FORK, EXIT */
+#define AT_TID 12u    /* COMM, MMAP, MMAP2 */
+#define AT_ADDR 16u   /* MMAP, MMAP2 */
+#define AT_LEN 24u    /* likewise */
+#define AT_PPID 12u   /* FORK, EXIT: pid, ppid, tid, ptid, time */
+#define AT_FORK_TID 16u
+#define AT_PTID 20u
+#define FORK_BODY_BYTES 32u
+#define AT_KSYM_ADDR 8u /* KSYMBOL: u64 addr, u32 len, u16 type, u16 flags */
+#define AT_KSYM_FLAGS 22u
+#define AT_BPF_TYPE 8u /* BPF_EVENT: u16 type, u16 flags, u32 id */
+#define AT_BPF_ID 12u
+
+/* A record as it came, shared by those that inherited it. */
+struct blob {
+	uint32_t refs;
+	uint16_t size;
+	uint8_t bytes[];
+};
+
+struct map {
+	uint64_t start, end;
+	struct blob *record;
+};
+
+/* A process: its mappings. Pid -1 holds the kernel's own. */
+struct process {
+	struct process *next;
+	struct map *maps;
+	uint32_t map_count, map_room;
+	uint32_t tasks;
+	uint32_t pid;
+	uint64_t since_ns; /* of the fork; 0: it was there before us */
+};
+
+struct task {
+	struct task *next;
+	struct blob *comm;
+	struct blob *fork;
+	uint32_t pid, tid;
+	uint64_t since_ns;
+};
+
+/* Kernel symbols by address and BPF programs by id. */
+struct keyed {
+	struct keyed *next;
+	struct blob *record;
+	uint64_t key;
+};
+
+struct sideband_table {
+	struct task *tasks[BUCKETS];
+	struct process *processes[BUCKETS];
+	struct keyed *symbols[BUCKETS];
+	struct keyed *programs[BUCKETS];
+	size_t bytes, bytes_max;
+	uint64_t task_count, map_count, dropped;
+};
+
+static uint32_t load32(const uint8_t *at)
+{
+	uint32_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static uint16_t load16(const uint8_t *at)
+{
+	uint16_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static void store32(uint8_t *at, uint32_t value)
+{
+	memcpy(at, &value, sizeof(value));
+}
+
+static uint32_t bucket(uint64_t key)
+{
+	return (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 52) % BUCKETS;
+}
+
+/* All memory of the table passes here, so that bytes_max holds. */
+static void *table__alloc(struct sideband_table *table, size_t bytes)
+{
+	void *memory = NULL;
+
+	if (table->bytes_max - table->bytes >= bytes)
+		memory = calloc(1, bytes);
+	if (memory == NULL)
+		table->dropped++;
+	else
+		table->bytes += bytes;
+	return memory;
+}
+
+static void table__release(struct sideband_table *table, void *memory, size_t bytes)
+{
+	free(memory);
+	table->bytes -= bytes;
+}
+
+static struct blob *blob__new(struct sideband_table *table, const uint8_t *record)
+{
+	const uint16_t size = walk__size(walk__load(record));
+	struct blob *blob = table__alloc(table, sizeof(*blob) + size);
+
+	if (blob == NULL)
+		return NULL;
+	blob->refs = 1;
+	blob->size = size;
+	memcpy(blob->bytes, record, size);
+	return blob;
+}
+
+static void blob__put(struct sideband_table *table, struct blob *blob)
+{
+	if (blob != NULL && --blob->refs == 0)
+		table__release(table, blob, sizeof(*blob) + blob->size);
+}
+
+static struct blob *blob__get(struct blob *blob)
+{
+	if (blob != NULL)
+		blob->refs++;
+	return blob;
+}
+
+static struct process *process__find(const struct sideband_table *table, uint32_t pid)
+{
+	struct process *process = table->processes[bucket(pid)];
+
+	while (process != NULL && process->pid != pid)
+		process = process->next;
+	return process;
+}
+
+static struct process *process__find_or_new(struct sideband_table *table, uint32_t pid)
+{
+	struct process *process = process__find(table, pid);
+
+	if (process != NULL)
+		return process;
+	process = table__alloc(table, sizeof(*process));
+	if (process == NULL)
+		return NULL;
+	process->pid = pid;
+	process->next = table->processes[bucket(pid)];
+	table->processes[bucket(pid)] = process;
+	return process;
+}
+
+static void process__drop_maps(struct sideband_table *table, struct process *process)
+{
+	for (uint32_t i = 0; i < process->map_count; i++)
+		blob__put(table, process->maps[i].record);
+	table->map_count -= process->map_count;
+	process->map_count = 0;
+}
+
+static bool process__reserve(struct sideband_table *table, struct process *process, uint32_t room)
+{
+	struct map *maps;
+
+	if (room <= process->map_room)
+		return true;
+	maps = table__alloc(table, room * sizeof(*maps));
+	if (maps == NULL)
+		return false;
+	if (process->map_count > 0)
+		memcpy(maps, process->maps, process->map_count * sizeof(*maps));
+	table__release(table, process->maps, process->map_room * sizeof(*maps));
+	process->maps = maps;
+	process->map_room = room;
+	return true;
+}
+
+static void process__free(struct sideband_table *table, struct process *process)
+{
+	struct process **link = &table->processes[bucket(process->pid)];
+
+	while (*link != process)
+		link = &(*link)->next;
+	*link = process->next;
+	process__drop_maps(table, process);
+	table__release(table, process->maps, process->map_room * sizeof(*process->maps));
+	table__release(table, process, sizeof(*process));
+}
+
+/* munmap writes no record: a new mapping is what tells that an old one is gone. */
+static void process__map(struct sideband_table *table, struct process *process,
+			 const uint8_t *record)
+{
+	const uint64_t start = walk__load(record + AT_ADDR);
+	const uint64_t end = start + walk__load(record + AT_LEN);
+	struct blob *blob;
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < process->map_count; i++) {
+		struct map *map = &process->maps[i];
+
+		if (map->start < end && start < map->end) {
+			blob__put(table, map->record);
+			table->map_count--;
+		} else {
+			process->maps[kept++] = *map;
+		}
+	}
+	process->map_count = kept;
+	if (!process__reserve(table, process,
+			      kept < process->map_room ? kept + 1 : process->map_room * 2 + 8))
+		return;
+	blob = blob__new(table, record);
+	if (blob == NULL)
+		return;
+	process->maps[process->map_count++] = (struct map){start, end, blob};
+	table->map_count++;
+}
+
+static void process__inherit(struct sideband_table *table, struct process *child,
+			     const struct process *parent)
+{
+	process__drop_maps(table, child);
+	if (parent->map_count == 0 || !process__reserve(table, child, parent->map_count))
+		return;
+	for (uint32_t i = 0; i < parent->map_count; i++) {
+		child->maps[i] = parent->maps[i];
+		blob__get(child->maps[i].record);
+	}
+	child->map_count = parent->map_count;
+	table->map_count += child->map_count;
+}
+
+static struct task *task__find(const struct sideband_table *table, uint32_t tid)
+{
+	struct task *task = table->tasks[bucket(tid)];
+
+	while (task != NULL && task->tid != tid)
+		task = task->next;
+	return task;
+}
+
+static void task__free(struct sideband_table *table, struct task *task)
+{
+	struct task **link = &table->tasks[bucket(task->tid)];
+	struct process *process = process__find(table, task->pid);
+
+	while (*link != task)
+		link = &(*link)->next;
+	*link = task->next;
+	blob__put(table, task->comm);
+	blob__put(table, task->fork);
+	table__release(table, task, sizeof(*task));
+	table->task_count--;
+	if (process != NULL && --process->tasks == 0)
+		process__free(table, process);
+}
+
+static struct task *task__find_or_new(struct sideband_table *table, uint32_t pid, uint32_t tid)
+{
+	struct task *task = task__find(table, tid);
+	struct process *process;
+
+	if (task != NULL && task->pid == pid)
+		return task;
+	if (task != NULL) /* the tid was used again, and its exit was lost */
+		task__free(table, task);
+	process = process__find_or_new(table, pid);
+	task = process != NULL ? table__alloc(table, sizeof(*task)) : NULL;
+	if (task == NULL)
+		return NULL;
+	task->pid = pid;
+	task->tid = tid;
+	task->next = table->tasks[bucket(tid)];
+	table->tasks[bucket(tid)] = task;
+	table->task_count++;
+	process->tasks++;
+	return task;
+}
+
+static void table__comm(struct sideband_table *table, const uint8_t *record, uint16_t misc)
+{
+	struct task *task =
+		task__find_or_new(table, load32(record + AT_PID), load32(record + AT_TID));
+	struct process *process;
+
+	if (task == NULL)
+		return;
+	blob__put(table, task->comm);
+	task->comm = blob__new(table, record);
+	if ((misc & PERF_RECORD_MISC_COMM_EXEC) == 0)
+		return;
+	process = process__find(table, task->pid);
+	if (process != NULL) /* exec replaces the address space */
+		process__drop_maps(table, process);
+}
+
+static void table__fork(struct sideband_table *table, const uint8_t *record)
+{
+	const uint32_t pid = load32(record + AT_PID), ppid = load32(record + AT_PPID);
+	const uint32_t tid = load32(record + AT_FORK_TID), ptid = load32(record + AT_PTID);
+	const struct task *parent = task__find(table, ptid);
+	struct blob *comm = parent != NULL ? blob__get(parent->comm) : NULL;
+	struct task *task = task__find(table, tid);
+	struct process *process, *parent_process;
+
+	if (task != NULL) /* its exit was lost */
+		task__free(table, task);
+	task = task__find_or_new(table, pid, tid);
+	if (task == NULL) {
+		blob__put(table, comm);
+		return;
+	}
+	task->comm = comm;
+	task->fork = blob__new(table, record);
+	task->since_ns = walk__load(record + AT_PTID + 4);
+	if (pid == ppid)
+		return;
+	process = process__find(table, pid);
+	parent_process = process__find(table, ppid);
+	process->since_ns = task->since_ns;
+	if (parent_process != NULL)
+		process__inherit(table, process, parent_process);
+}
+
+static void table__keyed(struct sideband_table *table, struct keyed **buckets, uint64_t key,
+			 const uint8_t *record, bool gone)
+{
+	struct keyed **link = &buckets[bucket(key)], *entry;
+
+	while (*link != NULL && (*link)->key != key)
+		link = &(*link)->next;
+	entry = *link;
+	if (entry != NULL) {
+		*link = entry->next;
+		blob__put(table, entry->record);
+		table__release(table, entry, sizeof(*entry));
+	}
+	if (gone)
+		return;
+	entry = table__alloc(table, sizeof(*entry));
+	if (entry == NULL)
+		return;
+	entry->key = key;
+	entry->record = blob__new(table, record);
+	entry->next = buckets[bucket(key)];
+	buckets[bucket(key)] = entry;
+}
+
+/* The shortest body of each type that is applied; a shorter record is none. */
+static uint32_t least_size(uint32_t type)
+{
+	switch (type) {
+	case PERF_RECORD_MMAP:
+	case PERF_RECORD_MMAP2:
+		return AT_LEN + 8;
+	case PERF_RECORD_FORK:
+	case PERF_RECORD_EXIT:
+		return FORK_BODY_BYTES;
+	case PERF_RECORD_KSYMBOL:
+		return AT_KSYM_FLAGS + 2;
+	default:
+		return AT_TID + 4;
+	}
+}
+
+void sideband_table__apply(struct sideband_table *table, const uint8_t *record)
+{
+	const uint64_t header = walk__load(record);
+	struct process *process;
+	struct task *task;
+
+	if (walk__size(header) < least_size(walk__type(header)))
+		return;
+	switch (walk__type(header)) {
+	case PERF_RECORD_COMM:
+		table__comm(table, record, walk__misc(header));
+		break;
+	case PERF_RECORD_MMAP:
+	case PERF_RECORD_MMAP2:
+		process = process__find_or_new(table, load32(record + AT_PID));
+		if (process != NULL)
+			process__map(table, process, record);
+		break;
+	case PERF_RECORD_FORK:
+		table__fork(table, record);
+		break;
+	case PERF_RECORD_EXIT:
+		task = task__find(table, load32(record + AT_FORK_TID));
+		if (task != NULL)
+			task__free(table, task);
+		process = process__find(table, load32(record + AT_PID));
+		if (process != NULL && process->tasks == 0) /* known by its mappings alone */
+			process__free(table, process);
+		break;
+	case PERF_RECORD_KSYMBOL:
+		table__keyed(table, table->symbols, walk__load(record + AT_KSYM_ADDR), record,
+			     (load16(record + AT_KSYM_FLAGS) & KSYMBOL_UNREGISTER) != 0);
+		break;
+	case PERF_RECORD_BPF_EVENT:
+		table__keyed(table, table->programs, load32(record + AT_BPF_ID), record,
+			     load16(record + AT_BPF_TYPE) == PERF_BPF_EVENT_PROG_UNLOAD);
+		break;
+	default:
+		break;
+	}
+}
+
+/* Emit `blob` under the ids of its owner, not before the owner began. */
+static int emit_as(const struct blob *blob, uint32_t pid, uint32_t tid, uint64_t since_ns,
+		   const struct walk_layout *layout, sideband_emit_fn *emit, void *context)
+{
+	uint8_t record[UINT16_MAX + 1];
+
+	memcpy(record, blob->bytes, blob->size);
+	store32(record + AT_PID, pid);
+	store32(record + AT_TID, tid);
+	if (walk__trailer_time(record, layout) < since_ns &&
+	    blob->size >= AT_TID + 4u + layout->time_trailer && layout->time_trailer >= 8)
+		walk__store(record + blob->size - layout->time_trailer, since_ns);
+	return emit(context, record, blob->size);
+}
+
+/* A mapping got by fork names its first owner: the child's leader stands in for it. */
+static int emit_map(const struct process *process, const struct blob *record,
+		    const struct walk_layout *layout, sideband_emit_fn *emit, void *context)
+{
+	const bool own = load32(record->bytes + AT_PID) == process->pid;
+
+	return emit_as(record, process->pid, own ? load32(record->bytes + AT_TID) : process->pid,
+		       process->since_ns, layout, emit, context);
+}
+
+static int emit_keyed(struct keyed *const *buckets, sideband_emit_fn *emit, void *context)
+{
+	int ret = 0;
+
+	for (uint32_t i = 0; i < BUCKETS && ret == 0; i++)
+		for (const struct keyed *at = buckets[i]; at != NULL && ret == 0; at = at->next)
+			if (at->record != NULL)
+				ret = emit(context, at->record->bytes, at->record->size);
+	return ret;
+}
+
+int sideband_table__emit(const struct sideband_table *table, const struct walk_layout *layout,
+			 sideband_emit_fn *emit, void *context)
+{
+	int ret = emit_keyed(table->symbols, emit, context);
+
+	if (ret == 0)
+		ret = emit_keyed(table->programs, emit, context);
+	for (uint32_t i = 0; i < BUCKETS && ret == 0; i++) {
+		for (const struct task *task = table->tasks[i]; task != NULL && ret == 0;
+		     task = task->next) {
+			if (task->fork != NULL)
+				ret = emit(context, task->fork->bytes, task->fork->size);
+			if (ret == 0 && task->comm != NULL)
+				ret = emit_as(task->comm, task->pid, task->tid, task->since_ns,
+					      layout, emit, context);
+		}
+	}
+	for (uint32_t i = 0; i < BUCKETS && ret == 0; i++) {
+		for (const struct process *process = table->processes[i];
+		     process != NULL && ret == 0; process = process->next)
+			for (uint32_t m = 0; m < process->map_count && ret == 0; m++)
+				ret = emit_map(process, process->maps[m].record, layout, emit,
+					       context);
+	}
+	return ret;
+}
+
+struct sideband_table *sideband_table__new(size_t bytes_max)
+{
+	struct sideband_table *table = calloc(1, sizeof(*table));
+
+	if (table != NULL)
+		table->bytes_max = bytes_max;
+	return table;
+}
+
+static void free_keyed(struct sideband_table *table, struct keyed **buckets)
+{
+	for (uint32_t i = 0; i < BUCKETS; i++) {
+		while (buckets[i] != NULL) {
+			struct keyed *next = buckets[i]->next;
+
+			blob__put(table, buckets[i]->record);
+			free(buckets[i]);
+			buckets[i] = next;
+		}
+	}
+}
+
+void sideband_table__free(struct sideband_table *table)
+{
+	if (table == NULL)
+		return;
+	for (uint32_t i = 0; i < BUCKETS; i++)
+		while (table->tasks[i] != NULL)
+			task__free(table, table->tasks[i]);
+	for (uint32_t i = 0; i < BUCKETS; i++)
+		while (table->processes[i] != NULL)
+			process__free(table, table->processes[i]);
+	free_keyed(table, table->symbols);
+	free_keyed(table, table->programs);
+	free(table);
+}
+
+void sideband_table__read_counters(const struct sideband_table *table,
+				   struct sideband_counters *counters)
+{
+	*counters = (struct sideband_counters){
+		.tasks = table->task_count,
+		.maps = table->map_count,
+		.bytes = table->bytes,
+		.dropped = table->dropped,
+	};
+}

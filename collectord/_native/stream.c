@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "event_list.h"
+#include "ring.h"
+
+/*
+ * A record's time is taken before it becomes visible in the ring; an interrupt, or a preempted
+ * virtual CPU, may lie between. Sideband settles that much later than its time says.
+ */
+#define PUBLISH_DELAY_NS 100000000u
+
+int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_t sideband_bytes,
+		 struct event_list *events)
+{
+	int ret;
+
+	memset(stream, 0, sizeof(*stream));
+	ret = sideband__init(&stream->sideband, sideband_bytes);
+	if (ret < 0)
+		return ret;
+	stream->hash = XXH3_createState();
+	/* Aligned for O_DIRECT, and with room for a marker behind a full chunk. */
+	stream->scratch_bytes = chunk_bytes;
+	stream->scratch = mmap(NULL, chunk_bytes + CHUNK_ALIGN_BYTES, PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (stream->hash == NULL || stream->scratch == MAP_FAILED) {
+		XXH3_freeState(stream->hash);
+		sideband__deinit(&stream->sideband);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&stream->lock, NULL);
+	stream->id = id;
+	stream->events = events;
+	stream->space_answer = SPACE_UNANSWERED;
+	return 0;
+}
+
+void stream__deinit(struct stream *stream)
+{
+	munmap(stream->scratch, stream->scratch_bytes + CHUNK_ALIGN_BYTES);
+	XXH3_freeState(stream->hash);
+	sideband__deinit(&stream->sideband);
+	free(stream->rings);
+	pthread_mutex_destroy(&stream->lock);
+	memset(stream, 0, sizeof(*stream));
+}
+
+int stream__prepare(struct stream *stream, const struct segment *segment)
+{
+	int ret = 0;
+
+	if (segment->begin % CHUNK_ALIGN_BYTES != 0)
+		return -EINVAL;
+	pthread_mutex_lock(&stream->lock);
+	if (stream->next.open)
+		ret = -EBUSY;
+	else
+		stream->next = *segment;
+	pthread_mutex_unlock(&stream->lock);
+	return ret;
+}
+
+int stream__add_ring(struct stream *stream, struct ring *ring)
+{
+	struct ring **rings;
+	int ret = 0;
+
+	pthread_mutex_lock(&stream->lock);
+	rings = realloc(stream->rings, (stream->ring_count + 1) * sizeof(struct ring *));
+	if (rings == NULL) {
+		ret = -ENOMEM;
+	} else {
+		rings[stream->ring_count++] = ring;
+		stream->rings = rings;
+	}
+	pthread_mutex_unlock(&stream->lock);
+	return ret;
+}
+
+/* Under `lock`. */
+static void stream__close_current(struct stream *stream)
+{
+	const struct segment *segment = &stream->current;
+	struct event *event = event__new(EVENT_SEGMENT_CLOSED, stream->id, stream->ring_count);
+
+	if (event != NULL) {
+		event->token = segment->token;
+		event->end_offset = segment->offset;
+		event->xxh3 = XXH3_64bits_digest(stream->hash);
+		event->chunks = segment->chunks;
+		event->records = segment->records;
+		event->samples = segment->samples;
+		event->replayed = segment->replayed;
+		event->first_ns = segment->first_ns;
+		event->last_ns = segment->last_ns;
+	}
+	for (uint32_t i = 0; i < stream->ring_count; i++) {
+		struct ring *ring = stream->rings[i];
+
+		if (event != NULL)
+			event->rings[i] = (struct event_ring){
+				.id = ring->id,
+				.samples = counter__read(&ring->segment_samples),
+				.bytes = counter__read(&ring->segment_bytes),
+			};
+		counter__set(&ring->segment_samples, 0);
+		counter__set(&ring->segment_bytes, 0);
+	}
+	stream->current.open = false;
+	stream->round_due = false;
+	event_list__push(stream->events, event);
+}
+
+/* Under `lock`. */
+static void stream__open_next(struct stream *stream)
+{
+	if (!stream->next.open)
+		return;
+	stream->current = stream->next;
+	stream->next.open = false;
+	XXH3_64bits_reset(stream->hash);
+	event_list__push(stream->events, event__new(EVENT_SEGMENT_WANTED, stream->id, 0));
+}
+
+void stream__advance(struct stream *stream, uint64_t bytes)
+{
+	const struct segment *segment = &stream->current;
+	bool full;
+
+	pthread_mutex_lock(&stream->lock);
+	full = segment->chunks > 0 &&
+	       (stream->rotate_wanted || segment->offset + bytes > segment->limit);
+	/* Without a next segment this one goes on: a file that is too long loses nothing. */
+	if (segment->open && full && stream->next.open) {
+		stream->rotate_wanted = false;
+		stream__close_current(stream);
+	}
+	if (!segment->open)
+		stream__open_next(stream);
+	pthread_mutex_unlock(&stream->lock);
+}
+
+void stream__serve(struct stream *stream)
+{
+	const struct segment *segment = &stream->current;
+	bool finish;
+
+	pthread_mutex_lock(&stream->lock);
+	finish = stream->finish_wanted;
+	if (stream->rotate_wanted && segment->chunks == 0)
+		stream->rotate_wanted = false;
+	if (finish && segment->open) {
+		stream__close_current(stream);
+		stream->finish_wanted = false;
+	} else if (finish) { /* nothing was ever written */
+		stream->finish_wanted = false;
+	}
+	pthread_mutex_unlock(&stream->lock);
+	if (!finish)
+		stream__advance(stream, 0);
+}
+
+struct lane *stream__lane(const struct stream *stream, uint32_t shard)
+{
+	/* Acquire; the partner is the release in shard__add(). */
+	struct lane *lane = atomic_load_explicit(&stream->lanes[shard], memory_order_acquire);
+
+	if (lane == NULL || atomic_load_explicit(&lane->rings, memory_order_relaxed) == 0)
+		return NULL;
+	return lane;
+}
+
+bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp)
+{
+	uint64_t least = stamp;
+
+	if (stamp == 0)
+		return false;
+	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
+		const struct lane *other = stream__lane(stream, i);
+
+		if (other != NULL && other != lane &&
+		    counter__read(&other->written_stamp) < least)
+			least = counter__read(&other->written_stamp);
+	}
+	return least > stream->round;
+}
+
+void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item)
+{
+	uint64_t settled_ns, least;
+
+	if (item->stamp == 0)
+		return;
+	counter__set(&lane->written_stamp, item->stamp);
+	lane->settled_ns = item->begun_ns;
+	settled_ns = item->begun_ns;
+	least = item->stamp;
+	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
+		const struct lane *other = stream__lane(stream, i);
+
+		if (other == NULL)
+			continue;
+		if (other->settled_ns < settled_ns)
+			settled_ns = other->settled_ns;
+		if (counter__read(&other->written_stamp) < least)
+			least = counter__read(&other->written_stamp);
+	}
+	if (least > stream->round)
+		stream->round = least;
+	if (settled_ns > PUBLISH_DELAY_NS)
+		sideband__settle(&stream->sideband, settled_ns - PUBLISH_DELAY_NS);
+}
+
+/* Space is claimed ahead in steps: extending a file for each write costs more than the write. */
+static void segment__allocate(struct segment *segment, uint64_t until)
+{
+	while (segment->step > 0 && segment->allocated < until) {
+		if (fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)segment->allocated,
+			      (off_t)segment->step) < 0) {
+			/* No room for a whole step, or no such call here: the write decides. */
+			segment->step = 0;
+			return;
+		}
+		segment->allocated += segment->step;
+	}
+}
+
+static int stream__append(struct stream *stream, const uint8_t *data, uint32_t bytes)
+{
+	struct segment *segment = &stream->current;
+	uint32_t done = 0;
+
+	segment__allocate(segment, segment->offset + bytes);
+	while (done < bytes) {
+		const ssize_t n = pwrite(segment->fd, data + done, bytes - done,
+					 (off_t)(segment->offset + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		done += (uint32_t)n;
+	}
+	XXH3_64bits_update(stream->hash, data, bytes);
+	segment->offset += bytes;
+	segment->chunks++;
+	return 0;
+}
+
+static int stream__flush_scratch(struct stream *stream)
+{
+	const uint32_t bytes = chunk__pad(stream->scratch, stream->scratch_used, false);
+
+	stream->scratch_used = 0;
+	return bytes > 0 ? stream__append(stream, stream->scratch, bytes) : 0;
+}
+
+static int stream__emit(void *context, const uint8_t *record, uint16_t size)
+{
+	struct stream *stream = context;
+	int ret = 0;
+
+	if (stream->scratch_bytes - stream->scratch_used < size)
+		ret = stream__flush_scratch(stream);
+	memcpy(stream->scratch + stream->scratch_used, record, size);
+	stream->scratch_used += size;
+	stream->current.replayed++;
+	return ret;
+}
+
+static int stream__replay(struct stream *stream)
+{
+	struct segment *segment = &stream->current;
+	int ret;
+
+	stream->scratch_used = 0;
+	ret = sideband__replay(&stream->sideband, stream__emit, stream);
+	if (ret == 0)
+		ret = stream__flush_scratch(stream);
+	if (ret < 0) { /* begin again with the next attempt */
+		segment->offset = segment->begin;
+		segment->chunks = segment->replayed = 0;
+		XXH3_64bits_reset(stream->hash);
+	}
+	return ret;
+}
+
+static void stream__account(struct segment *segment, const struct chunk *chunk)
+{
+	segment->records += chunk->records;
+	for (uint32_t i = 0; i < chunk->span_count; i++) {
+		const struct span *span = &chunk->spans[i];
+
+		segment->samples += span->samples;
+		counter__add(&span->ring->stored, span->samples);
+		counter__add(&span->ring->segment_samples, span->samples);
+		counter__add(&span->ring->segment_bytes, span->bytes);
+		atomic_fetch_sub_explicit(&span->ring->in_flight, span->samples,
+					  memory_order_relaxed);
+	}
+}
+
+int stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes)
+{
+	struct segment *segment = &stream->current;
+	int ret;
+
+	if (!segment->open)
+		return -ENOSPC;
+	if (segment->chunks == 0) {
+		ret = stream__replay(stream);
+		if (ret < 0)
+			return ret;
+	}
+	ret = stream__append(stream, chunk->data, bytes);
+	if (ret < 0)
+		return ret;
+	stream__account(segment, chunk);
+	if (chunk->first_ns != 0 &&
+	    (segment->first_ns == 0 || chunk->first_ns < segment->first_ns))
+		segment->first_ns = chunk->first_ns;
+	if (chunk->last_ns > segment->last_ns)
+		segment->last_ns = chunk->last_ns;
+	stream->round_due = true;
+	return 0;
+}
+
+int stream__write_round(struct stream *stream)
+{
+	const uint32_t bytes = chunk__pad(stream->scratch, 0, true);
+
+	return stream__append(stream, stream->scratch, bytes);
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_STREAM_H
+#define COLLECTORD_STREAM_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <xxhash.h>
+
+#include "chunk.h"
+#include "sideband.h"
+
+#define SHARDS_MAX 64u
+
+struct ring;
+struct stream;
+struct event_list;
+
+/*
+ * What the rings of one shard give to one stream: the open chunk, the mark that stands for a full
+ * pass which found nothing, and how far the writer has come.
+ */
+struct lane {
+	struct stream *stream;
+	struct chunk *open;
+	uint32_t shard;
+	_Atomic uint32_t rings;
+	struct item mark; /* queued at most once at a time */
+	_Atomic bool mark_queued;
+	/* Writer: */
+	counter_t written_stamp;
+	uint64_t settled_ns; /* everything of this lane that is older has been written */
+};
+
+/* One output file. The fd is the caller's. */
+struct segment {
+	uint64_t token;
+	uint64_t begin, offset, limit; /* file positions of the data section */
+	uint64_t allocated, step;
+	uint64_t chunks, records, samples, replayed;
+	uint64_t first_ns, last_ns;
+	int fd;
+	bool open;
+};
+
+/*
+ * A sequence of segments. The writer thread owns `current`, the rounds and the lanes' progress;
+ * `lock` guards `next`, the requests, the answer and the list of rings, which others set.
+ */
+struct stream {
+	pthread_mutex_t lock;
+	struct segment next;
+	bool rotate_wanted, finish_wanted;
+	int space_answer; /* SPACE_* */
+	struct ring **rings;
+	uint32_t ring_count;
+
+	struct segment current;
+	XXH3_state_t *hash;
+	uint8_t *scratch; /* one chunk: replays and lone markers are built here */
+	uint32_t scratch_bytes, scratch_used;
+	uint64_t space_asked_ns, failure_told_ns;
+	uint64_t round; /* last generation that was marked, or had nothing to mark */
+	bool round_due; /* records were written since the last marker */
+
+	_Atomic(struct lane *) lanes[SHARDS_MAX];
+	struct sideband sideband;
+	struct event_list *events;
+	uint32_t id;
+};
+
+enum { SPACE_UNANSWERED = -1, SPACE_GIVE_UP = 0, SPACE_RETRY = 1 };
+
+int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_t sideband_bytes,
+		 struct event_list *events);
+void stream__deinit(struct stream *stream);
+
+/* -EINVAL: offset not aligned; -EBUSY: a next segment is prepared already. */
+int stream__prepare(struct stream *stream, const struct segment *segment);
+int stream__add_ring(struct stream *stream, struct ring *ring);
+
+/*
+ * The calls below are the writer's.
+ */
+
+/* Move to the prepared segment if none is open, if this one cannot take `bytes` more, or if a
+ * rotation is due. A segment never closes before it holds something. */
+void stream__advance(struct stream *stream, uint64_t bytes);
+
+/* Carry out a rotate or finish request; for when nothing is queued. */
+void stream__serve(struct stream *stream);
+
+/* Once `lane` has come to `stamp`, has every lane come to a generation beyond the last round? */
+bool stream__completes_round(const struct stream *stream, const struct lane *lane,
+			     uint64_t stamp);
+
+/* A lane of this stream in which rings are, or NULL. */
+struct lane *stream__lane(const struct stream *stream, uint32_t shard);
+
+/* The writer has come to this item of `lane`: settle sideband that no unwritten sample needs. */
+void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item);
+
+/*
+ * Append a chunk, padded to `bytes`, to the running segment, behind the replay if the segment is
+ * new. -ENOSPC also when there is no segment; on any error the segment is as it was before.
+ */
+int stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes);
+
+/* Append a lone FINISHED_ROUND. */
+int stream__write_round(struct stream *stream);
+
+#endif

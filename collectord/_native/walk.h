@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_WALK_H
+#define COLLECTORD_WALK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define WALK_HEADER_BYTES 8u
+/*
+ * perf 6.1, the oldest reader, knows kernel record types up to this one and stops for good at
+ * any other below the user range; a record of a later type is made into padding.
+ */
+#define WALK_KERNEL_TYPE_MAX 21u   /* PERF_RECORD_AUX_OUTPUT_HW_ID */
+#define WALK_USER_TYPE_MIN 64u	   /* PERF_RECORD_USER_TYPE_START, tools/lib/perf */
+#define WALK_FINISHED_ROUND 68u	   /* likewise: orders what precedes */
+#define WALK_FINISHED_INIT 82u	   /* likewise: readers ignore it, whatever its size */
+
+enum walk_fault {
+	WALK_OK,
+	WALK_BAD_SIZE,	/* below 8, or not a multiple of 8 */
+	WALK_BAD_TYPE,	/* 0, or no kernel type at all */
+	WALK_PAST_HEAD, /* the record would end behind the head */
+	WALK_BAD_HEAD,	/* more unread bytes than the ring holds, or no multiple of 8 */
+	WALK_FAULTS
+};
+
+const char *walk_fault__name(enum walk_fault fault);
+
+/* Where the records of a ring carry their time, in bytes; 0: they carry none. */
+struct walk_layout {
+	uint16_t time_offset;	/* of a sample, from its start */
+	uint16_t time_trailer;	/* of any other record, from its end back */
+};
+
+/* What a walk has seen. The caller zeroes it; walks add to it. */
+struct walk_tally {
+	uint64_t records;
+	uint64_t samples;
+	uint64_t lost_records;	/* sum over PERF_RECORD_LOST */
+	uint64_t lost_samples;	/* sum over PERF_RECORD_LOST_SAMPLES */
+	uint64_t neutralised;
+	uint64_t throttles;
+	uint64_t unthrottles;
+	uint64_t first_ns;	/* of samples; 0: none seen */
+	uint64_t last_ns;
+};
+
+/*
+ * Walk the whole records at the start of `bytes` bytes copied from a ring, add them to `tally`
+ * and return their length. The walk ends before a record that is cut by the end of the copy
+ * (fault WALK_OK) or that no kernel writes (its fault); it never looks behind `bytes`. Records
+ * that readers do not know become WALK_FINISHED_INIT in place.
+ */
+size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
+		 struct walk_tally *tally, enum walk_fault *fault);
+
+/* As walk__run(), over bytes of a file: user types may occur, nothing is changed. `last` is the
+ * offset of the last whole record. */
+size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *layout,
+		  struct walk_tally *tally, enum walk_fault *fault, size_t *last);
+
+/* Time of the non-sample record at `record`, 0 if it carries none. */
+uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *layout);
+
+static inline uint32_t walk__type(uint64_t header)
+{
+	return (uint32_t)header;
+}
+
+static inline uint16_t walk__misc(uint64_t header)
+{
+	return (uint16_t)(header >> 32);
+}
+
+static inline uint16_t walk__size(uint64_t header)
+{
+	return (uint16_t)(header >> 48);
+}
+
+static inline uint64_t walk__header(uint32_t type, uint16_t misc, uint16_t size)
+{
+	return (uint64_t)type | (uint64_t)misc << 32 | (uint64_t)size << 48;
+}
+
+static inline uint64_t walk__load(const uint8_t *at)
+{
+	uint64_t value;
+
+	__builtin_memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static inline void walk__store(uint8_t *at, uint64_t value)
+{
+	__builtin_memcpy(at, &value, sizeof(value));
+}
+
+#endif

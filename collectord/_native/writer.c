@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "writer.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "event_list.h"
+#include "ring.h"
+#include "shard.h"
+
+/* How long a full disk may hold the writer while somebody evicts, and how often it looks. */
+#define SPACE_WAIT_NS 2000000000u
+#define SPACE_LOOK_NS 20000000u
+/* Below this share of free chunks it does not wait: what is queued is given up instead. */
+#define SPACE_FREE_SHARE 4u
+
+int writer__init(struct writer *writer, struct pool *pool, struct event_list *events,
+		 uint64_t flush_ns)
+{
+	pthread_condattr_t attr;
+
+	memset(writer, 0, sizeof(*writer));
+	writer->pool = pool;
+	writer->events = events;
+	writer->flush_ns = flush_ns;
+	writer->last = &writer->first;
+	pthread_mutex_init(&writer->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&writer->wake, &attr);
+	pthread_condattr_destroy(&attr);
+	return 0;
+}
+
+void writer__deinit(struct writer *writer)
+{
+	pthread_cond_destroy(&writer->wake);
+	pthread_mutex_destroy(&writer->lock);
+	memset(writer, 0, sizeof(*writer));
+}
+
+void writer__queue(struct writer *writer, struct item *item)
+{
+	item->next = NULL;
+	item->queued_ns = clock__now_ns();
+	pthread_mutex_lock(&writer->lock);
+	*writer->last = item;
+	writer->last = &item->next;
+	pthread_cond_signal(&writer->wake);
+	pthread_mutex_unlock(&writer->lock);
+}
+
+void writer__poke(struct writer *writer)
+{
+	pthread_mutex_lock(&writer->lock);
+	writer->poked = true;
+	pthread_cond_signal(&writer->wake);
+	pthread_mutex_unlock(&writer->lock);
+}
+
+uint64_t writer__issue(struct writer *writer)
+{
+	uint64_t generation;
+
+	pthread_mutex_lock(&writer->lock);
+	writer->issued_ns = clock__now_ns();
+	pthread_mutex_unlock(&writer->lock);
+	/* Release; the partner is the acquire in shard__run(). */
+	generation = atomic_fetch_add_explicit(&writer->generation, 1, memory_order_release) + 1;
+	for (uint32_t i = 0; i < writer->shard_count; i++)
+		shard__poke(writer->shards[i]);
+	return generation;
+}
+
+uint64_t writer__drained(const struct writer *writer)
+{
+	uint64_t least = atomic_load_explicit(&writer->generation, memory_order_acquire);
+
+	for (uint32_t i = 0; i < writer->shard_count; i++) {
+		const uint64_t done = shard__drained(writer->shards[i]);
+
+		if (done < least)
+			least = done;
+	}
+	return least;
+}
+
+uint64_t writer__written(struct writer *writer)
+{
+	uint64_t least = writer__drained(writer);
+	const uint32_t count =
+		atomic_load_explicit(&writer->stream_count, memory_order_acquire);
+
+	for (uint32_t i = 0; i < count; i++) {
+		for (uint32_t s = 0; s < writer->shard_count; s++) {
+			const struct lane *lane = stream__lane(writer->streams[i], s);
+
+			if (lane != NULL &&
+			    counter__read(&lane->written_stamp) < least)
+				least = counter__read(&lane->written_stamp);
+		}
+	}
+	return least;
+}
+
+uint64_t writer__oldest_ns(struct writer *writer)
+{
+	uint64_t queued_ns;
+
+	pthread_mutex_lock(&writer->lock);
+	queued_ns = writer->first != NULL ? writer->first->queued_ns : 0;
+	pthread_mutex_unlock(&writer->lock);
+	return queued_ns != 0 ? clock__now_ns() - queued_ns : 0;
+}
+
+static struct timespec deadline(uint64_t ns)
+{
+	return (struct timespec){
+		.tv_sec = (time_t)(ns / 1000000000u),
+		.tv_nsec = (long)(ns % 1000000000u),
+	};
+}
+
+/* Ask for room and wait while memory lasts. True: try the write again. */
+static bool writer__await_space(struct writer *writer, struct stream *stream, int error)
+{
+	const uint64_t now_ns = clock__now_ns();
+	struct event *event;
+	int answer = SPACE_UNANSWERED;
+
+	if (stream->space_asked_ns != 0 && now_ns - stream->space_asked_ns < writer->flush_ns)
+		return false;
+	stream->space_asked_ns = now_ns;
+	pthread_mutex_lock(&stream->lock);
+	stream->space_answer = SPACE_UNANSWERED;
+	pthread_mutex_unlock(&stream->lock);
+	event = event__new(EVENT_SPACE_WANTED, stream->id, 0);
+	if (event != NULL)
+		event->error = error;
+	event_list__push(writer->events, event);
+
+	pthread_mutex_lock(&writer->lock);
+	while (!writer->stopping && clock__now_ns() - now_ns < SPACE_WAIT_NS &&
+	       pool__free_count(writer->pool) > writer->pool->count / SPACE_FREE_SHARE) {
+		const struct timespec until = deadline(clock__now_ns() + SPACE_LOOK_NS);
+
+		pthread_mutex_lock(&stream->lock);
+		answer = stream->space_answer;
+		pthread_mutex_unlock(&stream->lock);
+		if (answer != SPACE_UNANSWERED)
+			break;
+		pthread_cond_timedwait(&writer->wake, &writer->lock, &until);
+	}
+	pthread_mutex_unlock(&writer->lock);
+	return answer == SPACE_RETRY;
+}
+
+static void writer__give_up(struct writer *writer, struct stream *stream,
+			    const struct chunk *chunk, int error)
+{
+	const bool full = error == ENOSPC || error == EDQUOT;
+	const uint64_t now_ns = clock__now_ns();
+	struct event *event;
+
+	counter__add(&writer->write_errors, 1);
+	for (uint32_t i = 0; i < chunk->span_count; i++) {
+		const struct span *span = &chunk->spans[i];
+
+		counter__add(full ? &span->ring->lost_disk_full : &span->ring->lost_dropped,
+			     span->samples);
+		atomic_fetch_sub_explicit(&span->ring->in_flight, span->samples,
+					  memory_order_relaxed);
+	}
+	if (full || (stream->failure_told_ns != 0 &&
+		     now_ns - stream->failure_told_ns < writer->flush_ns))
+		return;
+	stream->failure_told_ns = now_ns;
+	event = event__new(EVENT_WRITE_FAILED, stream->id, 0);
+	if (event != NULL) {
+		event->token = stream->current.token;
+		event->error = error;
+	}
+	event_list__push(writer->events, event);
+}
+
+/* Returns whether the chunk is on its file. */
+static bool writer__write(struct writer *writer, struct stream *stream, struct chunk *chunk,
+			  bool round)
+{
+	const uint64_t begun_ns = clock__now_ns();
+	const uint32_t bytes = chunk__pad(chunk->data, chunk->used, round);
+	int ret;
+
+	do {
+		stream__advance(stream, bytes);
+		ret = stream__write_chunk(stream, chunk, bytes);
+	} while ((ret == -ENOSPC || ret == -EDQUOT) &&
+		 writer__await_space(writer, stream, -ret));
+	if (ret < 0) {
+		writer__give_up(writer, stream, chunk, -ret);
+		return false;
+	}
+	stream->space_asked_ns = 0;
+	counter__add(&writer->write_ns, clock__now_ns() - begun_ns);
+	counter__add(&writer->written_bytes, bytes);
+	counter__add(&writer->written_chunks, 1);
+	return true;
+}
+
+static void writer__process(struct writer *writer, struct item *queued)
+{
+	const struct item item = *queued; /* the lane may queue its mark again at once */
+	struct lane *lane = item.lane;
+	struct stream *stream = lane->stream;
+	const bool round = stream__completes_round(stream, lane, item.stamp);
+	bool marked = false;
+
+	if (item.chunk != NULL) {
+		marked = writer__write(writer, stream, item.chunk, round) && round;
+		pool__give(writer->pool, item.chunk);
+	} else {
+		/* Release; the partner is the acquire in lane__mark(). */
+		atomic_store_explicit(&lane->mark_queued, false, memory_order_release);
+		/* A marker only orders what is there: without room the next round does. */
+		marked = round && stream->round_due && stream__write_round(stream) == 0;
+	}
+	if (marked) {
+		stream->round_due = false;
+		counter__add(&writer->rounds, 1);
+	}
+	stream__pass_written(stream, lane, &item);
+	for (uint32_t i = 0; i < writer->shard_count; i++)
+		shard__wake_starved(writer->shards[i]);
+	if (item.stamp != 0)
+		event_list__poke(writer->events);
+}
+
+static void writer__serve(struct writer *writer)
+{
+	const uint32_t count =
+		atomic_load_explicit(&writer->stream_count, memory_order_acquire);
+
+	for (uint32_t i = 0; i < count; i++)
+		stream__serve(writer->streams[i]);
+}
+
+static void *writer__run(void *context)
+{
+	struct writer *writer = context;
+
+	pthread_setname_np(pthread_self(), "writer");
+	pthread_mutex_lock(&writer->lock);
+	writer->tid = gettid();
+	for (;;) {
+		struct item *item = writer->first;
+		const bool poked = writer->poked;
+		const uint64_t due_ns = writer->issued_ns + writer->flush_ns;
+		const bool due = clock__now_ns() >= due_ns && !writer->stopping;
+
+		if (item == NULL && !poked && !due) {
+			const struct timespec until = deadline(due_ns);
+
+			if (writer->stopping)
+				break;
+			pthread_cond_timedwait(&writer->wake, &writer->lock, &until);
+			continue;
+		}
+		if (item != NULL) {
+			writer->first = item->next;
+			if (writer->first == NULL)
+				writer->last = &writer->first;
+		}
+		writer->poked = poked && item != NULL; /* served once the queue is empty */
+		if (due)
+			writer->issued_ns = clock__now_ns();
+		pthread_mutex_unlock(&writer->lock);
+		/* A shard that has not answered the last one is starved; more would not help. */
+		if (due && writer__drained(writer) >=
+				   atomic_load_explicit(&writer->generation, memory_order_relaxed))
+			writer__issue(writer);
+		if (item != NULL)
+			writer__process(writer, item);
+		else if (poked)
+			writer__serve(writer);
+		pthread_mutex_lock(&writer->lock);
+	}
+	pthread_mutex_unlock(&writer->lock);
+	return NULL;
+}
+
+int writer__start(struct writer *writer)
+{
+	int ret;
+
+	writer->issued_ns = clock__now_ns();
+	ret = -pthread_create(&writer->thread, NULL, writer__run, writer);
+	writer->running = ret == 0;
+	return ret;
+}
+
+void writer__stop(struct writer *writer)
+{
+	if (!writer->running)
+		return;
+	pthread_mutex_lock(&writer->lock);
+	writer->stopping = true;
+	pthread_cond_signal(&writer->wake);
+	pthread_mutex_unlock(&writer->lock);
+	pthread_join(writer->thread, NULL);
+	writer->running = false;
+}
