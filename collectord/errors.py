@@ -3,6 +3,7 @@
 
     CollectordError                     exit 1
       UsageError        text, hint                  exit 2
+        UnknownEvent    text, hint                  exit 2
       ConfigError       path, key, hint             exit 6
       PlanError         what, hint                  exit 6
       KernelError       syscall, errno, hint        exit 1
@@ -48,6 +49,10 @@ class UsageError(CollectordError):
     def __init__(self, message: str, *, text: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.text = text
+
+
+class UnknownEvent(UsageError):
+    """An event that nothing on this host has; `hint` names the nearest one."""
 
 
 class ConfigError(CollectordError):

@@ -56,7 +56,6 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
         (Stage.KERNEL_RING, Reason.RING_FULL),
         (Stage.KERNEL_RING, Reason.DROPPED),
         (Stage.STAGING, Reason.QUARANTINED),
-        (Stage.STAGING, Reason.DROPPED),
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),
     ),

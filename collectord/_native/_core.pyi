@@ -21,6 +21,7 @@ class SegmentClosed(NamedTuple):
     first_ns: int  # lowest and highest sample time, 0 if there was no sample
     last_ns: int
     rings: tuple[tuple[int, int, int], ...]  # (ring id, samples, bytes) stored in this segment
+    final: bool = False  # closed by `Stream.finish`
 
 class SegmentWanted(NamedTuple):
     """The stream has no prepared next segment: call `Stream.prepare`."""
@@ -87,6 +88,7 @@ class RingCounters(NamedTuple):
     lost_samples: int  # sum over PERF_RECORD_LOST_SAMPLES
     neutralised: int  # records of a type that readers do not know, made into padding
     quarantined: int  # 0, or 1 when the ring is in quarantine
+    quarantine_reason: int  # index into QUARANTINE_REASONS
     quarantined_bytes: int  # bytes left unread in it
     throttles: int
     unthrottles: int
@@ -195,9 +197,14 @@ class Core:
         """Begin to drain. Times: of a sample at `time_offset` from its start, of any other record
         at `time_trailer` before its end; 0 where the records carry no time."""
     def remove_ring(self, ring: Ring) -> None:
-        """Drain once more, then leave the ring; its counters stay readable."""
+        """Drain once more, then leave the ring: its map may be closed, its counters stay.
+
+        Raises BlockingIOError if no chunk came free to drain into; the ring is drained on.
+        """
     def request_flush(self) -> int:
         """Ask every shard for a full pass and close its chunks; returns the generation."""
+    def issued_generation(self) -> int:
+        """The last generation that was asked for, by a call or by the flush timer."""
     def drained_generation(self) -> int:
         """Every shard finished a full pass begun after this generation was asked for."""
     def written_generation(self) -> int:

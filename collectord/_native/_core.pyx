@@ -5,6 +5,7 @@
 import os
 from collections import namedtuple
 
+cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
@@ -54,7 +55,7 @@ cdef extern from "sideband.h":
     struct sideband:
         pass
     int sideband__load(sideband *sb, const uint8_t *records, size_t bytes) nogil
-    void sideband__read_counters(sideband *sb, sideband_counters *counters) nogil
+    void sideband__read_counters(const sideband *sb, sideband_counters *counters) nogil
 
 cdef extern from "stream.h":
     const uint32_t SHARDS_MAX
@@ -72,6 +73,7 @@ cdef extern from "event_list.h":
         event_kind kind
         int error
         uint32_t stream, ring_count
+        bint final
         uint64_t token, end_offset, xxh3, chunks, records, samples, replayed, first_ns, last_ns
         event_ring *rings
 
@@ -94,8 +96,9 @@ cdef extern from "core.h":
     int core__add_stream(core *c, size_t sideband_bytes, stream **out) nogil
     int core__add_ring(core *c, uint32_t shard, stream *s, ring_map *map, int wakeup_fd,
                        const walk_layout *layout, bint sideband, ring **out) nogil
-    void core__remove_ring(core *c, ring *r) nogil
+    int core__remove_ring(core *c, ring *r) nogil
     uint64_t core__issue(core *c) nogil
+    uint64_t core__issued(core *c) nogil
     uint64_t core__drained(core *c) nogil
     uint64_t core__written(core *c) nogil
     int core__prepare(core *c, stream *s, uint64_t token, int fd, uint64_t offset,
@@ -110,7 +113,7 @@ cdef extern from "core.h":
     int core__tid(core *c, uint32_t index) nogil
 
 SegmentClosed = namedtuple("SegmentClosed", "stream token end_offset xxh3 chunks records samples "
-                           "replayed first_ns last_ns rings")
+                           "replayed first_ns last_ns rings final", defaults=(False,))
 SegmentWanted = namedtuple("SegmentWanted", "stream")
 SpaceWanted = namedtuple("SpaceWanted", "stream errno")
 WriteFailed = namedtuple("WriteFailed", "stream token errno")
@@ -120,7 +123,7 @@ RecordScan = namedtuple("RecordScan", "end records samples lost_samples first_ns
 RingCounters = namedtuple(
     "RingCounters",
     "samples records bytes stored in_flight lost_disk_full lost_dropped lost_records lost_samples "
-    "neutralised quarantined quarantined_bytes throttles unthrottles wakeups_watermark "
+    "neutralised quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
     "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets")
 CoreCounters = namedtuple(
     "CoreCounters",
@@ -193,6 +196,7 @@ cdef class RingMap:
 cdef class Ring:
     cdef Core owner
     cdef ring *ring
+    cdef RingMap map
 
     @property
     def id(self):
@@ -205,7 +209,7 @@ cdef class Ring:
             counter__read(&r.stored), counter__read(&r.in_flight),
             counter__read(&r.lost_disk_full), counter__read(&r.lost_dropped),
             counter__read(&r.lost_records), counter__read(&r.lost_samples),
-            counter__read(&r.neutralised), 1 if r.fault else 0,
+            counter__read(&r.neutralised), 1 if r.fault else 0, r.fault,
             counter__read(&r.quarantined_bytes), counter__read(&r.throttles),
             counter__read(&r.unthrottles), counter__read(&r.wakeups_watermark),
             counter__read(&r.wakeups_timer), counter__read(&r.starved),
@@ -250,9 +254,11 @@ cdef class Stream:
         return counters
 
 
+# The collector must not unmap the rings of a core that is part of garbage before it stopped.
+@cython.no_gc_clear
 cdef class Core:
     cdef core *core
-    cdef list maps
+    cdef list rings
     cdef uint32_t shards
     cdef bint stopped
 
@@ -263,7 +269,7 @@ cdef class Core:
         if self.core != NULL:
             raise ValueError("the core exists already")
         check(core__new(&options, &self.core))
-        self.maps = []
+        self.rings = []
         self.shards = shards
 
     def __dealloc__(self):
@@ -295,16 +301,26 @@ cdef class Core:
                                  &layout, sideband, &ring.ring)
         check(ret)
         ring.owner = self
+        ring.map = ring_map
         ring_map.map.users += 1
-        self.maps.append(ring_map)
+        self.rings.append(ring)
         return ring
 
     def remove_ring(self, Ring ring not None):
+        cdef int ret
+        if ring not in self.rings:
+            return
         with nogil:
-            core__remove_ring(self.core, ring.ring)
+            ret = core__remove_ring(self.core, ring.ring)
+        check(ret)
+        self.rings.remove(ring)
+        ring.map.map.users -= 1
 
     def request_flush(self):
         return core__issue(self.core)
+
+    def issued_generation(self):
+        return core__issued(self.core)
 
     def drained_generation(self):
         return core__drained(self.core)
@@ -325,7 +341,8 @@ cdef class Core:
                     e.stream, e.token, e.end_offset, e.xxh3, e.chunks, e.records, e.samples,
                     e.replayed, e.first_ns, e.last_ns,
                     tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
-                          for i in range(e.ring_count))))
+                          for i in range(e.ring_count)),
+                    e.final != 0))
             elif e.kind == EVENT_SEGMENT_WANTED:
                 found.append(SegmentWanted(e.stream))
             elif e.kind == EVENT_SPACE_WANTED:
@@ -355,5 +372,5 @@ cdef class Core:
     def stop(self):
         with nogil:
             core__stop(self.core)
-        while self.maps:
-            (<RingMap>self.maps.pop()).map.users -= 1
+        while self.rings:
+            (<Ring>self.rings.pop()).map.map.users -= 1

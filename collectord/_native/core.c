@@ -169,14 +169,19 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 	return 0;
 }
 
-void core__remove_ring(struct core *core, struct ring *ring)
+int core__remove_ring(struct core *core, struct ring *ring)
 {
-	shard__remove(&core->shards[ring->lane->shard], ring);
+	return shard__remove(&core->shards[ring->lane->shard], ring);
 }
 
 uint64_t core__issue(struct core *core)
 {
 	return writer__issue(&core->writer);
+}
+
+uint64_t core__issued(struct core *core)
+{
+	return atomic_load_explicit(&core->writer.generation, memory_order_acquire);
 }
 
 uint64_t core__drained(struct core *core)

@@ -48,9 +48,11 @@ int core__add_stream(struct core *core, size_t sideband_bytes, struct stream **s
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
 		   bool sideband, struct ring **ring);
-void core__remove_ring(struct core *core, struct ring *ring);
+/* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, the ring stays. */
+int core__remove_ring(struct core *core, struct ring *ring);
 
 uint64_t core__issue(struct core *core);
+uint64_t core__issued(struct core *core);
 uint64_t core__drained(struct core *core);
 uint64_t core__written(struct core *core);
 

@@ -3,6 +3,7 @@
 #define COLLECTORD_EVENT_LIST_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* What the native threads tell the controlling one. */
@@ -22,6 +23,7 @@ struct event {
 	struct event *next;
 	enum event_kind kind;
 	int error;
+	bool final; /* of a closed segment: the stream was finished */
 	uint32_t stream;
 	uint32_t ring_count;
 	uint64_t token, end_offset, xxh3;

@@ -25,7 +25,11 @@ void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
 
 static void ring__quarantine(struct ring *ring, enum walk_fault fault)
 {
-	counter__set(&ring->quarantined_bytes, ring->head - ring->position);
+	const uint64_t unread = ring->head - ring->position;
+
+	/* A bad head may say more than there is. */
+	counter__set(&ring->quarantined_bytes,
+		     unread < ring->map->data_bytes ? unread : ring->map->data_bytes);
 	atomic_store_explicit(&ring->fault, (uint32_t)fault, memory_order_release);
 }
 

@@ -14,6 +14,9 @@
 #include "event_list.h"
 
 #define EPOLL_BATCH 64
+/* How long a removal waits for a chunk, and how often it looks. */
+#define REMOVE_WAIT_NS 2000000000u
+#define REMOVE_LOOK_NS 10000000
 
 int shard__init(struct shard *shard, uint32_t index, struct pool *pool, struct writer *writer,
 		uint64_t floor_bytes)
@@ -66,8 +69,11 @@ void shard__poke(struct shard *shard)
 
 void shard__wake_starved(struct shard *shard)
 {
-	/* Acquire; the partner is the release in shard__drain_ring(). */
-	if (atomic_load_explicit(&shard->starved, memory_order_acquire))
+	/*
+	 * Sequentially consistent; the partners are the stores in shard__take_chunk() and
+	 * shard__pass(): either they see what the writer gave back before, or this sees them.
+	 */
+	if (atomic_load(&shard->starved))
 		shard__poke(shard);
 }
 
@@ -86,6 +92,7 @@ static void lane__close(struct lane *lane, struct writer *writer, uint64_t stamp
 	chunk->item.lane = lane;
 	chunk->item.stamp = stamp;
 	chunk->item.begun_ns = begun_ns;
+	atomic_fetch_add_explicit(&lane->queued, 1, memory_order_relaxed);
 	writer__queue(writer, &chunk->item);
 }
 
@@ -93,13 +100,25 @@ static void lane__close(struct lane *lane, struct writer *writer, uint64_t stamp
 static bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp,
 		       uint64_t begun_ns)
 {
-	/* Acquire; the partner is the release in writer__process(). */
-	if (atomic_load_explicit(&lane->mark_queued, memory_order_acquire))
+	/* The partner is the store in writer__process(). */
+	if (atomic_load(&lane->mark_queued))
 		return false;
 	atomic_store_explicit(&lane->mark_queued, true, memory_order_relaxed);
 	lane->mark = (struct item){.lane = lane, .stamp = stamp, .begun_ns = begun_ns};
+	atomic_fetch_add_explicit(&lane->queued, 1, memory_order_relaxed);
 	writer__queue(writer, &lane->mark);
 	return true;
+}
+
+static struct chunk *shard__take_chunk(struct shard *shard)
+{
+	struct chunk *chunk = pool__take(shard->pool);
+
+	if (chunk != NULL)
+		return chunk;
+	/* First say so, then look again: a chunk given back in between wakes nobody. */
+	atomic_store(&shard->starved, true);
+	return pool__take(shard->pool);
 }
 
 /* False: no chunk was free, part of the ring is unread. */
@@ -111,11 +130,9 @@ static bool shard__drain_ring(struct shard *shard, struct ring *ring)
 		enum ring_take took;
 
 		if (lane->open == NULL)
-			lane->open = pool__take(shard->pool);
+			lane->open = shard__take_chunk(shard);
 		if (lane->open == NULL) {
 			counter__add(&ring->starved, 1);
-			/* Release; the partner is the acquire in shard__wake_starved(). */
-			atomic_store_explicit(&shard->starved, true, memory_order_release);
 			return false;
 		}
 		took = ring__take(ring, lane->open, shard->pool->chunk_bytes);
@@ -126,7 +143,8 @@ static bool shard__drain_ring(struct shard *shard, struct ring *ring)
 	}
 }
 
-/* End a full pass: each lane's last item carries the generation. */
+/* End a full pass: each lane's last item carries the generation. False: call again, for the
+ * lanes whose mark of an earlier generation is still queued. */
 static bool shard__stamp(struct shard *shard, uint64_t generation, uint64_t begun_ns)
 {
 	bool stamped = true;
@@ -134,14 +152,44 @@ static bool shard__stamp(struct shard *shard, uint64_t generation, uint64_t begu
 	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
 		struct lane *lane = shard->lanes[i];
 
-		if (lane == NULL || lane->rings == 0)
+		if (lane == NULL || lane->rings == 0 || lane->stamped == generation)
 			continue;
-		if (lane->open != NULL && lane->open->used > 0)
+		if (lane->open != NULL && lane->open->used > 0) {
 			lane__close(lane, shard->writer, generation, begun_ns);
-		else
-			stamped &= lane__mark(lane, shard->writer, generation, begun_ns);
+		} else if (!lane__mark(lane, shard->writer, generation, begun_ns)) {
+			stamped = false;
+			continue;
+		}
+		lane->stamped = generation;
 	}
 	return stamped;
+}
+
+static void lane__yield(struct lane *lane, struct shard *shard)
+{
+	if (lane->open != NULL && lane->open->used > 0) {
+		lane__close(lane, shard->writer, 0, 0);
+	} else if (lane->open != NULL) {
+		pool__give(shard->pool, lane->open);
+		lane->open = NULL;
+	}
+}
+
+/* Where chunks are short, none waits half full for the next generation. */
+static void shard__yield_chunks(struct shard *shard)
+{
+	for (uint32_t i = 0; i < STREAMS_MAX; i++)
+		if (shard->lanes[i] != NULL)
+			lane__yield(shard->lanes[i], shard);
+}
+
+static bool shard__end(struct shard *shard, uint64_t generation, uint64_t begun_ns)
+{
+	if (shard__stamp(shard, generation, begun_ns))
+		return true;
+	/* First say so, then look again: the writer wakes who was waiting before it freed a mark. */
+	atomic_store(&shard->starved, true);
+	return shard__stamp(shard, generation, begun_ns);
 }
 
 static void shard__pass(struct shard *shard, uint64_t generation)
@@ -175,13 +223,12 @@ static void shard__pass(struct shard *shard, uint64_t generation)
 			counter__add(&ring->wakeups_timer, 1);
 		complete &= shard__drain_ring(shard, ring);
 	}
-	if (asked && complete && shard__stamp(shard, generation, begun_ns)) {
+	if (!complete)
+		shard__yield_chunks(shard);
+	if (asked && complete && shard__end(shard, generation, begun_ns)) {
 		/* Release; the partner is the acquire in shard__drained(). */
 		atomic_store_explicit(&shard->drained, generation, memory_order_release);
 		event_list__poke(shard->writer->events);
-	} else if (asked && complete) {
-		/* A mark is still queued. The writer frees it within one item: come again. */
-		atomic_store_explicit(&shard->starved, true, memory_order_release);
 	}
 	took_ns = clock__now_ns() - begun_ns;
 	counter__add(&shard->passes, 1);
@@ -275,22 +322,43 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 	return ret;
 }
 
-void shard__remove(struct shard *shard, struct ring *ring)
+/* Drain the ring once more and forget it. False: no chunk was free, the ring stays. */
+static bool shard__let_go(struct shard *shard, struct ring *ring)
 {
-	pthread_mutex_lock(&shard->lock);
-	if (!ring->left) {
-		ring->left = true;
-		epoll_ctl(shard->epoll_fd, EPOLL_CTL_DEL, ring->wakeup_fd, NULL);
-		if (ring__begin(ring) > 0)
-			shard__drain_ring(shard, ring);
-		for (uint32_t i = 0; i < shard->ring_count; i++)
-			if (shard->rings[i] == ring)
-				shard->rings[i--] = shard->rings[--shard->ring_count];
-		if (ring->lane->rings == 1 && ring->lane->open != NULL && ring->lane->open->used > 0)
-			lane__close(ring->lane, shard->writer, 0, 0);
-		ring->lane->rings--;
+	if (ring__begin(ring) > 0 && !shard__drain_ring(shard, ring)) {
+		shard__yield_chunks(shard);
+		return false;
 	}
-	pthread_mutex_unlock(&shard->lock);
+	for (uint32_t i = 0; i < shard->ring_count; i++)
+		if (shard->rings[i] == ring)
+			shard->rings[i--] = shard->rings[--shard->ring_count];
+	if (ring->lane->rings == 1)
+		lane__yield(ring->lane, shard);
+	/* Release; the partner is the acquire in stream__lane(). */
+	atomic_fetch_sub_explicit(&ring->lane->rings, 1, memory_order_release);
+	return true;
+}
+
+int shard__remove(struct shard *shard, struct ring *ring)
+{
+	const struct timespec pause = {.tv_nsec = REMOVE_LOOK_NS};
+	const uint64_t begun_ns = clock__now_ns();
+	bool gone;
+
+	for (;;) {
+		pthread_mutex_lock(&shard->lock);
+		gone = ring->left;
+		if (!gone && shard__let_go(shard, ring)) {
+			gone = ring->left = true;
+			epoll_ctl(shard->epoll_fd, EPOLL_CTL_DEL, ring->wakeup_fd, NULL);
+		}
+		pthread_mutex_unlock(&shard->lock);
+		if (gone)
+			return 0;
+		if (clock__now_ns() - begun_ns > REMOVE_WAIT_NS)
+			return -EAGAIN;
+		nanosleep(&pause, NULL);
+	}
 }
 
 int shard__start(struct shard *shard)

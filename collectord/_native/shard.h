@@ -49,8 +49,9 @@ void shard__stop(struct shard *shard);
 
 /* The lane of `stream` is made when its first ring comes. */
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
-/* Drain once more, then forget the ring. */
-void shard__remove(struct shard *shard, struct ring *ring);
+/* Drain once more, then forget the ring. -EAGAIN: no chunk came free to drain it into, and the
+ * ring stays with the shard. */
+int shard__remove(struct shard *shard, struct ring *ring);
 
 /* Wake the thread: a new generation, or a stop. */
 void shard__poke(struct shard *shard);

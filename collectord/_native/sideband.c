@@ -83,9 +83,31 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 	pthread_mutex_unlock(&sideband->log_lock);
 }
 
+static struct walk_layout sideband__layout(struct sideband *sideband)
+{
+	struct walk_layout layout;
+
+	pthread_mutex_lock(&sideband->log_lock);
+	layout = sideband->layout;
+	pthread_mutex_unlock(&sideband->log_lock);
+	return layout;
+}
+
+/* Under `table_lock`. */
+static void sideband__publish(struct sideband *sideband)
+{
+	struct sideband_counters counters;
+
+	sideband_table__read_counters(sideband->table, &counters);
+	counter__set(&sideband->tasks, counters.tasks);
+	counter__set(&sideband->maps, counters.maps);
+	counter__set(&sideband->bytes, counters.bytes);
+	counter__set(&sideband->table_dropped, counters.dropped);
+}
+
 int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes)
 {
-	const struct walk_layout layout = sideband->layout;
+	const struct walk_layout layout = sideband__layout(sideband);
 	struct walk_tally tally = {0};
 	enum walk_fault fault;
 	size_t at, last;
@@ -95,6 +117,7 @@ int sideband__load(struct sideband *sideband, const uint8_t *records, size_t byt
 	pthread_mutex_lock(&sideband->table_lock);
 	for (at = 0; at < bytes; at += walk__size(walk__load(records + at)))
 		sideband_table__apply(sideband->table, records + at);
+	sideband__publish(sideband);
 	pthread_mutex_unlock(&sideband->table_lock);
 	return 0;
 }
@@ -140,6 +163,7 @@ static size_t log__cut(struct sideband *sideband, uint64_t until_ns, size_t *cou
 
 void sideband__settle(struct sideband *sideband, uint64_t until_ns)
 {
+	const struct walk_layout layout = sideband__layout(sideband);
 	size_t count, at, bytes = log__cut(sideband, until_ns, &count);
 	struct dated *order = count > 0 ? malloc(count * sizeof(*order)) : NULL;
 	size_t i = 0;
@@ -152,7 +176,7 @@ void sideband__settle(struct sideband *sideband, uint64_t until_ns)
 	}
 	for (at = 0; at < bytes; at += walk__size(walk__load(sideband->scratch + at)))
 		order[i++] = (struct dated){
-			.time_ns = walk__trailer_time(sideband->scratch + at, &sideband->layout),
+			.time_ns = walk__trailer_time(sideband->scratch + at, &layout),
 			.at = at,
 		};
 	if (count > 0)
@@ -160,12 +184,14 @@ void sideband__settle(struct sideband *sideband, uint64_t until_ns)
 	pthread_mutex_lock(&sideband->table_lock);
 	for (i = 0; i < count; i++)
 		sideband_table__apply(sideband->table, sideband->scratch + order[i].at);
+	sideband__publish(sideband);
 	pthread_mutex_unlock(&sideband->table_lock);
 	free(order);
 }
 
 int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context)
 {
+	const struct walk_layout layout = sideband__layout(sideband);
 	size_t at, size, bytes;
 	int ret;
 
@@ -175,7 +201,7 @@ int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *co
 	pthread_mutex_unlock(&sideband->log_lock);
 
 	pthread_mutex_lock(&sideband->table_lock);
-	ret = sideband_table__emit(sideband->table, &sideband->layout, emit, context);
+	ret = sideband_table__emit(sideband->table, &layout, emit, context);
 	pthread_mutex_unlock(&sideband->table_lock);
 	for (at = 0; ret == 0 && at < bytes; at += size) {
 		size = walk__size(walk__load(sideband->scratch + at));
@@ -184,10 +210,13 @@ int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *co
 	return ret;
 }
 
-void sideband__read_counters(struct sideband *sideband, struct sideband_counters *counters)
+void sideband__read_counters(const struct sideband *sideband, struct sideband_counters *counters)
 {
-	pthread_mutex_lock(&sideband->table_lock);
-	sideband_table__read_counters(sideband->table, counters);
-	pthread_mutex_unlock(&sideband->table_lock);
-	counters->dropped += counter__read(&sideband->log_dropped);
+	*counters = (struct sideband_counters){
+		.tasks = counter__read(&sideband->tasks),
+		.maps = counter__read(&sideband->maps),
+		.bytes = counter__read(&sideband->bytes),
+		.dropped = counter__read(&sideband->table_dropped) +
+			   counter__read(&sideband->log_dropped),
+	};
 }

@@ -35,6 +35,8 @@ struct sideband {
 	struct walk_layout layout;
 	struct sideband_table *table;
 	counter_t log_dropped; /* records that found the log full; writers: passes, under log_lock */
+	/* The table's counters, for readers that do not wait for a replay; set under table_lock. */
+	counter_t tasks, maps, bytes, table_dropped;
 };
 
 struct sideband_counters {
@@ -66,6 +68,6 @@ void sideband__settle(struct sideband *sideband, uint64_t until_ns);
 /* Emit the table, then the log. */
 int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context);
 
-void sideband__read_counters(struct sideband *sideband, struct sideband_counters *counters);
+void sideband__read_counters(const struct sideband *sideband, struct sideband_counters *counters);
 
 #endif

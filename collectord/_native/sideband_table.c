@@ -48,7 +48,6 @@ struct process {
 struct task {
 	struct task *next;
 	struct blob *comm;
-	struct blob *fork;
 	uint32_t pid, tid;
 	uint64_t since_ns;
 };
@@ -207,7 +206,8 @@ static void process__map(struct sideband_table *table, struct process *process,
 			 const uint8_t *record)
 {
 	const uint64_t start = walk__load(record + AT_ADDR);
-	const uint64_t end = start + walk__load(record + AT_LEN);
+	const uint64_t length = walk__load(record + AT_LEN);
+	const uint64_t end = length < UINT64_MAX - start ? start + length : UINT64_MAX;
 	struct blob *blob;
 	uint32_t kept = 0;
 
@@ -264,7 +264,6 @@ static void task__free(struct sideband_table *table, struct task *task)
 		link = &(*link)->next;
 	*link = task->next;
 	blob__put(table, task->comm);
-	blob__put(table, task->fork);
 	table__release(table, task, sizeof(*task));
 	table->task_count--;
 	if (process != NULL && --process->tasks == 0)
@@ -282,8 +281,11 @@ static struct task *task__find_or_new(struct sideband_table *table, uint32_t pid
 		task__free(table, task);
 	process = process__find_or_new(table, pid);
 	task = process != NULL ? table__alloc(table, sizeof(*task)) : NULL;
-	if (task == NULL)
+	if (task == NULL) {
+		if (process != NULL && process->tasks == 0 && process->map_count == 0)
+			process__free(table, process);
 		return NULL;
+	}
 	task->pid = pid;
 	task->tid = tid;
 	task->next = table->tasks[bucket(tid)];
@@ -327,7 +329,6 @@ static void table__fork(struct sideband_table *table, const uint8_t *record)
 		return;
 	}
 	task->comm = comm;
-	task->fork = blob__new(table, record);
 	task->since_ns = walk__load(record + AT_PTID + 4);
 	if (pid == ppid)
 		return;
@@ -466,13 +467,10 @@ int sideband_table__emit(const struct sideband_table *table, const struct walk_l
 		ret = emit_keyed(table->programs, emit, context);
 	for (uint32_t i = 0; i < BUCKETS && ret == 0; i++) {
 		for (const struct task *task = table->tasks[i]; task != NULL && ret == 0;
-		     task = task->next) {
-			if (task->fork != NULL)
-				ret = emit(context, task->fork->bytes, task->fork->size);
-			if (ret == 0 && task->comm != NULL)
+		     task = task->next)
+			if (task->comm != NULL)
 				ret = emit_as(task->comm, task->pid, task->tid, task->since_ns,
 					      layout, emit, context);
-		}
 	}
 	for (uint32_t i = 0; i < BUCKETS && ret == 0; i++) {
 		for (const struct process *process = table->processes[i];

@@ -17,7 +17,9 @@ void sideband_table__apply(struct sideband_table *table, const uint8_t *record);
 
 /*
  * Emit what makes the state, each record with its original time. A mapping that a child got by
- * fork carries the child's ids and the time of the fork.
+ * fork carries the child's ids and the time of the fork. Forks themselves are not emitted: a
+ * reader (tools/perf/util/machine.c, machine__process_fork_event()) begins a task anew at its
+ * FORK, and threads that it made before would keep mappings that nobody fills any more.
  */
 int sideband_table__emit(const struct sideband_table *table, const struct walk_layout *layout,
 			 sideband_emit_fn *emit, void *context);

@@ -33,6 +33,8 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_
 	stream->scratch = mmap(NULL, chunk_bytes + CHUNK_ALIGN_BYTES, PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (stream->hash == NULL || stream->scratch == MAP_FAILED) {
+		if (stream->scratch != MAP_FAILED)
+			munmap(stream->scratch, chunk_bytes + CHUNK_ALIGN_BYTES);
 		XXH3_freeState(stream->hash);
 		sideband__deinit(&stream->sideband);
 		return -ENOMEM;
@@ -87,12 +89,13 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 }
 
 /* Under `lock`. */
-static void stream__close_current(struct stream *stream)
+static void stream__close_current(struct stream *stream, bool final)
 {
 	const struct segment *segment = &stream->current;
 	struct event *event = event__new(EVENT_SEGMENT_CLOSED, stream->id, stream->ring_count);
 
 	if (event != NULL) {
+		event->final = final;
 		event->token = segment->token;
 		event->end_offset = segment->offset;
 		event->xxh3 = XXH3_64bits_digest(stream->hash);
@@ -142,7 +145,7 @@ void stream__advance(struct stream *stream, uint64_t bytes)
 	/* Without a next segment this one goes on: a file that is too long loses nothing. */
 	if (segment->open && full && stream->next.open) {
 		stream->rotate_wanted = false;
-		stream__close_current(stream);
+		stream__close_current(stream, false);
 	}
 	if (!segment->open)
 		stream__open_next(stream);
@@ -156,12 +159,16 @@ void stream__serve(struct stream *stream)
 
 	pthread_mutex_lock(&stream->lock);
 	finish = stream->finish_wanted;
-	if (stream->rotate_wanted && segment->chunks == 0)
+	if (stream->rotate_wanted && (!segment->open || segment->chunks == 0))
 		stream->rotate_wanted = false;
 	if (finish && segment->open) {
-		stream__close_current(stream);
+		stream__close_current(stream, true);
 		stream->finish_wanted = false;
-	} else if (finish) { /* nothing was ever written */
+	} else if (finish) {
+		/* Nothing was ever written: the prepared segment, if any, closes empty. */
+		stream__open_next(stream);
+		if (segment->open)
+			stream__close_current(stream, true);
 		stream->finish_wanted = false;
 	}
 	pthread_mutex_unlock(&stream->lock);
@@ -174,9 +181,21 @@ struct lane *stream__lane(const struct stream *stream, uint32_t shard)
 	/* Acquire; the partner is the release in shard__add(). */
 	struct lane *lane = atomic_load_explicit(&stream->lanes[shard], memory_order_acquire);
 
-	if (lane == NULL || atomic_load_explicit(&lane->rings, memory_order_relaxed) == 0)
+	if (lane == NULL)
+		return NULL;
+	/* Acquire twice; the partners are the decrements in shard__let_go(), after which what it
+	 * queued shows, and in writer__process(), after which the counters do. */
+	if (atomic_load_explicit(&lane->rings, memory_order_acquire) == 0 &&
+	    atomic_load_explicit(&lane->queued, memory_order_acquire) == 0)
 		return NULL;
 	return lane;
+}
+
+uint64_t lane__written(const struct lane *lane)
+{
+	/* Acquire; the partner is the release in stream__pass_written(): the counters of what was
+	 * written show. */
+	return atomic_load_explicit(&lane->written_stamp, memory_order_acquire);
 }
 
 bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp)
@@ -188,9 +207,8 @@ bool stream__completes_round(const struct stream *stream, const struct lane *lan
 	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
 		const struct lane *other = stream__lane(stream, i);
 
-		if (other != NULL && other != lane &&
-		    counter__read(&other->written_stamp) < least)
-			least = counter__read(&other->written_stamp);
+		if (other != NULL && other != lane && lane__written(other) < least)
+			least = lane__written(other);
 	}
 	return least > stream->round;
 }
@@ -201,7 +219,8 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 
 	if (item->stamp == 0)
 		return;
-	counter__set(&lane->written_stamp, item->stamp);
+	/* Release; the partner is the acquire in lane__written(). */
+	atomic_store_explicit(&lane->written_stamp, item->stamp, memory_order_release);
 	lane->settled_ns = item->begun_ns;
 	settled_ns = item->begun_ns;
 	least = item->stamp;
@@ -212,8 +231,8 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 			continue;
 		if (other->settled_ns < settled_ns)
 			settled_ns = other->settled_ns;
-		if (counter__read(&other->written_stamp) < least)
-			least = counter__read(&other->written_stamp);
+		if (lane__written(other) < least)
+			least = lane__written(other);
 	}
 	if (least > stream->round)
 		stream->round = least;

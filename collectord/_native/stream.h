@@ -25,10 +25,12 @@ struct lane {
 	struct chunk *open;
 	uint32_t shard;
 	_Atomic uint32_t rings;
-	struct item mark; /* queued at most once at a time */
+	_Atomic uint32_t queued; /* items of this lane that the writer has not done with */
+	uint64_t stamped;	 /* last generation that went into an item */
+	struct item mark;	 /* queued at most once at a time */
 	_Atomic bool mark_queued;
 	/* Writer: */
-	counter_t written_stamp;
+	_Atomic uint64_t written_stamp;
 	uint64_t settled_ns; /* everything of this lane that is older has been written */
 };
 
@@ -60,7 +62,12 @@ struct stream {
 	uint8_t *scratch; /* one chunk: replays and lone markers are built here */
 	uint32_t scratch_bytes, scratch_used;
 	uint64_t space_asked_ns, failure_told_ns;
-	uint64_t round; /* last generation that was marked, or had nothing to mark */
+	/*
+	 * The next marker waits for a generation beyond this one: the last that had been issued
+	 * when the last marker was written. So what a marker follows was in the file, or in a ring
+	 * that has been read since, when the marker before it was written; no later sample is older.
+	 */
+	uint64_t round;
 	bool round_due; /* records were written since the last marker */
 
 	_Atomic(struct lane *) lanes[SHARDS_MAX];
@@ -94,10 +101,13 @@ void stream__serve(struct stream *stream);
 bool stream__completes_round(const struct stream *stream, const struct lane *lane,
 			     uint64_t stamp);
 
-/* A lane of this stream in which rings are, or NULL. */
+/* A lane of this stream that has rings or unwritten items, or NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);
 
-/* The writer has come to this item of `lane`: settle sideband that no unwritten sample needs. */
+/* Every item of `lane` up to this generation was written, or counted as lost. */
+uint64_t lane__written(const struct lane *lane);
+
+/* The writer is done with this item of `lane`: settle sideband that no unwritten sample needs. */
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item);
 
 /*

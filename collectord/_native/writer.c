@@ -98,9 +98,8 @@ uint64_t writer__written(struct writer *writer)
 		for (uint32_t s = 0; s < writer->shard_count; s++) {
 			const struct lane *lane = stream__lane(writer->streams[i], s);
 
-			if (lane != NULL &&
-			    counter__read(&lane->written_stamp) < least)
-				least = counter__read(&lane->written_stamp);
+			if (lane != NULL && lane__written(lane) < least)
+				least = lane__written(lane);
 		}
 	}
 	return least;
@@ -149,6 +148,8 @@ static bool writer__await_space(struct writer *writer, struct stream *stream, in
 
 		pthread_mutex_lock(&stream->lock);
 		answer = stream->space_answer;
+		if (!stream->current.open && stream->next.open)
+			answer = SPACE_RETRY; /* what was missing was a segment */
 		pthread_mutex_unlock(&stream->lock);
 		if (answer != SPACE_UNANSWERED)
 			break;
@@ -222,19 +223,21 @@ static void writer__process(struct writer *writer, struct item *queued)
 		marked = writer__write(writer, stream, item.chunk, round) && round;
 		pool__give(writer->pool, item.chunk);
 	} else {
-		/* Release; the partner is the acquire in lane__mark(). */
-		atomic_store_explicit(&lane->mark_queued, false, memory_order_release);
+		/* The partner is the load in lane__mark(). */
+		atomic_store(&lane->mark_queued, false);
 		/* A marker only orders what is there: without room the next round does. */
 		marked = round && stream->round_due && stream__write_round(stream) == 0;
 	}
 	if (marked) {
 		stream->round_due = false;
+		stream->round = atomic_load_explicit(&writer->generation, memory_order_acquire);
 		counter__add(&writer->rounds, 1);
 	}
 	stream__pass_written(stream, lane, &item);
+	atomic_fetch_sub_explicit(&lane->queued, 1, memory_order_release);
 	for (uint32_t i = 0; i < writer->shard_count; i++)
 		shard__wake_starved(writer->shards[i]);
-	if (item.stamp != 0)
+	if (item.stamp != 0 || atomic_load_explicit(&lane->rings, memory_order_relaxed) == 0)
 		event_list__poke(writer->events);
 }
 
@@ -277,9 +280,13 @@ static void *writer__run(void *context)
 		if (due)
 			writer->issued_ns = clock__now_ns();
 		pthread_mutex_unlock(&writer->lock);
-		/* A shard that has not answered the last one is starved; more would not help. */
-		if (due && writer__drained(writer) >=
-				   atomic_load_explicit(&writer->generation, memory_order_relaxed))
+		/*
+		 * A shard that has not answered the last one waits for a chunk. While chunks are
+		 * queued more would not help; with none queued, others hold them half full.
+		 */
+		if (due && (item == NULL || writer__drained(writer) >=
+						    atomic_load_explicit(&writer->generation,
+									 memory_order_relaxed)))
 			writer__issue(writer);
 		if (item != NULL)
 			writer__process(writer, item);

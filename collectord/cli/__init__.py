@@ -1,1 +1,104 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The command line: one module per verb, results on stdout, the log on stderr."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from collectord import __version__, log
+from collectord.cli.output import complain, say
+from collectord.errors import CollectordError, UsageError
+from collectord.plan.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Verb to its summary; the verb's module has the same name and is imported when it is used.
+VERBS: Final = {
+    "run": "Run the daemon in the foreground, as its configuration says.",
+    "record": "Record events into perf.data files, with the balance of every ring.",
+    "list": "List the events of this host and whether they can be opened.",
+    "check": "Validate configuration files and print the plan; touch nothing.",
+    "doctor": "Say what this kernel and user can do, and how to get what not.",
+    "segments": "List, verify or repair the segments of a state directory.",
+}
+
+EXIT_OK: Final = 0
+EXIT_FAILURE: Final = 1
+# `record -- COMMAND`: other statuses are the command's, as with env(1) and timeout(1).
+EXIT_RECORD_FAILED: Final = 125
+EXIT_NO_COMMAND: Final = 127
+EXIT_INTERRUPTED: Final = 130
+
+
+class Verb(Protocol):
+    """What a verb's module has."""
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Do it and return the exit status. Errors are of the `CollectordError` tree."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (without the program's name) and return its exit status."""
+    # Not list(...): once the verb of that name is loaded, `list` is its module here.
+    arguments = [*(sys.argv[1:] if argv is None else argv)]
+    try:
+        log.configure()
+        status = _dispatch(arguments)
+        sys.stdout.flush()
+    except CollectordError as error:
+        complain(str(error))
+        return _failure_status(arguments, error.exit_code)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of stdout has left. What is still buffered must not fail again at exit.
+        with Path(os.devnull).open("wb") as null:
+            os.dup2(null.fileno(), sys.stdout.fileno())
+        return EXIT_FAILURE
+    except Exception:  # noqa: BLE001  # the last resort: a command's status must not be imitated
+        log.get_logger().exception("internal_error")
+        return _failure_status(arguments, EXIT_FAILURE)
+    return status
+
+
+def _failure_status(arguments: list[str], status: int) -> int:
+    return EXIT_RECORD_FAILED if arguments[:1] == ["record"] and "--" in arguments else status
+
+
+def _dispatch(arguments: list[str]) -> int:
+    verb, *rest = arguments or ["--help"]
+    if verb not in VERBS:
+        return _without_verb(verb, rest)
+    module = cast("Verb", importlib.import_module(f"collectord.cli.{verb}"))
+    return module.run(rest)
+
+
+def _without_verb(word: str, rest: list[str]) -> int:
+    if word == "--version":
+        say(f"collectord {__version__}")
+        return EXIT_OK
+    if word in {"-h", "--help"} and not rest:
+        sys.stdout.write(_overview())
+        return EXIT_OK
+    hint = did_you_mean(word, VERBS) or f"one of {', '.join(VERBS)}"
+    raise UsageError(f"no verb {word!r}", text=word, hint=hint)
+
+
+def _overview() -> str:
+    """What `collectord --help` prints."""
+    verbs = "\n".join(f"  {verb:<10}{summary}" for verb, summary in VERBS.items())
+    return (
+        "usage: collectord VERB [OPTIONS]\n\n"
+        "Drains the kernel's trace buffers to files and accounts for each record.\n\n"
+        f"verbs:\n{verbs}\n\n"
+        "examples:\n"
+        "  collectord run --config config/collectord.toml\n"
+        "  collectord record -a -g --duration 10s\n"
+        "  collectord record -e sched:sched_switch --json -- sleep 1\n\n"
+        "`collectord VERB --help` shows a verb's options; --version the version.\n"
+    )

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Drain stage: the native core on the event loop."""

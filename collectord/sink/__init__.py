@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Sinks: files for the writer, sealed, bounded, repaired and verified."""

@@ -1,1 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Sources: what opens rings. A new one is a module and a line of this table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from collectord.source import perf
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from collectord.source.base import Source
+
+SOURCES: Final[Mapping[str, Source]] = {"perf": perf.open_session}

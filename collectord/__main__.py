@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m collectord` is `collectord`."""
+
+import sys
+
+from collectord.cli import main
+
+sys.exit(main())

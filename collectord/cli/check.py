@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`collectord check`: load, probe and plan, then print the plan. Nothing is opened or written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collectord.cli import EXIT_OK, VERBS
+from collectord.cli.output import print_json, say
+from collectord.cli.parser import Parser
+from collectord.config.load import config_files, load
+from collectord.errors import ConfigError
+from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.probe import probe
+from collectord.plan.build import build
+from collectord.plan.facts import KernelFacts
+from collectord.plan.source_events import tracepoint_patterns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.config.schema import Config
+
+
+def parser() -> Parser:
+    """Options of `check`."""
+    made = Parser(
+        "collectord check",
+        ("[--facts FILE]", "[--json]", "[FILE...]"),
+        VERBS["check"],
+        (
+            "collectord check",
+            "collectord check config/collectord.toml",
+            "collectord check --facts facts.json config/collectord.toml",
+        ),
+    )
+    made.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="*",
+        type=Path,
+        help="configuration files, the last one wins per table (default: "
+        "/etc/collectord/collectord.toml, then collectord.d/*.toml)",
+    )
+    made.add_argument(
+        "--facts",
+        metavar="FILE",
+        type=Path,
+        help="plan for the host where `doctor --json` wrote FILE (default: this host)",
+    )
+    made.add_argument("--json", action="store_true", help="print the plan as JSON (default: text)")
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the plan of the given files."""
+    args = parser().parse_intermixed_args(arguments)
+    config = load(args.files or config_files())
+    plan = build(config, _facts(args.facts, config))
+    if args.json:
+        print_json(plan.to_dict())
+        return EXIT_OK
+    for line in plan.describe():
+        say(line)
+    return EXIT_OK
+
+
+def _facts(path: Path | None, config: Config) -> KernelFacts:
+    if path is None:
+        return probe(LinuxKernel(), tracepoint_patterns(config))
+    try:
+        return KernelFacts.from_json(path.read_bytes(), path=str(path))
+    except OSError as error:
+        raise ConfigError(f"cannot read: {error.strerror}", path=str(path)) from error

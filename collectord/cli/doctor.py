@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`collectord doctor`: what this kernel and user can do, and the least that gives the rest."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from collectord.cli import EXIT_OK, VERBS
+from collectord.cli.output import Column, print_table, say
+from collectord.cli.parser import Parser
+from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.probe import probe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.plan.facts import KernelFacts
+
+_COLUMNS: Final = (Column("CHECK"), Column("STATE"), Column("FOUND"), Column("REMEDY"))
+
+
+def parser() -> Parser:
+    """Options of `doctor`."""
+    made = Parser(
+        "collectord doctor",
+        ("[--json]",),
+        VERBS["doctor"],
+        (
+            "collectord doctor",
+            "collectord doctor --json > facts.json",
+            "collectord check --facts facts.json collectord.toml",
+        ),
+    )
+    made.add_argument(
+        "--json",
+        action="store_true",
+        help="print the facts that `check --facts` takes (default: a table)",
+    )
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Probe this host and print what was found."""
+    args = parser().parse_args(arguments)
+    facts = probe(LinuxKernel())
+    if args.json:
+        sys.stdout.write(facts.to_json().decode() + "\n")
+    else:
+        _print_checks(facts)
+    return EXIT_OK
+
+
+def _print_checks(facts: KernelFacts) -> None:
+    say(f"Linux {facts.release} on {facts.arch}, {len(facts.cpus_online)} CPUs online")
+    print_table(
+        _COLUMNS,
+        [
+            [check.name, "ok" if check.ok else "missing", check.detail, check.remedy]
+            for check in facts.checks
+        ],
+    )

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`collectord list`: the events of this host, and whether this user can open them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from collectord.cli import EXIT_OK, VERBS
+from collectord.cli.output import Column, print_json, print_table
+from collectord.cli.parser import Parser
+from collectord.codec.perf_attr import EventType, PerfEventAttr
+from collectord.errors import CollectordError, KernelError, UsageError
+from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.port import Purpose
+from collectord.kernel.probe import probe
+from collectord.plan import pmu
+from collectord.plan.event_names import NAMED_EVENTS
+from collectord.plan.event_spec import PmuEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from collectord.kernel.port import Kernel
+    from collectord.plan.facts import KernelFacts
+
+_KINDS: Final = {
+    EventType.HARDWARE: "hardware",
+    EventType.SOFTWARE: "software",
+    EventType.HW_CACHE: "cache",
+}
+_COLUMNS: Final = (Column("EVENT"), Column("KIND"), Column("HERE"), Column("WHY NOT"))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEvent:
+    """One event as `-e` takes it. `reason` says why it cannot be opened here, "" if it can."""
+
+    name: str
+    kind: str
+    available: bool
+    reason: str = ""
+
+
+def parser() -> Parser:
+    """Options of `list`."""
+    made = Parser(
+        "collectord list",
+        ("[--json]", "[GLOB]"),
+        VERBS["list"],
+        (
+            "collectord list",
+            "collectord list software",
+            "collectord list 'sched:*'",
+            "collectord list --json '*cache*'",
+        ),
+    )
+    made.add_argument(
+        "glob",
+        metavar="GLOB",
+        nargs="?",
+        default="*",
+        help="names to list, or one kind: hardware, software, cache, pmu, tracepoint "
+        "(default: all)",
+    )
+    made.add_argument(
+        "--json", action="store_true", help="print the events as JSON (default: a table)"
+    )
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the events that match, in perf's order of kinds."""
+    args = parser().parse_args(arguments)
+    kernel = LinuxKernel()
+    facts = probe(kernel, mount=True)
+    found = [
+        listed
+        for listing in (_named, _pmu_events, _tracepoints)
+        for listed in listing(kernel, facts, args.glob)
+    ]
+    if args.json:
+        print_json({"events": found})
+        return EXIT_OK
+    if not found:
+        raise CollectordError(f"no event matches {args.glob!r}", hint="try *PART*")
+    print_table(
+        _COLUMNS,
+        [[e.name, e.kind, "yes" if e.available else "no", e.reason] for e in found],
+    )
+    return EXIT_OK
+
+
+def _matches(glob: str, name: str, kind: str) -> bool:
+    return glob == kind or fnmatchcase(name.lower(), glob.lower())
+
+
+def _named(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
+    for event in NAMED_EVENTS:
+        kind = _KINDS[event.type]
+        if _matches(glob, event.name, kind):
+            attr = PerfEventAttr(type=event.type, config=event.config, disabled=True)
+            yield _tried(kernel, facts, ListedEvent(event.name, kind, available=True), attr)
+
+
+def _pmu_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
+    for pmu_name, pmu_facts in sorted(facts.pmus.items()):
+        for alias in sorted(pmu_facts.events):
+            name = f"{pmu_name}/{alias}/"
+            if not _matches(glob, name, "pmu"):
+                continue
+            try:
+                laid = pmu.lay_out(PmuEvent(pmu_name, ((alias, None),)), pmu_facts, name)
+            except (UsageError, KernelError) as error:
+                yield ListedEvent(name, "pmu", available=False, reason=str(error))
+                continue
+            attr = PerfEventAttr(
+                type=pmu_facts.type,
+                config=laid.config,
+                config1=laid.config1,
+                config2=laid.config2,
+                disabled=True,
+            )
+            cpu = -1 if pmu_facts.core else (*pmu_facts.cpus, *facts.cpus_online)[0]
+            yield _tried(kernel, facts, ListedEvent(name, "pmu", available=True), attr, cpu=cpu)
+
+
+def _tracepoints(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
+    """Not tried one by one: to open a tracepoint is to patch the kernel's code."""
+    reason = "" if facts.may_read_tracepoints else "needs CAP_PERFMON"
+    for name in sorted(facts.tracepoints):
+        if _matches(glob, name, "tracepoint"):
+            yield ListedEvent(name, "tracepoint", available=not reason, reason=reason)
+
+
+def _tried(
+    kernel: Kernel,
+    facts: KernelFacts,
+    listed: ListedEvent,
+    attr: PerfEventAttr,
+    *,
+    cpu: int = -1,
+) -> ListedEvent:
+    """Open the event for this process, or for all of one CPU, and close it again."""
+    # A user who may not observe the kernel can still have the event's user part.
+    if cpu < 0 and not facts.may_observe_kernel:
+        attr = replace(attr, exclude_kernel=True, exclude_hv=True)
+    try:
+        fd = kernel.perf_event_open(
+            attr, pid=0, cpu=cpu, purpose=Purpose(event=listed.name)
+        )
+    except KernelError as error:
+        return replace(listed, available=False, reason=error.hint or error.message)
+    kernel.close(fd)
+    return listed

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs' argument parser: perf's look, one-line errors, help of a fixed width."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from typing import Final, NoReturn
+
+from collectord.errors import UsageError
+
+HELP_WIDTH: Final = 79
+
+
+# textwrap breaks lines at ASCII white space only.
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help that does not depend on the terminal's width or on the Python version."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=HELP_WIDTH)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _wrap(" ".join(text.split()), width).splitlines()
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are `UsageError`.
+
+    Args:
+        prog: as typed, e.g. "collectord record".
+        usage: parts of the synopsis, without `prog`; lines break between them only.
+        summary: one sentence.
+        examples: command lines to copy.
+    """
+
+    def __init__(
+        self, prog: str, usage: tuple[str, ...], summary: str, examples: tuple[str, ...]
+    ) -> None:
+        parts = " ".join(part.replace(" ", _NO_BREAK) for part in usage)
+        synopsis = _wrap(parts, HELP_WIDTH - len(f"usage: {prog} "))
+        indent = " " * len(f"usage: {prog} ")
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} " + f"\n{indent}".join(synopsis.splitlines()),
+            description=summary,
+            epilog="\n  ".join(("examples:", *examples)),
+            formatter_class=_HelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(message, hint=f"see `{self.prog} --help`")
+
+
+def _wrap(text: str, width: int) -> str:
+    """Break lines between words: an option or an event's name is never cut at its hyphens."""
+    filled = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    return filled.replace(_NO_BREAK, " ")

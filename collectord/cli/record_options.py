@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of `collectord record`: perf's letters with perf's meanings."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collectord.cli import VERBS
+from collectord.cli.parser import Parser
+from collectord.config.units import Nanoseconds, RingSize, UnitError
+from collectord.errors import UsageError
+from collectord.plan import call_graph, cpu_list
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_USAGE = (
+    "[-e EVENT [--filter F]]...",
+    "[-F HZ | -c PERIOD]",
+    "[-g | --call-graph MODE]",
+    "[-a | -p PID | -t TID | -u USER | -G CGROUP]",
+    "[-C LIST]",
+    "[--per-thread]",
+    "[-i]",
+    "[-m SIZE]",
+    "[--duration TIME]",
+    "[-o FILE | --output-dir DIR]",
+    "[--json]",
+    "[-- COMMAND ARGS...]",
+)
+_EXAMPLES = (
+    "collectord record -a -g --duration 10s",
+    "collectord record -F 99 -g -p 1234 --duration 1m -o app.data",
+    "collectord record -e sched:sched_switch --filter 'prev_prio < 100' -- make",
+    "collectord record -e raw_syscalls:sys_enter -C 0 --output-dir out -- ./load",
+)
+
+
+@dataclass(slots=True)
+class EventOption:
+    """One -e with the filters that follow it."""
+
+    text: str
+    filters: list[str]
+
+    @property
+    def filter(self) -> str:
+        """Several filters of one event must all hold, as with perf."""
+        if len(self.filters) > 1:
+            return " && ".join(f"({text})" for text in self.filters)
+        return "".join(self.filters)
+
+
+class _Event(argparse.Action):
+    """-e EVENT."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401  # argparse's signature
+        _option: str | None = None,
+    ) -> None:
+        namespace.events = [*namespace.events, EventOption(values, [])]
+
+
+class _Filter(argparse.Action):
+    """--filter F, for the event before it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401  # argparse's signature
+        _option: str | None = None,
+    ) -> None:
+        if not namespace.events:
+            parser.error("--filter applies to the -e before it, and there is none")
+        namespace.events[-1].filters.append(values)
+
+
+def parser() -> Parser:
+    """Options of `record`; COMMAND is split off before."""
+    made = Parser("collectord record", _USAGE, VERBS["record"], _EXAMPLES)
+    _add_events(made.add_argument_group("what to record"))
+    _add_scope(made)
+    _add_buffers(made.add_argument_group("how"))
+    _add_output(made.add_argument_group("where to and how long"))
+    made.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
+    return made
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Split `arguments` at the first `--` into options and COMMAND.
+
+    Raises:
+        UsageError: the options do not parse or cannot be combined.
+    """
+    options, command = list(arguments), list[str]()
+    if "--" in options:
+        cut = options.index("--")
+        options, command = options[:cut], options[cut + 1 :]
+        if not command:
+            raise UsageError("there is no COMMAND after --")
+    args = parser().parse_intermixed_args(options)
+    if args.stray:
+        raise UsageError(
+            f"{args.stray[0]!r} is no option", text=args.stray[0], hint="put -- before COMMAND"
+        )
+    return args, command
+
+
+def _add_events(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-e",
+        "--event",
+        metavar="EVENT",
+        dest="events",
+        action=_Event,
+        default=[],
+        help="event as perf spells it, repeatable: cycles:u, page-faults, sched:sched_*, "
+        "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k' (default: cycles, else cpu-clock)",
+    )
+    group.add_argument(
+        "--filter",
+        metavar="F",
+        action=_Filter,
+        default=argparse.SUPPRESS,
+        help="filter of the tracepoints of the -e before it (default: none)",
+    )
+    rate = group.add_mutually_exclusive_group()
+    rate.add_argument(
+        "-F",
+        "--freq",
+        metavar="HZ",
+        type=_positive,
+        help="samples a second of each event (default: 4000; tracepoints and counting "
+        "software events: every one)",
+    )
+    rate.add_argument(
+        "-c",
+        "--count",
+        metavar="PERIOD",
+        type=_positive,
+        help="one sample each PERIOD events (default: see -F)",
+    )
+    chains = group.add_mutually_exclusive_group()
+    chains.add_argument(
+        "-g",
+        dest="call_graph",
+        action="store_const",
+        const=call_graph.FP,
+        help="record call graphs by frame pointers (default: none)",
+    )
+    chains.add_argument(
+        "--call-graph",
+        metavar="MODE",
+        type=_checked(call_graph.parse),
+        help="record call graphs: fp, dwarf[,SIZE] or lbr (default: none; SIZE 8192 bytes)",
+    )
+
+
+def _add_scope(made: Parser) -> None:
+    group = made.add_argument_group("whom to observe")
+    whom = group.add_mutually_exclusive_group()
+    whom.add_argument(
+        "-a",
+        "--all-cpus",
+        action="store_true",
+        help="everything on all CPUs (default without COMMAND; with it: COMMAND only)",
+    )
+    whom.add_argument(
+        "-p", "--pid", metavar="PID", type=_ids, help="these processes: PID[,PID]... (default: -a)"
+    )
+    whom.add_argument(
+        "-t", "--tid", metavar="TID", type=_ids, help="these threads: TID[,TID]... (default: -a)"
+    )
+    whom.add_argument(
+        "-u", "--uid", metavar="USER", help="a user's processes, by name or uid (default: -a)"
+    )
+    whom.add_argument("-G", "--cgroup", metavar="CGROUP", help="a cgroup, by path (default: -a)")
+    group.add_argument(
+        "-C",
+        "--cpu",
+        metavar="LIST",
+        type=_checked(cpu_list.parse),
+        default=(),
+        help="only on these CPUs, such as 0-3,5 (default: all online)",
+    )
+    group.add_argument(
+        "--per-thread",
+        action="store_true",
+        help="one ring per thread, not per CPU (default: per CPU)",
+    )
+    group.add_argument(
+        "-i",
+        "--no-inherit",
+        action="store_true",
+        help="leave out children that start later (default: they are observed)",
+    )
+
+
+def _add_buffers(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-m",
+        "--mmap-pages",
+        metavar="SIZE",
+        type=_ring_size,
+        default=RingSize(),
+        help="data size of each ring, in pages or with a unit such as 8M; rounded up to a "
+        "power of two of pages (default: as large as the plan finds right)",
+    )
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--duration",
+        metavar="TIME",
+        type=_duration,
+        default=0,
+        help="stop after TIME, in seconds or with a unit such as 500ms or 10m (default: when "
+        "COMMAND ends, else on Ctrl-C)",
+    )
+    where = group.add_mutually_exclusive_group()
+    where.add_argument(
+        "-o", "--output", metavar="FILE", help="write one file (default: perf.data)"
+    )
+    where.add_argument(
+        "--output-dir", metavar="DIR", help="write rotated segments (default: one file)"
+    )
+    group.add_argument(
+        "--json", action="store_true", help="print the result as JSON (default: a table)"
+    )
+
+
+def _checked(parse_text: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Let argparse name the option in front of what a parser of values says."""
+
+    def checked(text: str) -> Any:  # noqa: ANN401  # what the parser gives
+        try:
+            return parse_text(text)
+        except (UsageError, UnitError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return checked
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_positive(part) for part in text.split(",")))
+
+
+_RING_SIZE = _checked(RingSize.parse)
+_DURATION = _checked(Nanoseconds.parse)
+
+
+def _ring_size(text: str) -> Any:  # noqa: ANN401  # RingSize, through _checked
+    """As perf: a bare number is pages."""
+    return _RING_SIZE(f"{text}pages" if text.isdigit() else text)
+
+
+def _duration(text: str) -> Any:  # noqa: ANN401  # Nanoseconds, through _checked
+    return _DURATION(f"{text}s" if text.replace(".", "", 1).isdigit() else text)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is drawn with rich: tables, and the live line of a recording. Loaded on a terminal only."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from collectord.cli.output import bytes_text, count_text
+from collectord.model import RingRole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from collectord.cli.output import Column
+    from collectord.daemon import DaemonStatus
+
+_NS_PER_SECOND: Final = 1_000_000_000
+_FILL_WARNING: Final = 0.8
+
+
+def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Draw a table on stdout. Cells are plain text: `[red]` in a file name stays that."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(Text(column.title), justify=column.align, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+class LiveLine:
+    """One line on stderr with time, rates, fill and loss, redrawn at each `update`."""
+
+    def __init__(self) -> None:
+        self._live = Live(
+            console=Console(stderr=True, highlight=False),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+        )
+        self._started_ns = time.monotonic_ns()
+        self._last: tuple[int, int, int] | None = None
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def update(self, status: DaemonStatus) -> None:
+        """Redraw from the daemon's counters."""
+        self._live.update(self._line(status, time.monotonic_ns()), refresh=True)
+
+    def _line(self, status: DaemonStatus, now_ns: int) -> Text:
+        rings = [ring for session in status.sessions for ring in session.rings]
+        records = sum(r.records for r in rings if r.label.role is RingRole.DATA)
+        size_bytes = sum(ring.bytes for ring in rings)
+        lost = sum(sum(session.lost.values()) for session in status.sessions)
+        fill = max((r.used_bytes / r.capacity_bytes for r in rings), default=0.0)
+        peak = max((r.high_watermark_bytes / r.capacity_bytes for r in rings), default=0.0)
+        last_ns, last_records, last_bytes = self._last or (self._started_ns, 0, 0)
+        seconds = max(now_ns - last_ns, 1) / _NS_PER_SECOND
+        self._last = (now_ns, records, size_bytes)
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(f"{(now_ns - self._started_ns) / _NS_PER_SECOND:6.1f}s  ")
+        line.append(f"{count_text((records - last_records) / seconds)} rec/s  ")
+        line.append(f"{bytes_text((size_bytes - last_bytes) / seconds)}/s  ")
+        line.append(f"{count_text(records)} records  ")
+        line.append(f"fill {fill:.0%} ", style="yellow" if fill > _FILL_WARNING else "")
+        line.append(f"(peak {peak:.0%})  ", style="yellow" if peak > _FILL_WARNING else "")
+        line.append(f"lost {lost}", style="bold red" if lost else "green")
+        return line

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feature sections of perf.data: what a file says about its host and its recording.
+
+Encodings are those of tools/perf/util/header.c, write_*(); all features are optional.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.codec.cursor import U32, U64
+from collectord.codec.perf_attr import RecordType
+from collectord.codec.perf_record import Misc
+from collectord.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+# perf pads strings to this, NUL included.
+_STRING_ALIGN_BYTES: Final = 64
+_BUILD_ID_MAX_BYTES: Final = 20
+_CLOCK_DATA_VERSION: Final = 1
+# struct perf_record_header_build_id up to the build-id: header and pid.
+_BUILD_ID: Final = struct.Struct("<IHHi")
+
+
+class Feature(IntEnum):
+    """Bits of the header's feature bitmap, HEADER_*; only those that are written or read."""
+
+    TRACING_DATA = 1
+    BUILD_ID = 2
+    HOSTNAME = 3
+    OSRELEASE = 4
+    VERSION = 5
+    ARCH = 6
+    NRCPUS = 7
+    CPUDESC = 8
+    CPUID = 9
+    TOTAL_MEM = 10
+    CMDLINE = 11
+    EVENT_DESC = 12
+    PMU_MAPPINGS = 16
+    GROUP_DESC = 17
+    SAMPLE_TIME = 21
+    CLOCKID = 23
+    CLOCK_DATA = 29
+
+
+@dataclass(frozen=True, slots=True)
+class ClockData:
+    """One instant on two clocks: `clockid`, which stamps the records, and the wall clock."""
+
+    clockid: int
+    wall_ns: int
+    clockid_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An event group: `leader_index` counts the file's attrs, `members` includes the leader."""
+
+    name: str
+    leader_index: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuildId:
+    """Build-id of a file that was mapped, or (`cpumode` KERNEL) of the kernel or a module."""
+
+    filename: str
+    build_id: bytes
+    pid: int = -1
+    cpumode: int = Misc.USER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Values of the feature sections; None or empty: the file does not say.
+
+    Attributes:
+        version: of the recorder.
+        nrcpus: (online, available).
+        total_mem_kib: of the host.
+        pmu_mappings: PMU name to attr type; names the events of dynamic PMUs.
+        sample_time: times of the first and the last sample, in ns; needed by
+            `perf script --time 10%-20%`.
+        clockid_resolution_ns: of the clock that `use_clockid` chose.
+        clock_data: needed by `perf script -F +tod`.
+    """
+
+    hostname: str | None = None
+    osrelease: str | None = None
+    version: str | None = None
+    arch: str | None = None
+    nrcpus: tuple[int, int] | None = None
+    cpudesc: str | None = None
+    cpuid: str | None = None
+    total_mem_kib: int | None = None
+    cmdline: tuple[str, ...] = ()
+    pmu_mappings: tuple[tuple[str, int], ...] = ()
+    group_desc: tuple[Group, ...] = ()
+    sample_time: tuple[int, int] | None = None
+    clockid_resolution_ns: int | None = None
+    clock_data: ClockData | None = None
+    build_ids: tuple[BuildId, ...] = ()
+
+
+def encode_features(features: Features) -> Mapping[Feature, bytes]:
+    """Give the section of each feature that has a value.
+
+    Raises:
+        CodecError: a value does not fit its field, or a string holds a NUL.
+    """
+    sections: dict[Feature, bytes] = {}
+    for feature, name, encode in _ENCODERS:
+        value = getattr(features, name)
+        if value is None or value == ():
+            continue
+        try:
+            sections[feature] = encode(value)
+        except struct.error as error:
+            raise CodecError(f"{name}: {error}", offset=0, reason="feature_value") from error
+    return sections
+
+
+def encode_string(text: str) -> bytes:
+    """Give perf's string: u32 padded length, then the text padded with NUL, at least one."""
+    padded = _padded(text)
+    return U32.pack(len(padded)) + padded
+
+
+def _padded(text: str) -> bytes:
+    data = text.encode(errors="surrogateescape")
+    if b"\0" in data:
+        raise CodecError(f"NUL in {text!r}", offset=data.index(b"\0"), reason="string")
+    return data + bytes(_STRING_ALIGN_BYTES - len(data) % _STRING_ALIGN_BYTES)
+
+
+def _counted(rows: Iterable[bytes]) -> bytes:
+    parts = list(rows)
+    return U32.pack(len(parts)) + b"".join(parts)
+
+
+def _nrcpus(value: tuple[int, int]) -> bytes:
+    online, available = value
+    return U32.pack(available) + U32.pack(online)
+
+
+def _cmdline(value: tuple[str, ...]) -> bytes:
+    return _counted(map(encode_string, value))
+
+
+def _pmu_mappings(value: tuple[tuple[str, int], ...]) -> bytes:
+    return _counted(U32.pack(kind) + encode_string(name) for name, kind in value)
+
+
+def _groups(value: tuple[Group, ...]) -> bytes:
+    return _counted(
+        encode_string(g.name) + U32.pack(g.leader_index) + U32.pack(g.members) for g in value
+    )
+
+
+def _sample_time(value: tuple[int, int]) -> bytes:
+    first, last = value
+    return U64.pack(first) + U64.pack(last)
+
+
+def _clock_data(value: ClockData) -> bytes:
+    head = U32.pack(_CLOCK_DATA_VERSION) + U32.pack(value.clockid)
+    return head + U64.pack(value.wall_ns) + U64.pack(value.clockid_ns)
+
+
+def _build_ids(value: tuple[BuildId, ...]) -> bytes:
+    return b"".join(map(_build_id, value))
+
+
+def _build_id(entry: BuildId) -> bytes:
+    size = len(entry.build_id)
+    if size > _BUILD_ID_MAX_BYTES:
+        raise CodecError(f"build-id of {size} bytes", offset=0, reason="build_id")
+    build_id = entry.build_id.ljust(_BUILD_ID_MAX_BYTES, b"\0") + bytes((size, 0, 0, 0))
+    name = _padded(entry.filename)
+    # Alone among records, this one is no multiple of 8 bytes: 36 before the name.
+    record_bytes = _BUILD_ID.size + len(build_id) + len(name)
+    misc = entry.cpumode | Misc.BUILD_ID_SIZE
+    head = _BUILD_ID.pack(RecordType.HEADER_BUILD_ID, misc, record_bytes, entry.pid)
+    return head + build_id + name
+
+
+_ENCODERS: Final[tuple[tuple[Feature, str, Callable[[Any], bytes]], ...]] = (
+    (Feature.BUILD_ID, "build_ids", _build_ids),
+    (Feature.HOSTNAME, "hostname", encode_string),
+    (Feature.OSRELEASE, "osrelease", encode_string),
+    (Feature.VERSION, "version", encode_string),
+    (Feature.ARCH, "arch", encode_string),
+    (Feature.NRCPUS, "nrcpus", _nrcpus),
+    (Feature.CPUDESC, "cpudesc", encode_string),
+    (Feature.CPUID, "cpuid", encode_string),
+    (Feature.TOTAL_MEM, "total_mem_kib", U64.pack),
+    (Feature.CMDLINE, "cmdline", _cmdline),
+    (Feature.PMU_MAPPINGS, "pmu_mappings", _pmu_mappings),
+    (Feature.GROUP_DESC, "group_desc", _groups),
+    (Feature.SAMPLE_TIME, "sample_time", _sample_time),
+    (Feature.CLOCKID, "clockid_resolution_ns", U64.pack),
+    (Feature.CLOCK_DATA, "clock_data", _clock_data),
+)

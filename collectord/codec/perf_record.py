@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Perf records as such: header, id trailer, and walks over a buffer of them.
+
+Every record is `struct perf_event_header` {u32 type, u16 misc, u16 size}, a body, and, for the
+kernel's own types but SAMPLE under `sample_id_all`, a trailer of ids
+(include/uapi/linux/perf_event.h). Bodies are in perf_sideband and perf_sample.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.codec.perf_attr import (
+    ID_TRAILER_ORDER,
+    PerfEventAttr,
+    RecordType,
+    SampleType,
+    id_trailer_bytes,
+)
+from collectord.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEADER_BYTES: Final = 8
+# The size field has 16 bits and records are whole words.
+RECORD_MAX_BYTES: Final = 65528
+PAGE_BYTES: Final = 4096
+
+_HEADER: Final = struct.Struct("<IHH")
+_TWO_U32: Final = struct.Struct("<II")
+_U64: Final = struct.Struct("<Q")
+_KERNEL_TYPE_MAX: Final = int(RecordType.AUX_OUTPUT_HW_ID)
+_KNOWN_TYPES: Final = frozenset(
+    (*range(1, _KERNEL_TYPE_MAX + 1), *range(RecordType.HEADER_ATTR, RecordType.FINISHED_INIT + 1))
+)
+# Their payload follows the record and is not in `size`, so a walk by sizes cannot pass them.
+_PAYLOAD_FOLLOWS: Final = frozenset({RecordType.HEADER_TRACING_DATA, RecordType.AUXTRACE})
+
+
+class Misc(IntFlag):
+    """`perf_event_header.misc`, PERF_RECORD_MISC_*; bits 12 to 15 mean a thing per type."""
+
+    KERNEL = 1
+    USER = 2
+    HYPERVISOR = 3
+    GUEST_KERNEL = 4
+    GUEST_USER = 5
+    CPUMODE_MASK = 7
+    PROC_MAP_PARSE_TIMEOUT = 1 << 12
+    MMAP_DATA = 1 << 13
+    COMM_EXEC = 1 << 13
+    FORK_EXEC = 1 << 13
+    SWITCH_OUT = 1 << 13
+    EXACT_IP = 1 << 14
+    SWITCH_OUT_PREEMPT = 1 << 14
+    MMAP_BUILD_ID = 1 << 14
+    BUILD_ID_SIZE = 1 << 15
+    LOST_SAMPLES_BPF = 1 << 15
+
+
+class RecordHeader(NamedTuple):
+    """A record's header, and where the record starts in the buffer it was read from."""
+
+    type: int
+    misc: int
+    size: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleId:
+    """The trailer's values; which of them are written is up to the attr's `sample_type`."""
+
+    pid: int = 0
+    tid: int = 0
+    time_ns: int = 0
+    id: int = 0
+    stream_id: int = 0
+    cpu: int = 0
+
+
+_TRAILER_FIELDS: Final = {
+    SampleType.TIME: "time_ns",
+    SampleType.ID: "id",
+    SampleType.STREAM_ID: "stream_id",
+    SampleType.IDENTIFIER: "id",
+}
+
+
+def frame(kind: int, misc: int, body: bytes) -> bytes:
+    """Put a header before `body`.
+
+    Raises:
+        CodecError: the record is no multiple of 8 bytes, or longer than its size field can say.
+    """
+    size = HEADER_BYTES + len(body)
+    if size % 8 or size > RECORD_MAX_BYTES:
+        raise CodecError(f"record of {size} bytes", offset=6, reason="record_size")
+    return _HEADER.pack(kind, misc, size) + body
+
+
+def encode_sample_id(attr: PerfEventAttr, sample_id: SampleId) -> bytes:
+    """Give the trailer, empty without `sample_id_all`."""
+    if not attr.sample_id_all:
+        return b""
+    parts = {
+        SampleType.TID: _TWO_U32.pack(sample_id.pid, sample_id.tid),
+        SampleType.TIME: _U64.pack(sample_id.time_ns),
+        SampleType.ID: _U64.pack(sample_id.id),
+        SampleType.STREAM_ID: _U64.pack(sample_id.stream_id),
+        SampleType.CPU: _TWO_U32.pack(sample_id.cpu, 0),
+        SampleType.IDENTIFIER: _U64.pack(sample_id.id),
+    }
+    return b"".join(parts[bit] for bit in ID_TRAILER_ORDER if attr.sample_type & bit)
+
+
+def decode_sample_id(
+    data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr
+) -> SampleId:
+    """Read the trailer of a record that is not a SAMPLE; absent fields are 0.
+
+    Raises:
+        CodecError: the record is too short for its trailer.
+    """
+    at = body_end(header, attr)
+    values: dict[str, int] = {}
+    for bit in ID_TRAILER_ORDER if at < header.offset + header.size else ():
+        if not attr.sample_type & bit:
+            continue
+        low, high = _TWO_U32.unpack_from(data, at)
+        if bit is SampleType.TID:
+            values |= {"pid": low, "tid": high}
+        elif bit is SampleType.CPU:
+            values["cpu"] = low
+        else:
+            values[_TRAILER_FIELDS[bit]] = low | high << 32
+        at += 8
+    return SampleId(**values)
+
+
+def body_end(header: RecordHeader, attr: PerfEventAttr) -> int:
+    """Offset in the buffer of the end of a record's body, where its trailer begins."""
+    has_trailer = header.type <= _KERNEL_TYPE_MAX and header.type != RecordType.SAMPLE
+    trailer = id_trailer_bytes(attr) if has_trailer else 0
+    if header.size < HEADER_BYTES + trailer:
+        raise CodecError("no room for the ids", offset=header.offset, reason="record_size")
+    return header.offset + header.size - trailer
+
+
+def identifier(data: bytes | memoryview, header: RecordHeader) -> int:
+    """Id of the event that wrote a record, if all events of the buffer carry IDENTIFIER.
+
+    PERF_SAMPLE_IDENTIFIER stands first in a SAMPLE and last in all other records, so that it
+    can be read without knowing the event.
+    """
+    if header.size < HEADER_BYTES + _U64.size:
+        raise CodecError("no room for an id", offset=header.offset, reason="record_size")
+    is_sample = header.type == RecordType.SAMPLE
+    at = header.offset + (HEADER_BYTES if is_sample else header.size - _U64.size)
+    (value,) = _U64.unpack_from(data, at)
+    return int(value)
+
+
+def iter_records(data: bytes | memoryview, start: int = 0) -> Iterator[RecordHeader]:
+    """Give the headers of all records from `start` to the end of `data`.
+
+    Raises:
+        CodecError: a size is impossible or reaches past the end, or the type is one whose
+            payload follows it.
+    """
+    at, end = start, len(data)
+    while at < end:
+        if end - at < HEADER_BYTES:
+            raise CodecError("record header cut short", offset=at, reason="short")
+        kind, misc, size = _HEADER.unpack_from(data, at)
+        if size < HEADER_BYTES or size % 8:
+            raise CodecError(f"record size {size}", offset=at, reason="record_size")
+        if size > end - at:
+            raise CodecError(f"record of {size} bytes cut short", offset=at, reason="short")
+        if kind in _PAYLOAD_FOLLOWS:
+            raise CodecError(f"record type {kind}", offset=at, reason="record_payload")
+        yield RecordHeader(kind, misc, size, at)
+        at += size
+
+
+class WholeRecordWalk:
+    """Finds where the last whole record of a data section ends, fed piece by piece.
+
+    A header is invalid when its size is under 8 or no multiple of 8, or when its type is 0,
+    above 21 and below 64, or above 82: nothing that this program stores. Python takes seconds
+    for a segment of millions of records: the native walk is for those, this is its reference.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._end = 0
+        self._last_start = 0
+        self._carry = b""
+
+    def feed(self, piece: bytes | memoryview) -> bool:
+        """Walk on; False when an invalid header was met, and more data is of no use."""
+        if self.stopped:
+            return False
+        data = self._carry + bytes(piece) if self._carry else piece
+        unpack, known, end, at, last = _HEADER.unpack_from, _KNOWN_TYPES, len(data), 0, -1
+        while end - at >= HEADER_BYTES:
+            kind, _, size = unpack(data, at)
+            if size < HEADER_BYTES or size & 7 or kind not in known:
+                self.stopped = True
+                break
+            if size > end - at:
+                break
+            last, at = at, at + size
+        if last >= 0:
+            self._last_start = self._end + last
+        self._end += at
+        self._carry = bytes(data[at:])
+        return not self.stopped
+
+    @property
+    def end(self) -> int:
+        """Offset past the last record to keep, from the start of the data section.
+
+        Writers write whole pages, so a walk that ends inside a page met a write that was cut.
+        Then a last record that lies on two pages may have its second part missing: it goes too.
+        """
+        crosses = self._last_start // PAGE_BYTES < (self._end - 1) // PAGE_BYTES
+        if self._end % PAGE_BYTES and crosses:
+            return self._last_start
+        return self._end
+
+
+def last_whole_record(data: bytes | memoryview) -> int:
+    """Give the offset past the last record to keep of a data section that may be torn."""
+    walk = WholeRecordWalk()
+    walk.feed(data)
+    return walk.end

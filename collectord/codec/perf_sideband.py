@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of the records beside the samples: tasks, names, mappings, kernel symbols, loss.
+
+Bodies are those of include/uapi/linux/perf_event.h; framing and trailer are perf_record's.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.codec.perf_attr import RecordType
+from collectord.codec.perf_record import (
+    HEADER_BYTES,
+    Misc,
+    RecordHeader,
+    body_end,
+    encode_sample_id,
+    frame,
+)
+from collectord.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.codec.perf_record import SampleId
+
+
+class KsymbolType(IntEnum):
+    """`ksym_type` of a KSYMBOL record."""
+
+    UNKNOWN = 0
+    BPF = 1
+    OUT_OF_LINE = 2
+
+
+KSYMBOL_UNREGISTER: Final = 1 << 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """A thread got a name; `is_exec`: through exec."""
+
+    pid: int
+    tid: int
+    comm: bytes
+    is_exec: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mmap:
+    """A mapping without device and inode: the kernel's text, modules, or `mmap` without `mmap2`.
+
+    Lengths and offsets in bytes. For the kernel's text, `pid` is 2**32 - 1 and `pgoff` the
+    address of the reference symbol that `filename` names ("[kernel.kallsyms]_text").
+    """
+
+    pid: int
+    tid: int
+    addr: int
+    length: int
+    pgoff: int
+    filename: bytes
+    cpumode: int = Misc.USER
+    is_data: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mmap2:
+    """A mapping of a file, told by build-id if there is one, else by device and inode."""
+
+    pid: int
+    tid: int
+    addr: int
+    length: int
+    pgoff: int
+    prot: int
+    flags: int
+    filename: bytes
+    build_id: bytes = b""
+    major: int = 0
+    minor: int = 0
+    inode: int = 0
+    inode_generation: int = 0
+    cpumode: int = Misc.USER
+    is_data: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A thread `tid` of `pid` began; parent is thread `ptid` of `ppid`."""
+
+    pid: int
+    ppid: int
+    tid: int
+    ptid: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A thread `tid` of `pid` ended; parent is thread `ptid` of `ppid`."""
+
+    pid: int
+    ppid: int
+    tid: int
+    ptid: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ksymbol:
+    """Kernel text appeared at `addr`, or went (`flags` & KSYMBOL_UNREGISTER)."""
+
+    addr: int
+    length: int
+    ksym_type: int
+    flags: int
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The ring lost `lost` records; `id` is the event that wrote next, not one that lost."""
+
+    id: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostSamples:
+    """The event in the trailer lost `lost` samples; `by_bpf`: a BPF filter dropped them."""
+
+    lost: int
+    by_bpf: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """Event `id` was stopped until the next tick, or (`resumed`) runs again."""
+
+    time_ns: int
+    id: int
+    stream_id: int
+    resumed: bool = False
+
+
+Record = Comm | Mmap | Mmap2 | Fork | Exit | Ksymbol | Lost | LostSamples | Throttle
+
+_TWO_U32: Final = struct.Struct("<II")
+_TASK: Final = struct.Struct("<IIIIQ")
+_MMAP: Final = struct.Struct("<IIQQQ")
+_INODE: Final = struct.Struct("<IIQQ")
+_KSYMBOL: Final = struct.Struct("<QIHH")
+_U64: Final = struct.Struct("<Q")
+_TWO_U64: Final = struct.Struct("<QQ")
+_THREE_U64: Final = struct.Struct("<QQQ")
+_BUILD_ID_MAX_BYTES: Final = 20
+_INODE_BYTES: Final = 24
+
+
+def encode(record: Record, attr: PerfEventAttr, sample_id: SampleId) -> bytes:
+    """Give the record as the kernel would write it for an event with `attr`.
+
+    Raises:
+        CodecError: a value does not fit its field, or a string holds a NUL.
+    """
+    try:
+        kind, misc, body = _ENCODERS[type(record)](record)
+        trailer = encode_sample_id(attr, sample_id)
+    except struct.error as error:
+        message = f"{type(record).__name__}: {error}"
+        raise CodecError(message, offset=HEADER_BYTES, reason="record_value") from error
+    return frame(kind, misc, body + trailer)
+
+
+def decode(data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr) -> Record | None:
+    """Read a record's values; None for a type without a class here.
+
+    Raises:
+        CodecError: the record is too short for its type, or a string has no end.
+    """
+    decoder = _DECODERS.get(header.type)
+    if decoder is None:
+        return None
+    start = header.offset + HEADER_BYTES
+    body = bytes(data[start : body_end(header, attr)])
+    try:
+        return decoder(header, body)
+    except struct.error as error:
+        message = f"{RecordType(header.type).name} too short"
+        raise CodecError(message, offset=header.offset, reason="record_size") from error
+
+
+def _text(value: bytes) -> bytes:
+    if b"\0" in value:
+        raise CodecError("NUL in a string", offset=value.index(b"\0"), reason="string")
+    return value + bytes(8 - len(value) % 8)
+
+
+def _untext(header: RecordHeader, body: bytes, at: int) -> bytes:
+    end = body.find(b"\0", at)
+    if end < 0:
+        raise CodecError("string without end", offset=header.offset, reason="string")
+    return body[at:end]
+
+
+_Encoded = tuple[int, int, bytes]
+
+
+def _encode_comm(r: Comm) -> _Encoded:
+    misc = Misc.COMM_EXEC if r.is_exec else 0
+    return RecordType.COMM, misc, _TWO_U32.pack(r.pid, r.tid) + _text(r.comm)
+
+
+def _decode_comm(header: RecordHeader, body: bytes) -> Comm:
+    pid, tid = _TWO_U32.unpack_from(body)
+    return Comm(pid, tid, _untext(header, body, 8), bool(header.misc & Misc.COMM_EXEC))
+
+
+def _mmap_misc(r: Mmap | Mmap2) -> int:
+    return r.cpumode | (Misc.MMAP_DATA if r.is_data else 0)
+
+
+def _encode_mmap(r: Mmap) -> _Encoded:
+    place = _MMAP.pack(r.pid, r.tid, r.addr, r.length, r.pgoff)
+    return RecordType.MMAP, _mmap_misc(r), place + _text(r.filename)
+
+
+def _decode_mmap(header: RecordHeader, body: bytes) -> Mmap:
+    pid, tid, addr, length, pgoff = _MMAP.unpack_from(body)
+    name = _untext(header, body, _MMAP.size)
+    mode, is_data = header.misc & Misc.CPUMODE_MASK, bool(header.misc & Misc.MMAP_DATA)
+    return Mmap(pid, tid, addr, length, pgoff, name, mode, is_data)
+
+
+def _encode_mmap2(r: Mmap2) -> _Encoded:
+    misc = _mmap_misc(r)
+    if r.build_id:
+        if len(r.build_id) > _BUILD_ID_MAX_BYTES:
+            raise CodecError("build-id too long", offset=HEADER_BYTES, reason="build_id")
+        misc |= Misc.MMAP_BUILD_ID
+        file = bytes((len(r.build_id), 0, 0, 0)) + r.build_id.ljust(_BUILD_ID_MAX_BYTES, b"\0")
+    else:
+        file = _INODE.pack(r.major, r.minor, r.inode, r.inode_generation)
+    place = _MMAP.pack(r.pid, r.tid, r.addr, r.length, r.pgoff)
+    body = place + file + _TWO_U32.pack(r.prot, r.flags) + _text(r.filename)
+    return RecordType.MMAP2, misc, body
+
+
+def _decode_mmap2(header: RecordHeader, body: bytes) -> Mmap2:
+    pid, tid, addr, length, pgoff = _MMAP.unpack_from(body)
+    file_at = _MMAP.size
+    prot, flags = _TWO_U32.unpack_from(body, file_at + _INODE_BYTES)
+    name = _untext(header, body, file_at + _INODE_BYTES + _TWO_U32.size)
+    major = minor = inode = generation = 0
+    build_id = b""
+    if header.misc & Misc.MMAP_BUILD_ID:
+        size = body[file_at]
+        if size > _BUILD_ID_MAX_BYTES:
+            raise CodecError(f"build-id of {size} bytes", offset=header.offset, reason="build_id")
+        build_id = body[file_at + 4 : file_at + 4 + size]
+    else:
+        major, minor, inode, generation = _INODE.unpack_from(body, file_at)
+    return Mmap2(
+        *(pid, tid, addr, length, pgoff, prot, flags, name, build_id),
+        *(major, minor, inode, generation),
+        cpumode=header.misc & Misc.CPUMODE_MASK,
+        is_data=bool(header.misc & Misc.MMAP_DATA),
+    )
+
+
+def _encode_task(r: Fork | Exit) -> _Encoded:
+    kind = RecordType.FORK if isinstance(r, Fork) else RecordType.EXIT
+    return kind, 0, _TASK.pack(r.pid, r.ppid, r.tid, r.ptid, r.time_ns)
+
+
+def _decode_fork(_: RecordHeader, body: bytes) -> Fork:
+    return Fork(*_TASK.unpack_from(body))
+
+
+def _decode_exit(_: RecordHeader, body: bytes) -> Exit:
+    return Exit(*_TASK.unpack_from(body))
+
+
+def _encode_ksymbol(r: Ksymbol) -> _Encoded:
+    head = _KSYMBOL.pack(r.addr, r.length, r.ksym_type, r.flags)
+    return RecordType.KSYMBOL, 0, head + _text(r.name)
+
+
+def _decode_ksymbol(header: RecordHeader, body: bytes) -> Ksymbol:
+    addr, length, kind, flags = _KSYMBOL.unpack_from(body)
+    return Ksymbol(addr, length, kind, flags, _untext(header, body, _KSYMBOL.size))
+
+
+def _encode_lost(r: Lost) -> _Encoded:
+    return RecordType.LOST, 0, _TWO_U64.pack(r.id, r.lost)
+
+
+def _decode_lost(_: RecordHeader, body: bytes) -> Lost:
+    return Lost(*_TWO_U64.unpack_from(body))
+
+
+def _encode_lost_samples(r: LostSamples) -> _Encoded:
+    misc = Misc.LOST_SAMPLES_BPF if r.by_bpf else 0
+    return RecordType.LOST_SAMPLES, misc, _U64.pack(r.lost)
+
+
+def _decode_lost_samples(header: RecordHeader, body: bytes) -> LostSamples:
+    (lost,) = _U64.unpack_from(body)
+    return LostSamples(lost, bool(header.misc & Misc.LOST_SAMPLES_BPF))
+
+
+def _encode_throttle(r: Throttle) -> _Encoded:
+    kind = RecordType.UNTHROTTLE if r.resumed else RecordType.THROTTLE
+    return kind, 0, _THREE_U64.pack(r.time_ns, r.id, r.stream_id)
+
+
+def _decode_throttle(header: RecordHeader, body: bytes) -> Throttle:
+    time_ns, event, stream = _THREE_U64.unpack_from(body)
+    return Throttle(time_ns, event, stream, header.type == RecordType.UNTHROTTLE)
+
+
+_ENCODERS: Final[dict[type[Record], Callable[[Any], _Encoded]]] = {
+    Comm: _encode_comm,
+    Mmap: _encode_mmap,
+    Mmap2: _encode_mmap2,
+    Fork: _encode_task,
+    Exit: _encode_task,
+    Ksymbol: _encode_ksymbol,
+    Lost: _encode_lost,
+    LostSamples: _encode_lost_samples,
+    Throttle: _encode_throttle,
+}
+_DECODERS: Final[dict[int, Callable[[RecordHeader, bytes], Record]]] = {
+    RecordType.COMM: _decode_comm,
+    RecordType.MMAP: _decode_mmap,
+    RecordType.MMAP2: _decode_mmap2,
+    RecordType.FORK: _decode_fork,
+    RecordType.EXIT: _decode_exit,
+    RecordType.KSYMBOL: _decode_ksymbol,
+    RecordType.LOST: _decode_lost,
+    RecordType.LOST_SAMPLES: _decode_lost_samples,
+    RecordType.THROTTLE: _decode_throttle,
+    RecordType.UNTHROTTLE: _decode_throttle,
+}

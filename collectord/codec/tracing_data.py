@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""The TRACING_DATA section of perf.data: the formats of the tracepoints in the file.
+
+    magic 17 08 44 "tracing", version "0.6\0", u8 big-endian?, u8 long size, u32 page size
+    "header_page\0",  u64 size, data
+    "header_event\0", u64 size, data
+    u32 ftrace events, each {u64 size, format}
+    u32 systems, each {name "\0", u32 events, each {u64 size, format}}
+    u32 size, kallsyms          always 0: perf skips it, and resolves symbols on its own
+    u32 size, printk formats
+    u64 size, saved cmdlines    since version 0.6
+
+As tools/perf/util/trace-event-info.c writes and trace-event-read.c reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.cursor import U32, U64, Cursor
+from collectord.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAGIC: Final = b"\x17\x08\x44tracing"
+_VERSION: Final = b"0.6\0"
+_HEADER_PAGE: Final = b"header_page\0"
+_HEADER_EVENT: Final = b"header_event\0"
+
+
+@dataclass(frozen=True, slots=True)
+class TracingData:
+    """What the section holds; the texts are those of the files in tracefs.
+
+    Attributes:
+        header_page: `events/header_page`.
+        header_event: `events/header_event`.
+        page_size_bytes: of the kernel.
+        events: system to the `format` texts of its events.
+        ftrace_events: `format` texts of `events/ftrace`; perf leaves them out.
+        long_size_bytes: of the kernel.
+        printk_formats: `printk_formats`; names the strings that some events point to.
+        saved_cmdlines: `saved_cmdlines`; perf leaves it out unless it records everything.
+    """
+
+    header_page: bytes
+    header_event: bytes
+    page_size_bytes: int
+    events: Mapping[str, Sequence[bytes]]
+    ftrace_events: Sequence[bytes] = ()
+    long_size_bytes: int = 8
+    printk_formats: bytes = b""
+    saved_cmdlines: bytes = b""
+
+
+def build(tracing: TracingData) -> bytes:
+    """Give the section.
+
+    Raises:
+        CodecError: a system's name is empty or holds a NUL, or a format is empty.
+    """
+    parts = [MAGIC, _VERSION, bytes((0, tracing.long_size_bytes))]
+    parts.append(U32.pack(tracing.page_size_bytes))
+    parts += [_HEADER_PAGE, U64.pack(len(tracing.header_page)), tracing.header_page]
+    parts += [_HEADER_EVENT, U64.pack(len(tracing.header_event)), tracing.header_event]
+    parts += _formats("ftrace", tracing.ftrace_events)
+    parts.append(U32.pack(len(tracing.events)))
+    for system, formats in tracing.events.items():
+        name = system.encode()
+        if not name or b"\0" in name:
+            raise CodecError(f"system name {system!r}", offset=0, reason="string")
+        parts += [name, b"\0", *_formats(system, formats)]
+    parts.append(U32.pack(0))
+    parts += [U32.pack(len(tracing.printk_formats)), tracing.printk_formats]
+    parts += [U64.pack(len(tracing.saved_cmdlines)), tracing.saved_cmdlines]
+    return b"".join(parts)
+
+
+def _formats(system: str, formats: Sequence[bytes]) -> list[bytes]:
+    if not all(formats):
+        raise CodecError(f"empty format in {system}", offset=0, reason="format")
+    parts = [U32.pack(len(formats))]
+    for text in formats:
+        parts += [U64.pack(len(text)), text]
+    return parts
+
+
+def parse(data: bytes) -> TracingData:
+    """Read the section, of any version of perf's.
+
+    Raises:
+        CodecError: the data are of another kind or byte order, or end too early.
+    """
+    cursor = Cursor(data)
+    cursor.expect(MAGIC)
+    version = cursor.string()
+    if cursor.take(1) != b"\0":
+        raise CodecError("big-endian data", offset=cursor.at - 1, reason="byte_order")
+    long_size = cursor.take(1)[0]
+    page_size = cursor.number(U32)
+    cursor.expect(_HEADER_PAGE)
+    header_page = cursor.take(cursor.number(U64))
+    cursor.expect(_HEADER_EVENT)
+    header_event = cursor.take(cursor.number(U64))
+    ftrace_events = _read_formats(cursor)
+    events: dict[str, Sequence[bytes]] = {}
+    for _ in range(cursor.number(U32)):
+        name = cursor.string().decode(errors="surrogateescape")
+        events[name] = _read_formats(cursor)
+    cursor.take(cursor.number(U32))
+    printk_formats = cursor.take(cursor.number(U32))
+    saved_cmdlines = cursor.take(cursor.number(U64)) if version >= _VERSION[:-1] else b""
+    return TracingData(
+        header_page=header_page,
+        header_event=header_event,
+        page_size_bytes=page_size,
+        events=events,
+        ftrace_events=ftrace_events,
+        long_size_bytes=long_size,
+        printk_formats=printk_formats,
+        saved_cmdlines=saved_cmdlines,
+    )
+
+
+def _read_formats(cursor: Cursor) -> tuple[bytes, ...]:
+    count = cursor.number(U32)
+    return tuple(cursor.take(cursor.number(U64)) for _ in range(count))

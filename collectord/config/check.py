@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a configuration's types do not say: which values go together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from collectord.config.schema import EventConfig
+from collectord.errors import UsageError
+from collectord.plan import call_graph, cpu_list, event_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.config.schema import (
+        Config,
+        DaemonConfig,
+        MetricsConfig,
+        SessionConfig,
+        SourceConfig,
+        TargetConfig,
+    )
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_LISTEN: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})", re.ASCII)
+_PORT_MAX: Final = 65535
+_SHARDS_MAX: Final = 1024
+_MAX_STACK: Final = 65535  # sample_max_stack has 16 bits
+_CHUNK_ALIGN_BYTES: Final = 4096
+# The longest record has 64 KiB less 8: a chunk must hold one and its padding.
+_CHUNK_MIN_BYTES: Final = 128 << 10
+_CHUNK_MAX_BYTES: Final = 1 << 30
+_CHUNKS_MIN: Final = 4
+_RULE_OF_SCOPE: Final = {"cpus": "cpus", "process": "pids", "thread": "pids", "user": "user"}
+_TASK_SCOPES: Final = ("process", "thread", "command", "user")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. `key` is relative to what was checked, e.g. "source[0].ring"."""
+
+    key: str
+    message: str
+    hint: str = ""
+
+
+def check_config(config: Config) -> Iterator[Problem]:
+    """Problems of a whole configuration, each session's included."""
+    yield from _under("daemon", _daemon(config.daemon))
+    yield from _under("metrics", _metrics(config.metrics))
+    names: set[str] = set()
+    for index, session in enumerate(config.session):
+        key = f"session[{index}]"
+        yield from _under(key, check_session(session))
+        if session.name in names:
+            yield Problem(f"{key}.name", f"a second session {session.name!r}", "names are unique")
+        names.add(session.name)
+
+
+def check_session(session: SessionConfig) -> Iterator[Problem]:
+    """Problems of one session."""
+    if _NAME.fullmatch(session.name) is None:
+        yield Problem(
+            "name",
+            f"{session.name!r} is no session name",
+            "up to 64 letters, digits, _ . and -, beginning with a letter or digit",
+        )
+    if not session.source:
+        yield Problem("source", "a session needs a source", "add a [[session.source]]")
+    yield from _under("target", _target(session.target))
+    for index, source in enumerate(session.source):
+        yield from _under(f"source[{index}]", _source(source))
+
+
+def _under(key: str, problems: Iterator[Problem]) -> Iterator[Problem]:
+    for problem in problems:
+        yield Problem(f"{key}.{problem.key}", problem.message, problem.hint)
+
+
+def _daemon(daemon: DaemonConfig) -> Iterator[Problem]:
+    if not daemon.state_dir.startswith("/"):
+        yield Problem("state_dir", f"{daemon.state_dir!r} is no absolute path")
+    if not 0 <= daemon.shards <= _SHARDS_MAX:
+        yield Problem("shards", f"{daemon.shards} threads", f"0 (automatic) to {_SHARDS_MAX}")
+    if daemon.chunk % _CHUNK_ALIGN_BYTES or not (
+        _CHUNK_MIN_BYTES <= daemon.chunk <= _CHUNK_MAX_BYTES
+    ):
+        yield Problem("chunk", f"{daemon.chunk} bytes", "a multiple of 4KiB from 128KiB to 1GiB")
+    elif daemon.staging < _CHUNKS_MIN * daemon.chunk:
+        yield Problem("staging", f"{daemon.staging} bytes", f"at least {_CHUNKS_MIN} chunks")
+    if daemon.flush_interval <= 0:
+        yield Problem("flush_interval", "must not be 0", 'a duration, e.g. "1s"')
+
+
+def _metrics(metrics: MetricsConfig) -> Iterator[Problem]:
+    if not metrics.listen:
+        return
+    match = _LISTEN.fullmatch(metrics.listen)
+    if match is None or int(match[1]) > _PORT_MAX:
+        yield Problem(
+            "listen",
+            f"{metrics.listen!r} is no address",
+            'HOST:PORT, e.g. "127.0.0.1:9590" or "[::1]:9590"; "" turns metrics off',
+        )
+
+
+def _target(target: TargetConfig) -> Iterator[Problem]:
+    scope = target.scope
+    given = {
+        "cpus": bool(target.cpus),
+        "pids": bool(target.pids),
+        "user": target.user is not None,
+        "cgroup": bool(target.cgroup),
+    }
+    needed = _RULE_OF_SCOPE.get(scope, scope)
+    if needed in given and not given[needed]:
+        yield Problem(needed, f"scope {scope!r} needs it")
+    for key, present in given.items():
+        # Any scope but `system` can be narrowed to CPUs.
+        if present and key != needed and (key != "cpus" or scope == "system"):
+            hint = 'scope = "cpus"' if key == "cpus" else ""
+            yield Problem(key, f"does not go with scope {scope!r}", hint)
+    if target.per_thread and scope not in _TASK_SCOPES:
+        yield Problem("per_thread", f"does not go with scope {scope!r}", ", ".join(_TASK_SCOPES))
+    if any(pid <= 0 for pid in target.pids):
+        yield Problem("pids", "a pid is above 0")
+    if isinstance(target.user, int) and target.user < 0:
+        yield Problem("user", f"{target.user} is no user id")
+    try:
+        cpu_list.parse(target.cpus)
+    except UsageError as error:
+        yield Problem("cpus", error.message, error.hint)
+
+
+def _source(source: SourceConfig) -> Iterator[Problem]:
+    yield from _rate(source)
+    if not source.events:
+        yield Problem("events", "an event is needed", 'e.g. events = ["cpu-clock"]')
+    for index, event in enumerate(source.events):
+        key = f"events[{index}]"
+        if isinstance(event, EventConfig):
+            yield from _under(key, _rate(event))
+            key, text = f"{key}.event", event.event
+        else:
+            text = event
+        try:
+            event_spec.parse_choices(text)
+        except UsageError as error:
+            yield Problem(key, error.message, error.hint)
+    if source.call_graph:
+        try:
+            call_graph.parse(source.call_graph)
+        except UsageError as error:
+            yield Problem("call_graph", error.message, error.hint)
+    if not 0 <= source.max_stack <= _MAX_STACK:
+        yield Problem("max_stack", f"{source.max_stack} frames", f"0 to {_MAX_STACK}")
+
+
+def _rate(settings: SourceConfig | EventConfig) -> Iterator[Problem]:
+    if settings.frequency is not None and settings.period is not None:
+        yield Problem("period", "frequency and period exclude each other")
+    if settings.frequency is not None and settings.frequency <= 0:
+        yield Problem("frequency", f"{settings.frequency} Hz", "samples per second, 1 or more")
+    if settings.period is not None and settings.period <= 0:
+        yield Problem("period", f"{settings.period}", "events per sample, 1 or more")

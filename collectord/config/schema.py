@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every key of the configuration and its default; config/collectord.toml explains them.
+
+`collectord run` reads these from files, `collectord record` builds them from its options: both
+go the same way from here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
+
+ScopeName = Literal["system", "cpus", "process", "thread", "command", "user", "cgroup"]
+
+_KIB: Final = 1 << 10
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+_SECOND_NS: Final = 1_000_000_000
+
+
+class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[daemon]`: the process, its threads and its memory."""
+
+    state_dir: str = "/var/lib/collectord"
+    shards: int = 0
+    staging: Bytes = Bytes(64 * _MIB)
+    chunk: Bytes = Bytes(_MIB)
+    flush_interval: Nanoseconds = Nanoseconds(_SECOND_NS)
+    floor: Bytes = Bytes(64 * _KIB)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "console", "json"] = "auto"
+
+
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[metrics]`: the Prometheus endpoint."""
+
+    listen: str = "127.0.0.1:9590"
+    per_cpu: bool = False
+
+
+class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[control]`: the Unix socket."""
+
+    socket: str = "/run/collectord/control.sock"
+
+
+class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[retention]`: limits of the state directory over all sessions; 0 is no limit."""
+
+    bytes: Bytes = Bytes(8 * _GIB)
+    age: Nanoseconds = Nanoseconds(7 * 86_400 * _SECOND_NS)
+    free: Share = Share(percent=10.0)
+
+
+class TargetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[session.target]`: what is observed."""
+
+    scope: ScopeName = "system"
+    cpus: str = ""
+    pids: tuple[int, ...] = ()
+    user: int | str | None = None
+    cgroup: str = ""
+    per_thread: bool = False
+    inherit: bool = True
+
+
+class EventConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry of `events` with settings of its own; left out, the source's apply."""
+
+    event: str
+    filter: str = ""
+    frequency: int | None = None
+    period: int | None = None
+
+
+class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[session.source]]`: what is recorded, and through which rings."""
+
+    kind: Literal["perf"]
+    events: tuple[str | EventConfig, ...]
+    filter: str = ""
+    frequency: int | None = None
+    period: int | None = None
+    call_graph: str = ""
+    max_stack: int = 0
+    ring: RingSize = RingSize()
+    watermark: Share = Share(percent=25.0)
+    sideband_ring: RingSize = RingSize(256 * _KIB)
+    include_self: bool = False
+    when: Literal["always", "present"] = "always"
+
+
+class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[[session]]`: one recording.
+
+    The fields of CODE_ONLY have no key in a file.
+
+    Attributes:
+        single_file: record into this one file instead of rotated segments.
+        origin: file that the session was read from, "" if built in code.
+    """
+
+    name: str
+    mode: Literal["stream"] = "stream"
+    segment_bytes: Bytes = Bytes(256 * _MIB)
+    segment_age: Nanoseconds = Nanoseconds(3600 * _SECOND_NS)
+    directory: str = ""
+    target: TargetConfig = TargetConfig()
+    source: tuple[SourceConfig, ...]
+    single_file: str = ""
+    origin: str = ""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole configuration."""
+
+    daemon: DaemonConfig = DaemonConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    control: ControlConfig = ControlConfig()
+    retention: RetentionConfig = RetentionConfig()
+    session: tuple[SessionConfig, ...] = ()
+
+
+CODE_ONLY: Final = frozenset({"single_file", "origin"})

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values with units, as configuration and command line spell them: "64MiB", "10s", "25%"."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final, Self
+
+SIZE_UNITS: Final = {
+    "B": 1,
+    "K": 1 << 10,
+    "KiB": 1 << 10,
+    "M": 1 << 20,
+    "MiB": 1 << 20,
+    "G": 1 << 30,
+    "GiB": 1 << 30,
+    "T": 1 << 40,
+    "TiB": 1 << 40,
+}
+TIME_UNITS_NS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+    "d": 86_400_000_000_000,
+}
+PERCENT: Final = "%"
+PAGES: Final = "pages"
+
+_SIZE_HINT: Final = 'a number and B, KiB, MiB, GiB or TiB, e.g. "64MiB"'
+_TIME_HINT: Final = 'a number and ns, us, ms, s, m, h or d, e.g. "10s"'
+_QUANTITY: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]+|%)?", re.ASCII)
+# An off_t, and a timespec, hold no more.
+_MAX: Final = (1 << 63) - 1
+
+
+class UnitError(ValueError):
+    """A value without its unit, with another one, or out of range. The text names the units."""
+
+
+def _scale(text: object, units: dict[str, int], hint: str) -> int:
+    match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise UnitError(f"{text!r} is not {hint}")
+    unit = match[2] or ""
+    if not unit and match[1].strip("0."):
+        raise UnitError(f"{text!r} has no unit: {hint}")
+    if unit and unit not in units:
+        raise UnitError(f"unit {unit!r} is not known: {hint}")
+    value = int(Decimal(match[1]) * units.get(unit, 1))
+    if value > _MAX:
+        raise UnitError(f"{text!r} is beyond 63 bits")
+    return value
+
+
+class Bytes(int):
+    """A size in bytes, spelt as a string; "0" needs no unit."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read "64MiB". Raises UnitError."""
+        return cls(_scale(text, SIZE_UNITS, _SIZE_HINT))
+
+
+class Nanoseconds(int):
+    """A duration in ns, spelt as a string; "0" needs no unit."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read "10s". Raises UnitError."""
+        return cls(_scale(text, TIME_UNITS_NS, _TIME_HINT))
+
+
+class Share:
+    """A size in bytes, or a share in percent of something that is known later."""
+
+    __slots__ = ("bytes", "percent")
+
+    def __init__(self, bytes_: int = 0, percent: float = 0.0) -> None:
+        self.bytes = bytes_
+        self.percent = percent
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Share):
+            return NotImplemented
+        return (self.bytes, self.percent) == (other.bytes, other.percent)
+
+    def __hash__(self) -> int:
+        return hash((self.bytes, self.percent))
+
+    def __repr__(self) -> str:
+        return f"Share({f'{self.percent:g}%' if self.percent else f'{self.bytes}B'})"
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read "25%", above 0 and up to 100, or a size. Raises UnitError."""
+        if isinstance(text, str) and text.strip().endswith(PERCENT):
+            match = _QUANTITY.fullmatch(text.strip())
+            percent = float(match[1]) if match else 0.0
+            if not 0 < percent <= 100:  # noqa: PLR2004 - percent
+                raise UnitError(f"{text!r} is not between 0% and 100%")
+            return cls(percent=percent)
+        hint = f'{_SIZE_HINT}, or a share, e.g. "25%"'
+        return cls(_scale(text, SIZE_UNITS, hint))
+
+
+class RingSize:
+    """Data bytes of a ring, a number of pages, or (both 0) a size for the plan to choose."""
+
+    __slots__ = ("bytes", "pages")
+
+    def __init__(self, bytes_: int = 0, pages: int = 0) -> None:
+        self.bytes = bytes_
+        self.pages = pages
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RingSize):
+            return NotImplemented
+        return (self.bytes, self.pages) == (other.bytes, other.pages)
+
+    def __hash__(self) -> int:
+        return hash((self.bytes, self.pages))
+
+    def __repr__(self) -> str:
+        return f"RingSize({self.bytes}B, {self.pages} pages)"
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read "2MiB", "128pages" or "auto". Raises UnitError."""
+        if isinstance(text, str) and text.strip() == "auto":
+            return cls()
+        hint = f'{_SIZE_HINT}, or pages, e.g. "128pages", or "auto"'
+        match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
+        if match is not None and match[2] == PAGES and match[1].isdigit():
+            pages = int(match[1])
+            if 0 < pages <= _MAX >> 12:
+                return cls(pages=pages)
+        size = _scale(text, SIZE_UNITS, hint)
+        if size == 0:
+            raise UnitError(f"{text!r} is no ring: {hint}")
+        return cls(size)
+
+    def in_bytes(self, page_size: int, default_bytes: int) -> int:
+        """The size that was asked for, not yet rounded."""
+        return self.bytes or self.pages * page_size or default_bytes
+
+
+def show_bytes(size: int) -> str:
+    """A size in the largest unit that leaves it whole, e.g. "512KiB"."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size and size % SIZE_UNITS[unit] == 0:
+            return f"{size // SIZE_UNITS[unit]}{unit}"
+    return f"{size}B"
+
+
+def show_ns(duration_ns: int) -> str:
+    """A duration in the largest unit that leaves it whole, e.g. "10m"."""
+    for unit in ("d", "h", "m", "s", "ms", "us"):
+        if duration_ns and duration_ns % TIME_UNITS_NS[unit] == 0:
+            return f"{duration_ns // TIME_UNITS_NS[unit]}{unit}"
+    return f"{duration_ns}ns"

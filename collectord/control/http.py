@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP: Prometheus text on a TCP address, the control API on a Unix socket.
+
+    GET /metrics                 on [metrics] listen
+    GET /v1/status               on [control] socket: daemon, core and all sessions
+    GET /v1/sessions/NAME        the balances of one session
+
+Both only read counters that the daemon keeps anyway.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from aiohttp import web
+from prometheus_client import exposition
+
+from collectord import __version__
+from collectord.errors import ConfigError, KernelError
+from collectord.ledger import to_json
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from prometheus_client import CollectorRegistry
+
+    from collectord.daemon import DaemonStatus
+
+    StatusReader = Callable[[], DaemonStatus]
+
+# A scrape in progress may finish; an idle keep-alive connection does not hold up the stop.
+SHUTDOWN_TIMEOUT_S: Final = 1.0
+# The owner and the socket's group may control the daemon.
+SOCKET_UMASK: Final = 0o117
+_NS_PER_SECOND: Final = 1_000_000_000
+_INDEX: Final = "collectord: metrics are at /metrics\n"
+
+
+def metrics_app(registry: CollectorRegistry) -> web.Application:
+    """The scrape endpoint over `registry`."""
+
+    async def metrics(request: web.Request) -> web.Response:
+        encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+
+    async def index(_request: web.Request) -> web.Response:
+        return web.Response(text=_INDEX)
+
+    app = web.Application()
+    app.router.add_get("/", index)
+    app.router.add_get("/metrics", metrics)
+    return app
+
+
+def control_app(status: StatusReader) -> web.Application:
+    """The control API."""
+
+    async def whole(_request: web.Request) -> web.Response:
+        return _json(status_json(status()))
+
+    async def session(request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        sessions = status().sessions
+        found = [to_json(balance) for balance in sessions if balance.name == name]
+        if not found:
+            known = sorted({balance.name for balance in sessions})
+            return _json({"error": f"no session {name!r}", "sessions": known}, status=404)
+        return _json({"sessions": found})
+
+    app = web.Application()
+    app.router.add_get("/v1/status", whole)
+    app.router.add_get("/v1/sessions/{name}", session)
+    return app
+
+
+def status_json(status: DaemonStatus) -> dict[str, Any]:
+    """`/v1/status`: plain data, times in RFC 3339."""
+    started = datetime.fromtimestamp(status.started_ns / _NS_PER_SECOND, tz=UTC)
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "started": started.isoformat(timespec="milliseconds"),
+        "config_sha256": status.config_sha256,
+        "cpus_online": status.cpus_online,
+        "cpus_covered": status.cpus_covered,
+        "unclean_stops": status.unclean_stops,
+        "clocks": msgspec.to_builtins(status.clocks),
+        "core": status.core._asdict(),
+        "sessions": [to_json(balance) for balance in status.sessions],
+    }
+
+
+@asynccontextmanager
+async def serve_tcp(app: web.Application, address: str) -> AsyncIterator[tuple[str, int]]:
+    """Serve on HOST:PORT; the value is the address bound (port 0 asks for a free one).
+
+    Raises:
+        ConfigError: the host's name does not resolve.
+        KernelError: the address cannot be bound.
+    """
+    host, _, port = address.rpartition(":")
+    async with _runner(app) as runner:
+        site = web.TCPSite(runner, host.strip("[]"), int(port))
+        try:
+            await site.start()
+        except socket.gaierror as error:
+            raise ConfigError(
+                f"{host} does not resolve: {error.strerror}", key="metrics.listen"
+            ) from error
+        except OSError as error:
+            raise KernelError(
+                f"cannot serve metrics on {address}",
+                syscall="bind",
+                errno=error.errno or 0,
+                hint="set another [metrics] listen address",
+            ) from error
+        bound = runner.addresses[0]
+        yield bound[0], bound[1]
+
+
+@asynccontextmanager
+async def serve_unix(app: web.Application, path: Path) -> AsyncIterator[None]:
+    """Serve on a Unix socket that its owner and group may use; removed at the end.
+
+    Raises:
+        KernelError: another daemon serves it, or it cannot be made.
+    """
+    with _unix_socket(path) as bound:
+        async with _runner(app) as runner:
+            await web.SockSite(runner, bound).start()
+            yield
+
+
+@asynccontextmanager
+async def _runner(app: web.Application) -> AsyncIterator[web.AppRunner]:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    await runner.setup()
+    try:
+        yield runner
+    finally:
+        await runner.cleanup()
+
+
+@contextmanager
+def _unix_socket(path: Path) -> Iterator[socket.socket]:
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_stale(path)
+            before = os.umask(SOCKET_UMASK)
+            try:
+                bound.bind(str(path))
+            finally:
+                os.umask(before)
+        except OSError as error:
+            raise KernelError(
+                f"cannot serve the control API on {path}",
+                syscall="bind",
+                errno=error.errno or errno.ENAMETOOLONG,
+                hint="set another [control] socket",
+            ) from error
+        try:
+            yield bound
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        bound.close()
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that a killed daemon left; leave one that answers."""
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise FileExistsError(errno.EEXIST, "not a socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, "another daemon answers")
+
+
+def _json(value: dict[str, Any], *, status: int = 200) -> web.Response:
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, status=status, content_type="application/json")

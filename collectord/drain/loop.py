@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drain stage: the native core, and its notices on the event loop.
+
+The core drains and writes by itself, whether or not this thread runs; what comes here is what
+only the controlling thread can do: prepare and seal files, make room, count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from collectord._native import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from collectord.plan.session import CorePlan
+
+_LOG: Final = structlog.get_logger()
+
+
+class Listener(Protocol):
+    """What a session is told about its stream and rings. Called on the event loop."""
+
+    def segment_closed(self, closed: _core.SegmentClosed) -> None:
+        """The stream's segment got its last byte."""
+
+    def segment_wanted(self) -> None:
+        """The stream has no segment to go on to."""
+
+    def space_wanted(self, errno: int) -> None:
+        """The disk is full and the writer waits."""
+
+    def write_failed(self, errno: int) -> None:
+        """A chunk was given up; its records are counted as lost."""
+
+    def ring_quarantined(self, ring: int, reason: str, position: int) -> None:
+        """A ring is not read any more."""
+
+
+class Drain:
+    """Owns the core. Enter it on the event loop; leaving stops the core's threads."""
+
+    def __init__(self, plan: CorePlan) -> None:
+        self.core = _core.Core(
+            shards=plan.shards,
+            chunks=plan.chunks,
+            chunk_bytes=plan.chunk_bytes,
+            flush_ns=plan.flush_ns,
+            floor_bytes=plan.floor_bytes,
+        )
+        self.shards = plan.shards
+        self._streams: dict[int, Listener] = {}
+        self._rings: dict[int, Listener] = {}
+        self._notified = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        asyncio.get_running_loop().add_reader(self.core.notify_fd, self._on_notify)
+        self.core.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        asyncio.get_running_loop().remove_reader(self.core.notify_fd)
+        self.core.stop()
+
+    def thread_ids(self) -> tuple[int, ...]:
+        """Kernel ids of the core's running threads."""
+        return tuple(tid for tid in self.core.thread_ids().values() if tid)
+
+    def listen(self, listener: Listener, stream: _core.Stream, rings: list[_core.Ring]) -> None:
+        """Tell `listener` about this stream and these rings from now on."""
+        self._streams[stream.id] = listener
+        self._rings.update((ring.id, listener) for ring in rings)
+
+    async def full_pass(self) -> int:
+        """Have every ring drained up to where it is now; returns the pass's generation."""
+        generation = self.core.request_flush()
+        await self._reached(self.core.drained_generation, generation)
+        return generation
+
+    async def next_pass(self) -> None:
+        """Wait for a full pass that the flush timer begins from now on."""
+        await self._reached(self.core.drained_generation, self.core.issued_generation() + 1)
+
+    async def written(self, generation: int) -> None:
+        """Wait until all that was drained up to this generation is on disk, or lost."""
+        await self._reached(self.core.written_generation, generation)
+
+    async def _reached(self, read: Callable[[], int], generation: int) -> None:
+        while read() < generation:
+            self._notified.clear()
+            if read() < generation:
+                await self._notified.wait()
+
+    def _on_notify(self) -> None:
+        os.eventfd_read(self.core.notify_fd)
+        for event in self.core.events():
+            self._dispatch(event)
+        self._notified.set()
+
+    def _dispatch(self, event: _core.Event) -> None:
+        match event:
+            case _core.SegmentClosed():
+                self._streams[event.stream].segment_closed(event)
+            case _core.SegmentWanted():
+                self._streams[event.stream].segment_wanted()
+            case _core.SpaceWanted():
+                self._streams[event.stream].space_wanted(event.errno)
+            case _core.WriteFailed():
+                self._streams[event.stream].write_failed(event.errno)
+            case _core.RingQuarantined():
+                reason = _core.QUARANTINE_REASONS[event.reason]
+                self._rings[event.ring].ring_quarantined(event.ring, reason, event.position)
+            case _core.RingHungUp():
+                _LOG.debug("ring_hung_up", ring=event.ring)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of Linux capabilities, and which of them this process has in effect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# include/uapi/linux/capability.h, by bit.
+_NAMES: Final = (
+    *("CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID"),
+    *("SETUID", "SETPCAP", "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST"),
+    *("NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER", "SYS_MODULE", "SYS_RAWIO"),
+    *("SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE"),
+    *("SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE"),
+    *("AUDIT_CONTROL", "SETFCAP", "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM"),
+    *("BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE"),
+)
+
+
+def decode(mask: int) -> frozenset[str]:
+    """Names of the set bits; bits that no name is known for are left out."""
+    return frozenset(f"CAP_{name}" for bit, name in enumerate(_NAMES) if mask >> bit & 1)
+
+
+def effective_capabilities(proc: Path) -> frozenset[str]:
+    """The effective set, from `CapEff` of /proc/self/status; empty if that cannot be read."""
+    try:
+        status = (proc / "self/status").read_text()
+    except OSError:
+        return frozenset()
+    masks = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
+    return decode(int(masks[0], 16)) if masks else frozenset()

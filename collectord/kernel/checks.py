@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `doctor` prints: each thing looked at, and the least that would give what is missing.
+
+A capability or a group comes before a sysctl, which would open the door to every user.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import MissingPrivilege
+from collectord.kernel.refusal import perf_need
+from collectord.plan.facts import CAP_IPC_LOCK, Check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from collectord.errors import KernelError
+    from collectord.kernel.port import Limits
+
+# What a ring of the default size takes per CPU, its control page included.
+_COMFORTABLE_MEMLOCK_BYTES: Final = 64 << 20
+_COMFORTABLE_FILES: Final = 4096
+_MEMLOCK_FREE: Final = -1
+_KALLSYMS_READ_BYTES: Final = 4096
+
+
+def _check(name: str, *, ok: bool, detail: str, remedy: str) -> Check:
+    return Check(name, ok=ok, detail=detail, remedy="" if ok else remedy)
+
+
+def perf_events(limits: Limits, refusal: KernelError | None) -> Check:
+    """Events of one's own process."""
+    return _opened("perf events", "events of own processes can be opened", limits, refusal)
+
+
+def every_task(limits: Limits, refusal: KernelError | None) -> Check:
+    """Events of a whole CPU."""
+    return _opened("system-wide", "events of every process can be opened", limits, refusal)
+
+
+def _opened(name: str, detail: str, limits: Limits, refusal: KernelError | None) -> Check:
+    if refusal is None:
+        return Check(name, ok=True, detail=detail)
+    remedy = refusal.hint
+    if isinstance(refusal, MissingPrivilege):
+        remedy = perf_need(limits) or refusal.hint
+    return Check(name, ok=False, detail=refusal.message, remedy=remedy)
+
+
+def tracepoints(problem: str, remedy: str) -> Check:
+    """Names, ids and formats of tracepoints."""
+    detail = problem or "names, ids and formats can be read"
+    return _check("tracepoints", ok=not problem, detail=detail, remedy=remedy)
+
+
+def hardware(refusal: KernelError | None) -> Check:
+    """Sampling by a hardware counter."""
+    if refusal is None:
+        return Check("hardware counters", ok=True, detail="cycles can be sampled")
+    return _check(
+        "hardware counters",
+        ok=False,
+        detail="cycles cannot be sampled; `profile` falls back to cpu-clock",
+        remedy=refusal.hint or refusal.message,
+    )
+
+
+def ring_memory(limits: Limits, online: int) -> Check:
+    """Memory that rings may pin (perf_mmap in kernel/events/core.c)."""
+    if CAP_IPC_LOCK in limits.capabilities:
+        return Check("ring memory", ok=True, detail="no limit (CAP_IPC_LOCK)")
+    free = limits.mlock_kb * online << 10
+    memlock = limits.memlock_bytes
+    if memlock == _MEMLOCK_FREE:
+        return Check("ring memory", ok=True, detail="no limit (RLIMIT_MEMLOCK)")
+    return _check(
+        "ring memory",
+        ok=free + memlock >= _COMFORTABLE_MEMLOCK_BYTES,
+        detail=f"{free + memlock >> 10} KiB for all rings of this user",
+        remedy="CAP_IPC_LOCK, or LimitMEMLOCK= of the unit",
+    )
+
+
+def feature(name: str, *, known: bool, detail: str, remedy: str) -> Check:
+    """Something that the kernel has or lacks."""
+    return _check(name, ok=known, detail=detail if known else "not in this kernel", remedy=remedy)
+
+
+def kernel_symbols(proc: Path) -> Check:
+    """Addresses in /proc/kallsyms, which place the kernel's own map."""
+    try:
+        with (proc / "kallsyms").open("rb", buffering=0) as file:
+            lines = file.read(_KALLSYMS_READ_BYTES).splitlines()[:-1]
+        shown = any(int(line.split()[0], 16) for line in lines)
+        detail = "kernel addresses can be read" if shown else "kernel addresses read as 0"
+    except OSError as error:
+        shown, detail = False, f"kallsyms cannot be read ({error.strerror})"
+    remedy = "CAP_SYSLOG; kernel functions stay unnamed without it"
+    return _check("kernel symbols", ok=shown, detail=detail, remedy=remedy)
+
+
+def others_maps(limits: Limits) -> Check:
+    """/proc/PID/maps of other users' processes."""
+    return _check(
+        "processes of others",
+        ok="CAP_SYS_PTRACE" in limits.capabilities,
+        detail="mappings of running processes of other users, for their symbols",
+        remedy="CAP_SYS_PTRACE; processes that start later are seen without it",
+    )
+
+
+def open_files(limits: Limits) -> Check:
+    """Descriptors: one per event, CPU and observed thread."""
+    soft, hard = limits.nofile
+    return _check(
+        "open files",
+        ok=hard >= _COMFORTABLE_FILES,
+        detail=f"up to {hard} (now {soft}); one per event, CPU and observed thread",
+        remedy="LimitNOFILE= of the unit, ulimit -Hn",
+    )

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the kernel's own code lies: its text and its modules."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from collectord.kernel import build_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_ADDRESS_END: Final = (1 << 64) - 1
+# perf relocates by the first of these that it finds.
+_REFERENCES: Final = (b"_text", b"_stext")
+_READ_BYTES: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class KernelImage:
+    """A piece of kernel code as an MMAP record tells it; addresses and lengths in bytes.
+
+    Attributes:
+        name: "[kernel.kallsyms]_text", or a module's file or "[module]".
+        addr: where it starts.
+        length: how far it reaches.
+        pgoff: for the kernel the address of the reference symbol, else 0.
+        build_id: empty if it cannot be read.
+    """
+
+    name: bytes
+    addr: int
+    length: int
+    pgoff: int = 0
+    build_id: bytes = b""
+
+
+def kernel_images(proc: Path, sys: Path) -> Iterator[KernelImage]:
+    """The kernel's text, then its modules; what has no readable address is left out."""
+    text = _kernel_text(proc, sys)
+    if text is not None:
+        yield text
+    yield from _modules(proc, sys)
+
+
+def _kernel_text(proc: Path, sys: Path) -> KernelImage | None:
+    found = _symbols(proc / "kallsyms", {*_REFERENCES, b"_etext"})
+    reference = next((name for name in _REFERENCES if found.get(name)), None)
+    if reference is None:  # no kallsyms, or kernel.kptr_restrict shows zeros
+        return None
+    addr = found[reference]
+    return KernelImage(
+        b"[kernel.kallsyms]" + reference,
+        addr,
+        found.get(b"_etext", _ADDRESS_END) - addr,
+        addr,
+        build_id.from_notes(_read(sys / "kernel/notes")),
+    )
+
+
+def _symbols(path: Path, wanted: set[bytes]) -> dict[bytes, int]:
+    """Addresses of some symbols; the list is read no further than the last of them.
+
+    The kernel writes its own symbols first, and those of modules end in the module's name, so
+    that a name at the end of its line is the kernel's.
+    """
+    found: dict[bytes, int] = {}
+    rest = b"\n"
+    try:
+        with path.open("rb", buffering=0) as file:
+            while len(found) < len(wanted) and (piece := file.read(_READ_BYTES)):
+                text = rest + piece
+                for name in wanted - found.keys():
+                    at = text.find(b" " + name + b"\n")
+                    if at >= 0:
+                        line = text[text.rindex(b"\n", 0, at) + 1 : at]
+                        found[name] = int(line.split()[0], 16)
+                rest = text[text.rindex(b"\n") :]
+    except OSError:
+        return {}
+    return found
+
+
+def _modules(proc: Path, sys: Path) -> Iterator[KernelImage]:
+    """Modules of /proc/modules: name, size, references, users, state, address."""
+    lines = _read(proc / "modules").splitlines()
+    files = _module_files(os.uname().release) if lines else {}
+    for line in lines:
+        name, size, *_, addr = line.split()[:6]
+        if int(addr, 16) == 0:
+            continue
+        notes = sys / "module" / os.fsdecode(name) / "notes/.note.gnu.build-id"
+        yield KernelImage(
+            files.get(name, b"[" + name + b"]"),
+            int(addr, 16),
+            int(size),
+            0,
+            build_id.from_notes(_read(notes)),
+        )
+
+
+def _module_files(release: str) -> dict[bytes, bytes]:
+    """Module name to its file, from depmod's list; files say `-` where the kernel says `_`."""
+    folder = os.fsencode(f"/lib/modules/{release}/")
+    found = {}
+    try:
+        with open(folder + b"modules.dep", "rb") as listing:  # noqa: PTH123 - bytes path
+            for line in listing:
+                path = line.partition(b":")[0]
+                name = path.rpartition(b"/")[2].partition(b".ko")[0].replace(b"-", b"_")
+                found[name] = folder + path
+    except OSError:
+        return {}
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Kernel` carried out in this process: system calls, ioctls and /proc."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import resource
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord._native._core import RingMap
+from collectord.codec import perf_attr
+from collectord.codec.perf_attr import OpenFlag, ReadFormat
+from collectord.codec.tracing_data import TracingData
+from collectord.errors import KernelError, NoSuchTarget
+from collectord.kernel import cpus, proc, refusal
+from collectord.kernel.capabilities import effective_capabilities
+from collectord.kernel.clocks import read_clocks
+from collectord.kernel.port import CounterReading, Limits, Purpose
+from collectord.kernel.tracefs import Tracefs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.model import ClockReading
+
+# arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h for the others.
+_PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "loongarch64": 241}
+# BPF_TRACE_MAX_PROGS: a tracepoint takes no more programs.
+_BPF_PROGRAMS_MAX: Final = 64
+_COUNTER_BYTES: Final = 40
+# Descriptors left for files, sockets and pipes beside those that were asked for.
+_SPARE_FILES: Final = 64
+# A pidfd of one thread (PIDFD_THREAD, 6.9).
+_PIDFD_THREAD: Final = os.O_EXCL
+_ANY_PURPOSE: Final = Purpose()
+
+
+class LinuxKernel:
+    """The running kernel.
+
+    Args:
+        proc: root of procfs.
+        sys: root of sysfs.
+        tracefs: tracefs, mounted or not; the one below `sys` by default.
+    """
+
+    def __init__(
+        self,
+        *,
+        proc: Path = Path("/proc"),
+        sys: Path = Path("/sys"),
+        tracefs: Tracefs | None = None,
+    ) -> None:
+        self.proc = proc
+        self.sys = sys
+        self.tracefs = tracefs or Tracefs.below(sys)
+        self.page_bytes = mmap.PAGESIZE
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._open_number = _PERF_EVENT_OPEN.get(os.uname().machine)
+
+    def limits(self) -> Limits:
+        """Privileges and limits at this moment."""
+        memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+        paranoid = self._sysctl("perf_event_paranoid")
+        return Limits(
+            euid=os.geteuid(),
+            capabilities=effective_capabilities(self.proc),
+            nofile=resource.getrlimit(resource.RLIMIT_NOFILE),
+            memlock_bytes=-1 if memlock == resource.RLIM_INFINITY else memlock,
+            paranoid=paranoid,
+            mlock_kb=self._sysctl("perf_event_mlock_kb") or 0,
+            max_sample_rate=self._sysctl("perf_event_max_sample_rate") or 0,
+            max_stack=self._sysctl("perf_event_max_stack") or 0,
+        )
+
+    def reserve_files(self, count: int) -> None:
+        """See `Kernel.reserve_files`."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = min(len(list((self.proc / "self/fd").iterdir())) + count + _SPARE_FILES, hard)
+        if wanted > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+    def _sysctl(self, name: str) -> int | None:
+        try:
+            return int((self.proc / "sys/kernel" / name).read_text())
+        except (OSError, ValueError):
+            return None
+
+    def _perf_event_open(
+        self, attr: bytes, pid: int, cpu: int, group_fd: int = -1, flags: int = 0
+    ) -> int:
+        if self._open_number is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        buffer = ctypes.create_string_buffer(attr, len(attr))
+        number = ctypes.c_long(self._open_number)
+        fd: int = self._libc.syscall(
+            number,
+            buffer,
+            ctypes.c_int(pid),
+            ctypes.c_int(cpu),
+            ctypes.c_int(group_fd),
+            ctypes.c_ulong(flags | OpenFlag.FD_CLOEXEC),
+        )
+        if fd < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return fd
+
+    def perf_event_open(
+        self,
+        attr: PerfEventAttr,
+        *,
+        pid: int,
+        cpu: int,
+        group_fd: int = -1,
+        flags: int = 0,
+        purpose: Purpose = _ANY_PURPOSE,
+    ) -> int:
+        """See `Kernel.perf_event_open`."""
+        try:
+            return self._perf_event_open(attr.encode(), pid, cpu, group_fd, flags)
+        except OSError as error:
+            code = error.errno or 0
+            # Out of descriptors no file can be read either, and no CPU is to blame.
+            online = () if code in (errno.EMFILE, errno.ENFILE) else self.online_cpus()
+            raise refusal.open_refused(
+                code, attr, purpose, self.limits(), pid=pid, cpu=cpu, online=online
+            ) from error
+
+    def close(self, fd: int) -> None:
+        """See `Kernel.close`."""
+        os.close(fd)
+
+    def enable(self, fd: int) -> None:
+        """See `Kernel.enable`."""
+        self._ioctl(fd, perf_attr.IOC_ENABLE, 0, "cannot enable an event")
+
+    def disable(self, fd: int) -> None:
+        """See `Kernel.disable`."""
+        self._ioctl(fd, perf_attr.IOC_DISABLE, 0, "cannot disable an event")
+
+    def set_filter(self, fd: int, text: str) -> None:
+        """See `Kernel.set_filter`."""
+        data = bytearray(os.fsencode(text) + b"\0")
+        self._ioctl(fd, perf_attr.IOC_SET_FILTER, data, "the kernel refuses the filter")
+
+    def set_output(self, fd: int, ring_fd: int) -> None:
+        """See `Kernel.set_output`."""
+        self._ioctl(fd, perf_attr.IOC_SET_OUTPUT, ring_fd, "cannot share a ring")
+
+    def event_id(self, fd: int) -> int:
+        """See `Kernel.event_id`."""
+        data = bytearray(8)
+        self._ioctl(fd, perf_attr.IOC_ID, data, "cannot read an event's id")
+        return int.from_bytes(data, "little")
+
+    def query_bpf(self, fd: int) -> tuple[int, ...]:
+        """See `Kernel.query_bpf`. struct perf_event_query_bpf: u32 room, u32 count, u32 ids[]."""
+        data = bytearray(struct.pack("<II", _BPF_PROGRAMS_MAX, 0)) + bytes(4 * _BPF_PROGRAMS_MAX)
+        self._ioctl(fd, perf_attr.IOC_QUERY_BPF, data, "cannot list a tracepoint's programs")
+        count = int.from_bytes(data[4:8], "little")
+        return struct.unpack_from(f"<{count}I", data, 8)
+
+    def _ioctl(self, fd: int, request: int, argument: int | bytearray, message: str) -> None:
+        try:
+            # An argument over 1024 bytes is refused unless it is given in place.
+            if isinstance(argument, int):
+                fcntl.ioctl(fd, request, argument)
+            else:
+                fcntl.ioctl(fd, request, argument, True)  # noqa: FBT003 - positional-only
+        except OSError as error:
+            raise refusal.call_refused(error.errno or 0, "ioctl", message) from error
+
+    def read_counter(self, fd: int, read_format: int) -> CounterReading:
+        """See `Kernel.read_counter`. Order: value, time_enabled, time_running, id, lost."""
+        try:
+            data = os.read(fd, _COUNTER_BYTES)
+        except OSError as error:
+            code = error.errno or 0
+            raise refusal.call_refused(code, "read", "cannot read a counter") from error
+        wanted = [
+            bool(read_format & bit)
+            for bit in (
+                ReadFormat.TOTAL_TIME_ENABLED,
+                ReadFormat.TOTAL_TIME_RUNNING,
+                ReadFormat.ID,
+                ReadFormat.LOST,
+            )
+        ]
+        if len(data) != 8 * (1 + sum(wanted)):
+            # An event in error state (its pinned PMU slot is gone) reads as end of file.
+            raise KernelError("the event has no counter any more", syscall="read")
+        words = iter(struct.unpack(f"<{len(data) // 8}Q", data))
+        value = next(words)
+        enabled, running, event_id, lost = (next(words) if bit else None for bit in wanted)
+        return CounterReading(value, enabled or 0, running or 0, event_id or 0, lost)
+
+    def map_ring(self, fd: int, data_bytes: int) -> RingMap:
+        """See `Kernel.map_ring`."""
+        try:
+            return RingMap(fd, data_bytes)
+        except OSError as error:
+            code = error.errno or 0
+            raise refusal.map_refused(code, data_bytes, self.limits()) from error
+
+    def clocks(self) -> ClockReading:
+        """See `Kernel.clocks`."""
+        return read_clocks(self._perf_event_open)
+
+    def online_cpus(self) -> tuple[int, ...]:
+        """See `Kernel.online_cpus`."""
+        return cpus.online(self.sys)
+
+    def threads_of(self, pid: int) -> tuple[int, ...]:
+        """See `Kernel.threads_of`."""
+        try:
+            tasks = list((self.proc / str(pid) / "task").iterdir())
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise _no_process(pid) from error
+        return tuple(sorted(int(task.name) for task in tasks))
+
+    def processes_of(self, uid: int) -> tuple[int, ...]:
+        """See `Kernel.processes_of`."""
+        found = []
+        for process in self.proc.iterdir():
+            if not process.name.isdigit():
+                continue
+            try:
+                status = (process / "status").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it exited since it was listed
+            # Uid: real, effective, saved, file system. Not the directory's owner, which is
+            # root for a process that is not dumpable.
+            if int(status.split(b"\nUid:", 1)[1].split(maxsplit=2)[1]) == uid:
+                found.append(int(process.name))
+        return tuple(sorted(found))
+
+    def open_cgroup(self, path: str) -> int:
+        """See `Kernel.open_cgroup`."""
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NoSuchTarget(
+                f"no cgroup {path}",
+                target=f"cgroup {path}",
+                errno=error.errno or 0,
+                hint="give its directory, such as /sys/fs/cgroup/system.slice",
+            ) from error
+
+    def open_pid(self, pid: int) -> int:
+        """See `Kernel.open_pid`."""
+        # A process first: its pidfd tells the end of all its threads, a thread's only of that.
+        code = 0
+        for flags in (0, _PIDFD_THREAD):
+            try:
+                return os.pidfd_open(pid, flags)
+            except ProcessLookupError as error:
+                raise _no_process(pid) from error
+            except OSError as error:  # EINVAL, later ENOENT: a thread that leads no process
+                code = error.errno or 0
+        raise refusal.call_refused(code, "pidfd_open", f"cannot watch pid {pid}")
+
+    def filter_refusal(self, system: str, name: str, text: str) -> str:
+        """See `Kernel.filter_refusal`."""
+        return self.tracefs.filter_refusal(system, name, text)
+
+    def running_state(
+        self, attr: PerfEventAttr, event_id: int, pids: Sequence[int] | None = None
+    ) -> bytes:
+        """See `Kernel.running_state`."""
+        return proc.scan(attr, event_id, pids=pids, proc=self.proc, sys=self.sys)
+
+    def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
+        """See `Kernel.tracing_data`."""
+        formats: dict[str, list[bytes]] = {}
+        for system, name in dict.fromkeys(tracepoints):
+            formats.setdefault(system, []).append(self.tracefs.event_format(system, name))
+        return TracingData(
+            header_page=self.tracefs.header_page(),
+            header_event=self.tracefs.header_event(),
+            page_size_bytes=self.page_bytes,
+            events=formats,
+        )
+
+
+def _no_process(pid: int) -> NoSuchTarget:
+    return NoSuchTarget(f"pid {pid} does not exist", target=f"pid {pid}", errno=errno.ESRCH)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dynamic PMUs as sysfs describes them (Documentation/ABI/testing/sysfs-bus-event_source-*)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import UsageError
+from collectord.plan import cpu_list
+from collectord.plan.facts import PmuFacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Files beside an event alias that describe its value, not its attributes.
+_NOT_EVENTS: Final = (".scale", ".unit", ".snapshot", ".per-pkg")
+
+
+def read_pmus(sys: Path) -> dict[str, PmuFacts]:
+    """All PMUs below a root of sysfs; what cannot be read is left out."""
+    try:
+        folders = sorted((sys / "bus/event_source/devices").iterdir())
+    except OSError:
+        return {}
+    found = {folder.name: _read_pmu(folder) for folder in folders}
+    return {name: pmu for name, pmu in found.items() if pmu is not None}
+
+
+def _read_pmu(folder: Path) -> PmuFacts | None:
+    kind = _text(folder / "type")
+    if not kind.isdigit():
+        return None
+    cpumask = _text(folder / "cpumask")
+    return PmuFacts(
+        type=int(kind),
+        formats=_files(folder / "format"),
+        events={
+            name: terms
+            for name, terms in _files(folder / "events").items()
+            if not name.endswith(_NOT_EVENTS)
+        },
+        cpus=_cpus(cpumask or _text(folder / "cpus")),
+        core=not cpumask,
+    )
+
+
+def _cpus(text: str) -> tuple[int, ...]:
+    try:
+        return cpu_list.parse(text)
+    except UsageError:
+        return ()
+
+
+def _files(folder: Path) -> dict[str, str]:
+    try:
+        return {file.name: _text(file) for file in sorted(folder.iterdir())}
+    except OSError:
+        return {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one seam for privileged calls.
+
+Nothing outside `collectord.kernel` makes a privileged call: sources are given a `Kernel`. Every
+operation takes and gives plain values and file descriptors, so that a separate process can carry
+it out and pass descriptors over a socket; `linux.LinuxKernel` carries them out in this process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord._native._core import RingMap
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.codec.tracing_data import TracingData
+    from collectord.model import ClockReading
+
+
+@dataclass(frozen=True, slots=True)
+class CounterReading:
+    """What read(2) of a perf event gave; times in ns.
+
+    Attributes:
+        value: events counted, those of inherited children included. An event that the event's
+            own filter refuses is not counted.
+        time_enabled_ns: 0 unless the event's read_format asks for it.
+        time_running_ns: likewise.
+        event_id: the id that samples carry, 0 unless asked for.
+        lost: records that did not fit the ring, None where the read_format has no LOST.
+    """
+
+    value: int
+    time_enabled_ns: int
+    time_running_ns: int
+    event_id: int
+    lost: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Privileges and limits of the process that makes the calls.
+
+    Attributes:
+        euid: effective user id.
+        capabilities: names of the effective set, such as `CAP_PERFMON`.
+        nofile: soft and hard RLIMIT_NOFILE.
+        memlock_bytes: soft RLIMIT_MEMLOCK, -1 for no limit.
+        paranoid: kernel.perf_event_paranoid, None where it cannot be read.
+        mlock_kb: kernel.perf_event_mlock_kb.
+        max_sample_rate: kernel.perf_event_max_sample_rate, per second.
+        max_stack: kernel.perf_event_max_stack.
+    """
+
+    euid: int
+    capabilities: frozenset[str]
+    nofile: tuple[int, int]
+    memlock_bytes: int
+    paranoid: int | None
+    mlock_kb: int
+    max_sample_rate: int
+    max_stack: int
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What an event is opened for; only error messages use it.
+
+    Attributes:
+        event: its name as the user wrote it.
+        planned_fds: descriptors that the whole session needs.
+    """
+
+    event: str = "event"
+    planned_fds: int = 0
+
+
+class Kernel(Protocol):
+    """Privileged operations. Each raises a `KernelError` that says what is missing."""
+
+    @property
+    def page_bytes(self) -> int:
+        """Size of a page."""
+
+    def limits(self) -> Limits:
+        """Privileges and limits at this moment."""
+
+    def reserve_files(self, count: int) -> None:
+        """Raise the soft RLIMIT_NOFILE, as far as the hard one, for `count` more descriptors."""
+
+    def perf_event_open(
+        self,
+        attr: PerfEventAttr,
+        *,
+        pid: int,
+        cpu: int,
+        group_fd: int = -1,
+        flags: int = 0,
+        purpose: Purpose = ...,
+    ) -> int:
+        """Open an event, close-on-exec always, and give its descriptor.
+
+        Raises:
+            MissingPrivilege, MissingFeature, NoSuchTarget, KernelError: see `refusal`.
+        """
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor that another operation gave."""
+
+    def enable(self, fd: int) -> None:
+        """PERF_EVENT_IOC_ENABLE, inherited children included."""
+
+    def disable(self, fd: int) -> None:
+        """PERF_EVENT_IOC_DISABLE, inherited children included; the counter is final after it."""
+
+    def set_filter(self, fd: int, text: str) -> None:
+        """Give a tracepoint event its filter. The kernel allows this once per event.
+
+        Raises:
+            KernelError: EINVAL for a bad filter (`filter_refusal` has the reason).
+        """
+
+    def set_output(self, fd: int, ring_fd: int) -> None:
+        """Send the event's records to the ring of `ring_fd`."""
+
+    def event_id(self, fd: int) -> int:
+        """The id that this event's samples carry."""
+
+    def query_bpf(self, fd: int) -> tuple[int, ...]:
+        """Ids of the BPF programs attached to the event's tracepoint, whoever attached them."""
+
+    def read_counter(self, fd: int, read_format: int) -> CounterReading:
+        """Read the event's counter. It costs an interrupt of the event's CPU if that runs it."""
+
+    def map_ring(self, fd: int, data_bytes: int) -> RingMap:
+        """Map the event's ring: a control page and `data_bytes` (a power of two of pages).
+
+        Raises:
+            MissingPrivilege: EPERM, over the mlock budget.
+            RingSetupError: any other errno.
+        """
+
+    def clocks(self) -> ClockReading:
+        """Read the three clocks within one bracket."""
+
+    def online_cpus(self) -> tuple[int, ...]:
+        """CPUs that are online now."""
+
+    def threads_of(self, pid: int) -> tuple[int, ...]:
+        """Threads of a process.
+
+        Raises:
+            NoSuchTarget: there is no such process.
+        """
+
+    def processes_of(self, uid: int) -> tuple[int, ...]:
+        """Processes whose effective user is `uid`."""
+
+    def open_cgroup(self, path: str) -> int:
+        """Open a cgroup's directory.
+
+        Raises:
+            NoSuchTarget: there is no such directory.
+        """
+
+    def open_pid(self, pid: int) -> int:
+        """A pidfd: readable once the process has exited.
+
+        Raises:
+            NoSuchTarget: there is no such process.
+            KernelError: EINVAL for a thread that does not lead its process, before 6.9.
+        """
+
+    def filter_refusal(self, system: str, name: str, text: str) -> str:
+        """Why the kernel refuses a filter for a tracepoint, in its own words; "" if unknown."""
+
+    def running_state(
+        self, attr: PerfEventAttr, event_id: int, pids: Sequence[int] | None = None
+    ) -> bytes:
+        """These processes, or all, as sideband records with the trailer of this event."""
+
+    def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
+        """Formats of these tracepoints (system, name), as a perf.data file holds them.
+
+        Raises:
+            KernelError: tracefs is absent or may not be read.
+        """

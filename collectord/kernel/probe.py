@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this kernel and user can do, found by trying; versions are not looked at."""
+
+from __future__ import annotations
+
+import errno
+import os
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import (
+    CLOCK_MONOTONIC,
+    EventType,
+    HardwareId,
+    PerfEventAttr,
+    ReadFormat,
+    SoftwareId,
+)
+from collectord.errors import KernelError, MissingFeature, MissingPrivilege
+from collectord.kernel import checks, cpus
+from collectord.kernel.pmus import read_pmus
+from collectord.plan.facts import KernelFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from collectord.kernel.linux import LinuxKernel
+
+_DUMMY: Final = PerfEventAttr(
+    type=EventType.SOFTWARE,
+    config=SoftwareId.DUMMY,
+    disabled=True,
+    exclude_kernel=True,
+    exclude_hv=True,
+)
+_PRECISE_MAX: Final = 3
+
+
+def probe(
+    kernel: LinuxKernel, wanted: Iterable[str] | None = None, *, mount: bool = False
+) -> KernelFacts:
+    """Look at the running kernel.
+
+    Args:
+        kernel: the kernel, its procfs and its sysfs.
+        wanted: tracepoints whose ids are needed, `system:name` with globs; None for all. If one
+            of them matches nothing, all are read too, so that a plan can name the nearest.
+        mount: mount tracefs where it is not; without it nothing is changed.
+
+    Raises:
+        KernelError: sysfs does not tell the CPUs.
+    """
+    limits = kernel.limits()
+    tracepoints, problem, remedy = _tracepoints(kernel, wanted, mount=mount)
+    attempts = _Attempts(kernel)
+    online = kernel.online_cpus()
+    return KernelFacts(
+        release=os.uname().release,
+        arch=os.uname().machine,
+        page_size=kernel.page_bytes,
+        cpus_online=online,
+        cpus_possible=cpus.possible(kernel.sys),
+        perf_event_paranoid=2 if limits.paranoid is None else limits.paranoid,
+        perf_event_mlock_kb=limits.mlock_kb,
+        perf_event_max_sample_rate=limits.max_sample_rate,
+        perf_event_max_stack=limits.max_stack,
+        rlimit_memlock_bytes=None if limits.memlock_bytes < 0 else limits.memlock_bytes,
+        rlimit_nofile=limits.nofile[0],
+        rlimit_nofile_hard=limits.nofile[1],
+        capabilities=limits.capabilities,
+        euid=limits.euid,
+        lockdown=_lockdown(kernel.sys),
+        pmus=read_pmus(kernel.sys),
+        tracepoints=tracepoints,
+        tracefs_path=str(kernel.tracefs.root) if kernel.tracefs.mounted else None,
+        tracefs_problem=problem,
+        hardware_pmu=attempts.cycles(),
+        format_lost=attempts.knows(read_format=ReadFormat.LOST),
+        build_id_mmap=attempts.knows(mmap=True, mmap2=True, build_id=True),
+        precise_ip_max=attempts.precise_ip_max(),
+        checks=(
+            checks.perf_events(limits, attempts.refusal(_DUMMY, pid=0, cpu=-1)),
+            checks.every_task(limits, attempts.refusal(_DUMMY, pid=-1, cpu=online[0])),
+            checks.tracepoints(problem, remedy),
+            checks.hardware(attempts.cycles_refusal()),
+            checks.ring_memory(limits, len(online)),
+            checks.feature(
+                "lost counters",
+                known=attempts.knows(read_format=ReadFormat.LOST),
+                detail="each event's lost records can be read (PERF_FORMAT_LOST)",
+                remedy="Linux 6.0 or newer; without it no ring has an exact ledger",
+            ),
+            checks.feature(
+                "build-ids",
+                known=attempts.knows(mmap=True, mmap2=True, build_id=True),
+                detail="mappings are recorded with build-ids",
+                remedy="Linux 5.12 or newer; without it files are told by inode",
+            ),
+            checks.feature(
+                "clock",
+                known=attempts.knows(use_clockid=True, clockid=CLOCK_MONOTONIC),
+                detail="events can be stamped with CLOCK_MONOTONIC",
+                remedy="Linux 4.1 or newer",
+            ),
+            checks.kernel_symbols(kernel.proc),
+            checks.others_maps(limits),
+            checks.open_files(limits),
+        ),
+    )
+
+
+class _Attempts:
+    """Opens events to see what happens, and closes them at once."""
+
+    def __init__(self, kernel: LinuxKernel) -> None:
+        self._kernel = kernel
+
+    def refusal(self, attr: PerfEventAttr, *, pid: int, cpu: int) -> KernelError | None:
+        """Why an event cannot be opened, None if it can."""
+        try:
+            self._kernel.close(self._kernel.perf_event_open(attr, pid=pid, cpu=cpu))
+        except KernelError as error:
+            return error
+        return None
+
+    def knows(self, **fields: int | bool) -> bool:
+        """Whether the kernel takes these fields of a dummy event.
+
+        A refusal for another reason than the attributes leaves the question open; then yes.
+        """
+        values = {name: getattr(_DUMMY, name) for name in _DUMMY.__slots__} | fields
+        error = self.refusal(PerfEventAttr(**values), pid=0, cpu=-1)
+        return error is None or error.errno not in (errno.EINVAL, errno.E2BIG)
+
+    def cycles_refusal(self, precise_ip: int = 0) -> KernelError | None:
+        """Why a sampling cycles event of this process cannot be opened."""
+        attr = PerfEventAttr(
+            type=EventType.HARDWARE,
+            config=HardwareId.CPU_CYCLES,
+            sample_period=1_000_000,
+            precise_ip=precise_ip,
+            disabled=True,
+            exclude_kernel=True,
+            exclude_hv=True,
+        )
+        return self.refusal(attr, pid=0, cpu=-1)
+
+    def cycles(self) -> bool:
+        """Whether there is a hardware PMU that can sample cycles."""
+        return self.cycles_refusal() is None
+
+    def precise_ip_max(self) -> int:
+        """The highest precise_ip that cycles take, 0 for none."""
+        levels = range(_PRECISE_MAX, 0, -1)
+        return next((level for level in levels if self.cycles_refusal(level) is None), 0)
+
+
+def _tracepoints(
+    kernel: LinuxKernel, wanted: Iterable[str] | None, *, mount: bool
+) -> tuple[dict[str, int], str, str]:
+    """Ids by name; or why they cannot be read, and the least that would change it."""
+    tracefs = kernel.tracefs
+    try:
+        if mount:
+            tracefs.ensure_mounted()
+        else:
+            tracefs.check_mounted()
+        names = tracefs.available_events()
+        chosen = _chosen(names, None if wanted is None else tuple(wanted))
+        return _ids(kernel, chosen), "", ""
+    except MissingPrivilege as error:
+        return {}, error.message, error.hint if "mount" in error.syscall else error.need
+    except KernelError as error:
+        return {}, error.message, error.hint
+
+
+def _chosen(names: tuple[str, ...], wanted: tuple[str, ...] | None) -> Iterable[str]:
+    if wanted is None:
+        return names
+    matches = [[name for name in names if fnmatchcase(name, glob)] for glob in wanted]
+    if not all(matches):
+        return names
+    return dict.fromkeys(name for found in matches for name in found)
+
+
+def _ids(kernel: LinuxKernel, names: Iterable[str]) -> dict[str, int]:
+    ids = {}
+    for name in names:
+        system, _, event = name.partition(":")
+        try:
+            ids[name] = kernel.tracefs.event_id(system, event)
+        except MissingFeature:
+            continue  # its module went since the list was read
+    return ids
+
+
+def _lockdown(sys: Path) -> str:
+    """The chosen one of `none [integrity] confidentiality`, "" without lockdown."""
+    try:
+        words = (sys / "kernel/security/lockdown").read_text().split()
+    except OSError:
+        return ""
+    return next((word.strip("[]") for word in words if word.startswith("[")), "")

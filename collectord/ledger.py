@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: produced = stored + lost + overwritten + in flight, per ring, from counters.
+
+Nothing here computes `produced` from `stored`. `produced` is what the kernel counted, `stored`
+what the writer wrote, `in_flight` what lies between them; each is counted where it happens, and
+`unaccounted` is what does not add up.
+
+The counters of a running ring cannot be read at one instant. A balance rests on a bracket:
+
+    before = kernel counters    a full pass, to heads loaded after `before`    after = kernel counters
+
+so whatever `before` counted was taken by the pass or is among the losses of `after`, and whatever
+the pass took is counted in `after`. An interrupt may be between counting and writing: that is the
+nesting, at most four records a ring. After the events were disabled both ends are equal, and so is
+the balance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord._native._core import QUARANTINE_REASONS
+from collectord.model import LOSS_PAIRS, Basis, LossKey, Reason, RingRole, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from collectord._native._core import RingCounters
+    from collectord.model import Produced, RingLabel
+
+# Task, soft interrupt, interrupt, NMI: perf's contexts, each of which may hold one record that is
+# counted and not yet visible in the ring (kernel/events/internal.h, get_recursion_context).
+NESTING: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """One reading of a ring: kernel counters around a full pass, and our counters after it.
+
+    Attributes:
+        before: kernel counters before the pass; None: not read, the ring did nothing.
+        counters: the core's counters, read after the pass.
+        after: kernel counters after the pass.
+        closed: the events were disabled before all three were read.
+    """
+
+    before: Produced | None
+    counters: RingCounters
+    after: Produced | None
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RingBalance:
+    """One ring's balance. `lost` is keyed `<stage>/<reason>`, with every pair of its source."""
+
+    label: RingLabel
+    basis: Basis
+    capacity_bytes: int
+    high_watermark_bytes: int
+    used_bytes: int
+    produced: int | None
+    stored: int
+    lost: dict[str, int]
+    overwritten: int
+    in_flight: int
+    unaccounted: int | None
+    bytes: int
+    records: int
+    wakeups_watermark: int
+    wakeups_timer: int
+    throttles: int
+    starved: int
+    quarantined: str | None
+    suppressed_by: tuple[int, ...]
+    last_event_ns: int
+    fill_buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStats:
+    """A session's segments: kept ones, and those that retention deleted, by reason."""
+
+    segments: int = 0
+    segment_bytes: int = 0
+    deleted: dict[str, int] = field(default_factory=dict)
+    write_errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBalance:
+    """The sum over a session's data rings; `rings` holds its sideband rings too."""
+
+    name: str
+    source: str
+    scope: str
+    basis: Basis
+    state: str
+    produced: int | None
+    stored: int
+    lost: dict[str, int]
+    overwritten: int
+    in_flight: int
+    unaccounted: int | None
+    rings: tuple[RingBalance, ...]
+    segments: tuple[str, ...]
+    degraded_reasons: tuple[str, ...] = ()
+    sink: SinkStats = field(default_factory=SinkStats)
+
+
+def loss_name(key: LossKey) -> str:
+    """`<stage>/<reason>`, as JSON and the summary name a loss."""
+    stage, reason = key
+    return f"{stage}/{reason}"
+
+
+def _losses(counters: RingCounters, kernel: Produced | None) -> dict[LossKey, int]:
+    """Every record that is known to be lost, once.
+
+    The kernel tells of a full ring twice: exactly per event in PERF_FORMAT_LOST, and in
+    PERF_RECORD_LOST, which comes late or never. The records count only before 6.0, where the
+    exact figure does not exist.
+    """
+    exact = kernel.lost if kernel is not None else None
+    return {
+        (Stage.KERNEL_RING, Reason.RING_FULL): (
+            exact if exact is not None else counters.lost_records
+        ),
+        (Stage.KERNEL_RING, Reason.DROPPED): counters.lost_samples,
+        (Stage.STAGING, Reason.QUARANTINED): counters.quarantined,
+        (Stage.SINK, Reason.DISK_FULL): counters.lost_disk_full,
+        (Stage.SINK, Reason.DROPPED): counters.lost_dropped,
+    }
+
+
+def _taken(bracket: Bracket) -> int:
+    """Samples that left the ring.
+
+    While the core runs they move from `in_flight` to `stored` between two reads, so one counter
+    of the walk has to do; at the end each is where it stays, and those places are added up.
+    """
+    counters = bracket.counters
+    if not bracket.closed:
+        return counters.samples
+    return (
+        counters.stored + counters.in_flight + counters.lost_disk_full + counters.lost_dropped
+    )
+
+
+def _unaccounted(bracket: Bracket) -> int | None:
+    """What does not add up: missing records, or surplus ones; None where nobody counted."""
+    before, after = bracket.before, bracket.after
+    if before is None or after is None or before.value is None or after.value is None:
+        return None
+    taken = _taken(bracket)
+    lost_before = before.lost if before.lost is not None else bracket.counters.lost_records
+    lost_after = after.lost if after.lost is not None else bracket.counters.lost_records
+    missing = before.value - taken - lost_after
+    surplus = taken + lost_before - after.value
+    if bracket.closed:
+        return max(missing, surplus)
+    return max(0, missing - NESTING, surplus)
+
+
+def balance_ring(
+    label: RingLabel,
+    basis: Basis,
+    capacity_bytes: int,
+    bracket: Bracket,
+    suppressed_by: tuple[int, ...] = (),
+) -> RingBalance:
+    """The balance of one ring.
+
+    Args:
+        label: whose ring it is.
+        basis: of its plan; `lost_only` from the moment a foreign BPF program was seen.
+        capacity_bytes: size of its data area.
+        bracket: the last reading.
+        suppressed_by: ids of foreign BPF programs on its tracepoints.
+    """
+    counters, after = bracket.counters, bracket.after
+    exact = basis is Basis.EXACT
+    return RingBalance(
+        label=label,
+        basis=basis,
+        capacity_bytes=capacity_bytes,
+        high_watermark_bytes=counters.high_watermark_bytes,
+        used_bytes=counters.used_bytes,
+        produced=after.value if exact and after is not None else None,
+        stored=counters.stored,
+        lost={loss_name(key): n for key, n in _losses(counters, after).items()},
+        overwritten=0,
+        in_flight=counters.in_flight,
+        unaccounted=_unaccounted(bracket) if exact else None,
+        bytes=counters.bytes,
+        records=counters.records,
+        wakeups_watermark=counters.wakeups_watermark,
+        wakeups_timer=counters.wakeups_timer,
+        throttles=counters.throttles,
+        starved=counters.starved,
+        quarantined=(
+            QUARANTINE_REASONS[counters.quarantine_reason] if counters.quarantined else None
+        ),
+        suppressed_by=suppressed_by,
+        last_event_ns=counters.last_sample_ns,
+        fill_buckets=counters.fill_buckets,
+    )
+
+
+def _sum_known(values: Iterable[int | None]) -> int | None:
+    """The sum, or None as soon as one part is unknown."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def add_losses(rings: Iterable[RingBalance]) -> dict[str, int]:
+    """Losses of several rings, by `<stage>/<reason>`."""
+    total: Counter[str] = Counter()
+    for ring in rings:
+        total.update(ring.lost)
+    return dict(total)
+
+
+def balance_session(
+    name: str,
+    source: str,
+    scope: str,
+    rings: tuple[RingBalance, ...],
+    *,
+    state: str,
+    segments: tuple[str, ...] = (),
+    degraded_reasons: tuple[str, ...] = (),
+    sink: SinkStats | None = None,
+) -> SessionBalance:
+    """Add a session's data rings up. Its basis is the weakest of theirs."""
+    data = tuple(ring for ring in rings if ring.label.role is RingRole.DATA)
+    basis = Basis.weakest([ring.basis for ring in data])
+    exact = basis is Basis.EXACT
+    return SessionBalance(
+        name=name,
+        source=source,
+        scope=scope,
+        basis=basis,
+        state=state,
+        produced=_sum_known(ring.produced for ring in data) if exact else None,
+        stored=sum(ring.stored for ring in data),
+        lost={loss_name(key): 0 for key in LOSS_PAIRS[source]} | add_losses(data),
+        overwritten=sum(ring.overwritten for ring in data),
+        in_flight=sum(ring.in_flight for ring in data),
+        unaccounted=_sum_known(ring.unaccounted for ring in data) if exact else None,
+        rings=rings,
+        segments=segments,
+        degraded_reasons=degraded_reasons,
+        sink=sink or SinkStats(),
+    )
+
+
+def _ring_json(ring: RingBalance) -> dict[str, Any]:
+    return {
+        "role": str(ring.label.role),
+        "cpu": ring.label.cpu,
+        "tid": ring.label.tid,
+        "ledger_basis": str(ring.basis),
+        "capacity_bytes": ring.capacity_bytes,
+        "high_watermark_bytes": ring.high_watermark_bytes,
+        "produced": ring.produced,
+        "stored": ring.stored,
+        "lost": ring.lost,
+        "overwritten": ring.overwritten,
+        "in_flight": ring.in_flight,
+        "unaccounted": ring.unaccounted,
+        "records": ring.records,
+        "bytes": ring.bytes,
+        "wakeups": {"watermark": ring.wakeups_watermark, "timer": ring.wakeups_timer},
+        "throttles": ring.throttles,
+        "starved": ring.starved,
+        "quarantined": ring.quarantined,
+        "suppressed_by": list(ring.suppressed_by),
+    }
+
+
+def to_json(balance: SessionBalance) -> dict[str, Any]:
+    """A session's entry in `--json` and in `/v1/status`.
+
+    `produced` and `unaccounted` are null where the basis is not `exact`. `rings` are the data
+    rings, which the session's figures add up; `sideband_rings` carry names and mappings.
+    """
+    rings = [_ring_json(ring) for ring in balance.rings]
+    return {
+        "name": balance.name,
+        "source": balance.source,
+        "scope": balance.scope,
+        "state": balance.state,
+        "ledger_basis": str(balance.basis),
+        "produced": balance.produced,
+        "stored": balance.stored,
+        "lost": balance.lost,
+        "overwritten": balance.overwritten,
+        "in_flight": balance.in_flight,
+        "unaccounted": balance.unaccounted,
+        "suppression_possible": any(ring.suppressed_by for ring in balance.rings),
+        "degraded": list(balance.degraded_reasons),
+        "rings": [ring for ring in rings if ring["role"] == RingRole.DATA],
+        "sideband_rings": [ring for ring in rings if ring["role"] == RingRole.SIDEBAND],
+        "segments": list(balance.segments),
+    }
+
+
+def cut(balance: SessionBalance, brackets: Mapping[RingLabel, Bracket]) -> dict[str, Any]:
+    """The balance as a manifest records it: with both ends of its brackets.
+
+    "produced" is null unless the basis is `exact`; equality is claimed only where "closed".
+    """
+    data = [b for label, b in brackets.items() if label.role is RingRole.DATA]
+    before = _sum_known(b.before.value if b.before is not None else None for b in data)
+    after = _sum_known(b.after.value if b.after is not None else None for b in data)
+    exact = balance.basis is Basis.EXACT
+    return {
+        "basis": str(balance.basis),
+        "closed": all(b.closed for b in data),
+        "produced": balance.produced,
+        "produced_before": before if exact else None,
+        "produced_after": after if exact else None,
+        "stored": balance.stored,
+        "lost": balance.lost,
+        "overwritten": balance.overwritten,
+        "in_flight": balance.in_flight,
+        "unaccounted": balance.unaccounted,
+    }

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logging: structlog on stderr, a console line on a terminal and JSON otherwise.
+
+Events are static snake_case names with data as keys: `ring_quarantined ring=exec/perf/data/cpu1`.
+A line that carries `ring` is limited per (event, ring), so that a ring in trouble at a million
+records a second costs one line per interval. Nothing is logged from a pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+# structlog.dev imports rich whenever it is installed, for tracebacks that are not used here. In
+# the daemon that is 5.6 MiB of RSS, so the import is refused while structlog loads.
+_RICH_WAS_ABSENT: Final = "rich" not in sys.modules
+if _RICH_WAS_ABSENT:
+    sys.modules["rich"] = None  # type: ignore[assignment]  # the documented way to refuse one
+try:
+    import structlog
+finally:
+    if _RICH_WAS_ABSENT:
+        del sys.modules["rich"]
+
+# What the entry point uses: importing this module first keeps rich out.
+get_logger = structlog.get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+    EventDict = MutableMapping[str, Any]
+
+RING_INTERVAL_NS: Final = 10_000_000_000
+
+
+def visible(text: str) -> str:
+    r"""Make control and other unprintable characters of foreign text visible: ESC is `\x1b`.
+
+    Text from the traced system (comm, paths, command lines) is whatever a process chose, escape
+    sequences for a terminal included. Backslashes are left alone: the result is for people.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+class RingRateLimit:
+    """A structlog processor: at most one line per (event, ring) and interval.
+
+    The next line that passes carries `suppressed`, the number of those that did not.
+
+    Args:
+        interval_ns: shortest time between two lines of one kind about one ring.
+        clock_ns: a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        interval_ns: int = RING_INTERVAL_NS,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._interval_ns = interval_ns
+        self._clock_ns = clock_ns
+        self._seen: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def __call__(self, _logger: object, _method: str, event_dict: EventDict) -> EventDict:
+        """Pass the line on, or drop and count it.
+
+        Raises:
+            structlog.DropEvent: this line is one too many.
+        """
+        if "ring" not in event_dict:
+            return event_dict
+        key = (str(event_dict.get("event")), str(event_dict["ring"]))
+        now_ns = self._clock_ns()
+        last_ns, suppressed = self._seen.get(key, (now_ns - self._interval_ns, 0))
+        if now_ns - last_ns < self._interval_ns:
+            self._seen[key] = (last_ns, suppressed + 1)
+            raise structlog.DropEvent
+        self._seen[key] = (now_ns, 0)
+        if suppressed:
+            event_dict["suppressed"] = suppressed
+        return event_dict
+
+
+class _CurrentStderr:
+    """Whatever `sys.stderr` is when a line is written: a live display replaces it meanwhile."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def _values_visible(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
+    for key, value in event_dict.items():
+        if key != "exception" and not isinstance(value, int | float | bool | None):
+            event_dict[key] = visible(str(value))
+    return event_dict
+
+
+class _ToStructlog(logging.Handler):
+    """Lines that libraries write with `logging` (asyncio, aiohttp) join the log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(
+            record.levelno,
+            "library_message",
+            logger=record.name,
+            message=record.getMessage(),
+            exc_info=record.exc_info,
+        )
+
+
+def configure(*, level: int = logging.INFO, console: bool | None = None) -> None:
+    """Set structlog up for this process.
+
+    Args:
+        level: lowest level that is written, as in `logging`.
+        console: True for lines for people, False for JSON, None to ask whether stderr is a
+            terminal.
+    """
+    if console is None:
+        console = sys.stderr.isatty()
+    render: list[structlog.typing.Processor]
+    if console:
+        render = [
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.processors.ExceptionRenderer(),
+            _values_visible,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),
+        ]
+    else:
+        render = [
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.ExceptionRenderer(),
+            structlog.processors.JSONRenderer(default=str),
+        ]
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, RingRateLimit(), *render],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(file=_CurrentStderr()),  # type: ignore[arg-type]  # print() needs write and flush only
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(handlers=[_ToStructlog()], level=max(level, logging.WARNING), force=True)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The readings of a session's rings: kernel counters, the core's counters, foreign programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collectord.ledger import Bracket, balance_ring
+from collectord.model import Basis, RingRole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from collectord._native._core import Ring
+    from collectord.ledger import RingBalance
+    from collectord.model import RingLabel
+    from collectord.plan.events import EventPlan
+    from collectord.source.base import OpenSource, RingHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A ring as its source opened it, and as the core drains it."""
+
+    handle: RingHandle
+    ring: Ring
+
+
+class Meter:
+    """Reads the counters around full passes and keeps the last bracket of each ring.
+
+    A kernel counter costs an interrupt of the CPU that runs the event: each is read once per
+    call, as the end of one bracket and the beginning of the next, and not at all while its ring
+    does nothing.
+    """
+
+    def __init__(
+        self, source: OpenSource, rings: Iterable[Drained], events: Iterable[EventPlan]
+    ) -> None:
+        self._source = source
+        self._rings = {drained.handle.label: drained for drained in rings}
+        self._tracepoints = tuple(event for event in events if event.tracepoint is not None)
+        self._suppressed: dict[int, tuple[int, ...]] = {}
+        self._ever_suppressed: set[int] = set()
+        self._told_lost: dict[int, int] = {}
+        self._brackets: dict[RingLabel, Bracket] = {}
+        for label, drained in self._rings.items():
+            reading = source.read_produced(drained.handle)
+            self._brackets[label] = Bracket(reading, drained.ring.counters(), reading)
+
+    @property
+    def brackets(self) -> Mapping[RingLabel, Bracket]:
+        """The last bracket of each ring."""
+        return self._brackets
+
+    def measure(self) -> None:
+        """Take a reading. Call it after a full pass that began after the last reading."""
+        for label, drained in self._rings.items():
+            last = self._brackets[label]
+            counters = drained.ring.counters()
+            if counters.records == last.counters.records:
+                self._brackets[label] = Bracket(last.before, counters, last.after)
+            else:
+                after = self._source.read_produced(drained.handle)
+                self._brackets[label] = Bracket(last.after, counters, after)
+
+    def close(self) -> None:
+        """Take the final reading: the events are disabled and all is drained and written."""
+        for label, drained in self._rings.items():
+            reading = self._source.read_produced(drained.handle)
+            counters = drained.ring.counters()
+            self._brackets[label] = Bracket(reading, counters, reading, closed=True)
+
+    def look_for_suppression(self) -> list[tuple[EventPlan, tuple[int, ...]]]:
+        """Ask which foreign BPF programs sit on our tracepoints; returns what changed."""
+        changed = []
+        for event in self._tracepoints:
+            programs = self._source.suppressed_by(event.index)
+            if programs != self._suppressed.get(event.index, ()):
+                self._suppressed[event.index] = programs
+                changed.append((event, programs))
+            if programs:
+                self._ever_suppressed.add(event.index)
+        return changed
+
+    def take_losses(self) -> dict[int, int]:
+        """Losses by event id since the last call, from the kernel's exact counters."""
+        taken = {}
+        for bracket in self._brackets.values():
+            for event_id, _, lost in bracket.after.per_event if bracket.after else ():
+                if lost > self._told_lost.get(event_id, 0):
+                    taken[event_id] = lost - self._told_lost.get(event_id, 0)
+                    self._told_lost[event_id] = lost
+        return taken
+
+    def balances(self) -> tuple[RingBalance, ...]:
+        """The balance of each ring as of the last reading."""
+        return tuple(
+            balance_ring(
+                label,
+                self._basis(drained.handle),
+                drained.handle.geometry.data_bytes,
+                self._brackets[label],
+                self._programs(drained.handle),
+            )
+            for label, drained in self._rings.items()
+        )
+
+    def _basis(self, handle: RingHandle) -> Basis:
+        """What a program hid once is missing from the kernel's counters for good."""
+        hidden = any(c.event_index in self._ever_suppressed for c in handle.counters)
+        if hidden and handle.basis is Basis.EXACT:
+            return Basis.LOST_ONLY
+        return handle.basis
+
+    def _programs(self, handle: RingHandle) -> tuple[int, ...]:
+        if handle.label.role is not RingRole.DATA:
+            return ()
+        indexes = {counter.event_index for counter in handle.counters}
+        found = {p for index in indexes for p in self._suppressed.get(index, ())}
+        return tuple(sorted(found))

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of rings: rounding, watermarks, and what the kernel lets a user pin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.config.units import Share
+    from collectord.plan.facts import KernelFacts
+
+_KIB: Final = 1024
+# The kernel's limit of a ring is far above (order-0 pages, an array of pointers to them); a
+# gigabyte per CPU is a typo.
+RING_MAX_BYTES: Final = 1 << 30
+
+# Data ring of events that fire as often as they like. A pass that comes 10 ms late (a busy
+# second CPU) meets 1.2 MB of 120-byte records at a million a second; 2 MiB holds that.
+EVENT_RING_BYTES: Final = 2 << 20
+# Data ring of events sampled by the clock. Their rate is bounded: 4000 Hz with call chains of
+# 1 KiB is 4 MiB/s, so this is an eighth of a second, and minutes of the default profile.
+SAMPLING_RING_BYTES: Final = 512 << 10
+# A sample with a copy of the stack has 8 KiB and more.
+STACK_RING_BYTES: Final = 8 << 20
+
+
+def ring_bytes(requested_bytes: int, page_size: int) -> int:
+    """`requested_bytes` rounded up to a power of two of pages, one at least (perf_mmap)."""
+    pages = max(1, -(-requested_bytes // page_size))
+    return page_size << (pages - 1).bit_length()
+
+
+def watermark_bytes(watermark: Share, data_bytes: int) -> int:
+    """Fill at which a ring of `data_bytes` wakes us, a multiple of 8 and at least 8.
+
+    The kernel takes more than the ring's size for the ring's size, and then wakes nobody before
+    the ring is full: half the ring is the most.
+    """
+    wanted = watermark.bytes or int(data_bytes * watermark.percent / 100)
+    return max(8, min(wanted, data_bytes // 2) & ~7)
+
+
+def pinned_bytes(data_bytes: int, page_size: int) -> int:
+    """What a ring counts against the budget: its data and its control page."""
+    return data_bytes + page_size
+
+
+@dataclass(frozen=True, slots=True)
+class LockBudget:
+    """What a user may pin (perf_mmap in kernel/events/core.c).
+
+    Attributes:
+        free_bytes: perf_event_mlock_kb for each online CPU, shared by all the user's processes.
+        memlock_bytes: RLIMIT_MEMLOCK, for what goes beyond; None for no limit.
+        unlimited: neither applies.
+    """
+
+    free_bytes: int
+    memlock_bytes: int | None
+    unlimited: bool
+
+    @classmethod
+    def of(cls, facts: KernelFacts) -> LockBudget:
+        """The budget that the facts give, with nothing pinned yet."""
+        pages_per_cpu = facts.perf_event_mlock_kb * _KIB // facts.page_size
+        return cls(
+            free_bytes=pages_per_cpu * facts.page_size * len(facts.cpus_online),
+            memlock_bytes=facts.rlimit_memlock_bytes,
+            unlimited=facts.locks_freely,
+        )
+
+    @property
+    def bytes(self) -> int | None:
+        """All that may be pinned, None for no limit."""
+        if self.unlimited or self.memlock_bytes is None:
+            return None
+        return self.free_bytes + self.memlock_bytes
+
+
+def fit(
+    rings: Sequence[tuple[int, int]], page_size: int, limit_bytes: int | None
+) -> tuple[int, ...] | None:
+    """Sizes of rings after halving the largest ones until all of them fit the budget.
+
+    Args:
+        rings: (data bytes of one ring, how many such rings).
+        page_size: bytes.
+        limit_bytes: the budget, None for no limit.
+
+    Returns:
+        data bytes for each entry, or None if one page each is still too much.
+    """
+    sizes = [size for size, _ in rings]
+    if limit_bytes is None:
+        return tuple(sizes)
+    while True:
+        total = sum(
+            pinned_bytes(size, page_size) * count
+            for size, (_, count) in zip(sizes, rings, strict=True)
+        )
+        if total <= limit_bytes:
+            return tuple(sizes)
+        largest = max(sizes, default=0)
+        if largest <= page_size:
+            return None
+        sizes = [size // 2 if size == largest else size for size in sizes]

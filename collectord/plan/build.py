@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Config and kernel facts to a plan: a pure function, so what `check` prints is what opens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import SampleType
+from collectord.config.units import Share, show_bytes
+from collectord.errors import (
+    PlanError,
+    UsageError,
+)
+from collectord.model import RingRole
+from collectord.plan import budget, cpu_list
+from collectord.plan.events import sideband_event
+from collectord.plan.scope import ring_cpus, scope_of, shortfalls
+from collectord.plan.session import (
+    TASK_SCOPES,
+    CorePlan,
+    Plan,
+    RetentionPlan,
+    RingPlan,
+    SessionPlan,
+    SinkPlan,
+)
+from collectord.plan.source_events import ABSENCE, in_scope, source_events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from collectord.config.schema import Config, SessionConfig
+    from collectord.model import Scope
+    from collectord.plan.events import EventPlan
+    from collectord.plan.facts import KernelFacts
+
+FORMAT: Final = "perf.data"
+
+# A drain thread empties a million events a second per CPU for a few CPUs, and hundreds of CPUs
+# at usual rates; more threads mean more open chunks.
+_CPUS_PER_SHARD: Final = 16
+# Segments, sockets, epoll, eventfds, the log: descriptors that are not events.
+_OTHER_FILES: Final = 64
+_SIDEBAND_WATERMARK: Final = Share(percent=25.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _RingSet:
+    """Equal rings, one on each CPU, before the budget."""
+
+    source: str
+    role: RingRole
+    requested_bytes: int
+    watermark: Share
+    events: tuple[EventPlan, ...]
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A session without its budget."""
+
+    config: SessionConfig
+    scope: Scope
+    sets: tuple[_RingSet, ...]
+    notes: tuple[str, ...]
+    degraded: tuple[str, ...]
+
+    @property
+    def events(self) -> tuple[EventPlan, ...]:
+        return tuple(event for ring_set in self.sets for event in ring_set.events)
+
+
+def build(config: Config, facts: KernelFacts) -> Plan:
+    """Plan every session of a configuration on the kernel that the facts describe.
+
+    Raises:
+        PlanError: the host cannot do it: a CPU that is not there, a rate or a number of files
+            or rings above its limits; or an event that a configuration file misspells.
+        UsageError: an event that the command line misspells.
+        MissingFeature: hardware, a PMU or tracefs is absent, and nothing allows for that.
+        MissingPrivilege: tracefs may not be read.
+    """
+    warnings: list[str] = []
+    drafts = []
+    for session in config.session:
+        draft = _draft(session, facts)
+        if draft.sets:
+            drafts.append(draft)
+            missing = shortfalls(draft.scope, draft.events, facts)
+            warnings += [f"session {session.name}: {reason}" for reason in missing]
+        else:
+            reasons = "; ".join(draft.degraded)
+            warnings.append(f"session {session.name} records nothing: {reasons}")
+    sizes, pinned = _within_budget(drafts, facts, warnings)
+    sessions = tuple(_session(config, draft, sizes[index]) for index, draft in enumerate(drafts))
+    files = sum(session.files for session in sessions)
+    _check_files(files, facts, warnings)
+    return Plan(
+        sessions=sessions,
+        core=_core(config, facts),
+        warnings=tuple(warnings),
+        files=files,
+        pinned_bytes=pinned,
+    )
+
+
+def _draft(session: SessionConfig, facts: KernelFacts) -> _Draft:
+    try:
+        scope = scope_of(session.target, facts)
+        return _draft_rings(session, scope, facts)
+    except UsageError as error:
+        if not session.origin:
+            raise
+        # The configuration is at fault, not the command line: another exit code.
+        where = f"{session.origin}: session {session.name!r}"
+        raise PlanError(f"{where}: {error.message}", what=error.text, hint=error.hint) from error
+
+
+def _draft_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> _Draft:
+    cpus = ring_cpus(scope, facts)
+    sets: list[_RingSet] = []
+    notes: list[str] = []
+    degraded: list[str] = []
+    sideband_bytes = 0
+    count = groups = 0
+    for number, source in enumerate(session.source, start=1):
+        name = source.kind if number == 1 else f"{source.kind}-{number}"
+        try:
+            events = tuple(source_events(source, scope, facts, notes))
+        except ABSENCE as error:
+            if source.when != "present":
+                raise
+            degraded.append(f"{name}: {error.message}")
+            continue
+        events = tuple(
+            replace(event, index=count + i, group=groups + event.group)
+            for i, event in enumerate(events)
+        )
+        count += len(events)
+        groups = events[-1].group + 1
+        default = _default_ring_bytes(events)
+        sets.append(
+            _RingSet(
+                name,
+                RingRole.DATA,
+                _round(source.ring.in_bytes(facts.page_size, default), facts),
+                source.watermark,
+                events,
+                _where(events, cpus, scope),
+            )
+        )
+        wanted = source.sideband_ring.in_bytes(facts.page_size, 0)
+        sideband_bytes = max(sideband_bytes, wanted)
+    if sets:
+        dummy = replace(in_scope(sideband_event(facts), scope), index=count, group=groups)
+        size = _round(sideband_bytes, facts)
+        sets.append(
+            _RingSet(sets[0].source, RingRole.SIDEBAND, size, _SIDEBAND_WATERMARK, (dummy,), cpus)
+        )
+        if not facts.format_lost:
+            notes.append("kernel before 6.0: what is lost after a ring's last record is not told")
+    return _Draft(session, scope, tuple(sets), tuple(notes), tuple(degraded))
+
+
+def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> tuple[int, ...]:
+    """CPUs on which at least one of the events can be opened."""
+    for event in events:
+        if event.uncore and scope.kind in TASK_SCOPES:
+            raise PlanError(
+                f"{event.name}: an uncore PMU counts for the whole machine",
+                what=event.name,
+                hint="use the system scope",
+            )
+        if event.cpus and cpus != (-1,) and not set(event.cpus) & set(cpus):
+            raise PlanError(
+                f"{event.name} can be opened on CPUs {cpu_list.render(event.cpus)} only",
+                what=event.name,
+            )
+    if cpus == (-1,) or not all(event.cpus for event in events):
+        return cpus
+    return tuple(cpu for cpu in cpus if any(cpu in event.cpus for event in events))
+
+
+def _default_ring_bytes(events: Sequence[EventPlan]) -> int:
+    if any(event.attr.sample_type & SampleType.STACK_USER for event in events):
+        return budget.STACK_RING_BYTES
+    if all(event.attr.freq for event in events):
+        return budget.SAMPLING_RING_BYTES
+    return budget.EVENT_RING_BYTES
+
+
+def _round(requested_bytes: int, facts: KernelFacts) -> int:
+    size = budget.ring_bytes(requested_bytes, facts.page_size)
+    if size > budget.RING_MAX_BYTES:
+        limit = show_bytes(budget.RING_MAX_BYTES)
+        raise PlanError(f"a ring of {show_bytes(size)}", what="ring", hint=f"at most {limit}")
+    return size
+
+
+def _within_budget(
+    drafts: Sequence[_Draft], facts: KernelFacts, warnings: list[str]
+) -> tuple[list[list[int]], int]:
+    """Data bytes of each session's ring sets, and all that they pin."""
+    sets = [ring_set for draft in drafts for ring_set in draft.sets]
+    wanted = [(ring_set.requested_bytes, len(ring_set.cpus)) for ring_set in sets]
+    limits = budget.LockBudget.of(facts)
+    page = facts.page_size
+    sizes = budget.fit(wanted, page, limits.bytes)
+    needed = sum(budget.pinned_bytes(size, page) * count for size, count in wanted)
+    remedy = (
+        "give CAP_IPC_LOCK, or raise RLIMIT_MEMLOCK (LimitMEMLOCK= of the unit) or "
+        "kernel.perf_event_mlock_kb"
+    )
+    allowed = f"{show_bytes(needed)} of rings do not fit the {show_bytes(limits.bytes or 0)} "
+    allowed += "that this user may pin"
+    if sizes is None:
+        raise PlanError(f"{allowed}, at any size", what="mlock", hint=remedy)
+    pinned = sum(
+        budget.pinned_bytes(size, page) * count
+        for size, (_, count) in zip(sizes, wanted, strict=True)
+    )
+    if pinned < needed:
+        shrunk = [
+            f"{draft.config.name}/{ring_set.source} {ring_set.role} "
+            f"{show_bytes(ring_set.requested_bytes)} to {show_bytes(size)}"
+            for (draft, ring_set), size in zip(_owned(drafts), sizes, strict=True)
+            if size < ring_set.requested_bytes
+        ]
+        warnings.append(f"{allowed}: mapped smaller, {', '.join(shrunk)}; {remedy}")
+    remaining = iter(sizes)
+    return [[next(remaining) for _ in draft.sets] for draft in drafts], pinned
+
+
+def _owned(drafts: Sequence[_Draft]) -> Iterator[tuple[_Draft, _RingSet]]:
+    for draft in drafts:
+        for ring_set in draft.sets:
+            yield draft, ring_set
+
+
+def _session(config: Config, draft: _Draft, sizes: Sequence[int]) -> SessionPlan:
+    rings = tuple(
+        ring
+        for ring_set, size in zip(draft.sets, sizes, strict=True)
+        for ring in _rings(ring_set, size)
+    )
+    files = sum(len(ring.events) for ring in rings)
+    notes = list(draft.notes)
+    notes += [
+        f"the watermark of {show_bytes(ring_set.watermark.bytes)} is more than half a ring: "
+        f"wakes at {show_bytes(size // 2)}"
+        for ring_set, size in zip(draft.sets, sizes, strict=True)
+        if ring_set.watermark.bytes > size // 2
+    ]
+    return SessionPlan(
+        name=draft.config.name,
+        source=draft.config.source[0].kind,
+        scope=draft.scope,
+        mode=draft.config.mode,
+        rings=rings,
+        sink=_sink(config, draft.config),
+        files=files,
+        notes=tuple(notes),
+        degraded=draft.degraded,
+    )
+
+
+def _rings(ring_set: _RingSet, data_bytes: int) -> Iterator[RingPlan]:
+    watermark = budget.watermark_bytes(ring_set.watermark, data_bytes)
+    # The event that is mapped sets the ring's watermark; any of them may be the first on a CPU.
+    events = [
+        replace(event, attr=replace(event.attr, watermark=True, wakeup=watermark))
+        for event in ring_set.events
+    ]
+    for cpu in ring_set.cpus:
+        yield RingPlan(
+            source=ring_set.source,
+            role=ring_set.role,
+            cpu=cpu,
+            requested_bytes=ring_set.requested_bytes,
+            data_bytes=data_bytes,
+            watermark_bytes=watermark,
+            events=tuple(e for e in events if cpu < 0 or not e.cpus or cpu in e.cpus),
+        )
+
+
+def _sink(config: Config, session: SessionConfig) -> SinkPlan:
+    if session.single_file:
+        parent = str(PurePosixPath(session.single_file).parent)
+        return SinkPlan(FORMAT, directory=parent, single_file=session.single_file)
+    retention = config.retention
+    directory = session.directory or str(PurePosixPath(config.daemon.state_dir, session.name))
+    return SinkPlan(
+        FORMAT,
+        directory=directory,
+        segment_bytes=session.segment_bytes,
+        segment_age_ns=session.segment_age,
+        retention=RetentionPlan(
+            bytes=retention.bytes,
+            age_ns=retention.age,
+            free_bytes=retention.free.bytes,
+            free_percent=retention.free.percent,
+        ),
+    )
+
+
+def _core(config: Config, facts: KernelFacts) -> CorePlan:
+    daemon = config.daemon
+    return CorePlan(
+        shards=daemon.shards or -(-len(facts.cpus_online) // _CPUS_PER_SHARD),
+        chunks=daemon.staging // daemon.chunk,
+        chunk_bytes=daemon.chunk,
+        flush_ns=daemon.flush_interval,
+        floor_bytes=daemon.floor,
+    )
+
+
+def _check_files(files: int, facts: KernelFacts, warnings: list[str]) -> None:
+    """Compare with RLIMIT_NOFILE: the soft limit can be raised to the hard one by anybody."""
+    needed = files + _OTHER_FILES
+    if needed > facts.rlimit_nofile_hard:
+        raise PlanError(
+            f"{needed} file descriptors are needed, and RLIMIT_NOFILE allows "
+            f"{facts.rlimit_nofile_hard}",
+            what="RLIMIT_NOFILE",
+            hint="fewer events, or raise it (LimitNOFILE= of the unit, ulimit -n)",
+        )
+    if needed > facts.rlimit_nofile:
+        warnings.append(
+            f"{needed} file descriptors are needed: the soft RLIMIT_NOFILE of "
+            f"{facts.rlimit_nofile} is raised (LimitNOFILE= of the unit sets it)"
+        )

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events that perf knows by name on every machine: hardware, hw-cache and software."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import (
+    CacheId,
+    CacheOp,
+    CacheResult,
+    EventType,
+    HardwareId,
+    SoftwareId,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEvent:
+    """`perf_event_attr.type` and `config` of a name; aliases give the same pair."""
+
+    name: str
+    type: EventType
+    config: int
+
+    @property
+    def counts(self) -> bool:
+        """A software event that counts one per record, not time or nothing."""
+        return self.type is EventType.SOFTWARE and self.config not in _NOT_COUNTING
+
+
+_NOT_COUNTING: Final = frozenset(
+    {SoftwareId.CPU_CLOCK, SoftwareId.TASK_CLOCK, SoftwareId.DUMMY, SoftwareId.BPF_OUTPUT}
+)
+
+_HARDWARE: Final = {
+    "cycles": HardwareId.CPU_CYCLES,
+    "cpu-cycles": HardwareId.CPU_CYCLES,
+    "instructions": HardwareId.INSTRUCTIONS,
+    "cache-references": HardwareId.CACHE_REFERENCES,
+    "cache-misses": HardwareId.CACHE_MISSES,
+    "branches": HardwareId.BRANCH_INSTRUCTIONS,
+    "branch-instructions": HardwareId.BRANCH_INSTRUCTIONS,
+    "branch-misses": HardwareId.BRANCH_MISSES,
+    "bus-cycles": HardwareId.BUS_CYCLES,
+    "stalled-cycles-frontend": HardwareId.STALLED_CYCLES_FRONTEND,
+    "idle-cycles-frontend": HardwareId.STALLED_CYCLES_FRONTEND,
+    "stalled-cycles-backend": HardwareId.STALLED_CYCLES_BACKEND,
+    "idle-cycles-backend": HardwareId.STALLED_CYCLES_BACKEND,
+    "ref-cycles": HardwareId.REF_CPU_CYCLES,
+}
+
+_SOFTWARE: Final = {
+    "cpu-clock": SoftwareId.CPU_CLOCK,
+    "task-clock": SoftwareId.TASK_CLOCK,
+    "page-faults": SoftwareId.PAGE_FAULTS,
+    "faults": SoftwareId.PAGE_FAULTS,
+    "context-switches": SoftwareId.CONTEXT_SWITCHES,
+    "cs": SoftwareId.CONTEXT_SWITCHES,
+    "cpu-migrations": SoftwareId.CPU_MIGRATIONS,
+    "migrations": SoftwareId.CPU_MIGRATIONS,
+    "minor-faults": SoftwareId.PAGE_FAULTS_MIN,
+    "major-faults": SoftwareId.PAGE_FAULTS_MAJ,
+    "alignment-faults": SoftwareId.ALIGNMENT_FAULTS,
+    "emulation-faults": SoftwareId.EMULATION_FAULTS,
+    "dummy": SoftwareId.DUMMY,
+    "bpf-output": SoftwareId.BPF_OUTPUT,
+    "cgroup-switches": SoftwareId.CGROUP_SWITCHES,
+}
+
+# Which operations a cache has: instruction caches and predictors are never written.
+_ALL_OPS: Final = (CacheOp.READ, CacheOp.WRITE, CacheOp.PREFETCH)
+_CACHES: Final = (
+    ("L1-dcache", CacheId.L1D, _ALL_OPS),
+    ("L1-icache", CacheId.L1I, (CacheOp.READ, CacheOp.PREFETCH)),
+    ("LLC", CacheId.LL, _ALL_OPS),
+    ("dTLB", CacheId.DTLB, _ALL_OPS),
+    ("iTLB", CacheId.ITLB, (CacheOp.READ,)),
+    ("branch", CacheId.BPU, (CacheOp.READ,)),
+    ("node", CacheId.NODE, _ALL_OPS),
+)
+_OP_NAMES: Final = {
+    CacheOp.READ: ("loads", "load-misses"),
+    CacheOp.WRITE: ("stores", "store-misses"),
+    CacheOp.PREFETCH: ("prefetches", "prefetch-misses"),
+}
+
+
+def _caches() -> Iterator[NamedEvent]:
+    for prefix, cache, ops in _CACHES:
+        for op in ops:
+            for name, result in zip(_OP_NAMES[op], CacheResult, strict=True):
+                config = cache | op << 8 | result << 16
+                yield NamedEvent(f"{prefix}-{name}", EventType.HW_CACHE, config)
+
+
+NAMED_EVENTS: Final[tuple[NamedEvent, ...]] = (
+    *(NamedEvent(name, EventType.HARDWARE, config) for name, config in _HARDWARE.items()),
+    *(NamedEvent(name, EventType.SOFTWARE, config) for name, config in _SOFTWARE.items()),
+    *_caches(),
+)
+_BY_NAME: Final = {event.name.lower(): event for event in NAMED_EVENTS}
+
+
+def find_named(name: str) -> NamedEvent | None:
+    """The event of this name, whatever its case (perf's lexer ignores it)."""
+    return _BY_NAME.get(name.lower())

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel and a process may do, as plain data: `doctor --json` feeds `check --facts`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from collectord.errors import ConfigError
+
+# Read by `from_json`; raised when a field changes its meaning, not when one is added.
+FACTS_VERSION: Final = 1
+
+CAP_IPC_LOCK: Final = "CAP_IPC_LOCK"
+CAP_PERFMON: Final = "CAP_PERFMON"
+CAP_SYS_ADMIN: Final = "CAP_SYS_ADMIN"
+
+# perf_event_paranoid (Documentation/admin-guide/sysctl/kernel.rst); Debian adds level 3.
+_PARANOID_NO_LOCK_LIMIT: Final = -1
+_PARANOID_RAW_TRACEPOINTS: Final = -1
+_PARANOID_CPU_WIDE: Final = 0
+_PARANOID_KERNEL: Final = 1
+_PARANOID_CLOSED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that `doctor` looked at. `remedy` is the least that would make it `ok`."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PmuFacts:
+    """One folder of /sys/bus/event_source/devices.
+
+    Attributes:
+        type: `perf_event_attr.type` of its events.
+        formats: term name to bit ranges, e.g. {"event": "config:0-7", "umask": "config:8-15"}.
+        events: alias to terms, e.g. {"cpu-cycles": "event=0x3c"}.
+        cpus: CPUs that the PMU's events must be opened on (`cpumask`, or `cpus` of a hybrid
+            core PMU); empty means any.
+        core: it counts for a CPU core and knows privilege levels; an uncore PMU (one with a
+            `cpumask`) refuses task scopes and exclude_* bits.
+    """
+
+    type: int
+    formats: dict[str, str] = field(default_factory=dict)
+    events: dict[str, str] = field(default_factory=dict)
+    cpus: tuple[int, ...] = ()
+    core: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What was probed, on the host and for the user that runs the plan.
+
+    Attributes:
+        release: `uname -r`.
+        arch: `uname -m`.
+        page_size: bytes of a page.
+        cpus_online: CPUs that events can be opened on.
+        cpus_possible: CPUs that may come.
+        perf_event_paranoid: the sysctl; 3 and more is Debian's closed level.
+        perf_event_mlock_kb: the sysctl: KiB per online CPU and user that rings may pin freely.
+        perf_event_max_sample_rate: the sysctl, Hz; the kernel lowers it by itself.
+        perf_event_max_stack: the sysctl, frames of a callchain.
+        rlimit_memlock_bytes: soft RLIMIT_MEMLOCK, None when unlimited.
+        rlimit_nofile: soft RLIMIT_NOFILE.
+        rlimit_nofile_hard: how far the process may raise it.
+        capabilities: names of the effective set, e.g. "CAP_PERFMON".
+        euid: effective user id.
+        lockdown: "none", "integrity", "confidentiality", or "" when the kernel has none.
+        pmus: dynamic PMUs by name, "cpu" included.
+        tracepoints: "system:name" to its id, of those that could be read.
+        tracefs_path: where tracefs is mounted, None if it is not.
+        tracefs_problem: why tracepoints cannot be read; "" if they can.
+        hardware_pmu: a hardware cycles event can be opened.
+        format_lost: PERF_FORMAT_LOST is known (kernel 6.0).
+        build_id_mmap: attr.build_id is known (kernel 5.12).
+        precise_ip_max: highest precise_ip that a cycles event takes, 3 (any) when unknown.
+        checks: what `doctor` prints.
+    """
+
+    release: str
+    arch: str
+    page_size: int
+    cpus_online: tuple[int, ...]
+    cpus_possible: tuple[int, ...]
+    perf_event_paranoid: int = 2
+    perf_event_mlock_kb: int = 516
+    perf_event_max_sample_rate: int = 100_000
+    perf_event_max_stack: int = 127
+    rlimit_memlock_bytes: int | None = 8 << 20
+    rlimit_nofile: int = 1024
+    rlimit_nofile_hard: int = 524_288
+    capabilities: frozenset[str] = frozenset()
+    euid: int = 0
+    lockdown: str = ""
+    pmus: dict[str, PmuFacts] = field(default_factory=dict)
+    tracepoints: dict[str, int] = field(default_factory=dict)
+    tracefs_path: str | None = None
+    tracefs_problem: str = ""
+    hardware_pmu: bool = False
+    format_lost: bool = True
+    build_id_mmap: bool = True
+    precise_ip_max: int = 3
+    checks: tuple[Check, ...] = ()
+    version: int = FACTS_VERSION
+
+    @property
+    def perfmon(self) -> bool:
+        """Paranoid levels do not apply (`perfmon_capable()`, and Debian's closed level)."""
+        if CAP_SYS_ADMIN in self.capabilities:
+            return True
+        return CAP_PERFMON in self.capabilities and self.perf_event_paranoid < _PARANOID_CLOSED
+
+    @property
+    def may_open(self) -> bool:
+        """Any event at all can be opened."""
+        return self.perfmon or self.perf_event_paranoid < _PARANOID_CLOSED
+
+    @property
+    def may_observe_cpus(self) -> bool:
+        """Events of a whole CPU, of every task on it, can be opened."""
+        return self.perfmon or self.perf_event_paranoid <= _PARANOID_CPU_WIDE
+
+    @property
+    def may_observe_kernel(self) -> bool:
+        """Events that fire in kernel mode can be opened."""
+        return self.perfmon or self.perf_event_paranoid <= _PARANOID_KERNEL
+
+    @property
+    def may_read_tracepoints(self) -> bool:
+        """Samples with a tracepoint's fields (PERF_SAMPLE_RAW) can be had."""
+        return self.perfmon or self.perf_event_paranoid <= _PARANOID_RAW_TRACEPOINTS
+
+    @property
+    def locks_freely(self) -> bool:
+        """Ring memory is under no limit (perf_mmap: CAP_IPC_LOCK, or paranoid -1)."""
+        return (
+            CAP_IPC_LOCK in self.capabilities
+            or self.perf_event_paranoid <= _PARANOID_NO_LOCK_LIMIT
+        )
+
+    def to_json(self) -> bytes:
+        """The facts as a JSON document, keys sorted."""
+        return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2)
+
+    @classmethod
+    def from_json(cls, data: bytes | str, *, path: str = "") -> KernelFacts:
+        """Read what `to_json` wrote. Fields that this version does not know are ignored.
+
+        Args:
+            data: the document, or a `doctor --json` report that holds it under "facts".
+            path: the file's name, for errors.
+
+        Raises:
+            ConfigError: not JSON, not facts, or facts of another version.
+        """
+        hint = "write it with `collectord doctor --json` on the host in question"
+        try:
+            document = msgspec.json.decode(data)
+            if isinstance(document, dict) and isinstance(document.get("facts"), dict):
+                document = document["facts"]
+            facts = msgspec.convert(document, cls)
+        except msgspec.ValidationError as error:
+            message, _, place = str(error).partition(" - at ")
+            raise ConfigError(
+                f"no kernel facts: {message}",
+                path=path,
+                key=place.strip("`").removeprefix("$").removeprefix("."),
+                hint=hint,
+            ) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"not JSON: {error}", path=path, hint=hint) from error
+        if facts.version != FACTS_VERSION:
+            raise ConfigError(
+                f"kernel facts of version {facts.version}, not {FACTS_VERSION}",
+                path=path,
+                key="version",
+                hint=hint,
+            )
+        if not facts.cpus_online or facts.page_size <= 0 or facts.page_size % 1024:
+            raise ConfigError("no online CPU or no page size", path=path, hint=hint)
+        return facts

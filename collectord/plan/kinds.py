@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an event's spelling is on this host: the kernel's numbers, and how it counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import BreakpointType, EventType
+from collectord.errors import MissingFeature, MissingPrivilege, UnknownEvent, UsageError
+from collectord.plan.event_names import NAMED_EVENTS, NamedEvent
+from collectord.plan.event_spec import Alias, Breakpoint, PmuEvent, Raw, Tracepoint
+from collectord.plan.nearest import did_you_mean
+from collectord.plan.pmu import lay_out
+
+if TYPE_CHECKING:
+    from collectord.plan.event_spec import EventSpec
+    from collectord.plan.facts import KernelFacts
+
+# PMUs whose events name a probe by a string that no config word holds.
+_STRING_PMUS: Final = frozenset({"kprobe", "uprobe"})
+
+# Tracepoints that perf_count() something else than themselves, nanoseconds in all of them.
+_WEIGHTED: Final = "sched_stat_*"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One event of the kernel.
+
+    Attributes:
+        name: as the perf.data attribute section names it.
+        type, config, config1, config2, bp_type: as in `perf_event_attr`.
+        counting: at period 1 there is one record for each count, both made by one function of
+            the kernel.
+        weighted: its count is a weight, not a number of events.
+        core: it counts for a CPU core, and knows guests and privilege levels.
+        uncore: it counts for the whole machine.
+        tracepoint: (system, name).
+        cpus: CPUs that it can be opened on, empty for any.
+        frequency, period: what its own terms say, 0 for nothing.
+    """
+
+    name: str
+    type: int
+    config: int = 0
+    config1: int = 0
+    config2: int = 0
+    bp_type: int = 0
+    counting: bool = False
+    weighted: bool = False
+    core: bool = False
+    uncore: bool = False
+    tracepoint: tuple[str, str] | None = None
+    cpus: tuple[int, ...] = ()
+    frequency: int = 0
+    period: int = 0
+
+
+def kinds_of(spec: EventSpec, facts: KernelFacts) -> tuple[Kind, ...]:
+    """The events that a spelling stands for: several for a glob, or an alias of several PMUs.
+
+    Raises:
+        UnknownEvent: a name that nothing on this host has.
+        UsageError: terms that the PMU does not take.
+        MissingFeature: the machine lacks the event.
+        MissingPrivilege: tracefs may not be read.
+    """
+    match spec.body:
+        case NamedEvent() as named:
+            hardware = named.type is not EventType.SOFTWARE
+            if hardware:
+                _need_hardware(spec.text, facts)
+            kind = Kind(
+                spec.text, named.type, int(named.config), counting=named.counts, core=hardware
+            )
+            return (kind,)
+        case Raw(config):
+            _need_hardware(spec.text, facts)
+            return (Kind(spec.text, EventType.RAW, config, core=True),)
+        case Breakpoint() as point:
+            return (_breakpoint(point, spec.text, facts),)
+        case Tracepoint() as pattern:
+            return _tracepoints(pattern, spec, facts)
+        case PmuEvent() as event:
+            return (_pmu(event, spec.text, facts),)
+        case Alias(name):
+            events = [
+                PmuEvent(p, ((name, None),)) for p, f in facts.pmus.items() if name in f.events
+            ]
+            if not events:
+                raise _unknown(spec.text, name, facts)
+            return tuple(_pmu(event, spec.text, facts) for event in events)
+
+
+def _need_hardware(text: str, facts: KernelFacts) -> None:
+    if not facts.hardware_pmu:
+        raise MissingFeature(
+            f"{text!r}: no hardware counters on this host",
+            feature="hardware PMU",
+            hint="use cpu-clock (virtual machines often have no PMU)",
+        )
+
+
+def _breakpoint(point: Breakpoint, text: str, facts: KernelFacts) -> Kind:
+    if facts.arch == "x86_64" and point.access == "r":
+        raise MissingFeature(
+            f"{text!r}: x86 has no read-only breakpoints", feature="mem:r", hint="use rw"
+        )
+    access = BreakpointType(0)
+    for letter in point.access:
+        access |= BreakpointType[letter.upper()]
+    # A hit is counted and sampled in one place, perf_swevent_event(), as software events are.
+    return Kind(
+        text,
+        EventType.BREAKPOINT,
+        config1=point.address,
+        config2=point.length_bytes,
+        bp_type=access,
+        counting=True,
+    )
+
+
+def _tracepoints(pattern: Tracepoint, spec: EventSpec, facts: KernelFacts) -> tuple[Kind, ...]:
+    if pattern.is_glob:
+        found = sorted(name for name in facts.tracepoints if _matches(pattern, name))
+    else:
+        name = f"{pattern.system}:{pattern.name}"
+        found = [name] if name in facts.tracepoints else []
+    if not found:
+        if facts.tracefs_path is None:
+            raise MissingFeature(
+                f"{spec.text!r}: {facts.tracefs_problem or 'tracefs is not mounted'}",
+                feature="tracefs",
+                hint="mount -t tracefs nodev /sys/kernel/tracing",
+            )
+        if facts.tracefs_problem:
+            raise MissingPrivilege(
+                f"{spec.text!r}: {facts.tracefs_problem}",
+                need=f"read access to {facts.tracefs_path}/events",
+            )
+        raise _unknown(spec.text, f"{pattern.system}:{pattern.name}", facts)
+    # "system:name:u" keeps its letters: globs become names, modifiers stay.
+    letters = spec.text.split(":")[2:]
+    return tuple(
+        Kind(
+            ":".join((name, *letters)),
+            EventType.TRACEPOINT,
+            facts.tracepoints[name],
+            counting=True,
+            weighted=fnmatchcase(name, f"sched:{_WEIGHTED}"),
+            tracepoint=(name.partition(":")[0], name.partition(":")[2]),
+        )
+        for name in found
+    )
+
+
+def _matches(pattern: Tracepoint, name: str) -> bool:
+    system, _, event = name.partition(":")
+    return fnmatchcase(system, pattern.system) and fnmatchcase(event, pattern.name)
+
+
+def _pmu(event: PmuEvent, text: str, facts: KernelFacts) -> Kind:
+    pmu = facts.pmus.get(event.pmu)
+    if pmu is None:
+        raise MissingFeature(
+            f"{text!r}: no PMU {event.pmu!r} on this host",
+            feature=event.pmu,
+            hint=did_you_mean(event.pmu, facts.pmus) or f"there are {', '.join(facts.pmus)}",
+        )
+    if event.pmu in _STRING_PMUS:
+        raise UsageError(
+            f"{text!r}: {event.pmu} events are made in tracefs", text=text, hint="use SYSTEM:NAME"
+        )
+    words = lay_out(event, pmu, text)
+    return Kind(
+        words.name or text,
+        pmu.type,
+        words.config,
+        words.config1,
+        words.config2,
+        core=pmu.core and pmu.type not in (EventType.SOFTWARE, EventType.BREAKPOINT),
+        uncore=not pmu.core,
+        cpus=pmu.cpus,
+        frequency=words.frequency,
+        period=words.period,
+    )
+
+
+def _unknown(text: str, name: str, facts: KernelFacts) -> UnknownEvent:
+    known = [event.name for event in NAMED_EVENTS]
+    known += [alias for pmu in facts.pmus.values() for alias in pmu.events]
+    known += facts.tracepoints
+    hint = did_you_mean(name, known) or "see `collectord list`"
+    return UnknownEvent(f"unknown event {text!r}", text=text, hint=hint)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a target's keys to a scope on the CPUs of this host, and the privileges it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from collectord.codec.perf_attr import EventType
+from collectord.errors import PlanError
+from collectord.model import Scope, ScopeKind
+from collectord.plan import cpu_list
+from collectord.plan.session import TASK_SCOPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from collectord.config.schema import TargetConfig
+    from collectord.plan.events import EventPlan
+    from collectord.plan.facts import KernelFacts
+
+
+def scope_of(target: TargetConfig, facts: KernelFacts) -> Scope:
+    """The scope of a session; `Scope.cpus` stays empty where all online CPUs are meant.
+
+    Raises:
+        PlanError: a CPU that is absent or offline, or a user that is no number yet.
+    """
+    kind = ScopeKind(target.scope)
+    cpus = cpu_list.parse(target.cpus)
+    _check_cpus(cpus, facts)
+    if isinstance(target.user, str):
+        raise PlanError(f"user {target.user!r} is not resolved to an id", what=target.user)
+    return Scope(
+        kind=kind,
+        cpus=cpus,
+        pids=target.pids,
+        uid=-1 if target.user is None else target.user,
+        cgroup=target.cgroup,
+        per_thread=target.per_thread,
+        # perf: a ring of one thread cannot take its children's records (perf_mmap: EINVAL), and
+        # events of a CPU see every task anyway.
+        inherit=target.inherit and kind in TASK_SCOPES and not target.per_thread,
+    )
+
+
+def ring_cpus(scope: Scope, facts: KernelFacts) -> tuple[int, ...]:
+    """CPUs that get a ring each; (-1,) for one ring per thread."""
+    if scope.per_thread and not scope.cpus:
+        return (-1,)
+    return scope.cpus or facts.cpus_online
+
+
+def _check_cpus(cpus: Iterable[int], facts: KernelFacts) -> None:
+    absent = [cpu for cpu in cpus if cpu not in facts.cpus_possible]
+    offline = [cpu for cpu in cpus if cpu not in facts.cpus_online and cpu not in absent]
+    reasons = []
+    for names, reason in ((absent, "not in this machine"), (offline, "offline")):
+        if names:
+            plural = "CPUs" if len(names) > 1 else "CPU"
+            verb = "are" if len(names) > 1 else "is"
+            reasons.append(f"{plural} {cpu_list.render(names)} {verb} {reason}")
+    if reasons:
+        raise PlanError(
+            ", ".join(reasons),
+            what=cpu_list.render([*absent, *offline]),
+            hint=f"online: {cpu_list.render(facts.cpus_online)}",
+        )
+
+
+def shortfalls(scope: Scope, events: Iterable[EventPlan], facts: KernelFacts) -> Iterator[str]:
+    """Privileges that opening will want and the facts do not show, with the least remedy."""
+    level = facts.perf_event_paranoid
+    if not facts.may_open:
+        yield (
+            f"kernel.perf_event_paranoid is {level}: any event takes CAP_SYS_ADMIN here; "
+            "at 2 CAP_PERFMON would do"
+        )
+        return
+    if scope.kind not in TASK_SCOPES and not facts.may_observe_cpus:
+        remedy = f"(or kernel.perf_event_paranoid 0, not {level})"
+        yield f"observing whole CPUs takes CAP_PERFMON {remedy}"
+    if scope.kind is ScopeKind.USER and scope.uid != facts.euid and not facts.perfmon:
+        yield "observing another user's processes takes CAP_PERFMON"
+    wants_raw = any(event.tracepoint is not None for event in events)
+    wants_kernel = any(
+        not event.attr.exclude_kernel and event.attr.type != EventType.TRACEPOINT
+        for event in events
+    )
+    if wants_raw and not facts.may_read_tracepoints:
+        yield f"tracepoints take CAP_PERFMON (or kernel.perf_event_paranoid -1, not {level})"
+    if wants_kernel and not facts.may_observe_kernel:
+        yield f"kernel mode takes CAP_PERFMON (or kernel.perf_event_paranoid 1, not {level})"

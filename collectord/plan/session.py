@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan: which rings, with which events, into which files. Frozen, printable, final."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from collectord.codec.perf_attr import BranchSampleType, ReadFormat, SampleType
+from collectord.config.units import show_bytes, show_ns
+from collectord.model import Basis, RingRole, Scope, ScopeKind
+from collectord.plan import cpu_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from enum import IntFlag
+
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.plan.events import EventPlan
+
+
+# Scopes whose events follow tasks; the others observe whole CPUs.
+TASK_SCOPES = frozenset({ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.COMMAND, ScopeKind.USER})
+
+
+@dataclass(frozen=True, slots=True)
+class RingPlan:
+    """One ring to map.
+
+    Attributes:
+        source: the session's source it belongs to, as labels name it: "perf", "perf-2".
+        role: data, or the sideband of the dummy event.
+        cpu: the CPU, or -1 for one ring per thread: then this ring is the pattern of them all.
+        requested_bytes: size that was asked for, rounded up to a power of two of pages.
+        data_bytes: size that fits the mlock budget; never more than `requested_bytes`.
+        watermark_bytes: fill at which the kernel wakes the drain.
+        events: what writes into it. The first one owns the ring (it is mapped and polled), the
+            others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
+    """
+
+    source: str
+    role: RingRole
+    cpu: int
+    requested_bytes: int
+    data_bytes: int
+    watermark_bytes: int
+    events: tuple[EventPlan, ...]
+
+    @property
+    def basis(self) -> Basis:
+        """What the ring's balance rests on: the weakest of its events."""
+        return Basis.weakest([event.basis for event in self.events])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The ring for `check --json`; its events by index."""
+        return {
+            "source": self.source,
+            "role": str(self.role),
+            "cpu": self.cpu,
+            "requested_bytes": self.requested_bytes,
+            "data_bytes": self.data_bytes,
+            "watermark_bytes": self.watermark_bytes,
+            "events": [event.index for event in self.events],
+            "ledger_basis": str(self.basis),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """Limits of the state directory over all sessions; 0 is no limit.
+
+    Attributes:
+        bytes: allocated bytes of all segments.
+        age_ns: age of a segment's last record.
+        free_bytes: floor of free bytes on the file system.
+        free_percent: the same as a share of the file system's size.
+    """
+
+    bytes: int = 0
+    age_ns: int = 0
+    free_bytes: int = 0
+    free_percent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """Where a session's records go.
+
+    Attributes:
+        format: "perf.data".
+        directory: folder of the session's segments; of `single_file` its parent.
+        single_file: the one file to write, None for rotated segments.
+        segment_bytes: a segment is closed at the chunk that reaches it; 0 is no limit.
+        segment_age_ns: a segment is closed when this old; 0 is no limit.
+        retention: limits that remove old segments; none for a single file.
+    """
+
+    format: str
+    directory: str
+    single_file: str | None = None
+    segment_bytes: int = 0
+    segment_age_ns: int = 0
+    retention: RetentionPlan = field(default_factory=RetentionPlan)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """One session, ready to be opened.
+
+    Attributes:
+        name: unique; names its folder, labels and metrics.
+        source: source kind, "perf".
+        scope: what is observed. Threads of pids and of users are looked up at open.
+        mode: "stream".
+        rings: all rings, data before sideband.
+        sink: where records go.
+        files: file descriptors at open; of a task scope for one thread.
+        notes: what the plan decided that was not asked for literally.
+        degraded: what was asked for and will be missing, each a reason.
+    """
+
+    name: str
+    source: str
+    scope: Scope
+    mode: str
+    rings: tuple[RingPlan, ...]
+    sink: SinkPlan
+    files: int
+    notes: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()
+
+    @property
+    def events(self) -> tuple[EventPlan, ...]:
+        """Every event once, by `EventPlan.index`; the sideband event is the last one."""
+        by_index = {event.index: event for ring in self.rings for event in ring.events}
+        return tuple(by_index[index] for index in sorted(by_index))
+
+    @property
+    def basis(self) -> Basis:
+        """What the session's balance rests on: the weakest of its data rings."""
+        return Basis.weakest([r.basis for r in self.rings if r.role is RingRole.DATA])
+
+    def describe(self) -> list[str]:
+        """The session as `check` prints it, a line each."""
+        where = f"{self.source}, {self.scope.describe()}, {self.mode}"
+        lines = [f"session {self.name}: {where}, ledger {self.basis}"]
+        lines += [f"  event {_event_words(event)}" for event in self.events]
+        lines += [f"  rings {words}" for words in _ring_words(self.rings)]
+        lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
+        lines.append(f"  sink  {_sink_words(self.sink)}")
+        lines += [f"  note  {note}" for note in self.notes]
+        lines += [f"  lacks {reason}" for reason in self.degraded]
+        return lines
+
+    @property
+    def per_task(self) -> bool:
+        """Events are opened for each observed thread, not once per CPU."""
+        return self.scope.kind in TASK_SCOPES
+
+    def to_dict(self) -> dict[str, Any]:
+        """The session for `check --json`."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "scope": self.scope.describe(),
+            "mode": self.mode,
+            "ledger_basis": str(self.basis),
+            "events": [_event_dict(event) for event in self.events],
+            "rings": [ring.to_dict() for ring in self.rings],
+            "sink": {
+                "format": self.sink.format,
+                "directory": self.sink.directory,
+                "file": self.sink.single_file,
+                "segment_bytes": self.sink.segment_bytes,
+                "segment_age_ns": self.sink.segment_age_ns,
+            },
+            "files": self.files,
+            "notes": list(self.notes),
+            "degraded": list(self.degraded),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CorePlan:
+    """Sizes of the native core: what `_core.Core` is made with."""
+
+    shards: int
+    chunks: int
+    chunk_bytes: int
+    flush_ns: int
+    floor_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that will be opened.
+
+    Attributes:
+        sessions: in the order of the configuration.
+        core: sizes of the native core.
+        warnings: what will probably fail or shrink, each with its remedy.
+        files: file descriptors that the sessions need, one thread per task scope; the soft
+            RLIMIT_NOFILE must be raised to hold them.
+        pinned_bytes: ring memory as it counts against the mlock budget.
+    """
+
+    sessions: tuple[SessionPlan, ...]
+    core: CorePlan
+    warnings: tuple[str, ...] = ()
+    files: int = 0
+    pinned_bytes: int = 0
+
+    def describe(self) -> list[str]:
+        """The plan as `check` prints it, a line each."""
+        lines = [line for session in self.sessions for line in session.describe()]
+        staging = show_bytes(self.core.chunks * self.core.chunk_bytes)
+        lines.append(
+            f"total {show_bytes(self.pinned_bytes)} of rings, {self.files} descriptors, "
+            f"{staging} of staging, drain threads: {self.core.shards}"
+        )
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan for `check --json`."""
+        return {
+            "sessions": [session.to_dict() for session in self.sessions],
+            "core": {item.name: getattr(self.core, item.name) for item in fields(self.core)},
+            "pinned_bytes": self.pinned_bytes,
+            "files": self.files,
+            "warnings": list(self.warnings),
+        }
+
+
+def _event_words(event: EventPlan) -> str:
+    attr = event.attr
+    rate = f"{attr.sample_period} Hz" if attr.freq else f"period {attr.sample_period}"
+    words = [event.name, rate, str(event.basis)]
+    if attr.sample_type & SampleType.STACK_USER:
+        words.append(f"dwarf call chains of {attr.sample_stack_user} bytes")
+    elif attr.sample_type & SampleType.BRANCH_STACK:
+        words.append("lbr call chains")
+    elif attr.sample_type & SampleType.CALLCHAIN:
+        words.append("call chains")
+    if event.filter:
+        words.append(f"filter {event.filter!r}")
+    if event.exclude_self:
+        words.append("without our own threads")
+    if event.cpus:
+        words.append(f"on CPUs {cpu_list.render(event.cpus)}")
+    return ", ".join(words) + (f" ({event.note})" if event.note else "")
+
+
+def _ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
+    """Equal rings together, e.g. "2 x 512KiB data, wake at 128KiB"."""
+    alike: dict[tuple[str, str, int, int, int], list[int]] = {}
+    for ring in rings:
+        sizes = (ring.data_bytes, ring.requested_bytes, ring.watermark_bytes)
+        alike.setdefault((ring.source, str(ring.role), *sizes), []).append(ring.cpu)
+    for (source, role, size, requested, watermark), cpus in alike.items():
+        shrunk = f" (of {show_bytes(requested)})" if size < requested else ""
+        where = "one a thread" if cpus == [-1] else f"CPUs {cpu_list.render(cpus)}"
+        yield (
+            f"{source} {role}: {len(cpus)} x {show_bytes(size)}{shrunk}, "
+            f"wake at {show_bytes(watermark)}, {where}"
+        )
+
+
+def _sink_words(sink: SinkPlan) -> str:
+    if sink.single_file is not None:
+        return f"{sink.format} {sink.single_file}"
+    limits = []
+    if sink.segment_bytes:
+        limits.append(show_bytes(sink.segment_bytes))
+    if sink.segment_age_ns:
+        limits.append(show_ns(sink.segment_age_ns))
+    return f"{sink.format} in {sink.directory}, a segment: {' or '.join(limits) or 'no limit'}"
+
+
+_FLAG_FIELDS = {
+    "sample_type": SampleType,
+    "read_format": ReadFormat,
+    "branch_sample_type": BranchSampleType,
+}
+
+
+def _event_dict(event: EventPlan) -> dict[str, Any]:
+    return {
+        "index": event.index,
+        "name": event.name,
+        "ledger_basis": str(event.basis),
+        "filter": event.filter,
+        "tracepoint": ":".join(event.tracepoint) if event.tracepoint else None,
+        "group": event.group,
+        "leader": event.leader,
+        "exclude_self": event.exclude_self,
+        "cpus": list(event.cpus),
+        "note": event.note,
+        "attr": _attr_dict(event.attr),
+    }
+
+
+def _attr_dict(attr: PerfEventAttr) -> dict[str, Any]:
+    """Fields that are not 0; bit sets by name."""
+    shown: dict[str, Any] = {}
+    for item in fields(attr):
+        value = getattr(attr, item.name)
+        flags: type[IntFlag] | None = _FLAG_FIELDS.get(item.name)
+        if flags is not None and value:
+            shown[item.name] = [flag.name for flag in flags if value & flag]
+        elif value:
+            shown[item.name] = value if isinstance(value, bool) else int(value)
+    return {"type": int(attr.type), "config": int(attr.config), **shown}

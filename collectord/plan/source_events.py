@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The events of a session's source: choices made, groups formed, fitted to the scope."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from collectord.config.schema import EventConfig
+from collectord.errors import CollectordError, MissingFeature, UnknownEvent, UsageError
+from collectord.model import ScopeKind
+from collectord.plan import call_graph, event_spec
+from collectord.plan.event_spec import Tracepoint
+from collectord.plan.events import Sampling, resolve
+from collectord.plan.session import TASK_SCOPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.config.schema import Config, SourceConfig
+    from collectord.model import Scope
+    from collectord.plan.event_spec import EventGroup
+    from collectord.plan.events import EventPlan
+    from collectord.plan.facts import KernelFacts
+
+# What a choice of events ("cycles|cpu-clock") and `when = "present"` take for absence.
+ABSENCE: Final = (MissingFeature, UnknownEvent)
+
+
+def tracepoint_patterns(config: Config) -> tuple[str, ...]:
+    """Every tracepoint that the configuration mentions, "system:name", globs as they are.
+
+    What a probe must look up, so that it need not read a thousand files.
+    """
+    patterns = {
+        f"{event.body.system}:{event.body.name}"
+        for session in config.session
+        for source in session.source
+        for item in source.events
+        for choice in event_spec.parse_choices(_text(item))
+        for group in choice
+        for event in group.events
+        if isinstance(event.body, Tracepoint)
+    }
+    return tuple(sorted(patterns))
+
+
+def _text(item: str | EventConfig) -> str:
+    return item.event if isinstance(item, EventConfig) else item
+
+
+def source_events(
+    source: SourceConfig, scope: Scope, facts: KernelFacts, notes: list[str]
+) -> Iterator[EventPlan]:
+    """A source's events, groups numbered from 0, in the form that the scope needs.
+
+    Adds to `notes` which alternatives were left out. Raises as `build` does.
+    """
+    graph = call_graph.parse(source.call_graph) if source.call_graph else None
+    number = 0
+    filtered = not source.filter
+    for item in source.events:
+        own = item if isinstance(item, EventConfig) else EventConfig(event=item)
+        has_rate = own.frequency is not None or own.period is not None
+        sampling = Sampling(
+            frequency=own.frequency if has_rate else source.frequency,
+            period=own.period if has_rate else source.period,
+            call_graph=graph,
+            max_stack=source.max_stack,
+            filter=own.filter,
+        )
+        for group in _first_choice(own.event, sampling, source.filter, facts, notes):
+            for event in group:
+                filtered = filtered or bool(event.filter)
+                hides_self = (
+                    event.tracepoint is not None
+                    and not source.include_self
+                    and scope.kind not in TASK_SCOPES
+                )
+                yield replace(
+                    in_scope(event, scope),
+                    group=number,
+                    exclude_self=hides_self,
+                )
+            number += 1
+    if not filtered:
+        raise UsageError("a filter without a tracepoint", text=source.filter)
+
+
+def _first_choice(
+    text: str, sampling: Sampling, shared_filter: str, facts: KernelFacts, notes: list[str]
+) -> list[list[EventPlan]]:
+    """Groups of the first alternative that the host has."""
+    choices = event_spec.parse_choices(text)
+    missing: list[CollectordError] = []
+    for choice in choices:
+        try:
+            groups = [
+                group
+                for spec_group in choice
+                for group in _resolve_group(spec_group, sampling, shared_filter, facts)
+            ]
+        except ABSENCE as error:
+            if len(choices) == 1:
+                raise
+            missing.append(error)
+            continue
+        notes += [f"{error.message}: the next choice is taken" for error in missing]
+        return groups
+    raise missing[-1]
+
+
+def _resolve_group(
+    group: EventGroup, sampling: Sampling, shared_filter: str, facts: KernelFacts
+) -> list[list[EventPlan]]:
+    """Events of a braced group in one list, others in a list each."""
+    found: list[EventPlan] = []
+    for spec in group.events:
+        own = sampling
+        if isinstance(spec.body, Tracepoint) and not sampling.filter:
+            own = replace(sampling, filter=shared_filter)
+        found += resolve(spec, facts, own)
+    if not group.braced:
+        return [[event] for event in found]
+    # The leader is enabled for all; a member that is disabled itself would stay off.
+    members = [
+        replace(event, leader=False, attr=replace(event.attr, disabled=False, pinned=False))
+        for event in found[1:]
+    ]
+    return [[found[0], *members]]
+
+
+def in_scope(event: EventPlan, scope: Scope) -> EventPlan:
+    """The event with the attributes that follow from the scope."""
+    on_exec = scope.kind is ScopeKind.COMMAND and event.leader
+    attr = replace(event.attr, inherit=scope.inherit, enable_on_exec=on_exec)
+    return replace(event, attr=attr)

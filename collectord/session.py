@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running session: its rings in the core, its segments in the sink, its state.
+
+The core drains and writes without this module. What happens here is slow or rare: preparing the
+next segment beside the running one, sealing, making room, and once per flush interval a reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import SinkError
+from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
+from collectord.model import RingRole
+from collectord.sink.base import Closing, Opening
+from collectord.sink.manifest import RingEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Executor
+    from typing import Any, TypeVar
+
+    from collectord._native import _core
+    from collectord.drain.loop import Drain
+    from collectord.kernel.port import Kernel
+    from collectord.meter import Drained, Meter
+    from collectord.model import ClockReading
+    from collectord.plan.session import SessionPlan
+    from collectord.sink.base import OpenSegment, Sink
+    from collectord.sink.store import Store
+    from collectord.source.base import OpenSource
+
+    T = TypeVar("T")
+
+_LOG: Final = structlog.get_logger()
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+# What a writer that met a full disk asks for: some seconds of a busy stream.
+_ROOM_BYTES: Final = 64 << 20
+
+
+class Session:
+    """One opened plan.
+
+    Args:
+        plan: what was opened.
+        source: its events, still disabled.
+        rings: its rings, which the core drains already.
+        stream: what they feed.
+        meter: reads their counters.
+        sink: makes and seals the stream's files.
+        kernel: reads the clocks.
+        drain: the core.
+        store: makes room when the disk is full.
+        worker: threads for file work, so that the event loop never waits for a disk.
+    """
+
+    def __init__(
+        self,
+        plan: SessionPlan,
+        *,
+        source: OpenSource,
+        rings: tuple[Drained, ...],
+        stream: _core.Stream,
+        meter: Meter,
+        sink: Sink,
+        kernel: Kernel,
+        drain: Drain,
+        store: Store,
+        worker: Executor,
+    ) -> None:
+        self.plan = plan
+        self.source = source
+        self._rings = {drained.ring.id: drained for drained in rings}
+        self._stream = stream
+        self._meter = meter
+        self._sink = sink
+        self._kernel = kernel
+        self._drain = drain
+        self._store = store
+        self._worker = worker
+        self._log = _LOG.bind(session=plan.name)
+        self._segments: dict[int, OpenSegment] = {}
+        self._token = 0
+        self._wanted = False
+        self._segment_since_ns = 0
+        self._sealed: list[str] = []
+        self._clocks: list[ClockReading] = []
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._sealing = asyncio.Lock()
+        self._finished = asyncio.Event()
+        self._degraded = {f"plan/{n}": reason for n, reason in enumerate(plan.degraded)}
+        self._write_errors = 0
+        self._stats = SinkStats()
+        self._state = ""
+
+    # Life: begin, tick .. tick, close.
+
+    async def begin(self) -> None:
+        """Prepare the first segment, then start: what runs already is known before any sample.
+
+        Raises:
+            SinkError: the first segment cannot be created.
+        """
+        self._drain.listen(self, self._stream, [drained.ring for drained in self._rings.values()])
+        await self._prepare()
+        self.source.enable_sideband()
+        self._stream.load_sideband(await self._in_worker(self.source.running_state))
+        self.source.enable()
+        self._segment_since_ns = time.monotonic_ns()
+
+    def tick(self) -> None:
+        """Once per flush interval, after a full pass: count, look for suppression, rotate."""
+        self._meter.measure()
+        self._clocks.append(self._kernel.clocks())
+        self._look_for_suppression()
+        if self._wanted:
+            self._start(self._prepare_or_degrade())
+        age_ns = self.plan.sink.segment_age_ns
+        if age_ns and time.monotonic_ns() - self._segment_since_ns >= age_ns:
+            self.rotate()
+
+    def rotate(self) -> None:
+        """Go on in a new segment from the next chunk on."""
+        self._segment_since_ns = time.monotonic_ns()
+        self._stream.rotate()
+
+    async def close(self) -> None:
+        """Stop, drain, write, count, seal. Afterwards the balance is final."""
+        if self._state:
+            return
+        self._state = "stopped"
+        self.source.disable()
+        await self._drain.written(await self._drain.full_pass())
+        self._look_for_suppression()
+        self._meter.close()
+        if self._segments:
+            self._stream.finish()
+            await self._finished.wait()
+        while self._jobs:
+            await asyncio.gather(*self._jobs)
+        await self._in_worker(self._sink.close)
+        await self._refresh_stats()
+
+    def balance(self) -> SessionBalance:
+        """The balance as of the last reading; touches neither rings nor kernel counters."""
+        return balance_session(
+            self.plan.name,
+            self.plan.source,
+            self.plan.scope.describe(),
+            self._meter.balances(),
+            state=self._state or ("degraded" if self._degraded else "running"),
+            segments=tuple(self._sealed),
+            degraded_reasons=tuple(self._degraded.values()),
+            sink=self._stats,
+        )
+
+    # What the core tells (drain.loop.Listener).
+
+    def segment_closed(self, closed: _core.SegmentClosed) -> None:
+        """Seal it."""
+        self._start(self._seal(closed))
+        if closed.final:
+            self._finished.set()
+
+    def segment_wanted(self) -> None:
+        """Prepare the next segment beside the running one."""
+        self._segment_since_ns = time.monotonic_ns()
+        if not self._state and self.plan.sink.single_file is None:
+            self._start(self._prepare_or_degrade())
+
+    def space_wanted(self, error: int) -> None:
+        """Make room, then let the writer try again, or give the chunk up."""
+        self._start(self._make_room(error))
+
+    def write_failed(self, error: int) -> None:
+        """Count it; the records are in the ledger as sink/dropped."""
+        self._write_errors += 1
+        self._degraded["write"] = f"writes fail: {errno.errorcode.get(error, error)}"
+        self._log.error("write_failed", error=errno.errorcode.get(error, error))
+
+    def ring_quarantined(self, ring: int, reason: str, position: int) -> None:
+        """Say so; the ring fills up and the kernel counts what it refuses."""
+        label = str(self._rings[ring].handle.label)
+        self._degraded[f"ring/{ring}"] = f"ring {label} quarantined: {reason}"
+        self._log.error("ring_quarantined", ring=label, reason=reason, position=position)
+
+    # Work beside the event loop.
+
+    def _start(self, job: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _in_worker(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, call, *args)
+
+    async def _prepare(self) -> None:
+        self._token += 1
+        token = self._token
+        opening = Opening(clock=self._kernel.clocks(), rings=self._ring_entries())
+        segment = await self._in_worker(self._sink.next_segment, token, opening)
+        self._segments[token] = segment
+        self._stream.prepare(
+            token, segment.fd, segment.data_offset, segment.limit_bytes, segment.step_bytes
+        )
+
+    async def _prepare_or_degrade(self) -> None:
+        """Without a next segment the running one goes on; each tick tries again."""
+        self._wanted = False
+        try:
+            await self._prepare()
+        except SinkError as error:
+            self._wanted = True
+            self._degraded["segment"] = str(error)
+            self._log.error("segment_not_created", error=str(error))
+        else:
+            self._degraded.pop("segment", None)
+
+    async def _seal(self, closed: _core.SegmentClosed) -> None:
+        async with self._sealing:
+            if not self._state:
+                await self._drain.full_pass()
+                self._meter.measure()
+            closing = Closing(
+                clock=self._kernel.clocks(),
+                rings=self._ring_entries(),
+                ledger=cut(self.balance(), self._meter.brackets),
+                flushes=tuple(self._clocks),
+                lost_samples=self._meter.take_losses(),
+            )
+            self._clocks.clear()
+            segment = self._segments[closed.token]
+            try:
+                info = await self._in_worker(self._sink.seal, segment, closed, closing)
+            except SinkError as error:
+                self._degraded["seal"] = str(error)
+                self._log.error("segment_not_sealed", path=str(segment.paths.partial))
+                return
+            finally:
+                del self._segments[closed.token]
+            if info is not None:
+                self._sealed.append(str(info.path))
+                self._log.info("segment_sealed", path=str(info.path), samples=closed.samples)
+            await self._in_worker(self._store.make_room)
+            await self._refresh_stats()
+
+    async def _make_room(self, error: int) -> None:
+        try:
+            made = await self._in_worker(self._store.make_room, _ROOM_BYTES)
+        except SinkError as failure:
+            made = False
+            self._log.error("no_room_made", error=str(failure))
+        if made and self._wanted:
+            await self._prepare_or_degrade()
+        if made:
+            self._degraded.pop("disk", None)
+        else:
+            self._degraded["disk"] = f"disk full ({errno.errorcode.get(error, error)})"
+            self._log.warning("disk_full", directory=self.plan.sink.directory)
+        self._stream.space(made)
+
+    async def _refresh_stats(self) -> None:
+        self._stats = await self._in_worker(
+            self._store.stats, Path(self.plan.sink.directory), self._write_errors
+        )
+
+    def _look_for_suppression(self) -> None:
+        for event, programs in self._meter.look_for_suppression():
+            key = f"suppression/{event.index}"
+            if not programs:
+                self._log.info("suppression_over", tracepoint=event.name)
+                continue
+            ids = ", ".join(map(str, programs))
+            self._degraded[key] = f"BPF programs on {event.name} may hide its events (id {ids})"
+            self._log.warning("suppression_possible", tracepoint=event.name, programs=programs)
+
+    def _ring_entries(self) -> tuple[RingEntry, ...]:
+        return tuple(
+            RingEntry(
+                ring=number,
+                role=str(drained.handle.label.role),
+                cpu=drained.handle.label.cpu,
+                tid=drained.handle.label.tid,
+                data_bytes=drained.handle.geometry.data_bytes,
+                watermark_bytes=drained.handle.geometry.watermark_bytes,
+            )
+            for number, drained in self._rings.items()
+        )

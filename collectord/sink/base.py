@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: what the daemon needs of every sink, and the values that pass between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from collectord._native._core import SegmentClosed
+    from collectord.model import ClockReading
+    from collectord.sink.manifest import Manifest, OpenManifest, RingEntry
+    from collectord.sink.segment import SegmentPaths
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is known when a segment is created."""
+
+    clock: ClockReading
+    rings: tuple[RingEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What is known when a segment has got its last byte.
+
+    Attributes:
+        clock: reading at the close.
+        rings: the rings that fed it; `samples` and `bytes` come from SegmentClosed.
+        ledger: the balance over the segment. Its "produced" goes to the manifest's top level.
+        flushes: readings at flushes since the segment was created, in order.
+        lost_samples: event id to samples lost in this segment; zeros are left out.
+        build_ids: path to build-id (hex), where known.
+    """
+
+    clock: ClockReading
+    rings: tuple[RingEntry, ...]
+    ledger: Mapping[str, Any]
+    flushes: tuple[ClockReading, ...] = ()
+    lost_samples: Mapping[int, int] = field(default_factory=dict)
+    build_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSegment:
+    """A file that is ready for, or receives, data. The sink owns both fds.
+
+    Attributes:
+        token: as `Stream.prepare` takes it and SegmentClosed returns it.
+        fd: for the data; O_DIRECT if `direct`.
+        meta_fd: buffered, for head and tail; holds the lock that keeps repairs away.
+        data_offset: where data begins, in bytes, a multiple of 4096.
+        limit_bytes: data after which the stream moves on to the next segment.
+        step_bytes: space that the writer allocates ahead.
+        direct: False where the filesystem refuses O_DIRECT.
+    """
+
+    token: int
+    fd: int
+    meta_fd: int
+    data_offset: int
+    limit_bytes: int
+    step_bytes: int
+    direct: bool
+    paths: SegmentPaths
+    manifest: OpenManifest
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A sealed segment."""
+
+    token: int
+    path: Path
+    manifest: Manifest
+
+
+class Sink(Protocol):
+    """Files for one stream: prepared before they are needed, sealed after their last byte."""
+
+    def next_segment(self, token: int, opening: Opening) -> OpenSegment:
+        """Create the next file. Raises SinkError, ENOSPC included; nothing is left behind."""
+
+    def seal(
+        self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
+    ) -> SegmentInfo | None:
+        """Make the segment final; None if it held nothing and was dropped. Raises SinkError."""
+
+    def discard(self, segment: OpenSegment) -> None:
+        """Delete a segment that never received data. Raises SinkError."""
+
+    def close(self) -> None:
+        """Discard what is still open."""

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: the manifest beside each segment, what it says and how it is written down.
+
+A running segment has an open manifest, `<segment>.json.partial`: what its repair needs and the
+file itself cannot tell. A sealed one has `<segment>.json`. Keys keep the order of the fields
+here; unknown keys of the same schema are ignored, another schema is left to its own version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence  # noqa: TC003 - msgspec reads annotations
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from collectord import __version__
+from collectord.model import ClockReading  # noqa: TC001 - msgspec reads annotations
+
+SCHEMA: Final = 1
+# Clock readings at flushes that a manifest keeps, spread evenly over the segment.
+FLUSH_CLOCKS_MAX: Final = 64
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose segments these are: constant for a sink's life.
+
+    Attributes:
+        kernel: release of the running kernel, as `uname -r` prints it.
+        scope: `model.Scope.describe()`.
+    """
+
+    host: str
+    boot_id: str
+    kernel: str
+    session: str
+    source: str
+    scope: str
+
+
+class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One ring that fed the segment; `samples` and `bytes` are what this segment holds of it."""
+
+    ring: int
+    role: str
+    cpu: int
+    tid: int = -1
+    data_bytes: int
+    watermark_bytes: int
+    samples: int = 0
+    bytes: int = 0
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the file and the XXH3-64 of its bytes, 16 hex digits.
+
+    The spans of a segment cover the file without gap: `head` up to the data, `data` as the writer
+    wrote it, `tail` from there on (loss records of the close, feature table and sections).
+    """
+
+    part: Literal["head", "data", "tail"]
+    offset: int
+    bytes: int
+    xxh3: str
+
+
+class Clocks(msgspec.Struct, frozen=True, kw_only=True):
+    """Readings of the perf clock, MONOTONIC and REALTIME that place the segment in time."""
+
+    open: ClockReading
+    flushes: tuple[ClockReading, ...] = ()
+    close: ClockReading | None = None
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest sealed before this one in the directory, by name and hash of its bytes."""
+
+    manifest: str
+    sha256: str
+
+
+class Common(msgspec.Struct, frozen=True, kw_only=True):
+    """What the open and the sealed manifest share.
+
+    Attributes:
+        segment: name of the data file once sealed.
+        started_ns: REALTIME at creation; tells two recordings of one name apart.
+        direct: data was written with O_DIRECT, else through the page cache.
+        data_offset: where the data section starts, in bytes.
+        events: names of the events, in the order of the file's attributes.
+        rings: the rings that feed it; those known at creation in the open manifest.
+    """
+
+    schema: int = SCHEMA
+    format: str
+    writer: str = f"collectord {__version__}"
+    segment: str
+    host: str
+    boot_id: str
+    kernel: str
+    session: str
+    source: str
+    scope: str
+    started_ns: int
+    direct: bool
+    data_offset: int
+    events: tuple[str, ...]
+    rings: tuple[RingEntry, ...]
+    clocks: Clocks
+
+
+class OpenManifest(Common, frozen=True, kw_only=True):
+    """Manifest of a running segment; all else that its repair needs is in the file's head."""
+
+
+class Manifest(Common, frozen=True, kw_only=True):
+    """Manifest of a sealed segment.
+
+    Attributes:
+        complete: the segment holds all that was stored for it, sealed by its own sink.
+        recovered: sealed by a repair, after the process that wrote it had died.
+        first_ns, last_ns: lowest and highest sample time, 0 where there is no sample.
+        records: records in the data section but padding and rounds, replay and loss included;
+            None where nobody counted.
+        samples: PERF_RECORD_SAMPLE among them.
+        replayed: sideband records of the replay among them; None where nobody counted.
+        produced: events that the kernel counted; None where the basis is not `exact`.
+        ledger: the balance with its basis, as the ledger gives it.
+        lost_samples: event id to samples lost in this segment, also in the file as LOST_SAMPLES.
+        bytes: size of the file.
+        allocated_bytes: blocks that the file occupies.
+        build_ids: path to build-id, where known.
+        previous: None for the first manifest of its directory.
+    """
+
+    complete: bool
+    recovered: bool
+    first_ns: int
+    last_ns: int
+    records: int | None
+    samples: int
+    replayed: int | None
+    produced: int | None
+    ledger: Mapping[str, Any]
+    lost_samples: Mapping[str, int]
+    bytes: int
+    allocated_bytes: int
+    data_bytes: int
+    spans: tuple[Span, ...]
+    build_ids: Mapping[str, str]
+    previous: Link | None
+
+
+class _SchemaOnly(msgspec.Struct):
+    schema: int
+
+
+M = TypeVar("M", OpenManifest, Manifest)
+
+
+def encode(manifest: OpenManifest | Manifest) -> bytes:
+    """Give the manifest as indented JSON with a newline at its end."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def decode(data: bytes, kind: type[M]) -> M | None:
+    """Read a manifest of this schema; None if the bytes are no such thing (cut short, foreign)."""
+    try:
+        manifest = msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError:
+        return None
+    return manifest if manifest.schema == SCHEMA else None
+
+
+def foreign_schema(data: bytes) -> int | None:
+    """Tell the schema of a manifest that another version wrote; None for this one's or none."""
+    try:
+        schema = msgspec.json.decode(data, type=_SchemaOnly).schema
+    except msgspec.DecodeError:
+        return None
+    return schema if schema != SCHEMA else None
+
+
+def link(name: str, data: bytes) -> Link:
+    """Refer to the manifest `name` with these bytes."""
+    return Link(manifest=name, sha256=hashlib.sha256(data).hexdigest())
+
+
+def thin(readings: Sequence[ClockReading]) -> tuple[ClockReading, ...]:
+    """Keep at most FLUSH_CLOCKS_MAX readings, evenly spread, the first and the last included."""
+    last = len(readings) - 1
+    if last < FLUSH_CLOCKS_MAX:
+        return tuple(readings)
+    steps = FLUSH_CLOCKS_MAX - 1
+    return tuple(readings[index * last // steps] for index in range(FLUSH_CLOCKS_MAX))
+
+
+def common_fields(manifest: OpenManifest | Manifest) -> dict[str, Any]:
+    """Give the fields that go from the open manifest to the sealed one, by name."""
+    return {name: getattr(manifest, name) for name in Common.__struct_fields__}

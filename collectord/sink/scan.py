@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: read a segment's data section back, for repair and verify."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import xxhash
+
+from collectord._native._core import scan_records
+from collectord.codec.perf_attr import RecordType
+from collectord.codec.perf_record import HEADER_BYTES, PAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HEADER: Final = struct.Struct("<IHH")
+_KNOWN: Final = frozenset(RecordType)
+
+
+class Scan(NamedTuple):
+    """What a walk over a data section found.
+
+    Attributes:
+        end: offset past the last whole record.
+        last: offset of that record.
+        samples: PERF_RECORD_SAMPLE records.
+        first_ns, last_ns: lowest and highest sample time, 0 where there is none.
+        reason: why the walk ended before the data did, "" if it did not.
+    """
+
+    end: int
+    last: int
+    samples: int
+    first_ns: int
+    last_ns: int
+    reason: str
+
+
+def scan(data: memoryview, time_offset: int) -> Scan:
+    """Walk the records of a data section; `time_offset` is that of a sample's time, 0 for none."""
+    found = scan_records(data, time_offset=time_offset)
+    return Scan(
+        end=found.end,
+        last=found.last,
+        samples=found.samples,
+        first_ns=found.first_ns,
+        last_ns=found.last_ns,
+        reason=_reason(data, found.end),
+    )
+
+
+def _reason(data: memoryview, end: int) -> str:
+    if end == len(data):
+        return ""
+    if len(data) - end < HEADER_BYTES:
+        return "a record header is cut short"
+    kind, _, size = _HEADER.unpack_from(data, end)
+    if size < HEADER_BYTES or size % 8:
+        return f"a record has size {size}"
+    return "a record is cut short" if kind in _KNOWN else f"a record has type {kind}"
+
+
+def scan_torn(data: memoryview, time_offset: int) -> Scan:
+    """Walk a data section whose writer died, and leave out a record that was half written.
+
+    Writers write whole pages, so a walk that ends inside a page met a write that was cut. A last
+    record that lies on two pages may then lack its second part, though its header is whole.
+    """
+    found = scan(data, time_offset)
+    crosses = found.last // PAGE_BYTES < (found.end - 1) // PAGE_BYTES
+    if found.end % PAGE_BYTES and crosses:
+        return scan(data[: found.last], time_offset)._replace(reason=found.reason)
+    return found
+
+
+@contextmanager
+def mapped(fd: int, size_bytes: int) -> Iterator[memoryview]:
+    """Map a whole file for one reading pass; its pages leave the cache when the block ends."""
+    if not size_bytes:
+        yield memoryview(b"")
+        return
+    with mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ) as pages:
+        pages.madvise(mmap.MADV_SEQUENTIAL)
+        with memoryview(pages) as view:
+            yield view
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def xxh3(data: memoryview | bytes) -> str:
+    """XXH3-64 as manifests write it, 16 hex digits."""
+    return xxhash.xxh3_64_hexdigest(data)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: a segment's names on disk, and the order of steps that makes them durable.
+
+    NAME.partial         the data file while it is written (locked by its writer)
+    NAME.json.partial    its open manifest
+    NAME.json.new        its manifest while it is written
+    NAME.json, NAME      sealed
+
+NAME is `<UTC start>-<seq>.<format>` in a state directory, or what `record -o` was given.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
+PARTIAL: Final = ".partial"
+MANIFEST: Final = ".json"
+OPEN_MANIFEST: Final = ".json.partial"
+NEW_MANIFEST: Final = ".json.new"
+FORMATS: Final = ("perf.data",)
+
+_FORMAT: Final = "|".join(map(re.escape, FORMATS))
+_NAME: Final = re.compile(rf"\d{{8}}T\d{{6}}Z-(?P<seq>\d{{6,}})\.(?:{_FORMAT})(?:\.recovered)*")
+# Longest first: `.json.partial` also ends in `.partial`.
+_SUFFIXES: Final = (OPEN_MANIFEST, NEW_MANIFEST, MANIFEST, PARTIAL, "")
+
+_HINTS: Final = {
+    errno.EACCES: f"give uid {os.geteuid()} write permission there, or choose another directory",
+    errno.EPERM: f"give uid {os.geteuid()} write permission there, or choose another directory",
+    errno.EROFS: "the filesystem is mounted read-only",
+    errno.ENOSPC: "free some space, or lower the limits in [retention]",
+    errno.EDQUOT: "the quota is used up: free some space, or lower the limits in [retention]",
+    errno.ENOTDIR: "a part of the path is a file",
+    errno.EMFILE: "raise the limit of open files (RLIMIT_NOFILE)",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+@contextmanager
+def sink_errors(message: str, path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a SinkError that says what to do.
+
+    Raises:
+        SinkError: in place of any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        code = error.errno or errno.EIO
+        raise SinkError(message, path=str(path), errno=code, hint=_HINTS.get(code, "")) from error
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentPaths:
+    """The names that one segment has in its life. Ordered by directory, then by age."""
+
+    directory: Path
+    name: str
+
+    @property
+    def data(self) -> Path:
+        """The sealed segment."""
+        return self.directory / self.name
+
+    @property
+    def partial(self) -> Path:
+        """The segment while it is written."""
+        return self.directory / (self.name + PARTIAL)
+
+    @property
+    def manifest(self) -> Path:
+        """The sealed manifest."""
+        return self.directory / (self.name + MANIFEST)
+
+    @property
+    def open_manifest(self) -> Path:
+        """What a repair needs while the segment is written."""
+        return self.directory / (self.name + OPEN_MANIFEST)
+
+    @property
+    def new_manifest(self) -> Path:
+        """The sealed manifest before its rename."""
+        return self.directory / (self.name + NEW_MANIFEST)
+
+    @property
+    def rotated(self) -> bool:
+        """The name is one that a session gives, not one from `record -o`."""
+        return _NAME.fullmatch(self.name) is not None
+
+    @property
+    def sequence(self) -> int:
+        """Number of the segment in its directory, 0 for a name from `record -o`."""
+        match = _NAME.fullmatch(self.name)
+        return int(match["seq"]) if match else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Files of one segment that a directory holds, by suffix as in `SegmentPaths`."""
+
+    paths: SegmentPaths
+    suffixes: frozenset[str]
+
+    @property
+    def sealed(self) -> bool:
+        """Nothing of it is being written, or was left half-way."""
+        return not self.suffixes & {PARTIAL, OPEN_MANIFEST, NEW_MANIFEST}
+
+
+def segment_name(started_ns: int, sequence: int, suffix: str) -> str:
+    """Name a segment by its start (REALTIME, ns) and its number in the directory."""
+    start = datetime.fromtimestamp(started_ns // 1_000_000_000, tz=UTC)
+    return f"{start:%Y%m%dT%H%M%SZ}-{sequence:06d}.{suffix}"
+
+
+def group_files(directory: Path) -> list[Group]:
+    """Sort the files of one directory into segments, oldest first; foreign files are left out.
+
+    A name that no session gives counts only with an open or a sealed manifest beside it.
+
+    Raises:
+        SinkError: the directory cannot be read.
+    """
+    found: dict[str, set[str]] = {}
+    with sink_errors("cannot read the directory", directory), os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                suffix = next(s for s in _SUFFIXES if entry.name.endswith(s))
+                found.setdefault(entry.name.removesuffix(suffix), set()).add(suffix)
+    groups = [
+        Group(SegmentPaths(directory, name), frozenset(suffixes))
+        for name, suffixes in sorted(found.items())
+    ]
+    return [group for group in groups if group.paths.rotated or _is_single(group)]
+
+
+def _is_single(group: Group) -> bool:
+    data = group.suffixes & {"", PARTIAL}
+    manifest = group.suffixes & {MANIFEST, OPEN_MANIFEST, NEW_MANIFEST}
+    return bool(data and manifest)
+
+
+def segment_directories(root: Path) -> list[Path]:
+    """Give `root` and the session directories directly below it.
+
+    Raises:
+        SinkError: the directory cannot be read.
+    """
+    with sink_errors("cannot read the directory", root), os.scandir(root) as entries:
+        below = sorted(Path(e.path) for e in entries if e.is_dir(follow_symlinks=False))
+    return [root, *below]
+
+
+def lock(fd: int) -> bool:
+    """Claim a running segment; False if its writer, or a repair, holds it.
+
+    The claim (flock) ends with the last copy of the fd, so a killed writer never leaves one.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a small file and wait until the disk has it; if that fails nothing of it is left."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    try:
+        write_all(fd, data, 0)
+        os.fdatasync(fd)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+    """Do pwrite(2) until all of `data` is at `offset`."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the directory's names durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def publish(source: SegmentPaths, target: SegmentPaths, manifest: bytes) -> Iterator[str]:
+    """Give a finished and synced data file its final name; yields after each step.
+
+    A kill after any step leaves what `repair` completes: before the manifest's rename the segment
+    is an orphan, after it only the later steps are due. `source` and `target` differ only where
+    a repair found the name taken.
+    """
+    write_durably(target.new_manifest, manifest)
+    yield "manifest written"
+    target.new_manifest.rename(target.manifest)
+    yield "manifest renamed"
+    yield from publish_data(source, target)
+
+
+def publish_data(source: SegmentPaths, target: SegmentPaths) -> Iterator[str]:
+    """Do what `publish` does after the manifest's rename."""
+    source.partial.rename(target.data)
+    yield "segment renamed"
+    sync_directory(target.directory)
+    yield "directory synced"
+    # Last and unsynced: an open manifest that comes back after a power loss is removed on start.
+    source.open_manifest.unlink(missing_ok=True)
+    yield "open manifest removed"
+
+
+def remove(paths: SegmentPaths) -> None:
+    """Delete what a segment has while it is written. The data first: a manifest alone is clear."""
+    for path in (paths.partial, paths.new_manifest, paths.open_manifest):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: check sealed segments against their manifests, and list what a directory holds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from collectord.errors import CodecError
+from collectord.sink.manifest import (
+    SCHEMA,
+    Manifest,
+    OpenManifest,
+    decode,
+    foreign_schema,
+    link,
+)
+from collectord.sink.perf_file import BLOCK_BYTES, read_head, time_offset
+from collectord.sink.scan import mapped, scan, xxh3
+from collectord.sink.segment import (
+    MANIFEST,
+    PARTIAL,
+    Group,
+    SegmentPaths,
+    group_files,
+    lock,
+    segment_directories,
+    sink_errors,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from collectord.codec.perf_data import Head
+
+
+class Check(StrEnum):
+    """What was looked at, in this order; a segment's first finding ends its checks."""
+
+    FILE = "file"
+    MANIFEST = "manifest"
+    VERSION = "version"
+    SIZE = "size"
+    HEAD = "head"
+    CHECKSUM = "checksum"
+    RECORDS = "records"
+    COUNT = "count"
+    CHAIN = "chain"
+
+
+class State(StrEnum):
+    """What a segment is."""
+
+    SEALED = "sealed"
+    RECOVERED = "recovered"
+    OPEN = "open"
+    ORPHAN = "orphan"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong; `detail` is one line for the user."""
+
+    check: Check
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the checks of one segment gave.
+
+    Attributes:
+        finding: the first thing that is wrong, None for a sound segment.
+        samples: as the manifest says; 0 without one.
+        sha256: of the whole file, where asked for.
+    """
+
+    path: Path
+    state: State
+    finding: Finding | None
+    samples: int = 0
+    bytes: int = 0
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """One line of `segments list`. Counts are None where no readable manifest tells them."""
+
+    path: Path
+    state: State
+    session: str
+    started_ns: int | None
+    first_ns: int | None
+    last_ns: int | None
+    records: int | None
+    samples: int | None
+    complete: bool | None
+    basis: str | None
+    bytes: int
+    allocated_bytes: int
+
+
+def verify(targets: Sequence[Path], *, sha256: bool = False) -> list[Verdict]:
+    """Check segments: directories with the session directories below them, and single files.
+
+    Segments that are being written come as OPEN without a finding.
+
+    Raises:
+        SinkError: a directory or a file cannot be read.
+    """
+    verdicts = []
+    for group in _groups(targets):
+        with sink_errors("cannot read the segment", group.paths.data):
+            verdicts.append(_verdict(group, sha256=sha256))
+    return verdicts
+
+
+def list_segments(targets: Sequence[Path]) -> list[SegmentRow]:
+    """List segments: of directories with the session directories below them, and single files.
+
+    Raises:
+        SinkError: a directory or a file cannot be read.
+    """
+    rows = []
+    for group in _groups(targets):
+        with sink_errors("cannot read the segment", group.paths.data):
+            rows.append(_row(group))
+    return rows
+
+
+def _groups(targets: Sequence[Path]) -> Iterator[Group]:
+    for target in targets:
+        if not target.is_dir():
+            name = target.name.removesuffix(PARTIAL)
+            suffix = target.name[len(name) :]
+            yield Group(SegmentPaths(target.parent, name), frozenset({suffix}))
+            continue
+        for directory in segment_directories(target):
+            yield from (g for g in group_files(directory) if g.paths.rotated or _is_ours(g))
+
+
+def _is_ours(group: Group) -> bool:
+    """A name that no session gives needs a manifest of this program to count."""
+    raw = (_read(group.paths.manifest), _read(group.paths.open_manifest))
+    return any(
+        decode(data, OpenManifest) is not None or foreign_schema(data) is not None for data in raw
+    )
+
+
+def _verdict(group: Group, *, sha256: bool) -> Verdict:
+    paths = group.paths
+    state = _state(group)
+    path = paths.partial if PARTIAL in group.suffixes else paths.data
+    if state is State.OPEN:
+        return Verdict(path, state, None)
+    if state is State.ORPHAN:
+        hint = "its writer died; run `collectord segments repair`"
+        return Verdict(path, state, Finding(Check.FILE, hint))
+    if not paths.data.exists():
+        return Verdict(path, state, Finding(Check.FILE, "there is no such segment"))
+    manifest = decode(_read(paths.manifest), Manifest)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        finding = _manifest_finding(paths) if manifest is None else None
+        if manifest is not None:
+            finding = next(_findings(paths, fd, manifest), None)
+        size_bytes = os.fstat(fd).st_size
+        digest = _sha256(fd) if sha256 else None
+    finally:
+        os.close(fd)
+    samples = manifest.samples if manifest else 0
+    return Verdict(path, state, finding, samples, size_bytes, digest)
+
+
+def _manifest_finding(paths: SegmentPaths) -> Finding:
+    raw = _read(paths.manifest)
+    schema = foreign_schema(raw)
+    if schema is not None:
+        detail = f"manifest schema {schema} is of another version; this one knows {SCHEMA}"
+        return Finding(Check.VERSION, detail)
+    return Finding(Check.MANIFEST, "its manifest is damaged" if raw else "it has no manifest")
+
+
+def _findings(paths: SegmentPaths, fd: int, manifest: Manifest) -> Iterator[Finding]:
+    size_bytes = os.fstat(fd).st_size
+    if size_bytes != manifest.bytes:
+        yield Finding(Check.SIZE, f"{size_bytes} bytes, its manifest says {manifest.bytes}")
+        return
+    try:
+        head = read_head(fd)
+    except CodecError as error:
+        yield Finding(Check.HEAD, str(error))
+        return
+    data = head.header.data
+    if (data.offset, data.size) != (manifest.data_offset, manifest.data_bytes):
+        yield Finding(
+            Check.HEAD,
+            f"data section at {data.offset} of {data.size} bytes, its manifest says "
+            f"{manifest.data_offset} and {manifest.data_bytes}",
+        )
+        return
+    with mapped(fd, size_bytes) as view:
+        yield from _span_findings(view, manifest)
+        yield from _record_findings(view, head, manifest)
+    yield from _chain_findings(paths, manifest)
+
+
+def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
+    at = 0
+    for span in manifest.spans:
+        with view[span.offset : span.offset + span.bytes] as part:
+            sound = span.offset == at and xxh3(part) == span.xxh3
+        at += span.bytes
+        if not sound:
+            where = f"bytes {span.offset} to {span.offset + span.bytes}"
+            yield Finding(Check.CHECKSUM, f"the {span.part} ({where}) has another XXH3")
+    if at != len(view):
+        yield Finding(Check.CHECKSUM, f"the checksums end at byte {at} of {len(view)}")
+
+
+def _record_findings(view: memoryview, head: Head, manifest: Manifest) -> Iterator[Finding]:
+    start = manifest.data_offset
+    with view[start : start + manifest.data_bytes] as data:
+        found = scan(data, time_offset(head.attrs))
+    if found.reason:
+        yield Finding(Check.RECORDS, f"{found.reason} at byte {start + found.end}")
+    if found.samples != manifest.samples:
+        detail = f"{found.samples} samples, its manifest says {manifest.samples}"
+        yield Finding(Check.COUNT, detail)
+
+
+def _chain_findings(paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
+    """The manifest before must be the one this was chained to; evicted ones are gone in order."""
+    before = manifest.previous
+    if before is None:
+        return
+    raw = _read(paths.directory / before.manifest)
+    if not raw and _has_older(paths, before.manifest):
+        yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, is missing")
+    if raw and link(before.manifest, raw) != before:
+        yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, was changed since")
+
+
+def _has_older(paths: SegmentPaths, manifest_name: str) -> bool:
+    missing = manifest_name.removesuffix(MANIFEST)
+    return any(
+        group.paths.rotated and group.paths.name < missing
+        for group in group_files(paths.directory)
+    )
+
+
+def _row(group: Group) -> SegmentRow:
+    paths = group.paths
+    state = _state(group)
+    partial = state in (State.OPEN, State.ORPHAN)
+    path = paths.partial if partial else paths.data
+    manifest: Manifest | OpenManifest | None
+    manifest = sealed = None if partial else decode(_read(paths.manifest), Manifest)
+    if partial:
+        manifest = decode(_read(paths.open_manifest), OpenManifest)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        size_bytes = allocated_bytes = 0
+    else:
+        size_bytes, allocated_bytes = status.st_size, status.st_blocks * BLOCK_BYTES
+    return SegmentRow(
+        path=path,
+        state=state,
+        session=manifest.session if manifest else "",
+        started_ns=manifest.started_ns if manifest else None,
+        first_ns=sealed.first_ns if sealed else None,
+        last_ns=sealed.last_ns if sealed else None,
+        records=sealed.records if sealed else None,
+        samples=sealed.samples if sealed else None,
+        complete=sealed.complete if sealed else None,
+        basis=str(sealed.ledger.get("basis")) if sealed else None,
+        bytes=size_bytes,
+        allocated_bytes=allocated_bytes,
+    )
+
+
+def _state(group: Group) -> State:
+    paths = group.paths
+    if PARTIAL in group.suffixes:
+        try:
+            fd = os.open(paths.partial, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            pass  # sealed since the listing
+        else:
+            try:
+                return State.ORPHAN if lock(fd) else State.OPEN
+            finally:
+                os.close(fd)
+    manifest = decode(_read(paths.manifest), Manifest)
+    if manifest is None:
+        return State.UNKNOWN
+    return State.RECOVERED if manifest.recovered else State.SEALED
+
+
+def _sha256(fd: int) -> str:
+    with mapped(fd, os.fstat(fd).st_size) as view:
+        return hashlib.sha256(view).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `perf` source: regular rings, written forward, read by a shared mapping.
+
+Facts of the kernel (kernel/events/core.c) that shape this module:
+
+- One event owns a ring: it alone is mapped and polled, the others are sent there by SET_OUTPUT,
+  which wants the same CPU and clock. The watermark is that of the event that is mapped.
+- poll(2) says HUP for good once the owner's task has exited, whoever else still writes. Rings
+  that several threads share are therefore owned by a keeper: a disabled dummy event of this
+  process, which outlives them. `target_fds` tell when the targets are gone.
+- An event takes a filter once (EEXIST afterwards), so the threads to leave out must be known
+  before it is opened. What a filter refuses is not counted by read(2) either: value = samples +
+  lost holds for the events let through, and the balance stays exact.
+- A thread that began between two scans may have inherited some of the events already. It is
+  opened all the same: rather is a thread seen twice than not at all. Each of its events counts
+  for itself, so the balance holds.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import (
+    EventType,
+    OpenFlag,
+    PerfEventAttr,
+    SoftwareId,
+    id_time_trailer,
+    sample_time_offset,
+)
+from collectord.errors import KernelError, NoSuchTarget, UsageError
+from collectord.kernel.port import Purpose
+from collectord.model import (
+    Basis,
+    Geometry,
+    Produced,
+    RingKind,
+    RingLabel,
+    RingRole,
+    Scope,
+    ScopeKind,
+)
+from collectord.source.base import CounterFd, RingHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from collectord._native._core import RingMap
+    from collectord.kernel.port import Kernel
+    from collectord.plan.events import EventPlan
+    from collectord.plan.session import RingPlan, SessionPlan
+
+# A process that keeps making threads never gives two equal scans; inherit covers the rest.
+_SCANS_MAX: Final = 8
+_EVERY_TASK: Final = -1
+_SHARED_BY_THREADS: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.USER)
+
+
+def open_session(
+    kernel: Kernel,
+    plan: SessionPlan,
+    stack: ExitStack,
+    *,
+    exclude_tids: tuple[int, ...] = (),
+) -> OpenPerf:
+    """Open a session's rings and events, all disabled. See `source.base.Source`."""
+    with ExitStack() as own:
+        opening = _Opening(kernel, plan, own, exclude_tids)
+        opening.run()
+        opened = opening.result()
+        stack.push(own.pop_all())
+    return opened
+
+
+class OpenPerf:
+    """Open rings of a perf session. See `source.base.OpenSource`."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        rings: tuple[RingHandle, ...],
+        events: tuple[EventPlan, ...],
+        target_fds: tuple[int, ...],
+        pids: tuple[int, ...] | None,
+    ) -> None:
+        self.rings = rings
+        self._pids = pids
+        self.target_fds = target_fds
+        self._kernel = kernel
+        self._events = {event.index: event for event in events}
+
+    @property
+    def event_ids(self) -> Mapping[int, tuple[int, ...]]:
+        """Ids that samples carry, by event."""
+        ids: dict[int, list[int]] = {index: [] for index in self._events}
+        for ring in self.rings:
+            for counter in ring.counters:
+                ids[counter.event_index].append(counter.event_id)
+        return {index: tuple(found) for index, found in ids.items()}
+
+    def enable_sideband(self) -> None:
+        """Start to record names and mappings."""
+        for counter in self._counters(RingRole.SIDEBAND):
+            self._enable(counter)
+
+    def running_state(self) -> bytes:
+        """What ran before the sideband started, as its records."""
+        sideband = self._counters(RingRole.SIDEBAND)
+        if not sideband:
+            return b""
+        attr = self._events[sideband[0].event_index].attr
+        return self._kernel.running_state(attr, sideband[0].event_id, self._pids)
+
+    def enable(self) -> None:
+        """Start to count; events that wait for exec are left to it."""
+        # A group counts as one from the moment its leader is enabled.
+        for counter in sorted(
+            self._counters(RingRole.DATA), key=lambda c: self._events[c.event_index].leader
+        ):
+            self._enable(counter)
+
+    def disable(self) -> None:
+        """Stop, sideband last. Counters are final afterwards."""
+        for role in (RingRole.DATA, RingRole.SIDEBAND):
+            for counter in self._counters(role):
+                self._kernel.disable(counter.fd)
+
+    def _enable(self, counter: CounterFd) -> None:
+        if not self._events[counter.event_index].attr.enable_on_exec:
+            self._kernel.enable(counter.fd)
+
+    def _counters(self, role: RingRole) -> list[CounterFd]:
+        return [c for ring in self.rings if ring.label.role is role for c in ring.counters]
+
+    def read_produced(self, ring: RingHandle) -> Produced:
+        """Sum the ring's counters; `value` is None unless its basis is exact."""
+        readings = [self._kernel.read_counter(c.fd, c.read_format) for c in ring.counters]
+        losses = [reading.lost for reading in readings if reading.lost is not None]
+        return Produced(
+            value=sum(r.value for r in readings) if ring.basis is Basis.EXACT else None,
+            lost=sum(losses) if len(losses) == len(readings) else None,
+            per_event=tuple(
+                (c.event_id, r.value, r.lost or 0)
+                for c, r in zip(ring.counters, readings, strict=True)
+            ),
+        )
+
+    def suppressed_by(self, event_index: int) -> tuple[int, ...]:
+        """Ids of the BPF programs on the event's tracepoint; none of them is this program's.
+
+        A program that returns 0 hides the event from its ring and from all counters. Asking one
+        descriptor is enough: programs belong to the tracepoint. Empty for other kinds of event.
+        """
+        if self._events[event_index].tracepoint is None:
+            return ()
+        fds = (c.fd for ring in self.rings for c in ring.counters if c.event_index == event_index)
+        fd = next(fds, None)
+        return () if fd is None else self._kernel.query_bpf(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What one perf_event_open call observes. `tid` -1: every task."""
+
+    pid: int
+    tid: int = -1
+    flags: int = 0
+
+
+@dataclass(slots=True)
+class _Ring:
+    """A ring that is being opened."""
+
+    plan: RingPlan
+    tid: int
+    owner_fd: int
+    ring_map: RingMap
+    geometry: Geometry
+    counters: list[CounterFd] = field(default_factory=list)
+
+
+class _Opening:
+    """Opens a plan step by step; everything opened is on the stack at once."""
+
+    def __init__(
+        self, kernel: Kernel, plan: SessionPlan, stack: ExitStack, exclude_tids: tuple[int, ...]
+    ) -> None:
+        self._kernel = kernel
+        self._plan = plan
+        self._scope: Scope = plan.scope
+        self._stack = stack
+        self._exclude_tids = exclude_tids
+        self._rings: dict[tuple[int, int], _Ring] = {}  # by plan's position and tid
+        self._target_fds: list[int] = []
+        self._planned_fds = 0
+
+    def run(self) -> None:
+        """Open for every target of the scope."""
+        kind = self._scope.kind
+        if kind in (ScopeKind.SYSTEM, ScopeKind.CPUS):
+            self._open_targets([_Target(_EVERY_TASK)])
+        elif kind is ScopeKind.CGROUP:
+            fd = self._own(self._kernel.open_cgroup(self._scope.cgroup))
+            self._open_targets([_Target(fd, flags=OpenFlag.PID_CGROUP)])
+        elif kind in (ScopeKind.COMMAND, ScopeKind.THREAD):
+            if kind is ScopeKind.THREAD:
+                self._watch(self._scope.pids)
+            self._open_targets([_Target(tid, tid) for tid in self._scope.pids])
+        else:
+            self._open_processes()
+
+    def result(self) -> OpenPerf:
+        """What was opened."""
+        order = sorted(self._rings)
+        rings = tuple(self._handle(self._rings[key]) for key in order)
+        events = self._plan.events
+        by_pid = self._scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND)
+        pids = self._scope.pids if by_pid else None
+        return OpenPerf(self._kernel, rings, events, tuple(self._target_fds), pids)
+
+    def _handle(self, ring: _Ring) -> RingHandle:
+        plan, attr = ring.plan, ring.plan.events[0].attr
+        return RingHandle(
+            map=ring.ring_map,
+            map_fd=ring.owner_fd,
+            wakeup_fd=ring.owner_fd,
+            kind=RingKind.PERF,
+            basis=plan.basis,
+            geometry=ring.geometry,
+            label=RingLabel(self._plan.name, plan.source, plan.role, plan.cpu, ring.tid),
+            counters=tuple(ring.counters),
+            time_offset=sample_time_offset(attr),
+            time_trailer=id_time_trailer(attr),
+        )
+
+    def _open_processes(self) -> None:
+        """Open every thread of the processes, again until no scan finds a new one."""
+        if self._scope.kind is ScopeKind.PROCESS:
+            self._watch(self._scope.pids)
+        seen: set[int] = set()
+        opened = 0
+        for _ in range(_SCANS_MAX):
+            new = [tid for tid in self._scan() if tid not in seen]
+            if not new:
+                break
+            seen.update(new)
+            opened += self._open_targets([_Target(tid, tid) for tid in new], may_vanish=True)
+        if not opened:
+            raise self._nobody()
+
+    def _scan(self) -> list[int]:
+        if self._scope.kind is ScopeKind.PROCESS:
+            return [tid for pid in self._scope.pids for tid in self._kernel.threads_of(pid)]
+        found: list[int] = []
+        for pid in self._kernel.processes_of(self._scope.uid):
+            try:
+                found += self._kernel.threads_of(pid)
+            except NoSuchTarget:
+                continue  # it exited since it was listed
+        return found
+
+    def _nobody(self) -> NoSuchTarget:
+        if self._scope.kind is ScopeKind.USER:
+            who = f"user {self._scope.uid}"
+            return NoSuchTarget(f"{who} has no running process", target=who)
+        who = "pid " + ",".join(map(str, self._scope.pids))
+        return NoSuchTarget(f"{who} has no running thread", target=who, errno=errno.ESRCH)
+
+    def _watch(self, pids: Iterable[int]) -> None:
+        self._target_fds += [self._own(self._kernel.open_pid(pid)) for pid in pids]
+
+    def _own(self, fd: int) -> int:
+        self._stack.callback(self._kernel.close, fd)
+        return fd
+
+    def _open_targets(self, targets: list[_Target], *, may_vanish: bool = False) -> int:
+        """Open all rings' events for the targets; gives how many targets are observed."""
+        per_target = sum(len(ring.events) for ring in self._plan.rings)
+        self._planned_fds += per_target * len(targets) + len(self._plan.rings)
+        self._kernel.reserve_files(per_target * len(targets) + len(self._plan.rings))
+        opened = 0
+        for target in targets:
+            try:
+                for position, plan in enumerate(self._plan.rings):
+                    self._open_on(position, plan, target)
+            except NoSuchTarget as gone:
+                if not may_vanish or gone.errno != errno.ESRCH:
+                    raise
+            else:
+                opened += 1
+        return opened
+
+    def _open_on(self, position: int, plan: RingPlan, target: _Target) -> None:
+        """Open one ring's events for one target, and the ring itself if it is the first."""
+        if plan.role is RingRole.SIDEBAND and target.flags & OpenFlag.PID_CGROUP:
+            # Tasks get their names and maps before they enter the cgroup.
+            target = _Target(_EVERY_TASK)
+        key = (position, target.tid if plan.cpu < 0 else -1)
+        if key not in self._rings and plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS:
+            keeper = _keeper_attr(plan.events[0].attr)
+            self._map_ring(key, plan, keeper, _Target(os.getpid()), Purpose("a ring"))
+        leaders: dict[int, int] = {}
+        for event in plan.events:
+            if event.cpus and plan.cpu >= 0 and plan.cpu not in event.cpus:
+                continue
+            group_fd = -1 if event.leader else leaders[event.group]
+            fd = self._open_event(key, plan, event, target, group_fd)
+            if event.leader:
+                leaders[event.group] = fd
+            self._set_filter(fd, event)
+            event_id = self._kernel.event_id(fd)
+            counter = CounterFd(fd, event.index, event_id, event.attr.read_format)
+            self._rings[key].counters.append(counter)
+
+    def _open_event(
+        self,
+        key: tuple[int, int],
+        plan: RingPlan,
+        event: EventPlan,
+        target: _Target,
+        group_fd: int,
+    ) -> int:
+        """Open an event and send it to its ring; without a ring yet it becomes the owner."""
+        attr = replace(event.attr, disabled=event.attr.disabled or event.leader)
+        purpose = Purpose(event.name, self._planned_fds)
+        if key not in self._rings:
+            return self._map_ring(key, plan, attr, target, purpose)
+        fd = self._own(self._perf_open(attr, plan.cpu, target, group_fd, purpose))
+        self._kernel.set_output(fd, self._rings[key].owner_fd)
+        return fd
+
+    def _perf_open(
+        self, attr: PerfEventAttr, cpu: int, target: _Target, group_fd: int, purpose: Purpose
+    ) -> int:
+        return self._kernel.perf_event_open(
+            attr, pid=target.pid, cpu=cpu, group_fd=group_fd, flags=target.flags, purpose=purpose
+        )
+
+    def _map_ring(
+        self,
+        key: tuple[int, int],
+        plan: RingPlan,
+        attr: PerfEventAttr,
+        target: _Target,
+        purpose: Purpose,
+    ) -> int:
+        """Open a ring's owner, map it as large as memory allows, and give its descriptor.
+
+        The size is the planned one, or half of it and so on while the budget refuses. The kernel
+        takes the watermark from the event at mmap, so that each size is tried with an event whose
+        watermark keeps its proportion.
+        """
+        refused: KernelError | None = None
+        size = plan.data_bytes
+        while size >= self._kernel.page_bytes:
+            watermark = max(1, plan.watermark_bytes * size // plan.data_bytes)
+            sized = replace(attr, watermark=True, wakeup=watermark)
+            with ExitStack() as attempt:
+                fd = self._perf_open(sized, plan.cpu, target, -1, purpose)
+                attempt.callback(self._kernel.close, fd)
+                try:
+                    ring_map = self._kernel.map_ring(fd, size)
+                except KernelError as error:
+                    if error.errno not in (errno.EPERM, errno.ENOMEM):
+                        raise
+                    refused = refused or error
+                    size //= 2
+                    continue
+                attempt.callback(ring_map.close)
+                self._stack.push(attempt.pop_all())
+            geometry = Geometry(size, watermark, plan.requested_bytes)
+            self._rings[key] = _Ring(plan, key[1], fd, ring_map, geometry)
+            return fd
+        raise refused or KernelError(f"a ring of {plan.data_bytes} bytes is under a page")
+
+    def _set_filter(self, fd: int, event: EventPlan) -> None:
+        text = event_filter(event, self._exclude_tids)
+        if not text:
+            return
+        try:
+            self._kernel.set_filter(fd, text)
+        except KernelError as error:
+            if error.errno != errno.EINVAL or event.tracepoint is None:
+                raise
+            reason = self._kernel.filter_refusal(*event.tracepoint, event.filter)
+            raise UsageError(
+                f"the kernel refuses filter {event.filter!r} for {event.name}"
+                + (f": {reason}" if reason else ""),
+                text=event.filter,
+                hint="the tracepoint's fields are in its `format` file below tracefs",
+            ) from error
+
+
+def event_filter(event: EventPlan, exclude_tids: tuple[int, ...]) -> str:
+    """The event's own filter, and the threads to leave out if the plan says so."""
+    terms = [f"({event.filter})"] if event.filter else []
+    if event.exclude_self:
+        terms += [f"common_pid != {tid}" for tid in exclude_tids]
+    return " && ".join(terms)
+
+
+def _keeper_attr(attr: PerfEventAttr) -> PerfEventAttr:
+    """A dummy event that may own a ring of events with `attr`: of the same clock."""
+    return PerfEventAttr(
+        type=EventType.SOFTWARE,
+        config=SoftwareId.DUMMY,
+        disabled=True,
+        exclude_kernel=True,
+        exclude_hv=True,
+        use_clockid=attr.use_clockid,
+        clockid=attr.clockid,
+    )

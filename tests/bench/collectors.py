@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one collector beside the generator, and weighs what it used.
+
+The generator is pinned on CPU 0 and the collector on CPU 1. The generator is the collector's own
+COMMAND, held at its barrier by two FIFOs: when it says it is ready, the collector has opened
+everything, so that start-up and collecting can be told apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.bench.measure import Stored, cpu_seconds_of, fsync_all, resident_bytes, stored_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.support.generator import Generator
+
+EVENT: Final = "raw_syscalls:sys_enter"
+GENERATOR_CPU: Final = "0"
+COLLECTOR_CPU: Final = "1"
+ROOT: Final = Path(__file__).resolve().parents[2]
+_READY_TIMEOUT_S: Final = 60
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """A way to record EVENT on the generator's CPU into a directory.
+
+    Attributes:
+        command: makes the command line, up to where COMMAND follows.
+    """
+
+    name: str
+    command: Callable[[Path], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run. Times in seconds; `cpu` is from the process's start until its data is on disk.
+
+    Attributes:
+        cpu_startup: what of `cpu` was used before the load began.
+        attr: the event's attributes that decide on a record's size, as `perf evlist` has them.
+        answer: our --json result, None for perf.
+    """
+
+    collector: str
+    generated: int
+    generated_s: float
+    cpu: float
+    cpu_startup: float
+    stored: Stored
+    written_bytes: int
+    resident_bytes: int
+    files: int
+    attr: str
+    answer: dict[str, Any] | None
+
+    @property
+    def cpu_collecting(self) -> float:
+        """CPU time of collecting, sealing included."""
+        return self.cpu - self.cpu_startup
+
+    @property
+    def ns_per_event(self) -> float:
+        """CPU time of collecting per event."""
+        return self.cpu_collecting / self.generated * 1e9
+
+
+def perf_record(name: str, *words: str) -> Collector:
+    """`perf record` with these options beside the common ones."""
+    return Collector(
+        name,
+        lambda directory: [
+            *("perf", "record", "-q", "-B", "-N", "-e", EVENT, "-C", GENERATOR_CPU),
+            *(*words, "-o", str(directory / "perf.data")),
+        ],
+    )
+
+
+def collectord_record(name: str, *words: str) -> Collector:
+    """`collectord record` into segments."""
+    return Collector(
+        name,
+        lambda directory: [
+            *(sys.executable, "-m", "collectord", "record", "-e", EVENT, "-C", GENERATOR_CPU),
+            *(*words, "--output-dir", str(directory), "--json"),
+        ],
+    )
+
+
+def hosted(name: str, *words: str) -> Collector:
+    """The same recording inside a Python process of ours (tests/bench/hosted.py)."""
+    return Collector(
+        name,
+        lambda directory: [
+            *(sys.executable, "-m", "tests.bench.hosted", *words, str(directory)),
+        ],
+    )
+
+
+class _Barrier:
+    """The generator's standard input and output as FIFOs, opened so that nobody blocks."""
+
+    def __init__(self, directory: Path) -> None:
+        self.paths = (directory / "go", directory / "say")
+        for path in self.paths:
+            os.mkfifo(path)
+        self._go, self._say = (os.open(path, os.O_RDWR) for path in self.paths)
+        self._buffer = b""
+
+    def answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        """The generator's next line."""
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while b"\n" not in self._buffer:
+            if process.poll() is not None or time.monotonic() > deadline:
+                message = f"{process.args!r} ended before its command did"
+                raise RuntimeError(message)
+            if select.select([self._say], [], [], _POLL_S)[0]:
+                self._buffer += os.read(self._say, 4096)
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def go(self) -> None:
+        """Let the generator work."""
+        os.write(self._go, b"\n")
+
+    def close(self) -> None:
+        """Close and remove the FIFOs."""
+        os.close(self._go)
+        os.close(self._say)
+        for path in self.paths:
+            path.unlink()
+
+
+def run(
+    collector: Collector,
+    generator: Generator,
+    directory: Path,
+    *,
+    count: int,
+    rate: float = 0,
+) -> Outcome:
+    """Record `count` events, at `rate` per second if given, and remove the files again."""
+    shutil.rmtree(directory, ignore_errors=True)
+    output = directory / "out"
+    output.mkdir(parents=True)
+    barrier = _Barrier(directory)
+    load = generator.command("count", now=False, count=count, rate=rate)
+    command = [
+        *("taskset", "-c", COLLECTOR_CPU, *collector.command(output), "--"),
+        *("taskset", "-c", GENERATOR_CPU, "sh", "-c", f'exec "$@" <{barrier.paths[0]} >'),
+    ]
+    command[-1] += f"{barrier.paths[1]}"
+    log = directory / "log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [*command, "sh", *load],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            cwd=ROOT,
+        )
+        try:
+            barrier.answer(process)
+            startup = cpu_seconds_of(process.pid)
+            barrier.go()
+            made = barrier.answer(process)
+            assert process.stdout is not None
+            text = process.stdout.read()
+        except BaseException:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            sys.stderr.write(log.read_text())
+            raise
+        finally:
+            barrier.close()
+        _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    process.stdout.close()
+    if process.returncode:
+        sys.stderr.write(log.read_text())
+        message = f"{collector.name} ended with status {process.returncode}"
+        raise RuntimeError(message)
+    files = sorted(path for path in output.rglob("*") if path.is_file())
+    sync_cpu = fsync_all(files)
+    data = [path for path in files if path.open("rb").read(8) == b"PERFILE2"]
+    resident = sum(resident_bytes(path) for path in files)
+    outcome = Outcome(
+        collector=collector.name,
+        generated=made["events"],
+        generated_s=made["seconds"],
+        cpu=usage.ru_utime + usage.ru_stime - made["process_cpu_seconds"] + sync_cpu,
+        cpu_startup=startup,
+        stored=sum((stored_in(path) for path in data), Stored(0, 0, 0)),
+        written_bytes=sum(path.stat().st_size for path in files),
+        resident_bytes=resident,
+        files=len(data),
+        attr=_attr(data[0]),
+        answer=json.loads(text) if text.strip().startswith("{") else None,
+    )
+    shutil.rmtree(directory)
+    return outcome
+
+
+def _attr(path: Path) -> str:
+    text = subprocess.run(
+        ["perf", "evlist", "-v", "-i", path], capture_output=True, text=True, check=True
+    ).stdout
+    line = next(line for line in text.splitlines() if line.startswith(EVENT))
+    parts = [re.search(rf"{key}: ([^,]+)", line) for key in ("sample_type", "sample_id_all")]
+    return " ".join(found[0] for found in parts if found)
+
+
+def same_work(outcomes: Sequence[Outcome]) -> list[str]:
+    """Why these runs cannot be compared: other fields, or more than 2 % other bytes per event."""
+    problems = []
+    first = outcomes[0]
+    size = first.stored.sample_bytes / first.stored.samples
+    for other in outcomes[1:]:
+        if set(re.split(r"[ |]", other.attr)) != set(re.split(r"[ |]", first.attr)):
+            problems.append(f"{other.collector} has {other.attr}, {first.collector} {first.attr}")
+        ratio = other.stored.sample_bytes / other.stored.samples / size
+        if abs(ratio - 1) > 0.02:
+            problems.append(f"{other.collector} has {ratio:.3f} of {first.collector}'s event size")
+    return problems

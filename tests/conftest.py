@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures and rules of every lane.
+
+Rules: a test leaves nothing behind (fds, threads, processes, tracefs instances, mounts); the only
+skip is `require(feature)`, for a feature that this kernel lacks; with `--lanes`, each named lane
+must have passed at least one test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support import features, leaks, perf_tools
+from tests.support import generator as generator_support
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TRACEFS: Final = Path("/sys/kernel/tracing")
+CLI_TIMEOUT_S: Final = 120
+
+_passed: Counter[str] = Counter()
+
+
+def _lane(path: Path) -> str:
+    """`kernel` for tests/kernel/..., `top` for a module directly in tests."""
+    parts = path.relative_to(ROOT / "tests").parts
+    return parts[0] if len(parts) > 1 else "top"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--lanes names the lanes that must run."""
+    parser.addoption("--lanes", default="", help="comma-separated; fail if one passed no test")
+
+
+def pytest_configure() -> None:
+    """Orphans of the processes under test are seen as leaks."""
+    leaks.adopt_orphans()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The kernel and native lanes carry their markers by where they live."""
+    for item in items:
+        lane = _lane(item.path)
+        if lane in {"kernel", "native"}:
+            item.add_marker(lane)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The kernel lane cannot run without root, and says so instead of passing unseen."""
+    if item.get_closest_marker("kernel") and os.geteuid() != 0:
+        pytest.fail("the kernel lane needs root: sudo make test", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A skip that does not name a missing kernel feature is a failure."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        assert call.excinfo is not None
+        if not isinstance(call.excinfo.value, features.MissingFeature):
+            report.outcome = "failed"
+            report.longrepr = f"skipped without require(feature): {call.excinfo.value}"
+    if report.when == "call" and report.passed:
+        _passed[_lane(item.path)] += 1
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A module that skips itself as a whole is a failure."""
+    report = yield
+    if report.outcome == "skipped":
+        report.outcome = "failed"
+        report.longrepr = f"{collector.nodeid} skips itself as a whole"
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A lane that ran nothing fails the run."""
+    if exitstatus == pytest.ExitCode.OK and _idle_lanes(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Tests passed by lane."""
+    if config.getoption("--lanes"):
+        counts = ", ".join(f"{lane} {count}" for lane, count in sorted(_passed.items()))
+        terminalreporter.write_line(f"passed by lane: {counts}")
+        for lane in _idle_lanes(config):
+            terminalreporter.write_line(f"ERROR: lane {lane} passed no test", red=True)
+
+
+def _idle_lanes(config: pytest.Config) -> list[str]:
+    lanes: str = config.getoption("--lanes")
+    return [lane for lane in lanes.split(",") if lane and not _passed[lane]]
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind() -> Iterator[None]:
+    """Set up first and torn down last of a test's own fixtures, so it sees what they leave."""
+    before = leaks.Holdings.now()
+    yield
+    left = leaks.leaked_since(before)
+    if left:
+        pytest.fail("left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def tracefs() -> Iterator[Path]:
+    """Where tracefs is mounted; mounted for the run if it was not."""
+    with ExitStack() as stack:
+        if not (TRACEFS / "events").is_dir():
+            subprocess.run(["mount", "-t", "tracefs", "nodev", TRACEFS], check=True)
+            stack.callback(lambda: subprocess.run(["umount", TRACEFS], check=True))
+        yield TRACEFS
+
+
+@pytest.fixture(scope="session")
+def generator(tmp_path_factory: pytest.TempPathFactory) -> generator_support.Generator:
+    """The program that makes a known number of events (tests/support/generator.c)."""
+    return generator_support.Generator(
+        generator_support.build(tmp_path_factory.mktemp("generator"))
+    )
+
+
+@pytest.fixture(scope="session")
+def perfs() -> tuple[perf_tools.Perf, ...]:
+    """Every perf that must read our files: the distribution's, and 6.12."""
+    system = shutil.which("perf")
+    assert system, "perf is not installed: make setup"
+    return perf_tools.all_perfs(Path(system))
+
+
+@pytest.fixture(scope="session")
+def perf(perfs: tuple[perf_tools.Perf, ...]) -> perf_tools.Perf:
+    """The distribution's perf."""
+    return perfs[0]
+
+
+@pytest.fixture
+def require() -> Callable[[str], None]:
+    """`require(feature)` skips the test if this kernel lacks the feature."""
+    return features.require
+
+
+def cli_environment() -> dict[str, str]:
+    """The environment of a collectord under test: plain output, this checkout's package."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+
+
+def cli_command(*words: str | Path) -> list[str]:
+    """The command line of a collectord under test."""
+    return [sys.executable, "-m", "collectord", *map(str, words)]
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `collectord WORDS...` to its end, in the test's own directory."""
+
+    def run(
+        *words: str | Path, env: dict[str, str] | None = None, timeout_s: float = CLI_TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            cli_command(*words),
+            cwd=tmp_path,
+            env={**cli_environment(), **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def start_cli(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start `collectord WORDS...`; what still runs when the test ends is killed."""
+    with ExitStack() as stack:
+
+        def start(*words: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                cli_command(*words),
+                cwd=tmp_path,
+                env={**cli_environment(), **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield start

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probe, first scan and hotplug watch on the running kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
+from collectord.codec.perf_record import iter_records
+from collectord.codec.perf_sideband import Comm, Fork, Ksymbol, Mmap2, decode
+from collectord.kernel import proc
+from collectord.kernel.cpu_watch import CpuWatch
+from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.probe import probe
+from collectord.plan.facts import KernelFacts
+from tests.support import bpf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.generator import Generator
+
+NOBODY: Final = 65_534
+CPU0_UEVENT: Final = Path("/sys/devices/system/cpu/cpu0/uevent")
+SIDEBAND: Final = PerfEventAttr(
+    type=EventType.SOFTWARE,
+    config=SoftwareId.DUMMY,
+    sample_type=SampleType.IDENTIFIER | SampleType.TID | SampleType.TIME | SampleType.CPU,
+    sample_id_all=True,
+    build_id=True,
+)
+
+
+def test_facts_of_this_kernel(tracefs: Path) -> None:
+    """The facts agree with what the kernel shows elsewhere."""
+    facts = probe(LinuxKernel(), ["sched:sched_process_*"])
+    ids = {
+        name: int((tracefs / "events/sched" / name.removeprefix("sched:") / "id").read_text())
+        for name in facts.tracepoints
+    }
+    assert facts.tracepoints == ids
+    assert "sched:sched_process_exec" in ids
+    assert facts.release == os.uname().release
+    assert facts.cpus_online == LinuxKernel().online_cpus()
+    assert facts.pmus["software"].type == EventType.SOFTWARE
+    assert facts.tracefs_path == str(tracefs)
+    assert facts.tracefs_problem == ""
+
+
+@pytest.mark.usefixtures("tracefs")
+def test_unmatched_name_reads_all_names() -> None:
+    """For a name that matches nothing all names are given, so that the nearest can be told."""
+    some = probe(LinuxKernel(), ["sched:sched_switch"])
+    every = probe(LinuxKernel(), ["sched:sched_swithc"])
+    assert list(some.tracepoints) == ["sched:sched_switch"]
+    assert every.tracepoints.keys() > some.tracepoints.keys()
+    assert every.tracepoints == probe(LinuxKernel()).tracepoints
+
+
+def test_features_are_found_by_trying(require: Callable[[str], None]) -> None:
+    """What a test of its own finds, the probe finds."""
+    facts = probe(LinuxKernel(), [])
+    require("PERF_FORMAT_LOST")
+    require("build-ids in MMAP2")
+    assert facts.format_lost
+    assert facts.build_id_mmap
+    assert facts.hardware_pmu == next(
+        check.ok for check in facts.checks if check.name == "hardware counters"
+    )
+
+
+@pytest.mark.usefixtures("tracefs")
+def test_facts_survive_json() -> None:
+    """What doctor writes, check reads."""
+    facts = probe(LinuxKernel())
+    assert KernelFacts.from_json(facts.to_json()) == facts
+
+
+def test_without_privilege_remedies_are_the_least(tracefs: Path) -> None:
+    """A user without privileges is told a capability or a group for each thing that is missing."""
+    assert tracefs.is_dir()
+    script = (
+        "import os, sys\n"
+        "from collectord.kernel.linux import LinuxKernel\n"
+        "from collectord.kernel.probe import probe\n"
+        f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+        "sys.stdout.buffer.write(probe(LinuxKernel(), []).to_json())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    facts = KernelFacts.from_json(done.stdout)
+    missing = {check.name: check.remedy for check in facts.checks if not check.ok}
+    assert facts.euid == NOBODY
+    assert not facts.may_observe_cpus
+    assert missing["system-wide"].startswith("CAP_")
+    assert "CAP_DAC_READ_SEARCH" in missing["tracepoints"]
+    assert missing["ring memory"].startswith("CAP_IPC_LOCK")
+    assert missing["kernel symbols"].startswith("CAP_SYSLOG")
+    assert missing["processes of others"].startswith("CAP_SYS_PTRACE")
+
+
+def test_first_scan_describes_this_process(require: Callable[[str], None]) -> None:
+    """The scan has this process with its parent, its threads' names and its files' build-ids."""
+    require("build-ids in MMAP2")
+    ready, done = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        ready.wait()
+        data = proc.scan(SIDEBAND, 1)
+    finally:
+        done.set()
+        thread.join()
+    records = [decode(data, header, SIDEBAND) for header in iter_records(data)]
+    pid = os.getpid()
+    assert Fork(pid, os.getppid(), pid, os.getppid(), 0) in records
+    assert Comm(pid, pid, Path("/proc/self/comm").read_bytes().rstrip()) in records
+    assert thread.native_id in {r.tid for r in records if isinstance(r, Comm) and r.pid == pid}
+    files = {r.filename: r.build_id for r in records if isinstance(r, Mmap2) and r.pid == pid}
+    libc = next(name for name in files if b"/libc" in name)
+    notes = subprocess.run(["readelf", "-n", libc], capture_output=True, check=True).stdout
+    assert f"Build ID: {files[libc].hex()}".encode() in notes
+
+
+def test_first_scan_names_bpf_programs(require: Callable[[str], None]) -> None:
+    """A program that was loaded before is told with the name that kallsyms has for it."""
+    require("BPF")
+    with bpf.harmless_program():
+        data = proc.scan(SIDEBAND, 1, pids=())
+        shown = {
+            line.split()[2].encode(): int(line.split()[0], 16)
+            for line in Path("/proc/kallsyms").read_text().splitlines()
+            if line.endswith("[bpf]")
+        }
+    records = [decode(data, header, SIDEBAND) for header in iter_records(data)]
+    symbols = {r.name: r.addr for r in records if isinstance(r, Ksymbol)}
+    assert b"bpf_prog_a04f5eef06a7f555_passes" in symbols
+    assert symbols.items() <= shown.items()
+
+
+def test_first_scan_of_many_processes_is_whole(generator: Generator) -> None:
+    """Hundreds of processes with executable mappings are all described."""
+    with generator.start("idle", processes=300, maps=3) as running:
+        data = proc.scan(SIDEBAND, 1)
+        children = {
+            int(path.parent.name)
+            for path in Path("/proc").glob("[1-9]*/stat")
+            if path.read_text().rpartition(")")[2].split()[1] == str(running.pid)
+        }
+    described = [decode(data, header, SIDEBAND) for header in iter_records(data)]
+    assert len(children) == 300
+    assert children <= {r.pid for r in described if isinstance(r, Comm)}
+    assert children <= {r.pid for r in described if isinstance(r, Mmap2)}
+
+
+def test_uevent_makes_the_watch_look(tmp_path: Path) -> None:
+    """A CPU's uevent brings the change at once, long before the next look by time."""
+    folder = tmp_path / "devices/system/cpu"
+    folder.mkdir(parents=True)
+    (folder / "online").write_text("0-1\n")
+
+    async def change() -> tuple[int, ...]:
+        async with CpuWatch(tmp_path, poll_s=3600) as watch:
+            change = asyncio.ensure_future(anext(aiter(watch)))
+            (folder / "online").write_text("0\n")
+            while not change.done():  # until the watch listens, an event goes by unheard
+                CPU0_UEVENT.write_text("change")
+                await asyncio.wait({change}, timeout=0.05)
+            return change.result()
+
+    assert asyncio.run(asyncio.wait_for(change(), 30)) == (0,)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading back a data section whose writer died: what stays is whole, and all that is whole."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectord.codec.perf_attr import sample_time_offset
+from collectord.codec.perf_record import iter_records, last_whole_record
+from collectord.sink.scan import scan, scan_torn
+from tests.support import segments as support
+
+TIME_OFFSET = sample_time_offset(support.ATTR)
+DATA = b"".join(support.sample_chunks(180, per_chunk=60))
+PAGES = len(DATA) // support.PAGE_BYTES
+
+
+@given(st.integers(0, len(DATA)))
+def test_section_that_was_cut(length: int) -> None:
+    """Cut anywhere, a section keeps its whole records: only the one at the cut may go."""
+    found = scan(memoryview(DATA)[:length], TIME_OFFSET)
+    ends = [0, *(header.offset + header.size for header in iter_records(DATA))]
+    assert found.end == max(end for end in ends if end <= length)
+    assert bool(found.reason) == (found.end != length)
+
+
+@given(st.integers(0, PAGES), st.integers(0, 3))
+def test_section_with_missing_pages(whole_pages: int, empty_pages: int) -> None:
+    """A writer that died between two pages leaves no record that was half written."""
+    at = whole_pages * support.PAGE_BYTES
+    data = memoryview(DATA[:at] + bytes(empty_pages * support.PAGE_BYTES))
+    found = scan_torn(data, TIME_OFFSET)
+    assert found.end <= at
+    assert found.end == last_whole_record(data)
+    kept = [header for header in iter_records(DATA) if header.offset + header.size <= at]
+    assert found.end == (kept[-1].offset + kept[-1].size if kept else 0)
+    assert found.samples == sum(header.type == 9 for header in kept)
+    if found.samples:
+        assert found.first_ns == support.TIME_NS
+        assert found.last_ns == support.TIME_NS + (found.samples - 1) * 1000
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes(data: bytes) -> None:
+    """No bytes make the walk fail or leave the section."""
+    for found in (scan(memoryview(data), TIME_OFFSET), scan_torn(memoryview(data), TIME_OFFSET)):
+        assert 0 <= found.last <= found.end <= len(data)
+
+
+def test_reasons() -> None:
+    """The reason names what stands where the walk ended."""
+    record = support.sample_record(0)
+    for tail, reason in (
+        (b"", ""),
+        (b"\0\0\0", "a record header is cut short"),
+        (struct.pack("<IHH", 9, 0, 4), "a record has size 4"),
+        (struct.pack("<IHH", 9, 0, 13) + bytes(5), "a record has size 13"),
+        (struct.pack("<IHH", 40, 0, 8), "a record has type 40"),
+        (struct.pack("<IHH", 83, 0, 8), "a record has type 83"),
+        (struct.pack("<IHH", 9, 0, 16), "a record is cut short"),
+        (bytes(8), "a record has size 0"),
+    ):
+        found = scan(memoryview(record + tail), TIME_OFFSET)
+        assert (found.end, found.samples, found.reason) == (len(record), 1, reason)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Balances and a daemon's status with known figures, as a default host has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from collectord._native._core import CoreCounters
+from collectord.daemon import DaemonStatus
+from collectord.ledger import RingBalance, SessionBalance, SinkStats
+from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole
+
+CAPACITY_BYTES = 1 << 19
+
+
+def ring(
+    session: str, cpu: int, *, role: RingRole = RingRole.DATA, basis: Basis = Basis.EXACT
+) -> RingBalance:
+    """A ring that produced 100 records, of which 90 were stored and 10 did not fit."""
+    exact = basis is Basis.EXACT and role is RingRole.DATA
+    return RingBalance(
+        label=RingLabel(session, "perf", role, cpu),
+        basis=basis,
+        capacity_bytes=CAPACITY_BYTES,
+        high_watermark_bytes=CAPACITY_BYTES // 2,
+        used_bytes=CAPACITY_BYTES // 4,
+        produced=100 if exact else None,
+        stored=90,
+        lost=no_loss() | {"kernel_ring/ring_full": 10},
+        overwritten=0,
+        in_flight=0,
+        unaccounted=0 if exact else None,
+        bytes=9_000,
+        records=92,
+        wakeups_watermark=3,
+        wakeups_timer=4,
+        throttles=1,
+        starved=0,
+        quarantined=None,
+        suppressed_by=(),
+        last_event_ns=5_000_000_000,
+        fill_buckets=(4, 0, 2, 0, 1, 0, 0, 0, 0, 0, 0),
+    )
+
+
+def no_loss() -> dict[str, int]:
+    """Every pair of a perf source at 0."""
+    return {f"{stage}/{reason}": 0 for stage, reason in LOSS_PAIRS["perf"]}
+
+
+def session(name: str, *, cpus: int = 2, basis: Basis = Basis.EXACT) -> SessionBalance:
+    """A session with one data and one sideband ring per CPU."""
+    data = tuple(ring(name, cpu, basis=basis) for cpu in range(cpus))
+    sideband = tuple(
+        replace(ring(name, cpu, role=RingRole.SIDEBAND), stored=0, lost=no_loss())
+        for cpu in range(cpus)
+    )
+    return SessionBalance(
+        name=name,
+        source="perf",
+        scope="system",
+        basis=basis,
+        state="running",
+        produced=100 * cpus if basis is Basis.EXACT else None,
+        stored=90 * cpus,
+        lost=no_loss() | {"kernel_ring/ring_full": 10 * cpus},
+        overwritten=0,
+        in_flight=0,
+        unaccounted=0 if basis is Basis.EXACT else None,
+        rings=data + sideband,
+        segments=(f"/var/lib/collectord/{name}/20260101T000000Z-000001.perf.data",),
+        degraded_reasons=(),
+        sink=SinkStats(segments=1, segment_bytes=4096, deleted={"quota": 2}, write_errors=0),
+    )
+
+
+def status(*sessions: SessionBalance) -> DaemonStatus:
+    """A daemon with these sessions; by default those of the default configuration."""
+    return DaemonStatus(
+        sessions=sessions or (session("profile", basis=Basis.LOST_ONLY), session("exec")),
+        core=core(),
+        clocks=ClockReading(
+            monotonic_ns=10_000_000_000,
+            realtime_ns=1_700_000_010_000_000_000,
+            perf_ns=0,
+            bracket_ns=100,
+        ),
+        started_ns=1_700_000_000_000_000_000,
+        config_sha256="ab" * 32,
+        cpus_online=2,
+        cpus_covered=2,
+        uncovered_ns=1_500_000_000,
+        unclean_stops=1,
+    )
+
+
+def core() -> CoreCounters:
+    """Counters of a core that wrote two chunks."""
+    return CoreCounters(
+        chunks=64,
+        chunks_free=60,
+        chunks_free_min=50,
+        written_bytes=2 << 20,
+        written_chunks=2,
+        write_errors=0,
+        write_ns=4_000_000,
+        passes=7,
+        wakeups=7,
+        pass_ns=14_000_000,
+        pass_ns_max=5_000_000,
+        rounds=3,
+        oldest_unwritten_ns=250_000_000,
+    )

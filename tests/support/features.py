@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel features that a test may require; a kernel without one is the only reason to skip."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from _pytest.outcomes import Skipped  # pytest.skip.Exception, as a type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PMU_DEVICES: Final = Path("/sys/bus/event_source/devices")
+_PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
+_TYPE_HARDWARE: Final = 0
+_TYPE_BREAKPOINT: Final = 5
+_ATTR_BYTES: Final = 128
+_FORMAT_LOST: Final = 1 << 4
+_BUILD_ID: Final = 1 << 34
+_EXCLUDE_KERNEL: Final = 1 << 5
+
+
+class MissingFeature(Skipped):
+    """The one skip that counts as none: this kernel lacks what the test is about."""
+
+
+def _refusal(
+    *, kind: int = 1, config: int = 0, read_format: int = 0, flags: int = 0
+) -> str | None:
+    """Why perf_event_open refuses this attr for the calling thread, or None if it takes it."""
+    attr = bytearray(_ATTR_BYTES)
+    struct.pack_into("=IIQQQQQ", attr, 0, kind, _ATTR_BYTES, config, 0, 0, read_format, flags)
+    if kind == _TYPE_BREAKPOINT:
+        target = ctypes.c_uint64()
+        # bp_type WRITE, bp_addr, bp_len 8
+        struct.pack_into("=I", attr, 52, 2)
+        struct.pack_into("=QQ", attr, 56, ctypes.addressof(target), 8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = _PERF_EVENT_OPEN[platform.machine()]
+    buffer = (ctypes.c_char * len(attr)).from_buffer(attr)
+    fd: int = libc.syscall(number, buffer, 0, -1, -1, 0)
+    if fd < 0:
+        code = ctypes.get_errno()
+        if code in {errno.EPERM, errno.EACCES, errno.EMFILE}:
+            # a privilege or a limit is no feature of the kernel
+            raise OSError(code, os.strerror(code), "perf_event_open")
+        return os.strerror(code)
+    os.close(fd)
+    return None
+
+
+def _hardware() -> str | None:
+    return _refusal(kind=_TYPE_HARDWARE, flags=_EXCLUDE_KERNEL)
+
+
+def _two_cpus() -> str | None:
+    return None if len(os.sched_getaffinity(0)) > 1 else "one CPU"
+
+
+def _raw_syscalls() -> str | None:
+    for root in (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing")):
+        if (root / "events/raw_syscalls/sys_enter/id").exists():
+            return None
+    return "no raw_syscalls:sys_enter in tracefs"
+
+
+FEATURES: Final[dict[str, Callable[[], str | None]]] = {
+    "hardware events": _hardware,
+    "breakpoint events": lambda: _refusal(kind=_TYPE_BREAKPOINT, flags=_EXCLUDE_KERNEL),
+    "PERF_FORMAT_LOST": lambda: _refusal(read_format=_FORMAT_LOST),
+    "build-ids in MMAP2": lambda: _refusal(flags=_BUILD_ID),
+    "raw_syscalls tracepoints": _raw_syscalls,
+    "two CPUs": _two_cpus,
+    "cgroup v2": lambda: (
+        None if " - cgroup2 " in Path("/proc/self/mountinfo").read_text() else "none mounted"
+    ),
+    "BPF": lambda: None if Path("/proc/sys/kernel/bpf_stats_enabled").exists() else "no bpf()",
+    "dynamic PMU msr": lambda: None if (PMU_DEVICES / "msr").exists() else "no such PMU",
+}
+
+
+def require(feature: str) -> None:
+    """Skip the calling test if this kernel lacks `feature`, a key of `FEATURES`."""
+    lack = FEATURES[feature]()
+    if lack is not None:
+        message = f"this kernel lacks {feature}: {lack}"
+        raise MissingFeature(message)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts of an imagined host, for planning without a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from collectord.plan.facts import KernelFacts, PmuFacts
+
+TRACEPOINTS: Final = {
+    "sched:sched_switch": 300,
+    "sched:sched_wakeup": 301,
+    "sched:sched_stat_runtime": 302,
+    "sched:sched_process_exec": 303,
+    "sched:sched_process_fork": 304,
+    "sched:sched_process_exit": 305,
+    "raw_syscalls:sys_enter": 20,
+}
+
+_HOST: Final = KernelFacts(
+    release="6.12.0-test",
+    arch="x86_64",
+    page_size=4096,
+    cpus_online=(0, 1, 2, 3),
+    cpus_possible=tuple(range(8)),
+    capabilities=frozenset({"CAP_PERFMON", "CAP_IPC_LOCK"}),
+    hardware_pmu=True,
+    tracefs_path="/sys/kernel/tracing",
+    tracepoints=TRACEPOINTS,
+    pmus={
+        "cpu": PmuFacts(
+            type=4,
+            formats={
+                "event": "config:0-7,32-35",
+                "umask": "config:8-15",
+                "edge": "config:18",
+                "ldlat": "config1:0-15",
+                "wide": "config3:0-7",
+            },
+            events={"mem-loads": "event=0xcd,umask=0x1,ldlat=3", "open": "event=1,umask=?"},
+        ),
+        "uncore_imc": PmuFacts(type=13, formats={"event": "config:0-7"}, cpus=(0, 2), core=False),
+        "uprobe": PmuFacts(type=8, formats={"retprobe": "config:0"}),
+    },
+)
+
+
+def host(**changes: Any) -> KernelFacts:  # noqa: ANN401 - fields of any type
+    """A capable host of four CPUs, with the changes given."""
+    return replace(_HOST, **changes)
+
+
+def unprivileged(**changes: Any) -> KernelFacts:  # noqa: ANN401 - fields of any type
+    """The same host for a user without capabilities, at the kernel's default paranoid level."""
+    return replace(host(capabilities=frozenset(), euid=1000), **changes)

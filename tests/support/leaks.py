@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a test must leave as it found it: fds, threads, processes, tracefs instances, mounts."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+# A joined thread and a killed child are seen in /proc for a moment after the join.
+_GRACE_S: Final = 2.0
+_TRACEFS_ROOTS: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants' orphans, so that they are seen."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _fds() -> frozenset[str]:
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own fd
+            found.add(f"fd {entry.name} -> {entry.readlink()}")
+    return frozenset(found)
+
+
+def _threads() -> frozenset[str]:
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.add(f"thread {task.name} ({(task / 'comm').read_text().strip()})")
+    return frozenset(found)
+
+
+def _children() -> dict[int, str]:
+    """Living children by pid. Orphans that ended are reaped on the way."""
+    own = os.getpid()
+    found = {}
+    for entry in Path("/proc").glob("[1-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            name, _, rest = (entry / "stat").read_text().rpartition(")")
+            state, parent = rest.split()[:2]
+            if int(parent) != own:
+                continue
+            if state in "ZX":
+                with suppress(ChildProcessError):
+                    os.waitpid(int(entry.name), os.WNOHANG)
+                continue
+            found[int(entry.name)] = name.partition("(")[2]
+    return found
+
+
+def _instances() -> frozenset[str]:
+    found = set()
+    for root in _TRACEFS_ROOTS:
+        with suppress(FileNotFoundError):
+            found |= {f"tracefs instance {path.name}" for path in (root / "instances").iterdir()}
+    return frozenset(found)
+
+
+def _mounts() -> frozenset[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return frozenset(f"mount on {line.split()[4]}" for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What this process holds now."""
+
+    fds: frozenset[str]
+    threads: frozenset[str]
+    processes: frozenset[str]
+    instances: frozenset[str]
+    mounts: frozenset[str]
+
+    @staticmethod
+    def now() -> Holdings:
+        """Take stock."""
+        return Holdings(
+            fds=_fds(),
+            threads=_threads(),
+            processes=frozenset(f"process {pid} ({name})" for pid, name in _children().items()),
+            instances=_instances(),
+            mounts=_mounts(),
+        )
+
+    def beyond(self, earlier: Holdings) -> list[str]:
+        """What is held now and was not earlier."""
+        return sorted(
+            item
+            for part in fields(self)
+            for item in getattr(self, part.name) - getattr(earlier, part.name)
+        )
+
+
+def leaked_since(earlier: Holdings) -> list[str]:
+    """What has been left behind since `earlier`.
+
+    Left processes are killed, so that one test's leak is not the next one's too.
+    """
+    left = Holdings.now().beyond(earlier)
+    if not left:
+        return []
+    gc.collect()
+    deadline = time.monotonic() + _GRACE_S
+    while (left := Holdings.now().beyond(earlier)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for item in left:
+        if item.startswith("process "):
+            with suppress(ProcessLookupError):
+                os.kill(int(item.split()[1]), signal.SIGKILL)
+    return left

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stock perf, as the reader of what the program wrote."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FETCH_6_12: Final = Path(__file__).with_name("perf612.sh")
+
+
+@dataclass(frozen=True, slots=True)
+class Perf:
+    """One version of perf."""
+
+    version: str
+    path: Path
+
+    def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run it with its pager, configuration and debug-information downloads off."""
+        return subprocess.run(
+            [self.path, *words],
+            env={
+                "PATH": "/usr/bin:/bin",
+                "PERF_PAGER": "cat",
+                "PERF_CONFIG": "/dev/null",
+                "HOME": "/nonexistent",
+                "LC_ALL": "C",
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+
+    def script(self, segment: Path, *words: str) -> list[str]:
+        """The lines of `perf script`, one for each sample.
+
+        A status other than 0, and any word on standard error, is a failure: that is where perf
+        tells of unknown types, records out of order, and truncated files.
+        """
+        fields = words or ("-F", "comm,tid,time,event")
+        done = self.run("script", "--force", "-i", segment, *fields)
+        if done.returncode or done.stderr.strip():
+            message = f"perf {self.version} script {segment}: {done.returncode}: {done.stderr}"
+            raise AssertionError(message)
+        return [line for line in done.stdout.splitlines() if line.strip()]
+
+    def samples(self, segments: Sequence[Path]) -> int:
+        """How many samples `perf script` lists in all of `segments`."""
+        return sum(len(self.script(segment)) for segment in segments)
+
+
+def perf_version(path: Path) -> str:
+    """Major and minor version, as "6.12"."""
+    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.match(r"perf version (\d+\.\d+)", text)
+    assert found, f"{path} --version says {text!r}"
+    return found[1]
+
+
+def all_perfs(system: Path) -> tuple[Perf, ...]:
+    """The distribution's perf and perf 6.12, which is fetched where the former is older."""
+    done = subprocess.run([_FETCH_6_12], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr.strip()
+    paths = dict.fromkeys((system, Path(done.stdout.strip())))
+    return tuple(Perf(perf_version(path), path) for path in paths)

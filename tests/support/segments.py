@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segments without rings: a sink fed with records as the native writer feeds it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import xxhash
+
+from collectord._native._core import SegmentClosed
+from collectord.codec import tracing_data
+from collectord.codec.perf_attr import EventType, PerfEventAttr, RecordType, SampleType, SoftwareId
+from collectord.codec.perf_data import AttrSection
+from collectord.codec.perf_features import Features
+from collectord.codec.perf_record import SampleId, frame
+from collectord.codec.perf_sample import Sample, encode_sample
+from collectord.codec.perf_sideband import Comm, encode
+from collectord.codec.tracing_data import TracingData
+from collectord.model import ClockReading
+from collectord.plan.session import SinkPlan
+from collectord.sink.base import Closing, Opening
+from collectord.sink.manifest import Identity, RingEntry
+from collectord.sink.perf_data import PerfDataSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from collectord.sink.base import OpenSegment, SegmentInfo
+
+GOLDEN: Final = Path(__file__).resolve().parent.parent / "golden" / "kernel-6.18"
+PAGE_BYTES: Final = 4096
+EVENT: Final = "syscalls:sys_enter_getppid"
+EVENT_IDS: Final = (11, 12)
+PID: Final = 4321
+TIME_NS: Final = 1_000_000_000
+
+_IDS: Final = SampleType.IDENTIFIER | SampleType.TID | SampleType.TIME | SampleType.CPU
+ATTR: Final = PerfEventAttr(
+    type=EventType.TRACEPOINT,
+    config=305,  # as the golden format says
+    sample_period=1,
+    sample_type=_IDS | SampleType.IP | SampleType.PERIOD | SampleType.RAW,
+    sample_id_all=True,
+)
+_DUMMY: Final = PerfEventAttr(
+    type=EventType.SOFTWARE,
+    config=SoftwareId.DUMMY,
+    sample_type=_IDS,
+    sample_id_all=True,
+    mmap2=True,
+    comm=True,
+    task=True,
+)
+ATTRS: Final = (
+    AttrSection(ATTR, EVENT_IDS, EVENT),
+    AttrSection(_DUMMY, (21, 22), "dummy:HG"),
+)
+IDENTITY: Final = Identity(
+    host="host.example",
+    boot_id="00000000-0000-0000-0000-000000000000",
+    kernel="6.18.0",
+    session="exec",
+    source="perf",
+    scope="system",
+)
+CLOCK: Final = ClockReading(
+    monotonic_ns=TIME_NS, realtime_ns=TIME_NS, perf_ns=TIME_NS, bracket_ns=70
+)
+RINGS: Final = (
+    RingEntry(ring=0, role="data", cpu=0, data_bytes=1 << 20, watermark_bytes=1 << 19),
+    RingEntry(ring=1, role="sideband", cpu=0, data_bytes=1 << 16, watermark_bytes=1 << 15),
+)
+OPENING: Final = Opening(clock=CLOCK, rings=RINGS)
+LEDGER: Final = {"basis": "exact", "produced": 10, "stored": 10, "lost": {}, "unaccounted": 0}
+
+
+def golden_tracing_data() -> bytes:
+    """The TRACING_DATA section of EVENT."""
+    return tracing_data.build(
+        TracingData(
+            header_page=(GOLDEN / "header_page").read_bytes(),
+            header_event=(GOLDEN / "header_event").read_bytes(),
+            page_size_bytes=PAGE_BYTES,
+            events={"syscalls": [(GOLDEN / "sys_enter_getppid.format").read_bytes()]},
+        )
+    )
+
+
+def make_sink(directory: Path, **options: Any) -> PerfDataSink:  # noqa: ANN401 - of SinkPlan
+    """A sink of one tracepoint and its sideband event; `make_room` apart, options are the plan's.
+
+    Its directory is `directory`.
+    """
+    extra = {"make_room": options.pop("make_room")} if "make_room" in options else {}
+    return PerfDataSink(
+        SinkPlan(format="perf.data", directory=str(directory), **options),
+        IDENTITY,
+        attrs=ATTRS,
+        features=Features(hostname="host.example", osrelease="6.18.0", arch="x86_64"),
+        tracing_data=golden_tracing_data(),
+        **extra,
+    )
+
+
+def comm_record(comm: bytes = b"generator") -> bytes:
+    """The name of the process that all samples are of, at time 0 as in a replay."""
+    return encode(Comm(PID, PID, comm), _DUMMY, SampleId(pid=PID, tid=PID, id=21))
+
+
+def sample_record(number: int) -> bytes:
+    """One sample of EVENT, 1 us after the one before."""
+    raw = (305).to_bytes(2, "little") + bytes(2) + PID.to_bytes(4, "little") + bytes(8)
+    return encode_sample(
+        Sample(
+            id=EVENT_IDS[number % 2],
+            ip=0xFFFF_FFFF_8100_0000,
+            pid=PID,
+            tid=PID,
+            time_ns=TIME_NS + number * 1000,
+            cpu=number % 2,
+            period=1,
+            raw=raw,
+        ),
+        ATTR,
+    )
+
+
+def chunk(records: bytes) -> bytes:
+    """The records behind which a round ends, padded as the native core pads a chunk."""
+    whole = records + frame(RecordType.FINISHED_ROUND, 0, b"")
+    gap = -len(whole) % PAGE_BYTES
+    return whole + (frame(RecordType.FINISHED_INIT, 0, bytes(gap - 8)) if gap else b"")
+
+
+def sample_chunks(samples: int, per_chunk: int = 100) -> list[bytes]:
+    """Chunks that hold a COMM and so many samples."""
+    chunks = []
+    for first in range(0, samples, per_chunk):
+        numbers = range(first, min(first + per_chunk, samples))
+        replay = b"" if first else comm_record()
+        chunks.append(chunk(replay + b"".join(map(sample_record, numbers))))
+    return chunks or [chunk(comm_record())]
+
+
+def write_data(segment: OpenSegment, chunks: Sequence[bytes], ahead_bytes: int = 1 << 16) -> int:
+    """Write chunks as the native writer does, into space allocated ahead; give the end offset."""
+    os.posix_fallocate(segment.fd, segment.data_offset, ahead_bytes + sum(map(len, chunks)))
+    at = segment.data_offset
+    for piece in chunks:
+        with mmap.mmap(-1, len(piece)) as aligned:
+            aligned[:] = piece
+            with memoryview(aligned) as view:
+                assert os.pwrite(segment.fd, view, at) == len(piece)
+        at += len(piece)
+    return at
+
+
+def closed(segment: OpenSegment, chunks: Sequence[bytes], samples: int) -> SegmentClosed:
+    """What the core says of a segment that holds one replayed COMM and so many samples."""
+    data = b"".join(chunks)
+    return SegmentClosed(
+        stream=0,
+        token=segment.token,
+        end_offset=segment.data_offset + len(data),
+        xxh3=xxhash.xxh3_64_intdigest(data),
+        chunks=len(chunks),
+        records=samples,
+        samples=samples,
+        replayed=1,
+        first_ns=TIME_NS if samples else 0,
+        last_ns=TIME_NS + (samples - 1) * 1000 if samples else 0,
+        rings=((0, samples, len(data)),),
+    )
+
+
+def fill(segment: OpenSegment, samples: int = 250) -> SegmentClosed:
+    """Write a COMM and so many samples into the segment."""
+    chunks = sample_chunks(samples)
+    write_data(segment, chunks)
+    return closed(segment, chunks, samples)
+
+
+def closing(**values: Any) -> Closing:  # noqa: ANN401 - of Closing
+    """Give what is known at a close."""
+    return replace(Closing(clock=CLOCK, rings=RINGS, ledger=LEDGER), **values)
+
+
+def write_segment(sink: PerfDataSink, token: int = 1, samples: int = 250) -> SegmentInfo:
+    """Create, fill and seal one segment."""
+    segment = sink.next_segment(token, OPENING)
+    info = sink.seal(segment, fill(segment, samples), closing())
+    assert info is not None
+    return info
+
+
+def killed(work: Callable[[], object]) -> None:
+    """Run `work` in a child that is then killed, with all its fds open."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status), "the child failed before it was killed"
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def orphan(directory: Path, samples: int = 250, **options: Any) -> Path:  # noqa: ANN401
+    """Leave a segment whose writer was killed before it sealed it; give its partial file."""
+    before = set(directory.glob("*.partial"))
+    killed(lambda: fill(make_sink(directory, **options).next_segment(1, OPENING), samples))
+    (left,) = {path for path in directory.glob("*.data.partial") if path not in before} or {
+        Path(str(options["single_file"]) + ".partial")
+    }
+    return left
+
+
+@contextmanager
+def mounted(kind: str, directory: Path, options: str = "") -> Iterator[Path]:
+    """Mount a memory filesystem on `directory`."""
+    directory.mkdir()
+    words = ["-o", options] if options else []
+    subprocess.run(["mount", "-t", kind, *words, "none", directory], check=True)
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", directory], check=True)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of the design, checked on the source: who may import and call what."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = ROOT / "collectord"
+MODULES: Final = sorted(PACKAGE.rglob("*.py"))
+
+# No module of the package on the left may import what is on the right: modules of the standard
+# library directly, our own also by way of others. (errors.py, which all know, turns an errno into
+# text and needs os for that.)
+FORBIDDEN: Final[dict[str, tuple[str, ...]]] = {
+    "collectord.codec": ("os", "time", "collectord.kernel", "collectord._native"),
+    "collectord.plan": ("os", "time", "collectord.kernel", "collectord._native"),
+    "collectord.source": ("collectord.sink",),
+}
+PRIVILEGED_MODULES: Final = ("ctypes", "_ctypes", "cffi")
+PRIVILEGED_NAMES: Final = ("perf_event_open", "syscall", "ioctl")
+# The port's own name for the call is the seam itself.
+PORT_METHODS: Final = ("perf_event_open",)
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Modules that a file imports at run time; those under `if TYPE_CHECKING` do not count."""
+    tree = ast.parse(path.read_text())
+    package = _name(path) if path.name == "__init__.py" else _name(path).rpartition(".")[0]
+    for node in _walk_run_time(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base] if base else above)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _walk_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            for other in child.orelse:
+                yield from _walk_run_time(other)
+        else:
+            yield from _walk_run_time(child)
+
+
+def _closure(start: Path) -> dict[str, str]:
+    """All that a module imports, with the chain that leads there.
+
+    Packages' own __init__ modules on the way are followed; the interpreter's library is not.
+    """
+    by_name = {_name(path): path for path in MODULES}
+    chains: dict[str, str] = {}
+    queue = [(_name(start), _name(start))]
+    seen = set()
+    while queue:
+        name, chain = queue.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for target in _imports(by_name[name]):
+            step = f"{chain} -> {target}"
+            if _within(target, "collectord"):
+                chains.setdefault(target, step)
+            if target in by_name:
+                queue.append((target, step))
+    return chains
+
+
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_layers(path: Path) -> None:
+    """No module reaches a layer that its own must not know."""
+    name = _name(path)
+    for package, targets in FORBIDDEN.items():
+        if not _within(name, package):
+            continue
+        chains = _closure(path)
+        chains |= {imported: f"{name} -> {imported}" for imported in _imports(path)}
+        for imported, chain in chains.items():
+            for target in targets:
+                assert not _within(imported, target), f"{package} must not know {target}: {chain}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if not _within(_name(path), "collectord.kernel")],
+    ids=_name,
+)
+def test_privileged_calls_stay_behind_the_seam(path: Path) -> None:
+    """Outside kernel/ nobody imports a foreign-function interface or makes a raw call."""
+    for imported in _imports(path):
+        assert imported.partition(".")[0] not in PRIVILEGED_MODULES, imported
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            last = called.rpartition(".")[2]
+            if last in PORT_METHODS and "." in called:
+                continue
+            assert last not in PRIVILEGED_NAMES, f"{path}:{node.lineno}: {called}"
+
+
+def test_core_is_plain_c() -> None:
+    """The C core builds without Python: no file of it includes Python.h."""
+    for path in (PACKAGE / "_native").rglob("*.[ch]"):
+        included = re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)', path.read_text(), re.MULTILINE)
+        assert "Python.h" not in included, path
+
+
+def test_rules_cover_existing_packages() -> None:
+    """A rule about a package that does not exist would hold for nothing."""
+    for package, targets in FORBIDDEN.items():
+        for name in (package, *targets):
+            if name.startswith("collectord."):
+                assert (ROOT / name.replace(".", "/")).is_dir(), name

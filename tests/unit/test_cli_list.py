@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`list`: names by kind, and what can be opened here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from collectord import cli
+from collectord.cli import list as listing
+from collectord.errors import MissingFeature
+from collectord.kernel.linux import LinuxKernel
+from collectord.plan.event_names import NAMED_EVENTS
+from collectord.plan.facts import KernelFacts, PmuFacts
+
+if TYPE_CHECKING:
+    from collectord.codec.perf_attr import PerfEventAttr
+
+FACTS = KernelFacts(
+    release="6.12.0",
+    arch="x86_64",
+    page_size=4096,
+    cpus_online=(3, 4),
+    cpus_possible=(3, 4),
+    pmus={
+        "core": PmuFacts(4, {"event": "config:0-7"}, {"loads": "event=0xcd"}),
+        "uncore": PmuFacts(9, {"event": "config:0-7"}, {"reads": "event=4"}, (4,), core=False),
+        "odd": PmuFacts(10, {"event": "config:0-7"}, {"wide": "event=0x1ff"}),
+    },
+    tracepoints={"sched:sched_switch": 1, "sched:sched_wakeup": 2, "irq:irq_handler_entry": 3},
+)
+
+
+class RecordingKernel(LinuxKernel):
+    """Opens nothing: notes what it was asked for, and refuses one type of event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[tuple[PerfEventAttr, int, int]] = []
+
+    def perf_event_open(self, attr: PerfEventAttr, *, pid: int, cpu: int, **_other: object) -> int:
+        """Note the call; hardware events are absent."""
+        self.opened.append((attr, pid, cpu))
+        if attr.type == 0:
+            raise MissingFeature("cannot open", feature="hardware", hint="no counter here")
+        return -1
+
+    def close(self, fd: int) -> None:
+        """There is nothing to close."""
+        assert fd == -1
+
+
+def listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[dict[str, dict[str, Any]], RecordingKernel]:
+    """Events by name on a host of FACTS, and its kernel."""
+    kernel = RecordingKernel()
+    monkeypatch.setattr(listing, "LinuxKernel", lambda: kernel)
+    monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: FACTS)
+    assert listing.run(["--json", *arguments]) == 0
+    events = json.loads(capsys.readouterr().out)["events"]
+    return {event["name"]: event for event in events}, kernel
+
+
+def test_all_kinds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every named event, PMU alias and tracepoint is listed, each once."""
+    events, _ = listed(monkeypatch, capsys)
+    assert len(events) == len(NAMED_EVENTS) + 3 + 3
+    kinds = {event["kind"] for event in events.values()}
+    assert kinds == {"hardware", "software", "cache", "pmu", "tracepoint"}
+
+
+@pytest.mark.parametrize(
+    ("glob", "names"),
+    [
+        ("sched:*", {"sched:sched_switch", "sched:sched_wakeup"}),
+        ("*WAKEUP", {"sched:sched_wakeup"}),
+        ("pmu", {"core/loads/", "uncore/reads/", "odd/wide/"}),
+        ("page-faults", {"page-faults"}),
+        ("nothing", set()),
+    ],
+)
+def test_glob_is_of_names_or_one_kind(
+    glob: str,
+    names: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """GLOB takes names, whatever their case, or a kind."""
+    assert listed(monkeypatch, capsys, glob)[0].keys() == names
+
+
+def test_refusal_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An event that the kernel refuses says why; the others can be opened."""
+    events, _ = listed(monkeypatch, capsys)
+    assert events["cycles"]["available"] is False
+    assert events["cycles"]["reason"] == "no counter here"
+    assert events["page-faults"]["available"] is True
+
+
+def test_events_are_tried_with_what_the_user_may(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the right to see the kernel the user part is tried, on this process, disabled."""
+    _, kernel = listed(monkeypatch, capsys, "page-faults")
+    ((attr, pid, cpu),) = kernel.opened
+    assert (attr.exclude_kernel, attr.exclude_hv, attr.disabled) == (True, True, True)
+    assert (pid, cpu) == (0, -1)
+
+
+def test_uncore_events_are_tried_on_their_cpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A PMU that serves no task is tried on a CPU of its mask."""
+    _, kernel = listed(monkeypatch, capsys, "uncore/*")
+    ((attr, pid, cpu),) = kernel.opened
+    assert (attr.type, attr.config) == (9, 4)
+    assert (pid, cpu) == (-1, 4)
+
+
+def test_alias_that_cannot_be_laid_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An alias that its PMU's formats do not fit is listed with the reason."""
+    events, _ = listed(monkeypatch, capsys, "odd/*")
+    assert events["odd/wide/"]["available"] is False
+    assert "does not fit" in events["odd/wide/"]["reason"]
+
+
+def test_tracepoints_need_a_privilege(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tracepoints are judged by privilege and never opened one by one."""
+    events, kernel = listed(monkeypatch, capsys, "sched:*")
+    assert kernel.opened == []
+    assert {event["reason"] for event in events.values()} == {"needs CAP_PERFMON"}
+
+
+def test_this_host(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the running kernel the software clock can be opened by anybody who runs the tests."""
+    assert cli.main(["list", "cpu-clock"]) == 0
+    assert "cpu-clock  software  yes" in capsys.readouterr().out
+
+
+def test_nothing_matches(capsys: pytest.CaptureFixture[str]) -> None:
+    """A glob that matches nothing is one line on stderr and status 1."""
+    assert cli.main(["list", "no-such-event"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no event matches 'no-such-event'" in captured.err

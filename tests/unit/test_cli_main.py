@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as a whole: verbs, help, exit statuses, one-line errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from collectord import cli, errors
+from collectord.cli import record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+HELP: Final = ROOT / "tests/golden/help"
+HELP_WIDTH: Final = 79
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What `collectord WORDS --help` prints."""
+    try:
+        status = cli.main([*words, "--help"])
+    except SystemExit as leave:  # argparse ends a verb's help this way
+        status = int(leave.code or 0)
+    assert status == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [(), *((verb,) for verb in cli.VERBS)])
+def test_help_is_golden(
+    words: Sequence[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Help is the recorded text, on any terminal width, and fits 79 columns."""
+    monkeypatch.setenv("COLUMNS", "40")
+    text = help_of(capsys, *words)
+    golden = HELP / f"{'-'.join(words) or 'collectord'}.txt"
+    assert text == golden.read_text(), f"if right: collectord {' '.join(words)} --help > {golden}"
+    assert max(map(len, text.splitlines())) <= HELP_WIDTH
+    assert "examples:\n" in text
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_help_begins_with_one_sentence_and_shows_defaults(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A verb's help says what it does in one sentence; each option names its default."""
+    text = help_of(capsys, verb)
+    assert f"\n\n{cli.VERBS[verb]}\n\n" in text
+    joined = re.sub(r"\n {8,}", " ", text)
+    options = [line for line in joined.splitlines() if re.match(r"  (-|DIR|FILE|GLOB)", line)]
+    assert len(options) >= 2
+    assert [o for o in options if "--help" not in o and "(default" not in o] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["recrod"], 'did you mean "record"?'),
+        (["xyz"], "one of run, record"),
+        (["list", "--nonsense"], "see `collectord list --help`"),
+        (["record", "-F", "99", "-c", "1"], "not allowed with"),
+        (["segments", "burn"], "invalid choice"),
+        (["--help", "list"], "no verb '--help'"),
+    ],
+)
+def test_wrong_command_line(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command line that does not parse is one line on stderr and status 2."""
+    assert cli.main(arguments) == errors.UsageError.exit_code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("collectord: ")
+    assert captured.err.count("\n") == 1
+    assert hint in captured.err
+
+
+def every_error() -> list[errors.CollectordError]:
+    """One of each class of the tree."""
+    return [
+        errors.CollectordError("x"),
+        errors.UsageError("x"),
+        errors.ConfigError("x", path="f", key="k"),
+        errors.PlanError("x"),
+        errors.KernelError("x", syscall="mmap", errno=1),
+        errors.MissingPrivilege("x", need="CAP_PERFMON"),
+        errors.MissingFeature("x", feature="y"),
+        errors.NoSuchTarget("x", target="pid 1"),
+        errors.RingSetupError("x", ring="y"),
+        errors.CodecError("x", offset=0, reason="y"),
+        errors.SinkError("x", path="/y", errno=28),
+    ]
+
+
+@pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("command", [[], ["--", "true"]])
+def test_status_of_errors(
+    error: errors.CollectordError,
+    command: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each error has the status of its class; before a COMMAND's own status it is 125."""
+
+    def fail(_arguments: Sequence[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(record, "run", fail)
+    status = cli.main(["record", "-a", *command])
+    assert status == (cli.EXIT_RECORD_FAILED if command else error.exit_code)
+    assert capsys.readouterr().err == f"collectord: {error}\n"
+
+
+def test_unforeseen_error_is_logged_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bug ends with status 1, or 125 before a COMMAND, and its traceback in the log."""
+
+    def fail(_arguments: Sequence[str]) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(record, "run", fail)
+    assert cli.main(["record"]) == 1
+    assert cli.main(["record", "--", "true"]) == cli.EXIT_RECORD_FAILED
+    assert capsys.readouterr().err.count("internal_error") == 2
+
+
+def test_error_text_is_one_visible_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Foreign text in an error cannot break its line or reach the terminal as a sequence."""
+
+    def fail(_arguments: Sequence[str]) -> int:
+        raise errors.PlanError("no event 'a\x1b[2J\nb'")
+
+    monkeypatch.setattr(record, "run", fail)
+    assert cli.main(["record"]) == errors.PlanError.exit_code
+    assert capsys.readouterr().err == "collectord: no event 'a\\x1b[2J\\nb'\n"
+
+
+def test_exit_statuses_of_readme() -> None:
+    """README lists every status that the program can give by itself, and no other."""
+    table = (ROOT / "README.md").read_text().partition("### Exit status")[2].partition("##")[0]
+    listed = {int(status) for status in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    own = {cli.EXIT_OK, cli.EXIT_RECORD_FAILED, cli.EXIT_NO_COMMAND, cli.EXIT_INTERRUPTED}
+    assert listed == own | {error.exit_code for error in every_error()}
+
+
+def test_reader_that_leaves_is_no_crash() -> None:
+    """A closed pipe on stdout ends the program without a traceback."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "collectord", "--help"],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (cli.EXIT_FAILURE, b"")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """--version prints name and version."""
+    assert cli.main(["--version"]) == 0
+    assert re.fullmatch(r"collectord \d+\.\d+\.\d+\n", capsys.readouterr().out)

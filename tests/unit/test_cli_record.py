@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`record`: perf's options become the configuration that `run` would read."""
+
+from __future__ import annotations
+
+import io
+import pwd
+import sys
+from pathlib import Path
+
+import pytest
+
+from collectord.cli import EXIT_NO_COMMAND, record, record_options
+from collectord.config.schema import Config, EventConfig, SourceConfig, TargetConfig
+from collectord.config.units import RingSize
+from collectord.errors import UsageError
+from tests.support import balances
+
+
+def config(*arguments: str) -> Config:
+    """The configuration of a command line."""
+    args, command = record_options.parse(arguments)
+    return record.config_of(args, with_command=bool(command))
+
+
+def source(*arguments: str) -> SourceConfig:
+    """Its one source."""
+    return config(*arguments).session[0].source[0]
+
+
+def target(*arguments: str) -> TargetConfig:
+    """Its target."""
+    return config(*arguments).session[0].target
+
+
+def test_default_is_perfs() -> None:
+    """Without options: cycles, else cpu-clock, of the whole system, into ./perf.data."""
+    made = config()
+    session = made.session[0]
+    assert session.source[0].events == ("cycles|cpu-clock",)
+    assert session.target == TargetConfig(scope="system")
+    assert session.single_file == str(Path.cwd() / "perf.data")
+    assert (made.metrics.listen, made.control.socket) == ("", "")
+
+
+def test_filter_belongs_to_the_event_before_it() -> None:
+    """--filter applies to the preceding -e only; several of one event must all hold."""
+    events = source(
+        *("-e", "sched:sched_switch", "--filter", "prev_pid > 0", "--filter", "next_pid > 0"),
+        *("-e", "page-faults"),
+        *("-e", "sched:sched_wakeup", "--filter", "pid == 1"),
+    ).events
+    assert events == (
+        EventConfig(event="sched:sched_switch", filter="(prev_pid > 0) && (next_pid > 0)"),
+        EventConfig(event="page-faults"),
+        EventConfig(event="sched:sched_wakeup", filter="pid == 1"),
+    )
+
+
+def test_filter_without_event() -> None:
+    """--filter with no -e before it is an error, as with perf."""
+    with pytest.raises(UsageError, match="--filter applies to the -e before it"):
+        config("--filter", "pid == 1", "-e", "sched:sched_switch")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), TargetConfig(scope="system")),
+        (("-a",), TargetConfig(scope="system")),
+        (("--", "true"), TargetConfig(scope="command")),
+        (("-a", "--", "true"), TargetConfig(scope="system")),
+        (("-C", "0", "--", "true"), TargetConfig(scope="cpus", cpus="0")),
+        (("-a", "-C", "1,0-0"), TargetConfig(scope="cpus", cpus="0-1")),
+        (("-p", "1,2,1"), TargetConfig(scope="process", pids=(1, 2))),
+        (("-t", "7", "--per-thread"), TargetConfig(scope="thread", pids=(7,), per_thread=True)),
+        (("-p", "1", "-i"), TargetConfig(scope="process", pids=(1,), inherit=False)),
+        (("-p", "1", "--", "true"), TargetConfig(scope="process", pids=(1,))),
+        (("-p", "1", "-C", "0"), TargetConfig(scope="process", pids=(1,), cpus="0")),
+        (("-u", "root"), TargetConfig(scope="user", user=pwd.getpwnam("root").pw_uid)),
+        (("-u", "1234"), TargetConfig(scope="user", user=1234)),
+        (("-G", "/a"), TargetConfig(scope="cgroup", cgroup="/a")),
+    ],
+)
+def test_scopes(arguments: tuple[str, ...], expected: TargetConfig) -> None:
+    """Each scope option gives its scope; COMMAND alone is observed by itself."""
+    assert target(*arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("128", RingSize(pages=128)), ("8M", RingSize(8 << 20)), ("512KiB", RingSize(512 << 10))],
+)
+def test_ring_size_is_pages_unless_it_has_a_unit(text: str, size: RingSize) -> None:
+    """-m takes pages like perf, or a size with a unit."""
+    assert source("-m", text).ring == size
+
+
+def test_rates_and_call_graphs() -> None:
+    """-F, -c, -g and --call-graph reach the source."""
+    assert source("-F", "99").frequency == 99
+    assert source("-c", "1000").period == 1000
+    assert source("-g").call_graph == "fp"
+    assert source("--call-graph", "dwarf,4096").call_graph == "dwarf,4096"
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ns"),
+    [
+        ("10s", 10_000_000_000),
+        ("500ms", 500_000_000),
+        ("2", 2_000_000_000),
+        ("1.5", 1_500_000_000),
+    ],
+)
+def test_duration(text: str, duration_ns: int) -> None:
+    """--duration takes a unit; a bare number is seconds."""
+    assert record_options.parse(["--duration", text])[0].duration == duration_ns
+
+
+def test_output_directory() -> None:
+    """--output-dir gives rotated segments in that directory, which nothing evicts."""
+    made = config("--output-dir", "out")
+    assert made.session[0].directory == str(Path.cwd() / "out")
+    assert made.session[0].single_file == ""
+    assert (made.retention.bytes, made.retention.age) == (0, 0)
+    assert (made.retention.free.bytes, made.retention.free.percent) == (0, 0)
+
+
+def test_everything_behind_the_dashes_is_the_command() -> None:
+    """COMMAND's own options, and its own --, stay its own."""
+    args, command = record_options.parse(["-a", "--", "perf", "-e", "x", "--", "y"])
+    assert command == ["perf", "-e", "x", "--", "y"]
+    assert args.events == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sleep", "1"], "put -- before COMMAND"),
+        (["-a", "--"], "no COMMAND after --"),
+        (["-F", "0"], "not a whole number above 0"),
+        (["-F", "99Hz"], "not a whole number above 0"),
+        (["-p", "0"], "not a whole number above 0"),
+        (["-p", "1", "-t", "2"], "not allowed with"),
+        (["-g", "--call-graph", "lbr"], "not allowed with"),
+        (["--call-graph", "magic"], "unknown call graph 'magic'"),
+        (["-C", "3-1"], "runs backwards"),
+        (["-m", "8X"], "unit 'X' is not known"),
+        (["-m", "0"], "is not"),
+        (["--duration", "1y"], "unit 'y' is not known"),
+        (["--duration", "soon"], "is not a number and"),
+        (["-o", "a", "--output-dir", "b"], "not allowed with"),
+        (["-u", "no-such-user-here"], "no user 'no-such-user-here'"),
+        (["-a", "--per-thread"], "per-thread: does not go with scope 'system'"),
+        (["-e", "cycles:q"], "modifier"),
+        (["-e", "{cycles"], "unbalanced brace"),
+        (["--overwrite"], "unrecognized arguments: --overwrite"),
+    ],
+)
+def test_what_does_not_go(arguments: list[str], message: str) -> None:
+    """Wrong values and combinations are usage errors that say what is wrong."""
+    with pytest.raises(UsageError) as caught:
+        config(*arguments)
+    assert message in str(caught.value)
+
+
+def test_absent_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A COMMAND that does not exist is 127 before anything is opened or written."""
+    output = tmp_path / "perf.data"
+    status = record.run(["-o", str(output), "--", "no-such-command-here"])
+    assert status == EXIT_NO_COMMAND
+    assert "no-such-command-here" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command_status", "status"), [(None, 0), (0, 0), (7, 7), (125, 125), (-9, 137), (-15, 143)]
+)
+def test_status_is_the_commands(command_status: int | None, status: int) -> None:
+    """COMMAND's status is given on; 128 + N where signal N ended it, as a shell says it."""
+    assert record.status_of(command_status) == status
+
+
+@pytest.mark.parametrize(
+    ("stderr", "stdout", "command", "drawn"),
+    [
+        (True, True, [], True),
+        (True, False, ["make"], True),
+        (True, True, ["make"], False),
+        (False, True, [], False),
+        (False, False, ["make"], False),
+    ],
+)
+def test_live_line_keeps_out_of_commands_terminal(
+    stderr: bool,  # parametrized
+    stdout: bool,  # parametrized
+    command: list[str],
+    drawn: bool,  # parametrized
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The line is drawn on a terminal only, and not where COMMAND writes its own output."""
+    streams = {"stderr": io.StringIO(), "stdout": io.StringIO()}
+    for name, is_terminal in (("stderr", stderr), ("stdout", stdout)):
+        monkeypatch.setattr(streams[name], "isatty", lambda answer=is_terminal: answer)
+        monkeypatch.setattr(sys, name, streams[name])
+    monkeypatch.setenv("TERM", "xterm")
+    with record.live_line(command) as on_tick:
+        on_tick(balances.status())
+    assert bool(streams["stderr"].getvalue()) is drawn
+    assert streams["stdout"].getvalue() == ""

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`segments`: list, verify and repair, as tables and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from collectord import cli
+from collectord.cli import segments
+from collectord.errors import SinkError, UsageError
+from tests.support import segments as support
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state directory with one sealed segment in the session `exec`."""
+    directory = tmp_path / "exec"
+    directory.mkdir()
+    support.write_segment(support.make_sink(directory), samples=250)
+    return tmp_path
+
+
+def result(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    """The JSON result's segments."""
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)["segments"]
+    return found
+
+
+def test_list(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sealed segment is a line with its state, samples and basis."""
+    assert segments.run(["list", str(state)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n") == 2
+    assert {"sealed", "250", "exact"} <= set(out.splitlines()[1].split())
+
+
+def test_list_as_json(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--json may stand before DIR, and gives every column as plain data."""
+    assert segments.run(["list", "--json", str(state)]) == 0
+    (row,) = result(capsys)
+    assert (row["state"], row["samples"], row["basis"]) == ("sealed", 250, "exact")
+    assert str(row["path"]).startswith(str(state / "exec"))
+
+
+def test_verify_sound_and_damaged(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sound segment is ok; after one changed byte it is wrong, and the status 1."""
+    assert segments.run(["verify", str(state)]) == 0
+    assert " ok " in capsys.readouterr().out
+    (path,) = (state / "exec").glob("*.perf.data")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert segments.run(["verify", str(path)]) == 1
+    assert "checksum: " in capsys.readouterr().out
+
+
+def test_verify_with_sha256(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The hash of the whole file is computed when asked for."""
+    assert segments.run(["verify", "--json", str(state)]) == 0
+    assert result(capsys)[0]["sha256"] is None
+    assert segments.run(["verify", "--sha256", "--json", str(state)]) == 0
+    assert len(str(result(capsys)[0]["sha256"])) == 64
+
+
+def test_repair(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An orphan is sealed as far as it goes, and is then listed as recovered."""
+    support.orphan(state / "exec", samples=100)
+    assert segments.run(["repair", "--json", str(state)]) == 0
+    (outcome,) = result(capsys)
+    assert (outcome["action"], outcome["samples"]) == ("recovered", 100)
+    assert segments.run(["repair", str(state)]) == 0
+    assert segments.run(["verify", str(state)]) == 0
+    capsys.readouterr()
+    assert segments.run(["list", "--json", str(state)]) == 0
+    assert sorted(str(row["state"]) for row in result(capsys)) == ["recovered", "sealed"]
+
+
+def test_repair_that_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that cannot be repaired is left alone, named, and makes the status 1."""
+    left = tmp_path / "20260101T000000Z-000001.perf.data.partial"
+    left.write_bytes(b"garbage" * 100)
+    assert segments.run(["repair", str(tmp_path)]) == 1
+    assert "refused" in capsys.readouterr().out
+    assert left.read_bytes() == b"garbage" * 100
+
+
+def test_empty_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing to list is an empty result, not an error."""
+    assert segments.run(["list", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("action", ["list", "verify", "repair"])
+def test_absent_directory(action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A directory that is not there is one line on stderr that names it."""
+    status = cli.main(["segments", action, str(tmp_path / "nope")])
+    captured = capsys.readouterr()
+    assert status == SinkError.exit_code
+    assert str(tmp_path / "nope") in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_sha256_goes_with_verify(state: Path) -> None:
+    """An option that would do nothing is refused."""
+    with pytest.raises(UsageError, match="--sha256"):
+        segments.run(["list", "--sha256", str(state)])

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control servers, the service manager's socket, and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import socket
+import stat
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+
+from collectord import metrics
+from collectord.control import http, service, signals
+from collectord.errors import ConfigError, KernelError
+from tests.support import balances
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def metrics_registry() -> http.CollectorRegistry:
+    """The registry of a default host."""
+    return metrics.registry(balances.status, kernel_release="6.12.0")
+
+
+async def get(url: str, *, unix: Path | None = None) -> tuple[int, str, str]:
+    """Status, content type and body of a GET."""
+    connector = aiohttp.UnixConnector(str(unix)) if unix else None
+    async with (
+        aiohttp.ClientSession(connector=connector) as client,
+        client.get(url) as response,
+    ):
+        return response.status, response.headers["Content-Type"], await response.text()
+
+
+def test_metrics_endpoint() -> None:
+    """/metrics is Prometheus text; what is not served is 404."""
+
+    async def scenario() -> None:
+        app = http.metrics_app(metrics_registry())
+        async with http.serve_tcp(app, "127.0.0.1:0") as (host, port):
+            status, content_type, text = await get(f"http://{host}:{port}/metrics")
+            assert (status, content_type.partition(";")[0]) == (200, "text/plain")
+            assert 'collectord_stored_records_total{session="exec",source="perf"} 180.0' in text
+            assert "process_resident_memory_bytes" in text
+            assert (await get(f"http://{host}:{port}/v1/status"))[0] == 404
+            assert "/metrics" in (await get(f"http://{host}:{port}/"))[2]
+
+    asyncio.run(scenario())
+
+
+def test_control_api(tmp_path: Path) -> None:
+    """The socket serves the whole status and one session's balances as JSON."""
+    path = tmp_path / "run/control.sock"
+
+    async def scenario() -> None:
+        async with http.serve_unix(http.control_app(balances.status), path):
+            status, content_type, text = await get("http://localhost/v1/status", unix=path)
+            assert (status, content_type) == (200, "application/json")
+            whole = json.loads(text)
+            assert [session["name"] for session in whole["sessions"]] == ["profile", "exec"]
+            assert whole["core"]["chunks"] == 64
+            assert whole["started"] == "2023-11-14T22:13:20.000+00:00"
+            one = json.loads((await get("http://localhost/v1/sessions/exec", unix=path))[2])
+            assert [session["stored"] for session in one["sessions"]] == [180]
+
+    asyncio.run(scenario())
+
+
+def test_unknown_session(tmp_path: Path) -> None:
+    """An unknown session is 404 with the names there are."""
+    path = tmp_path / "control.sock"
+
+    async def scenario() -> None:
+        async with http.serve_unix(http.control_app(balances.status), path):
+            status, _, text = await get("http://localhost/v1/sessions/exce", unix=path)
+            assert status == 404
+            assert json.loads(text)["sessions"] == ["exec", "profile"]
+
+    asyncio.run(scenario())
+
+
+def test_socket_is_for_owner_and_group_and_goes_with_the_daemon(tmp_path: Path) -> None:
+    """Others may not connect, and a stopped daemon leaves no socket."""
+    path = tmp_path / "control.sock"
+
+    async def scenario() -> None:
+        async with http.serve_unix(http.control_app(balances.status), path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        assert not path.exists()
+
+    asyncio.run(scenario())
+
+
+def test_socket_of_a_killed_daemon_is_taken_over(tmp_path: Path) -> None:
+    """A socket that nobody answers on is replaced."""
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+    async def scenario() -> None:
+        async with http.serve_unix(http.control_app(balances.status), path):
+            assert (await get("http://localhost/v1/status", unix=path))[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_socket_of_a_running_daemon_is_left_alone(tmp_path: Path) -> None:
+    """A second daemon is refused, and the first one goes on."""
+    path = tmp_path / "control.sock"
+
+    async def scenario() -> None:
+        app = http.control_app(balances.status)
+        async with http.serve_unix(app, path):
+            with pytest.raises(KernelError, match="cannot serve the control API") as caught:
+                async with http.serve_unix(http.control_app(balances.status), path):
+                    pass
+            assert caught.value.errno == errno.EADDRINUSE
+            assert (await get("http://localhost/v1/status", unix=path))[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_file_in_the_sockets_place_is_left_alone(tmp_path: Path) -> None:
+    """Something that is no socket is never removed."""
+    path = tmp_path / "control.sock"
+    path.write_text("precious")
+
+    async def scenario() -> None:
+        async with http.serve_unix(http.control_app(balances.status), path):
+            pass
+
+    with pytest.raises(KernelError, match="control API"):
+        asyncio.run(scenario())
+    assert path.read_text() == "precious"
+
+
+def test_address_in_use() -> None:
+    """A taken metrics address is one error with what to change."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            host, port = await stack.enter_async_context(
+                http.serve_tcp(http.metrics_app(metrics_registry()), "127.0.0.1:0")
+            )
+            second = http.serve_tcp(http.metrics_app(metrics_registry()), f"{host}:{port}")
+            with pytest.raises(KernelError, match=r"\[metrics\] listen") as caught:
+                await stack.enter_async_context(second)
+            assert caught.value.errno == errno.EADDRINUSE
+
+    asyncio.run(scenario())
+
+
+def test_host_that_does_not_resolve() -> None:
+    """A name without an address is a configuration error that names the key."""
+
+    async def scenario() -> None:
+        app = http.metrics_app(metrics_registry())
+        async with http.serve_tcp(app, "no-such-host.invalid:0"):
+            pass
+
+    with pytest.raises(ConfigError, match=r"metrics\.listen"):
+        asyncio.run(scenario())
+
+
+def test_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """READY and STOPPING reach the socket that the manager gave."""
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path))
+        manager.settimeout(10)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+        with service.connect() as told:
+            told.ready("2 sessions")
+            assert manager.recv(100) == b"READY=1\nSTATUS=2 sessions"
+            told.stopping("final flush")
+            assert manager.recv(100) == b"STOPPING=1\nSTATUS=final flush"
+
+
+def test_without_service_manager_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of a service the calls do nothing and open nothing."""
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    with service.connect() as told:
+        told.ready("x")
+        told.stopping("x")
+
+
+@pytest.mark.parametrize("number", signals.STOP_SIGNALS)
+def test_signal_sets_the_stop_event(number: signal.Signals) -> None:
+    """Each stop signal sets the event, and handlers are gone afterwards."""
+
+    async def scenario() -> None:
+        with signals.stop_event() as stop:
+            assert not stop.is_set()
+            os.kill(os.getpid(), number)
+            await asyncio.wait_for(stop.wait(), timeout=10)
+
+    before = signal.getsignal(number)
+    asyncio.run(scenario())
+    assert signal.getsignal(number) is before
+
+
+def test_second_interrupt_gives_up() -> None:
+    """After the first Ctrl-C a second one interrupts as usual."""
+
+    async def scenario() -> None:
+        with signals.stop_event() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.wait_for(stop.wait(), timeout=10)
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    asyncio.run(scenario())

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log: rate limits per ring, foreign text, rendering."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog
+
+from collectord import log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    """Configuration is process-wide: put it back."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000
+
+    def __call__(self) -> int:
+        """The time."""
+        return self.now_ns
+
+
+def test_one_line_per_event_and_ring_and_interval() -> None:
+    """Within the interval a second line is dropped; the first after it tells how many were."""
+    clock = Clock()
+    limit = log.RingRateLimit(interval_ns=100, clock_ns=clock)
+    assert "suppressed" not in limit(None, "warning", {"event": "ring_lost", "ring": "a"})
+    for _ in range(3):
+        with pytest.raises(structlog.DropEvent):
+            limit(None, "warning", {"event": "ring_lost", "ring": "a"})
+    clock.now_ns += 100
+    assert limit(None, "warning", {"event": "ring_lost", "ring": "a"})["suppressed"] == 3
+    clock.now_ns += 100
+    assert "suppressed" not in limit(None, "warning", {"event": "ring_lost", "ring": "a"})
+
+
+def test_other_rings_and_events_are_limited_apart() -> None:
+    """A line about another ring, another event, or no ring at all is not held back."""
+    limit = log.RingRateLimit(interval_ns=100, clock_ns=Clock())
+    limit(None, "warning", {"event": "ring_lost", "ring": "a"})
+    limit(None, "warning", {"event": "ring_lost", "ring": "b"})
+    limit(None, "warning", {"event": "ring_throttled", "ring": "a"})
+    limit(None, "info", {"event": "opened"})
+    limit(None, "info", {"event": "opened"})
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("two\nlines\x00", "two\\nlines\\x00"),
+        ("right\u202eleft", "right\\u202eleft"),
+        ("bad\udcff", "bad\\udcff"),
+        ("日本 é", "日本 é"),
+    ],
+)
+def test_visible_leaves_no_control_character(text: str, shown: str) -> None:
+    """Escape sequences, line breaks, direction overrides and broken bytes become readable."""
+    assert log.visible(text) == shown
+    assert log.visible(text).isprintable()
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Away from a terminal each line is one JSON object with event, level, time and the keys."""
+    log.configure(console=False)
+    structlog.get_logger().warning("ring_lost", ring="exec/perf/data/cpu3", lost=17)
+    captured = capsys.readouterr()
+    line = json.loads(captured.err)
+    assert captured.out == ""
+    assert (line["event"], line["level"]) == ("ring_lost", "warning")
+    assert (line["ring"], line["lost"]) == ("exec/perf/data/cpu3", 17)
+    assert line["timestamp"].endswith("Z")
+
+
+def test_console_lines_escape_foreign_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the console a process name cannot reach the terminal as an escape sequence."""
+    log.configure(console=True)
+    structlog.get_logger().info("task_seen", comm="evil\x1b]0;title\x07\n", count=2)
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "\x1b" not in line
+    assert "comm=evil\\x1b]0;title\\x07\\n" in line
+    assert "count=2" in line
+
+
+def test_library_log_joins(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a library logs with `logging` comes out in the same form, its traceback included."""
+    log.configure(console=False)
+    try:
+        raise ValueError("x")  # noqa: TRY301  # a traceback is wanted
+    except ValueError:
+        logging.getLogger("aiohttp.server").exception("handler failed")
+    line = json.loads(capsys.readouterr().err)
+    assert line["event"] == "library_message"
+    assert (line["logger"], line["message"]) == ("aiohttp.server", "handler failed")
+    assert "ValueError: x" in line["exception"]
+
+
+def test_level(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines below the level are not written."""
+    log.configure(level=logging.WARNING, console=False)
+    structlog.get_logger().info("quiet")
+    structlog.get_logger().warning("loud")
+    assert json.loads(capsys.readouterr().err)["event"] == "loud"
+
+
+def test_rich_stays_out_of_the_daemon() -> None:
+    """Loading the log and the daemon's own modules does not load rich."""
+    code = (
+        "import sys; import collectord.cli.run; "
+        "sys.exit(any(name.partition('.')[0] == 'rich' for name in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics: names, series, figures, and what the README says of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import prometheus_client
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from collectord import metrics
+from collectord.model import LOSS_PAIRS, Basis
+from collectord.sink.retention import EvictReason
+from tests.support import balances
+
+if TYPE_CHECKING:
+    from collectord.daemon import DaemonStatus
+
+README: Final = Path(__file__).resolve().parents[2] / "README.md"
+SERIES_MAX: Final = 300
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(status: DaemonStatus, *, per_cpu: bool = False) -> Series:
+    """One scrape, parsed back: (name, labels) to value."""
+    registry = metrics.registry(lambda: status, kernel_release="6.12.0", per_cpu=per_cpu)
+    text = prometheus_client.generate_latest(registry).decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def of(series: Series, name: str, **labels: str) -> float:
+    """The value of one series."""
+    return series[name, frozenset(labels.items())]
+
+
+def names(series: Series) -> set[str]:
+    """Names of all series."""
+    return {name for name, _ in series}
+
+
+def test_default_host_stays_below_the_limit() -> None:
+    """The default sessions export at most 300 series, the process's own included."""
+    assert 60 < len(scrape(balances.status())) <= SERIES_MAX
+
+
+def test_series_do_not_grow_with_cpus() -> None:
+    """Without the cpu label a large machine has as many series as a small one."""
+    small = balances.status(balances.session("exec", cpus=2))
+    large = balances.status(balances.session("exec", cpus=128))
+    assert scrape(small).keys() == scrape(large).keys()
+
+
+def test_no_series_twice() -> None:
+    """Two parts of one session and source are added up, never exported twice."""
+    registry = metrics.registry(
+        lambda: balances.status(balances.session("exec"), balances.session("exec")),
+        kernel_release="6.12.0",
+    )
+    text = prometheus_client.generate_latest(registry).decode()
+    lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines))
+    assert 'collectord_stored_records_total{session="exec",source="perf"} 360.0' in text
+
+
+def test_ledger_figures() -> None:
+    """The exported balance is that of the ledger."""
+    series = scrape(balances.status(balances.session("exec")))
+    labels = {"session": "exec", "source": "perf"}
+    assert of(series, "collectord_produced_records_total", **labels) == 200
+    assert of(series, "collectord_stored_records_total", **labels) == 180
+    assert of(series, "collectord_unaccounted_records", **labels) == 0
+    lost = "collectord_lost_records_total"
+    assert of(series, lost, **labels, stage="kernel_ring", reason="ring_full") == 20
+
+
+def test_every_loss_pair_exists_at_zero_and_no_other() -> None:
+    """Each pair of the source is a series from the first scrape."""
+    quiet = replace(balances.session("exec"), lost={})
+    pairs = {
+        (labels["stage"], labels["reason"]): value
+        for (name, items), value in scrape(balances.status(quiet)).items()
+        if name == "collectord_lost_records_total"
+        for labels in [dict(items)]
+    }
+    assert pairs == {(str(stage), str(reason)): 0 for stage, reason in LOSS_PAIRS["perf"]}
+
+
+def test_no_claim_without_an_exact_basis() -> None:
+    """Where production is not counted there is no produced and no unaccounted series, not a 0."""
+    series = scrape(balances.status(balances.session("profile", basis=Basis.LOST_ONLY)))
+    assert "collectord_produced_records_total" not in names(series)
+    assert "collectord_unaccounted_records" not in names(series)
+    labels = {"session": "profile", "source": "perf"}
+    assert of(series, "collectord_loss_observable", **labels) == 1
+    assert of(series, "collectord_stored_records_total", **labels) == 180
+
+
+def test_loss_that_cannot_be_seen_is_said() -> None:
+    """A source that cannot tell its loss has loss_observable 0."""
+    series = scrape(balances.status(balances.session("raw", basis=Basis.NONE)))
+    assert of(series, "collectord_loss_observable", session="raw", source="perf") == 0
+
+
+def test_suppression() -> None:
+    """One foreign program on one ring's events is enough."""
+    session = balances.session("exec")
+    labels = {"session": "exec", "source": "perf"}
+    name = "collectord_suppression_possible"
+    assert of(scrape(balances.status(session)), name, **labels) == 0
+    rings = (replace(session.rings[0], suppressed_by=(17,)), *session.rings[1:])
+    series = scrape(balances.status(replace(session, rings=rings)))
+    assert of(series, name, **labels) == 1
+
+
+def test_state() -> None:
+    """Exactly one of a session's states is 1."""
+    series = scrape(balances.status(replace(balances.session("exec"), state="degraded")))
+    states = {
+        dict(items)["state"]: value
+        for (name, items), value in series.items()
+        if name == "collectord_session_state"
+    }
+    assert states == {"running": 0, "degraded": 1, "stopped": 0, "failed": 0}
+
+
+def test_buffers() -> None:
+    """Sizes are sums over the rings, the fill mark is that of the fullest ring."""
+    session = balances.session("exec")
+    full = replace(session.rings[0], high_watermark_bytes=balances.CAPACITY_BYTES)
+    series = scrape(balances.status(replace(session, rings=(full, *session.rings[1:]))))
+    labels = {"session": "exec", "source": "perf"}
+    assert of(series, "collectord_rings", **labels) == 4
+    assert of(series, "collectord_buffer_capacity_bytes", **labels) == 4 * balances.CAPACITY_BYTES
+    assert of(series, "collectord_buffer_used_bytes", **labels) == balances.CAPACITY_BYTES
+    assert of(series, "collectord_buffer_fill_high_watermark_ratio", **labels) == 1
+    bucket = "collectord_buffer_fill_ratio_bucket"
+    fills = {"0.1": 16, "0.2": 16, "0.3": 24, "0.5": 28, "1.0": 28, "+Inf": 28}
+    assert {le: of(series, bucket, **labels, le=le) for le in fills} == fills
+
+
+def test_core_and_host() -> None:
+    """Native nanoseconds become seconds, MONOTONIC times become Unix times."""
+    series = scrape(balances.status())
+    assert of(series, "collectord_drain_duration_seconds_sum") == 0.014
+    assert of(series, "collectord_drain_duration_seconds_count") == 7
+    assert of(series, "collectord_oldest_unwritten_seconds") == 0.25
+    assert of(series, "collectord_uncovered_seconds_total") == 1.5
+    assert of(series, "collectord_unclean_stops_total") == 1
+    labels = {"session": "exec", "source": "perf"}
+    assert of(series, "collectord_last_event_timestamp_seconds", **labels) == 1_700_000_005
+    assert of(series, "collectord_config_info", sha256="ab" * 32) == 1
+
+
+def test_retention() -> None:
+    """Deleted segments are counted by limit, limits that never struck at 0."""
+    series = scrape(balances.status(balances.session("exec")))
+    name = "collectord_segments_deleted_total"
+    labels = {"session": "exec", "source": "perf"}
+    counts = {reason: of(series, name, **labels, reason=reason) for reason in EvictReason}
+    assert counts == {"quota": 2, "age": 0, "free_space": 0}
+
+
+def test_cpu_label_when_asked_for() -> None:
+    """With per_cpu each CPU has its own ring and ledger series."""
+    series = scrape(balances.status(balances.session("exec", cpus=3)), per_cpu=True)
+    for cpu in ("0", "1", "2"):
+        labels = {"session": "exec", "source": "perf", "cpu": cpu}
+        assert of(series, "collectord_stored_records_total", **labels) == 90
+        assert of(series, "collectord_rings", **labels) == 2
+    assert of(series, "collectord_loss_observable", session="exec", source="perf") == 1
+
+
+def test_no_created_series() -> None:
+    """No `_created` series in either exposition format."""
+    registry = metrics.registry(balances.status, kernel_release="6.12.0")
+    for text in (
+        prometheus_client.generate_latest(registry),
+        openmetrics.generate_latest(registry),
+    ):
+        assert b"_created" not in text
+
+
+def test_readme_table_is_the_live_set() -> None:
+    """README's metrics table has the live names, types, labels and texts, and no other row."""
+    rows = re.findall(
+        r"^\| `(collectord_\w+)` \| (\w+) \| ([\w, ]*) \| (.+) \|$",
+        README.read_text(),
+        re.MULTILINE,
+    )
+    registry = metrics.registry(balances.status, kernel_release="6.12.0")
+    live = {
+        (
+            family.name + ("_total" if family.type == "counter" else ""),
+            family.type,
+            ", ".join(
+                dict.fromkeys(label for s in family.samples for label in s.labels if label != "le")
+            ),
+            family.documentation,
+        )
+        for family in registry.collect()
+        if family.name.startswith("collectord_")
+    }
+    assert set(rows) == live
+    assert len(rows) == len(live)

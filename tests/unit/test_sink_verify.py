@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verify and list: what was changed behind the sink's back is found, and told in one line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from collectord.errors import SinkError
+from collectord.sink.repair import repair
+from collectord.sink.scan import xxh3
+from collectord.sink.segment import segment_directories
+from collectord.sink.verify import Check, State, list_segments, verify
+from tests.support import segments as support
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from collectord.sink.base import SegmentInfo
+
+
+def _write(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def _change_manifest(info: SegmentInfo, **changes: Any) -> None:  # noqa: ANN401 - JSON
+    path = info.path.with_name(info.path.name + ".json")
+    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | changes))
+
+
+def _finding(directory: Path) -> tuple[Check, str]:
+    (verdict,) = verify([directory])
+    assert verdict.finding is not None
+    assert "\n" not in verdict.finding.detail
+    return verdict.finding.check, verdict.finding.detail
+
+
+@pytest.fixture
+def info(tmp_path: Path) -> SegmentInfo:
+    """A sealed segment of 250 samples, alone in its directory."""
+    return support.write_segment(support.make_sink(tmp_path))
+
+
+def test_sound_segment(tmp_path: Path, info: SegmentInfo) -> None:
+    """A segment as it was sealed has no finding; its SHA-256 comes when asked for."""
+    (verdict,) = verify([tmp_path], sha256=True)
+    assert (verdict.path, verdict.state, verdict.finding) == (info.path, State.SEALED, None)
+    assert (verdict.samples, verdict.bytes) == (250, info.manifest.bytes)
+    assert verdict.sha256 == hashlib.sha256(info.path.read_bytes()).hexdigest()
+    assert verify([info.path]) == verify([tmp_path])
+    assert verify([info.path])[0].sha256 is None
+
+
+@pytest.mark.parametrize("part", ["head", "data", "tail"])
+def test_changed_byte(tmp_path: Path, info: SegmentInfo, part: str) -> None:
+    """One changed bit anywhere in the file is found, and the part of the file named."""
+    (span,) = (span for span in info.manifest.spans if span.part == part)
+    offset = span.offset + span.bytes - 1
+    _write(info.path, offset, bytes([info.path.read_bytes()[offset] ^ 1]))
+    check, detail = _finding(tmp_path)
+    assert check is Check.CHECKSUM
+    assert detail.startswith(f"the {part} (bytes {span.offset} to ")
+
+
+def test_spans_cover_the_file(tmp_path: Path, info: SegmentInfo) -> None:
+    """Checksums that leave a part of the file out are no proof."""
+    head, data, _ = msgspec.to_builtins(info.manifest.spans)
+    _change_manifest(info, spans=[head, data])
+    check, detail = _finding(tmp_path)
+    assert (check, detail.startswith("the checksums end at byte")) == (Check.CHECKSUM, True)
+
+
+def test_truncated_file(tmp_path: Path, info: SegmentInfo) -> None:
+    """A file that is shorter than its manifest says is found before anything is read."""
+    os.truncate(info.path, 5000)
+    check, detail = _finding(tmp_path)
+    assert check is Check.SIZE
+    assert detail == f"5000 bytes, its manifest says {info.manifest.bytes}"
+
+
+def test_damaged_header(tmp_path: Path, info: SegmentInfo) -> None:
+    """A file that does not begin as perf.data does is found by its head."""
+    _write(info.path, 0, b"PERFILE3")
+    assert _finding(tmp_path)[0] is Check.HEAD
+
+
+def test_data_size_in_the_header(tmp_path: Path, info: SegmentInfo) -> None:
+    """A header whose data size differs from the manifest's is found."""
+    _write(info.path, 48, struct.pack("<Q", 4096))
+    check, detail = _finding(tmp_path)
+    assert (check, "of 4096 bytes" in detail) == (Check.HEAD, True)
+
+
+def test_damaged_record(tmp_path: Path, info: SegmentInfo) -> None:
+    """A record without a size is found and located, even if the checksum agrees."""
+    offset = info.manifest.data_offset + len(support.comm_record())
+    _write(info.path, offset + 6, b"\0\0")
+    _agree(info)
+    check, detail = _finding(tmp_path)
+    assert (check, detail) == (Check.RECORDS, f"a record has size 0 at byte {offset}")
+
+
+def _agree(info: SegmentInfo) -> None:
+    """Make the manifest's checksums those of the file."""
+    data = info.path.read_bytes()
+    spans = [
+        msgspec.to_builtins(span) | {"xxh3": xxh3(data[span.offset : span.offset + span.bytes])}
+        for span in info.manifest.spans
+    ]
+    _change_manifest(info, spans=spans)
+
+
+def test_sample_count(tmp_path: Path, info: SegmentInfo) -> None:
+    """A number of samples in the manifest that is not the file's is found."""
+    _change_manifest(info, samples=249)
+    assert _finding(tmp_path) == (Check.COUNT, "250 samples, its manifest says 249")
+
+
+def test_chain(tmp_path: Path) -> None:
+    """A manifest that was changed is found by the next one, a missing one while older exist."""
+    sink = support.make_sink(tmp_path)
+    infos = [support.write_segment(sink, token) for token in range(3)]
+    _change_manifest(infos[0], scope="cpus")
+    findings = [verdict.finding for verdict in verify([tmp_path])]
+    assert [finding and finding.check for finding in findings] == [None, Check.CHAIN, None]
+    for name in (infos[1].path, infos[1].path.with_name(infos[1].path.name + ".json")):
+        name.unlink()
+    findings = [verdict.finding for verdict in verify([tmp_path])]
+    assert [finding and finding.detail for finding in findings] == [
+        None,
+        f"{infos[1].path.name}.json, sealed before it, is missing",
+    ]
+
+
+def test_evicted_segments_are_no_gap(tmp_path: Path) -> None:
+    """When the oldest segments are gone, those that were chained to them are still sound."""
+    sink = support.make_sink(tmp_path)
+    first, _ = (support.write_segment(sink, token) for token in range(2))
+    for path in (first.path, first.path.with_name(first.path.name + ".json")):
+        path.unlink()
+    assert [verdict.finding for verdict in verify([tmp_path])] == [None]
+
+
+def test_manifest_is_missing_or_damaged(tmp_path: Path, info: SegmentInfo) -> None:
+    """A segment without a manifest, or with one that is no JSON, cannot be vouched for."""
+    manifest = info.path.with_name(info.path.name + ".json")
+    manifest.write_bytes(b"{")
+    assert _finding(tmp_path) == (Check.MANIFEST, "its manifest is damaged")
+    manifest.unlink()
+    assert _finding(tmp_path) == (Check.MANIFEST, "it has no manifest")
+
+
+def test_other_version(tmp_path: Path, info: SegmentInfo) -> None:
+    """A manifest of another schema is told as such."""
+    _change_manifest(info, schema=2)
+    check, detail = _finding(tmp_path)
+    assert check is Check.VERSION
+    assert detail == "manifest schema 2 is of another version; this one knows 1"
+
+
+def test_states(tmp_path: Path) -> None:
+    """Orphans are found, running segments left alone, recovered ones told from sealed ones."""
+    support.orphan(tmp_path / "a")
+    repair(tmp_path)
+    orphan = support.orphan(tmp_path / "b")
+    sink = support.make_sink(tmp_path / "c")
+    sink.next_segment(1, support.OPENING)
+    verdicts = verify([tmp_path])
+    assert [verdict.state for verdict in verdicts] == [State.RECOVERED, State.ORPHAN, State.OPEN]
+    assert [verdict.finding is not None for verdict in verdicts] == [False, True, False]
+    assert verdicts[1].path == orphan
+    rows = list_segments([tmp_path])
+    assert [row.state for row in rows] == [verdict.state for verdict in verdicts]
+    assert [row.samples for row in rows] == [250, None, None]
+    assert [row.session for row in rows] == ["exec"] * 3
+    sink.close()
+
+
+def test_list_rows(tmp_path: Path, info: SegmentInfo) -> None:
+    """A row holds what the manifest tells and what the file takes."""
+    (row,) = list_segments([tmp_path])
+    assert (row.path, row.state, row.session) == (info.path, State.SEALED, "exec")
+    assert (row.records, row.samples, row.complete, row.basis) == (251, 250, True, "exact")
+    assert (row.first_ns, row.last_ns) == (info.manifest.first_ns, info.manifest.last_ns)
+    assert (row.bytes, row.allocated_bytes) == (
+        info.manifest.bytes,
+        info.manifest.allocated_bytes,
+    )
+
+
+def test_list_segment_without_manifest(tmp_path: Path, info: SegmentInfo) -> None:
+    """A segment that nothing vouches for is listed with its size alone."""
+    info.path.with_name(info.path.name + ".json").unlink()
+    (row,) = list_segments([tmp_path])
+    assert (row.state, row.samples, row.basis) == (State.UNKNOWN, None, None)
+    assert row.bytes == info.manifest.bytes
+
+
+def test_absent_targets(tmp_path: Path) -> None:
+    """A file that does not exist is a finding."""
+    check, detail = _finding(tmp_path / "absent.perf.data")
+    assert (check, detail) == (Check.FILE, "there is no such segment")
+
+
+def test_unreadable_directory(tmp_path: Path) -> None:
+    """A system error becomes one that names the path and what to do."""
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SinkError, match=r"cannot read .*a part of the path is a file") as caught:
+        segment_directories(file)
+    assert caught.value.path == str(file)
