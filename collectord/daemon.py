@@ -28,6 +28,7 @@ from collectord.meter import Drained, Meter
 from collectord.model import RingRole, ScopeKind
 from collectord.plan.build import build
 from collectord.plan.session import RetentionPlan
+from collectord.plan.source_events import tracepoint_patterns
 from collectord.session import Session
 from collectord.sink.build import make_sink
 from collectord.sink.repair import Action, repair
@@ -63,6 +64,7 @@ class DaemonStatus:
     config_sha256: str
     cpus_online: int
     cpus_covered: int
+    uncovered_ns: int
     unclean_stops: int
 
 
@@ -94,7 +96,7 @@ class Daemon:
     ) -> None:
         self._config = config
         self._kernel = kernel or LinuxKernel()
-        self._facts = facts or probe(self._kernel, config)
+        self._facts = facts or host_facts(config)
         self.plan: Plan = build(config, self._facts)
         self._child = child
         self._sessions: list[Session] = []
@@ -103,7 +105,10 @@ class Daemon:
         self._clock = self._kernel.clocks()
         self._started_ns = time.time_ns()
         self._unclean_stops = 0
-        self._cpus_online = frozenset(self._kernel.online_cpus())
+        self._online = frozenset(self._kernel.online_cpus())
+        self._detached: frozenset[int] = frozenset()
+        self._uncovered_ns = 0
+        self._looked_ns = time.monotonic_ns()
         self._config_sha256 = hashlib.sha256(repr(config).encode()).hexdigest()
 
     async def run(
@@ -151,8 +156,9 @@ class Daemon:
             clocks=self._clock,
             started_ns=self._started_ns,
             config_sha256=self._config_sha256,
-            cpus_online=len(self._cpus_online),
-            cpus_covered=len(self._cpus_covered()),
+            cpus_online=len(self._online),
+            cpus_covered=len(self._online & self._covered()),
+            uncovered_ns=self._uncovered_ns,
             unclean_stops=self._unclean_stops,
         )
 
@@ -219,7 +225,7 @@ class Daemon:
             if not passing.done():
                 passing.cancel()
                 break
-            self._cpus_online = frozenset(self._kernel.online_cpus())
+            self._look_at_cpus()
             for session in self._sessions:
                 session.tick()
             if on_tick is not None:
@@ -241,13 +247,34 @@ class Daemon:
             _LOG.warning("segment_repaired", path=str(outcome.path), **_told(outcome))
         self._unclean_stops = int(any(o.action is Action.RECOVERED for o in outcomes))
 
-    def _cpus_covered(self) -> frozenset[int]:
-        """CPUs that every session with a ring per CPU has one on, among those online."""
-        covered = self._cpus_online
-        for plan in self.plan.sessions:
-            if plan.scope.kind is ScopeKind.SYSTEM:
-                covered &= {ring.cpu for ring in plan.rings}
-        return covered
+    def _look_at_cpus(self) -> None:
+        """Add up the time that planned CPUs are without rings.
+
+        The kernel detaches events from a CPU that goes offline; it does not attach them again.
+        """
+        now_ns = time.monotonic_ns()
+        self._online = frozenset(self._kernel.online_cpus())
+        self._detached |= self._planned() - self._online
+        uncovered = (self._planned() | self._online) - self._covered()
+        self._uncovered_ns += len(uncovered) * (now_ns - self._looked_ns)
+        self._looked_ns = now_ns
+
+    def _planned(self) -> frozenset[int]:
+        """CPUs that have rings."""
+        return frozenset(
+            ring.cpu for plan in self.plan.sessions for ring in plan.rings if ring.cpu >= 0
+        )
+
+    def _covered(self) -> frozenset[int]:
+        """CPUs on which nothing that is to be seen goes unseen."""
+        systems = [p for p in self.plan.sessions if p.scope.kind is ScopeKind.SYSTEM]
+        covered = self._online if not systems else self._planned()
+        return covered - self._detached
+
+
+def host_facts(config: Config) -> KernelFacts:
+    """Probe this host for what a configuration needs to know; mounts tracefs if it must."""
+    return probe(LinuxKernel(), tracepoint_patterns(config), mount=True)
 
 
 async def record(

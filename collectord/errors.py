@@ -81,7 +81,8 @@ class KernelError(CollectordError):
     """A system call failed for a reason that no narrower class names."""
 
     def __init__(self, message: str, *, syscall: str = "", errno: int = 0, hint: str = "") -> None:
-        detail = f"{message} ({syscall}: {os.strerror(errno)})" if errno else message
+        why = ": ".join(part for part in (syscall, os.strerror(errno) if errno else "") if part)
+        detail = f"{message} ({why})" if errno else message
         super().__init__(detail, hint=hint)
         self.syscall = syscall
         self.errno = errno

@@ -166,6 +166,17 @@ class DaemonCollector(Collector):
             names,
             ((labels, part.unaccounted) for labels, part in parts if part.unaccounted is not None),
         )
+        yield _counter(
+            "collectord_lost_sideband_records",
+            "Lost records about tasks and mappings, without which addresses may not resolve.",
+            names,
+            (
+                (self._labels(s, ring), sum(ring.lost.values()))
+                for s in sessions
+                for ring in s.rings
+                if ring.label.role is RingRole.SIDEBAND
+            ),
+        )
         yield _gauge(
             "collectord_loss_observable",
             "1 where the source reports its loss, 0 where it cannot.",

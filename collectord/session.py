@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -269,6 +270,7 @@ class Session:
         self._stats = await self._in_worker(
             self._store.stats, Path(self.plan.sink.directory), self._write_errors
         )
+        self._sealed = await self._in_worker(_existing, self._sealed)
 
     def _look_for_suppression(self) -> None:
         for event, programs in self._meter.look_for_suppression():
@@ -292,3 +294,8 @@ class Session:
             )
             for number, drained in self._rings.items()
         )
+
+
+def _existing(paths: list[str]) -> list[str]:
+    """Those that retention has not deleted: the list stays as short as the directory."""
+    return [path for path in paths if os.path.exists(path)]

@@ -23,7 +23,7 @@ from tests.support import features, leaks, perf_tools
 from tests.support import generator as generator_support
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TRACEFS: Final = Path("/sys/kernel/tracing")
@@ -165,9 +165,9 @@ def cli_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
 
 
-def cli_command(*words: str | Path) -> list[str]:
-    """The command line of a collectord under test."""
-    return [sys.executable, "-m", "collectord", *map(str, words)]
+def cli_command(*words: str | Path, prefix: Sequence[str] = ()) -> list[str]:
+    """The command line of a collectord under test; `prefix` starts it (prlimit, setpriv, ...)."""
+    return [*prefix, sys.executable, "-m", "collectord", *map(str, words)]
 
 
 @pytest.fixture
@@ -175,10 +175,13 @@ def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `collectord WORDS...` to its end, in the test's own directory."""
 
     def run(
-        *words: str | Path, env: dict[str, str] | None = None, timeout_s: float = CLI_TIMEOUT_S
+        *words: str | Path,
+        env: dict[str, str] | None = None,
+        timeout_s: float = CLI_TIMEOUT_S,
+        prefix: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            cli_command(*words),
+            cli_command(*words, prefix=prefix),
             cwd=tmp_path,
             env={**cli_environment(), **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -196,9 +199,11 @@ def start_cli(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start `collectord WORDS...`; what still runs when the test ends is killed."""
     with ExitStack() as stack:
 
-        def start(*words: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        def start(
+            *words: str | Path, env: dict[str, str] | None = None, prefix: Sequence[str] = ()
+        ) -> subprocess.Popen[str]:
             process = subprocess.Popen(
-                cli_command(*words),
+                cli_command(*words, prefix=prefix),
                 cwd=tmp_path,
                 env={**cli_environment(), **(env or {})},
                 stdin=subprocess.DEVNULL,

@@ -55,17 +55,18 @@ struct chunk {
 	struct span spans[CHUNK_SPANS];
 };
 
-/* The staging memory: a memfd cut into equal chunks, and the list of the free ones. */
+/* The staging memory, cut into equal chunks, and the list of the free ones. */
 struct pool {
 	pthread_mutex_t lock;
 	struct chunk *chunks;
 	struct chunk *free;
 	uint8_t *memory;
+	void *mapping;
+	size_t mapping_bytes;
 	uint32_t chunk_bytes;
 	uint32_t count;
 	uint32_t free_count;
 	uint32_t free_min;
-	int memory_fd;
 };
 
 /* -EINVAL: chunk_bytes is no multiple of CHUNK_ALIGN_BYTES or holds no largest record. */

@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <xxhash.h>
+#ifdef COLLECTORD_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h> /* renames XXH3_64bits_update() and its kin */
+#endif
 
 #include "chunk.h"
 #include "sideband.h"

@@ -148,7 +148,7 @@ def _tried(
         attr = replace(attr, exclude_kernel=True, exclude_hv=True)
     try:
         fd = kernel.perf_event_open(
-            attr, pid=0, cpu=cpu, purpose=Purpose(event=listed.name)
+            attr, pid=0 if cpu < 0 else -1, cpu=cpu, purpose=Purpose(event=listed.name)
         )
     except KernelError as error:
         return replace(listed, available=False, reason=error.hint or error.message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pwd
 import shutil
 import sys
@@ -59,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_NO_COMMAND
     # Balances and errors are the result; the log has what went wrong meanwhile.
     log.configure(level=logging.WARNING)
-    with live_line(command) as on_tick:
+    with stdout_for_result(only=args.json), live_line(command) as on_tick:
         result = asyncio.run(_record(config, command, args.duration, on_tick))
     print_result(result.balances, as_json=args.json)
     return status_of(result.command_status)
@@ -81,6 +82,22 @@ async def _record(
             on_tick=on_tick,
             stop=stop,
         )
+
+
+@contextmanager
+def stdout_for_result(*, only: bool) -> Iterator[None]:
+    """If `only`, what COMMAND writes to stdout meanwhile goes to stderr."""
+    if not only:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager

@@ -231,7 +231,10 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--output-dir", metavar="DIR", help="write rotated segments (default: one file)"
     )
     group.add_argument(
-        "--json", action="store_true", help="print the result as JSON (default: a table)"
+        "--json",
+        action="store_true",
+        help="print the result as JSON, and nothing else: COMMAND's output goes to stderr "
+        "(default: a table)",
     )
 
 

@@ -187,15 +187,20 @@ _TYPE_NAMES: Final = {
     "bool": "true or false",
     "array": "a list",
     "object": "a table",
-    "null": "nothing",
 }
 
 
 def _readable(message: str) -> str:
     """Say in TOML's words what msgspec says in Python's."""
-    for name, words in _TYPE_NAMES.items():
-        message = message.replace(f"`{name}`", words)
-    message = re.sub(r"`([a-z |]+)`", lambda m: " or ".join(m[1].split(" | ")), message)
+
+    def types(match: re.Match[str]) -> str:
+        # TOML has no null: a key is left out instead.
+        names = [name for name in match[1].split(" | ") if name != "null"]
+        if not set(names) <= set(_TYPE_NAMES):
+            return match[1]
+        return " or ".join(_TYPE_NAMES[name] for name in names)
+
+    message = re.sub(r"`([^`]+)`", types, message)
     return message[:1].lower() + message[1:]
 
 

@@ -19,6 +19,7 @@ from collectord.codec.perf_attr import (
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel import checks, cpus
 from collectord.kernel.pmus import read_pmus
+from collectord.kernel.port import Purpose
 from collectord.plan.facts import KernelFacts
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _DUMMY: Final = PerfEventAttr(
     exclude_hv=True,
 )
 _PRECISE_MAX: Final = 3
+_PURPOSE: Final = Purpose("a test event")
 
 
 def probe(
@@ -119,7 +121,8 @@ class _Attempts:
     def refusal(self, attr: PerfEventAttr, *, pid: int, cpu: int) -> KernelError | None:
         """Why an event cannot be opened, None if it can."""
         try:
-            self._kernel.close(self._kernel.perf_event_open(attr, pid=pid, cpu=cpu))
+            fd = self._kernel.perf_event_open(attr, pid=pid, cpu=cpu, purpose=_PURPOSE)
+            self._kernel.close(fd)
         except KernelError as error:
             return error
         return None

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What already runs, as records: the state that a new ring's sideband continues.
 
-As perf does: the maps of the kernel and its modules, the BPF programs, then a FORK and a COMM for every thread, then an
-MMAP2 for every executable mapping. All forks precede all maps, so that a reader which copies a
-parent's maps at a fork finds none yet. Records have time 0: readers take those at once, in file
-order, ahead of every sample.
+As perf does: the maps of the kernel and its modules, the BPF programs, a FORK and a COMM for
+every thread, an MMAP2 for every executable mapping. All forks precede all maps, so that a reader
+which copies a parent's maps at a fork finds none yet. Records have time 0: readers take those at
+once, in file order, ahead of every sample.
 """
 
 from __future__ import annotations

@@ -114,9 +114,8 @@ def _open_denied(code: int, event: str, limits: Limits) -> KernelError:
 
 def _no_descriptors(code: int, purpose: Purpose, limits: Limits) -> KernelError:
     soft, hard = limits.nofile
-    wanted = f"about {purpose.planned_fds} are needed for this session; " if (
-        purpose.planned_fds
-    ) else ""
+    planned = purpose.planned_fds
+    wanted = f"about {planned} are needed for this session; " if planned else ""
     if code == errno.ENFILE:
         hint = f"{wanted}raise the sysctl fs.file-max"
     else:
@@ -229,4 +228,3 @@ def _group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
-

@@ -101,8 +101,6 @@ def _first_choice(
                 for group in _resolve_group(spec_group, sampling, shared_filter, facts)
             ]
         except ABSENCE as error:
-            if len(choices) == 1:
-                raise
             missing.append(error)
             continue
         notes += [f"{error.message}: the next choice is taken" for error in missing]

@@ -219,7 +219,7 @@ def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
         at += span.bytes
         if not sound:
             where = f"bytes {span.offset} to {span.offset + span.bytes}"
-            yield Finding(Check.CHECKSUM, f"the {span.part} ({where}) has another XXH3")
+            yield Finding(Check.CHECKSUM, f"the {span.part} ({where}) does not match its checksum")
     if at != len(view):
         yield Finding(Check.CHECKSUM, f"the checksums end at byte {at} of {len(view)}")
 

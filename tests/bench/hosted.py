@@ -62,7 +62,7 @@ async def _record(config: Config, command: list[str]) -> dict[str, Any]:
     with signals.stop_event() as stop:
         result = await daemon.record(
             config,
-            probe(kernel, config),
+            probe(kernel, tracepoint_patterns(config), mount=True),
             command=command,
             duration_ns=0,
             on_tick=on_tick,

@@ -30,6 +30,7 @@ from collectord.codec.perf_attr import (
     SoftwareId,
 )
 from collectord.codec.perf_record import identifier, iter_records
+from collectord.codec.perf_sideband import Comm, decode
 from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import Basis, RingRole, Scope, ScopeKind
@@ -37,7 +38,6 @@ from collectord.plan.events import BASE_SAMPLE_TYPE, EventPlan
 from collectord.plan.session import RingPlan, SessionPlan, SinkPlan
 from collectord.source import perf
 from tests.support import bpf
-from tests.support.generator import MARK_FILTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 COUNT: Final = 2_000  # calls per thread of the generator
 RING_BYTES: Final = 1 << 20
 READ_FORMAT: Final = ReadFormat.ID | ReadFormat.LOST
+# A system call that nobody makes but the generators of this run.
+NUMBER: Final = 100_000 + os.getpid()
 SOMEBODY: Final = 54_321  # no account has this uid
 CPUS: Final = LinuxKernel().online_cpus()
 
@@ -90,7 +92,7 @@ def _calls(kernel: LinuxKernel, **fields: bool) -> EventPlan:
         name="raw_syscalls:sys_enter",
         attr=_attr(EventType.TRACEPOINT, config, **fields),
         basis=Basis.EXACT,
-        filter=MARK_FILTER,
+        filter=f"id == {NUMBER}",
         tracepoint=("raw_syscalls", "sys_enter"),
     )
 
@@ -126,10 +128,15 @@ def _lost(opened: perf.OpenPerf) -> int:
     return sum(opened.read_produced(ring).lost or 0 for ring in opened.rings)
 
 
-def _sample_ids(ring: RingHandle) -> list[int]:
-    """Event ids of the samples that a ring holds; it must not have wrapped."""
+def _contents(ring: RingHandle) -> bytes:
+    """The records of a ring, which must not have wrapped."""
     with mmap.mmap(ring.map_fd, mmap.PAGESIZE + ring.geometry.data_bytes) as mapping:
-        data = mapping[mmap.PAGESIZE : mmap.PAGESIZE + ring.map.head]
+        return mapping[mmap.PAGESIZE : mmap.PAGESIZE + ring.map.head]
+
+
+def _sample_ids(ring: RingHandle) -> list[int]:
+    """Event ids of the samples that a ring holds."""
+    data = _contents(ring)
     headers = (header for header in iter_records(data) if header.type == RecordType.SAMPLE)
     return [identifier(data, header) for header in headers]
 
@@ -144,7 +151,7 @@ def test_system_scope_counts_every_call(
     """System-wide, the counters and the rings of all CPUs hold each of a known number of calls."""
     plan = _session(Scope(ScopeKind.SYSTEM), _calls(kernel), sideband=_sideband())
     opened = perf.open_session(kernel, plan, stack)
-    with generator.start("count", count=COUNT, threads=4) as running:
+    with generator.start("count", nr=NUMBER, count=COUNT, threads=4) as running:
         opened.enable()
         running.run()
     opened.disable()
@@ -157,7 +164,7 @@ def test_overload_is_counted_as_lost(
     """A ring that nobody reads keeps what fits, and value = samples + lost."""
     plan = _session(Scope(ScopeKind.SYSTEM), _calls(kernel), ring_bytes=mmap.PAGESIZE)
     opened = perf.open_session(kernel, plan, stack)
-    with generator.start("count", count=COUNT, threads=2) as running:
+    with generator.start("count", nr=NUMBER, count=COUNT, threads=2) as running:
         opened.enable()
         running.run()
     opened.disable()
@@ -169,7 +176,7 @@ def test_process_scope_covers_threads_before_and_after(
     kernel: LinuxKernel, stack: ExitStack, generator: Generator
 ) -> None:
     """Of a running process, the threads that exist and those that come later are all counted."""
-    with generator.start("count", count=COUNT, threads=4, later=4) as running:
+    with generator.start("count", nr=NUMBER, count=COUNT, threads=4, later=4) as running:
         scope = Scope(ScopeKind.PROCESS, pids=(running.pid,))
         plan = _session(scope, _calls(kernel, inherit=True), sideband=_sideband(inherit=True))
         opened = perf.open_session(kernel, plan, stack)
@@ -184,7 +191,7 @@ def test_shared_ring_outlives_its_first_thread(
     kernel: LinuxKernel, stack: ExitStack, generator: Generator
 ) -> None:
     """A ring that threads share wakes its poller and does not hang up when they are gone."""
-    with generator.start("count", count=COUNT, threads=4) as running:
+    with generator.start("count", nr=NUMBER, count=COUNT, threads=4) as running:
         scope = Scope(ScopeKind.PROCESS, pids=(running.pid,))
         plan = _session(scope, _calls(kernel, inherit=True), ring_bytes=4 * mmap.PAGESIZE)
         opened = perf.open_session(kernel, plan, stack)
@@ -204,7 +211,7 @@ def test_thread_scope_counts_that_thread_only(
     kernel: LinuxKernel, stack: ExitStack, generator: Generator
 ) -> None:
     """One of four equal threads is a quarter of the calls."""
-    with generator.start("count", count=COUNT, threads=4) as running:
+    with generator.start("count", nr=NUMBER, count=COUNT, threads=4) as running:
         scope = Scope(ScopeKind.THREAD, pids=(running.tids[1],))
         opened = perf.open_session(kernel, _session(scope, _calls(kernel)), stack)
         opened.enable()
@@ -216,7 +223,7 @@ def test_per_thread_gives_each_thread_a_ring(
     kernel: LinuxKernel, stack: ExitStack, generator: Generator
 ) -> None:
     """Without per-CPU rings each existing thread has its own, labelled with its tid."""
-    with generator.start("count", count=COUNT, threads=4) as running:
+    with generator.start("count", nr=NUMBER, count=COUNT, threads=4) as running:
         scope = Scope(ScopeKind.PROCESS, pids=(running.pid,), per_thread=True)
         opened = perf.open_session(kernel, _session(scope, _calls(kernel), cpus=(-1,)), stack)
         opened.enable()
@@ -231,19 +238,30 @@ def test_command_scope_starts_at_exec(
     kernel: LinuxKernel, stack: ExitStack, generator: Generator
 ) -> None:
     """Events of a command wait for its exec, and its ring hangs up when all of it has ended."""
-    gate = 'read line && exec "$@"'
+    gate = 'read line && echo && read line && exec "$@"'
     with subprocess.Popen(
-        ["/bin/sh", "-c", gate, "sh", *generator.command("count", count=COUNT)],
+        ["/bin/sh", "-c", gate, "sh", *generator.command("count", nr=NUMBER, count=COUNT)],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
     ) as child:
         scope = Scope(ScopeKind.COMMAND, pids=(child.pid,))
         fields = {"inherit": True, "enable_on_exec": True}
         event, sideband = _calls(kernel, **fields), _sideband(**fields)
-        opened = perf.open_session(kernel, _session(scope, event, sideband=sideband), stack)
+        every = replace(event, index=1, filter="", group=1)
+        plan = _session(scope, event, every, sideband=sideband)
+        opened = perf.open_session(kernel, plan, stack)
+        opened.enable_sideband()
         opened.enable()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        assert _produced(opened) == 0
         child.communicate(b"\n")
-    assert _produced(opened) == COUNT == _samples(opened)
+    ids = [event_id for ring in opened.rings[: len(CPUS)] for event_id in _sample_ids(ring)]
+    assert sum(event_id in opened.event_ids[0] for event_id in ids) == COUNT
+    assert _produced(opened) == len(ids) > COUNT
     poll = select.poll()
     poll.register(opened.rings[0].wakeup_fd, select.POLLIN)
     assert poll.poll(10_000)[0][1] & select.POLLHUP
@@ -258,7 +276,7 @@ def test_user_scope_counts_that_users_processes(
         perf.open_session(kernel, plan, stack)
     program = os.open(generator.program, os.O_RDONLY)  # its directory is closed to others
     stack.callback(os.close, program)
-    words = generator.command("count", now=False, count=COUNT)[1:]
+    words = generator.command("count", nr=NUMBER, now=False, count=COUNT)[1:]
     with subprocess.Popen(
         [f"/proc/self/fd/{program}", *words],
         stdin=subprocess.PIPE,
@@ -293,15 +311,22 @@ def test_cgroup_scope_counts_its_members(
     scope = Scope(ScopeKind.CGROUP, cgroup=str(cgroup))
     plan = _session(scope, _calls(kernel), sideband=_sideband())
     opened = perf.open_session(kernel, plan, stack)
+    opened.enable_sideband()
     opened.enable()
     with (
-        generator.start("count", count=COUNT) as member,
-        generator.start("count", count=COUNT) as other,
+        generator.start("count", nr=NUMBER, count=COUNT) as member,
+        generator.start("count", nr=NUMBER, count=COUNT) as other,
     ):
         (cgroup / "cgroup.procs").write_text(str(member.pid))
         member.run()
         other.run()
     assert _produced(opened) == COUNT == _samples(opened)
+    named = set()
+    for ring in opened.rings[len(CPUS) :]:
+        data = _contents(ring)
+        records = [decode(data, header, _sideband().attr) for header in iter_records(data)]
+        named |= {record.pid for record in records if isinstance(record, Comm)}
+    assert {member.pid, other.pid} <= named  # a name is given before the cgroup is entered
 
 
 def test_events_share_a_ring(kernel: LinuxKernel, stack: ExitStack, generator: Generator) -> None:
@@ -317,7 +342,7 @@ def test_events_share_a_ring(kernel: LinuxKernel, stack: ExitStack, generator: G
     )
     plan = _session(Scope(ScopeKind.CPUS, cpus=CPUS[:1]), _calls(kernel), leave, cpus=CPUS[:1])
     opened = perf.open_session(kernel, plan, stack)
-    with generator.start("count", count=COUNT, cpu=CPUS[0]) as running:
+    with generator.start("count", nr=NUMBER, count=COUNT, cpu=CPUS[0]) as running:
         opened.enable()
         running.run()
     opened.disable()
@@ -332,7 +357,7 @@ def test_events_share_a_ring(kernel: LinuxKernel, stack: ExitStack, generator: G
 
 
 def test_group_counts_together(kernel: LinuxKernel, stack: ExitStack) -> None:
-    """Members of a group are opened with their leader and enabled with it."""
+    """A member counts nothing while its leader is off, and as much as it from then on."""
     leader = EventPlan(
         index=0,
         name="page-faults",
@@ -342,13 +367,20 @@ def test_group_counts_together(kernel: LinuxKernel, stack: ExitStack) -> None:
     member = replace(leader, index=1, leader=False)
     scope = Scope(ScopeKind.THREAD, pids=(threading.get_native_id(),))
     opened = perf.open_session(kernel, _session(scope, leader, member), stack)
+    members = [c.fd for ring in opened.rings for c in ring.counters if c.event_index == 1]
+
+    def fault() -> list[int]:
+        with mmap.mmap(-1, 64 * mmap.PAGESIZE) as fresh:
+            for page in range(64):
+                fresh[page * mmap.PAGESIZE] = 1
+        rows = [opened.read_produced(ring).per_event for ring in opened.rings]
+        return [sum(row[index][1] for row in rows) for index in (0, 1)]
+
+    for fd in members:
+        kernel.enable(fd)
+    assert fault() == [0, 0]
     opened.enable()
-    with mmap.mmap(-1, 64 * mmap.PAGESIZE) as fresh:
-        for page in range(64):
-            fresh[page * mmap.PAGESIZE] = 1
-    opened.disable()
-    rows = [opened.read_produced(ring).per_event for ring in opened.rings]
-    first, second = (sum(row[index][1] for row in rows) for index in (0, 1))
+    first, second = fault()
     assert first == second >= 1
 
 
@@ -371,11 +403,11 @@ def test_excluded_threads_are_not_counted(kernel: LinuxKernel, stack: ExitStack)
     assert (_produced(excluded), _samples(excluded), _lost(excluded)) == (0, 0, 0)
 
 
-def test_sideband_is_enabled_first(tracefs: Path, stack: ExitStack) -> None:
-    """Sideband events start before and stop after the events that need them."""
+def test_sideband_is_enabled_apart(tracefs: Path, stack: ExitStack) -> None:
+    """Sideband events can start before, and stop after, the events that need them."""
 
     class Watched(LinuxKernel):
-        calls: list[tuple[str, int]]
+        calls: list[tuple[str, int]] = []  # noqa: RUF012 - one instance
 
         def enable(self, fd: int) -> None:
             self.calls.append(("enable", fd))
@@ -387,9 +419,9 @@ def test_sideband_is_enabled_first(tracefs: Path, stack: ExitStack) -> None:
 
     kernel = Watched()
     assert tracefs.is_dir()
-    kernel.calls = []
     plan = _session(Scope(ScopeKind.SYSTEM), _calls(kernel), sideband=_sideband())
     opened = perf.open_session(kernel, plan, stack)
+    opened.enable_sideband()
     opened.enable()
     opened.disable()
     side = {c.fd for r in opened.rings if r.label.role is RingRole.SIDEBAND for c in r.counters}
@@ -441,7 +473,7 @@ def test_out_of_descriptors_tells_how_many(
     kernel = Unraised()
     assert tracefs.is_dir()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with generator.start("count", count=1, threads=32) as running:
+    with generator.start("count", nr=NUMBER, count=1, threads=32) as running:
         scope = Scope(ScopeKind.PROCESS, pids=(running.pid,))
         plan = _session(scope, _calls(kernel, inherit=True))
         needed = 33 * len(CPUS) + len(CPUS)
@@ -460,7 +492,7 @@ def test_descriptors_are_reserved(
 ) -> None:
     """The soft limit is raised as far as many threads need it."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with generator.start("count", count=1, threads=32) as running:
+    with generator.start("count", nr=NUMBER, count=1, threads=32) as running:
         scope = Scope(ScopeKind.PROCESS, pids=(running.pid,))
         resource.setrlimit(resource.RLIMIT_NOFILE, (48, limits[1]))
         try:

@@ -52,7 +52,11 @@ def session(name: str, *, cpus: int = 2, basis: Basis = Basis.EXACT) -> SessionB
     """A session with one data and one sideband ring per CPU."""
     data = tuple(ring(name, cpu, basis=basis) for cpu in range(cpus))
     sideband = tuple(
-        replace(ring(name, cpu, role=RingRole.SIDEBAND), stored=0, lost=no_loss())
+        replace(
+            ring(name, cpu, role=RingRole.SIDEBAND),
+            stored=0,
+            lost=no_loss() | {"kernel_ring/ring_full": 3},
+        )
         for cpu in range(cpus)
     )
     return SessionBalance(

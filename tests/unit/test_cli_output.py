@@ -126,12 +126,16 @@ def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
         degraded_reasons=("no cycles on this machine",),
         segments=("/data/evil\x1b[2J",),
     )
-    print_result([balances.session("exec"), quiet], as_json=False)
+    loud = balances.session("exec")
+    whole = replace(loud.rings[0], lost=balances.no_loss())
+    loud = replace(loud, rings=(whole, *loud.rings[1:]))
+    print_result([loud, quiet], as_json=False)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "exec system exact 200 180 20 0" in lines
     assert "quiet system lost_only - 180 0 -" in lines
     assert "exec/perf/data/cpu1 exact 100 90 10 0 50%" in lines
-    assert not any("sideband" in line for line in lines)
+    assert "exec/perf/sideband/cpu1 exact - 0 3 - 50%" in lines
+    assert not any(line.startswith("exec/perf/data/cpu0") for line in lines)
     assert "exec: lost 20 at kernel_ring/ring_full" in lines
     assert "quiet: degraded, no cycles on this machine" in lines
     assert "wrote /data/evil\\x1b[2J" in lines

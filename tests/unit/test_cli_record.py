@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import pwd
+import subprocess
 import sys
 from pathlib import Path
 
@@ -209,3 +210,17 @@ def test_live_line_keeps_out_of_commands_terminal(
         on_tick(balances.status())
     assert bool(streams["stderr"].getvalue()) is drawn
     assert streams["stdout"].getvalue() == ""
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_json_keeps_commands_output_out_of_stdout(
+    only: bool,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """With --json COMMAND's output goes to stderr, so that stdout is one JSON document."""
+    with record.stdout_for_result(only=only):
+        subprocess.run(["echo", "noise"], check=True)
+    subprocess.run(["echo", "result"], check=True)
+    captured = capfd.readouterr()
+    assert captured.out == ("result\n" if only else "noise\nresult\n")
+    assert captured.err == ("noise\n" if only else "")

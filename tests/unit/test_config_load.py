@@ -160,7 +160,7 @@ def test_unknown_keys_name_the_nearest(tmp_path: Path, text: str, key: str, word
         ('[metrics]\nlisten = "h:70000"', "metrics.listen", "HOST:PORT"),
         ('[retention]\nfree = "120%"', "retention.free", "between 0% and 100%"),
         ("daemon = 1", "daemon", "expected a table"),
-        ("[[session]]\nsource = []", "session[0]", "missing required field `name`"),
+        ("[[session]]\nsource = []", "session[0]", "missing required field name"),
         ('[[session]]\nname = "a"\nsource = []', "session[0].source", "needs a source"),
         (SESSION.replace('"a"', '"a/b"'), "session[0].name", "no session name"),
         (SESSION + SESSION, "session[1].name", "a second session 'a'"),
@@ -187,7 +187,7 @@ def test_unknown_keys_name_the_nearest(tmp_path: Path, text: str, key: str, word
         (
             SESSION + 'frequency = "19Hz"',
             "session[0].source[0].frequency",
-            "an integer or nothing",
+            "expected an integer, got a string",
         ),
         (SESSION + "period = -1", "session[0].source[0].period", "1 or more"),
         (SESSION + 'call_graph = "fpp"', "session[0].source[0].call_graph", "fp, dwarf"),
@@ -230,6 +230,22 @@ def test_wrong_values_say_where_and_what_is_allowed(
     error = refused(tmp_path, text)
     assert error.key == key
     assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        'scope = "cpus"\ncpus = "0"',
+        'scope = "process"\npids = [1]\ncpus = "0-1"\nper_thread = true',
+        'scope = "user"\nuser = 0\ncpus = "0"',
+        'scope = "cgroup"\ncgroup = "a"\ncpus = "0"',
+        'scope = "command"',
+    ],
+)
+def test_scopes_take_their_keys_and_cpus(tmp_path: Path, target: str) -> None:
+    """All scopes but `system` can be narrowed to CPUs."""
+    (session,) = load([write(tmp_path, f"{SESSION}[session.target]\n{target}\n")]).session
+    assert session.target.scope in target
 
 
 def test_users_are_looked_up(tmp_path: Path) -> None:
@@ -283,17 +299,13 @@ def test_the_manual_has_every_key_and_no_other() -> None:
 def test_the_manuals_commented_values_are_the_defaults(tmp_path: Path) -> None:
     """With every commented key switched on nothing changes, but for those that exclude others."""
     text = MANUAL.read_text()
-    tables = text[: text.index("[[session]]")]
+    tables = text[: text.index("\n[[session]]")]
     opened = re.sub(r"^# ([a-z_]+ = )", r"\1", tables, flags=re.MULTILINE)
     assert len(tomllib.loads(opened)["daemon"]) == len(Config().daemon.__struct_fields__)
     assert load([write(tmp_path, opened)]) == Config()
-    sessions = text[text.index("[[session]]") :]
-    opened = re.sub(
-        r"^# ((?!user|period)[a-z_]+ = )",
-        r"\1",
-        sessions.replace("directory", "# directory"),
-        flags=re.MULTILINE,
-    )
+    sessions = text[text.index("\n[[session]]") :]
+    opened = re.sub(r"^# ((?!user|period)[a-z_]+ = )", r"\1", sessions, flags=re.MULTILINE)
+    assert opened.count("\n# ") < sessions.count("\n# ")
     path = write(tmp_path, opened)
     assert load([path]).session == load([write(tmp_path, sessions)]).session
 

@@ -46,7 +46,7 @@ def test_durations(text: str, duration_ns: int) -> None:
 )
 def test_wrong_sizes_name_the_units(text: object) -> None:
     """A bare number, another unit or no number at all is refused with what is allowed."""
-    with pytest.raises(UnitError, match="MiB|63 bits"):
+    with pytest.raises(UnitError, match=r"MiB|63 bits"):
         Bytes.parse(text)
 
 

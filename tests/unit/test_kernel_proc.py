@@ -35,8 +35,9 @@ def _elf(notes: bytes, *, notes_at: int = 4096 * 2) -> bytes:
     header = bytearray(64)
     header[:6] = b"\x7fELF\x02\x01"
     struct.pack_into("<Q", header, 32, 64)
-    struct.pack_into("<HH", header, 54, 56, 1)
-    segment = struct.pack("<IIQQQQQQ", 4, 4, notes_at, 0, 0, len(notes), len(notes), 4)
+    struct.pack_into("<HH", header, 54, 56, 2)
+    other = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, 64, 64, 4)
+    segment = other + struct.pack("<IIQQQQQQ", 4, 4, notes_at, 0, 0, len(notes), len(notes), 4)
     return (bytes(header) + segment).ljust(notes_at, b"\0") + notes
 
 
@@ -60,8 +61,8 @@ def root(tmp_path: Path) -> Path:
         "ffff0000-ffff1000 --xp 00000000 00:00 0                  [vsyscall]\n"
     )
     (tmp_path / "proc/kallsyms").write_text(
-        "0000000000000000 A fixed_percpu_data\nffffffff81000000 T _stext\n"
-        "ffffffff81000000 T _text\nffffffff81000000 T _text_other\n"
+        "0000000000000000 A fixed_percpu_data\nffffffff80000000 T _text_other\n"
+        "ffffffff81000000 T _stext\nffffffff81000000 T _text\n"
         "ffffffff82000000 T _etext\nffffffffc0001000 t _text\t[mod_a]\n"
     )
     (tmp_path / "proc/modules").write_text(
@@ -80,14 +81,15 @@ def _scan(root: Path, attr: PerfEventAttr = ATTR, **options: tuple[int, ...]) ->
 
 def test_kernel_and_modules_come_first(root: Path) -> None:
     """The kernel's text spans to _etext and has its build-id; a module has its address."""
-    kernel, module, *_ = _scan(root)
+    kernel, *modules = [r for r in _scan(root) if isinstance(r, Mmap | Mmap2) and r.pid != 70]
     assert isinstance(kernel, Mmap2)
     assert (kernel.pid, kernel.filename) == (0xFFFFFFFF, b"[kernel.kallsyms]_text")
     assert (kernel.addr, kernel.length) == (0xFFFFFFFF81000000, 0x1000000)
     assert (kernel.pgoff, kernel.build_id) == (0xFFFFFFFF81000000, BUILD_ID)
     assert kernel.cpumode == Misc.KERNEL
-    assert isinstance(module, Mmap)
-    assert (module.filename, module.length) == (b"[mod_a]", 16384)
+    assert [(m.filename, m.addr, m.length) for m in modules] == [
+        (b"[mod_a]", 0xFFFFFFFFC0001000, 16384)
+    ]
 
 
 def test_threads_have_names_and_parents(root: Path) -> None:

@@ -175,6 +175,9 @@ def test_cpu_label_when_asked_for() -> None:
         labels = {"session": "exec", "source": "perf", "cpu": cpu}
         assert of(series, "collectord_stored_records_total", **labels) == 90
         assert of(series, "collectord_rings", **labels) == 2
+        full = {"stage": "kernel_ring", "reason": "ring_full"}
+        assert of(series, "collectord_lost_records_total", **labels, **full) == 10
+        assert of(series, "collectord_lost_sideband_records_total", **labels) == 3
     assert of(series, "collectord_loss_observable", session="exec", source="perf") == 1
 
 
@@ -183,7 +186,7 @@ def test_no_created_series() -> None:
     registry = metrics.registry(balances.status, kernel_release="6.12.0")
     for text in (
         prometheus_client.generate_latest(registry),
-        openmetrics.generate_latest(registry),
+        openmetrics.generate_latest(registry),  # type: ignore[no-untyped-call]  # no annotations
     ):
         assert b"_created" not in text
 
@@ -210,3 +213,11 @@ def test_readme_table_is_the_live_set() -> None:
     }
     assert set(rows) == live
     assert len(rows) == len(live)
+
+
+def test_readme_names_every_loss() -> None:
+    """README explains each stage and reason that a source can have, and no other."""
+    rows = re.findall(r"^\| `(\w+/\w+)` \|", README.read_text(), re.MULTILINE)
+    assert rows == [
+        f"{stage}/{reason}" for pairs in LOSS_PAIRS.values() for stage, reason in pairs
+    ]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,10 +21,12 @@ from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
 from collectord.errors import MissingFeature, PlanError, UnknownEvent, UsageError
 from collectord.model import Basis, RingRole, ScopeKind
 from collectord.plan.build import build
-from collectord.plan.facts import KernelFacts
 from collectord.plan.session import Plan, RetentionPlan, RingPlan, SessionPlan
 from collectord.plan.source_events import tracepoint_patterns
 from tests.support.hosts import host, unprivileged
+
+if TYPE_CHECKING:
+    from collectord.plan.facts import KernelFacts
 
 SWITCH = "sched:sched_switch"
 
@@ -368,7 +370,7 @@ def test_describe_tells_all_of_it() -> None:
         "on CPUs 0,2",
         "event cpu-clock, 19 Hz, lost_only, dwarf call chains of 8192 bytes",
         "rings perf-2 data: 4 x 128KiB (of 8MiB), wake at 32KiB, CPUs 0-3",
-        "files 28 descriptors",
+        "files 22 descriptors",
         "sink  perf.data in /var/lib/collectord/s, a segment: 256MiB or 1h",
         "note  'cycles': no hardware counters",
         "lacks perf-3: 'cycles:u': no hardware counters",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,8 +32,10 @@ from collectord.plan.events import (
     resolve,
     sideband_event,
 )
-from collectord.plan.facts import KernelFacts
 from tests.support.hosts import TRACEPOINTS, host, unprivileged
+
+if TYPE_CHECKING:
+    from collectord.plan.facts import KernelFacts
 
 
 def plans(text: str, facts: KernelFacts | None = None, **sampling: Any) -> list[EventPlan]:  # noqa: ANN401
@@ -154,7 +156,7 @@ def test_weighted_tracepoints_have_the_period_bit() -> None:
 )
 def test_basis_of_each_kind(text: str, sampling: dict[str, int], basis: Basis) -> None:
     """Exact is what counts one per record at period 1; a weight or a rate is not."""
-    (plan,) = plans(text, **sampling)
+    (plan,) = plans(text, host(), **sampling)
     assert plan.basis is basis
 
 
@@ -208,7 +210,7 @@ def test_hardware_that_is_absent_is_a_missing_feature() -> None:
     for text in ("cycles", "LLC-loads", "r1"):
         with pytest.raises(MissingFeature, match="cpu-clock"):
             plans(text, host(hardware_pmu=False))
-    with pytest.raises(MissingFeature, match="no PMU 'cpuu'.*did you mean \"cpu\""):
+    with pytest.raises(MissingFeature, match=r"no PMU 'cpuu'.*did you mean \"cpu\""):
         plans("cpuu/event=1/")
 
 
@@ -282,7 +284,7 @@ def test_filters_are_for_tracepoints() -> None:
 
 
 def test_frame_pointer_call_graphs() -> None:
-    """fp adds the call chain and nothing else."""
+    """Frame pointers add the call chain and nothing else."""
     found = attr("cycles", call_graph=call_graph.parse("fp"), max_stack=12)
     assert found.sample_type & SampleType.CALLCHAIN
     assert (found.sample_max_stack, found.exclude_callchain_user) == (12, False)
@@ -291,7 +293,7 @@ def test_frame_pointer_call_graphs() -> None:
 
 @pytest.mark.parametrize(("arch", "mask"), [("x86_64", 0xFF0FFF), ("aarch64", (1 << 33) - 1)])
 def test_dwarf_call_graphs(arch: str, mask: int) -> None:
-    """dwarf copies registers and stack, and leaves the user chain to the unwinder."""
+    """Unwinding copies registers and stack, and leaves the user chain to the unwinder."""
     found = attr("cpu-clock", host(arch=arch), call_graph=call_graph.parse("dwarf"))
     wanted = SampleType.CALLCHAIN | SampleType.REGS_USER | SampleType.STACK_USER
     assert found.sample_type & wanted == wanted
@@ -301,7 +303,7 @@ def test_dwarf_call_graphs(arch: str, mask: int) -> None:
 
 
 def test_lbr_call_graphs() -> None:
-    """lbr records the branch stack of call-stack mode, on hardware events only."""
+    """Branch records are taken in call-stack mode, on hardware events only."""
     graph = call_graph.parse("lbr")
     found = attr("cycles", call_graph=graph)
     assert found.sample_type & SampleType.BRANCH_STACK

@@ -54,6 +54,7 @@ def test_perfs_common_terms_are_known() -> None:
         ("cpu/edge=2/", "does not fit 1 bit"),
         ("cpu/event=abc/", "is no number"),
         ("cpu/event=-1/", "is no number"),
+        ("cpu/mem-loads=1/", "no term 'mem-loads'"),
         ("cpu/open/", "leaves umask open"),
         ("cpu/config=0x10000000000000000/", "beyond 64 bits"),
     ],

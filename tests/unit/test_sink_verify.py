@@ -72,10 +72,12 @@ def test_changed_byte(tmp_path: Path, info: SegmentInfo, part: str) -> None:
 
 def test_spans_cover_the_file(tmp_path: Path, info: SegmentInfo) -> None:
     """Checksums that leave a part of the file out are no proof."""
-    head, data, _ = msgspec.to_builtins(info.manifest.spans)
+    head, data, tail = msgspec.to_builtins(info.manifest.spans)
     _change_manifest(info, spans=[head, data])
     check, detail = _finding(tmp_path)
     assert (check, detail.startswith("the checksums end at byte")) == (Check.CHECKSUM, True)
+    _change_manifest(info, spans=[data, head, tail])
+    assert _finding(tmp_path)[0] is Check.CHECKSUM
 
 
 def test_truncated_file(tmp_path: Path, info: SegmentInfo) -> None:

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "output.h"
+
+#include <fcntl.h>
+#include <linux/perf_event.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "check.h"
+#include "chunk.h"
+#include "records.h"
+
+int output__file(void)
+{
+	const char *directory = getenv("TMPDIR");
+	const int fd = open(directory != NULL ? directory : "/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC,
+			    0600);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+void output__read(struct output *output, int fd, uint64_t begin, uint64_t end)
+{
+	uint64_t newest = 0, newest_at_marker = 0, allowed = 0;
+	uint16_t size;
+
+	memset(output, 0, sizeof(*output));
+	CHECK(begin % CHUNK_ALIGN_BYTES == 0 && end % CHUNK_ALIGN_BYTES == 0 && begin <= end);
+	output->bytes = end - begin;
+	output->data = malloc(output->bytes + 1);
+	CHECK(output->data != NULL);
+	CHECK(pread(fd, output->data, output->bytes, (off_t)begin) == (ssize_t)output->bytes);
+	output->xxh3 = XXH3_64bits(output->data, output->bytes);
+	for (size_t at = 0; at < output->bytes; at += size) {
+		const uint8_t *const record = output->data + at;
+		const uint64_t header = walk__load(record);
+
+		size = walk__size(header);
+		CHECK(size >= 8 && size % 8 == 0 && size <= output->bytes - at);
+		switch (walk__type(header)) {
+		case PERF_RECORD_SAMPLE:
+			CHECK(record__sample_time(record) >= allowed);
+			if (record__sample_time(record) > newest)
+				newest = record__sample_time(record);
+			output->samples++;
+			break;
+		case WALK_FINISHED_ROUND:
+			allowed = newest_at_marker;
+			newest_at_marker = newest;
+			output->rounds++;
+			break;
+		case WALK_FINISHED_INIT:
+			CHECK(size <= CHUNK_ALIGN_BYTES);
+			CHECK_EQ((at + size) % CHUNK_ALIGN_BYTES, 0);
+			output->paddings++;
+			break;
+		default:
+			CHECK(walk__type(header) <= WALK_KERNEL_TYPE_MAX);
+			output->others++;
+		}
+	}
+}
+
+void output__free(struct output *output)
+{
+	free(output->data);
+	output->data = NULL;
+}
+
+const uint8_t *output__next(const struct output *output, size_t *at)
+{
+	while (*at < output->bytes) {
+		const uint8_t *const record = output->data + *at;
+		const uint64_t header = walk__load(record);
+
+		*at += walk__size(header);
+		if (walk__type(header) < WALK_USER_TYPE_MIN)
+			return record;
+	}
+	return NULL;
+}
+
+uint64_t output__count(const struct output *output, uint32_t type, uint32_t pid)
+{
+	const uint8_t *record;
+	uint64_t count = 0;
+	size_t at = 0;
+
+	while ((record = output__next(output, &at)) != NULL)
+		if (walk__type(walk__load(record)) == type && memcmp(record + 8, &pid, 4) == 0)
+			count++;
+	return count;
+}

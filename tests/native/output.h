@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_TEST_OUTPUT_H
+#define COLLECTORD_TEST_OUTPUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Reads back what the writer put into a segment, and checks what holds for every segment: whole
+ * records from the first byte to the last, padding that ends at an aligned offset, and the order
+ * rule of rounds: behind a marker no sample is older than the newest one before the last marker.
+ */
+struct output {
+	uint8_t *data;
+	size_t bytes;
+	uint64_t samples, others, rounds, paddings;
+	uint64_t xxh3;
+};
+
+/* Bytes begin .. end of the file. */
+void output__read(struct output *output, int fd, uint64_t begin, uint64_t end);
+void output__free(struct output *output);
+
+/* The next sample or other record (padding and rounds are passed over) from `*at` on; moves `*at`
+ * behind it. NULL: there is none. */
+const uint8_t *output__next(const struct output *output, size_t *at);
+
+/* How many records there are of this type with `pid` at their AT_PID place. */
+uint64_t output__count(const struct output *output, uint32_t type, uint32_t pid);
+
+/* An unlinked file in the temporary directory. */
+int output__file(void);
+
+#endif

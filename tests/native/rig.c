@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "rig.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+
+void rig__init(struct rig *rig, uint32_t shards, uint32_t streams, uint32_t chunks,
+	       uint64_t flush_ns)
+{
+	memset(rig, 0, sizeof(*rig));
+	CHECK_EQ(pool__init(&rig->pool, chunks, RIG_CHUNK_BYTES), 0);
+	CHECK_EQ(event_list__init(&rig->events), 0);
+	CHECK_EQ(writer__init(&rig->writer, &rig->pool, &rig->events, flush_ns), 0);
+	rig->shard_count = shards;
+	for (uint32_t i = 0; i < shards; i++) {
+		CHECK_EQ(shard__init(&rig->shards[i], i, &rig->pool, &rig->writer, 0), 0);
+		rig->writer.shards[rig->writer.shard_count++] = &rig->shards[i];
+	}
+	rig->stream_count = streams;
+	for (uint32_t i = 0; i < streams; i++) {
+		CHECK_EQ(stream__init(&rig->streams[i], i, RIG_CHUNK_BYTES, 1 << 20, &rig->events),
+			 0);
+		rig->writer.streams[i] = &rig->streams[i];
+	}
+	rig->writer.stream_count = streams;
+}
+
+void rig__deinit(struct rig *rig)
+{
+	for (uint32_t i = 0; i < rig->shard_count; i++)
+		shard__stop(&rig->shards[i]);
+	writer__stop(&rig->writer);
+	for (uint32_t i = 0; i < rig->shard_count; i++)
+		shard__deinit(&rig->shards[i]);
+	for (uint32_t i = 0; i < rig->stream_count; i++)
+		stream__deinit(&rig->streams[i]);
+	writer__deinit(&rig->writer);
+	event_list__deinit(&rig->events);
+	pool__deinit(&rig->pool);
+}
+
+int rig__prepare(struct rig *rig, uint32_t stream, int fd, uint64_t offset, uint64_t limit)
+{
+	static uint64_t token;
+	const struct segment segment = {
+		.token = ++token,
+		.begin = offset,
+		.offset = offset,
+		.allocated = offset,
+		.limit = limit,
+		.fd = fd,
+		.open = true,
+	};
+	const int ret = stream__prepare(&rig->streams[stream], &segment);
+
+	writer__poke(&rig->writer);
+	return ret;
+}
+
+void await_notice(int fd)
+{
+	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+	uint64_t count;
+
+	CHECK(poll(&poll_fd, 1, 10000) == 1);
+	CHECK(read(fd, &count, sizeof(count)) == sizeof(count));
+}
+
+struct event *rig__event(struct rig *rig, enum event_kind kind)
+{
+	struct event *event;
+
+	while ((event = event_list__pop(&rig->events)) == NULL)
+		await_notice(rig->events.fd);
+	CHECK_EQ(event->kind, kind);
+	return event;
+}
+
+void rig__expect(struct rig *rig, enum event_kind kind)
+{
+	free(rig__event(rig, kind));
+}
+
+void rig__expect_none(struct rig *rig)
+{
+	CHECK(event_list__pop(&rig->events) == NULL);
+}
+
+void rig__await_written(struct rig *rig, uint64_t generation)
+{
+	while (writer__written(&rig->writer) < generation)
+		await_notice(rig->events.fd);
+}
+
+void rig__finish(struct rig *rig, uint32_t stream, int fd, struct output *output)
+{
+	struct stream *const finished = &rig->streams[stream];
+	struct event *event;
+
+	pthread_mutex_lock(&finished->lock);
+	finished->finish_wanted = true;
+	pthread_mutex_unlock(&finished->lock);
+	writer__poke(&rig->writer);
+	event = rig__event(rig, EVENT_SEGMENT_CLOSED);
+	output__read(output, fd, 0, event->end_offset);
+	CHECK_EQ(output->xxh3, event->xxh3);
+	CHECK_EQ(output->samples, event->samples);
+	free(event);
+}

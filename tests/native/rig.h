@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_TEST_RIG_H
+#define COLLECTORD_TEST_RIG_H
+
+#include "event_list.h"
+#include "output.h"
+#include "shard.h"
+#include "stream.h"
+#include "writer.h"
+
+#define RIG_CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
+#define RIG_LIMIT (UINT64_C(1) << 40)
+#define RIG_NEVER_NS (UINT64_C(3600) * 1000000000) /* no generation comes by itself */
+
+/* The parts of a core, put together without starting a thread. */
+struct rig {
+	struct pool pool;
+	struct event_list events;
+	struct writer writer;
+	struct shard shards[2];
+	struct stream streams[2];
+	uint32_t shard_count, stream_count;
+};
+
+void rig__init(struct rig *rig, uint32_t shards, uint32_t streams, uint32_t chunks,
+	       uint64_t flush_ns);
+/* Stops what was started. */
+void rig__deinit(struct rig *rig);
+
+/* Give `fd` to a stream, data from `offset` on. Returns what stream__prepare() does. */
+int rig__prepare(struct rig *rig, uint32_t stream, int fd, uint64_t offset, uint64_t limit);
+
+/* The next event, which must be of this kind; waits for it. The caller's to free(). */
+struct event *rig__event(struct rig *rig, enum event_kind kind);
+void rig__expect(struct rig *rig, enum event_kind kind);
+void rig__expect_none(struct rig *rig);
+/* Wait until every lane's items up to this generation were written. */
+void rig__await_written(struct rig *rig, uint64_t generation);
+
+/* Wait until the events' fd is readable, ten seconds at most, then clear it. */
+void await_notice(int fd);
+
+/* Finish the stream's segment as core__finish() does, and read back what was written to `fd`. */
+void rig__finish(struct rig *rig, uint32_t stream, int fd, struct output *output);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+
+#include "check.h"
+#include "chunk.h"
+#include "guarded.h"
+
+#define CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
+
+static void check_padding(const uint8_t *data, uint32_t used, uint32_t padded, bool round)
+{
+	CHECK_EQ(padded % CHUNK_ALIGN_BYTES, 0);
+	CHECK(padded >= used && padded - used < CHUNK_ALIGN_BYTES + CHUNK_MARKER_BYTES);
+	if (round) {
+		CHECK_EQ(walk__load(data + used), walk__header(WALK_FINISHED_ROUND, 0, 8));
+		used += 8;
+	}
+	if (used == padded)
+		return;
+	CHECK_EQ(walk__load(data + used),
+		 walk__header(WALK_FINISHED_INIT, 0, (uint16_t)(padded - used)));
+	for (uint32_t at = used + 8; at < padded; at++)
+		CHECK_EQ(data[at], 0);
+}
+
+static void every_gap_is_one_record(void)
+{
+	struct guarded memory;
+
+	guarded__init(&memory, 3 * CHUNK_ALIGN_BYTES, -1);
+	for (uint32_t used = 0; used <= 2 * CHUNK_ALIGN_BYTES; used += 8) {
+		for (int round = 0; round < 2; round++) {
+			memset(memory.data, 0xa5, memory.bytes);
+			check_padding(memory.data, used, chunk__pad(memory.data, used, round != 0),
+				      round != 0);
+			for (uint32_t at = 0; at < used; at++)
+				CHECK_EQ(memory.data[at], 0xa5);
+		}
+	}
+	guarded__deinit(&memory);
+}
+
+static void a_full_chunk_takes_a_marker_within_its_bytes(void)
+{
+	struct guarded memory;
+
+	guarded__init(&memory, CHUNK_BYTES, -1);
+	CHECK_EQ(chunk__pad(memory.data, CHUNK_BYTES - CHUNK_MARKER_BYTES, true), CHUNK_BYTES);
+	CHECK_EQ(chunk__pad(memory.data, CHUNK_BYTES - CHUNK_MARKER_BYTES, false), CHUNK_BYTES);
+	guarded__deinit(&memory);
+}
+
+static void sizes_that_are_no_chunk_are_refused(void)
+{
+	struct pool pool;
+
+	CHECK_EQ(-pool__init(&pool, 0, CHUNK_BYTES), EINVAL);
+	CHECK_EQ(-pool__init(&pool, 1, 65536), EINVAL);
+	CHECK_EQ(-pool__init(&pool, 1, CHUNK_BYTES + 8), EINVAL);
+	CHECK_EQ(-pool__init(&pool, UINT32_MAX, 0xfffff000u), ENOMEM);
+	pool__deinit(&pool); /* after a failure: does nothing */
+}
+
+static void the_pool_gives_each_chunk_once_and_low_ones_first(void)
+{
+	struct pool pool;
+	struct chunk *chunks[3];
+
+	CHECK_EQ(pool__init(&pool, 3, CHUNK_BYTES), 0);
+	for (int i = 0; i < 3; i++) {
+		chunks[i] = pool__take(&pool);
+		CHECK(chunks[i]->data == pool.memory + (size_t)i * CHUNK_BYTES);
+		memset(chunks[i]->data, i, CHUNK_BYTES);
+	}
+	CHECK(pool__take(&pool) == NULL);
+	CHECK_EQ(pool__free_count(&pool), 0);
+	CHECK_EQ(pool.free_min, 0);
+	chunks[1]->used = 8;
+	chunks[1]->item.stamp = 9;
+	pool__give(&pool, chunks[1]);
+	CHECK_EQ(pool__free_count(&pool), 1);
+	CHECK(pool__take(&pool) == chunks[1]);
+	CHECK_EQ(chunks[1]->used, 0);
+	CHECK_EQ(chunks[1]->item.stamp, 0);
+	CHECK(chunks[1]->item.chunk == chunks[1]);
+	CHECK_EQ(pool.free_min, 0);
+	pool__deinit(&pool);
+}
+
+static void spans_follow_the_rings_in_turn(void)
+{
+	static struct chunk chunk;
+	struct ring *const one = (struct ring *)(uintptr_t)8, *const two = (struct ring *)(uintptr_t)16;
+	struct walk_tally tally = {.records = 3, .samples = 2, .first_ns = 50, .last_ns = 60};
+	const struct walk_tally untimed = {.records = 1, .samples = 1};
+
+	chunk__append(&chunk, one, 100, &tally);
+	chunk__append(&chunk, one, 28, &untimed);
+	tally.first_ns = 40;
+	tally.last_ns = 55;
+	chunk__append(&chunk, two, 8, &tally);
+	chunk__append(&chunk, one, 8, &untimed);
+	CHECK_EQ(chunk.used, 144);
+	CHECK_EQ(chunk.records, 8);
+	CHECK_EQ(chunk.span_count, 3);
+	CHECK(chunk.spans[0].ring == one && chunk.spans[1].ring == two && chunk.spans[2].ring == one);
+	CHECK_EQ(chunk.spans[0].samples, 3);
+	CHECK_EQ(chunk.spans[0].bytes, 128);
+	CHECK_EQ(chunk.first_ns, 40);
+	CHECK_EQ(chunk.last_ns, 60);
+}
+
+int main(void)
+{
+	RUN(every_gap_is_one_record);
+	RUN(a_full_chunk_takes_a_marker_within_its_bytes);
+	RUN(sizes_that_are_no_chunk_are_refused);
+	RUN(the_pool_gives_each_chunk_once_and_low_ones_first);
+	RUN(spans_follow_the_rings_in_turn);
+	return 0;
+}

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/perf_event.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "fake_ring.h"
+#include "records.h"
+#include "rig.h"
+#include "ring.h"
+
+static struct rig rig;
+static struct stream *stream;
+static struct fake_ring fake;
+static struct ring ring;
+
+static void begin(void)
+{
+	rig__init(&rig, 0, 1, 2, RIG_NEVER_NS);
+	stream = &rig.streams[0];
+	sideband__set_layout(&stream->sideband, &records__layout);
+	fake_ring__init(&fake, 16);
+	ring__init(&ring, &fake.map, -1, &records__layout);
+	CHECK_EQ(stream__add_ring(stream, &ring), 0);
+}
+
+static void end(void)
+{
+	fake_ring__deinit(&fake);
+	rig__deinit(&rig);
+}
+
+/* A chunk with `samples` samples of `size` bytes, padded to `*bytes`. */
+static struct chunk *filled(uint32_t samples, uint16_t size, uint64_t time_ns, uint32_t *bytes)
+{
+	static uint8_t record[65536];
+	struct chunk *chunk = pool__take(&rig.pool);
+
+	for (uint32_t i = 0; i < samples; i++)
+		CHECK(fake_ring__write(&fake, record, record__sample(record, size, i, time_ns + i)));
+	ring__begin(&ring);
+	CHECK_EQ(ring__take(&ring, chunk, RIG_CHUNK_BYTES), RING_EMPTY);
+	*bytes = chunk__pad(chunk->data, chunk->used, false);
+	return chunk;
+}
+
+static int write_chunk(struct chunk *chunk, uint32_t bytes)
+{
+	int ret;
+
+	stream__advance(stream, bytes);
+	ret = stream__write_chunk(stream, chunk, bytes);
+	pool__give(&rig.pool, chunk);
+	return ret;
+}
+
+static int write_samples(uint32_t samples, uint64_t time_ns)
+{
+	uint32_t bytes;
+	struct chunk *chunk = filled(samples, 128, time_ns, &bytes);
+
+	return write_chunk(chunk, bytes);
+}
+
+static void finish(void)
+{
+	stream->finish_wanted = true;
+	stream__serve(stream);
+}
+
+static void offsets_and_second_segments_are_refused(void)
+{
+	const int fd = output__file();
+
+	begin();
+	CHECK_EQ(-rig__prepare(&rig, 0, fd, 512, RIG_LIMIT), EINVAL);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 4096, RIG_LIMIT), 0);
+	CHECK_EQ(-rig__prepare(&rig, 0, fd, 4096, RIG_LIMIT), EBUSY);
+	end();
+	close(fd);
+}
+
+static void a_segment_ends_before_it_passes_its_limit(void)
+{
+	const int one = output__file(), two = output__file();
+	struct output output;
+	struct event *event;
+
+	begin();
+	CHECK_EQ(rig__prepare(&rig, 0, one, 4096, 4096 * 3), 0);
+	CHECK_EQ(write_samples(20, 1000), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	CHECK_EQ(rig__prepare(&rig, 0, two, 8192, 8192 + 4096), 0);
+	CHECK_EQ(write_samples(10, 500), 0);
+	rig__expect_none(&rig);
+	CHECK_EQ(write_samples(5, 3000), 0); /* does not fit any more */
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, one, 4096, event->end_offset);
+	CHECK_EQ(event->end_offset, 4096 * 3);
+	CHECK_EQ(event->xxh3, output.xxh3);
+	CHECK_EQ(event->samples, 30);
+	CHECK_EQ(event->records, 30);
+	CHECK_EQ(event->chunks, 2);
+	CHECK_EQ(event->first_ns, 500);
+	CHECK_EQ(event->last_ns, 1019);
+	CHECK_EQ(event->ring_count, 1);
+	CHECK_EQ(event->rings[0].samples, 30);
+	CHECK_EQ(event->rings[0].bytes, 30 * 128);
+	CHECK_EQ(output.samples, 30);
+	CHECK_EQ(output.paddings, 2);
+	output__free(&output);
+	free(event);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	finish();
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, two, 8192, event->end_offset);
+	CHECK_EQ(event->samples, 5);
+	CHECK_EQ(output.samples, 5);
+	CHECK_EQ(counter__read(&ring.stored), 35);
+	CHECK_EQ(ring.in_flight, 0);
+	output__free(&output);
+	free(event);
+	end();
+	close(one);
+	close(two);
+}
+
+static void without_a_next_segment_this_one_goes_on(void)
+{
+	const int fd = output__file();
+	struct output output;
+	struct event *event;
+
+	begin();
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, 4096), 0);
+	stream->rotate_wanted = true;
+	for (int i = 0; i < 5; i++)
+		CHECK_EQ(write_samples(1, 1), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	finish();
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, fd, 0, event->end_offset);
+	CHECK_EQ(output.samples, 5);
+	output__free(&output);
+	free(event);
+	end();
+	close(fd);
+}
+
+static void rotation_needs_data_in_the_segment(void)
+{
+	const int one = output__file(), two = output__file();
+
+	begin();
+	stream->rotate_wanted = true; /* nothing is open yet: nothing to rotate */
+	stream__serve(stream);
+	CHECK_EQ(rig__prepare(&rig, 0, one, 0, RIG_LIMIT), 0);
+	stream__serve(stream);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	CHECK_EQ(rig__prepare(&rig, 0, two, 0, RIG_LIMIT), 0);
+	stream->rotate_wanted = true;
+	stream__serve(stream);
+	CHECK_EQ(write_samples(1, 1), 0);
+	CHECK_EQ(write_samples(1, 1), 0);
+	rig__expect_none(&rig);
+	CHECK_EQ(stream->current.fd, one);
+	stream->rotate_wanted = true;
+	CHECK_EQ(write_samples(1, 1), 0);
+	CHECK_EQ(stream->current.fd, two);
+	rig__expect(&rig, EVENT_SEGMENT_CLOSED);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	end();
+	close(one);
+	close(two);
+}
+
+static void sideband_add(uint16_t size, const uint8_t *record)
+{
+	sideband__append(&stream->sideband, record, size);
+}
+
+/* Rings are written up to `begun_ns`, and 0.1 s for records that became visible late. */
+static void settle_at(uint64_t begun_ns)
+{
+	static struct lane lane;
+	const struct item item = {.lane = &lane, .stamp = 1, .begun_ns = begun_ns + 100000000u};
+
+	lane.stream = stream;
+	lane.rings = 1;
+	atomic_store(&stream->lanes[0], &lane);
+	stream__pass_written(stream, &lane, &item);
+}
+
+static void a_process_resolves_on_both_sides_of_a_rotation(void)
+{
+	const int one = output__file(), two = output__file(), three = output__file();
+	uint8_t record[256];
+	struct output output;
+	struct event *event;
+
+	begin();
+	/* It executes and maps before the rotation; its records are also in the data. */
+	CHECK_EQ(rig__prepare(&rig, 0, one, 0, RIG_LIMIT), 0);
+	sideband_add(record__comm(record, 10, 10, "brief", 1, 100), record);
+	sideband_add(record__mmap2(record, 10, 0x1000, 0x1000, "/brief", 110), record);
+	CHECK_EQ(write_samples(1, 200), 0);
+	settle_at(250);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	CHECK_EQ(rig__prepare(&rig, 0, two, 0, RIG_LIMIT), 0);
+	stream->rotate_wanted = true;
+	/* It exits before the second segment begins, and after its last sample. */
+	sideband_add(record__exit(record, 10, 10, 400), record);
+	CHECK_EQ(write_samples(1, 300), 0);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, one, 0, event->end_offset);
+	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 10), 1);
+	CHECK_EQ(output__count(&output, PERF_RECORD_MMAP2, 10), 1);
+	CHECK_EQ(event->replayed, 2);
+	CHECK_EQ(event->records, 1);
+	output__free(&output);
+	free(event);
+	settle_at(500);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	CHECK_EQ(rig__prepare(&rig, 0, three, 0, RIG_LIMIT), 0);
+	stream->rotate_wanted = true;
+	CHECK_EQ(write_samples(1, 600), 0);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, two, 0, event->end_offset);
+	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 10), 1);
+	CHECK_EQ(output__count(&output, PERF_RECORD_MMAP2, 10), 1);
+	CHECK_EQ(output__count(&output, PERF_RECORD_EXIT, 10), 1);
+	output__free(&output);
+	free(event);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	finish();
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, three, 0, event->end_offset);
+	CHECK_EQ(output.others, 0); /* long gone */
+	output__free(&output);
+	free(event);
+	end();
+	close(one);
+	close(two);
+	close(three);
+}
+
+static void a_replay_longer_than_a_chunk_is_written_in_pieces(void)
+{
+	const int fd = output__file();
+	uint8_t record[256];
+	struct output output;
+	struct event *event;
+
+	begin();
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, 4096), 0);
+	for (uint32_t pid = 1; pid <= 3000; pid++)
+		sideband_add(record__comm(record, pid, pid, "name", 1, pid), record);
+	settle_at(1500); /* half from the table, half from the log */
+	CHECK_EQ(write_samples(1, 1), 0);
+	finish();
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, fd, 0, event->end_offset);
+	CHECK_EQ(event->replayed, 3000);
+	CHECK_EQ(output.others, 3000);
+	CHECK_EQ(event->xxh3, output.xxh3);
+	CHECK(event->chunks > 2);
+	output__free(&output);
+	free(event);
+	end();
+	close(fd);
+}
+
+/* The segment after a failed write is as it was: a later chunk takes the place. */
+static void a_failed_write_leaves_no_trace(void)
+{
+	const int fd = output__file();
+	const struct rlimit room = {.rlim_cur = 4096 + 1000, .rlim_max = RLIM_INFINITY};
+	const struct rlimit enough = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+	struct output output;
+	struct event *event;
+	uint32_t bytes;
+	struct chunk *chunk;
+
+	signal(SIGXFSZ, SIG_IGN);
+	begin();
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	CHECK_EQ(write_samples(1, 1), 0);
+	chunk = filled(40, 128, 2, &bytes);
+	CHECK_EQ(bytes, 8192);
+	stream__advance(stream, bytes);
+	CHECK(setrlimit(RLIMIT_FSIZE, &room) == 0);
+	CHECK_EQ(-stream__write_chunk(stream, chunk, bytes), EFBIG); /* after 1000 bytes */
+	CHECK(setrlimit(RLIMIT_FSIZE, &enough) == 0);
+	CHECK_EQ(counter__read(&ring.stored), 1);
+	CHECK_EQ(ring.in_flight, 40);
+	CHECK_EQ(stream->current.offset, 4096);
+	CHECK_EQ(write_chunk(chunk, bytes), 0);
+	finish();
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, fd, 0, event->end_offset);
+	CHECK_EQ(output.samples, 41);
+	CHECK_EQ(event->xxh3, output.xxh3);
+	CHECK_EQ(event->chunks, 2);
+	output__free(&output);
+	free(event);
+	end();
+	close(fd);
+}
+
+static void a_failed_replay_begins_again(void)
+{
+	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC), file = output__file();
+	uint8_t record[256];
+	struct output output;
+	struct event *event;
+	uint32_t bytes;
+	struct chunk *chunk;
+
+	begin();
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	sideband_add(record__comm(record, 10, 10, "x", 1, 100), record);
+	chunk = filled(3, 128, 2, &bytes);
+	stream__advance(stream, bytes);
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(-stream__write_chunk(stream, chunk, bytes), ENOSPC);
+	CHECK(dup2(file, fd) == fd);
+	CHECK_EQ(write_chunk(chunk, bytes), 0);
+	finish();
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, fd, 0, event->end_offset);
+	CHECK_EQ(event->replayed, 1);
+	CHECK_EQ(output.others, 1);
+	CHECK_EQ(output.samples, 3);
+	CHECK_EQ(event->xxh3, output.xxh3);
+	output__free(&output);
+	free(event);
+	end();
+	close(fd);
+	close(file);
+}
+
+static void space_is_claimed_ahead_and_does_not_change_the_size(void)
+{
+	const int fd = output__file();
+	struct segment segment = {
+		.begin = 0, .limit = RIG_LIMIT, .step = 1 << 20, .fd = fd, .open = true};
+
+	begin();
+	CHECK_EQ(stream__prepare(stream, &segment), 0);
+	CHECK_EQ(write_samples(1, 1), 0);
+	CHECK_EQ(lseek(fd, 0, SEEK_END), 4096);
+	CHECK(stream->current.allocated == 1 << 20 || stream->current.step == 0);
+	end();
+	close(fd);
+}
+
+static void finish_closes_a_prepared_segment_that_got_nothing(void)
+{
+	const int fd = output__file();
+	struct event *event;
+
+	begin();
+	finish(); /* nothing at all: nothing to tell */
+	rig__expect_none(&rig);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 4096, RIG_LIMIT), 0);
+	finish();
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	CHECK_EQ(event->end_offset, 4096);
+	CHECK_EQ(event->chunks + event->records + event->samples, 0);
+	free(event);
+	CHECK_EQ(-write_samples(1, 1), ENOSPC); /* there is no segment any more */
+	end();
+	close(fd);
+}
+
+int main(void)
+{
+	RUN(offsets_and_second_segments_are_refused);
+	RUN(a_segment_ends_before_it_passes_its_limit);
+	RUN(without_a_next_segment_this_one_goes_on);
+	RUN(rotation_needs_data_in_the_segment);
+	RUN(a_process_resolves_on_both_sides_of_a_rotation);
+	RUN(a_replay_longer_than_a_chunk_is_written_in_pieces);
+	RUN(a_failed_write_leaves_no_trace);
+	RUN(a_failed_replay_begins_again);
+	RUN(space_is_claimed_ahead_and_does_not_change_the_size);
+	RUN(finish_closes_a_prepared_segment_that_got_nothing);
+	return 0;
+}

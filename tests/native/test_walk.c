@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <linux/perf_event.h>
+#include <string.h>
+
+#include "check.h"
+#include "guarded.h"
+#include "records.h"
+#include "walk.h"
+
+static struct guarded memory;
+
+/* The last `bytes` bytes before the guard page. */
+static uint8_t *at_end(size_t bytes)
+{
+	return memory.data + memory.bytes - bytes;
+}
+
+static size_t run(uint8_t *data, size_t bytes, struct walk_tally *tally, enum walk_fault *fault)
+{
+	memset(tally, 0, sizeof(*tally));
+	return walk__run(data, bytes, &records__layout, tally, fault);
+}
+
+static void whole_records_are_counted_by_type(void)
+{
+	uint8_t *const data = memory.data;
+	struct walk_tally tally;
+	enum walk_fault fault;
+	size_t bytes = 0;
+
+	bytes += record__sample(data + bytes, 24, 1, 500);
+	bytes += record__sample(data + bytes, 4096, 2, 300);
+	bytes += record__lost(data + bytes, 7, 1);
+	bytes += record__lost(data + bytes, 5, 1);
+	bytes += record__lost_samples(data + bytes, 3, 1);
+	bytes += record__plain(data + bytes, PERF_RECORD_THROTTLE, 32);
+	bytes += record__plain(data + bytes, PERF_RECORD_UNTHROTTLE, 32);
+	bytes += record__comm(data + bytes, 1, 1, "init", 0, 9);
+	CHECK_EQ(run(data, bytes, &tally, &fault), bytes);
+	CHECK_EQ(fault, WALK_OK);
+	CHECK_EQ(tally.records, 8);
+	CHECK_EQ(tally.samples, 2);
+	CHECK_EQ(tally.lost_records, 12);
+	CHECK_EQ(tally.lost_samples, 3);
+	CHECK_EQ(tally.throttles, 1);
+	CHECK_EQ(tally.unthrottles, 1);
+	CHECK_EQ(tally.neutralised, 0);
+	CHECK_EQ(tally.first_ns, 300);
+	CHECK_EQ(tally.last_ns, 500);
+}
+
+static void the_largest_record_is_taken(void)
+{
+	struct walk_tally tally;
+	enum walk_fault fault;
+	uint8_t *const data = at_end(65528);
+
+	record__sample(data, 65528, 1, 1);
+	CHECK_EQ(run(data, 65528, &tally, &fault), 65528);
+	CHECK_EQ(tally.samples, 1);
+}
+
+static void a_record_cut_anywhere_is_left_and_is_no_fault(void)
+{
+	for (size_t bytes = 0; bytes < 64; bytes++) {
+		uint8_t *const data = at_end(bytes);
+		uint8_t record[64];
+		struct walk_tally tally;
+		enum walk_fault fault;
+
+		record__sample(record, 64, 1, 1);
+		memcpy(data, record, bytes);
+		CHECK_EQ(run(data, bytes, &tally, &fault), 0);
+		CHECK_EQ(fault, WALK_OK);
+		CHECK_EQ(tally.records, 0);
+	}
+}
+
+static void faults_end_the_walk_behind_the_last_good_record(void)
+{
+	static const struct {
+		uint64_t header;
+		enum walk_fault fault;
+	} bad[] = {
+		{0, WALK_BAD_SIZE}, /* zeroes: what an unwritten ring holds */
+		{UINT64_C(0x0000000000000009), WALK_BAD_SIZE},
+		{UINT64_C(0x0004000000000009), WALK_BAD_SIZE},
+		{UINT64_C(0x0007000000000009), WALK_BAD_SIZE},
+		{UINT64_C(0x0009000000000009), WALK_BAD_SIZE},
+		{UINT64_C(0xffff000000000009), WALK_BAD_SIZE},
+		{UINT64_C(0x0010000000000000), WALK_BAD_TYPE},
+		{UINT64_C(0x0010000000000040), WALK_BAD_TYPE}, /* 64: the first user type */
+		{UINT64_C(0x0008000000000044), WALK_BAD_TYPE}, /* 68: a round is the sink's */
+		{UINT64_C(0x0010000080000009), WALK_BAD_TYPE},
+		{UINT64_MAX, WALK_BAD_SIZE},
+	};
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		uint8_t *const data = at_end(40);
+		struct walk_tally tally;
+		enum walk_fault fault;
+
+		record__sample(data, 24, 1, 1);
+		walk__store(data + 24, bad[i].header);
+		walk__store(data + 32, 0);
+		CHECK_EQ(run(data, 40, &tally, &fault), 24);
+		CHECK_EQ(fault, bad[i].fault);
+		CHECK_EQ(tally.samples, 1);
+	}
+}
+
+static void types_that_readers_do_not_know_become_padding(void)
+{
+	for (uint32_t type = 1; type < WALK_USER_TYPE_MIN; type++) {
+		uint8_t *const data = at_end(16);
+		struct walk_tally tally;
+		enum walk_fault fault;
+		const int known = type <= WALK_KERNEL_TYPE_MAX;
+
+		walk__store(data, walk__header(type, 0x4321, 16));
+		walk__store(data + 8, 0);
+		CHECK_EQ(run(data, 16, &tally, &fault), 16);
+		CHECK_EQ(tally.records, 1);
+		CHECK_EQ(tally.neutralised, known ? 0 : 1);
+		CHECK_EQ(walk__load(data), known ? walk__header(type, 0x4321, 16)
+						 : walk__header(WALK_FINISHED_INIT, 0, 16));
+	}
+}
+
+static void short_bodies_are_not_read(void)
+{
+	static const uint32_t types[] = {PERF_RECORD_LOST, PERF_RECORD_LOST_SAMPLES,
+					 PERF_RECORD_SAMPLE, PERF_RECORD_COMM};
+
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+		uint8_t *const data = at_end(8);
+		struct walk_tally tally;
+		enum walk_fault fault;
+
+		walk__store(data, walk__header(types[i], 0, 8));
+		CHECK_EQ(run(data, 8, &tally, &fault), 8);
+		CHECK_EQ(tally.lost_records + tally.lost_samples + tally.last_ns, 0);
+		CHECK_EQ(walk__trailer_time(data, &records__layout), 0);
+	}
+}
+
+static void records_without_time_have_none(void)
+{
+	const struct walk_layout no_times = {0, 0};
+	struct walk_tally tally = {0};
+	enum walk_fault fault;
+	uint8_t data[64];
+
+	record__sample(data, 24, 1, 77);
+	CHECK_EQ(walk__run(data, 24, &no_times, &tally, &fault), 24);
+	CHECK_EQ(tally.samples, 1);
+	CHECK_EQ(tally.first_ns, 0);
+	CHECK_EQ(tally.last_ns, 0);
+	record__comm(data, 1, 1, "x", 0, 77);
+	CHECK_EQ(walk__trailer_time(data, &no_times), 0);
+	CHECK_EQ(walk__trailer_time(data, &records__layout), 77);
+}
+
+static void a_file_may_hold_user_types_and_is_not_changed(void)
+{
+	uint8_t data[64], before[64];
+	struct walk_tally tally = {0};
+	enum walk_fault fault;
+	size_t last;
+
+	record__sample(data, 24, 1, 5);
+	walk__store(data + 24, walk__header(WALK_FINISHED_ROUND, 0, 8));
+	record__plain(data + 32, WALK_FINISHED_INIT, 32);
+	memcpy(before, data, sizeof(data));
+	CHECK_EQ(walk__file(data, 64, &records__layout, &tally, &fault, &last), 64);
+	CHECK_EQ(fault, WALK_OK);
+	CHECK_EQ(last, 32);
+	CHECK_EQ(tally.records, 3);
+	CHECK_EQ(tally.samples, 1);
+	CHECK(memcmp(before, data, sizeof(data)) == 0);
+}
+
+static void a_file_ends_at_the_first_record_that_is_none(void)
+{
+	static const struct {
+		uint64_t header;
+		enum walk_fault fault;
+	} bad[] = {
+		{0, WALK_BAD_SIZE},
+		{UINT64_C(0x0010000000000000), WALK_BAD_TYPE},
+		{UINT64_C(0x0010000000000016), WALK_BAD_TYPE}, /* 22: unknown to perf 6.1 */
+		{UINT64_C(0x0010000000000053), WALK_BAD_TYPE}, /* 83: likewise */
+		{UINT64_C(0x0018000000000009), WALK_PAST_HEAD},
+	};
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		uint8_t *const data = at_end(40);
+		struct walk_tally tally = {0};
+		enum walk_fault fault;
+		size_t last;
+
+		record__sample(data, 24, 1, 1);
+		walk__store(data + 24, bad[i].header);
+		walk__store(data + 32, 0);
+		CHECK_EQ(walk__file(data, 40, &records__layout, &tally, &fault, &last), 24);
+		CHECK_EQ(fault, bad[i].fault);
+		CHECK_EQ(last, 0);
+		CHECK_EQ(tally.records, 1);
+	}
+}
+
+static void every_fault_has_a_name(void)
+{
+	for (int fault = 0; fault < WALK_FAULTS; fault++)
+		CHECK(strcmp(walk_fault__name((enum walk_fault)fault), "unknown") != 0);
+	CHECK(strcmp(walk_fault__name(WALK_FAULTS), "unknown") == 0);
+}
+
+int main(void)
+{
+	guarded__init(&memory, 65536, -1);
+	RUN(whole_records_are_counted_by_type);
+	RUN(the_largest_record_is_taken);
+	RUN(a_record_cut_anywhere_is_left_and_is_no_fault);
+	RUN(faults_end_the_walk_behind_the_last_good_record);
+	RUN(types_that_readers_do_not_know_become_padding);
+	RUN(short_bodies_are_not_read);
+	RUN(records_without_time_have_none);
+	RUN(a_file_may_hold_user_types_and_is_not_changed);
+	RUN(a_file_ends_at_the_first_record_that_is_none);
+	RUN(every_fault_has_a_name);
+	guarded__deinit(&memory);
+	return 0;
+}

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "fake_ring.h"
+#include "records.h"
+#include "rig.h"
+#include "ring.h"
+
+/* Items are queued by hand, before the writer starts: what it does is then decided. */
+static struct rig rig;
+static struct lane lanes[2];
+static struct fake_ring fake;
+static struct ring ring;
+
+static void begin(uint32_t chunks)
+{
+	rig__init(&rig, 0, 1, chunks, RIG_NEVER_NS);
+	fake_ring__init(&fake, 1);
+	ring__init(&ring, &fake.map, -1, &records__layout);
+	CHECK_EQ(stream__add_ring(&rig.streams[0], &ring), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		lanes[i] = (struct lane){.stream = &rig.streams[0], .shard = i, .rings = 1};
+		atomic_store(&rig.streams[0].lanes[i], &lanes[i]);
+	}
+}
+
+static void end(void)
+{
+	rig__deinit(&rig);
+	fake_ring__deinit(&fake);
+}
+
+/* One sample in a chunk of this lane; returns nothing but what the file will say. */
+static void queue(struct lane *lane, uint64_t stamp, uint64_t serial)
+{
+	struct chunk *chunk = pool__take(&rig.pool);
+	uint8_t record[32];
+
+	CHECK(chunk != NULL);
+	CHECK(fake_ring__write(&fake, record, record__sample(record, 32, serial, 1000 + serial)));
+	ring__begin(&ring);
+	CHECK_EQ(ring__take(&ring, chunk, RIG_CHUNK_BYTES), RING_EMPTY);
+	chunk->item.lane = lane;
+	chunk->item.stamp = stamp;
+	chunk->item.begun_ns = stamp;
+	lane->queued++;
+	writer__queue(&rig.writer, &chunk->item);
+}
+
+/* "01R2": the samples' serials (one digit each) and the rounds, in the order of the file. */
+static void check_order(const struct output *output, const char *expected)
+{
+	uint16_t size;
+
+	for (size_t at = 0; at < output->bytes; at += size) {
+		const uint64_t header = walk__load(output->data + at);
+
+		size = walk__size(header);
+		if (walk__type(header) == WALK_FINISHED_INIT)
+			continue;
+		if (walk__type(header) == WALK_FINISHED_ROUND)
+			CHECK_EQ('R', *expected);
+		else
+			CHECK_EQ('0' + record__check_sample(output->data + at), *expected);
+		expected++;
+	}
+	CHECK_EQ(*expected, 0);
+}
+
+static void finish_and_check(int fd, const char *expected)
+{
+	struct output output;
+
+	rig__finish(&rig, 0, fd, &output);
+	check_order(&output, expected);
+	CHECK_EQ(pool__free_count(&rig.pool), rig.pool.count);
+	CHECK_EQ(ring.in_flight, 0);
+	output__free(&output);
+}
+
+/* Wait until each lane that has rings came to this generation. */
+static void await_written(uint64_t generation)
+{
+	for (uint32_t i = 0; i < 2; i++)
+		while (lanes[i].rings > 0 && lane__written(&lanes[i]) < generation)
+			await_notice(rig.events.fd);
+}
+
+static void start(int fd)
+{
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+}
+
+static void a_round_ends_when_the_last_lane_came_to_it(void)
+{
+	const int fd = output__file();
+
+	begin(8);
+	rig.writer.generation = 1;
+	queue(&lanes[0], 1, 0);
+	queue(&lanes[0], 0, 1);
+	queue(&lanes[1], 0, 2);
+	queue(&lanes[1], 1, 3);
+	queue(&lanes[0], 0, 4);
+	start(fd);
+	await_written(1);
+	finish_and_check(fd, "0123R4");
+	CHECK_EQ(counter__read(&rig.writer.rounds), 1);
+	end();
+	close(fd);
+}
+
+/*
+ * Generation 2 was issued while 1 was still on its way, so lane 0's pass for it is older than
+ * what lane 1 put before the first marker: a second marker would let a reader print too much.
+ */
+static void a_generation_issued_before_the_last_marker_ends_no_round(void)
+{
+	const int fd = output__file();
+
+	begin(8);
+	rig.writer.generation = 2;
+	queue(&lanes[0], 1, 0);
+	queue(&lanes[0], 2, 1);
+	queue(&lanes[1], 1, 2);
+	queue(&lanes[1], 2, 3);
+	start(fd);
+	await_written(2);
+	CHECK_EQ(writer__issue(&rig.writer), 3);
+	queue(&lanes[1], 3, 4);
+	queue(&lanes[0], 3, 5);
+	await_written(3);
+	finish_and_check(fd, "012R345R");
+	end();
+	close(fd);
+}
+
+/* A lane that its last ring has left still has a chunk on the way: its samples may be old. */
+static void a_round_waits_for_what_a_left_lane_has_queued(void)
+{
+	const int fd = output__file();
+
+	begin(8);
+	rig.writer.generation = 1;
+	lanes[1].rings = 0;
+	queue(&lanes[0], 1, 0);
+	queue(&lanes[1], 0, 1);
+	start(fd);
+	while (pool__free_count(&rig.pool) < 8)
+		await_notice(rig.events.fd);
+	CHECK_EQ(writer__issue(&rig.writer), 2);
+	queue(&lanes[0], 2, 2);
+	await_written(2);
+	finish_and_check(fd, "012R");
+	end();
+	close(fd);
+}
+
+static void a_round_without_records_writes_no_marker(void)
+{
+	const int fd = output__file();
+	struct item marks[2] = {{.lane = &lanes[0], .stamp = 1}, {.lane = &lanes[1], .stamp = 1}};
+
+	begin(2);
+	rig.writer.generation = 1;
+	for (uint32_t i = 0; i < 2; i++) {
+		lanes[i].queued++;
+		lanes[i].mark_queued = true;
+		writer__queue(&rig.writer, &marks[i]);
+	}
+	start(fd);
+	await_written(1);
+	CHECK(!lanes[0].mark_queued && !lanes[1].mark_queued);
+	finish_and_check(fd, "");
+	CHECK_EQ(counter__read(&rig.writer.rounds), 0);
+	end();
+	close(fd);
+}
+
+static void a_mark_ends_a_round_with_a_marker_of_its_own(void)
+{
+	const int fd = output__file();
+	struct item mark = {.lane = &lanes[1], .stamp = 1};
+
+	begin(2);
+	rig.writer.generation = 1;
+	queue(&lanes[0], 1, 0);
+	lanes[1].queued++;
+	writer__queue(&rig.writer, &mark);
+	start(fd);
+	await_written(1);
+	finish_and_check(fd, "0R");
+	end();
+	close(fd);
+}
+
+static void answer(bool retry)
+{
+	struct stream *const stream = &rig.streams[0];
+
+	pthread_mutex_lock(&stream->lock);
+	stream->space_answer = retry ? SPACE_RETRY : SPACE_GIVE_UP;
+	pthread_mutex_unlock(&stream->lock);
+	writer__poke(&rig.writer);
+}
+
+static void expect_space_wanted(void)
+{
+	struct event *event = rig__event(&rig, EVENT_SPACE_WANTED);
+
+	CHECK_EQ(event->error, ENOSPC);
+	free(event);
+}
+
+static void a_full_disk_is_tried_again_after_room_was_made(void)
+{
+	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC), file = output__file();
+
+	begin(8);
+	queue(&lanes[0], 0, 0);
+	start(fd);
+	expect_space_wanted();
+	CHECK(dup2(file, fd) == fd);
+	answer(true);
+	queue(&lanes[0], 0, 1);
+	finish_and_check(fd, "01");
+	CHECK_EQ(counter__read(&ring.stored), 2);
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	CHECK_EQ(counter__read(&rig.writer.write_errors), 0);
+	end();
+	close(fd);
+	close(file);
+}
+
+static void a_disk_that_stays_full_loses_and_counts_each_sample_once(void)
+{
+	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC);
+
+	begin(8);
+	rig.writer.generation = 1;
+	for (uint64_t i = 0; i < 3; i++)
+		queue(&lanes[0], i == 2, i);
+	lanes[1].rings = 0;
+	start(fd);
+	expect_space_wanted();
+	answer(true); /* in vain, and asked once only: the next ones are given up at once */
+	await_written(1);
+	rig__expect_none(&rig);
+	CHECK_EQ(counter__read(&ring.stored), 0);
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 3);
+	CHECK_EQ(counter__read(&ring.lost_dropped), 0);
+	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(counter__read(&rig.writer.write_errors), 3);
+	CHECK_EQ(pool__free_count(&rig.pool), 8);
+	end();
+	close(fd);
+}
+
+static void a_refusal_gives_the_chunk_up(void)
+{
+	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC);
+
+	begin(8);
+	rig.writer.generation = 1;
+	lanes[1].rings = 0;
+	queue(&lanes[0], 1, 0);
+	start(fd);
+	expect_space_wanted();
+	answer(false);
+	await_written(1);
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 1);
+	end();
+	close(fd);
+}
+
+static void with_few_free_chunks_nobody_waits_for_room(void)
+{
+	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC);
+
+	begin(4);
+	rig.writer.generation = 1;
+	lanes[1].rings = 0;
+	for (uint64_t i = 0; i < 4; i++)
+		queue(&lanes[0], i == 3, i);
+	start(fd);
+	await_written(1); /* without an answer */
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 4);
+	end();
+	close(fd);
+}
+
+static void other_errors_lose_the_chunk_and_are_told_once(void)
+{
+	const int file = output__file(), fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct event *event;
+
+	begin(8);
+	rig.writer.generation = 1;
+	lanes[1].rings = 0;
+	for (uint64_t i = 0; i < 3; i++)
+		queue(&lanes[0], i == 2, i);
+	start(fd);
+	event = rig__event(&rig, EVENT_WRITE_FAILED);
+	CHECK_EQ(event->error, EBADF);
+	CHECK(event->token != 0);
+	free(event);
+	await_written(1);
+	rig__expect_none(&rig);
+	CHECK_EQ(counter__read(&ring.lost_dropped), 3);
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	CHECK_EQ(ring.in_flight, 0);
+	end();
+	close(fd);
+	close(file);
+}
+
+static void what_comes_before_the_first_segment_waits_for_it(void)
+{
+	const int fd = output__file();
+
+	begin(8);
+	queue(&lanes[0], 0, 0);
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	expect_space_wanted();
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	finish_and_check(fd, "0");
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	end();
+	close(fd);
+}
+
+static void stop_writes_what_is_queued(void)
+{
+	const int fd = output__file();
+
+	begin(8);
+	for (uint64_t i = 0; i < 8; i++)
+		queue(&lanes[i % 2], 0, i);
+	start(fd);
+	writer__stop(&rig.writer);
+	CHECK_EQ(counter__read(&ring.stored), 8);
+	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(writer__oldest_ns(&rig.writer), 0);
+	end();
+	close(fd);
+}
+
+static void stop_does_not_wait_for_room(void)
+{
+	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC);
+
+	begin(8);
+	queue(&lanes[0], 0, 0);
+	queue(&lanes[0], 0, 1);
+	start(fd);
+	expect_space_wanted();
+	writer__stop(&rig.writer);
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 2);
+	CHECK_EQ(ring.in_flight, 0);
+	end();
+	close(fd);
+}
+
+int main(void)
+{
+	RUN(a_round_ends_when_the_last_lane_came_to_it);
+	RUN(a_generation_issued_before_the_last_marker_ends_no_round);
+	RUN(a_round_waits_for_what_a_left_lane_has_queued);
+	RUN(a_round_without_records_writes_no_marker);
+	RUN(a_mark_ends_a_round_with_a_marker_of_its_own);
+	RUN(a_full_disk_is_tried_again_after_room_was_made);
+	RUN(a_disk_that_stays_full_loses_and_counts_each_sample_once);
+	RUN(a_refusal_gives_the_chunk_up);
+	RUN(with_few_free_chunks_nobody_waits_for_room);
+	RUN(other_errors_lose_the_chunk_and_are_told_once);
+	RUN(what_comes_before_the_first_segment_waits_for_it);
+	RUN(stop_writes_what_is_queued);
+	RUN(stop_does_not_wait_for_room);
+	return 0;
+}

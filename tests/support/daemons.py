@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon under test: its configuration, what it tells, and how it is stopped."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import socket
+import time
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator, Mapping
+
+    from tests.support.perf_tools import Perf
+
+# A system call that nobody makes but the generators of this run.
+NUMBER: Final = 100_000 + os.getpid()
+EVENT: Final = "raw_syscalls:sys_enter"
+FILTER: Final = f"id == {NUMBER}"
+# The generator's record: header, identifier, ip, tid, time, cpu, period, raw (size and 60 bytes).
+RECORD_BYTES: Final = 128
+# A hang is a failure, and not a slow machine.
+_PATIENCE_S: Final = 60.0
+_LOOK_S: Final = 0.01
+_CONTROL: Final = "control.sock"
+_METRICS: Final = re.compile(r"^metrics +(http://\S+)$", re.MULTILINE)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Look until `condition` is true.
+
+    Raises:
+        AssertionError: it never became true.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        time.sleep(_LOOK_S)
+
+
+def write_config(
+    directory: Path,
+    state: Path | None = None,
+    *,
+    retention: Mapping[str, str] | None = None,
+    segment_bytes: str = "256MiB",
+    segment_age: str = "0",
+    ring: str = "4MiB",
+    staging: str = "16MiB",
+) -> Path:
+    """Configure one session, `calls`, of this run's marked system calls, with small chunks.
+
+    Without `retention` nothing is ever deleted.
+    """
+    limits = {"bytes": "0", "age": "0", "free": "0"} | dict(retention or {})
+    path = directory / "collectord.toml"
+    path.write_text(
+        f"""
+[daemon]
+state_dir = "{state or directory / "state"}"
+flush_interval = "100ms"
+chunk = "128KiB"
+staging = "{staging}"
+
+[metrics]
+listen = "127.0.0.1:0"
+
+[control]
+socket = "{directory / _CONTROL}"
+
+[retention]
+{"".join(f'{key} = "{value}"' + chr(10) for key, value in limits.items())}
+[[session]]
+name = "calls"
+segment_bytes = "{segment_bytes}"
+segment_age = "{segment_age}"
+
+[[session.source]]
+kind = "perf"
+events = ["{EVENT}"]
+filter = "{FILTER}"
+ring = "{ring}"
+"""
+    )
+    return path
+
+
+class Ended(NamedTuple):
+    """How a daemon ended."""
+
+    status: int
+    stdout: str
+    log: str
+
+    def events(self) -> list[dict[str, Any]]:
+        """The lines of its JSON log."""
+        return [json.loads(line) for line in self.log.splitlines()]
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        """The log's lines of one event."""
+        return [line for line in self.events() if line["event"] == event]
+
+
+class Daemon:
+    """`collectord run` whose rings are open.
+
+    Attributes:
+        notified: what it has sent to the service manager.
+        announced: what it printed up to there.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], control: Path, notify: socket.socket) -> None:
+        self.process = process
+        self.notified: list[str] = []
+        self._control = control
+        self._notify = notify
+        self._pid_fd = os.pidfd_open(process.pid)
+        try:
+            self._await_ready()
+        except BaseException:
+            os.close(self._pid_fd)
+            raise
+        self.announced = self._announcement()
+
+    def _await_ready(self) -> None:
+        readable, _, _ = select.select([self._notify, self._pid_fd], [], [], _PATIENCE_S)
+        assert self._notify in readable, f"no READY: {self.process.communicate()[1]}"
+        self.read_notices()
+
+    def _announcement(self) -> str:
+        assert self.process.stdout is not None
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line)
+            if line.startswith("status"):
+                break
+        return "".join(lines)
+
+    def read_notices(self) -> list[str]:
+        """What has come from sd_notify by now, the earlier included."""
+        while select.select([self._notify], [], [], 0)[0]:
+            self.notified.append(self._notify.recv(4096).decode())
+        return self.notified
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    def status(self) -> dict[str, Any]:
+        """`/v1/status`."""
+        return self.get("/v1/status")[1]
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """HTTP status and decoded answer of the control API."""
+        connection = http.client.HTTPConnection("localhost", timeout=_PATIENCE_S)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        with connection.sock:
+            connection.sock.connect(str(self._control))
+            connection.request("GET", path, headers={"Connection": "close"})
+            with connection.getresponse() as answer:
+                return answer.status, json.loads(answer.read())
+
+    def session(self, name: str = "calls") -> dict[str, Any]:
+        """The balance of a session."""
+        (found,) = (s for s in self.status()["sessions"] if s["name"] == name)
+        return dict(found)
+
+    def metrics(self) -> str:
+        """The text of a scrape."""
+        found = _METRICS.search(self.announced)
+        assert found, self.announced
+        with urllib.request.urlopen(found[1], timeout=_PATIENCE_S) as answer:  # noqa: S310  # ours
+            return str(answer.read().decode())
+
+    def metric(self, series: str) -> float:
+        """The value of one series of a scrape, named as the text has it."""
+        for line in self.metrics().splitlines():
+            name, _, value = line.rpartition(" ")
+            if name == series:
+                return float(value)
+        message = f"no series {series}"
+        raise AssertionError(message)
+
+    def await_stored(self, count: int) -> None:
+        """Wait until so many records are on disk."""
+        wait_for(lambda: self.session()["stored"] >= count, f"{count} records stored")
+
+    def kill(self) -> None:
+        """SIGKILL, and wait."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> Ended:
+        """Signal it, and wait for its end."""
+        self.process.send_signal(number)
+        stdout, log = self.process.communicate(timeout=_PATIENCE_S)
+        return Ended(self.process.returncode, stdout, log)
+
+    def close(self) -> None:
+        """Let go of the process, which may have ended long ago."""
+        os.close(self._pid_fd)
+
+
+@contextmanager
+def running(
+    start_cli: Callable[..., subprocess.Popen[str]], config: Path, **options: Any
+) -> Iterator[Daemon]:
+    """Start the daemon with this configuration, written by `write_config` or like it.
+
+    It has the length of the block unless the block ended it.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        path = config.parent / "notify.sock"
+        path.unlink(missing_ok=True)
+        notify.bind(str(path))
+        env = {"NOTIFY_SOCKET": str(path)} | options.pop("env", {})
+        process = start_cli("run", "--config", config, env=env, **options)
+        daemon = Daemon(process, config.parent / _CONTROL, notify)
+        try:
+            yield daemon
+        finally:
+            process.kill()
+            process.wait()
+            daemon.close()
+
+
+def sealed(state: Path) -> list[Path]:
+    """The sealed segments below a directory, oldest first."""
+    return sorted(state.rglob("*.perf.data"))
+
+
+def manifest(segment: Path) -> dict[str, Any]:
+    """What the manifest beside a segment says."""
+    found: dict[str, Any] = json.loads(Path(f"{segment}.json").read_text())
+    return found
+
+
+def left_open(state: Path) -> list[Path]:
+    """Files below a directory that are neither a sealed segment nor its manifest."""
+    names = (".perf.data", ".perf.data.json")
+    return [path for path in state.rglob("*") if path.is_file() and not path.name.endswith(names)]
+
+
+def readable_samples(perfs: tuple[Perf, ...], segments: list[Path]) -> int:
+    """Open each segment in `perf script` and `perf report` of each perf; count its samples.
+
+    Raises:
+        AssertionError: a perf complains, or counts something else than the manifest.
+    """
+    total = 0
+    for segment in segments:
+        expected = manifest(segment)["samples"]
+        total += expected
+        for perf in perfs:
+            assert len(perf.script(segment)) == expected, f"perf {perf.version}: {segment}"
+            done = perf.run("report", "--stdio", "--force", "-i", segment)
+            assert (done.returncode, done.stderr.strip()) == (0, ""), f"perf {perf.version}"
+    return total
