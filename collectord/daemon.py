@@ -12,14 +12,14 @@ import hashlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.control import workload
+from collectord.coverage import Coverage
 from collectord.drain.loop import Drain
 from collectord.kernel.host import read_host
 from collectord.kernel.linux import LinuxKernel
@@ -36,7 +36,7 @@ from collectord.sink.store import Store
 from collectord.source import SOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
     from concurrent.futures import Executor
     from typing import Any
 
@@ -68,34 +68,20 @@ class DaemonStatus:
     unclean_stops: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordResult:
-    """What `record` ends with; `command_status` is negative for a signal, None if none ran."""
-
-    balances: tuple[SessionBalance, ...]
-    command_status: int | None
-
-
 class Daemon:
     """One configuration, run once.
 
     Args:
         config: what to collect.
-        kernel: makes the privileged calls; by default this process does.
         facts: what the kernel can do; by default it is probed.
         child: pid of the process that sessions of the `command` scope observe.
     """
 
     def __init__(
-        self,
-        config: Config,
-        *,
-        kernel: Kernel | None = None,
-        facts: KernelFacts | None = None,
-        child: int | None = None,
+        self, config: Config, *, facts: KernelFacts | None = None, child: int | None = None
     ) -> None:
         self._config = config
-        self._kernel = kernel or LinuxKernel()
+        self._kernel: Kernel = LinuxKernel()
         self._facts = facts or host_facts(config)
         self.plan: Plan = build(config, self._facts)
         self._child = child
@@ -105,10 +91,7 @@ class Daemon:
         self._clock = self._kernel.clocks()
         self._started_ns = time.time_ns()
         self._unclean_stops = 0
-        self._online = frozenset(self._kernel.online_cpus())
-        self._detached: frozenset[int] = frozenset()
-        self._uncovered_ns = 0
-        self._looked_ns = time.monotonic_ns()
+        self._coverage = Coverage(self.plan.sessions, self._kernel.online_cpus())
         self._config_sha256 = hashlib.sha256(repr(config).encode()).hexdigest()
 
     async def run(
@@ -118,6 +101,7 @@ class Daemon:
         on_open: Callable[[], Awaitable[None]] | None = None,
         on_close: Callable[[], None] | None = None,
         on_tick: Callable[[DaemonStatus], None] | None = None,
+        watch_cpus: bool = True,
     ) -> tuple[SessionBalance, ...]:
         """Open every session, collect until `stop`, then flush, seal and balance.
 
@@ -126,6 +110,7 @@ class Daemon:
             on_open: awaited once all rings are open and enabled.
             on_close: called when the final flush begins.
             on_tick: called with the status once per flush interval.
+            watch_cpus: follow CPU hotplug; a short recording saves what that costs.
 
         Raises:
             CollectordError: a session cannot be opened or begun; nothing is left open.
@@ -138,7 +123,10 @@ class Daemon:
             for plan in self.plan.sessions:
                 self._sessions.append(self._open(plan, store, worker, stack))
             for session in self._sessions:
+                stack.push_async_callback(session.close)
                 await session.begin()
+            if watch_cpus:
+                await stack.enter_async_context(_running(self._coverage.follow()))
             if on_open is not None:
                 await on_open()
             await self._collect(stop, on_tick)
@@ -156,9 +144,9 @@ class Daemon:
             clocks=self._clock,
             started_ns=self._started_ns,
             config_sha256=self._config_sha256,
-            cpus_online=len(self._online),
-            cpus_covered=len(self._online & self._covered()),
-            uncovered_ns=self._uncovered_ns,
+            cpus_online=len(self._coverage.online),
+            cpus_covered=len(self._coverage.online & self._coverage.covered),
+            uncovered_ns=self._coverage.uncovered_ns(),
             unclean_stops=self._unclean_stops,
         )
 
@@ -225,7 +213,6 @@ class Daemon:
             if not passing.done():
                 passing.cancel()
                 break
-            self._look_at_cpus()
             for session in self._sessions:
                 session.tick()
             if on_tick is not None:
@@ -247,111 +234,22 @@ class Daemon:
             _LOG.warning("segment_repaired", path=str(outcome.path), **_told(outcome))
         self._unclean_stops = int(any(o.action is Action.RECOVERED for o in outcomes))
 
-    def _look_at_cpus(self) -> None:
-        """Add up the time that planned CPUs are without rings.
-
-        The kernel detaches events from a CPU that goes offline; it does not attach them again.
-        """
-        now_ns = time.monotonic_ns()
-        self._online = frozenset(self._kernel.online_cpus())
-        self._detached |= self._planned() - self._online
-        uncovered = (self._planned() | self._online) - self._covered()
-        self._uncovered_ns += len(uncovered) * (now_ns - self._looked_ns)
-        self._looked_ns = now_ns
-
-    def _planned(self) -> frozenset[int]:
-        """CPUs that have rings."""
-        return frozenset(
-            ring.cpu for plan in self.plan.sessions for ring in plan.rings if ring.cpu >= 0
-        )
-
-    def _covered(self) -> frozenset[int]:
-        """CPUs on which nothing that is to be seen goes unseen."""
-        systems = [p for p in self.plan.sessions if p.scope.kind is ScopeKind.SYSTEM]
-        covered = self._online if not systems else self._planned()
-        return covered - self._detached
-
 
 def host_facts(config: Config) -> KernelFacts:
     """Probe this host for what a configuration needs to know; mounts tracefs if it must."""
     return probe(LinuxKernel(), tracepoint_patterns(config), mount=True)
 
 
-async def record(
-    config: Config,
-    facts: KernelFacts,
-    *,
-    command: Sequence[str] | None,
-    duration_ns: int,
-    on_tick: Callable[[DaemonStatus], None],
-    stop: asyncio.Event,
-) -> RecordResult:
-    """Record until the command or the targets end, the duration is over, or `stop`.
-
-    Args:
-        config: one or more sessions; those of the `command` scope observe the command.
-        facts: of this host.
-        command: argv, or None.
-        duration_ns: 0 for no limit.
-        on_tick: see `Daemon.run`.
-        stop: ends the recording, and the command with it.
-
-    Raises:
-        CollectordError: see `Daemon.run`.
-    """
-    status = None
-    async with AsyncExitStack() as stack:
-        child = None
-        if command:
-            child = await stack.enter_async_context(workload.waiting(command))
-        daemon = Daemon(config, facts=facts, child=child.pid if child is not None else None)
-
-        async def on_open() -> None:
-            """Everything counts: let the command run, and watch for the end."""
-            if child is not None:
-                child.go()
-                stack.enter_context(_stop_after(child.wait(), stop))
-            if duration_ns:
-                stack.enter_context(_stop_after(asyncio.sleep(duration_ns / 1e9), stop))
-            if daemon.target_fds:
-                stack.enter_context(_stop_after(_all_readable(daemon.target_fds), stop))
-
-        balances = await daemon.run(stop, on_open=on_open, on_tick=on_tick)
-    if child is not None:
-        status = child.status
-    return RecordResult(balances, status)
-
-
-@contextmanager
-def _stop_after(end: Coroutine[Any, Any, object], stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` once `end` is over, unless the block ends first."""
-    task = asyncio.ensure_future(end)
-    task.add_done_callback(lambda _task: stop.set())
+@asynccontextmanager
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Work beside a block; it ends with the block, and what it raises is not lost."""
+    task = asyncio.ensure_future(work)
     try:
         yield
     finally:
         task.cancel()
-
-
-async def _all_readable(fds: Sequence[int]) -> None:
-    """Wait until each of the fds has been readable."""
-    loop = asyncio.get_running_loop()
-    waiting = {}
-    for fd in fds:
-        waiting[fd] = loop.create_future()
-        loop.add_reader(fd, _done_once, waiting[fd])
-    try:
-        for fd, readable in waiting.items():
-            await readable
-            loop.remove_reader(fd)
-    finally:
-        for fd in fds:
-            loop.remove_reader(fd)
-
-
-def _done_once(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 @contextmanager

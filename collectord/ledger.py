@@ -7,7 +7,7 @@ what the writer wrote, `in_flight` what lies between them; each is counted where
 
 The counters of a running ring cannot be read at one instant. A balance rests on a bracket:
 
-    before = kernel counters    a full pass, to heads loaded after `before`    after = kernel counters
+    before = kernel counters   a full pass, heads loaded after it   after = kernel counters
 
 so whatever `before` counted was taken by the pass or is among the losses of `after`, and whatever
 the pass took is counted in `after`. An interrupt may be between counting and writing: that is the
@@ -144,9 +144,7 @@ def _taken(bracket: Bracket) -> int:
     counters = bracket.counters
     if not bracket.closed:
         return counters.samples
-    return (
-        counters.stored + counters.in_flight + counters.lost_disk_full + counters.lost_dropped
-    )
+    return counters.stored + counters.in_flight + counters.lost_disk_full + counters.lost_dropped
 
 
 def _unaccounted(bracket: Bracket) -> int | None:

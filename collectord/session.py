@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,6 @@ import structlog
 
 from collectord.errors import SinkError
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
-from collectord.model import RingRole
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 
@@ -298,4 +296,4 @@ class Session:
 
 def _existing(paths: list[str]) -> list[str]:
     """Those that retention has not deleted: the list stays as short as the directory."""
-    return [path for path in paths if os.path.exists(path)]
+    return [path for path in paths if Path(path).exists()]

@@ -2,7 +2,7 @@
 """Types of the native core's binding. The contract of each call is in its docstring."""
 
 from mmap import mmap
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 CHUNK_ALIGN_BYTES: Final[int]  # 4096: chunks, and so data offsets, are multiples of it
 SAMPLE_RECORD_MAX: Final[int]  # highest kernel record type that is stored; others are neutralised
@@ -53,7 +53,7 @@ class RingHungUp(NamedTuple):
 
     ring: int
 
-Event = (
+Event: TypeAlias = (
     SegmentClosed | SegmentWanted | SpaceWanted | WriteFailed | RingQuarantined | RingHungUp
 )
 
@@ -71,7 +71,9 @@ class RecordScan(NamedTuple):
     last: int  # offset of the last whole record
     fault: str  # one of QUARANTINE_REASONS: "ok" when only less than a header was left
 
-def scan_records(data: bytes | bytearray | memoryview | mmap, *, time_offset: int = 0) -> RecordScan:
+def scan_records(
+    data: bytes | bytearray | memoryview | mmap, *, time_offset: int = 0
+) -> RecordScan:
     """Walk whole records from the start of `data` (bytes, mmap, ...); see WALK in `walk.h`."""
 
 class RingCounters(NamedTuple):
@@ -194,8 +196,11 @@ class Core:
         time_offset: int,
         time_trailer: int,
     ) -> Ring:
-        """Begin to drain. Times: of a sample at `time_offset` from its start, of any other record
-        at `time_trailer` before its end; 0 where the records carry no time."""
+        """Begin to drain.
+
+        Times: of a sample at `time_offset` from its start, of any other record at `time_trailer`
+        before its end; 0 where the records carry no time.
+        """
     def remove_ring(self, ring: Ring) -> None:
         """Drain once more, then leave the ring: its map may be closed, its counters stay.
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord import daemon, log
+from collectord import daemon, log, recording
 from collectord.cli import EXIT_NO_COMMAND, EXIT_OK, record_options
 from collectord.cli.output import complain
 from collectord.cli.summary import print_result
@@ -33,17 +33,15 @@ from collectord.config.schema import (
 from collectord.config.units import Bytes, Nanoseconds, Share
 from collectord.control import signals
 from collectord.errors import UsageError
-from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import probe
 from collectord.plan import cpu_list
 from collectord.plan.nearest import did_you_mean
-from collectord.plan.source_events import tracepoint_patterns
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
-    from collectord.daemon import DaemonStatus, RecordResult
+    from collectord.daemon import DaemonStatus
+    from collectord.recording import RecordResult
 
 SESSION: Final = "record"
 DEFAULT_OUTPUT: Final = "perf.data"
@@ -72,11 +70,10 @@ async def _record(
     duration_ns: int,
     on_tick: Callable[[DaemonStatus], None],
 ) -> RecordResult:
-    kernel = LinuxKernel()
     with signals.stop_event() as stop:
-        return await daemon.record(
+        return await recording.record(
             config,
-            probe(kernel, tracepoint_patterns(config), mount=True),
+            daemon.host_facts(config),
             command=command or None,
             duration_ns=duration_ns,
             on_tick=on_tick,

@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from collectord import daemon
+from collectord import daemon, recording
 from collectord.cli import record, record_options
 from collectord.config.units import Nanoseconds
 from collectord.control import signals
-from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import probe
 from collectord.ledger import to_json
 from tests.bench.collectors import EVENT, GENERATOR_CPU
 
@@ -58,11 +56,10 @@ async def _record(config: Config, command: list[str]) -> dict[str, Any]:
         staging["chunks"] = status.core.chunks
         staging["chunks_free_min"] = status.core.chunks_free_min
 
-    kernel = LinuxKernel()
     with signals.stop_event() as stop:
-        result = await daemon.record(
+        result = await recording.record(
             config,
-            probe(kernel, tracepoint_patterns(config), mount=True),
+            daemon.host_facts(config),
             command=command,
             duration_ns=0,
             on_tick=on_tick,

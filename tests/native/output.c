@@ -23,7 +23,8 @@ int output__file(void)
 	return fd;
 }
 
-void output__read(struct output *output, int fd, uint64_t begin, uint64_t end)
+void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,
+		  output_visible_fn *visible)
 {
 	uint64_t newest = 0, newest_at_marker = 0, allowed = 0;
 	uint16_t size;
@@ -43,7 +44,8 @@ void output__read(struct output *output, int fd, uint64_t begin, uint64_t end)
 		CHECK(size >= 8 && size % 8 == 0 && size <= output->bytes - at);
 		switch (walk__type(header)) {
 		case PERF_RECORD_SAMPLE:
-			CHECK(record__sample_time(record) >= allowed);
+			CHECK((visible != NULL ? visible(walk__load(record + 8))
+					       : record__sample_time(record)) >= allowed);
 			if (record__sample_time(record) > newest)
 				newest = record__sample_time(record);
 			output->samples++;

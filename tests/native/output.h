@@ -17,8 +17,15 @@ struct output {
 	uint64_t xxh3;
 };
 
-/* Bytes begin .. end of the file. */
-void output__read(struct output *output, int fd, uint64_t begin, uint64_t end);
+/*
+ * When the sample with this serial was in its ring at the latest. A thread of a test may be put
+ * to sleep between taking a record's time and publishing it; the kernel's producer may not.
+ */
+typedef uint64_t output_visible_fn(uint64_t serial);
+
+/* Bytes begin .. end of the file. `visible` NULL: a sample is visible at its own time. */
+void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,
+		  output_visible_fn *visible);
 void output__free(struct output *output);
 
 /* The next sample or other record (padding and rounds are passed over) from `*at` on; moves `*at`

@@ -107,7 +107,7 @@ void rig__finish(struct rig *rig, uint32_t stream, int fd, struct output *output
 	pthread_mutex_unlock(&finished->lock);
 	writer__poke(&rig->writer);
 	event = rig__event(rig, EVENT_SEGMENT_CLOSED);
-	output__read(output, fd, 0, event->end_offset);
+	output__read(output, fd, 0, event->end_offset, NULL);
 	CHECK_EQ(output->xxh3, event->xxh3);
 	CHECK_EQ(output->samples, event->samples);
 	free(event);

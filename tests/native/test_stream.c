@@ -101,7 +101,7 @@ static void a_segment_ends_before_it_passes_its_limit(void)
 	rig__expect_none(&rig);
 	CHECK_EQ(write_samples(5, 3000), 0); /* does not fit any more */
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, one, 4096, event->end_offset);
+	output__read(&output, one, 4096, event->end_offset, NULL);
 	CHECK_EQ(event->end_offset, 4096 * 3);
 	CHECK_EQ(event->xxh3, output.xxh3);
 	CHECK_EQ(event->samples, 30);
@@ -119,7 +119,7 @@ static void a_segment_ends_before_it_passes_its_limit(void)
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish();
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, two, 8192, event->end_offset);
+	output__read(&output, two, 8192, event->end_offset, NULL);
 	CHECK_EQ(event->samples, 5);
 	CHECK_EQ(output.samples, 5);
 	CHECK_EQ(counter__read(&ring.stored), 35);
@@ -145,7 +145,7 @@ static void without_a_next_segment_this_one_goes_on(void)
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish();
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, fd, 0, event->end_offset);
+	output__read(&output, fd, 0, event->end_offset, NULL);
 	CHECK_EQ(output.samples, 5);
 	output__free(&output);
 	free(event);
@@ -218,7 +218,7 @@ static void a_process_resolves_on_both_sides_of_a_rotation(void)
 	sideband_add(record__exit(record, 10, 10, 400), record);
 	CHECK_EQ(write_samples(1, 300), 0);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, one, 0, event->end_offset);
+	output__read(&output, one, 0, event->end_offset, NULL);
 	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 10), 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_MMAP2, 10), 1);
 	CHECK_EQ(event->replayed, 2);
@@ -231,7 +231,7 @@ static void a_process_resolves_on_both_sides_of_a_rotation(void)
 	stream->rotate_wanted = true;
 	CHECK_EQ(write_samples(1, 600), 0);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, two, 0, event->end_offset);
+	output__read(&output, two, 0, event->end_offset, NULL);
 	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 10), 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_MMAP2, 10), 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_EXIT, 10), 1);
@@ -240,7 +240,7 @@ static void a_process_resolves_on_both_sides_of_a_rotation(void)
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish();
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, three, 0, event->end_offset);
+	output__read(&output, three, 0, event->end_offset, NULL);
 	CHECK_EQ(output.others, 0); /* long gone */
 	output__free(&output);
 	free(event);
@@ -266,7 +266,7 @@ static void a_replay_longer_than_a_chunk_is_written_in_pieces(void)
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, fd, 0, event->end_offset);
+	output__read(&output, fd, 0, event->end_offset, NULL);
 	CHECK_EQ(event->replayed, 3000);
 	CHECK_EQ(output.others, 3000);
 	CHECK_EQ(event->xxh3, output.xxh3);
@@ -305,7 +305,7 @@ static void a_failed_write_leaves_no_trace(void)
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, fd, 0, event->end_offset);
+	output__read(&output, fd, 0, event->end_offset, NULL);
 	CHECK_EQ(output.samples, 41);
 	CHECK_EQ(event->xxh3, output.xxh3);
 	CHECK_EQ(event->chunks, 2);
@@ -336,7 +336,7 @@ static void a_failed_replay_begins_again(void)
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, fd, 0, event->end_offset);
+	output__read(&output, fd, 0, event->end_offset, NULL);
 	CHECK_EQ(event->replayed, 1);
 	CHECK_EQ(output.others, 1);
 	CHECK_EQ(output.samples, 3);

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`record`: the daemon's path, ended by a command, its targets, a duration or a signal."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collectord.control import workload
+from collectord.daemon import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from typing import Any
+
+    from collectord.config.schema import Config
+    from collectord.daemon import DaemonStatus
+    from collectord.ledger import SessionBalance
+    from collectord.plan.facts import KernelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """What `record` ends with; `command_status` is negative for a signal, None if none ran."""
+
+    balances: tuple[SessionBalance, ...]
+    command_status: int | None
+
+
+async def record(
+    config: Config,
+    facts: KernelFacts,
+    *,
+    command: Sequence[str] | None,
+    duration_ns: int,
+    on_tick: Callable[[DaemonStatus], None],
+    stop: asyncio.Event,
+) -> RecordResult:
+    """Record until the command or the targets end, the duration is over, or `stop`.
+
+    Args:
+        config: one or more sessions; those of the `command` scope observe the command.
+        facts: of this host.
+        command: argv, or None.
+        duration_ns: 0 for no limit.
+        on_tick: see `Daemon.run`.
+        stop: ends the recording, and the command with it.
+
+    Raises:
+        CollectordError: see `Daemon.run`.
+    """
+    status = None
+    async with AsyncExitStack() as stack:
+        child = None
+        if command:
+            child = await stack.enter_async_context(workload.waiting(command))
+        daemon = Daemon(config, facts=facts, child=child.pid if child is not None else None)
+
+        async def on_open() -> None:
+            """Everything counts: let the command run, and watch for the end."""
+            if child is not None:
+                child.go()
+                stack.enter_context(_stop_after(child.wait(), stop))
+            if duration_ns:
+                stack.enter_context(_stop_after(asyncio.sleep(duration_ns / 1e9), stop))
+            if daemon.target_fds:
+                stack.enter_context(_stop_after(_all_readable(daemon.target_fds), stop))
+
+        balances = await daemon.run(stop, on_open=on_open, on_tick=on_tick, watch_cpus=False)
+    if child is not None:
+        status = child.status
+    return RecordResult(balances, status)
+
+
+@contextmanager
+def _stop_after(end: Coroutine[Any, Any, object], stop: asyncio.Event) -> Iterator[None]:
+    """Set `stop` once `end` is over, unless the block ends first."""
+    task = asyncio.ensure_future(end)
+    task.add_done_callback(lambda _task: stop.set())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _all_readable(fds: Sequence[int]) -> None:
+    """Wait until each of the fds has been readable."""
+    loop = asyncio.get_running_loop()
+    waiting = {}
+    for fd in fds:
+        waiting[fd] = loop.create_future()
+        loop.add_reader(fd, _done_once, waiting[fd])
+    try:
+        for fd, readable in waiting.items():
+            await readable
+            loop.remove_reader(fd)
+    finally:
+        for fd in fds:
+            loop.remove_reader(fd)
+
+
+def _done_once(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

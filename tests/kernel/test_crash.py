@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 at random instants: what had been flushed is found again, and every segment opens.
+
+COLLECTORD_KILLS sets how many instants are tried (5 by default).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from collectord.sink import repair
+from collectord.sink.perf_file import read_head
+from tests.support import daemons
+from tests.support.daemons import EVENT, FILTER, NUMBER
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.generator import Generator
+    from tests.support.perf_tools import Perf
+
+    Cli = Callable[..., subprocess.CompletedProcess[str]]
+    Start = Callable[..., subprocess.Popen[str]]
+
+KILLS: Final = int(os.environ.get("COLLECTORD_KILLS", "5"))
+BURST: Final = 3_000
+RATE: Final = 40_000.0
+# One and a half flush intervals of `record`, fifteen of the daemon here.
+LAST_BURST: Final = 60_000
+SEGMENT: Final = "512KiB"  # 4,000 records: a kill may meet any step of a rotation
+
+
+class Work:
+    """Bursts of a known number of calls, and their sum."""
+
+    def __init__(self, generator: Generator, seed: int) -> None:
+        self.random = random.Random(seed)  # noqa: S311  # no secret
+        self.made = 0
+        self._generator = generator
+
+    def burst(self, count: int = BURST) -> int:
+        """Make a burst, and give the sum of all."""
+        with self._generator.start("count", count=count, nr=NUMBER) as running:
+            assert running.run()["events"] == count
+        self.made += count
+        return self.made
+
+    def burst_and_kill(self, kill: Callable[[], None]) -> int:
+        """Kill at a random instant of a long, paced burst; give its length, the most it made."""
+        options = {"count": LAST_BURST, "rate": RATE, "nr": NUMBER}
+        with self._generator.start("count", **options) as running:
+            running.go()
+            self.pause(LAST_BURST / RATE)
+            kill()
+            os.kill(running.pid, 9)
+        return LAST_BURST
+
+    def pause(self, at_most_s: float) -> None:
+        """Let a random time pass: the instant is what the test is about."""
+        time.sleep(self.random.uniform(0, at_most_s))
+
+
+@pytest.mark.parametrize("seed", range(0, KILLS, 2))
+def test_killed_daemon(
+    tmp_path: Path,
+    start_cli: Start,
+    generator: Generator,
+    perfs: tuple[Perf, ...],
+    seed: int,
+) -> None:
+    """What a killed daemon had flushed is sealed by the next one, which tells of the kill."""
+    work = Work(generator, seed)
+    state = tmp_path / "state"
+    config = daemons.write_config(tmp_path, segment_bytes=SEGMENT)
+    at_most = 0
+    with daemons.running(start_cli, config) as daemon:
+        assert daemon.metric("collectord_unclean_stops_total") == 0
+        for _ in range(work.random.randrange(4)):
+            daemon.await_stored(work.burst())
+        if seed % 5:
+            at_most = work.burst_and_kill(daemon.kill)
+        else:
+            daemon.kill()
+    assert daemons.left_open(state), "the kill left nothing to repair"
+
+    with daemons.running(start_cli, config) as successor:
+        recovered = [p for p in daemons.sealed(state) if daemons.manifest(p)["recovered"]]
+        assert successor.metric("collectord_unclean_stops_total") == bool(recovered)
+        ended = successor.stop()
+    assert ended.status == 0
+    told = [line for line in ended.named("segment_repaired") if line["action"] == "recovered"]
+    assert {line["path"] for line in told} == {str(path) for path in recovered}
+
+    found = _check(state, perfs)
+    assert work.made <= found <= work.made + at_most
+    if at_most:
+        assert recovered
+
+
+@pytest.mark.parametrize("seed", range(1, KILLS, 2))
+def test_killed_recording(  # noqa: PLR0913, PLR0917  # fixtures
+    tmp_path: Path,
+    start_cli: Start,
+    run_cli: Cli,
+    generator: Generator,
+    perfs: tuple[Perf, ...],
+    seed: int,
+) -> None:
+    """What a killed `record --output-dir` had flushed is sealed by `segments repair`."""
+    work = Work(generator, seed)
+    out = tmp_path / "out"
+    words = ("record", "-a", "-e", EVENT, "--filter", FILTER, "--output-dir", out)
+    with start_cli(*words) as process:
+
+        def kill() -> None:
+            process.kill()
+            process.wait()
+
+        at_most = 0
+        if seed % 5:
+            daemons.wait_for(lambda: list(out.glob("*.json.partial")), "a segment")
+            daemons.wait_for(lambda: _recording(work, out), "a first record")
+            work.burst()
+            daemons.wait_for(lambda: _written(out) >= work.made, "a flush")
+            at_most = work.burst_and_kill(kill)
+        else:
+            work.pause(0.5)  # anywhere in its start
+            kill()
+    if not out.exists():
+        return
+    done = run_cli("segments", "repair", "--json", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcomes = json.loads(done.stdout)["segments"]
+    recovered = [o for o in outcomes if o["action"] == "recovered"]
+    found = _check(out, perfs)
+    assert sum(o["samples"] for o in recovered) == found
+    assert work.made <= found <= work.made + at_most
+    assert run_cli("segments", "verify", out).returncode == 0
+
+
+def _recording(work: Work, out: Path) -> bool:
+    """Whether calls are recorded by now: makes one, until one was."""
+    work.burst(1)
+    if not _written(out):
+        return False
+    work.made = _written(out)
+    return True
+
+
+def _written(out: Path) -> int:
+    """The samples in the running segment, as a repair would find them now."""
+    (path,) = out.glob("*.perf.data.partial")
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        found, _ = repair._scan_file(fd, read_head(fd))
+    finally:
+        os.close(fd)
+    return found.samples
+
+
+def _check(state: Path, perfs: tuple[Perf, ...]) -> int:
+    """Every segment is sealed, opens in every perf, and says what a kill means; give samples."""
+    assert daemons.left_open(state) == []
+    segments = daemons.sealed(state)
+    for segment in segments:
+        said = daemons.manifest(segment)
+        assert said["complete"] is not said["recovered"], segment
+        if said["recovered"]:
+            assert said["produced"] is None
+            assert said["ledger"] == {
+                "basis": "none",
+                "produced": None,
+                "stored": said["samples"],
+            }
+    return daemons.readable_samples(perfs, segments)
+
+
+def test_clean_stop_is_no_unclean_one(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """After a stop by signal the next daemon repairs nothing and counts nothing."""
+    work = Work(generator, 0)
+    config = daemons.write_config(tmp_path)
+    with daemons.running(start_cli, config) as daemon:
+        daemon.await_stored(work.burst())
+        assert daemon.stop().status == 0
+    with daemons.running(start_cli, config) as daemon:
+        assert daemon.metric("collectord_unclean_stops_total") == 0
+        ended = daemon.stop()
+    assert ended.named("segment_repaired") == []

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "core.h"
+
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "clock.h"
+#include "fake_ring.h"
+#include "output.h"
+#include "records.h"
+#include "rig.h"
+#include "stream.h"
+
+#define PRODUCERS 4
+#define STREAMS 2
+#define SAMPLES 6000u /* of one producer */
+#define SEGMENTS_MAX 4096
+#define SERIAL_RING(serial) ((uint32_t)((serial) >> 32))
+#define SERIAL_NUMBER(serial) ((uint32_t)(serial))
+
+struct producer {
+	struct fake_ring fake;
+	struct ring *ring;
+	pthread_t thread;
+	uint32_t id, written;
+	uint64_t told_lost;
+	_Atomic bool stop;
+	bool forever;
+	uint64_t visible_ns[SAMPLES]; /* when record n was in the ring at the latest */
+};
+
+struct written {
+	int fd;
+	uint64_t end, xxh3, samples;
+};
+
+static struct producer producers[PRODUCERS];
+static struct core *core;
+static struct stream *streams[STREAMS];
+static struct written segments[SEGMENTS_MAX];
+static uint32_t segment_count, prepared_count, rotations[STREAMS];
+static bool stream_closed[STREAMS];
+
+static uint64_t visible(uint64_t serial)
+{
+	return producers[SERIAL_RING(serial)].visible_ns[SERIAL_NUMBER(serial)];
+}
+
+/* Write as fast as it goes; what finds the ring full is lost, as in the kernel. */
+static void *produce(void *context)
+{
+	struct producer *producer = context;
+	uint64_t state = producer->id * 77 + 1, woken_at = 0;
+	static _Thread_local uint8_t record[65536];
+
+	while ((producer->forever || producer->written < SAMPLES) &&
+	       !atomic_load(&producer->stop)) {
+		const uint64_t random = random__next(&state);
+		const uint16_t size =
+			(uint16_t)(24 + 8 * (random % 64 == 0 ? random % 4096 : random % 40));
+		const uint32_t number = producer->written % SAMPLES;
+
+		record__sample(record, size, (uint64_t)producer->id << 32 | number,
+			       clock__now_ns());
+		if (fake_ring__write(&producer->fake, record, size)) {
+			producer->visible_ns[number] = clock__now_ns();
+			producer->written++;
+		} else {
+			sched_yield();
+		}
+		if (producer->fake.head - woken_at > producer->fake.map.data_bytes / 2) {
+			woken_at = producer->fake.head;
+			fake_ring__wake(&producer->fake);
+		}
+	}
+	return NULL;
+}
+
+static void begin(const struct core_options *options, bool forever)
+{
+	CHECK_EQ(core__new(options, &core), 0);
+	segment_count = prepared_count = 0;
+	memset(segments, 0, sizeof(segments));
+	memset(rotations, 0, sizeof(rotations));
+	memset(stream_closed, 0, sizeof(stream_closed));
+	for (uint32_t i = 0; i < STREAMS; i++)
+		CHECK_EQ(core__add_stream(core, 1 << 20, &streams[i]), 0);
+	for (uint32_t i = 0; i < PRODUCERS; i++) {
+		struct producer *producer = &producers[i];
+
+		memset(producer, 0, sizeof(*producer));
+		producer->id = i;
+		producer->forever = forever;
+		fake_ring__init(&producer->fake, 32);
+		CHECK_EQ(core__add_ring(core, i % options->shards, streams[i / 2 % STREAMS],
+					&producer->fake.map, producer->fake.wakeup_fd,
+					&records__layout, false, &producer->ring),
+			 0);
+	}
+}
+
+static void start_producers(void)
+{
+	for (uint32_t i = 0; i < PRODUCERS; i++)
+		CHECK(pthread_create(&producers[i].thread, NULL, produce, &producers[i]) == 0);
+}
+
+static void prepare(uint32_t stream, uint64_t limit)
+{
+	CHECK(prepared_count < SEGMENTS_MAX);
+	segments[prepared_count].fd = output__file();
+	CHECK_EQ(core__prepare(core, streams[stream], prepared_count, segments[prepared_count].fd,
+			       0, limit, 0),
+		 0);
+	prepared_count++;
+}
+
+static void serve(uint64_t limit)
+{
+	struct event *event;
+
+	while ((event = core__event(core)) != NULL) {
+		if (event->kind == EVENT_SEGMENT_WANTED) {
+			prepare(event->stream, limit);
+		} else {
+			CHECK_EQ(event->kind, EVENT_SEGMENT_CLOSED);
+			segments[event->token].end = event->end_offset;
+			segments[event->token].xxh3 = event->xxh3;
+			segments[event->token].samples = event->samples;
+			rotations[event->stream]++;
+			stream_closed[event->stream] = true;
+		}
+		free(event);
+	}
+}
+
+static void finish(uint64_t limit)
+{
+	const uint64_t generation = core__issue(core);
+
+	while (core__written(core) < generation) {
+		await_notice(core__notify_fd(core));
+		serve(limit);
+	}
+	for (uint32_t i = 0; i < STREAMS; i++) {
+		serve(limit);
+		stream_closed[i] = false;
+		core__finish(core, streams[i]);
+		while (!stream_closed[i]) {
+			await_notice(core__notify_fd(core));
+			serve(limit);
+		}
+	}
+}
+
+/* Every sample that entered a ring is in one file, in its ring's order; every lost one is told. */
+static void check_segments(void)
+{
+	uint32_t next[PRODUCERS] = {0};
+	uint64_t told[PRODUCERS] = {0};
+
+	for (uint32_t i = 0; i < prepared_count; i++) {
+		struct output output;
+		const uint8_t *record;
+		size_t at = 0;
+
+		output__read(&output, segments[i].fd, 0, segments[i].end, visible);
+		if (segments[i].end > 0)
+			CHECK_EQ(output.xxh3, segments[i].xxh3);
+		CHECK_EQ(output.samples, segments[i].samples);
+		while ((record = output__next(&output, &at)) != NULL) {
+			uint64_t serial;
+
+			if (walk__type(walk__load(record)) == PERF_RECORD_LOST)
+				continue;
+			serial = record__check_sample(record);
+			CHECK_EQ(SERIAL_NUMBER(serial), next[SERIAL_RING(serial)]);
+			next[SERIAL_RING(serial)]++;
+		}
+		output__free(&output);
+		close(segments[i].fd);
+	}
+	for (uint32_t i = 0; i < PRODUCERS; i++) {
+		const struct producer *producer = &producers[i];
+
+		told[i] = counter__read(&producer->ring->lost_records);
+		CHECK_EQ(next[i], producer->written);
+		CHECK_EQ(counter__read(&producer->ring->samples), producer->written);
+		CHECK_EQ(counter__read(&producer->ring->stored), producer->written);
+		CHECK_EQ(producer->ring->in_flight, 0);
+		CHECK_EQ(told[i] + producer->fake.lost, producer->fake.lost_all);
+	}
+}
+
+static void end(void)
+{
+	core__free(core);
+	for (uint32_t i = 0; i < PRODUCERS; i++)
+		fake_ring__deinit(&producers[i].fake);
+}
+
+static void run_to_the_end(const struct core_options *options, uint64_t limit)
+{
+	uint64_t state = 1;
+
+	begin(options, false);
+	for (uint32_t i = 0; i < STREAMS; i++)
+		prepare(i, limit);
+	CHECK_EQ(core__start(core), 0);
+	start_producers();
+	for (uint32_t i = 0; i < 500; i++) {
+		const uint64_t random = random__next(&state);
+
+		if (random % 4 == 0)
+			core__issue(core);
+		if (random % 32 == 0)
+			core__rotate(core, streams[random / 32 % STREAMS]);
+		serve(limit);
+		sched_yield();
+	}
+	for (uint32_t i = 0; i < PRODUCERS; i++)
+		pthread_join(producers[i].thread, NULL);
+	finish(limit);
+	check_segments();
+	end();
+}
+
+static void every_sample_is_stored_once_in_order(void)
+{
+	run_to_the_end(&(struct core_options){.shards = 1, .chunks = 16,
+					      .chunk_bytes = RIG_CHUNK_BYTES,
+					      .flush_ns = 3000000, .floor_bytes = 8192},
+		       1 << 20);
+	CHECK(rotations[0] > 1 && rotations[1] > 1);
+}
+
+static void likewise_with_two_shards_for_each_stream(void)
+{
+	run_to_the_end(&(struct core_options){.shards = 2, .chunks = 16,
+					      .chunk_bytes = RIG_CHUNK_BYTES,
+					      .flush_ns = 1000000, .floor_bytes = 0},
+		       1 << 20);
+}
+
+static void likewise_with_fewer_chunks_than_lanes(void)
+{
+	run_to_the_end(&(struct core_options){.shards = 2, .chunks = 2,
+					      .chunk_bytes = RIG_CHUNK_BYTES,
+					      .flush_ns = 1000000, .floor_bytes = 8192},
+		       256 << 10);
+}
+
+static void rings_come_and_go_while_others_run(void)
+{
+	const struct core_options options = {.shards = 2, .chunks = 8,
+					     .chunk_bytes = RIG_CHUNK_BYTES,
+					     .flush_ns = 1000000, .floor_bytes = 8192};
+	uint64_t stored = 0;
+	struct ring *guests[40];
+
+	begin(&options, true);
+	for (uint32_t i = 0; i < STREAMS; i++)
+		prepare(i, RIG_LIMIT);
+	CHECK_EQ(core__start(core), 0);
+	start_producers();
+	for (uint32_t n = 0; n < 40; n++) {
+		struct fake_ring fake;
+		uint8_t record[128];
+
+		fake_ring__init(&fake, 1);
+		CHECK_EQ(core__add_ring(core, n % 2, streams[n / 2 % STREAMS], &fake.map,
+					fake.wakeup_fd, &records__layout, n % 3 == 0, &guests[n]),
+			 0);
+		for (uint32_t i = 0; i < 20; i++)
+			CHECK(fake_ring__write(&fake, record,
+					       n % 3 == 0
+						       ? record__comm(record, n, n, "x", 1, i)
+						       : record__sample(record, 128, i, i + 1)));
+		if (n % 2 == 0)
+			fake_ring__wake(&fake);
+		CHECK_EQ(core__remove_ring(core, guests[n]), 0);
+		CHECK_EQ(counter__read(&guests[n]->records), 20);
+		fake_ring__deinit(&fake);
+		serve(RIG_LIMIT);
+	}
+	for (uint32_t i = 0; i < PRODUCERS; i++) {
+		atomic_store(&producers[i].stop, true);
+		pthread_join(producers[i].thread, NULL);
+	}
+	finish(RIG_LIMIT);
+	for (uint32_t n = 0; n < 40; n++)
+		stored += counter__read(&guests[n]->stored);
+	CHECK_EQ(stored, 20 * (40 - 14));
+	for (uint32_t i = 0; i < PRODUCERS; i++)
+		CHECK_EQ(counter__read(&producers[i].ring->stored), producers[i].written);
+	for (uint32_t i = 0; i < prepared_count; i++)
+		close(segments[i].fd);
+	end();
+}
+
+/* What was taken out of the rings is stored or counted as in flight; the rest is still there. */
+static void stop_while_data_flows_keeps_the_books(void)
+{
+	const struct core_options options = {.shards = 2, .chunks = 8,
+					     .chunk_bytes = RIG_CHUNK_BYTES,
+					     .flush_ns = 1000000, .floor_bytes = 8192};
+
+	for (int n = 0; n < 5; n++) {
+		begin(&options, true);
+		for (uint32_t i = 0; i < STREAMS; i++)
+			prepare(i, RIG_LIMIT);
+		CHECK_EQ(core__start(core), 0);
+		start_producers();
+		while (core__written(core) < 2) {
+			await_notice(core__notify_fd(core));
+			serve(RIG_LIMIT);
+		}
+		core__stop(core);
+		for (uint32_t i = 0; i < PRODUCERS; i++) {
+			struct producer *const producer = &producers[i];
+			const struct ring *const ring = producer->ring;
+			const uint64_t tail = ring_map__tail(&producer->fake.map);
+
+			atomic_store(&producer->stop, true);
+			pthread_join(producer->thread, NULL);
+			CHECK_EQ(ring->fault, WALK_OK);
+			CHECK_EQ(counter__read(&ring->samples),
+				 counter__read(&ring->stored) + ring->in_flight);
+			CHECK_EQ(counter__read(&ring->bytes), tail);
+			CHECK(counter__read(&ring->samples) <= producer->written);
+			CHECK(producer->fake.head - tail < producer->fake.map.data_bytes);
+		}
+		for (uint32_t i = 0; i < prepared_count; i++)
+			close(segments[i].fd);
+		end();
+	}
+}
+
+static void options_that_make_no_core_are_refused(void)
+{
+	static const struct core_options bad[] = {
+		{.shards = 0, .chunks = 1, .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = 1},
+		{.shards = 65, .chunks = 1, .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = 1},
+		{.shards = 1, .chunks = 0, .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = 1},
+		{.shards = 1, .chunks = 1, .chunk_bytes = 65536, .flush_ns = 1},
+		{.shards = 1, .chunks = 1, .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = 0},
+	};
+	struct stream *stream;
+	struct ring *ring;
+	struct fake_ring fake;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK_EQ(-core__new(&bad[i], &core), EINVAL);
+	CHECK_EQ(core__new(&(struct core_options){.shards = 1, .chunks = 1,
+						  .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = 1},
+			   &core),
+		 0);
+	CHECK_EQ(core__add_stream(core, 4096, &stream), 0);
+	fake_ring__init(&fake, 1);
+	CHECK_EQ(-core__add_ring(core, 1, stream, &fake.map, fake.wakeup_fd, &records__layout,
+				 false, &ring),
+		 EINVAL);
+	CHECK_EQ(-core__add_ring(core, 0, stream, &fake.map, -1, &records__layout, false, &ring),
+		 EBADF);
+	for (uint32_t i = 1; i < STREAMS_MAX; i++)
+		CHECK_EQ(core__add_stream(core, 4096, &stream), 0);
+	CHECK_EQ(-core__add_stream(core, 4096, &stream), ENOSPC);
+	core__free(core);
+	fake_ring__deinit(&fake);
+}
+
+int main(void)
+{
+	RUN(options_that_make_no_core_are_refused);
+	RUN(every_sample_is_stored_once_in_order);
+	RUN(likewise_with_two_shards_for_each_stream);
+	RUN(likewise_with_fewer_chunks_than_lanes);
+	RUN(rings_come_and_go_while_others_run);
+	RUN(stop_while_data_flows_keeps_the_books);
+	return 0;
+}
