@@ -225,9 +225,10 @@ class Daemon:
         return Store(Path(self._config.daemon.state_dir), retention)
 
     def _repair(self) -> None:
-        """Seal what a killed predecessor left."""
+        """Seal what a killed predecessor left. A single file is its own sink's to make way for."""
         root = Path(self._config.daemon.state_dir)
-        if not root.is_dir():
+        rotated = any(session.sink.single_file is None for session in self.plan.sessions)
+        if not rotated or not root.is_dir():
             return
         outcomes = repair(root)
         for outcome in outcomes:

@@ -101,15 +101,15 @@ class Session:
     # Life: begin, tick .. tick, close.
 
     async def begin(self) -> None:
-        """Prepare the first segment, then start: what runs already is known before any sample.
+        """Start. What runs already is known before the first segment, and that before any sample.
 
         Raises:
             SinkError: the first segment cannot be created.
         """
         self._drain.listen(self, self._stream, [drained.ring for drained in self._rings.values()])
-        await self._prepare()
         self.source.enable_sideband()
         self._stream.load_sideband(await self._in_worker(self.source.running_state))
+        await self._prepare()
         self.source.enable()
         self._segment_since_ns = time.monotonic_ns()
 

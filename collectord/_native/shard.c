@@ -154,7 +154,9 @@ static bool shard__stamp(struct shard *shard, uint64_t generation, uint64_t begu
 
 		if (lane == NULL || lane->rings == 0 || lane->stamped == generation)
 			continue;
-		if (lane->open != NULL && lane->open->used > 0) {
+		/* Before the first segment there is only sideband, which the replay will hold too. */
+		if (lane->open != NULL && lane->open->used > 0 &&
+		    atomic_load_explicit(&lane->stream->begun, memory_order_relaxed)) {
 			lane__close(lane, shard->writer, generation, begun_ns);
 		} else if (!lane__mark(lane, shard->writer, generation, begun_ns)) {
 			stamped = false;

@@ -68,6 +68,8 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 	else
 		stream->next = *segment;
 	pthread_mutex_unlock(&stream->lock);
+	if (ret == 0)
+		atomic_store_explicit(&stream->begun, true, memory_order_relaxed);
 	return ret;
 }
 

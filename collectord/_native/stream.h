@@ -74,6 +74,7 @@ struct stream {
 	bool round_due; /* records were written since the last marker */
 
 	_Atomic(struct lane *) lanes[SHARDS_MAX];
+	_Atomic bool begun; /* a segment was prepared; until then lanes keep their chunks open */
 	struct sideband sideband;
 	struct event_list *events;
 	uint32_t id;

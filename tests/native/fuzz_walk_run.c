@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "check.h"
+#include "walk.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* {u16 time offset, u16 time trailer, bytes of a ring}. What is walked once stays walkable. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct walk_layout layout;
+	struct walk_tally tally = {0}, again = {0};
+	enum walk_fault fault;
+	uint8_t *copy;
+	size_t walked, last, at = 0;
+
+	if (size < sizeof(layout))
+		return 0;
+	memcpy(&layout, data, sizeof(layout));
+	size -= sizeof(layout);
+	copy = malloc(size); /* of its own size: what is behind it traps */
+	CHECK(size == 0 || copy != NULL);
+	if (size > 0)
+		memcpy(copy, data + sizeof(layout), size);
+	walked = walk__run(copy, size, &layout, &tally, &fault);
+	CHECK(walked <= size && fault < WALK_FAULTS);
+	CHECK(fault != WALK_OK || size - walked < 65536);
+	CHECK_EQ(walk__file(copy, walked, &layout, &again, &fault, &last), walked);
+	CHECK_EQ(fault, WALK_OK);
+	CHECK_EQ(again.records, tally.records);
+	CHECK_EQ(again.samples, tally.samples);
+	CHECK_EQ(again.lost_records, tally.lost_records);
+	for (; at < walked; at += walk__size(walk__load(copy + at)))
+		walk__trailer_time(copy + at, &layout);
+	CHECK_EQ(at, walked);
+	free(copy);
+	return 0;
+}

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C core's own tests, under the compiler's warnings and three sanitizers, and the fuzzers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_HERE: Final = Path(__file__).resolve().parent
+# Kept between runs: an unchanged core is not built again.
+_BUILD: Final = _HERE.parent.parent / "build" / "native"
+_BUILDS: Final = {
+    "gcc": ("-DCMAKE_C_COMPILER=gcc",),
+    "address": ("-DCMAKE_C_COMPILER=clang", "-DNATIVE_SANITIZE=address,undefined"),
+    "thread": ("-DCMAKE_C_COMPILER=clang", "-DNATIVE_SANITIZE=thread"),
+}
+_FUZZ_TARGETS: Final = 4
+_BUILD_TIMEOUT_S: Final = 300
+
+
+def _run(command: list[str], timeout_s: float, **environment: str) -> None:
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
+
+
+@pytest.mark.parametrize("build", _BUILDS)
+def test_core_passes_its_own_tests(build: str) -> None:
+    """The core builds without a warning and each of its C tests passes in this build."""
+    directory = str(_BUILD / build)
+    _run(["cmake", "-S", str(_HERE), "-B", directory, "-G", "Ninja", *_BUILDS[build]], 60)
+    _run(["cmake", "--build", directory], _BUILD_TIMEOUT_S)
+    _run(["ctest", "--test-dir", directory, "--output-on-failure"], 600)
+
+
+def test_fuzzers_find_nothing() -> None:
+    """libFuzzer with the address sanitizer finds no input that any parser of the core fails on."""
+    seconds = int(os.environ.get("FUZZ_SECONDS", "60"))
+    _run(
+        [str(_HERE / "fuzz.sh"), str(_BUILD / "fuzz")],
+        _BUILD_TIMEOUT_S + _FUZZ_TARGETS * (seconds + 30),
+        FUZZ_SECONDS=str(seconds),
+    )
