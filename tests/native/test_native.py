@@ -46,7 +46,7 @@ def test_core_passes_its_own_tests(build: str) -> None:
 
 
 def test_fuzzers_find_nothing() -> None:
-    """libFuzzer with the address sanitizer finds no input that any parser of the core fails on."""
+    """No input that libFuzzer makes, seen by the address sanitizer, fails a parser of the core."""
     seconds = int(os.environ.get("FUZZ_SECONDS", "60"))
     _run(
         [str(_HERE / "fuzz.sh"), str(_BUILD / "fuzz")],
