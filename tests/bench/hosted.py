@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import sys
 import threading
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from collectord import daemon, recording
+from collectord import daemon, log, recording
 from collectord.cli import record, record_options
 from collectord.config.units import Nanoseconds
 from collectord.control import signals
@@ -83,6 +84,7 @@ def main() -> int:
             *("--output-dir", args.directory, "--json", *sys.argv[split:]),
         ]
     )
+    log.configure(level=logging.WARNING)
     config = record.config_of(options, with_command=True)
     if args.segment_age:
         session = replace(config.session[0], segment_age=args.segment_age)

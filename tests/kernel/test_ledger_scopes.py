@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.support.daemons import FILTER, NUMBER
 from tests.support.generator import Generator, Running
 from tests.support.recording import (
     CALLS,
-    FILTER,
-    NUMBER,
     SYS_ENTER,
     SYS_EXIT,
     check_balance,
     recording,
     result_of,
+    script,
     segments_of,
 )
 
@@ -54,6 +54,7 @@ SOMEBODY: Final = 200_000 + os.getpid()  # no account has this uid, and no proce
 def test_a_command_is_counted(
     run_cli: Run,
     tmp_path: Path,
+    *,
     generator: Generator,
     perfs: Perfs,
     scope: tuple[str, ...],
@@ -76,6 +77,7 @@ def test_a_command_is_counted(
 def test_a_process_is_counted(
     start_cli: Start,
     tmp_path: Path,
+    *,
     generator: Generator,
     perfs: Perfs,
     require: Callable[[str], None],
@@ -96,6 +98,7 @@ def test_a_process_is_counted(
 def test_threads_are_counted(
     start_cli: Start,
     tmp_path: Path,
+    *,
     generator: Generator,
     perfs: Perfs,
     per_thread: tuple[str, ...],
@@ -108,7 +111,7 @@ def test_threads_are_counted(
             running.run()
     check_balance(record.session, perfs, generated=2 * COUNT)
     (segment,) = segments_of(record.session)
-    tids = {int(line) for line in perfs[0].script(segment, "-F", "tid")}
+    tids = {int(line) for line in script(perfs[0], segment, "-F", "tid")}
     assert tids == set(named)
 
 
@@ -124,6 +127,7 @@ def as_somebody(generator: Generator) -> Iterator[list[str]]:
 def test_a_user_is_counted(
     start_cli: Start,
     tmp_path: Path,
+    *,
     generator: Generator,
     perfs: Perfs,
     as_somebody: list[str],
@@ -158,6 +162,7 @@ def cgroup(require: Callable[[str], None]) -> Iterator[Path]:
 def test_a_cgroup_is_counted(
     start_cli: Start,
     tmp_path: Path,
+    *,
     generator: Generator,
     perfs: Perfs,
     cgroup: Path,
@@ -189,6 +194,7 @@ def test_a_cgroup_is_counted(
 def test_events_share_a_ring(
     run_cli: Run,
     tmp_path: Path,
+    *,
     generator: Generator,
     perfs: Perfs,
     events: tuple[str, ...],
@@ -197,14 +203,15 @@ def test_events_share_a_ring(
     """Of two events in one ring each has its own exact count, grouped or not."""
     command = generator.command("count", nr=NUMBER, count=COUNT, threads=2, later=2)
     where = ("--output-dir", tmp_path / "out", "--json")
-    done = run_cli("record", *events, *scope, *where, "--", *command)
+    room_for_all = ("-m", "16M")
+    done = run_cli("record", *events, *room_for_all, *scope, *where, "--", *command)
     assert done.returncode == 0, done.stderr
     session = result_of(done.stdout)
     assert len(session["rings"]) == len(os.sched_getaffinity(0))
     check_balance(session, perfs, generated=2 * 4 * COUNT)
     (segment,) = segments_of(session)
     for perf in perfs:
-        names = [line.strip().rstrip(":") for line in perf.script(segment, "-F", "event")]
+        names = [line.strip().rstrip(":") for line in script(perf, segment, "-F", "event")]
         assert (names.count(SYS_ENTER), names.count(SYS_EXIT)) == (4 * COUNT, 4 * COUNT)
 
 
@@ -236,6 +243,7 @@ def test_page_faults_are_counted(
 def test_breakpoint_hits_are_counted(
     start_cli: Start,
     tmp_path: Path,
+    *,
     generator: Generator,
     perfs: Perfs,
     require: Callable[[str], None],

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
+import re
 import signal
-import socket
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_data import parse_header
 from collectord.codec.perf_record import iter_records
+from tests.support import daemons
+from tests.support.daemons import FILTER
 
 if TYPE_CHECKING:
     import subprocess
@@ -26,24 +27,22 @@ if TYPE_CHECKING:
 
     Start = Callable[..., subprocess.Popen[str]]
 
-SYS_ENTER: Final = "raw_syscalls:sys_enter"
+SYS_ENTER: Final = daemons.EVENT
 SYS_EXIT: Final = "raw_syscalls:sys_exit"
-# A system call that nobody on this machine makes but the generators of this run.
-NUMBER: Final = 100_000 + os.getpid()
-FILTER: Final = f"id == {NUMBER}"
 CALLS: Final = ("-e", SYS_ENTER, "--filter", FILTER)
 # Of `record -- COMMAND`: it runs from the moment that everything counts until a line comes.
-_GATE: Final = 'echo open && read -r _ < "$0"'
-_STATUS: Final = "status   curl --unix-socket "
-_METRICS: Final = "metrics  http://"
+_GATE: Final = 'echo open >&2 && read -r _ < "$0"'
+_LOSS_WARNING: Final = re.compile(
+    r"Warning:\s*Processed \d+ (events and lost \d+ chunks!\s*Check IO/CPU overload!"
+    r"|samples and lost [\d.]+%!)\s*"
+)
 # Where the number is: behind the header, and in LOST behind the id too.
 _LOSS_AT: Final = {RecordType.LOST: 16, RecordType.LOST_SAMPLES: 8}
 
 
 def result_of(stdout: str) -> dict[str, Any]:
-    """The one session of a --json result, which follows what the command printed."""
-    lines = stdout.splitlines()
-    (session,) = json.loads("\n".join(lines[lines.index("{") :]))["sessions"]
+    """The one session of a --json result."""
+    (session,) = json.loads(stdout)["sessions"]
     assert isinstance(session, dict)
     return session
 
@@ -80,8 +79,21 @@ def check_balance(
 
 def check_listed(session: dict[str, Any], perfs: Sequence[Perf]) -> None:
     """Assert that each perf lists exactly the samples that are said to be stored."""
-    listed = {perf.version: perf.samples(segments_of(session)) for perf in perfs}
-    assert listed == dict.fromkeys(listed, session["stored"])
+    fields = ("-F", "comm,tid,time,event")
+    for perf in perfs:
+        listed = sum(len(script(perf, segment, *fields)) for segment in segments_of(session))
+        assert listed == session["stored"], f"perf {perf.version}"
+
+
+def script(perf: Perf, segment: Path, *words: str) -> list[str]:
+    """The lines of `perf script`, which may tell of losses but complain of nothing else.
+
+    A segment whose ring was full has records of that, and perf warns of them.
+    """
+    done = perf.run("script", "--force", "-i", segment, *words)
+    complaints = _LOSS_WARNING.sub("", done.stderr).strip()
+    assert (done.returncode, complaints) == (0, ""), f"perf {perf.version} script {segment}"
+    return [line for line in done.stdout.splitlines() if line.strip()]
 
 
 def record_types(segment: Path) -> Counter[int]:
@@ -137,9 +149,10 @@ def recording(start_cli: Start, directory: Path, *words: str | Path) -> Iterator
     command = ("--", "sh", "-c", _GATE, gate)
     out = ("--output-dir", directory / "out", "--json")
     running = Recording(start_cli("record", *words, *out, *command))
-    assert running.process.stdout is not None
-    if running.process.stdout.readline() != "open\n":
-        raise AssertionError(running.process.communicate()[1])
+    assert running.process.stderr is not None
+    first = running.process.stderr.readline()
+    if first != "open\n":
+        raise AssertionError(first + running.process.communicate()[1])
     yield running
     gate.write_text("\n")
     stdout, stderr = running.process.communicate()
@@ -148,94 +161,25 @@ def recording(start_cli: Start, directory: Path, *words: str | Path) -> Iterator
     running.session = result_of(stdout)
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket; the host is its path."""
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.connect(self.host)
-
-
-@dataclass(slots=True)
-class Daemon:
-    """A `collectord run` of one session. `segments` are there after the block.
-
-    Attributes:
-        process: it counts already.
-        directory: of the session's segments.
-        socket: of the control API.
-        metrics: HOST:PORT.
-    """
-
-    process: subprocess.Popen[str]
-    directory: Path
-    socket: str
-    metrics: str
-    segments: list[Path] = field(default_factory=list)
-
-    def session(self) -> dict[str, Any]:
-        """The session's entry of /v1/status."""
-        body = _get(_UnixConnection(self.socket), "/v1/status")
-        (session,) = json.loads(body)["sessions"]
-        assert isinstance(session, dict)
-        return session
-
-    def metric(self, name: str) -> float:
-        """The sum over the series of a metric."""
-        body = _get(http.client.HTTPConnection(self.metrics), "/metrics")
-        lines = [line for line in body.splitlines() if line.startswith((f"{name}{{", f"{name} "))]
-        assert lines, f"no metric {name}"
-        return sum(float(line.rpartition(" ")[2]) for line in lines)
-
-    def manifests(self) -> list[dict[str, Any]]:
-        """What is written beside each segment."""
-        return [json.loads(Path(f"{path}.json").read_text()) for path in self.segments]
-
-    def closed_session(self) -> dict[str, Any]:
-        """The final balance, as the last manifest has it, in the shape of a --json result."""
-        ledger = self.manifests()[-1]["ledger"]
-        assert ledger["closed"]
-        paths = [str(path) for path in self.segments]
-        named = {"ledger_basis": ledger["basis"], "segments": paths, "degraded": []}
-        total = {key: ledger[key] for key in ("produced", "stored", "lost", "unaccounted")}
-        return {**ledger, **named, "rings": [total]}
-
-
-def _get(connection: http.client.HTTPConnection, path: str) -> str:
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read().decode()
-    finally:
-        connection.close()
-    assert answer.status == http.client.OK, body
-    return body
-
-
-@contextmanager
-def daemon(
-    start_cli: Start,
+def daemon_config(
     directory: Path,
     *,
-    target: str = 'scope = "system"',
-    events: str = f'[{{ event = "{SYS_ENTER}", filter = "{FILTER}" }}]',
     core: str = "",
     session: str = "",
+    target: str = 'scope = "system"',
     source: str = "",
-) -> Iterator[Daemon]:
-    """`collectord run` for the length of a block; its events count when the block begins.
+) -> Path:
+    """Configure one session, `calls`, of this run's marked system calls.
 
     Args:
-        start_cli: the fixture.
-        directory: for its files.
-        target: lines of `[session.target]`.
-        events: value of the source's `events`.
-        core: lines of `[daemon]`.
-        session: lines of `[[session]]`.
-        source: more lines of `[[session.source]]`.
+        directory: for all files of the daemon.
+        core: more lines of [daemon].
+        session: more lines of [[session]].
+        target: lines of [session.target].
+        source: more lines of [[session.source]].
     """
-    config = directory / "collectord.toml"
-    config.write_text(
+    path = directory / "collectord.toml"
+    path.write_text(
         f"""
 [daemon]
 state_dir = "{directory}/state"
@@ -244,32 +188,42 @@ log_level = "warning"
 [metrics]
 listen = "127.0.0.1:0"
 [control]
-socket = "{directory}/control"
+socket = "{directory}/control.sock"
 [[session]]
-name = "ledger"
+name = "calls"
 {session}
 [session.target]
 {target}
 [[session.source]]
 kind = "perf"
-events = {events}
+events = ["{SYS_ENTER}"]
+filter = "{FILTER}"
 {source}
 """
     )
-    process = start_cli("run", "--config", config)
-    running = Daemon(process, directory / "state/ledger", socket="", metrics="")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(_METRICS):
-            running.metrics = line.removeprefix(_METRICS).partition("/")[0]
-        if line.startswith(_STATUS):
-            running.socket = line.removeprefix(_STATUS).split()[0]
-            break
-    else:
-        raise AssertionError(process.communicate()[1])
-    yield running
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate()
-    assert process.returncode == 0, stderr
-    assert not list(running.directory.glob("*.partial"))
-    running.segments = sorted(running.directory.glob("*.perf.data"))
+    return path
+
+
+@contextmanager
+def daemon(start_cli: Start, config: Path) -> Iterator[daemons.Daemon]:
+    """`collectord run` for the length of a block; its events count when the block begins."""
+    with daemons.running(start_cli, config) as running:
+        yield running
+        ended = running.stop()
+        assert (ended.status, ended.log) == (0, "")
+
+
+def daemon_result(directory: Path) -> dict[str, Any]:
+    """The final balance of a daemon's session, from its manifests, in the shape of --json."""
+    segments = daemons.sealed(directory / "state")
+    assert not daemons.left_open(directory / "state")
+    ledger = daemons.manifest(segments[-1])["ledger"]
+    assert ledger["closed"]
+    figures = {key: ledger[key] for key in ("produced", "stored", "lost", "unaccounted")}
+    return {
+        **ledger,
+        "ledger_basis": ledger["basis"],
+        "segments": list(map(str, segments)),
+        "degraded": [],
+        "rings": [figures],
+    }
