@@ -21,6 +21,7 @@ import structlog
 
 from collectord.coverage import Coverage
 from collectord.drain.loop import Drain
+from collectord.errors import SinkError
 from collectord.kernel.host import read_host
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import probe
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from collectord.sink.repair import Outcome
 
 _LOG: Final = structlog.get_logger()
+_LIMITS_INTERVAL_S: Final = 10.0
 _WORKERS: Final = 2  # one prepares the next segment while the other seals the last
 
 
@@ -125,6 +127,8 @@ class Daemon:
             for session in self._sessions:
                 stack.push_async_callback(session.close)
                 await session.begin()
+            if store.limited:
+                await stack.enter_async_context(_running(_keep_limits(store, worker)))
             if watch_cpus:
                 await stack.enter_async_context(_running(self._coverage.follow()))
             if on_open is not None:
@@ -251,6 +255,16 @@ async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def _keep_limits(store: Store, worker: Executor) -> None:
+    """Look after age and free space, which change without a segment of ours being sealed."""
+    while True:
+        await asyncio.sleep(_LIMITS_INTERVAL_S)
+        try:
+            await asyncio.get_running_loop().run_in_executor(worker, store.make_room)
+        except SinkError as error:
+            _LOG.error("limits_not_kept", error=str(error))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from collectord.codec.tracing_data import TracingData
 from collectord.errors import KernelError, NoSuchTarget
 from collectord.kernel import cpus, proc, refusal
 from collectord.kernel.capabilities import effective_capabilities
+from collectord.kernel.cgroups import cgroup_root
 from collectord.kernel.clocks import read_clocks
 from collectord.kernel.port import CounterReading, Limits, Purpose
 from collectord.kernel.tracefs import Tracefs
@@ -244,14 +245,15 @@ class LinuxKernel:
 
     def open_cgroup(self, path: str) -> int:
         """See `Kernel.open_cgroup`."""
+        root = cgroup_root((self.proc / "self/mountinfo").read_text()) or Path("/")
         try:
-            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return os.open(root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NoSuchTarget(
                 f"no cgroup {path}",
                 target=f"cgroup {path}",
                 errno=error.errno or 0,
-                hint="give its directory, such as /sys/fs/cgroup/system.slice",
+                hint=f"give its path below {root}, or an absolute one",
             ) from error
 
     def open_pid(self, pid: int) -> int:

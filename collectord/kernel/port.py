@@ -160,7 +160,7 @@ class Kernel(Protocol):
         """Processes whose effective user is `uid`."""
 
     def open_cgroup(self, path: str) -> int:
-        """Open a cgroup's directory.
+        """Open a cgroup's directory, given absolute or below the cgroup mount.
 
         Raises:
             NoSuchTarget: there is no such directory.

@@ -133,7 +133,8 @@ class PerfDataSink:
     ) -> SegmentInfo | None:
         """Make a segment final.
 
-        One that holds nothing but replay is dropped, unless it is the first of this sink.
+        One that holds nothing but replay is dropped, unless it is the first of this sink or the
+        last of its stream: only the last one's balance is final.
 
         Returns:
             None for a segment that was dropped.
@@ -311,7 +312,7 @@ class PerfDataSink:
         ]
 
     def _is_void(self, closed: SegmentClosed, closing: Closing) -> bool:
-        if self._plan.single_file is not None or not self._sealed_any:
+        if self._plan.single_file is not None or not self._sealed_any or closed.final:
             return False
         return not closed.records and not any(closing.lost_samples.values())
 

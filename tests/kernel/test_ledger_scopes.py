@@ -61,7 +61,7 @@ def test_a_command_is_counted(
     options: dict[str, int],
 ) -> None:
     """Every call of a command's threads, whenever they begin, is in the balance."""
-    command = generator.command("count", nr=NUMBER, count=COUNT, **options)
+    command = generator.command("count", now=True, hold=False, nr=NUMBER, count=COUNT, **options)
     where = ("--output-dir", tmp_path / "out", "--json")
     done = run_cli("record", *CALLS, *scope, *where, "--", *command)
     assert done.returncode == 0, done.stderr
@@ -170,10 +170,9 @@ def test_a_cgroup_is_counted(
 ) -> None:
     """The calls of a cgroup's tasks, and of none outside it."""
     name = str(cgroup) if absolute else cgroup.name
-    options = {"nr": NUMBER, "count": COUNT, "threads": 4, "later": 4}
     with (
-        generator.start("count", **options) as inside,
-        generator.start("count", **options) as outside,
+        generator.start("count", nr=NUMBER, count=COUNT, threads=4, later=4) as inside,
+        generator.start("count", nr=NUMBER, count=COUNT) as outside,
     ):
         (cgroup / "cgroup.procs").write_text(str(inside.pid))
         with recording(start_cli, tmp_path, *CALLS, "-G", name) as record:

@@ -317,5 +317,5 @@ class Drain(RuleBasedStateMachine):
         return samples
 
 
-Drain.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Drain.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestDrain = Drain.TestCase

@@ -37,7 +37,7 @@ _LOSS_WARNING: Final = re.compile(
     r"|samples and lost [\d.]+%!)\s*"
 )
 # Where the number is: behind the header, and in LOST behind the id too.
-_LOSS_AT: Final = {RecordType.LOST: 16, RecordType.LOST_SAMPLES: 8}
+_LOSS_AT: Final[dict[int, int]] = {RecordType.LOST: 16, RecordType.LOST_SAMPLES: 8}
 
 
 def result_of(stdout: str) -> dict[str, Any]:

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotation costs no record, and every segment stands alone: in its balance, names and order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from collectord.codec.perf_attr import RecordType
+from tests.support import daemons
+from tests.support.daemons import NUMBER
+from tests.support.recording import (
+    CALLS,
+    check_balance,
+    daemon,
+    daemon_config,
+    daemon_result,
+    record_types,
+    result_of,
+    script,
+    segments_of,
+    stopped,
+    told_losses,
+)
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+    from tests.support.generator import Generator
+    from tests.support.perf_tools import Perf
+    from tests.support.recording import Start
+
+    Run = Callable[..., subprocess.CompletedProcess[str]]
+    Perfs = tuple[Perf, ...]
+
+pytestmark = pytest.mark.usefixtures("tracefs")
+
+COUNT: Final = 40_000
+SMALL_CHUNKS: Final = 'flush_interval = "100ms"\nchunk = "128KiB"\nstaging = "16MiB"'
+BY_BYTES: Final = 'segment_bytes = "512KiB"\nsegment_age = "0"'
+CPU_0: Final = 'scope = "cpus"\ncpus = "0"'
+ROOM_FOR_ALL: Final = 'ring = "16MiB"'
+COMM: Final = "exe"  # an exec of /proc/self/exe
+
+
+def _manifests(session: dict[str, Any]) -> list[dict[str, Any]]:
+    return [daemons.manifest(segment) for segment in segments_of(session)]
+
+
+@pytest.mark.parametrize(
+    ("rotation", "segments"),
+    [
+        (BY_BYTES, 4),
+        ('segment_bytes = "0"\nsegment_age = "300ms"', 3),
+    ],
+    ids=["by bytes", "by age"],
+)
+def test_rotation_loses_nothing(
+    start_cli: Start,
+    tmp_path: Path,
+    *,
+    generator: Generator,
+    perfs: Perfs,
+    rotation: str,
+    segments: int,
+) -> None:
+    """The samples of all segments together are the calls, and each manifest has its share."""
+    config = daemon_config(
+        tmp_path, core=SMALL_CHUNKS, session=rotation, target=CPU_0, source=ROOM_FOR_ALL
+    )
+    with (
+        generator.start("count", nr=NUMBER, count=COUNT, rate=30_000, cpu=0) as running,
+        daemon(start_cli, config),
+    ):
+        running.run()
+    session = daemon_result(tmp_path)
+    check_balance(session, perfs, generated=COUNT)
+    assert session["stored"] == COUNT
+    manifests = _manifests(session)
+    assert len(manifests) >= segments
+    assert sum(manifest["samples"] for manifest in manifests) == COUNT
+    for manifest in manifests:
+        ledger = manifest["ledger"]
+        assert (ledger["basis"], ledger["unaccounted"]) == ("exact", 0)
+        assert ledger["produced_before"] <= ledger["produced"] == ledger["produced_after"]
+
+
+def test_losses_are_told_once_over_all_segments(
+    start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
+) -> None:
+    """What is lost before a rotation is told in that segment and in no later one."""
+    config = daemon_config(
+        tmp_path,
+        core=SMALL_CHUNKS,
+        session='segment_bytes = "0"\nsegment_age = "150ms"',
+        target=CPU_0,
+        source='ring = "4pages"',
+    )
+    bursts = 3
+    with daemon(start_cli, config) as running:
+        stored = sealed = 0
+        for _ in range(bursts):
+            with generator.start("count", nr=NUMBER, count=COUNT, cpu=0) as burst:
+                with stopped(running.process):
+                    burst.run()
+                running.await_stored(stored + 1)
+                stored = running.session()["stored"]
+            daemons.wait_for(
+                lambda: len(running.session()["segments"]) > sealed,  # noqa: B023  # at once
+                "a rotation",
+            )
+            sealed = len(running.session()["segments"])
+    session = daemon_result(tmp_path)
+    check_balance(session, perfs, generated=bursts * COUNT)
+    lost = session["lost"]["kernel_ring/ring_full"]
+    told = [told_losses(path)[RecordType.LOST_SAMPLES] for path in segments_of(session)]
+    assert sum(told) == lost == sum(session["lost"].values())
+    assert sum(1 for count in told if count) >= bursts
+    assert told == [sum(m["lost_samples"].values()) for m in _manifests(session)]
+
+
+def test_tasks_resolve_in_every_segment(
+    start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
+) -> None:
+    """A task that execs, maps and exits while segments rotate has its names in each of them."""
+    library = Path(shutil.copy(generator.program, tmp_path / "mapped.so"))
+    source = f'{ROOM_FOR_ALL}\ncall_graph = "fp"'
+    config = daemon_config(tmp_path, core=SMALL_CHUNKS, session=BY_BYTES, source=source)
+    options = {"count": 2, "each": COUNT // 2}
+    with (
+        generator.start("exec", hold=False, nr=NUMBER, library=str(library), **options) as running,
+        daemon(start_cli, config),
+    ):
+        running.run()
+    session = daemon_result(tmp_path)
+    check_balance(session, perfs, generated=COUNT)
+    for perf in perfs:
+        seen: dict[int, set[Path]] = defaultdict(set)
+        for segment in segments_of(session):
+            pids = _resolved(perf, segment, generator.program)
+            mapped = _pids_that_map(perf, segment, library)
+            assert pids <= mapped, segment
+            for pid in pids:
+                seen[pid].add(segment)
+        assert len(seen) == options["count"]
+        assert min(map(len, seen.values())) >= 3
+
+
+def _resolved(perf: Perf, segment: Path, program: Path) -> set[int]:
+    """The processes of a segment's samples, whose names and frames must all be known."""
+    pids: set[int] = set()
+    frames: list[str] = []
+    for line in script(perf, segment, "-F", "comm,pid,ip,sym,dso"):
+        if line.startswith("\t"):
+            assert "[unknown]" not in line, segment
+            frames.append(line)
+            continue
+        assert not pids or any(str(program) in frame for frame in frames), frames
+        frames.clear()
+        comm, pid = line.split()
+        assert comm == COMM, segment
+        pids.add(int(pid))
+    return pids
+
+
+def _pids_that_map(perf: Perf, segment: Path, library: Path) -> set[int]:
+    lines = script(perf, segment, "--show-mmap-events", "-F", "comm,pid,time")
+    return {int(line.split()[1]) for line in lines if line.endswith(str(library))}
+
+
+def test_short_lived_processes_have_their_names(
+    run_cli: Run, tmp_path: Path, generator: Generator, perfs: Perfs
+) -> None:
+    """Samples of processes that are long gone at the end still have their comms."""
+    command = generator.command("exec", nr=NUMBER, count=100, each=7)
+    words = ("-a", "--output-dir", tmp_path / "out", "--json")
+    done = run_cli("record", *CALLS, *words, "--", *command)
+    assert done.returncode == 0, done.stderr
+    session = result_of(done.stdout)
+    check_balance(session, perfs, generated=700)
+    (segment,) = segments_of(session)
+    for perf in perfs:
+        lines = [line.split() for line in script(perf, segment, "-F", "comm,pid")]
+        assert {comm for comm, _ in lines} == {COMM}
+        assert len({pid for _, pid in lines}) == 100
+
+
+def test_a_slow_shard_keeps_the_order(
+    start_cli: Start,
+    tmp_path: Path,
+    *,
+    generator: Generator,
+    perfs: Perfs,
+    require: Callable[[str], None],
+) -> None:
+    """Two shards, one of which hardly runs: perf finds every sample in its place in time."""
+    require("two CPUs")
+    core = f"{SMALL_CHUNKS}\nshards = 2"
+    config = daemon_config(tmp_path, core=core, source=ROOM_FOR_ALL)
+    work = {"nr": NUMBER, "count": COUNT, "rate": 40_000}
+    with daemon(start_cli, config) as running:
+        slow = _thread(running.pid, "drain/1")
+        os.sched_setscheduler(slow, os.SCHED_IDLE, os.sched_param(0))
+        os.sched_setaffinity(slow, {1})
+        with (
+            generator.start("spin", hold=False, seconds=1.5, cpu=1) as burner,
+            generator.start("count", hold=False, cpu=0, **work) as quick,
+            generator.start("count", hold=False, cpu=1, **work) as slowed,
+        ):
+            for part in (burner, quick, slowed):
+                part.go()
+            for part in (quick, slowed, burner):
+                part.result()
+    session = daemon_result(tmp_path)
+    check_balance(session, perfs, generated=2 * COUNT)
+    (segment,) = segments_of(session)
+    assert record_types(segment)[RecordType.FINISHED_ROUND] > 2
+    for perf in perfs:
+        lines = [line.split() for line in script(perf, segment, "--ns", "-F", "cpu,time")]
+        times = [float(time.rstrip(":")) for _, time in lines]
+        assert times == sorted(times)
+        assert {cpu for cpu, _ in lines} == {"[000]", "[001]"}
+
+
+def _thread(pid: int, name: str) -> int:
+    (found,) = (
+        int(task.name)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        if (task / "comm").read_text().strip() == name
+    )
+    return found
+
+
+def test_rotation_beside_many_processes_loses_nothing(
+    start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
+) -> None:
+    """A rotation a second at 100,000 events a second, with 600 processes alive, costs nothing."""
+    rate = 100_000
+    config = daemon_config(
+        tmp_path,
+        core='flush_interval = "250ms"',
+        session='segment_bytes = "0"\nsegment_age = "1s"',
+        source='ring = "8MiB"',
+    )
+    with (
+        generator.start("idle", processes=600, maps=11),
+        daemon(start_cli, config) as running,
+        generator.start("count", nr=NUMBER, count=3 * rate, rate=rate, cpu=0) as busy,
+    ):
+        busy.run()
+        assert running.session()["lost"] == dict.fromkeys(running.session()["lost"], 0)
+    session = daemon_result(tmp_path)
+    check_balance(session, perfs[:1], generated=3 * rate)
+    assert session["stored"] == 3 * rate
+    manifests = _manifests(session)
+    assert len(manifests) >= 3
+    # Each has the 600 processes with 11 mappings each, without a look into /proc.
+    assert min(manifest["replayed"] for manifest in manifests[1:]) > 600 * 12
