@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.model import ScopeKind
+from collectord.model import RingRole, ScopeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +26,8 @@ class Coverage:
 
     def __init__(self, sessions: Sequence[SessionPlan], online: Iterable[int]) -> None:
         self.online = frozenset(online)
-        self._planned = frozenset(r.cpu for s in sessions for r in s.rings if r.cpu >= 0)
+        rings = (r for s in sessions for r in s.rings if r.role is RingRole.DATA)
+        self._planned = frozenset(ring.cpu for ring in rings if ring.cpu >= 0)
         self._all_wanted = any(s.scope.kind is ScopeKind.SYSTEM for s in sessions)
         self._detached: frozenset[int] = frozenset()
         self._uncovered_ns = 0

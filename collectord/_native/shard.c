@@ -194,6 +194,58 @@ static bool shard__end(struct shard *shard, uint64_t generation, uint64_t begun_
 	return shard__stamp(shard, generation, begun_ns);
 }
 
+/* All heads first: what follows copies a cut through the rings at one instant. Those of sideband
+ * last: the cut has whatever names a sample in it. */
+static void shard__begin(struct shard *shard)
+{
+	for (uint32_t i = 0; i < shard->ring_count; i++)
+		if (shard->rings[i]->sideband == NULL)
+			ring__begin(shard->rings[i]);
+	for (uint32_t i = 0; i < shard->ring_count; i++)
+		if (shard->rings[i]->sideband != NULL)
+			ring__begin(shard->rings[i]);
+}
+
+static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
+{
+	return ring->woken || ring->head - ring->position >= floor_bytes;
+}
+
+static bool shard__data_is_due(const struct shard *shard)
+{
+	for (uint32_t i = 0; i < shard->ring_count; i++)
+		if (shard->rings[i]->sideband == NULL &&
+		    ring__is_due(shard->rings[i], shard->floor_bytes))
+			return true;
+	return false;
+}
+
+/* Drain the sideband rings, or the others, that hold at least so much or that woke the shard.
+ * False: no chunk was free, part of a ring is unread. */
+static bool shard__drain(struct shard *shard, bool sideband, uint64_t floor_bytes, bool asked)
+{
+	bool complete = true;
+
+	for (uint32_t i = 0; i < shard->ring_count; i++) {
+		struct ring *ring = shard->rings[i];
+		const bool due = ring__is_due(ring, floor_bytes);
+		const bool woken = ring->woken;
+
+		if ((ring->sideband != NULL) != sideband)
+			continue;
+		ring->woken = false;
+		if (woken)
+			counter__add(&ring->wakeups_watermark, 1);
+		if (!due || ring->head == ring->position ||
+		    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+			continue;
+		if (!woken && asked)
+			counter__add(&ring->wakeups_timer, 1);
+		complete &= shard__drain_ring(shard, ring);
+	}
+	return complete;
+}
+
 static void shard__pass(struct shard *shard, uint64_t generation)
 {
 	const uint64_t begun_ns = clock__now_ns();
@@ -202,29 +254,17 @@ static void shard__pass(struct shard *shard, uint64_t generation)
 	/* Rings that a starved pass left behind may not wake again. */
 	const bool full =
 		asked || atomic_load_explicit(&shard->starved, memory_order_relaxed);
-	bool complete = true;
+	const uint64_t floor_bytes = full ? 0 : shard->floor_bytes;
+	bool complete;
 	uint64_t took_ns;
 
 	atomic_store_explicit(&shard->starved, false, memory_order_relaxed);
-	/* All heads first: what follows copies a cut through the rings at one instant. */
-	for (uint32_t i = 0; i < shard->ring_count; i++)
-		ring__begin(shard->rings[i]);
-	for (uint32_t i = 0; i < shard->ring_count; i++) {
-		struct ring *ring = shard->rings[i];
-		const uint64_t used = ring->head - ring->position;
-		const bool woken = ring->woken;
-
-		ring->woken = false;
-		if (woken)
-			counter__add(&ring->wakeups_watermark, 1);
-		if (used == 0 || atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
-			continue;
-		if (!full && !woken && used < shard->floor_bytes)
-			continue;
-		if (!woken && asked)
-			counter__add(&ring->wakeups_timer, 1);
-		complete &= shard__drain_ring(shard, ring);
-	}
+	shard__begin(shard);
+	/* No sample gets into a chunk before what names it: a segment may end between the two, and
+	 * the next one replays only what was read. */
+	complete = shard__drain(shard, true, shard__data_is_due(shard) ? 0 : floor_bytes, asked);
+	if (complete)
+		complete = shard__drain(shard, false, floor_bytes, asked);
 	if (!complete)
 		shard__yield_chunks(shard);
 	if (asked && complete && shard__end(shard, generation, begun_ns)) {

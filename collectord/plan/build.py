@@ -157,8 +157,10 @@ def _draft_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> _D
     if sets:
         dummy = replace(in_scope(sideband_event(facts), scope), index=count, group=groups)
         size = _round(sideband_bytes, facts)
+        # A task gets its name and maps on any CPU, and is sampled on these.
+        every = cpus if cpus == (-1,) else facts.cpus_online
         sets.append(
-            _RingSet(sets[0].source, RingRole.SIDEBAND, size, _SIDEBAND_WATERMARK, (dummy,), cpus)
+            _RingSet(sets[0].source, RingRole.SIDEBAND, size, _SIDEBAND_WATERMARK, (dummy,), every)
         )
         if not facts.format_lost:
             notes.append("kernel before 6.0: what is lost after a ring's last record is not told")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_data import AttrSection, build_head
-from collectord.codec.perf_record import SampleId
+from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sideband import LostSamples
 from collectord.codec.perf_sideband import encode as encode_record
 from collectord.errors import SinkError
@@ -61,6 +62,7 @@ UNLIMITED_BYTES: Final = 1 << 62
 # What a segment needs to begin with, asked for when its creation met a full disk.
 _BEGIN_BYTES: Final = 1 << 20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_RECORDS: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
 
 
 class PerfDataSink:
@@ -162,11 +164,13 @@ class PerfDataSink:
     ) -> Generator[str, None, SegmentInfo]:
         """Do what `seal` does, yielding the name of each step that a kill may follow."""
         lost = {str(key): count for key, count in closing.lost_samples.items() if count}
-        appended = self._loss_records(closing)
+        losses = self._loss_records(closing)
+        written_bytes = closed.end_offset - segment.data_offset
         data = DataSection(
-            written_bytes=closed.end_offset - segment.data_offset,
+            written_bytes=written_bytes,
             xxh3=f"{closed.xxh3:016x}",
-            appended=b"".join(appended),
+            # A file without data is to readers one that was never completed.
+            appended=b"".join(losses) or (b"" if written_bytes else _NO_RECORDS),
             first_ns=closed.first_ns,
             last_ns=closed.last_ns,
         )
@@ -184,7 +188,7 @@ class PerfDataSink:
             recovered=False,
             first_ns=closed.first_ns,
             last_ns=closed.last_ns,
-            records=closed.records + closed.replayed + len(appended),
+            records=closed.records + closed.replayed + len(losses),
             samples=closed.samples,
             replayed=closed.replayed,
             produced=closing.ledger.get("produced"),

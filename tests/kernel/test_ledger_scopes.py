@@ -94,6 +94,31 @@ def test_a_process_is_counted(
     check_balance(record.session, perfs, generated=counted * COUNT)
 
 
+@pytest.mark.parametrize("scope", [("-C", "0"), ("-a",)], ids=["cpu 0", "system"])
+def test_names_come_from_every_cpu(
+    run_cli: Run,
+    tmp_path: Path,
+    *,
+    generator: Generator,
+    perfs: Perfs,
+    require: Callable[[str], None],
+    scope: tuple[str, ...],
+) -> None:
+    """A task that got its name on one CPU and is sampled on another has that name."""
+    require("two CPUs")
+    command = generator.command("count", nr=NUMBER, count=COUNT, cpu=0)
+    where = ("--output-dir", tmp_path / "out", "--json")
+    done = run_cli("record", *CALLS, *scope, *where, "--", "taskset", "--cpu-list", "1", *command)
+    assert done.returncode == 0, done.stderr
+    session = result_of(done.stdout)
+    check_balance(session, perfs, generated=COUNT)
+    assert len(session["rings"]) == (1 if scope == ("-C", "0") else len(os.sched_getaffinity(0)))
+    (segment,) = segments_of(session)
+    for perf in perfs:
+        names = {line.strip() for line in script(perf, segment, "-F", "comm")}
+        assert names == {generator.program.name}
+
+
 @pytest.mark.parametrize("per_thread", [(), ("--per-thread",)], ids=["per CPU", "per-thread"])
 def test_threads_are_counted(
     start_cli: Start,

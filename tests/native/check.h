@@ -16,7 +16,8 @@
 		}                                                                                \
 	} while (0)
 
-#define CHECK_EQ(left, right) check__eq(__FILE__, __LINE__, #left, (uint64_t)(left), (uint64_t)(right))
+#define CHECK_EQ(left, right)                                                                     \
+	check__eq(__FILE__, __LINE__, #left, (uint64_t)(left), (uint64_t)(right))
 
 static inline void check__eq(const char *file, int line, const char *text, uint64_t left,
 			     uint64_t right)

@@ -10,8 +10,7 @@ mkdir -p "$build"
 build=$(cd "$build" && pwd)
 seconds=${FUZZ_SECONDS:-60}
 
-cmake -S "$here" -B "$build" -G Ninja -DCMAKE_C_COMPILER=clang -DNATIVE_FUZZ=ON \
-    -DNATIVE_SANITIZE=address,undefined >/dev/null
+cmake -S "$here" -B "$build" -G Ninja -DCMAKE_C_COMPILER=clang -DCOLLECTORD_FUZZ=ON >/dev/null
 cmake --build "$build"
 
 run_target() {

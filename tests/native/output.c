@@ -6,6 +6,8 @@
 #include <linux/perf_event.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -20,6 +22,16 @@ int output__file(void)
 			    0600);
 
 	CHECK(fd >= 0);
+	return fd;
+}
+
+int output__full(void)
+{
+	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC);
+	struct stat status;
+
+	CHECK(fd >= 0 && fstat(fd, &status) == 0);
+	CHECK(S_ISCHR(status.st_mode) && status.st_rdev == makedev(1, 7));
 	return fd;
 }
 

@@ -38,4 +38,7 @@ uint64_t output__count(const struct output *output, uint32_t type, uint32_t pid)
 /* An unlinked file in the temporary directory. */
 int output__file(void);
 
+/* A disk without room: /dev/full, which must be the device and no file that took its place. */
+int output__full(void);
+
 #endif

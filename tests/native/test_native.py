@@ -15,8 +15,8 @@ _HERE: Final = Path(__file__).resolve().parent
 _BUILD: Final = _HERE.parent.parent / "build" / "native"
 _BUILDS: Final = {
     "gcc": ("-DCMAKE_C_COMPILER=gcc",),
-    "address": ("-DCMAKE_C_COMPILER=clang", "-DNATIVE_SANITIZE=address,undefined"),
-    "thread": ("-DCMAKE_C_COMPILER=clang", "-DNATIVE_SANITIZE=thread"),
+    "address": ("-DCMAKE_C_COMPILER=clang", "-DCOLLECTORD_SANITIZE=address,undefined"),
+    "thread": ("-DCMAKE_C_COMPILER=clang", "-DCOLLECTORD_SANITIZE=thread"),
 }
 _FUZZ_TARGETS: Final = 4
 _BUILD_TIMEOUT_S: Final = 300

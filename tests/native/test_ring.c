@@ -182,7 +182,7 @@ static void each_fault_puts_the_ring_into_quarantine(void)
 	CHECK_EQ(fault_behind_two_samples(past_head, 16), WALK_PAST_HEAD);
 }
 
-/* The size of the cut record tells that it would end behind the head, not only behind the chunk. */
+/* The size of the cut record tells that it would end behind the head, not the chunk alone. */
 static void past_head_is_seen_at_the_chunks_end_too(void)
 {
 	struct fake_ring fake;
@@ -243,7 +243,8 @@ static void fill_is_counted_by_upper_bounds(void)
 	static const struct {
 		uint16_t bytes;
 		uint32_t bucket;
-	} cases[] = {{24, 0}, {408, 0}, {416, 1}, {3680, 8}, {3688, 9}, {3888, 9}, {3896, 10}, {4088, 10}};
+	} cases[] = {{24, 0},   {408, 0},  {416, 1},   {3680, 8},
+		     {3688, 9}, {3888, 9}, {3896, 10}, {4088, 10}};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct fake_ring fake;

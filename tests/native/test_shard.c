@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/perf_event.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -155,6 +156,87 @@ static void a_generation_waits_for_the_marks_of_the_last(void)
 		fake_ring__deinit(&fakes[i]);
 }
 
+/* What the writer does with a mark, one at a time. */
+static void take_mark(struct lane *expected)
+{
+	struct item *item;
+
+	pthread_mutex_lock(&rig.writer.lock);
+	item = rig.writer.first;
+	rig.writer.first = item->next;
+	if (item->next == NULL)
+		rig.writer.last = &rig.writer.first;
+	pthread_mutex_unlock(&rig.writer.lock);
+	CHECK(item->lane == expected && item->chunk == NULL);
+	atomic_store(&expected->mark_queued, false);
+	atomic_fetch_sub(&expected->queued, 1);
+	shard__wake_starved(&rig.shards[0]);
+}
+
+/* Lanes are stamped as their marks come free, never again: else two could wait for each other. */
+static void a_lane_is_stamped_once_for_a_generation(void)
+{
+	struct fake_ring fakes[2];
+	struct ring rings[2];
+
+	rig__init(&rig, 1, 2, 2, RIG_NEVER_NS);
+	for (uint32_t i = 0; i < 2; i++) {
+		fake_ring__init(&fakes[i], 1);
+		add(0, i, &fakes[i], &rings[i]);
+	}
+	start_shards();
+	writer__issue(&rig.writer);
+	while (shard__drained(&rig.shards[0]) < 1)
+		await_notice(rig.events.fd);
+	take_mark(rings[0].lane);
+	writer__issue(&rig.writer);
+	while (!rings[0].lane->mark_queued || !rig.shards[0].starved)
+		sched_yield();
+	take_mark(rings[1].lane);
+	while (shard__drained(&rig.shards[0]) < 2)
+		await_notice(rig.events.fd);
+	CHECK_EQ(rings[0].lane->queued, 1);
+	CHECK_EQ(rings[1].lane->queued, 1);
+	rig__deinit(&rig);
+	for (uint32_t i = 0; i < 2; i++)
+		fake_ring__deinit(&fakes[i]);
+}
+
+/* The one chunk is open on a shard that has ended the generation; another waits for it. */
+static void a_starved_shard_gets_a_new_generation(void)
+{
+	const int fd = output__file();
+	struct fake_ring fakes[2];
+	struct ring rings[2];
+
+	rig__init(&rig, 2, 1, 1, 5000000);
+	for (uint32_t i = 0; i < 2; i++) {
+		fake_ring__init(&fakes[i], 16);
+		add(i, 0, &fakes[i], &rings[i]);
+	}
+	writer__issue(&rig.writer);
+	CHECK_EQ(shard__start(&rig.shards[0]), 0);
+	while (shard__drained(&rig.shards[0]) < 1)
+		await_notice(rig.events.fd);
+	fill(&fakes[0], 1, 0);
+	fake_ring__wake(&fakes[0]);
+	while (counter__read(&rings[0].samples) < 1)
+		sched_yield();
+	fill(&fakes[1], 1, 1);
+	CHECK_EQ(shard__start(&rig.shards[1]), 0);
+	while (counter__read(&rings[1].starved) < 1)
+		sched_yield();
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	start_writer();
+	rig__await_written(&rig, 1);
+	CHECK_EQ(counter__read(&rings[1].stored), 1);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	rig__deinit(&rig);
+	for (uint32_t i = 0; i < 2; i++)
+		fake_ring__deinit(&fakes[i]);
+	close(fd);
+}
+
 static void a_little_data_waits_for_the_generation(void)
 {
 	struct fake_ring fakes[2];
@@ -184,6 +266,50 @@ static void a_little_data_waits_for_the_generation(void)
 	rig__deinit(&rig);
 	for (uint32_t i = 0; i < 2; i++)
 		fake_ring__deinit(&fakes[i]);
+	close(fd);
+}
+
+/* What names a sample comes before it, though it alone would not have been read yet. */
+static void sideband_is_read_before_samples(void)
+{
+	struct fake_ring samples, names;
+	struct ring rings[2];
+	struct output output;
+	uint8_t record[128];
+	const uint8_t *first;
+	size_t at = 0;
+	const int fd = output__file();
+
+	rig__init(&rig, 1, 1, 4, RIG_NEVER_NS);
+	rig.shards[0].floor_bytes = 2048;
+	fake_ring__init(&samples, 16);
+	fake_ring__init(&names, 16);
+	add(0, 0, &samples, &rings[0]);
+	add(0, 0, &names, &rings[1]);
+	rings[1].sideband = &rig.streams[0].sideband;
+	CHECK(fake_ring__write(&names, record, record__comm(record, 10, 10, "x", 1, 1)));
+	fill(&samples, 1, 0);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	start_writer();
+	start_shards();
+	fake_ring__wake(&samples);
+	while (counter__read(&rings[0].samples) == 0)
+		sched_yield();
+	CHECK_EQ(counter__read(&rings[1].records), 1);
+	rig__await_written(&rig, writer__issue(&rig.writer));
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	rig__finish(&rig, 0, fd, &output);
+	CHECK_EQ(output.samples, 1);
+	/* The replay has it too, in a page of its own. */
+	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 10), 2);
+	at = CHUNK_ALIGN_BYTES;
+	first = output__next(&output, &at);
+	CHECK(first != NULL);
+	CHECK_EQ(walk__type(walk__load(first)), PERF_RECORD_COMM);
+	output__free(&output);
+	rig__deinit(&rig);
+	fake_ring__deinit(&samples);
+	fake_ring__deinit(&names);
 	close(fd);
 }
 
@@ -335,7 +461,10 @@ int main(void)
 	RUN(one_chunk_serves_two_streams_of_a_shard);
 	RUN(one_chunk_serves_two_shards_of_a_stream);
 	RUN(a_generation_waits_for_the_marks_of_the_last);
+	RUN(a_lane_is_stamped_once_for_a_generation);
+	RUN(a_starved_shard_gets_a_new_generation);
 	RUN(a_little_data_waits_for_the_generation);
+	RUN(sideband_is_read_before_samples);
 	RUN(a_ring_that_leaves_is_drained_and_never_read_again);
 	RUN(leaving_waits_for_a_chunk);
 	RUN(a_ring_in_quarantine_leaves_the_others_alone);

@@ -49,7 +49,8 @@ static uint32_t word(const uint8_t *at)
 }
 
 /* The only record of this type and pid (and, for mappings, start), or NULL. */
-static const uint8_t *find(const struct replay *replay, uint32_t type, uint32_t pid, uint64_t start)
+static const uint8_t *find(const struct replay *replay, uint32_t type, uint32_t pid,
+			   uint64_t start)
 {
 	const uint8_t *found = NULL;
 	uint16_t size;
@@ -169,14 +170,16 @@ static void a_new_mapping_replaces_what_it_overlaps(void)
 	begin(&sideband, 1 << 20);
 	for (uint64_t i = 0; i < 100; i++) /* the same library, mapped again and again */
 		add(&sideband, record__mmap2(record, 10, 0x1000, 0x1000, "/lib", 100 + i));
-	add(&sideband, record__mmap2(record, 10, 0x2000, 0x1000, "/next", 300));
+	add(&sideband, record__mmap2(record, 10, 0x2000, 0x1000, "/above", 300));
+	add(&sideband, record__mmap2(record, 10, 0x800, 0x800, "/below", 300));
 	/* One that ends with the address space. */
 	add(&sideband, record__mmap2(record, UINT32_MAX, UINT64_MAX - 0xfff, 0x1000, "[k]", 1));
 	add(&sideband, record__mmap2(record, UINT32_MAX, UINT64_MAX - 0xfff, 0x1000, "[k]", 2));
 	sideband__settle(&sideband, 1000);
 	replay = replay_of(&sideband);
-	CHECK_EQ(replay->records, 3);
+	CHECK_EQ(replay->records, 4);
 	CHECK_EQ(time_of(find(replay, PERF_RECORD_MMAP2, 10, 0x1000)), 199);
+	CHECK(find(replay, PERF_RECORD_MMAP2, 10, 0x800) != NULL);
 	CHECK(find(replay, PERF_RECORD_MMAP2, 10, 0x2000) != NULL);
 	CHECK_EQ(time_of(find(replay, PERF_RECORD_MMAP2, UINT32_MAX, 0)), 2);
 	sideband__deinit(&sideband);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/perf_event.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -180,6 +179,27 @@ static void rotation_needs_data_in_the_segment(void)
 	close(two);
 }
 
+static void a_rotation_asked_between_segments_is_none(void)
+{
+	const int one = output__file(), two = output__file();
+
+	begin();
+	CHECK_EQ(rig__prepare(&rig, 0, one, 0, RIG_LIMIT), 0);
+	CHECK_EQ(write_samples(1, 1), 0);
+	finish();
+	stream->rotate_wanted = true;
+	stream__serve(stream);
+	CHECK_EQ(rig__prepare(&rig, 0, two, 0, RIG_LIMIT), 0);
+	stream__serve(stream);
+	CHECK_EQ(rig__prepare(&rig, 0, one, 0, RIG_LIMIT), 0);
+	CHECK_EQ(write_samples(1, 1), 0);
+	CHECK_EQ(write_samples(1, 1), 0);
+	CHECK_EQ(stream->current.fd, two);
+	end();
+	close(one);
+	close(two);
+}
+
 static void sideband_add(uint16_t size, const uint8_t *record)
 {
 	sideband__append(&stream->sideband, record, size);
@@ -317,7 +337,7 @@ static void a_failed_write_leaves_no_trace(void)
 
 static void a_failed_replay_begins_again(void)
 {
-	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC), file = output__file();
+	const int fd = output__full(), file = output__file();
 	uint8_t record[256];
 	struct output output;
 	struct event *event;
@@ -346,6 +366,41 @@ static void a_failed_replay_begins_again(void)
 	end();
 	close(fd);
 	close(file);
+}
+
+static void a_replay_that_fails_half_way_begins_again(void)
+{
+	const int fd = output__file();
+	const struct rlimit room = {.rlim_cur = RIG_CHUNK_BYTES + 4096, .rlim_max = RLIM_INFINITY};
+	const struct rlimit enough = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+	uint8_t record[256];
+	struct output output;
+	struct event *event;
+	uint32_t bytes;
+	struct chunk *chunk;
+
+	begin();
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	for (uint32_t pid = 1; pid <= 3000; pid++)
+		sideband_add(record__comm(record, pid, pid, "name", 1, pid), record);
+	chunk = filled(1, 128, 2, &bytes);
+	stream__advance(stream, bytes);
+	CHECK(setrlimit(RLIMIT_FSIZE, &room) == 0);
+	CHECK_EQ(-stream__write_chunk(stream, chunk, bytes), EFBIG);
+	CHECK(setrlimit(RLIMIT_FSIZE, &enough) == 0);
+	CHECK_EQ(write_chunk(chunk, bytes), 0);
+	finish();
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, fd, 0, event->end_offset, NULL);
+	CHECK_EQ(output.others, 3000);
+	CHECK_EQ(event->replayed, 3000);
+	CHECK_EQ(output.samples, 1);
+	CHECK_EQ(event->xxh3, output.xxh3);
+	output__free(&output);
+	free(event);
+	end();
+	close(fd);
 }
 
 static void space_is_claimed_ahead_and_does_not_change_the_size(void)
@@ -389,10 +444,12 @@ int main(void)
 	RUN(a_segment_ends_before_it_passes_its_limit);
 	RUN(without_a_next_segment_this_one_goes_on);
 	RUN(rotation_needs_data_in_the_segment);
+	RUN(a_rotation_asked_between_segments_is_none);
 	RUN(a_process_resolves_on_both_sides_of_a_rotation);
 	RUN(a_replay_longer_than_a_chunk_is_written_in_pieces);
 	RUN(a_failed_write_leaves_no_trace);
 	RUN(a_failed_replay_begins_again);
+	RUN(a_replay_that_fails_half_way_begins_again);
 	RUN(space_is_claimed_ahead_and_does_not_change_the_size);
 	RUN(finish_closes_a_prepared_segment_that_got_nothing);
 	return 0;

@@ -221,7 +221,7 @@ static void expect_space_wanted(void)
 
 static void a_full_disk_is_tried_again_after_room_was_made(void)
 {
-	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC), file = output__file();
+	const int fd = output__full(), file = output__file();
 
 	begin(8);
 	queue(&lanes[0], 0, 0);
@@ -241,7 +241,7 @@ static void a_full_disk_is_tried_again_after_room_was_made(void)
 
 static void a_disk_that_stays_full_loses_and_counts_each_sample_once(void)
 {
-	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC);
+	const int fd = output__full();
 
 	begin(8);
 	rig.writer.generation = 1;
@@ -265,7 +265,7 @@ static void a_disk_that_stays_full_loses_and_counts_each_sample_once(void)
 
 static void a_refusal_gives_the_chunk_up(void)
 {
-	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC);
+	const int fd = output__full();
 
 	begin(8);
 	rig.writer.generation = 1;
@@ -282,7 +282,7 @@ static void a_refusal_gives_the_chunk_up(void)
 
 static void with_few_free_chunks_nobody_waits_for_room(void)
 {
-	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC);
+	const int fd = output__full();
 
 	begin(4);
 	rig.writer.generation = 1;
@@ -355,7 +355,7 @@ static void stop_writes_what_is_queued(void)
 
 static void stop_does_not_wait_for_room(void)
 {
-	const int fd = open("/dev/full", O_RDWR | O_CLOEXEC);
+	const int fd = output__full();
 
 	begin(8);
 	queue(&lanes[0], 0, 0);

@@ -167,15 +167,17 @@ def daemon_config(
     core: str = "",
     session: str = "",
     target: str = 'scope = "system"',
+    events: str = f'["{SYS_ENTER}"]\nfilter = "{FILTER}"',
     source: str = "",
 ) -> Path:
-    """Configure one session, `calls`, of this run's marked system calls.
+    """Configure one session, `calls`, by default of this run's marked system calls.
 
     Args:
         directory: for all files of the daemon.
         core: more lines of [daemon].
         session: more lines of [[session]].
         target: lines of [session.target].
+        events: the value of `events`.
         source: more lines of [[session.source]].
     """
     path = directory / "collectord.toml"
@@ -196,8 +198,7 @@ name = "calls"
 {target}
 [[session.source]]
 kind = "perf"
-events = ["{SYS_ENTER}"]
-filter = "{FILTER}"
+events = {events}
 {source}
 """
     )

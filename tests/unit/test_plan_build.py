@@ -118,6 +118,9 @@ def test_each_scope_has_its_rings(target: TargetConfig, cpus: list[int], inherit
     """Task scopes have a ring for each CPU and inherit; per-thread has one and does not."""
     plan = session(SWITCH, target=target)
     assert [ring.cpu for ring in rings(plan, RingRole.DATA)] == cpus
+    # A task is named on one CPU and sampled on another.
+    naming = cpus if cpus == [-1] else [0, 1, 2, 3]
+    assert [ring.cpu for ring in rings(plan, RingRole.SIDEBAND)] == naming
     assert plan.scope.kind == ScopeKind(target.scope)
     assert all(event.attr.inherit is inherit for event in plan.events)
     on_exec = target.scope == "command"

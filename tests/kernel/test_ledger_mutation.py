@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A core that forgets one record after the walk: the ledger must miss exactly that one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import cython_cmake
+import pytest
+
+from tests.support.daemons import NUMBER
+from tests.support.recording import CALLS, result_of, script, segments_of
+
+if TYPE_CHECKING:
+    from tests.support.generator import Generator
+    from tests.support.perf_tools import Perf
+
+pytestmark = pytest.mark.usefixtures("tracefs")
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+COUNT: Final = 20_000
+# Whatever an installed or editable package would give, the core is this one.
+LAUNCH: Final = """
+import importlib.util, sys
+name = "collectord._native._core"
+spec = importlib.util.spec_from_file_location(name, sys.argv.pop(1))
+sys.modules[name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules[name])
+from collectord.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def mutant(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The core, built to lose the last sample of the first span that has any."""
+    build = tmp_path_factory.mktemp("mutant")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    options = {
+        "CMAKE_BUILD_TYPE": "RelWithDebInfo",
+        "CMAKE_MODULE_PATH": Path(cython_cmake.__file__).parent / "cmake",
+        "COLLECTORD_MUTATION": "ON",
+        "Python_EXECUTABLE": sys.executable,
+    }
+    words = [f"-D{key}={value}" for key, value in options.items()]
+    for command in (
+        ["cmake", "-S", ROOT / "collectord/_native", "-B", build, "-G", "Ninja", *words],
+        ["cmake", "--build", build],
+    ):
+        done = subprocess.run(
+            command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    (core,) = build.glob("_core*.so")
+    return core
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ((*CALLS, "-C", "0"), ("count", {"nr": NUMBER, "count": COUNT, "cpu": 0})),
+        ((*CALLS, "-a"), ("count", {"nr": NUMBER, "count": COUNT, "threads": 4})),
+        (CALLS, ("count", {"nr": NUMBER, "count": COUNT, "threads": 4, "later": 4})),
+        ((*CALLS, "--per-thread"), ("count", {"nr": NUMBER, "count": COUNT})),
+        ((*CALLS, "-C", "0", "-m", "1"), ("count", {"nr": NUMBER, "count": COUNT, "cpu": 0})),
+        (("-e", "page-faults"), ("faults", {"pages": COUNT})),
+        (("-e", "page-faults", "-m", "1"), ("faults", {"pages": COUNT})),
+    ],
+    ids=["cpu", "system", "process", "thread", "overload", "software", "software overload"],
+)
+def test_a_forgotten_record_is_missed(
+    tmp_path: Path,
+    *,
+    generator: Generator,
+    perf: Perf,
+    mutant: Path,
+    words: tuple[str, ...],
+    command: tuple[str, dict[str, int]],
+) -> None:
+    """On an exact source one record that vanishes is one unaccounted for, whatever else is lost."""
+    mode, options = command
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", LAUNCH, mutant, "record", *words),
+            *("--output-dir", tmp_path / "out", "--json", "--"),
+            *generator.command(mode, now=True, hold=False, **options),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    session = result_of(done.stdout)
+    assert session["ledger_basis"] == "exact"
+    assert session["unaccounted"] == 1
+    assert session["produced"] == session["stored"] + sum(session["lost"].values()) + 1
+    assert sorted(ring["unaccounted"] for ring in session["rings"])[-2:] in ([1], [0, 1])
+    assert sum(len(script(perf, path)) for path in segments_of(session)) == session["stored"]

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A foreign BPF program that hides events from every counter is seen, and exactness not claimed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from collectord.codec.perf_attr import IOC_SET_BPF, EventType, PerfEventAttr
+from collectord.kernel.linux import LinuxKernel
+from tests.support import bpf, daemons
+from tests.support.recording import (
+    check_balance,
+    check_listed,
+    daemon,
+    daemon_config,
+    daemon_result,
+    recording,
+    segments_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.generator import Generator
+    from tests.support.perf_tools import Perf
+    from tests.support.recording import Start
+
+    Perfs = tuple[Perf, ...]
+
+pytestmark = pytest.mark.usefixtures("tracefs")
+
+COUNT: Final = 5_000
+# A harmless call that is rare, so that nobody else misses its events meanwhile.
+NAME: Final = "sched_get_priority_max"
+CALL: Final = {"x86_64": 146}.get(platform.machine(), 125)
+EVENT: Final = f"syscalls:sys_enter_{NAME}"
+
+
+@contextmanager
+def _attached(returns: int) -> Iterator[None]:
+    """A program on the tracepoint for the length of a block, attached as perf and bcc do it."""
+    kernel = LinuxKernel()
+    config = kernel.tracefs.event_id(*EVENT.split(":"))
+    attr = PerfEventAttr(type=EventType.TRACEPOINT, config=config, sample_period=1)
+    with bpf.program(returns, b"foreign") as program:
+        event = kernel.perf_event_open(attr, pid=os.getpid(), cpu=-1)
+        try:
+            fcntl.ioctl(event, IOC_SET_BPF, program)
+            yield
+        finally:
+            kernel.close(event)
+
+
+@pytest.fixture(autouse=True)
+def _needs_bpf(require: Callable[[str], None], tracefs: Path) -> None:
+    require("BPF")
+    assert (tracefs / "events" / EVENT.replace(":", "/")).is_dir()
+
+
+@pytest.mark.parametrize(("returns", "stored"), [(0, 0), (1, COUNT)], ids=["hides", "passes"])
+def test_a_foreign_program_ends_exactness(
+    start_cli: Start,
+    tmp_path: Path,
+    *,
+    generator: Generator,
+    perfs: Perfs,
+    returns: int,
+    stored: int,
+) -> None:
+    """Whatever a program on the tracepoint returns, nothing is claimed of what it may hide."""
+    with (
+        _attached(returns),
+        generator.start("count", nr=CALL, count=COUNT) as running,
+        recording(start_cli, tmp_path, "-e", EVENT, "-p", str(running.pid)) as record,
+    ):
+        running.run()
+    session = record.session
+    assert session["suppression_possible"]
+    assert EVENT in " ".join(session["degraded"])
+    for figures in (session, *session["rings"]):
+        assert figures["ledger_basis"] == "lost_only"
+        assert (figures["produced"], figures["unaccounted"]) == (None, None)
+    assert session["stored"] == stored
+    check_listed(session, perfs)
+    (segment,) = segments_of(session)
+    assert daemons.manifest(segment)["ledger"]["basis"] == "lost_only"
+
+
+def test_without_a_program_it_is_exact(
+    start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
+) -> None:
+    """The same tracepoint with nothing on it has an exact balance."""
+    with (
+        generator.start("count", nr=CALL, count=COUNT) as running,
+        recording(start_cli, tmp_path, "-e", EVENT, "-p", str(running.pid)) as record,
+    ):
+        running.run()
+    check_balance(record.session, perfs, generated=COUNT)
+    assert (record.session["suppression_possible"], record.session["degraded"]) == (False, [])
+
+
+def test_a_program_that_came_and_went_is_remembered(
+    start_cli: Start, tmp_path: Path, generator: Generator
+) -> None:
+    """What was hidden meanwhile stays missing, so the balance is not exact again."""
+    with generator.start("count", nr=CALL, count=COUNT) as running:
+        config = daemon_config(
+            tmp_path,
+            core='flush_interval = "50ms"\nlog_level = "error"',
+            target=f'scope = "process"\npids = [{running.pid}]',
+            events=f'["{EVENT}"]',
+        )
+        with daemon(start_cli, config) as collector:
+            before = collector.session()
+            assert (before["ledger_basis"], before["state"]) == ("exact", "running")
+            with _attached(0):
+                daemons.wait_for(
+                    lambda: collector.session()["suppression_possible"], "the program is seen"
+                )
+                during = collector.session()
+                assert (during["ledger_basis"], during["state"]) == ("lost_only", "degraded")
+                running.run()
+            daemons.wait_for(
+                lambda: not collector.session()["suppression_possible"], "its end is seen"
+            )
+            after = collector.session()
+            assert (after["ledger_basis"], after["state"]) == ("lost_only", "degraded")
+            assert (after["produced"], after["unaccounted"]) == (None, None)
+    assert daemon_result(tmp_path)["ledger_basis"] == "lost_only"
