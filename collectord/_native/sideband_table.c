@@ -201,7 +201,10 @@ static void process__free(struct sideband_table *table, struct process *process)
 	table__release(table, process, sizeof(*process));
 }
 
-/* munmap writes no record: a new mapping is what tells that an old one is gone. */
+/*
+ * munmap writes no record: a new mapping is what tells that an old one is gone. One that it covers
+ * in part is kept, and comes first in the replay: readers cut it as the new one overlaps it.
+ */
 static void process__map(struct sideband_table *table, struct process *process,
 			 const uint8_t *record)
 {
@@ -214,7 +217,7 @@ static void process__map(struct sideband_table *table, struct process *process,
 	for (uint32_t i = 0; i < process->map_count; i++) {
 		struct map *map = &process->maps[i];
 
-		if (map->start < end && start < map->end) {
+		if (start <= map->start && map->end <= end) {
 			blob__put(table, map->record);
 			table->map_count--;
 		} else {

@@ -154,21 +154,31 @@ void stream__advance(struct stream *stream, uint64_t bytes)
 	pthread_mutex_unlock(&stream->lock);
 }
 
-void stream__serve(struct stream *stream)
+static bool stream__has_queued(const struct stream *stream)
+{
+	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
+		const struct lane *lane = stream__lane(stream, i);
+
+		if (lane != NULL && atomic_load_explicit(&lane->queued, memory_order_acquire) > 0)
+			return true;
+	}
+	return false;
+}
+
+bool stream__serve(struct stream *stream)
 {
 	const struct segment *segment = &stream->current;
+	const bool queued = stream__has_queued(stream);
 	bool finish;
 
 	pthread_mutex_lock(&stream->lock);
 	finish = stream->finish_wanted;
 	if (stream->rotate_wanted && (!segment->open || segment->chunks == 0))
 		stream->rotate_wanted = false;
-	if (finish && segment->open) {
-		stream__close_current(stream, true);
-		stream->finish_wanted = false;
-	} else if (finish) {
-		/* Nothing was ever written: the prepared segment, if any, closes empty. */
-		stream__open_next(stream);
+	if (finish && !queued) {
+		/* If nothing was ever written, the prepared segment closes empty. */
+		if (!segment->open)
+			stream__open_next(stream);
 		if (segment->open)
 			stream__close_current(stream, true);
 		stream->finish_wanted = false;
@@ -176,6 +186,7 @@ void stream__serve(struct stream *stream)
 	pthread_mutex_unlock(&stream->lock);
 	if (!finish)
 		stream__advance(stream, 0);
+	return finish && queued;
 }
 
 struct lane *stream__lane(const struct stream *stream, uint32_t shard)

@@ -98,8 +98,9 @@ int stream__add_ring(struct stream *stream, struct ring *ring);
  * rotation is due. A segment never closes before it holds something. */
 void stream__advance(struct stream *stream, uint64_t bytes);
 
-/* Carry out a rotate or finish request; for when nothing is queued. */
-void stream__serve(struct stream *stream);
+/* Carry out a rotate request, and a finish request once nothing of the stream is queued. True:
+ * the finish waits for what is. */
+bool stream__serve(struct stream *stream);
 
 /* Once `lane` has come to `stamp`, has every lane come to a generation beyond the last round? */
 bool stream__completes_round(const struct stream *stream, const struct lane *lane,

@@ -241,13 +241,16 @@ static void writer__process(struct writer *writer, struct item *queued)
 		event_list__poke(writer->events);
 }
 
-static void writer__serve(struct writer *writer)
+/* True: a request is left for later. */
+static bool writer__serve(struct writer *writer)
 {
 	const uint32_t count =
 		atomic_load_explicit(&writer->stream_count, memory_order_acquire);
+	bool left = false;
 
 	for (uint32_t i = 0; i < count; i++)
-		stream__serve(writer->streams[i]);
+		left |= stream__serve(writer->streams[i]);
+	return left;
 }
 
 static void *writer__run(void *context)
@@ -262,6 +265,7 @@ static void *writer__run(void *context)
 		const bool poked = writer->poked;
 		const uint64_t due_ns = writer->issued_ns + writer->flush_ns;
 		const bool due = clock__now_ns() >= due_ns && !writer->stopping;
+		bool left = false;
 
 		if (item == NULL && !poked && !due) {
 			const struct timespec until = deadline(due_ns);
@@ -276,7 +280,7 @@ static void *writer__run(void *context)
 			if (writer->first == NULL)
 				writer->last = &writer->first;
 		}
-		writer->poked = poked && item != NULL; /* served once the queue is empty */
+		writer->poked = false;
 		if (due)
 			writer->issued_ns = clock__now_ns();
 		pthread_mutex_unlock(&writer->lock);
@@ -290,9 +294,10 @@ static void *writer__run(void *context)
 			writer__issue(writer);
 		if (item != NULL)
 			writer__process(writer, item);
-		else if (poked)
-			writer__serve(writer);
+		if (poked)
+			left = writer__serve(writer);
 		pthread_mutex_lock(&writer->lock);
+		writer->poked |= left;
 	}
 	pthread_mutex_unlock(&writer->lock);
 	return NULL;

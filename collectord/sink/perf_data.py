@@ -330,11 +330,13 @@ def single_paths(file: Path) -> SegmentPaths:
     """Names of a recording to one file.
 
     Raises:
-        SinkError: it is a directory.
+        SinkError: there is something else of that name. The seal replaces what it finds, and that
+            must not be a directory, a device or a link that somebody relies on.
     """
-    if file.is_dir():
+    if file.is_symlink() or (file.exists() and not file.is_file()):
+        code = errno.EISDIR if file.is_dir() else errno.EEXIST
         raise SinkError(
-            "cannot write the file", path=str(file), errno=errno.EISDIR, hint="name a file"
+            "not a regular file", path=str(file), errno=code, hint="name a new or regular file"
         )
     return SegmentPaths(file.parent, file.name)
 

@@ -47,10 +47,12 @@ def mutant(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "Python_EXECUTABLE": sys.executable,
     }
     words = [f"-D{key}={value}" for key, value in options.items()]
-    for command in (
-        ["cmake", "-S", ROOT / "collectord/_native", "-B", build, "-G", "Ninja", *words],
+    native = ROOT / "collectord/_native"
+    commands: tuple[list[str | Path], ...] = (
+        ["cmake", "-S", native, "-B", build, "-G", "Ninja", *words],
         ["cmake", "--build", build],
-    ):
+    )
+    for command in commands:
         done = subprocess.run(
             command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
         )
@@ -81,14 +83,12 @@ def test_a_forgotten_record_is_missed(
     words: tuple[str, ...],
     command: tuple[str, dict[str, int]],
 ) -> None:
-    """On an exact source one record that vanishes is one unaccounted for, whatever else is lost."""
+    """On an exact source a record that vanishes is one unaccounted for, whatever else is lost."""
     mode, options = command
+    record = (sys.executable, "-c", LAUNCH, str(mutant), "record", *words)
+    where = ("--output-dir", str(tmp_path / "out"), "--json")
     done = subprocess.run(
-        [
-            *(sys.executable, "-c", LAUNCH, mutant, "record", *words),
-            *("--output-dir", tmp_path / "out", "--json", "--"),
-            *generator.command(mode, now=True, hold=False, **options),
-        ],
+        [*record, *where, "--", *generator.command(mode, now=True, hold=False, **options)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A foreign BPF program that hides events from every counter is seen, and exactness not claimed."""
+"""A foreign BPF program may hide events from every counter: it is seen, and told."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import fcntl
 import os
 import platform
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -27,6 +26,7 @@ from tests.support.recording import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
@@ -75,12 +75,10 @@ def test_a_foreign_program_ends_exactness(
     stored: int,
 ) -> None:
     """Whatever a program on the tracepoint returns, nothing is claimed of what it may hide."""
-    with (
-        _attached(returns),
-        generator.start("count", nr=CALL, count=COUNT) as running,
-        recording(start_cli, tmp_path, "-e", EVENT, "-p", str(running.pid)) as record,
-    ):
-        running.run()
+    with _attached(returns), generator.start("count", nr=CALL, count=COUNT) as running:
+        words = ("-e", EVENT, "-p", str(running.pid))
+        with recording(start_cli, tmp_path, *words, warning="suppression_possible") as record:
+            running.run()
     session = record.session
     assert session["suppression_possible"]
     assert EVENT in " ".join(session["degraded"])
@@ -113,7 +111,8 @@ def test_a_program_that_came_and_went_is_remembered(
     with generator.start("count", nr=CALL, count=COUNT) as running:
         config = daemon_config(
             tmp_path,
-            core='flush_interval = "50ms"\nlog_level = "error"',
+            log_level="error",
+            core='flush_interval = "50ms"',
             target=f'scope = "process"\npids = [{running.pid}]',
             events=f'["{EVENT}"]',
         )

@@ -162,7 +162,7 @@ static void exec_drops_what_was_mapped(void)
 	sideband__deinit(&sideband);
 }
 
-static void a_new_mapping_replaces_what_it_overlaps(void)
+static void a_new_mapping_replaces_what_it_covers(void)
 {
 	struct sideband sideband;
 	const struct replay *replay;
@@ -172,13 +172,15 @@ static void a_new_mapping_replaces_what_it_overlaps(void)
 		add(&sideband, record__mmap2(record, 10, 0x1000, 0x1000, "/lib", 100 + i));
 	add(&sideband, record__mmap2(record, 10, 0x2000, 0x1000, "/above", 300));
 	add(&sideband, record__mmap2(record, 10, 0x800, 0x800, "/below", 300));
+	add(&sideband, record__mmap2(record, 10, 0x2800, 0x1000, "/across", 310));
 	/* One that ends with the address space. */
 	add(&sideband, record__mmap2(record, UINT32_MAX, UINT64_MAX - 0xfff, 0x1000, "[k]", 1));
 	add(&sideband, record__mmap2(record, UINT32_MAX, UINT64_MAX - 0xfff, 0x1000, "[k]", 2));
 	sideband__settle(&sideband, 1000);
 	replay = replay_of(&sideband);
-	CHECK_EQ(replay->records, 4);
+	CHECK_EQ(replay->records, 5);
 	CHECK_EQ(time_of(find(replay, PERF_RECORD_MMAP2, 10, 0x1000)), 199);
+	CHECK(find(replay, PERF_RECORD_MMAP2, 10, 0x2800) != NULL);
 	CHECK(find(replay, PERF_RECORD_MMAP2, 10, 0x800) != NULL);
 	CHECK(find(replay, PERF_RECORD_MMAP2, 10, 0x2000) != NULL);
 	CHECK_EQ(time_of(find(replay, PERF_RECORD_MMAP2, UINT32_MAX, 0)), 2);
@@ -466,7 +468,7 @@ int main(void)
 	RUN(a_forked_child_has_its_parents_name_and_mappings);
 	RUN(a_thread_shares_its_process_mappings);
 	RUN(exec_drops_what_was_mapped);
-	RUN(a_new_mapping_replaces_what_it_overlaps);
+	RUN(a_new_mapping_replaces_what_it_covers);
 	RUN(exit_takes_effect_only_when_it_is_settled);
 	RUN(two_rings_settle_in_the_order_of_time);
 	RUN(what_is_not_settled_follows_as_it_came);

@@ -138,11 +138,13 @@ class Recording:
 
 
 @contextmanager
-def recording(start_cli: Start, directory: Path, *words: str | Path) -> Iterator[Recording]:
+def recording(
+    start_cli: Start, directory: Path, *words: str | Path, warning: str = ""
+) -> Iterator[Recording]:
     """`collectord record WORDS... --output-dir OUT --json` for the length of a block.
 
     Its events count when the block begins. WORDS name the scope: the command that holds it open
-    is not observed.
+    is not observed. `warning` is an event that its log must have; without one it must be empty.
     """
     gate = directory / "gate"
     os.mkfifo(gate)
@@ -157,13 +159,14 @@ def recording(start_cli: Start, directory: Path, *words: str | Path) -> Iterator
     gate.write_text("\n")
     stdout, stderr = running.process.communicate()
     assert running.process.returncode == 0, stderr
-    assert not stderr, stderr
+    assert [json.loads(line)["event"] for line in stderr.splitlines()] == [warning] * bool(warning)
     running.session = result_of(stdout)
 
 
 def daemon_config(
     directory: Path,
     *,
+    log_level: str = "warning",
     core: str = "",
     session: str = "",
     target: str = 'scope = "system"',
@@ -174,6 +177,7 @@ def daemon_config(
 
     Args:
         directory: for all files of the daemon.
+        log_level: of what a test does not expect.
         core: more lines of [daemon].
         session: more lines of [[session]].
         target: lines of [session.target].
@@ -185,7 +189,7 @@ def daemon_config(
         f"""
 [daemon]
 state_dir = "{directory}/state"
-log_level = "warning"
+log_level = "{log_level}"
 {core}
 [metrics]
 listen = "127.0.0.1:0"
