@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "blob.h"
+#include "mappings.h"
+
 #define BUCKETS 4096u
 #define KSYMBOL_UNREGISTER 0x1u /* PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER */
 
@@ -23,23 +26,10 @@
 #define AT_BPF_TYPE 8u /* BPF_EVENT: u16 type, u16 flags, u32 id */
 #define AT_BPF_ID 12u
 
-/* A record as it came, shared by those that inherited it. */
-struct blob {
-	uint32_t refs;
-	uint16_t size;
-	uint8_t bytes[];
-};
-
-struct map {
-	uint64_t start, end;
-	struct blob *record;
-};
-
 /* A process: its mappings. Pid -1 holds the kernel's own. */
 struct process {
 	struct process *next;
-	struct map *maps;
-	uint32_t map_count, map_room;
+	struct mappings mappings;
 	uint32_t tasks;
 	uint32_t pid;
 	uint64_t since_ns; /* of the fork; 0: it was there before us */
@@ -64,8 +54,8 @@ struct sideband_table {
 	struct process *processes[BUCKETS];
 	struct keyed *symbols[BUCKETS];
 	struct keyed *programs[BUCKETS];
-	size_t bytes, bytes_max;
-	uint64_t task_count, map_count, dropped;
+	struct budget budget;
+	uint64_t task_count;
 };
 
 static uint32_t load32(const uint8_t *at)
@@ -94,52 +84,6 @@ static uint32_t bucket(uint64_t key)
 	return (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 52) % BUCKETS;
 }
 
-/* All memory of the table passes here, so that bytes_max holds. */
-static void *table__alloc(struct sideband_table *table, size_t bytes)
-{
-	void *memory = NULL;
-
-	if (table->bytes_max - table->bytes >= bytes)
-		memory = calloc(1, bytes);
-	if (memory == NULL)
-		table->dropped++;
-	else
-		table->bytes += bytes;
-	return memory;
-}
-
-static void table__release(struct sideband_table *table, void *memory, size_t bytes)
-{
-	free(memory);
-	table->bytes -= bytes;
-}
-
-static struct blob *blob__new(struct sideband_table *table, const uint8_t *record)
-{
-	const uint16_t size = walk__size(walk__load(record));
-	struct blob *blob = table__alloc(table, sizeof(*blob) + size);
-
-	if (blob == NULL)
-		return NULL;
-	blob->refs = 1;
-	blob->size = size;
-	memcpy(blob->bytes, record, size);
-	return blob;
-}
-
-static void blob__put(struct sideband_table *table, struct blob *blob)
-{
-	if (blob != NULL && --blob->refs == 0)
-		table__release(table, blob, sizeof(*blob) + blob->size);
-}
-
-static struct blob *blob__get(struct blob *blob)
-{
-	if (blob != NULL)
-		blob->refs++;
-	return blob;
-}
-
 static struct process *process__find(const struct sideband_table *table, uint32_t pid)
 {
 	struct process *process = table->processes[bucket(pid)];
@@ -155,38 +99,13 @@ static struct process *process__find_or_new(struct sideband_table *table, uint32
 
 	if (process != NULL)
 		return process;
-	process = table__alloc(table, sizeof(*process));
+	process = budget__alloc(&table->budget, sizeof(*process));
 	if (process == NULL)
 		return NULL;
 	process->pid = pid;
 	process->next = table->processes[bucket(pid)];
 	table->processes[bucket(pid)] = process;
 	return process;
-}
-
-static void process__drop_maps(struct sideband_table *table, struct process *process)
-{
-	for (uint32_t i = 0; i < process->map_count; i++)
-		blob__put(table, process->maps[i].record);
-	table->map_count -= process->map_count;
-	process->map_count = 0;
-}
-
-static bool process__reserve(struct sideband_table *table, struct process *process, uint32_t room)
-{
-	struct map *maps;
-
-	if (room <= process->map_room)
-		return true;
-	maps = table__alloc(table, room * sizeof(*maps));
-	if (maps == NULL)
-		return false;
-	if (process->map_count > 0)
-		memcpy(maps, process->maps, process->map_count * sizeof(*maps));
-	table__release(table, process->maps, process->map_room * sizeof(*maps));
-	process->maps = maps;
-	process->map_room = room;
-	return true;
 }
 
 static void process__free(struct sideband_table *table, struct process *process)
@@ -196,57 +115,8 @@ static void process__free(struct sideband_table *table, struct process *process)
 	while (*link != process)
 		link = &(*link)->next;
 	*link = process->next;
-	process__drop_maps(table, process);
-	table__release(table, process->maps, process->map_room * sizeof(*process->maps));
-	table__release(table, process, sizeof(*process));
-}
-
-/*
- * munmap writes no record: a new mapping is what tells that an old one is gone. One that it covers
- * in part is kept, and comes first in the replay: readers cut it as the new one overlaps it.
- */
-static void process__map(struct sideband_table *table, struct process *process,
-			 const uint8_t *record)
-{
-	const uint64_t start = walk__load(record + AT_ADDR);
-	const uint64_t length = walk__load(record + AT_LEN);
-	const uint64_t end = length < UINT64_MAX - start ? start + length : UINT64_MAX;
-	struct blob *blob;
-	uint32_t kept = 0;
-
-	for (uint32_t i = 0; i < process->map_count; i++) {
-		struct map *map = &process->maps[i];
-
-		if (start <= map->start && map->end <= end) {
-			blob__put(table, map->record);
-			table->map_count--;
-		} else {
-			process->maps[kept++] = *map;
-		}
-	}
-	process->map_count = kept;
-	if (!process__reserve(table, process,
-			      kept < process->map_room ? kept + 1 : process->map_room * 2 + 8))
-		return;
-	blob = blob__new(table, record);
-	if (blob == NULL)
-		return;
-	process->maps[process->map_count++] = (struct map){start, end, blob};
-	table->map_count++;
-}
-
-static void process__inherit(struct sideband_table *table, struct process *child,
-			     const struct process *parent)
-{
-	process__drop_maps(table, child);
-	if (parent->map_count == 0 || !process__reserve(table, child, parent->map_count))
-		return;
-	for (uint32_t i = 0; i < parent->map_count; i++) {
-		child->maps[i] = parent->maps[i];
-		blob__get(child->maps[i].record);
-	}
-	child->map_count = parent->map_count;
-	table->map_count += child->map_count;
+	mappings__deinit(&process->mappings, &table->budget);
+	budget__release(&table->budget, process, sizeof(*process));
 }
 
 static struct task *task__find(const struct sideband_table *table, uint32_t tid)
@@ -266,8 +136,8 @@ static void task__free(struct sideband_table *table, struct task *task)
 	while (*link != task)
 		link = &(*link)->next;
 	*link = task->next;
-	blob__put(table, task->comm);
-	table__release(table, task, sizeof(*task));
+	blob__put(&table->budget, task->comm);
+	budget__release(&table->budget, task, sizeof(*task));
 	table->task_count--;
 	if (process != NULL && --process->tasks == 0)
 		process__free(table, process);
@@ -283,9 +153,9 @@ static struct task *task__find_or_new(struct sideband_table *table, uint32_t pid
 	if (task != NULL) /* the tid was used again, and its exit was lost */
 		task__free(table, task);
 	process = process__find_or_new(table, pid);
-	task = process != NULL ? table__alloc(table, sizeof(*task)) : NULL;
+	task = process != NULL ? budget__alloc(&table->budget, sizeof(*task)) : NULL;
 	if (task == NULL) {
-		if (process != NULL && process->tasks == 0 && process->map_count == 0)
+		if (process != NULL && process->tasks == 0 && process->mappings.count == 0)
 			process__free(table, process);
 		return NULL;
 	}
@@ -306,13 +176,13 @@ static void table__comm(struct sideband_table *table, const uint8_t *record, uin
 
 	if (task == NULL)
 		return;
-	blob__put(table, task->comm);
-	task->comm = blob__new(table, record);
+	blob__put(&table->budget, task->comm);
+	task->comm = blob__new(&table->budget, record);
 	if ((misc & PERF_RECORD_MISC_COMM_EXEC) == 0)
 		return;
 	process = process__find(table, task->pid);
 	if (process != NULL) /* exec replaces the address space */
-		process__drop_maps(table, process);
+		mappings__clear(&process->mappings, &table->budget);
 }
 
 static void table__fork(struct sideband_table *table, const uint8_t *record)
@@ -328,7 +198,7 @@ static void table__fork(struct sideband_table *table, const uint8_t *record)
 		task__free(table, task);
 	task = task__find_or_new(table, pid, tid);
 	if (task == NULL) {
-		blob__put(table, comm);
+		blob__put(&table->budget, comm);
 		return;
 	}
 	task->comm = comm;
@@ -339,7 +209,8 @@ static void table__fork(struct sideband_table *table, const uint8_t *record)
 	parent_process = process__find(table, ppid);
 	process->since_ns = task->since_ns;
 	if (parent_process != NULL)
-		process__inherit(table, process, parent_process);
+		mappings__inherit(&process->mappings, &table->budget,
+				  &parent_process->mappings);
 }
 
 static void table__keyed(struct sideband_table *table, struct keyed **buckets, uint64_t key,
@@ -352,16 +223,16 @@ static void table__keyed(struct sideband_table *table, struct keyed **buckets, u
 	entry = *link;
 	if (entry != NULL) {
 		*link = entry->next;
-		blob__put(table, entry->record);
-		table__release(table, entry, sizeof(*entry));
+		blob__put(&table->budget, entry->record);
+		budget__release(&table->budget, entry, sizeof(*entry));
 	}
 	if (gone)
 		return;
-	entry = table__alloc(table, sizeof(*entry));
+	entry = budget__alloc(&table->budget, sizeof(*entry));
 	if (entry == NULL)
 		return;
 	entry->key = key;
-	entry->record = blob__new(table, record);
+	entry->record = blob__new(&table->budget, record);
 	entry->next = buckets[bucket(key)];
 	buckets[bucket(key)] = entry;
 }
@@ -399,7 +270,8 @@ void sideband_table__apply(struct sideband_table *table, const uint8_t *record)
 	case PERF_RECORD_MMAP2:
 		process = process__find_or_new(table, load32(record + AT_PID));
 		if (process != NULL)
-			process__map(table, process, record);
+			mappings__add(&process->mappings, &table->budget, record,
+				      walk__load(record + AT_ADDR), walk__load(record + AT_LEN));
 		break;
 	case PERF_RECORD_FORK:
 		table__fork(table, record);
@@ -478,8 +350,8 @@ int sideband_table__emit(const struct sideband_table *table, const struct walk_l
 	for (uint32_t i = 0; i < BUCKETS && ret == 0; i++) {
 		for (const struct process *process = table->processes[i];
 		     process != NULL && ret == 0; process = process->next)
-			for (uint32_t m = 0; m < process->map_count && ret == 0; m++)
-				ret = emit_map(process, process->maps[m].record, layout, emit,
+			for (uint32_t m = 0; m < process->mappings.count && ret == 0; m++)
+				ret = emit_map(process, process->mappings.all[m].record, layout, emit,
 					       context);
 	}
 	return ret;
@@ -490,7 +362,7 @@ struct sideband_table *sideband_table__new(size_t bytes_max)
 	struct sideband_table *table = calloc(1, sizeof(*table));
 
 	if (table != NULL)
-		table->bytes_max = bytes_max;
+		table->budget.bytes_max = bytes_max;
 	return table;
 }
 
@@ -500,7 +372,7 @@ static void free_keyed(struct sideband_table *table, struct keyed **buckets)
 		while (buckets[i] != NULL) {
 			struct keyed *next = buckets[i]->next;
 
-			blob__put(table, buckets[i]->record);
+			blob__put(&table->budget, buckets[i]->record);
 			free(buckets[i]);
 			buckets[i] = next;
 		}
@@ -527,8 +399,10 @@ void sideband_table__read_counters(const struct sideband_table *table,
 {
 	*counters = (struct sideband_counters){
 		.tasks = table->task_count,
-		.maps = table->map_count,
-		.bytes = table->bytes,
-		.dropped = table->dropped,
+		.bytes = table->budget.bytes,
+		.dropped = table->budget.refused,
 	};
+	for (uint32_t i = 0; i < BUCKETS; i++)
+		for (const struct process *at = table->processes[i]; at != NULL; at = at->next)
+			counters->maps += at->mappings.count;
 }

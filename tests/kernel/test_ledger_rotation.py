@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("tracefs")
 
 COUNT: Final = 40_000
-SMALL_CHUNKS: Final = 'flush_interval = "100ms"\nchunk = "128KiB"\nstaging = "16MiB"'
+SMALL_CHUNKS: Final = 'chunk = "128KiB"\nstaging = "16MiB"'
+OFTEN: Final = f'{SMALL_CHUNKS}\nflush_interval = "100ms"'
 BY_BYTES: Final = 'segment_bytes = "512KiB"\nsegment_age = "0"'
 CPU_0: Final = 'scope = "cpus"\ncpus = "0"'
 ROOM_FOR_ALL: Final = 'ring = "16MiB"'
@@ -72,7 +72,7 @@ def test_rotation_loses_nothing(
 ) -> None:
     """The samples of all segments together are the calls, and each manifest has its share."""
     config = daemon_config(
-        tmp_path, core=SMALL_CHUNKS, session=rotation, target=CPU_0, source=ROOM_FOR_ALL
+        tmp_path, core=OFTEN, session=rotation, target=CPU_0, source=ROOM_FOR_ALL
     )
     with (
         generator.start("count", nr=NUMBER, count=COUNT, rate=30_000, cpu=0) as running,
@@ -97,7 +97,7 @@ def test_losses_are_told_once_over_all_segments(
     """What is lost before a rotation is told in that segment and in no later one."""
     config = daemon_config(
         tmp_path,
-        core=SMALL_CHUNKS,
+        core=OFTEN,
         session='segment_bytes = "0"\nsegment_age = "150ms"',
         target=CPU_0,
         source='ring = "4pages"',
@@ -130,26 +130,27 @@ def test_tasks_resolve_in_every_segment(
 ) -> None:
     """A task that execs, maps and exits around a rotation has its names in every segment."""
     library = Path(shutil.copy(generator.program, tmp_path / "mapped.so"))
-    source = f'{ROOM_FOR_ALL}\ncall_graph = "fp"'
+    # The samples are read before the timer would read their sideband.
+    source = f'{ROOM_FOR_ALL}\nwatermark = "64KiB"\ncall_graph = "fp"'
     config = daemon_config(tmp_path, core=SMALL_CHUNKS, session=BY_BYTES, source=source)
-    options = {"count": 2, "each": COUNT // 4}
     with (
-        generator.start("exec", hold=False, nr=NUMBER, library=str(library), **options) as running,
+        generator.start(
+            "exec", nr=NUMBER, count=1, each=COUNT // 4, library=str(library)
+        ) as running,
         daemon(start_cli, config),
     ):
         running.run()
     session = daemon_result(tmp_path)
-    check_balance(session, (), generated=COUNT // 2)
+    check_balance(session, (), generated=COUNT // 4)
     for perf in perfs:
-        seen: dict[int, set[Path]] = defaultdict(set)
+        seen = []
         for segment in segments_of(session):
             pids = _resolved(perf, segment, generator.program)
-            mapped = _pids_that_map(perf, segment, library)
-            assert pids <= mapped, segment
-            for pid in pids:
-                seen[pid].add(segment)
-        assert len(seen) == options["count"]
-        assert min(map(len, seen.values())) >= 2
+            assert pids <= _pids_that_map(perf, segment, library), segment
+            seen += list(pids)
+        # One process, whose calls are in this segment and in that.
+        assert len(seen) >= 2
+        assert len(set(seen)) == 1
 
 
 def _resolved(perf: Perf, segment: Path, program: Path) -> set[int]:
@@ -201,7 +202,7 @@ def test_a_slow_shard_keeps_the_order(
 ) -> None:
     """Two shards, one of which hardly runs: perf finds every sample in its place in time."""
     require("two CPUs")
-    core = f"{SMALL_CHUNKS}\nshards = 2"
+    core = f"{OFTEN}\nshards = 2"
     config = daemon_config(tmp_path, core=core, source=ROOM_FOR_ALL)
     work = {"nr": NUMBER, "count": COUNT, "rate": 40_000}
     with daemon(start_cli, config) as running:

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mappings.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+void mappings__clear(struct mappings *mappings, struct budget *budget)
+{
+	for (uint32_t i = 0; i < mappings->count; i++)
+		blob__put(budget, mappings->all[i].record);
+	mappings->count = 0;
+}
+
+void mappings__deinit(struct mappings *mappings, struct budget *budget)
+{
+	mappings__clear(mappings, budget);
+	budget__release(budget, mappings->all, mappings->room * sizeof(*mappings->all));
+	memset(mappings, 0, sizeof(*mappings));
+}
+
+static bool mappings__reserve(struct mappings *mappings, struct budget *budget, uint32_t room)
+{
+	struct mapping *all;
+
+	if (room <= mappings->room)
+		return true;
+	all = budget__alloc(budget, room * sizeof(*all));
+	if (all == NULL)
+		return false;
+	if (mappings->count > 0)
+		memcpy(all, mappings->all, mappings->count * sizeof(*all));
+	budget__release(budget, mappings->all, mappings->room * sizeof(*all));
+	mappings->all = all;
+	mappings->room = room;
+	return true;
+}
+
+void mappings__add(struct mappings *mappings, struct budget *budget, const uint8_t *record,
+		   uint64_t start, uint64_t length)
+{
+	const uint64_t end = length < UINT64_MAX - start ? start + length : UINT64_MAX;
+	struct blob *blob;
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < mappings->count; i++) {
+		struct mapping *old = &mappings->all[i];
+
+		if (start <= old->start && old->end <= end)
+			blob__put(budget, old->record);
+		else
+			mappings->all[kept++] = *old;
+	}
+	mappings->count = kept;
+	if (!mappings__reserve(mappings, budget,
+			       kept < mappings->room ? kept + 1 : mappings->room * 2 + 8))
+		return;
+	blob = blob__new(budget, record);
+	if (blob != NULL)
+		mappings->all[mappings->count++] = (struct mapping){start, end, blob};
+}
+
+void mappings__inherit(struct mappings *mappings, struct budget *budget,
+		       const struct mappings *from)
+{
+	mappings__clear(mappings, budget);
+	if (from->count == 0 || !mappings__reserve(mappings, budget, from->count))
+		return;
+	for (uint32_t i = 0; i < from->count; i++) {
+		mappings->all[i] = from->all[i];
+		blob__get(mappings->all[i].record);
+	}
+	mappings->count = from->count;
+}
