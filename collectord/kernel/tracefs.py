@@ -182,7 +182,8 @@ class Tracefs:
 
 
 def _is_tracefs(path: Path) -> bool:
-    return os.access(path / "events", os.F_OK)
+    # The effective ids: a service has capabilities that its real user id does not tell of.
+    return os.access(path / "events", os.F_OK, effective_ids=True)
 
 
 def _subfolders(folder: Path) -> Iterator[Path]:

@@ -46,7 +46,7 @@ def _children() -> dict[int, str]:
     found = {}
     for entry in Path("/proc").glob("[1-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):
-            name, _, rest = (entry / "stat").read_text().rpartition(")")
+            name, _, rest = (entry / "stat").read_text(errors="replace").rpartition(")")
             state, parent = rest.split()[:2]
             if int(parent) != own:
                 continue
