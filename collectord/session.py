@@ -84,7 +84,8 @@ class Session:
         self._store = store
         self._worker = worker
         self._log = _LOG.bind(session=plan.name)
-        self._segments: dict[int, OpenSegment] = {}
+        self._segments: dict[int, OpenSegment] = {}  # the running and the prepared one
+        self._unsealed: list[tuple[OpenSegment, _core.SegmentClosed, Closing]] = []
         self._token = 0
         self._wanted = False
         self._segment_since_ns = 0
@@ -120,6 +121,8 @@ class Session:
         self._look_for_suppression()
         if self._wanted:
             self._start(self._prepare_or_degrade())
+        if self._unsealed and not self._sealing.locked():
+            self._start(self._seal_waiting())
         age_ns = self.plan.sink.segment_age_ns
         if age_ns and time.monotonic_ns() - self._segment_since_ns >= age_ns:
             self.rotate()
@@ -143,8 +146,11 @@ class Session:
             await self._finished.wait()
         while self._jobs:
             await asyncio.gather(*self._jobs)
-        await self._in_worker(self._sink.close)
-        await self._refresh_stats()
+        try:
+            await self._in_worker(self._sink.close)
+            await self._refresh_stats()
+        except SinkError as error:  # all records are stored or counted: the next start repairs
+            self._log.error("segments_left_open", error=str(error))
 
     def balance(self) -> SessionBalance:
         """The balance as of the last reading; touches neither rings nor kernel counters."""
@@ -163,7 +169,7 @@ class Session:
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
         """Seal it."""
-        self._start(self._seal(closed))
+        self._start(self._seal(self._segments.pop(closed.token), closed))
         if closed.final:
             self._finished.set()
 
@@ -221,7 +227,7 @@ class Session:
         else:
             self._degraded.pop("segment", None)
 
-    async def _seal(self, closed: _core.SegmentClosed) -> None:
+    async def _seal(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
         async with self._sealing:
             if not self._state:
                 await self._drain.full_pass()
@@ -234,20 +240,34 @@ class Session:
                 lost_samples=self._meter.take_losses(),
             )
             self._clocks.clear()
-            segment = self._segments[closed.token]
-            try:
-                info = await self._in_worker(self._sink.seal, segment, closed, closing)
-            except SinkError as error:
-                self._degraded["seal"] = str(error)
-                self._log.error("segment_not_sealed", path=str(segment.paths.partial))
-                return
-            finally:
-                del self._segments[closed.token]
-            if info is not None:
-                self._sealed.append(str(info.path))
-                self._log.info("segment_sealed", path=str(info.path), samples=closed.samples)
+            self._unsealed.append((segment, closed, closing))
+        await self._seal_waiting()
+
+    async def _seal_waiting(self) -> None:
+        """Seal what waits for it; what a full disk keeps from it is tried again at each tick."""
+        async with self._sealing:
+            failed = ""
+            for waiting in self._unsealed.copy():
+                segment, closed, closing = waiting
+                try:
+                    info = await self._in_worker(self._sink.seal, segment, closed, closing)
+                except SinkError as error:
+                    failed = str(error)
+                    continue
+                self._unsealed.remove(waiting)
+                if info is not None:
+                    self._sealed.append(str(info.path))
+                    self._log.info("segment_sealed", path=str(info.path), samples=closed.samples)
+            if not failed:
+                self._degraded.pop("seal", None)
+            elif self._degraded.get("seal") != failed:
+                self._degraded["seal"] = failed
+                self._log.error("segment_not_sealed", error=failed)
+        try:
             await self._in_worker(self._store.make_room)
             await self._refresh_stats()
+        except SinkError as error:
+            self._log.error("limits_not_kept", error=str(error))
 
     async def _make_room(self, error: int) -> None:
         try:

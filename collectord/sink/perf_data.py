@@ -225,9 +225,8 @@ class PerfDataSink:
         """
         with ExitStack() as stack:
             for segment in self._open.copy().values():
-                if os.pread(segment.meta_fd, 1, segment.data_offset).strip(b"\0"):
-                    stack.callback(self._forget, segment)
-                else:
+                stack.callback(self._forget, segment)
+                if not _may_hold_data(segment):
                     stack.callback(self.discard, segment)
 
     def _continue_directory(self) -> None:
@@ -349,6 +348,14 @@ def _open_data(path: Path) -> tuple[int, bool]:
         if error.errno != errno.EINVAL:
             raise
     return os.open(path, os.O_WRONLY | os.O_CLOEXEC), False
+
+
+def _may_hold_data(segment: OpenSegment) -> bool:
+    """The first record's type is never 0; of a file that cannot be read nothing is known."""
+    try:
+        return bool(os.pread(segment.meta_fd, 1, segment.data_offset).strip(b"\0"))
+    except OSError:
+        return True
 
 
 def _with_counts(rings: Sequence[RingEntry], closed: SegmentClosed) -> tuple[RingEntry, ...]:

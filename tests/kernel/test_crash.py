@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -21,7 +23,7 @@ from tests.support.daemons import EVENT, FILTER, NUMBER
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.support.generator import Generator
@@ -44,6 +46,7 @@ class Work:
     def __init__(self, generator: Generator, seed: int) -> None:
         self.random = random.Random(seed)  # noqa: S311  # no secret
         self.made = 0
+        self.killed_ns = 0
         self._generator = generator
 
     def burst(self, count: int = BURST) -> int:
@@ -59,8 +62,9 @@ class Work:
         with self._generator.start("count", **options) as running:
             running.go()
             self.pause(LAST_BURST / RATE)
+            self.killed_ns = time.monotonic_ns()
             kill()
-            os.kill(running.pid, 9)
+            os.kill(running.pid, signal.SIGKILL)
         return LAST_BURST
 
     def pause(self, at_most_s: float) -> None:
@@ -69,11 +73,12 @@ class Work:
 
 
 @pytest.mark.parametrize("seed", range(0, KILLS, 2))
-def test_killed_daemon(
+def test_killed_daemon(  # noqa: PLR0913, PLR0917  # fixtures
     tmp_path: Path,
     start_cli: Start,
     generator: Generator,
     perfs: tuple[Perf, ...],
+    record_property: Callable[[str, object], None],
     seed: int,
 ) -> None:
     """What a killed daemon had flushed is sealed by the next one, which tells of the kill."""
@@ -103,6 +108,26 @@ def test_killed_daemon(
     assert work.made <= found <= work.made + at_most
     if at_most:
         assert recovered
+        record_property("last_record_to_kill_ns", work.killed_ns - _last_ns(state))
+
+
+@contextmanager
+def _recording(start_cli: Start, out: Path, begun: Path) -> Iterator[Callable[[], None]]:
+    """Record everything into `out`; `begun` is there once it counts. Killed at the end at last."""
+    command = ("sh", "-c", f"echo $$ > {begun}.new; mv {begun}.new {begun}; exec sleep infinity")
+    what = ("-a", "-e", EVENT, "--filter", FILTER, "--output-dir", out)
+    process = start_cli("record", *what, "--", *command)
+
+    def kill() -> None:
+        process.kill()
+        process.wait()
+
+    try:
+        yield kill
+    finally:
+        kill()
+        if begun.exists():
+            os.kill(int(begun.read_text()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("seed", range(1, KILLS, 2))
@@ -112,28 +137,21 @@ def test_killed_recording(  # noqa: PLR0913, PLR0917  # fixtures
     run_cli: Cli,
     generator: Generator,
     perfs: tuple[Perf, ...],
+    record_property: Callable[[str, object], None],
     seed: int,
 ) -> None:
     """What a killed `record --output-dir` had flushed is sealed by `segments repair`."""
     work = Work(generator, seed)
-    out = tmp_path / "out"
-    words = ("record", "-a", "-e", EVENT, "--filter", FILTER, "--output-dir", out)
-    with start_cli(*words) as process:
-
-        def kill() -> None:
-            process.kill()
-            process.wait()
-
-        at_most = 0
+    out, begun = tmp_path / "out", tmp_path / "begun"
+    at_most = 0
+    with _recording(start_cli, out, begun) as kill:
         if seed % 5:
-            daemons.wait_for(lambda: list(out.glob("*.json.partial")), "a segment")
-            daemons.wait_for(lambda: _recording(work, out), "a first record")
+            daemons.wait_for(begun.exists, "the command's beginning")
             work.burst()
             daemons.wait_for(lambda: _written(out) >= work.made, "a flush")
             at_most = work.burst_and_kill(kill)
         else:
             work.pause(0.5)  # anywhere in its start
-            kill()
     if not out.exists():
         return
     done = run_cli("segments", "repair", "--json", out)
@@ -142,28 +160,26 @@ def test_killed_recording(  # noqa: PLR0913, PLR0917  # fixtures
     recovered = [o for o in outcomes if o["action"] == "recovered"]
     found = _check(out, perfs)
     assert sum(o["samples"] for o in recovered) == found
+    if at_most:
+        record_property("last_record_to_kill_ns", work.killed_ns - _last_ns(out))
     assert work.made <= found <= work.made + at_most
     assert run_cli("segments", "verify", out).returncode == 0
 
 
-def _recording(work: Work, out: Path) -> bool:
-    """Whether calls are recorded by now: makes one, until one was."""
-    work.burst(1)
-    if not _written(out):
-        return False
-    work.made = _written(out)
-    return True
-
-
 def _written(out: Path) -> int:
-    """The samples in the running segment, as a repair would find them now."""
-    (path,) = out.glob("*.perf.data.partial")
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        found, _ = repair._scan_file(fd, read_head(fd))
-    finally:
-        os.close(fd)
-    return found.samples
+    """The samples in the segments that are open, as a repair would find them now."""
+    samples = 0
+    for path in out.glob("*.perf.data.partial"):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            samples += repair._scan_file(fd, read_head(fd))[0].samples
+        finally:
+            os.close(fd)
+    return samples
+
+
+def _last_ns(state: Path) -> int:
+    return max(int(daemons.manifest(segment)["last_ns"]) for segment in daemons.sealed(state))
 
 
 def _check(state: Path, perfs: tuple[Perf, ...]) -> int:
