@@ -83,33 +83,6 @@ uint64_t shard__drained(const struct shard *shard)
 	return atomic_load_explicit(&shard->drained, memory_order_acquire);
 }
 
-static void lane__close(struct lane *lane, struct writer *writer, uint64_t stamp,
-			uint64_t begun_ns)
-{
-	struct chunk *chunk = lane->open;
-
-	lane->open = NULL;
-	chunk->item.lane = lane;
-	chunk->item.stamp = stamp;
-	chunk->item.begun_ns = begun_ns;
-	atomic_fetch_add_explicit(&lane->queued, 1, memory_order_relaxed);
-	writer__queue(writer, &chunk->item);
-}
-
-/* Tell the writer that a full pass found nothing to add. False: the last mark is on its way. */
-static bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp,
-		       uint64_t begun_ns)
-{
-	/* The partner is the store in writer__process(). */
-	if (atomic_load(&lane->mark_queued))
-		return false;
-	atomic_store_explicit(&lane->mark_queued, true, memory_order_relaxed);
-	lane->mark = (struct item){.lane = lane, .stamp = stamp, .begun_ns = begun_ns};
-	atomic_fetch_add_explicit(&lane->queued, 1, memory_order_relaxed);
-	writer__queue(writer, &lane->mark);
-	return true;
-}
-
 static struct chunk *shard__take_chunk(struct shard *shard)
 {
 	struct chunk *chunk = pool__take(shard->pool);
@@ -167,22 +140,12 @@ static bool shard__stamp(struct shard *shard, uint64_t generation, uint64_t begu
 	return stamped;
 }
 
-static void lane__yield(struct lane *lane, struct shard *shard)
-{
-	if (lane->open != NULL && lane->open->used > 0) {
-		lane__close(lane, shard->writer, 0, 0);
-	} else if (lane->open != NULL) {
-		pool__give(shard->pool, lane->open);
-		lane->open = NULL;
-	}
-}
-
 /* Where chunks are short, none waits half full for the next generation. */
 static void shard__yield_chunks(struct shard *shard)
 {
 	for (uint32_t i = 0; i < STREAMS_MAX; i++)
 		if (shard->lanes[i] != NULL)
-			lane__yield(shard->lanes[i], shard);
+			lane__yield(shard->lanes[i], shard->writer, shard->pool);
 }
 
 static bool shard__end(struct shard *shard, uint64_t generation, uint64_t begun_ns)
@@ -375,7 +338,7 @@ static bool shard__let_go(struct shard *shard, struct ring *ring)
 		if (shard->rings[i] == ring)
 			shard->rings[i--] = shard->rings[--shard->ring_count];
 	if (ring->lane->rings == 1)
-		lane__yield(ring->lane, shard);
+		lane__yield(ring->lane, shard->writer, shard->pool);
 	/* Release; the partner is the acquire in stream__lane(). */
 	atomic_fetch_sub_explicit(&ring->lane->rings, 1, memory_order_release);
 	return true;

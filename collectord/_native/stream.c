@@ -204,13 +204,6 @@ struct lane *stream__lane(const struct stream *stream, uint32_t shard)
 	return lane;
 }
 
-uint64_t lane__written(const struct lane *lane)
-{
-	/* Acquire; the partner is the release in stream__pass_written(): the counters of what was
-	 * written show. */
-	return atomic_load_explicit(&lane->written_stamp, memory_order_acquire);
-}
-
 bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp)
 {
 	uint64_t least = stamp;

@@ -11,6 +11,7 @@
 #endif
 
 #include "chunk.h"
+#include "lane.h"
 #include "sideband.h"
 
 #define SHARDS_MAX 64u
@@ -18,24 +19,6 @@
 struct ring;
 struct stream;
 struct event_list;
-
-/*
- * What the rings of one shard give to one stream: the open chunk, the mark that stands for a full
- * pass which found nothing, and how far the writer has come.
- */
-struct lane {
-	struct stream *stream;
-	struct chunk *open;
-	uint32_t shard;
-	_Atomic uint32_t rings;
-	_Atomic uint32_t queued; /* items of this lane that the writer has not done with */
-	uint64_t stamped;	 /* last generation that went into an item */
-	struct item mark;	 /* queued at most once at a time */
-	_Atomic bool mark_queued;
-	/* Writer: */
-	_Atomic uint64_t written_stamp;
-	uint64_t settled_ns; /* everything of this lane that is older has been written */
-};
 
 /* One output file. The fd is the caller's. */
 struct segment {
@@ -108,9 +91,6 @@ bool stream__completes_round(const struct stream *stream, const struct lane *lan
 
 /* A lane of this stream that has rings or unwritten items, or NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);
-
-/* Every item of `lane` up to this generation was written, or counted as lost. */
-uint64_t lane__written(const struct lane *lane);
 
 /* The writer is done with this item of `lane`: settle sideband that no unwritten sample needs. */
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item);

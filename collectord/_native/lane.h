@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_LANE_H
+#define COLLECTORD_LANE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "chunk.h"
+
+struct stream;
+struct writer;
+
+/*
+ * What the rings of one shard give to one stream: the open chunk, the mark that stands for a full
+ * pass which found nothing, and how far the writer has come.
+ */
+struct lane {
+	struct stream *stream;
+	struct chunk *open;
+	uint32_t shard;
+	_Atomic uint32_t rings;
+	_Atomic uint32_t queued; /* items of this lane that the writer has not done with */
+	uint64_t stamped;	 /* last generation that went into an item */
+	struct item mark;	 /* queued at most once at a time */
+	_Atomic bool mark_queued;
+	/* Writer: */
+	_Atomic uint64_t written_stamp;
+	uint64_t settled_ns; /* everything of this lane that is older has been written */
+};
+
+/*
+ * The calls below, but the last one, are the shard's.
+ */
+
+/* Hand the open chunk to the writer; `stamp` is 0 in the middle of a pass. */
+void lane__close(struct lane *lane, struct writer *writer, uint64_t stamp, uint64_t begun_ns);
+/* Tell the writer that a full pass found nothing to add. False: the last mark is on its way. */
+bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp, uint64_t begun_ns);
+/* Part with the open chunk: to the writer, or, if it is empty, to the pool. */
+void lane__yield(struct lane *lane, struct writer *writer, struct pool *pool);
+
+/* The last generation up to which all of this lane was written, or counted as lost. */
+uint64_t lane__written(const struct lane *lane);
+
+#endif
