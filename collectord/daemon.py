@@ -27,13 +27,13 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import probe
 from collectord.meter import Drained, Meter
 from collectord.model import RingRole, ScopeKind
-from collectord.plan.build import build
+from collectord.plan.build import blame, build
 from collectord.plan.session import RetentionPlan
 from collectord.plan.source_events import tracepoint_patterns
 from collectord.session import Session
 from collectord.sink.build import make_sink
 from collectord.sink.repair import Action, repair
-from collectord.sink.store import Store
+from collectord.sink.store import Store, count_unclean_stops
 from collectord.source import SOURCES
 
 if TYPE_CHECKING:
@@ -166,7 +166,9 @@ class Daemon:
         if plan.scope.kind is ScopeKind.COMMAND and self._child is not None:
             plan = replace(plan, scope=replace(plan.scope, pids=(self._child,)))
         own = stack.enter_context(ExitStack())
-        source = SOURCES[plan.source](self._kernel, plan, own, exclude_tids=_own_threads())
+        (config,) = (s for s in self._config.session if s.name == plan.name)
+        with blame(config):
+            source = SOURCES[plan.source](self._kernel, plan, own, exclude_tids=_own_threads())
         core = self._drain.core
         stream = core.add_stream()
         rings = []
@@ -179,6 +181,7 @@ class Daemon:
                 sideband=handle.label.role is RingRole.SIDEBAND,
                 time_offset=handle.time_offset,
                 time_trailer=handle.time_trailer,
+                ids=[counter.event_id for counter in handle.counters],
             )
             own.callback(core.remove_ring, ring)
             rings.append(Drained(handle, ring))
@@ -231,13 +234,15 @@ class Daemon:
     def _repair(self) -> None:
         """Seal what a killed predecessor left. A single file is its own sink's to make way for."""
         root = Path(self._config.daemon.state_dir)
-        rotated = any(session.sink.single_file is None for session in self.plan.sessions)
-        if not rotated or not root.is_dir():
-            return
-        outcomes = repair(root)
+        rotated = [Path(s.sink.directory) for s in self.plan.sessions if not s.sink.single_file]
+        elsewhere = {path for path in rotated if root not in (path, path.parent)}
+        places = [path for path in (root, *sorted(elsewhere)) if rotated and path.is_dir()]
+        outcomes = [outcome for place in places for outcome in repair(place)]
         for outcome in outcomes:
             _LOG.warning("segment_repaired", path=str(outcome.path), **_told(outcome))
-        self._unclean_stops = int(any(o.action is Action.RECOVERED for o in outcomes))
+        self._unclean_stops = count_unclean_stops(
+            root, add=any(outcome.action is Action.RECOVERED for outcome in outcomes)
+        )
 
 
 def host_facts(config: Config) -> KernelFacts:

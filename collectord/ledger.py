@@ -73,6 +73,7 @@ class RingBalance:
     wakeups_timer: int
     throttles: int
     starved: int
+    relabelled: int
     quarantined: str | None
     suppressed_by: tuple[int, ...]
     last_event_ns: int
@@ -198,6 +199,7 @@ def balance_ring(
         wakeups_timer=counters.wakeups_timer,
         throttles=counters.throttles,
         starved=counters.starved,
+        relabelled=counters.relabelled,
         quarantined=(
             QUARANTINE_REASONS[counters.quarantine_reason] if counters.quarantined else None
         ),
@@ -278,6 +280,7 @@ def _ring_json(ring: RingBalance) -> dict[str, Any]:
         "wakeups": {"watermark": ring.wakeups_watermark, "timer": ring.wakeups_timer},
         "throttles": ring.throttles,
         "starved": ring.starved,
+        "relabelled": ring.relabelled,
         "quarantined": ring.quarantined,
         "suppressed_by": list(ring.suppressed_by),
     }

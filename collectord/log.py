@@ -11,7 +11,10 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
+
+from collectord.text import encodable, visible
 
 # structlog.dev imports rich whenever it is installed, for tracebacks that are not used here. In
 # the daemon that is 5.6 MiB of RSS, so the import is refused while structlog loads.
@@ -33,19 +36,6 @@ if TYPE_CHECKING:
     EventDict = MutableMapping[str, Any]
 
 RING_INTERVAL_NS: Final = 10_000_000_000
-
-
-def visible(text: str) -> str:
-    r"""Make control and other unprintable characters of foreign text visible: ESC is `\x1b`.
-
-    Text from the traced system (comm, paths, command lines) is whatever a process chose, escape
-    sequences for a terminal included. Backslashes are left alone: the result is for people.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 class RingRateLimit:
@@ -88,13 +78,24 @@ class RingRateLimit:
 
 
 class _CurrentStderr:
-    """Whatever `sys.stderr` is when a line is written: a live display replaces it meanwhile."""
+    """Whatever `sys.stderr` is when a line is written: a live display replaces it meanwhile.
+
+    Where it cannot be written (a full disk, a pipe without reader) the line is lost: collecting
+    goes on, and there is no other place to say so.
+    """
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with suppress(OSError):
+            return sys.stderr.write(text)
+        return 0
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.flush()
+
+
+def _values_encodable(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
+    return {key: encodable(value) for key, value in event_dict.items()}
 
 
 def _values_visible(_logger: object, _method: str, event_dict: EventDict) -> EventDict:
@@ -139,6 +140,7 @@ def configure(*, level: int = logging.INFO, console: bool | None = None) -> None
         render = [
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.ExceptionRenderer(),
+            _values_encodable,
             structlog.processors.JSONRenderer(default=str),
         ]
     structlog.configure(

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import SinkError
-from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
+from collectord.ledger import SessionBalance, SinkStats, balance_session, cut, loss_name
+from collectord.model import Reason, Stage
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 
@@ -38,9 +39,15 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _LOG: Final = structlog.get_logger()
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_GIVEN_UP: Final = tuple(
+    loss_name((Stage.SINK, reason)) for reason in (Reason.DISK_FULL, Reason.DROPPED)
+)
+_WRITE_TROUBLES: Final = {"disk", "write"}
 # What a writer that met a full disk asks for: some seconds of a busy stream.
 _ROOM_BYTES: Final = 64 << 20
+# A virtual CPU may be off for some time while it holds the last record.
+_LAST_PASSES: Final = 5
+_LAST_PAUSE_S: Final = 0.01
 
 
 class Session:
@@ -96,6 +103,7 @@ class Session:
         self._finished = asyncio.Event()
         self._degraded = {f"plan/{n}": reason for n, reason in enumerate(plan.degraded)}
         self._write_errors = 0
+        self._stored = self._given_up = 0  # as of the last tick
         self._stats = SinkStats()
         self._state = ""
 
@@ -119,6 +127,7 @@ class Session:
         self._meter.measure()
         self._clocks.append(self._kernel.clocks())
         self._look_for_suppression()
+        self._look_for_recovery()
         if self._wanted:
             self._start(self._prepare_or_degrade())
         if self._unsealed and not self._sealing.locked():
@@ -138,19 +147,32 @@ class Session:
             return
         self._state = "stopped"
         self.source.disable()
-        await self._drain.written(await self._drain.full_pass())
         self._look_for_suppression()
-        self._meter.close()
+        await self._drain_to_the_end()
         if self._segments:
             self._stream.finish()
             await self._finished.wait()
         while self._jobs:
             await asyncio.gather(*self._jobs)
         try:
-            await self._in_worker(self._sink.close)
+            # First: a sink that sealed nothing takes its directory away.
             await self._refresh_stats()
+            await self._in_worker(self._sink.close)
         except SinkError as error:  # all records are stored or counted: the next start repairs
             self._log.error("segments_left_open", error=str(error))
+
+    async def _drain_to_the_end(self) -> None:
+        """Drain until the balance is even, or until nothing more can come.
+
+        DISABLE interrupts the CPU that runs the event, maybe in the middle of a record that is
+        counted already: it becomes visible when that CPU goes on, after DISABLE has returned.
+        """
+        for _ in range(_LAST_PASSES):
+            await self._drain.written(await self._drain.full_pass())
+            self._meter.close()
+            if all(ring.unaccounted in (None, 0) for ring in self._meter.balances()):
+                return
+            await asyncio.sleep(_LAST_PAUSE_S)
 
     def balance(self) -> SessionBalance:
         """The balance as of the last reading; touches neither rings nor kernel counters."""
@@ -177,6 +199,7 @@ class Session:
         """Prepare the next segment beside the running one."""
         self._segment_since_ns = time.monotonic_ns()
         if not self._state and self.plan.sink.single_file is None:
+            self._wanted = True
             self._start(self._prepare_or_degrade())
 
     def space_wanted(self, error: int) -> None:
@@ -184,8 +207,9 @@ class Session:
         self._start(self._make_room(error))
 
     def write_failed(self, error: int) -> None:
-        """Count it; the records are in the ledger as sink/dropped."""
+        """Count it, and try another file; the records are in the ledger as sink/dropped."""
         self._write_errors += 1
+        self.rotate()
         self._degraded["write"] = f"writes fail: {errno.errorcode.get(error, error)}"
         self._log.error("write_failed", error=errno.errorcode.get(error, error))
 
@@ -217,13 +241,16 @@ class Session:
 
     async def _prepare_or_degrade(self) -> None:
         """Without a next segment the running one goes on; each tick tries again."""
+        if not self._wanted:  # another job was quicker, and the stream takes only one
+            return
         self._wanted = False
         try:
             await self._prepare()
         except SinkError as error:
             self._wanted = True
+            if "segment" not in self._degraded:
+                self._log.error("segment_not_created", error=str(error))
             self._degraded["segment"] = str(error)
-            self._log.error("segment_not_created", error=str(error))
         else:
             self._degraded.pop("segment", None)
 
@@ -280,8 +307,9 @@ class Session:
         if made:
             self._degraded.pop("disk", None)
         else:
+            if "disk" not in self._degraded:
+                self._log.warning("disk_full", directory=self.plan.sink.directory)
             self._degraded["disk"] = f"disk full ({errno.errorcode.get(error, error)})"
-            self._log.warning("disk_full", directory=self.plan.sink.directory)
         self._stream.space(made)
 
     async def _refresh_stats(self) -> None:
@@ -289,6 +317,17 @@ class Session:
             self._store.stats, Path(self.plan.sink.directory), self._write_errors
         )
         self._sealed = await self._in_worker(_existing, self._sealed)
+
+    def _look_for_recovery(self) -> None:
+        """Trouble with writing is over once records are stored and none is given up any more."""
+        balance = self.balance()
+        stored, given_up = balance.stored, sum(balance.lost[key] for key in _GIVEN_UP)
+        troubles = _WRITE_TROUBLES & self._degraded.keys()
+        if troubles and stored > self._stored and given_up == self._given_up:
+            for trouble in troubles:
+                del self._degraded[trouble]
+            self._log.info("writes_go_on", directory=self.plan.sink.directory)
+        self._stored, self._given_up = stored, given_up
 
     def _look_for_suppression(self) -> None:
         for event, programs in self._meter.look_for_suppression():

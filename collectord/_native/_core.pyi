@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of the native core's binding. The contract of each call is in its docstring."""
 
+from collections.abc import Sequence
 from mmap import mmap
 from typing import Final, NamedTuple, TypeAlias
 
@@ -89,6 +90,7 @@ class RingCounters(NamedTuple):
     lost_records: int  # sum over PERF_RECORD_LOST
     lost_samples: int  # sum over PERF_RECORD_LOST_SAMPLES
     neutralised: int  # records of a type that readers do not know, made into padding
+    relabelled: int  # samples that carried the id of somebody else's event
     quarantined: int  # 0, or 1 when the ring is in quarantine
     quarantine_reason: int  # index into QUARANTINE_REASONS
     quarantined_bytes: int  # bytes left unread in it
@@ -195,11 +197,13 @@ class Core:
         sideband: bool,
         time_offset: int,
         time_trailer: int,
+        ids: Sequence[int] = (),
     ) -> Ring:
         """Begin to drain.
 
         Times: of a sample at `time_offset` from its start, of any other record at `time_trailer`
-        before its end; 0 where the records carry no time.
+        before its end; 0 where the records carry no time. `ids`: of the events that write into
+        the ring, if samples begin with an id; one that is none of them is replaced by the lowest.
         """
     def remove_ring(self, ring: Ring) -> None:
         """Drain once more, then leave the ring: its map may be closed, its counters stay.

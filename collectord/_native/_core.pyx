@@ -3,6 +3,7 @@
 """Binding of the native core. Contracts of the calls are in `_core.pyi`."""
 
 import os
+from array import array
 from collections import namedtuple
 
 cimport cython
@@ -19,9 +20,13 @@ cdef extern from "walk.h":
         WALK_OK
         WALK_FAULTS
     const char *walk_fault__name(walk_fault fault)
+    struct walk_ids:
+        const uint64_t *all
+        uint32_t count
     struct walk_layout:
         uint16_t time_offset
         uint16_t time_trailer
+        const walk_ids *ids
     struct walk_tally:
         uint64_t records, samples, lost_records, lost_samples, first_ns, last_ns
     size_t walk__file(const uint8_t *data, size_t bytes, const walk_layout *layout,
@@ -44,7 +49,7 @@ cdef extern from "ring.h":
         uint32_t id, fault
         uint64_t position
         counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
-        counter_t lost_records, lost_samples, neutralised, quarantined_bytes
+        counter_t lost_records, lost_samples, neutralised, relabelled, quarantined_bytes
         counter_t throttles, unthrottles, wakeups_watermark, wakeups_timer, starved
         counter_t used_bytes, high_watermark_bytes, last_sample_ns
         counter_t *fill
@@ -95,7 +100,8 @@ cdef extern from "core.h":
     int core__notify_fd(const core *c)
     int core__add_stream(core *c, size_t sideband_bytes, stream **out) nogil
     int core__add_ring(core *c, uint32_t shard, stream *s, ring_map *map, int wakeup_fd,
-                       const walk_layout *layout, bint sideband, ring **out) nogil
+                       const walk_layout *layout, const walk_ids *ids, bint sideband,
+                       ring **out) nogil
     int core__remove_ring(core *c, ring *r) nogil
     uint64_t core__issue(core *c) nogil
     uint64_t core__issued(core *c) nogil
@@ -123,7 +129,7 @@ RecordScan = namedtuple("RecordScan", "end records samples lost_samples first_ns
 RingCounters = namedtuple(
     "RingCounters",
     "samples records bytes stored in_flight lost_disk_full lost_dropped lost_records lost_samples "
-    "neutralised quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
+    "neutralised relabelled quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
     "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets")
 CoreCounters = namedtuple(
     "CoreCounters",
@@ -142,7 +148,7 @@ cdef int check(int ret) except -1:
 
 
 def scan_records(const uint8_t[::1] data not None, *, int time_offset=0):
-    cdef walk_layout layout = walk_layout(time_offset, 0)
+    cdef walk_layout layout = walk_layout(time_offset, 0, NULL)
     cdef walk_tally tally
     cdef size_t end = 0, last = 0
     cdef walk_fault fault = WALK_OK
@@ -209,7 +215,7 @@ cdef class Ring:
             counter__read(&r.stored), counter__read(&r.in_flight),
             counter__read(&r.lost_disk_full), counter__read(&r.lost_dropped),
             counter__read(&r.lost_records), counter__read(&r.lost_samples),
-            counter__read(&r.neutralised), 1 if r.fault else 0, r.fault,
+            counter__read(&r.neutralised), counter__read(&r.relabelled), 1 if r.fault else 0, r.fault,
             counter__read(&r.quarantined_bytes), counter__read(&r.throttles),
             counter__read(&r.unthrottles), counter__read(&r.wakeups_watermark),
             counter__read(&r.wakeups_timer), counter__read(&r.starved),
@@ -291,14 +297,19 @@ cdef class Core:
         return stream
 
     def add_ring(self, uint32_t shard, Stream stream not None, RingMap ring_map not None,
-                 int wakeup_fd, *, bint sideband, uint16_t time_offset, uint16_t time_trailer):
-        cdef walk_layout layout = walk_layout(time_offset, time_trailer)
+                 int wakeup_fd, *, bint sideband, uint16_t time_offset, uint16_t time_trailer,
+                 ids=()):
+        cdef walk_layout layout = walk_layout(time_offset, time_trailer, NULL)
+        cdef uint64_t[::1] listed = array("Q", ids)
+        cdef walk_ids known = walk_ids(NULL, <uint32_t>listed.shape[0])
         cdef Ring ring = Ring.__new__(Ring)
         cdef int ret
         ring_map.usable()
+        if known.count > 0:
+            known.all = &listed[0]
         with nogil:
             ret = core__add_ring(self.core, shard, stream.stream, &ring_map.map, wakeup_fd,
-                                 &layout, sideband, &ring.ring)
+                                 &layout, &known, sideband, &ring.ring)
         check(ret)
         ring.owner = self
         ring.map = ring_map

@@ -60,8 +60,10 @@ void core__free(struct core *core)
 		shard__deinit(&core->shards[i]);
 	for (uint32_t i = 0; i < core->writer.stream_count; i++)
 		stream__deinit(&core->streams[i]);
-	for (uint32_t i = 0; i < core->ring_count; i++)
+	for (uint32_t i = 0; i < core->ring_count; i++) {
+		ring__deinit(core->rings[i]);
 		free(core->rings[i]);
+	}
 	free(core->rings);
 	if (core->writer.pool != NULL)
 		writer__deinit(&core->writer);
@@ -138,7 +140,7 @@ static int core__keep_ring(struct core *core, struct ring *ring)
 
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
-		   bool sideband, struct ring **out)
+		   const struct walk_ids *ids, bool sideband, struct ring **out)
 {
 	struct ring *ring;
 	int ret;
@@ -149,12 +151,18 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 	if (ring == NULL)
 		return -ENOMEM;
 	ring__init(ring, map, wakeup_fd, layout);
+	ret = ring__set_ids(ring, ids->all, ids->count);
+	if (ret < 0) {
+		free(ring);
+		return ret;
+	}
 	if (sideband) {
 		ring->sideband = &stream->sideband;
 		sideband__set_layout(&stream->sideband, layout);
 	}
 	ret = core__keep_ring(core, ring);
 	if (ret < 0) {
+		ring__deinit(ring);
 		free(ring);
 		return ret;
 	}

@@ -47,7 +47,7 @@ int core__notify_fd(const struct core *core);
 int core__add_stream(struct core *core, size_t sideband_bytes, struct stream **stream);
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
-		   bool sideband, struct ring **ring);
+		   const struct walk_ids *ids, bool sideband, struct ring **ring);
 /* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, the ring stays. */
 int core__remove_ring(struct core *core, struct ring *ring);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ring.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "sideband.h"
@@ -21,6 +23,33 @@ void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
 	ring->layout = *layout;
 	/* A predecessor may have read part of the ring: go on where it stopped. */
 	ring->position = ring->head = ring_map__tail(map);
+}
+
+void ring__deinit(struct ring *ring)
+{
+	free(ring->id_list);
+	ring->id_list = NULL;
+}
+
+static int compare_ids(const void *left, const void *right)
+{
+	const uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+
+	return a < b ? -1 : a > b;
+}
+
+int ring__set_ids(struct ring *ring, const uint64_t *ids, uint32_t count)
+{
+	if (count == 0)
+		return 0;
+	ring->id_list = malloc(count * sizeof(*ids));
+	if (ring->id_list == NULL)
+		return -ENOMEM;
+	memcpy(ring->id_list, ids, count * sizeof(*ids));
+	qsort(ring->id_list, count, sizeof(*ids), compare_ids);
+	ring->ids = (struct walk_ids){ring->id_list, count};
+	ring->layout.ids = &ring->ids;
+	return 0;
 }
 
 static void ring__quarantine(struct ring *ring, enum walk_fault fault)
@@ -65,6 +94,7 @@ uint64_t ring__begin(struct ring *ring)
 static void ring__count(struct ring *ring, const struct walk_tally *tally, uint64_t bytes)
 {
 	counter__add(&ring->samples, tally->samples);
+	counter__add(&ring->relabelled, tally->relabelled);
 	counter__add(&ring->records, tally->records);
 	counter__add(&ring->bytes, bytes);
 	counter__max(&ring->last_sample_ns, tally->last_ns);

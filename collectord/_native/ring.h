@@ -20,6 +20,8 @@ struct ring {
 	struct lane *lane;
 	struct sideband *sideband; /* NULL: a ring of counted events */
 	struct walk_layout layout;
+	struct walk_ids ids;
+	uint64_t *id_list; /* the ring's own memory behind `ids` */
 	uint64_t position; /* of the first unread record; the tail lags behind it in a pass */
 	uint64_t head;	   /* as loaded at the start of the pass */
 	uint32_t id;
@@ -33,7 +35,7 @@ struct ring {
 
 	counter_t samples, records, bytes;
 	counter_t lost_records, lost_samples;
-	counter_t neutralised;
+	counter_t neutralised, relabelled;
 	counter_t throttles, unthrottles;
 	counter_t wakeups_watermark, wakeups_timer;
 	counter_t starved;
@@ -48,6 +50,10 @@ struct ring {
 
 void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
 		const struct walk_layout *layout);
+void ring__deinit(struct ring *ring);
+
+/* Know the ids of the ring's events; without any, samples keep what they carry. */
+int ring__set_ids(struct ring *ring, const uint64_t *ids, uint32_t count);
 
 /* Load the head for this pass; returns the unread bytes, 0 for a ring in quarantine. */
 uint64_t ring__begin(struct ring *ring);

@@ -47,6 +47,37 @@ static inline void tally__sample(struct walk_tally *tally, const uint8_t *record
 		tally->last_ns = time_ns;
 }
 
+static bool walk_ids__has(const struct walk_ids *ids, uint64_t id)
+{
+	uint32_t low = 0, high = ids->count;
+
+	while (low < high) {
+		const uint32_t middle = low + (high - low) / 2;
+
+		if (ids->all[middle] < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < ids->count && ids->all[low] == id;
+}
+
+/* Returns the id that the sample has afterwards. */
+static uint64_t relabel(uint8_t *record, uint16_t size, const struct walk_ids *ids,
+			struct walk_tally *tally)
+{
+	uint64_t id;
+
+	if (size < WALK_ID_AT + sizeof(id) || ids->count == 0)
+		return 0;
+	id = walk__load(record + WALK_ID_AT);
+	if (walk_ids__has(ids, id))
+		return id;
+	walk__store(record + WALK_ID_AT, ids->all[0]);
+	tally->relabelled++;
+	return ids->all[0];
+}
+
 static void tally__other(struct walk_tally *tally, const uint8_t *record, uint32_t type,
 			 uint16_t size)
 {
@@ -73,6 +104,7 @@ static void tally__other(struct walk_tally *tally, const uint8_t *record, uint32
 size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 		 struct walk_tally *tally, enum walk_fault *fault)
 {
+	uint64_t known_id = 0; /* neighbours mostly have the same one; 0 is nobody's */
 	size_t at = 0;
 
 	*fault = WALK_OK;
@@ -93,6 +125,9 @@ size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 		if (size > bytes - at)
 			break;
 		if (type == PERF_RECORD_SAMPLE) {
+			if (layout->ids != NULL && size > WALK_ID_AT &&
+			    walk__load(record + WALK_ID_AT) != known_id)
+				known_id = relabel(record, size, layout->ids, tally);
 			tally__sample(tally, record, size, layout);
 		} else if (type <= WALK_KERNEL_TYPE_MAX) {
 			tally__other(tally, record, type, size);

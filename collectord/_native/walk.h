@@ -26,10 +26,24 @@ enum walk_fault {
 
 const char *walk_fault__name(enum walk_fault fault);
 
+#define WALK_ID_AT 8u /* PERF_SAMPLE_IDENTIFIER comes first in a sample */
+
+/*
+ * The ids of a ring's events, ascending. The kernel makes one sample of a software event and
+ * hands it to everybody who counts that event on the CPU, with the id of the first of them
+ * (kernel/events/core.c, do_perf_sw_event(), since 6.2). A reader gives up a whole file for one
+ * id that it does not know, so a foreign one is replaced by an own one.
+ */
+struct walk_ids {
+	const uint64_t *all;
+	uint32_t count;
+};
+
 /* Where the records of a ring carry their time, in bytes; 0: they carry none. */
 struct walk_layout {
 	uint16_t time_offset;	/* of a sample, from its start */
 	uint16_t time_trailer;	/* of any other record, from its end back */
+	const struct walk_ids *ids; /* NULL: samples carry no id, or any */
 };
 
 /* What a walk has seen. The caller zeroes it; walks add to it. */
@@ -39,6 +53,7 @@ struct walk_tally {
 	uint64_t lost_records;	/* sum over PERF_RECORD_LOST */
 	uint64_t lost_samples;	/* sum over PERF_RECORD_LOST_SAMPLES */
 	uint64_t neutralised;
+	uint64_t relabelled;	/* samples with a foreign id */
 	uint64_t throttles;
 	uint64_t unthrottles;
 	uint64_t first_ns;	/* of samples; 0: none seen */

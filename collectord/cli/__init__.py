@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import importlib
-import os
+import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from collectord import __version__, log
-from collectord.cli.output import complain, say
+from collectord.cli.output import complain, emit, flush, open_standard_streams, say
 from collectord.errors import CollectordError, UsageError
 from collectord.plan.nearest import did_you_mean
 
@@ -31,6 +30,7 @@ EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1
 # `record -- COMMAND`: other statuses are the command's, as with env(1) and timeout(1).
 EXIT_RECORD_FAILED: Final = 125
+EXIT_NOT_EXECUTABLE: Final = 126
 EXIT_NO_COMMAND: Final = 127
 EXIT_INTERRUPTED: Final = 130
 
@@ -46,20 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit status."""
     # Not list(...): once the verb of that name is loaded, `list` is its module here.
     arguments = [*(sys.argv[1:] if argv is None else argv)]
+    open_standard_streams()
     try:
         log.configure()
         status = _dispatch(arguments)
-        sys.stdout.flush()
+        flush()
     except CollectordError as error:
         complain(str(error))
         return _failure_status(arguments, error.exit_code)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of stdout has left. What is still buffered must not fail again at exit.
-        with Path(os.devnull).open("wb") as null:
-            os.dup2(null.fileno(), sys.stdout.fileno())
-        return EXIT_FAILURE
+        return _failure_status(arguments, EXIT_FAILURE)
     except Exception:  # noqa: BLE001  # the last resort: a command's status must not be imitated
         log.get_logger().exception("internal_error")
         return _failure_status(arguments, EXIT_FAILURE)
@@ -74,8 +72,20 @@ def _dispatch(arguments: list[str]) -> int:
     verb, *rest = arguments or ["--help"]
     if verb not in VERBS:
         return _without_verb(verb, rest)
-    module = cast("Verb", importlib.import_module(f"collectord.cli.{verb}"))
-    return module.run(rest)
+    return _load(verb).run(rest)
+
+
+def _load(verb: str) -> Verb:
+    """Import a verb's module; Ctrl-C ends the process at once meanwhile.
+
+    Nothing has begun yet, and an exception that comes up inside of the import system may be
+    swallowed there.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return cast("Verb", importlib.import_module(f"collectord.cli.{verb}"))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _without_verb(word: str, rest: list[str]) -> int:
@@ -83,7 +93,7 @@ def _without_verb(word: str, rest: list[str]) -> int:
         say(f"collectord {__version__}")
         return EXIT_OK
     if word in {"-h", "--help"} and not rest:
-        sys.stdout.write(_overview())
+        emit(_overview())
         return EXIT_OK
     hint = did_you_mean(word, VERBS) or f"one of {', '.join(VERBS)}"
     raise UsageError(f"no verb {word!r}", text=word, hint=hint)

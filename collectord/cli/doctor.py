@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK, VERBS
-from collectord.cli.output import Column, print_table, say
+from collectord.cli.output import Column, emit, print_table, say
 from collectord.cli.parser import Parser
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import probe
@@ -45,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     facts = probe(LinuxKernel())
     if args.json:
-        sys.stdout.write(facts.to_json().decode() + "\n")
+        emit(facts.to_json().decode() + "\n")
     else:
         _print_checks(facts)
     return EXIT_OK

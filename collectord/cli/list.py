@@ -8,10 +8,17 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK, VERBS
-from collectord.cli.output import Column, print_json, print_table
+from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.codec.perf_attr import EventType, PerfEventAttr
-from collectord.errors import CollectordError, KernelError, UsageError
+from collectord.errors import (
+    CollectordError,
+    KernelError,
+    MissingFeature,
+    MissingPrivilege,
+    UsageError,
+)
+from collectord.kernel import checks
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.port import Purpose
 from collectord.kernel.probe import probe
@@ -80,6 +87,8 @@ def run(arguments: Sequence[str]) -> int:
         for listing in (_named, _pmu_events, _tracepoints)
         for listed in listing(kernel, facts, args.glob)
     ]
+    if facts.tracefs_problem and _may_name_tracepoints(args.glob):
+        _tell_tracepoints(facts, alone=not found)
     if args.json:
         print_json({"events": found})
         return EXIT_OK
@@ -90,6 +99,26 @@ def run(arguments: Sequence[str]) -> int:
         [[e.name, e.kind, "yes" if e.available else "no", e.reason] for e in found],
     )
     return EXIT_OK
+
+
+def _may_name_tracepoints(glob: str) -> bool:
+    return glob == "tracepoint" or ":" in glob or "*" in glob
+
+
+def _tell_tracepoints(facts: KernelFacts, *, alone: bool) -> None:
+    """Say why tracepoints are not listed.
+
+    Raises:
+        MissingPrivilege, MissingFeature: nothing else is listed either.
+    """
+    problem = f"tracepoints are not listed: {facts.tracefs_problem}"
+    (check,) = (check for check in facts.checks if check.name == checks.TRACEPOINTS)
+    if not alone:
+        complain(f"{problem}; remedy: {check.remedy}")
+    elif facts.tracefs_need:
+        raise MissingPrivilege(problem, need=facts.tracefs_need)
+    else:
+        raise MissingFeature(problem, feature="tracefs", hint=check.remedy)
 
 
 def _matches(glob: str, name: str, kind: str) -> bool:

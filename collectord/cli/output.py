@@ -7,17 +7,22 @@ characters are made visible.
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from collectord.log import visible
+from collectord.errors import CollectordError
+from collectord.text import encode_json, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+_STDOUT: Final = 1
+_STDERR: Final = 2
 _KIB: Final = 1024
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _THOUSAND: Final = 1000
@@ -32,20 +37,67 @@ class Column:
     align: Literal["left", "right"] = "left"
 
 
+def open_standard_streams() -> None:
+    """Occupy the standard descriptors that the caller closed, before a file of ours gets one.
+
+    What is written to a stdout like that fails, and is told; a stderr swallows what it is given.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_WRONLY if fd == _STDERR else os.O_RDONLY)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(_STDOUT, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(_STDERR, "w", closefd=False)
+
+
+def emit(text: str) -> None:
+    """Write to stdout.
+
+    Raises:
+        BrokenPipeError: its reader has left.
+        CollectordError: it cannot be written.
+    """
+    with _stdout_errors():
+        sys.stdout.write(text)
+
+
+def flush() -> None:
+    """Write out what stdout still buffers. Raises as `emit`."""
+    with _stdout_errors():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _stdout_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        # What is still buffered must not fail again, at the latest when the interpreter ends.
+        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise CollectordError(f"cannot write to stdout: {error.strerror}") from error
+
+
 def say(text: str) -> None:
     """Print one line of the result."""
-    sys.stdout.write(visible(text) + "\n")
+    emit(visible(text) + "\n")
 
 
 def complain(text: str) -> None:
     """Print one line of trouble, to stderr."""
-    sys.stderr.write(f"collectord: {visible(text)}\n")
+    with suppress(OSError):  # there is no other place to say it
+        sys.stderr.write(f"collectord: {visible(text)}\n")
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401  # whatever msgspec encodes
     """Print one JSON document and nothing else."""
-    document = msgspec.json.encode(value, enc_hook=str)
-    sys.stdout.write(msgspec.json.format(document, indent=2).decode() + "\n")
+    emit(msgspec.json.format(encode_json(value), indent=2).decode() + "\n")
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

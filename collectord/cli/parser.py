@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
+from collectord.cli.output import emit, flush
 from collectord.errors import UsageError
 
 HELP_WIDTH: Final = 79
@@ -56,6 +57,11 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
+
+    def print_help(self, file: Any = None) -> None:  # noqa: ANN401, ARG002 - argparse's
+        """Print the help to stdout. argparse would ignore that it cannot be written."""
+        emit(self.format_help())
+        flush()
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong in one line.

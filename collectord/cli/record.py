@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord import daemon, log, recording
-from collectord.cli import EXIT_NO_COMMAND, EXIT_OK, record_options
-from collectord.cli.output import complain
+from collectord.cli import EXIT_NO_COMMAND, EXIT_NOT_EXECUTABLE, EXIT_OK, record_options
+from collectord.cli.output import complain, flush
 from collectord.cli.summary import print_result
 from collectord.config.check import check_config
 from collectord.config.schema import (
@@ -54,14 +54,32 @@ def run(arguments: Sequence[str]) -> int:
     args, command = record_options.parse(arguments)
     config = config_of(args, with_command=bool(command))
     if command and shutil.which(command[0]) is None:
-        complain(f"there is no command {command[0]!r}")
-        return EXIT_NO_COMMAND
+        return refuse_command(command[0])
     # Balances and errors are the result; the log has what went wrong meanwhile.
     log.configure(level=logging.WARNING)
     with stdout_for_result(only=args.json), live_line(command) as on_tick:
         result = asyncio.run(_record(config, command, args.duration, on_tick))
-    print_result(result.balances, as_json=args.json)
-    return status_of(result.command_status)
+    status = status_of(result.command_status)
+    try:
+        print_result(result.balances, as_json=args.json)
+        flush()
+    except BrokenPipeError:
+        if not command:
+            raise
+    return status
+
+
+def refuse_command(name: str) -> int:
+    """Say why a COMMAND cannot be run, and give the status that a shell would."""
+    try:
+        there = "/" in name and Path(name).exists()
+    except PermissionError:  # what is behind a closed directory: as a shell
+        there = True
+    if there:
+        complain(f"command '{name}' is not an executable file")
+        return EXIT_NOT_EXECUTABLE
+    complain(f"there is no command '{name}'")
+    return EXIT_NO_COMMAND
 
 
 async def _record(
@@ -87,7 +105,7 @@ def stdout_for_result(*, only: bool) -> Iterator[None]:
     if not only:
         yield
         return
-    sys.stdout.flush()
+    flush()
     kept = os.dup(1)
     os.dup2(2, 1)
     try:

@@ -180,12 +180,17 @@ def _add_scope(made: Parser) -> None:
     whom.add_argument(
         "-u", "--uid", metavar="USER", help="a user's processes, by name or uid (default: -a)"
     )
-    whom.add_argument("-G", "--cgroup", metavar="CGROUP", help="a cgroup, by path (default: -a)")
+    whom.add_argument(
+        "-G",
+        "--cgroup",
+        metavar="CGROUP",
+        help="a cgroup, by its path below the hierarchy's root, or in full (default: -a)",
+    )
     group.add_argument(
         "-C",
         "--cpu",
         metavar="LIST",
-        type=_checked(cpu_list.parse),
+        type=_cpus,
         default=(),
         help="only on these CPUs, such as 0-3,5 (default: all online)",
     )
@@ -225,10 +230,17 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     )
     where = group.add_mutually_exclusive_group()
     where.add_argument(
-        "-o", "--output", metavar="FILE", help="write one file (default: perf.data)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=_path,
+        help="write one file (default: perf.data)",
     )
     where.add_argument(
-        "--output-dir", metavar="DIR", help="write rotated segments (default: one file)"
+        "--output-dir",
+        metavar="DIR",
+        type=_path,
+        help="write rotated segments (default: one file)",
     )
     group.add_argument(
         "--json",
@@ -260,8 +272,24 @@ def _ids(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(_positive(part) for part in text.split(",")))
 
 
+def _path(text: str) -> str:
+    """An unset variable of a script must not become the default place."""
+    if not text:
+        raise argparse.ArgumentTypeError("its path is empty")
+    return text
+
+
+_CPUS = _checked(cpu_list.parse)
 _RING_SIZE = _checked(RingSize.parse)
 _DURATION = _checked(Nanoseconds.parse)
+
+
+def _cpus(text: str) -> Any:  # noqa: ANN401  # CPUs, through _checked
+    """An empty list must not become all CPUs."""
+    cpus = _CPUS(text)
+    if not cpus:
+        raise argparse.ArgumentTypeError("its list of CPUs is empty")
+    return cpus
 
 
 def _ring_size(text: str) -> Any:  # noqa: ANN401  # RingSize, through _checked
@@ -270,4 +298,8 @@ def _ring_size(text: str) -> Any:  # noqa: ANN401  # RingSize, through _checked
 
 
 def _duration(text: str) -> Any:  # noqa: ANN401  # Nanoseconds, through _checked
-    return _DURATION(f"{text}s" if text.replace(".", "", 1).isdigit() else text)
+    """An unset variable of a script must not become a recording without an end."""
+    duration_ns = _DURATION(f"{text}s" if text.replace(".", "", 1).isdigit() else text)
+    if not duration_ns:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return duration_ns

@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord import __version__, log, metrics
 from collectord.cli import VERBS
-from collectord.cli.output import say
+from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
 from collectord.control import http, service, signals
@@ -102,4 +101,4 @@ def _announce(plan: Plan, places: list[str]) -> None:
         say(f"  {line}")
     for line in places:
         say(line)
-    sys.stdout.flush()
+    flush()

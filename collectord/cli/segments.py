@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli import VERBS
 from collectord.cli.output import Column, bytes_text, print_json, print_table
 from collectord.cli.parser import Parser
-from collectord.errors import SinkError, UsageError
+from collectord.errors import UsageError
 from collectord.sink import repair, verify
+from collectord.sink.segment import sink_errors
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +45,8 @@ def parser() -> Parser:
         "action",
         choices=tuple(_ACTIONS),
         metavar="list|verify|repair",
-        help="list what is there; check data against manifests; seal what a killed process left",
+        help="list what is there; check data against manifests; seal what a killed process left "
+        "(sealed segments stay as they are; verify tells what is wrong with one)",
     )
     made.add_argument(
         "directory",
@@ -70,8 +71,8 @@ def run(arguments: Sequence[str]) -> int:
     args = parser().parse_intermixed_args(arguments)
     if args.sha256 and args.action != "verify":
         raise UsageError("--sha256 goes with verify")
-    if not args.directory.exists():
-        raise SinkError("nothing to look at", path=str(args.directory), errno=errno.ENOENT)
+    with sink_errors("nothing to look at", args.directory, reading=True):
+        args.directory.stat()
     return _ACTIONS[args.action](args)
 
 

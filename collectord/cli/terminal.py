@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from collectord.cli.output import bytes_text, count_text
+from collectord.cli.output import bytes_text, count_text, emit
 from collectord.model import RingRole
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -
         table.add_column(Text(column.title), justify=column.align, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(file=sys.stdout, highlight=False).print(table)
+    console = Console(file=sys.stdout, highlight=False)
+    with console.capture() as drawn:
+        console.print(table)
+    emit(drawn.get())
 
 
 class LiveLine:

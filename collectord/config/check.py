@@ -28,6 +28,7 @@ _LISTEN: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})", re.
 _PORT_MAX: Final = 65535
 _SHARDS_MAX: Final = 1024
 _MAX_STACK: Final = 65535  # sample_max_stack has 16 bits
+_PID_MAX: Final = (1 << 31) - 1  # pid_t
 _CHUNK_ALIGN_BYTES: Final = 4096
 # The longest record has 64 KiB less 8: a chunk must hold one and its padding.
 _CHUNK_MIN_BYTES: Final = 128 << 10
@@ -124,8 +125,9 @@ def _target(target: TargetConfig) -> Iterator[Problem]:
             yield Problem(key, f"does not go with scope {scope!r}", hint)
     if target.per_thread and scope not in _TASK_SCOPES:
         yield Problem("per_thread", f"does not go with scope {scope!r}", ", ".join(_TASK_SCOPES))
-    if any(pid <= 0 for pid in target.pids):
-        yield Problem("pids", "a pid is above 0")
+    for pid in target.pids:
+        if not 0 < pid <= _PID_MAX:
+            yield Problem("pids", f"{pid} is no pid", f"above 0, up to {_PID_MAX}")
     if isinstance(target.user, int) and target.user < 0:
         yield Problem("user", f"{target.user} is no user id")
     try:

@@ -96,7 +96,7 @@ class Share:
         return hash((self.bytes, self.percent))
 
     def __repr__(self) -> str:
-        return f"Share({f'{self.percent:g}%' if self.percent else f'{self.bytes}B'})"
+        return f"Share({show_share(self)})"
 
     @classmethod
     def parse(cls, text: object) -> Self:
@@ -142,6 +142,7 @@ class RingSize:
             pages = int(match[1])
             if 0 < pages <= _MAX >> 12:
                 return cls(pages=pages)
+            raise UnitError(f"{text!r} is no ring: {hint}")
         size = _scale(text, SIZE_UNITS, hint)
         if size == 0:
             raise UnitError(f"{text!r} is no ring: {hint}")
@@ -158,6 +159,11 @@ def show_bytes(size: int) -> str:
         if size and size % SIZE_UNITS[unit] == 0:
             return f"{size // SIZE_UNITS[unit]}{unit}"
     return f"{size}B"
+
+
+def show_share(share: Share) -> str:
+    """A share as it is spelt, e.g. "25%" or "64KiB"."""
+    return f"{share.percent:g}%" if share.percent else show_bytes(share.bytes)
 
 
 def show_ns(duration_ns: int) -> str:

@@ -25,6 +25,7 @@ from prometheus_client import exposition
 from collectord import __version__
 from collectord.errors import ConfigError, KernelError
 from collectord.ledger import to_json
+from collectord.text import encode_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -193,5 +194,5 @@ def _remove_stale(path: Path) -> None:
 
 
 def _json(value: dict[str, Any], *, status: int = 200) -> web.Response:
-    body = msgspec.json.encode(value)
+    body = encode_json(value)
     return web.Response(body=body, status=status, content_type="application/json")

@@ -31,5 +31,25 @@ def cgroup_root(mountinfo: str) -> Path | None:
     return found.get("cgroup", found.get("cgroup2"))
 
 
+def place(root: Path, path: str) -> Path:
+    """The directory that a cgroup's path means: one of the hierarchy at `root`, or below it.
+
+    As with perf `/` is the root of the hierarchy, and `/a` is `a` below it. The directory need
+    not exist.
+    """
+    given = Path(path)
+    if given.is_absolute() and within(root, given):
+        return given
+    return root / path.lstrip("/")
+
+
+def within(root: Path, directory: Path) -> bool:
+    """Whether a directory is of the hierarchy mounted at `root`, by whatever mount."""
+    try:
+        return directory.stat().st_dev == root.stat().st_dev
+    except OSError:
+        return False
+
+
 def _unescaped(path: str) -> str:
     return _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), path)

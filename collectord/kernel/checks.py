@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # What a ring of the default size takes per CPU, its control page included.
 _COMFORTABLE_MEMLOCK_BYTES: Final = 64 << 20
 _COMFORTABLE_FILES: Final = 4096
+TRACEPOINTS: Final = "tracepoints"
 _MEMLOCK_FREE: Final = -1
 _KALLSYMS_READ_BYTES: Final = 4096
 
@@ -51,7 +52,7 @@ def _opened(name: str, detail: str, limits: Limits, refusal: KernelError | None)
 def tracepoints(problem: str, remedy: str) -> Check:
     """Names, ids and formats of tracepoints."""
     detail = problem or "names, ids and formats can be read"
-    return _check("tracepoints", ok=not problem, detail=detail, remedy=remedy)
+    return _check(TRACEPOINTS, ok=not problem, detail=detail, remedy=remedy)
 
 
 def hardware(refusal: KernelError | None) -> Check:

@@ -17,10 +17,9 @@ from collectord._native._core import RingMap
 from collectord.codec import perf_attr
 from collectord.codec.perf_attr import OpenFlag, ReadFormat
 from collectord.codec.tracing_data import TracingData
-from collectord.errors import KernelError, NoSuchTarget
-from collectord.kernel import cpus, proc, refusal
+from collectord.errors import KernelError, MissingFeature, NoSuchTarget
+from collectord.kernel import cgroups, cpus, proc, refusal
 from collectord.kernel.capabilities import effective_capabilities
-from collectord.kernel.cgroups import cgroup_root
 from collectord.kernel.clocks import read_clocks
 from collectord.kernel.port import CounterReading, Limits, Purpose
 from collectord.kernel.tracefs import Tracefs
@@ -245,16 +244,27 @@ class LinuxKernel:
 
     def open_cgroup(self, path: str) -> int:
         """See `Kernel.open_cgroup`."""
-        root = cgroup_root((self.proc / "self/mountinfo").read_text()) or Path("/")
+        root = cgroups.cgroup_root((self.proc / "self/mountinfo").read_text())
+        if root is None:
+            raise MissingFeature(
+                "no cgroup hierarchy with perf_event is mounted",
+                feature="cgroups",
+                hint="as root: mount -t cgroup2 cgroup2 /sys/fs/cgroup",
+            )
+        directory = cgroups.place(root, path)
+        # perf_event_open would take a directory of another file system for a bad descriptor.
+        code = 0 if cgroups.within(root, directory) else errno.ENOENT
         try:
-            return os.open(root / path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if not code:
+                return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NoSuchTarget(
-                f"no cgroup {path}",
-                target=f"cgroup {path}",
-                errno=error.errno or 0,
-                hint=f"give its path below {root}, or an absolute one",
-            ) from error
+            code = error.errno or 0
+        raise NoSuchTarget(
+            f"no cgroup {path}",
+            target=f"cgroup {path}",
+            errno=code,
+            hint=f"give its path below {root}, where the hierarchy of perf_event is",
+        )
 
     def open_pid(self, pid: int) -> int:
         """See `Kernel.open_pid`."""

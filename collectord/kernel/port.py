@@ -8,8 +8,9 @@ it out and pass descriptors over a socket; `linux.LinuxKernel` carries them out 
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.tracing_data import TracingData
     from collectord.model import ClockReading
+
+# What SET_FILTER fails with for a filter that is wrong. The last three are no errors at all:
+# calc_stack() in kernel/trace/trace_events_filter.c numbers unbalanced parentheses and quotes -1
+# to -3, and that reaches the caller.
+FILTER_REFUSALS: Final = frozenset({errno.EINVAL, errno.EPERM, errno.ENOENT, errno.ESRCH})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +166,11 @@ class Kernel(Protocol):
         """Processes whose effective user is `uid`."""
 
     def open_cgroup(self, path: str) -> int:
-        """Open a cgroup's directory, given absolute or below the cgroup mount.
+        """Open a cgroup's directory, given in full or below the root of perf_event's hierarchy.
 
         Raises:
-            NoSuchTarget: there is no such directory.
+            NoSuchTarget: there is no such directory in that hierarchy.
+            MissingFeature: no hierarchy is mounted that has perf_event.
         """
 
     def open_pid(self, pid: int) -> int:

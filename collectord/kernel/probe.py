@@ -54,7 +54,7 @@ def probe(
         KernelError: sysfs does not tell the CPUs.
     """
     limits = kernel.limits()
-    tracepoints, problem, remedy = _tracepoints(kernel, wanted, mount=mount)
+    tracepoints, problem, need, remedy = _tracepoints(kernel, wanted, mount=mount)
     attempts = _Attempts(kernel)
     online = kernel.online_cpus()
     return KernelFacts(
@@ -77,6 +77,7 @@ def probe(
         tracepoints=tracepoints,
         tracefs_path=str(kernel.tracefs.root) if kernel.tracefs.mounted else None,
         tracefs_problem=problem,
+        tracefs_need=need,
         hardware_pmu=attempts.cycles(),
         format_lost=attempts.knows(read_format=ReadFormat.LOST),
         build_id_mmap=attempts.knows(mmap=True, mmap2=True, build_id=True),
@@ -161,8 +162,8 @@ class _Attempts:
 
 def _tracepoints(
     kernel: LinuxKernel, wanted: Iterable[str] | None, *, mount: bool
-) -> tuple[dict[str, int], str, str]:
-    """Ids by name; or why they cannot be read, and the least that would change it."""
+) -> tuple[dict[str, int], str, str, str]:
+    """Ids by name; or why they cannot be read, the privilege to read them, and the remedy."""
     tracefs = kernel.tracefs
     try:
         if mount:
@@ -171,11 +172,13 @@ def _tracepoints(
             tracefs.check_mounted()
         names = tracefs.available_events()
         chosen = _chosen(names, None if wanted is None else tuple(wanted))
-        return _ids(kernel, chosen), "", ""
+        return _ids(kernel, chosen), "", "", ""
     except MissingPrivilege as error:
-        return {}, error.message, error.hint if "mount" in error.syscall else error.need
+        if "mount" in error.syscall:
+            return {}, error.message, "", error.hint
+        return {}, error.message, error.need, error.need
     except KernelError as error:
-        return {}, error.message, error.hint
+        return {}, error.message, "", error.hint
 
 
 def _chosen(names: tuple[str, ...], wanted: tuple[str, ...] | None) -> Iterable[str]:

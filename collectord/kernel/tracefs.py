@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel import refusal
+from collectord.kernel.port import FILTER_REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,7 +197,7 @@ def _refusal_words(path: Path, text: str) -> str:
         with path.open("wb", buffering=0) as file:
             file.write(text.encode())
     except OSError as refused:
-        if refused.errno != errno.EINVAL:
+        if refused.errno not in FILTER_REFUSALS or not path.exists():
             return ""
         shown = path.read_text(errors="replace")
         _, found, reason = shown.partition("parse_error:")

@@ -39,8 +39,16 @@ def watermark_bytes(watermark: Share, data_bytes: int) -> int:
     The kernel takes more than the ring's size for the ring's size, and then wakes nobody before
     the ring is full: half the ring is the most.
     """
-    wanted = watermark.bytes or int(data_bytes * watermark.percent / 100)
-    return max(8, min(wanted, data_bytes // 2) & ~7)
+    return max(8, min(_wanted_bytes(watermark, data_bytes), data_bytes // 2) & ~7)
+
+
+def is_late(watermark: Share, data_bytes: int) -> bool:
+    """The watermark is above the most that a ring of `data_bytes` gets."""
+    return _wanted_bytes(watermark, data_bytes) > data_bytes // 2
+
+
+def _wanted_bytes(watermark: Share, data_bytes: int) -> int:
+    return watermark.bytes or int(data_bytes * watermark.percent / 100)
 
 
 def pinned_bytes(data_bytes: int, page_size: int) -> int:

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import SampleType
-from collectord.config.units import Share, show_bytes
+from collectord.config.units import Share, show_bytes, show_share
 from collectord.errors import (
     PlanError,
     UsageError,
@@ -108,13 +109,23 @@ def build(config: Config, facts: KernelFacts) -> Plan:
 
 
 def _draft(session: SessionConfig, facts: KernelFacts) -> _Draft:
-    try:
+    with blame(session):
         scope = scope_of(session.target, facts)
         return _draft_rings(session, scope, facts)
+
+
+@contextmanager
+def blame(session: SessionConfig) -> Iterator[None]:
+    """Name the file that asked for what turns out to be wrong.
+
+    Raises:
+        PlanError: the configuration is at fault, not the command line: another exit code.
+    """
+    try:
+        yield
     except UsageError as error:
         if not session.origin:
             raise
-        # The configuration is at fault, not the command line: another exit code.
         where = f"{session.origin}: session {session.name!r}"
         raise PlanError(f"{where}: {error.message}", what=error.text, hint=error.hint) from error
 
@@ -251,10 +262,10 @@ def _session(config: Config, draft: _Draft, sizes: Sequence[int]) -> SessionPlan
     files = sum(len(ring.events) for ring in rings)
     notes = list(draft.notes)
     notes += [
-        f"the watermark of {show_bytes(ring_set.watermark.bytes)} is more than half a ring: "
+        f"the watermark of {show_share(ring_set.watermark)} is more than half a ring: "
         f"wakes at {show_bytes(size // 2)}"
         for ring_set, size in zip(draft.sets, sizes, strict=True)
-        if ring_set.watermark.bytes > size // 2
+        if budget.is_late(ring_set.watermark, size)
     ]
     return SessionPlan(
         name=draft.config.name,

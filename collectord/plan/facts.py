@@ -80,6 +80,7 @@ class KernelFacts:
         tracepoints: "system:name" to its id, of those that could be read.
         tracefs_path: where tracefs is mounted, None if it is not.
         tracefs_problem: why tracepoints cannot be read; "" if they can.
+        tracefs_need: the least privilege that would let them be read, "" if none is missing.
         hardware_pmu: a hardware cycles event can be opened.
         format_lost: PERF_FORMAT_LOST is known (kernel 6.0).
         build_id_mmap: attr.build_id is known (kernel 5.12).
@@ -106,6 +107,7 @@ class KernelFacts:
     tracepoints: dict[str, int] = field(default_factory=dict)
     tracefs_path: str | None = None
     tracefs_problem: str = ""
+    tracefs_need: str = ""
     hardware_pmu: bool = False
     format_lost: bool = True
     build_id_mmap: bool = True

@@ -129,6 +129,11 @@ def _tracepoints(pattern: Tracepoint, spec: EventSpec, facts: KernelFacts) -> tu
         name = f"{pattern.system}:{pattern.name}"
         found = [name] if name in facts.tracepoints else []
     if not found:
+        # First: what may not be searched does not show whether it is mounted.
+        if facts.tracefs_need:
+            raise MissingPrivilege(
+                f"{spec.text!r}: {facts.tracefs_problem}", need=facts.tracefs_need
+            )
         if facts.tracefs_path is None:
             raise MissingFeature(
                 f"{spec.text!r}: {facts.tracefs_problem or 'tracefs is not mounted'}",

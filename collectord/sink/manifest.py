@@ -16,6 +16,7 @@ import msgspec
 
 from collectord import __version__
 from collectord.model import ClockReading  # noqa: TC001 - msgspec reads annotations
+from collectord.text import encode_json
 
 SCHEMA: Final = 1
 # Clock readings at flushes that a manifest keeps, spread evenly over the segment.
@@ -160,7 +161,7 @@ M = TypeVar("M", OpenManifest, Manifest)
 
 def encode(manifest: OpenManifest | Manifest) -> bytes:
     """Give the manifest as indented JSON with a newline at its end."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+    return msgspec.json.format(encode_json(manifest), indent=1) + b"\n"
 
 
 def decode(data: bytes, kind: type[M]) -> M | None:
@@ -179,6 +180,11 @@ def foreign_schema(data: bytes) -> int | None:
     except msgspec.DecodeError:
         return None
     return schema if schema != SCHEMA else None
+
+
+def is_manifest(data: bytes) -> bool:
+    """Tell whether the bytes are a manifest, of whatever version."""
+    return decode(data, Manifest) is not None or foreign_schema(data) is not None
 
 
 def link(name: str, data: bytes) -> Link:

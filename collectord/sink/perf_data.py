@@ -30,6 +30,7 @@ from collectord.sink.manifest import (
     RingEntry,
     common_fields,
     encode,
+    is_manifest,
     link,
     thin,
 )
@@ -105,11 +106,15 @@ class PerfDataSink:
         self._sequence = 0
         self._previous: Link | None = None
         self._directory = Path(plan.directory)
+        places = (self._directory, *self._directory.parents)
         with sink_errors("cannot make the directory", self._directory):
+            self._made = [path for path in places if not path.exists()]
             self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         if not os.access(self._directory, os.W_OK | os.X_OK, effective_ids=True):
             with sink_errors("cannot write into the directory", self._directory):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                read_only = os.statvfs(self._directory).f_flag & os.ST_RDONLY
+                code = errno.EROFS if read_only else errno.EACCES
+                raise OSError(code, os.strerror(code))
         if plan.single_file is None:
             self._continue_directory()
 
@@ -220,14 +225,26 @@ class PerfDataSink:
     def close(self) -> None:
         """Discard segments that hold no data; those that do are left for the repair.
 
+        Directories that were made for nothing go as well.
+
         Raises:
             SinkError: a file cannot be deleted.
         """
         with ExitStack() as stack:
+            if not self._sealed_any:
+                stack.callback(self._remove_made)
             for segment in self._open.copy().values():
                 stack.callback(self._forget, segment)
                 if not _may_hold_data(segment):
                     stack.callback(self.discard, segment)
+
+    def _remove_made(self) -> None:
+        """Leave no empty directory behind a recording that never was."""
+        for directory in self._made:
+            try:
+                directory.rmdir()
+            except OSError:  # it has an unsealed segment, or another program's files: it stays
+                break
 
     def _continue_directory(self) -> None:
         """Number and chain on from what the directory holds."""
@@ -337,7 +354,16 @@ def single_paths(file: Path) -> SegmentPaths:
         raise SinkError(
             "not a regular file", path=str(file), errno=code, hint="name a new or regular file"
         )
-    return SegmentPaths(file.parent, file.name)
+    paths = SegmentPaths(file.parent, file.name)
+    manifest = paths.manifest
+    if manifest.exists() and not (manifest.is_file() and is_manifest(manifest.read_bytes())):
+        raise SinkError(
+            "no manifest of ours, and not replaced by one",
+            path=str(manifest),
+            errno=errno.EEXIST,
+            hint="the manifest's name is the file's with .json: choose another name",
+        )
+    return paths
 
 
 def _open_data(path: Path) -> tuple[int, bool]:

@@ -39,6 +39,7 @@ _NAME: Final = re.compile(rf"\d{{8}}T\d{{6}}Z-(?P<seq>\d{{6,}})\.(?:{_FORMAT})(?
 # Longest first: `.json.partial` also ends in `.partial`.
 _SUFFIXES: Final = (OPEN_MANIFEST, NEW_MANIFEST, MANIFEST, PARTIAL, "")
 
+_READ_HINT: Final = f"give uid {os.geteuid()} read permission there, or run as a user who has it"
 _HINTS: Final = {
     errno.EACCES: f"give uid {os.geteuid()} write permission there, or choose another directory",
     errno.EPERM: f"give uid {os.geteuid()} write permission there, or choose another directory",
@@ -52,8 +53,13 @@ _HINTS: Final = {
 
 
 @contextmanager
-def sink_errors(message: str, path: Path) -> Iterator[None]:
+def sink_errors(message: str, path: Path, *, reading: bool = False) -> Iterator[None]:
     """Turn an OSError of the block into a SinkError that says what to do.
+
+    Args:
+        message: what cannot be done.
+        path: with what.
+        reading: the block writes nothing.
 
     Raises:
         SinkError: in place of any OSError.
@@ -62,7 +68,10 @@ def sink_errors(message: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         code = error.errno or errno.EIO
-        raise SinkError(message, path=str(path), errno=code, hint=_HINTS.get(code, "")) from error
+        hint = _HINTS.get(code, "")
+        if reading and code == errno.EACCES:
+            hint = _READ_HINT
+        raise SinkError(message, path=str(path), errno=code, hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -137,7 +146,8 @@ def group_files(directory: Path) -> list[Group]:
         SinkError: the directory cannot be read.
     """
     found: dict[str, set[str]] = {}
-    with sink_errors("cannot read the directory", directory), os.scandir(directory) as entries:
+    reading = sink_errors("cannot read the directory", directory, reading=True)
+    with reading, os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_file(follow_symlinks=False):
                 suffix = next(s for s in _SUFFIXES if entry.name.endswith(s))
@@ -161,7 +171,8 @@ def segment_directories(root: Path) -> list[Path]:
     Raises:
         SinkError: the directory cannot be read.
     """
-    with sink_errors("cannot read the directory", root), os.scandir(root) as entries:
+    reading = sink_errors("cannot read the directory", root, reading=True)
+    with reading, os.scandir(root) as entries:
         below = sorted(Path(e.path) for e in entries if e.is_dir(follow_symlinks=False))
     return [root, *below]
 

@@ -12,7 +12,7 @@ import structlog
 
 from collectord.ledger import SinkStats
 from collectord.sink.retention import evict
-from collectord.sink.segment import group_files
+from collectord.sink.segment import group_files, sink_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collectord.plan.session import RetentionPlan
 
 _LOG = structlog.get_logger()
+_UNCLEAN_STOPS = ".unclean_stops"
 _BLOCK_BYTES = 512  # st_blocks, whatever the filesystem's own block size
 
 
@@ -68,6 +69,27 @@ class Store:
             deleted=deleted,
             write_errors=write_errors,
         )
+
+
+def count_unclean_stops(root: Path, *, add: bool) -> int:
+    """How often a process ended without sealing what it wrote below `root`, this time included.
+
+    The count outlives the processes: each new one would begin at the same figure otherwise, and a
+    counter that never rises tells nobody anything.
+
+    Raises:
+        SinkError: the count cannot be written.
+    """
+    path = root / _UNCLEAN_STOPS
+    with sink_errors("cannot count unclean stops", path):
+        try:
+            count = int(path.read_text())
+        except (FileNotFoundError, ValueError):
+            count = 0
+        if add:
+            count += 1
+            path.write_text(f"{count}\n")
+    return count
 
 
 def _allocated(path: Path) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from collectord.errors import CodecError
+from collectord.errors import CodecError, SinkError
 from collectord.sink.manifest import (
     SCHEMA,
     Manifest,
@@ -116,7 +116,7 @@ def verify(targets: Sequence[Path], *, sha256: bool = False) -> list[Verdict]:
     """
     verdicts = []
     for group in _groups(targets):
-        with sink_errors("cannot read the segment", group.paths.data):
+        with sink_errors("cannot read the segment", group.paths.data, reading=True):
             verdicts.append(_verdict(group, sha256=sha256))
     return verdicts
 
@@ -129,7 +129,7 @@ def list_segments(targets: Sequence[Path]) -> list[SegmentRow]:
     """
     rows = []
     for group in _groups(targets):
-        with sink_errors("cannot read the segment", group.paths.data):
+        with sink_errors("cannot read the segment", group.paths.data, reading=True):
             rows.append(_row(group))
     return rows
 
@@ -137,6 +137,10 @@ def list_segments(targets: Sequence[Path]) -> list[SegmentRow]:
 def _groups(targets: Sequence[Path]) -> Iterator[Group]:
     for target in targets:
         if not target.is_dir():
+            if target.exists() and not target.is_file():
+                # To open a FIFO is to wait for its writer.
+                hint = "name a segment or a directory"
+                raise SinkError("not a regular file", path=str(target), hint=hint)
             name = target.name.removesuffix(PARTIAL)
             suffix = target.name[len(name) :]
             yield Group(SegmentPaths(target.parent, name), frozenset({suffix}))

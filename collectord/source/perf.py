@@ -33,7 +33,7 @@ from collectord.codec.perf_attr import (
     sample_time_offset,
 )
 from collectord.errors import KernelError, NoSuchTarget, UsageError
-from collectord.kernel.port import Purpose
+from collectord.kernel.port import FILTER_REFUSALS, Purpose
 from collectord.model import (
     Basis,
     Geometry,
@@ -384,7 +384,7 @@ class _Opening:
         try:
             self._kernel.set_filter(fd, text)
         except KernelError as error:
-            if error.errno != errno.EINVAL or event.tracepoint is None:
+            if error.errno not in FILTER_REFUSALS or event.tracepoint is None:
                 raise
             reason = self._kernel.filter_refusal(*event.tracepoint, event.filter)
             raise UsageError(

@@ -183,7 +183,7 @@ def cgroup(require: Callable[[str], None]) -> Iterator[Path]:
     directory.rmdir()
 
 
-@pytest.mark.parametrize("absolute", [True, False], ids=["absolute", "below the mount"])
+@pytest.mark.parametrize("form", ["{0}", "{0.name}", "/{0.name}"])
 def test_a_cgroup_is_counted(
     start_cli: Start,
     tmp_path: Path,
@@ -191,19 +191,38 @@ def test_a_cgroup_is_counted(
     generator: Generator,
     perfs: Perfs,
     cgroup: Path,
-    absolute: bool,
+    form: str,
 ) -> None:
     """The calls of a cgroup's tasks, and of none outside it."""
-    name = str(cgroup) if absolute else cgroup.name
     with (
         generator.start("count", nr=NUMBER, count=COUNT, threads=4, later=4) as inside,
         generator.start("count", nr=NUMBER, count=COUNT) as outside,
     ):
         (cgroup / "cgroup.procs").write_text(str(inside.pid))
-        with recording(start_cli, tmp_path, *CALLS, "-G", name) as record:
+        with recording(start_cli, tmp_path, *CALLS, "-G", form.format(cgroup)) as record:
             inside.run()
             outside.run()
     check_balance(record.session, perfs, generated=8 * COUNT)
+
+
+def test_the_root_of_the_cgroups_is_everything(
+    start_cli: Start,
+    tmp_path: Path,
+    *,
+    generator: Generator,
+    perfs: Perfs,
+    cgroup: Path,
+) -> None:
+    """`-G /` counts the tasks of every cgroup, as with perf."""
+    with (
+        generator.start("count", nr=NUMBER, count=COUNT) as inside,
+        generator.start("count", nr=NUMBER, count=COUNT) as outside,
+    ):
+        (cgroup / "cgroup.procs").write_text(str(inside.pid))
+        with recording(start_cli, tmp_path, *CALLS, "-G", "/") as record:
+            inside.run()
+            outside.run()
+    check_balance(record.session, perfs, generated=2 * COUNT)
 
 
 @pytest.mark.parametrize(

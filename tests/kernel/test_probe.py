@@ -106,6 +106,7 @@ def test_without_privilege_remedies_are_the_least(tracefs: Path) -> None:
     assert not facts.may_observe_cpus
     assert missing["system-wide"].startswith("CAP_")
     assert "CAP_DAC_READ_SEARCH" in missing["tracepoints"]
+    assert facts.tracefs_need == missing["tracepoints"]
     assert missing["ring memory"].startswith("CAP_IPC_LOCK")
     assert missing["kernel symbols"].startswith("CAP_SYSLOG")
     assert missing["processes of others"].startswith("CAP_SYS_PTRACE")

@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* The input's first bytes; the rest is what the ring holds, over and over. */
 struct shape {
 	uint64_t tail, head;
-	struct walk_layout layout;
+	uint16_t time_offset, time_trailer;
 	uint16_t chunk_used; /* in units of 8 */
 	uint8_t pages_log;
 	uint8_t plausible; /* head is taken as the distance from the tail, within the ring */
@@ -39,6 +39,7 @@ static void set_up(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct chunk chunk;
+	struct walk_layout layout;
 	struct shape shape;
 	struct fake_ring *fake;
 	struct ring ring;
@@ -60,9 +61,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fake_ring__start_at(fake, shape.tail);
 	fake_ring__set_head(fake, shape.head);
 
-	ring__init(&ring, &fake->map, -1, &shape.layout);
+	layout = (struct walk_layout){shape.time_offset, shape.time_trailer, NULL};
+	ring__init(&ring, &fake->map, -1, &layout);
 	ring.sideband = &sideband;
-	sideband.layout = shape.layout;
+	sideband.layout = layout;
 	unread = ring__begin(&ring);
 	CHECK(unread <= fake->map.data_bytes);
 	memset(&chunk, 0, sizeof(chunk));
@@ -77,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		took = ring__take(&ring, &chunk, CHUNK_BYTES);
 		CHECK(++calls <= 2 + fake->map.data_bytes / (CHUNK_BYTES - 65536));
 		CHECK(chunk.used <= CHUNK_BYTES - CHUNK_MARKER_BYTES);
-		CHECK_EQ(walk__file(chunk.data + before, chunk.used - before, &shape.layout, &tally,
+		CHECK_EQ(walk__file(chunk.data + before, chunk.used - before, &layout, &tally,
 				    &fault, &last),
 			 chunk.used - before);
 		taken += chunk.used - before;

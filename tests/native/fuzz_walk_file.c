@@ -4,21 +4,24 @@
 #include "check.h"
 #include "walk.h"
 
+#define HEAD_BYTES 4u
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* {u16 time offset, u16 time trailer, bytes of a file}. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct walk_layout layout;
+	struct walk_layout layout = {0};
 	struct walk_tally tally = {0}, again = {0};
 	enum walk_fault fault, none;
 	size_t end, last, last_again;
 
-	if (size < sizeof(layout))
+	if (size < HEAD_BYTES)
 		return 0;
-	memcpy(&layout, data, sizeof(layout));
-	data += sizeof(layout);
-	size -= sizeof(layout);
+	memcpy(&layout.time_offset, data, sizeof(layout.time_offset));
+	memcpy(&layout.time_trailer, data + 2, sizeof(layout.time_trailer));
+	data += HEAD_BYTES;
+	size -= HEAD_BYTES;
 	end = walk__file(data, size, &layout, &tally, &fault, &last);
 	CHECK(end <= size && fault < WALK_FAULTS);
 	CHECK(fault != WALK_OK || size - end < WALK_HEADER_BYTES);

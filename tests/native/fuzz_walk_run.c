@@ -6,23 +6,30 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+#define HEAD_BYTES 4u
+
 /* {u16 time offset, u16 time trailer, bytes of a ring}. What is walked once stays walkable. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct walk_layout layout;
+	static const uint64_t ids[] = {1, 2, 300};
+	static const struct walk_ids known = {ids, 3};
+	struct walk_layout layout = {0};
 	struct walk_tally tally = {0}, again = {0};
 	enum walk_fault fault;
 	uint8_t *copy;
 	size_t walked, last, at = 0;
 
-	if (size < sizeof(layout))
+	if (size < HEAD_BYTES)
 		return 0;
-	memcpy(&layout, data, sizeof(layout));
-	size -= sizeof(layout);
+	memcpy(&layout.time_offset, data, sizeof(layout.time_offset));
+	memcpy(&layout.time_trailer, data + 2, sizeof(layout.time_trailer));
+	if ((layout.time_offset & 1) != 0)
+		layout.ids = &known;
+	size -= HEAD_BYTES;
 	copy = malloc(size); /* of its own size: what is behind it traps */
 	CHECK(size == 0 || copy != NULL);
 	if (size > 0)
-		memcpy(copy, data + sizeof(layout), size);
+		memcpy(copy, data + HEAD_BYTES, size);
 	walked = walk__run(copy, size, &layout, &tally, &fault);
 	CHECK(walked <= size && fault < WALK_FAULTS);
 	CHECK(fault != WALK_OK || size - walked < 65536);

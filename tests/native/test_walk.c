@@ -127,6 +127,33 @@ static void types_that_readers_do_not_know_become_padding(void)
 	}
 }
 
+static void foreign_ids_become_the_lowest_own_one(void)
+{
+	static const uint64_t own[] = {5, 7, 9}, carried[] = {7, 7, 6, 6, 9, 10, 5, 1, 7};
+	static const uint64_t expected[] = {7, 7, 5, 5, 9, 5, 5, 5, 7};
+	const struct walk_ids ids = {own, 3};
+	const struct walk_layout layout = {.ids = &ids};
+	struct walk_tally tally = {0};
+	enum walk_fault fault;
+	uint8_t data[16 * 9];
+
+	for (uint32_t i = 0; i < 9; i++) {
+		walk__store(data + 16 * i, walk__header(PERF_RECORD_SAMPLE, 0, 16));
+		walk__store(data + 16 * i + WALK_ID_AT, carried[i]);
+	}
+	CHECK_EQ(walk__run(data, sizeof(data), &layout, &tally, &fault), sizeof(data));
+	for (uint32_t i = 0; i < 9; i++)
+		CHECK_EQ(walk__load(data + 16 * i + WALK_ID_AT), expected[i]);
+	CHECK_EQ(tally.relabelled, 4);
+	CHECK_EQ(tally.samples, 9);
+
+	/* A sample without room for an id, and a ring without ids, are left as they are. */
+	tally = (struct walk_tally){0};
+	walk__store(data, walk__header(PERF_RECORD_SAMPLE, 0, 8));
+	CHECK_EQ(walk__run(data, 8, &layout, &tally, &fault), 8);
+	CHECK_EQ(tally.relabelled, 0);
+}
+
 static void short_bodies_are_not_read(void)
 {
 	static const uint32_t types[] = {PERF_RECORD_LOST, PERF_RECORD_LOST_SAMPLES,
@@ -146,7 +173,7 @@ static void short_bodies_are_not_read(void)
 
 static void records_without_time_have_none(void)
 {
-	const struct walk_layout no_times = {0, 0};
+	const struct walk_layout no_times = {0};
 	struct walk_tally tally = {0};
 	enum walk_fault fault;
 	uint8_t data[64];
@@ -224,6 +251,7 @@ int main(void)
 	RUN(a_record_cut_anywhere_is_left_and_is_no_fault);
 	RUN(faults_end_the_walk_behind_the_last_good_record);
 	RUN(types_that_readers_do_not_know_become_padding);
+	RUN(foreign_ids_become_the_lowest_own_one);
 	RUN(short_bodies_are_not_read);
 	RUN(records_without_time_have_none);
 	RUN(a_file_may_hold_user_types_and_is_not_changed);

@@ -36,6 +36,7 @@ def ring(
         wakeups_timer=4,
         throttles=1,
         starved=0,
+        relabelled=0,
         quarantined=None,
         suppressed_by=(),
         last_event_ns=5_000_000_000,

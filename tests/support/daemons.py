@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.support.perf_tools import Perf
 
@@ -116,7 +116,9 @@ class Daemon:
         announced: what it printed up to there.
     """
 
-    def __init__(self, process: subprocess.Popen[str], control: Path, notify: socket.socket) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], control: Path, notify: socket.socket
+    ) -> None:
         self.process = process
         self.notified: list[str] = []
         self._control = control
@@ -130,8 +132,9 @@ class Daemon:
         self.announced = self._announcement()
 
     def _await_ready(self) -> None:
-        readable, _, _ = select.select([self._notify, self._pid_fd], [], [], _PATIENCE_S)
-        assert self._notify in readable, f"no READY: {self.process.communicate()[1]}"
+        waiting = [self._notify.fileno(), self._pid_fd]
+        readable, _, _ = select.select(waiting, [], [], _PATIENCE_S)
+        assert self._notify.fileno() in readable, f"no READY: {self.process.communicate()[1]}"
         self.read_notices()
 
     def _announcement(self) -> str:
@@ -156,7 +159,7 @@ class Daemon:
 
     def status(self) -> dict[str, Any]:
         """`/v1/status`."""
-        return self.get("/v1/status")[1]
+        return dict(self.get("/v1/status")[1])
 
     def get(self, path: str) -> tuple[int, Any]:
         """HTTP status and decoded answer of the control API."""
@@ -211,18 +214,18 @@ class Daemon:
 
 @contextmanager
 def running(
-    start_cli: Callable[..., subprocess.Popen[str]], config: Path, **options: Any
+    start_cli: Callable[..., subprocess.Popen[str]], config: Path, *, prefix: Sequence[str] = ()
 ) -> Iterator[Daemon]:
     """Start the daemon with this configuration, written by `write_config` or like it.
 
-    It has the length of the block unless the block ended it.
+    It ends with the block at the latest. `prefix` starts it (prlimit, setpriv, ...).
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         path = config.parent / "notify.sock"
         path.unlink(missing_ok=True)
         notify.bind(str(path))
-        env = {"NOTIFY_SOCKET": str(path)} | options.pop("env", {})
-        process = start_cli("run", "--config", config, env=env, **options)
+        env = {"NOTIFY_SOCKET": str(path)}
+        process = start_cli("run", "--config", config, env=env, prefix=prefix)
         daemon = Daemon(process, config.parent / _CONTROL, notify)
         try:
             yield daemon

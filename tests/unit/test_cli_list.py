@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from collectord import cli
 from collectord.cli import list as listing
-from collectord.errors import MissingFeature
+from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.event_names import NAMED_EVENTS
-from collectord.plan.facts import KernelFacts, PmuFacts
+from collectord.plan.facts import Check, KernelFacts, PmuFacts
 
 if TYPE_CHECKING:
     from collectord.codec.perf_attr import PerfEventAttr
@@ -138,6 +139,47 @@ def test_tracepoints_need_a_privilege(
     events, kernel = listed(monkeypatch, capsys, "sched:*")
     assert kernel.opened == []
     assert {event["reason"] for event in events.values()} == {"needs CAP_PERFMON"}
+
+
+CLOSED = replace(
+    FACTS,
+    tracepoints={},
+    tracefs_problem="cannot read /t",
+    checks=(Check("tracepoints", ok=False, detail="cannot read /t", remedy="the group"),),
+)
+
+
+@pytest.mark.parametrize("words", [["sched:*"], ["--json", "tracepoint"]])
+@pytest.mark.parametrize(
+    ("need", "error"), [("the group", MissingPrivilege), ("", MissingFeature)]
+)
+def test_tracepoints_that_cannot_be_read(
+    words: list[str],
+    need: str,
+    error: type[KernelError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing but tracepoints is asked for, it is an error that names what is missing."""
+    facts = replace(CLOSED, tracefs_need=need)
+    monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: facts)
+    with pytest.raises(error, match=r"not listed: cannot read /t.*the group"):
+        listing.run(words)
+
+
+@pytest.mark.parametrize(("glob", "told"), [("*", True), ("software", False), ("cs", False)])
+def test_tracepoints_are_missed_where_they_could_be_meant(
+    glob: str,
+    told: bool,  # parametrized
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A list that would have had tracepoints says on stderr why it has none."""
+    monkeypatch.setattr(listing, "LinuxKernel", RecordingKernel)
+    monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: CLOSED)
+    assert listing.run([glob]) == 0
+    captured = capsys.readouterr()
+    assert "context-switches" in captured.out or "cs" in captured.out
+    assert ("not listed: cannot read /t; remedy: the group" in captured.err) is told
 
 
 def test_this_host(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -149,7 +150,8 @@ def test_exit_statuses_of_readme() -> None:
     """README lists every status that the program can give by itself, and no other."""
     table = (ROOT / "README.md").read_text().partition("### Exit status")[2].partition("##")[0]
     listed = {int(status) for status in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
-    own = {cli.EXIT_OK, cli.EXIT_RECORD_FAILED, cli.EXIT_NO_COMMAND, cli.EXIT_INTERRUPTED}
+    of_command = {cli.EXIT_RECORD_FAILED, cli.EXIT_NOT_EXECUTABLE, cli.EXIT_NO_COMMAND}
+    own = of_command | {cli.EXIT_OK, cli.EXIT_INTERRUPTED}
     assert listed == own | {error.exit_code for error in every_error()}
 
 
@@ -168,6 +170,55 @@ def test_reader_that_leaves_is_no_crash() -> None:
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (cli.EXIT_FAILURE, b"")
+
+
+COLLECTORD: Final = f"{shlex.quote(sys.executable)} -m collectord"
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("words", ["--help", "list --help", "--version", "doctor --json"])
+@pytest.mark.parametrize(
+    ("redirection", "why"),
+    [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")],
+)
+def test_stdout_that_cannot_be_written(
+    words: str,
+    redirection: str,
+    why: str,
+    buffered: bool,  # parametrized
+) -> None:
+    """A full or closed stdout is one line and status 1, at whichever write it shows."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec {COLLECTORD} {words} {redirection}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONUNBUFFERED": "" if buffered else "1"},
+        check=False,
+    )
+    assert done.stderr.decode() == f"collectord: cannot write to stdout: {why}\n"
+    assert done.returncode == cli.EXIT_FAILURE
+
+
+def test_closed_streams_are_taken_by_no_file(tmp_path: Path) -> None:
+    """With all three streams closed, what the program opens does not become one of them."""
+    code = (
+        "import os; from collectord.cli.output import open_standard_streams, complain\n"
+        "open_standard_streams(); complain('lost')\n"
+        f"fd = os.open({str(tmp_path / 'file')!r}, os.O_CREAT | os.O_WRONLY)\n"
+        "os.write(fd, str(fd).encode())"
+    )
+    command = f"exec {shlex.quote(sys.executable)} -c {shlex.quote(code)} <&- >&- 2>&-"
+    subprocess.run(["/bin/sh", "-c", command], cwd=ROOT, check=True)
+    assert int((tmp_path / "file").read_text()) > 2
+
+
+def test_full_stderr_does_not_change_the_status() -> None:
+    """An error whose line cannot be written still has its status."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec {COLLECTORD} recrod 2>/dev/full"], cwd=ROOT, check=False
+    )
+    assert done.returncode == errors.UsageError.exit_code
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pwd
 import subprocess
 import sys
@@ -11,10 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from collectord.cli import EXIT_NO_COMMAND, record, record_options
+from collectord import cli
+from collectord.cli import (
+    EXIT_FAILURE,
+    EXIT_NO_COMMAND,
+    EXIT_NOT_EXECUTABLE,
+    record,
+    record_options,
+)
 from collectord.config.schema import Config, EventConfig, SourceConfig, TargetConfig
 from collectord.config.units import RingSize
 from collectord.errors import UsageError
+from collectord.recording import RecordResult
 from tests.support import balances
 
 
@@ -148,7 +157,9 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--call-graph", "magic"], "unknown call graph 'magic'"),
         (["-C", "3-1"], "runs backwards"),
         (["-m", "8X"], "unit 'X' is not known"),
-        (["-m", "0"], "is not"),
+        (["-m", "0"], "'0pages' is no ring"),
+        (["--duration", "0"], "'0' is not above 0"),
+        (["--duration", "0.0s"], "'0.0s' is not above 0"),
         (["--duration", "1y"], "unit 'y' is not known"),
         (["--duration", "soon"], "is not a number and"),
         (["-o", "a", "--output-dir", "b"], "not allowed with"),
@@ -173,6 +184,18 @@ def test_absent_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert status == EXIT_NO_COMMAND
     assert "no-such-command-here" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_command_that_is_not_executable(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A COMMAND that is a plain file or a directory is 126, its odd bytes visible."""
+    script = tmp_path / os.fsdecode(b"script\xff")
+    script.write_text("#!/bin/sh\n")
+    for command in (script, tmp_path):
+        assert record.run(["-o", str(tmp_path / "out"), "--", str(command)]) == EXIT_NOT_EXECUTABLE
+    assert "/script\\xff' is not an executable file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [script]
 
 
 @pytest.mark.parametrize(
@@ -224,3 +247,24 @@ def test_json_keeps_commands_output_out_of_stdout(
     captured = capfd.readouterr()
     assert captured.out == ("result\n" if only else "noise\nresult\n")
     assert captured.err == ("noise\n" if only else "")
+
+
+@pytest.mark.parametrize(("command", "status"), [(["--", "false"], 3), ([], EXIT_FAILURE)])
+def test_reader_that_leaves_keeps_the_commands_status(
+    command: list[str],
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where nobody reads the result, COMMAND has still ended as it did, and nothing is said."""
+
+    async def recorded(*_arguments: object) -> RecordResult:
+        return RecordResult((balances.session("record"),), 3 if command else None)
+
+    monkeypatch.setattr(record, "_record", recorded)
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as stdout, monkeypatch.context() as context:
+        context.setattr(sys, "stdout", stdout)
+        assert cli.main(["record", *command]) == status
+    assert capsys.readouterr().err == ""

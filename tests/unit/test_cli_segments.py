@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -15,6 +17,15 @@ from tests.support import segments as support
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture
+def odd_state(tmp_path: Path) -> Path:
+    """A directory whose name is no UTF-8, with one sealed segment of such a name."""
+    directory = tmp_path / os.fsdecode(b"d\xff")
+    directory.mkdir()
+    support.write_segment(support.make_sink(directory), samples=250)
+    return directory
 
 
 @pytest.fixture
@@ -46,6 +57,37 @@ def test_list_as_json(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = result(capsys)
     assert (row["state"], row["samples"], row["basis"]) == ("sealed", 250, "exact")
     assert str(row["path"]).startswith(str(state / "exec"))
+
+
+def test_name_that_is_no_utf8(odd_state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes that are no UTF-8 show as escapes, in JSON and in a table."""
+    for action in ("list", "verify"):
+        assert segments.run([action, "--json", str(odd_state)]) == 0
+        assert "/d\\xff/" in str(result(capsys)[0]["path"])
+        assert segments.run([action, str(odd_state)]) == 0
+        assert "/d\\xff/" in capsys.readouterr().out
+
+
+def test_refused_directory_needs_read_permission(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may not look is told to get read permission, not to get write permission."""
+
+    def refuse(*_arguments: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    for action in ("list", "verify", "repair"):
+        with monkeypatch.context() as context:
+            context.setattr(os, "scandir", refuse)
+            with pytest.raises(SinkError, match=r"give uid .* read permission there"):
+                segments.run([action, str(state)])
+
+
+def test_path_that_leads_nowhere(tmp_path: Path) -> None:
+    """A path through a file is told in one line, as an absent one is."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match="a part of the path is a file"):
+        segments.run(["list", str(tmp_path / "file/below")])
 
 
 def test_verify_sound_and_damaged(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

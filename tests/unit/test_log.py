@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,23 +65,6 @@ def test_other_rings_and_events_are_limited_apart() -> None:
     limit(None, "info", {"event": "opened"})
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain", "plain"),
-        ("\x1b[31mred", "\\x1b[31mred"),
-        ("two\nlines\x00", "two\\nlines\\x00"),
-        ("right\u202eleft", "right\\u202eleft"),
-        ("bad\udcff", "bad\\udcff"),
-        ("日本 é", "日本 é"),
-    ],
-)
-def test_visible_leaves_no_control_character(text: str, shown: str) -> None:
-    """Escape sequences, line breaks, direction overrides and broken bytes become readable."""
-    assert log.visible(text) == shown
-    assert log.visible(text).isprintable()
-
-
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     """Away from a terminal each line is one JSON object with event, level, time and the keys."""
     log.configure(console=False)
@@ -91,6 +75,25 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert (line["event"], line["level"]) == ("ring_lost", "warning")
     assert (line["ring"], line["lost"]) == ("exec/perf/data/cpu3", 17)
     assert line["timestamp"].endswith("Z")
+
+
+def test_json_lines_are_valid(capsys: pytest.CaptureFixture[str]) -> None:
+    """A path that is no UTF-8 has its odd bytes visible, and no lone surrogate."""
+    log.configure(console=False)
+    structlog.get_logger().info("segment_deleted", path="/d\udcff", paths=["/e\udcfe"])
+    line = json.loads(capsys.readouterr().err)
+    assert (line["path"], line["paths"]) == (r"/d\xff", [r"/e\xfe"])
+
+
+def test_line_that_cannot_be_written_is_no_error() -> None:
+    """A full disk under the log does not stop what logs."""
+    code = (
+        "import os, structlog; from collectord import log; log.configure(console=False); "
+        "structlog.get_logger().info('lost'); os._exit(7)"
+    )
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([sys.executable, "-c", code], stderr=full, check=False)
+    assert done.returncode == 7
 
 
 def test_console_lines_escape_foreign_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -341,10 +341,18 @@ def test_old_kernels_are_told_of() -> None:
     )
 
 
-def test_a_watermark_above_half_a_ring_is_told() -> None:
-    """It is lowered with a note."""
-    plan = session(SWITCH, ring=RingSize(64 << 10), watermark=Share(48 << 10))
-    assert "wakes at 32KiB" in plan.notes[0]
+@pytest.mark.parametrize(
+    ("watermark", "shown"), [(Share(48 << 10), "48KiB"), (Share(percent=90.0), "90%")]
+)
+def test_a_watermark_above_half_a_ring_is_told(watermark: Share, shown: str) -> None:
+    """It is lowered with a note, in bytes or in percent."""
+    plan = session(SWITCH, ring=RingSize(64 << 10), watermark=watermark)
+    assert plan.notes == (f"the watermark of {shown} is more than half a ring: wakes at 32KiB",)
+
+
+def test_half_a_ring_is_no_late_watermark() -> None:
+    """The most that a ring gets has no note."""
+    assert session(SWITCH, ring=RingSize(64 << 10), watermark=Share(percent=50.0)).notes == ()
 
 
 def test_patterns_are_what_a_probe_must_read() -> None:

@@ -203,6 +203,11 @@ def test_tracefs_that_is_absent_or_closed_is_told() -> None:
         plans("sched:sched_switch", host(tracepoints={}, tracefs_path=None))
     with pytest.raises(MissingPrivilege, match="read access to /sys/kernel/tracing/events"):
         plans("sched:sched_switch", host(tracepoints={}, tracefs_problem="not readable"))
+    closed = host(
+        tracepoints={}, tracefs_path=None, tracefs_problem="closed", tracefs_need="a group"
+    )
+    with pytest.raises(MissingPrivilege, match="closed; needs a group"):
+        plans("sched:sched_switch", closed)
 
 
 def test_hardware_that_is_absent_is_a_missing_feature() -> None:

@@ -33,6 +33,13 @@ OPEN = OpenManifest(
 )
 
 
+def test_name_that_is_no_utf8() -> None:
+    """A manifest can be written for any file name; odd bytes are visible in it."""
+    again = decode(encode(msgspec.structs.replace(OPEN, segment="a\udcff")), OpenManifest)
+    assert again is not None
+    assert again.segment == r"a\xff"
+
+
 def test_round_trip() -> None:
     """A manifest is read back as it was written, one key a line."""
     data = encode(OPEN)

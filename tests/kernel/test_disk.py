@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Full and failing disks: the rings go on, every record is stored or counted, nothing dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from tests.support import daemons
+from tests.support.daemons import NUMBER
+from tests.support.segments import mounted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.daemons import Daemon, Ended
+    from tests.support.generator import Generator
+    from tests.support.perf_tools import Perf
+
+    Start = Callable[..., subprocess.Popen[str]]
+    Run = Callable[..., subprocess.CompletedProcess[str]]
+    Perfs = tuple[Perf, ...]
+
+pytestmark = pytest.mark.usefixtures("tracefs")
+
+RECORD_BYTES: Final = 128
+DISK_BYTES: Final = 12 << 20
+BALLAST_BYTES: Final = 5 << 20
+SEGMENT: Final = "768KiB"
+# Twice what the ballast leaves, whatever the filesystem takes for itself.
+OVERFULL: Final = DISK_BYTES // RECORD_BYTES
+# Two segments and a half.
+SOME: Final = 16_000
+# Far from what a ring of 4 MiB needs to overflow while a flush interval passes.
+RATE: Final = 100_000.0
+DISK_FULL: Final = "sink/disk_full"
+DROPPED: Final = "sink/dropped"
+INODES: Final = 64
+NO_LIMIT_NEAR: Final = {"age": "365d"}  # something may be evicted, but only for want of space
+HOUR_S: Final = 3600.0
+
+
+@contextmanager
+def _ext4(directory: Path) -> Iterator[Path]:
+    """A small ext4 on a loop device, where O_DIRECT meets a block layer."""
+    image = directory.with_suffix(".img")
+    with image.open("wb") as file:
+        file.truncate(DISK_BYTES)
+    subprocess.run(["mkfs.ext4", "-q", "-b", "4096", "-m", "0", image], check=True)
+    directory.mkdir()
+    subprocess.run(["mount", "-o", "loop", image, directory], check=True)
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", directory], check=True)
+
+
+@contextmanager
+def _tmpfs(directory: Path) -> Iterator[Path]:
+    with mounted("tmpfs", directory, f"size={DISK_BYTES},nr_inodes={INODES}"):
+        yield directory
+
+
+class Disk(NamedTuple):
+    """A small filesystem with a daemon's state on it.
+
+    Attributes:
+        state: the state directory.
+        ballast: a file that takes space away until it is deleted.
+    """
+
+    root: Path
+    state: Path
+    ballast: Path
+
+    @staticmethod
+    def on(root: Path) -> Disk:
+        """Give the paths on `root`, with the ballast there."""
+        disk = Disk(root, root / "state", root / "ballast")
+        with disk.ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+        return disk
+
+    def take_all_inodes(self) -> list[Path]:
+        """Leave no room for another file, though there is some for data."""
+        taken: list[Path] = []
+        while os.statvfs(self.root).f_ffree:
+            taken.append(self.root / f"inode-{len(taken)}")
+            taken[-1].touch()
+        return taken
+
+
+@pytest.fixture(params=[_tmpfs, _ext4], ids=["tmpfs", "ext4"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    """A small filesystem, memory without O_DIRECT or a loop device with it."""
+    with request.param(tmp_path / "disk") as root:
+        yield Disk.on(root)
+
+
+@pytest.fixture
+def inodes(tmp_path: Path) -> Iterator[Disk]:
+    """A filesystem that can run out of files before it runs out of space."""
+    with _tmpfs(tmp_path / "disk") as root:
+        yield Disk.on(root)
+
+
+class Load:
+    """Bursts of a known number of calls, and their sum."""
+
+    def __init__(self, generator: Generator) -> None:
+        self.made = 0
+        self._generator = generator
+
+    def burst(self, count: int) -> None:
+        """Make so many calls, at a pace that a running drain keeps up with."""
+        with self.bursting(count):
+            pass
+
+    @contextmanager
+    def bursting(self, count: int) -> Iterator[None]:
+        """Make a burst while the block runs; it is over when both are."""
+        with self._generator.start("count", count=count, rate=RATE, nr=NUMBER) as running:
+            running.go()
+            yield
+            assert running.result()["events"] == count
+        self.made += count
+
+    def settled(self, daemon: Daemon) -> dict[str, Any]:
+        """Wait until everything made has met its fate; give the balance, which must be even."""
+
+        def even() -> bool:
+            now = daemon.session()
+            return bool(
+                now["produced"] == self.made == now["stored"] + sum(now["lost"].values())
+                and now["in_flight"] == now["unaccounted"] == 0
+            )
+
+        try:
+            daemons.wait_for(even, f"a balance of {self.made} records")
+        except AssertionError as error:
+            error.add_note(str(daemon.session()))
+            raise
+        return daemon.session()
+
+
+@pytest.fixture
+def load(generator: Generator) -> Load:
+    """Makes the events of the test."""
+    return Load(generator)
+
+
+def _lost(session: dict[str, Any]) -> dict[str, int]:
+    """The losses above 0."""
+    return {key: count for key, count in session["lost"].items() if count}
+
+
+def _deleted(daemon: Daemon) -> dict[str, float]:
+    """The counters of deleted segments by reason, without those at 0."""
+    name = 'collectord_segments_deleted_total{reason="%s",session="calls",source="perf"}'
+    counts = {reason: daemon.metric(name % reason) for reason in ("age", "quota", "free_space")}
+    return {reason: count for reason, count in counts.items() if count}
+
+
+def _is_degraded(daemon: Daemon, reason: str) -> bool:
+    return any(reason in told for told in daemon.session()["degraded"])
+
+
+def _check_evicted(ended: Ended, state: Path, reason: str) -> None:
+    """All that was deleted was deleted for one reason, and was older than all that is kept."""
+    told = ended.named("segment_deleted")
+    assert {line["reason"] for line in told} == {reason}
+    deleted = {Path(line["path"]).name for line in told}
+    assert max(deleted) < min(path.name for path in daemons.sealed(state))
+
+
+def _check_files(
+    state: Path, run_cli: Run, perfs: Perfs, *, states: tuple[str, ...] = ("sealed",)
+) -> int:
+    """Every file is a sealed segment that verifies and opens in every perf; give the samples.
+
+    `states` are those that `segments verify` may tell; a repair leaves `recovered` ones.
+    """
+    assert daemons.left_open(state) == []
+    segments = daemons.sealed(state)
+    assert segments
+    done = run_cli("segments", "verify", "--json", state)
+    verdicts = json.loads(done.stdout)["segments"]
+    assert [v for v in verdicts if v["finding"] or v["state"] not in states] == []
+    assert (done.returncode, len(verdicts)) == (0, len(segments))
+    return daemons.readable_samples(perfs, segments)
+
+
+def _check_final_ledger(state: Path, balance: dict[str, Any]) -> None:
+    """The last manifest has the balance that the daemon showed."""
+    ledger = daemons.manifest(daemons.sealed(state)[-1])["ledger"]
+    keys = ("produced", "stored", "lost", "unaccounted")
+    assert ledger["closed"]
+    assert {key: ledger[key] for key in keys} == {key: balance[key] for key in keys}
+
+
+def _check_clean(ended: Ended) -> None:
+    assert ended.status == 0, ended.log
+    assert not ended.named("internal_error"), ended.log
+    assert not ended.named("library_message"), ended.log
+
+
+def test_full_disk_evicts_the_oldest(  # noqa: PLR0917  # fixtures
+    tmp_path: Path, disk: Disk, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
+) -> None:
+    """Where retention may delete, a full disk costs the oldest segments and recording goes on."""
+    config = daemons.write_config(
+        tmp_path, disk.state, segment_bytes=SEGMENT, retention=NO_LIMIT_NEAR
+    )
+    with daemons.running(start_cli, config) as daemon:
+        load.burst(OVERFULL)
+        full = load.settled(daemon)
+        assert set(_lost(full)) <= {DISK_FULL}
+        assert full["stored"] * RECORD_BYTES > DISK_BYTES - BALLAST_BYTES
+        assert set(_deleted(daemon)) == {"free_space"}
+
+        def goes_on() -> bool:
+            """The last burst was stored, and none of it given up."""
+            load.burst(1_000)
+            return bool(load.settled(daemon)["state"] == "running")
+
+        daemons.wait_for(goes_on, "a recording that goes on")
+        balance = load.settled(daemon)
+        assert balance["stored"] > full["stored"]
+        assert set(_lost(balance)) <= {DISK_FULL}
+        ended = daemon.stop()
+        _check_clean(ended)
+        _check_evicted(ended, disk.state, "free_space")
+        _check_final_ledger(disk.state, balance)
+        assert _check_files(disk.state, run_cli, perfs) < balance["stored"]
+
+
+def test_full_disk_with_nothing_to_evict(  # noqa: PLR0917  # fixtures
+    tmp_path: Path, disk: Disk, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
+) -> None:
+    """Where nothing may be deleted, what finds no room is counted; with room storing resumes."""
+    config = daemons.write_config(tmp_path, disk.state, segment_bytes=SEGMENT)
+    with daemons.running(start_cli, config) as daemon:
+        with load.bursting(OVERFULL):
+            daemons.wait_for(lambda: _is_degraded(daemon, "disk full"), "the full disk")
+            assert daemon.session()["state"] == "degraded"
+        full = load.settled(daemon)
+        # No loss in the rings: they are drained all the time.
+        assert set(_lost(full)) == {DISK_FULL}
+        assert full["stored"] > 0
+        assert _deleted(daemon) == {}
+        assert daemon.metric("collectord_write_errors_total") > 0
+
+        disk.ballast.unlink()
+        load.burst(SOME)
+        balance = load.settled(daemon)
+        assert balance["stored"] == full["stored"] + SOME
+        daemons.wait_for(lambda: daemon.session()["state"] == "running", "the end of degraded")
+        ended = daemon.stop()
+        _check_clean(ended)
+        assert ended.named("disk_full")
+        _check_final_ledger(disk.state, balance)
+        assert _check_files(disk.state, run_cli, perfs) == balance["stored"]
+
+
+def test_stop_with_a_full_disk(  # noqa: PLR0917  # fixtures
+    tmp_path: Path, disk: Disk, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
+) -> None:
+    """A daemon that stops while its disk is full ends cleanly; all it stored can be read."""
+    config = daemons.write_config(tmp_path, disk.state, segment_bytes=SEGMENT)
+    with daemons.running(start_cli, config) as daemon:
+        load.burst(OVERFULL)
+        balance = load.settled(daemon)
+        assert set(_lost(balance)) == {DISK_FULL}
+        _check_clean(daemon.stop())
+        # A segment that found no room for its tail is sealed once there is some.
+        disk.ballast.unlink()
+        assert run_cli("segments", "repair", disk.state).returncode == 0
+        found = _check_files(disk.state, run_cli, perfs, states=("sealed", "recovered"))
+        assert found == balance["stored"]
+
+
+def test_no_room_for_the_next_segment(  # noqa: PLR0917  # fixtures
+    tmp_path: Path, inodes: Disk, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
+) -> None:
+    """Without a next segment the running one goes on, and rotation resumes when there is room."""
+    inodes.ballast.unlink()
+    config = daemons.write_config(tmp_path, inodes.state, segment_bytes=SEGMENT)
+    with daemons.running(start_cli, config) as daemon:
+        load.burst(SOME)
+        load.settled(daemon)
+        # All that is closed is sealed, and the next one is there.
+        daemons.wait_for(lambda: _partials(inodes.state) == 2, "a prepared segment")
+        sealed = len(daemons.sealed(inodes.state))
+        taken = inodes.take_all_inodes()
+        load.burst(2 * SOME)
+        stuck = load.settled(daemon)
+        assert _lost(stuck) == {}
+        assert stuck["state"] == "degraded"
+        assert _is_degraded(daemon, "cannot create a segment")
+        assert len(daemons.sealed(inodes.state)) == sealed > 0
+
+        for path in taken:
+            path.unlink()
+        daemons.wait_for(lambda: daemon.session()["state"] == "running", "the end of degraded")
+        load.burst(SOME)
+        balance = load.settled(daemon)
+        assert (balance["stored"], _lost(balance)) == (load.made, {})
+        ended = daemon.stop()
+        _check_clean(ended)
+        assert ended.named("segment_not_created")
+        _check_final_ledger(inodes.state, balance)
+        assert _check_files(inodes.state, run_cli, perfs) == load.made
+
+
+def _partials(state: Path) -> int:
+    return len(list(state.rglob("*.perf.data.partial")))
+
+
+def test_other_write_errors_are_dropped(
+    tmp_path: Path, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
+) -> None:
+    """A write error that no room would cure is counted as dropped and told, and nothing dies."""
+    config = daemons.write_config(tmp_path)
+    state = tmp_path / "state"
+    # SIGXFSZ is ignored by Python, so writes behind the limit fail with EFBIG.
+    with daemons.running(start_cli, config, prefix=("prlimit", f"--fsize={2 << 20}")) as daemon:
+        load.burst(2 * SOME)
+        balance = load.settled(daemon)
+        assert set(_lost(balance)) == {DROPPED}
+        assert balance["stored"] > 0
+        assert balance["state"] == "degraded"
+        assert any("EFBIG" in reason for reason in balance["degraded"])
+        assert daemon.metric("collectord_write_errors_total") > 0
+        ended = daemon.stop()
+    _check_clean(ended)
+    assert {line["error"] for line in ended.named("write_failed")} == {"EFBIG"}
+    # A file that ends at the limit has no room for its tail.
+    assert run_cli("segments", "repair", state).returncode == 0
+    found = _check_files(state, run_cli, perfs, states=("sealed", "recovered"))
+    assert found == balance["stored"]
+
+
+def test_retention_by_bytes(
+    tmp_path: Path, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
+) -> None:
+    """A running daemon keeps its segments within the quota, and deletes the oldest for it."""
+    quota_bytes = 4 << 20
+    config = daemons.write_config(
+        tmp_path, segment_bytes="512KiB", retention={"bytes": f"{quota_bytes}B"}
+    )
+    state = tmp_path / "state"
+    with daemons.running(start_cli, config) as daemon:
+        load.burst(4 * SOME)
+        balance = load.settled(daemon)
+        daemons.wait_for(lambda: _allocated(state) <= quota_bytes, "the quota")
+        assert set(_deleted(daemon)) == {"quota"}
+        assert _lost(balance) == {}
+        assert _partials(state), "the running segment is there"
+        ended = daemon.stop()
+    _check_clean(ended)
+    _check_evicted(ended, state, "quota")
+    assert 0 < _check_files(state, run_cli, perfs) < load.made
+
+
+def _allocated(state: Path) -> int:
+    total = 0
+    for path in state.rglob("*"):
+        try:
+            total += path.stat().st_blocks * 512 if path.is_file() else 0
+        except FileNotFoundError:
+            continue  # deleted just now
+    return total
+
+
+def test_retention_by_age(
+    tmp_path: Path, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
+) -> None:
+    """What is too old goes, and neither a young segment, nor the open one, nor another name."""
+    config = daemons.write_config(tmp_path, segment_bytes=SEGMENT, retention={"age": "1h"})
+    state = tmp_path / "state"
+    with daemons.running(start_cli, config) as daemon:
+        load.burst(2 * SOME)
+        load.settled(daemon)
+        daemons.wait_for(lambda: len(daemons.sealed(state)) >= 4, "four segments")
+        oldest, second, *young = daemons.sealed(state)
+        other = state / "other"
+        other.mkdir()
+        others = [_copy(young[0], other), _copy(oldest, other)]
+        by_hand = _copy(oldest, other / "by-hand.perf.data")
+        for path in (oldest, second, others[1], by_hand, *state.rglob("*.partial")):
+            _make_old(path)
+        load.burst(SOME)  # a seal looks after the limits
+        load.settled(daemon)
+        daemons.wait_for(lambda: not oldest.exists() and not second.exists(), "the end of the old")
+        daemons.wait_for(lambda: not others[1].exists(), "the end of another session's old one")
+        daemons.wait_for(lambda: _deleted(daemon) == {"age": 2}, "the counters")
+        assert all(path.exists() for path in (*young, others[0], by_hand))
+        assert _lost(daemon.session()) == {}
+        ended = daemon.stop()
+    _check_clean(ended)
+    assert {line["reason"] for line in ended.named("segment_deleted")} == {"age"}
+    shutil.rmtree(other)
+    assert 0 < _check_files(state, run_cli, perfs) < load.made
+
+
+def _copy(segment: Path, target: Path) -> Path:
+    """A segment and its manifest once more, as young as can be."""
+    copy = target / segment.name if target.is_dir() else target
+    shutil.copyfile(segment, copy)
+    shutil.copyfile(f"{segment}.json", f"{copy}.json")
+    return copy
+
+
+def _make_old(path: Path) -> None:
+    then = time.time() - 2 * HOUR_S
+    os.utime(path, (then, then))
+    manifest = Path(f"{path}.json")
+    if manifest.exists():
+        os.utime(manifest, (then, then))
+
+
+def test_retention_by_free_space(  # noqa: PLR0917  # fixtures
+    tmp_path: Path, disk: Disk, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
+) -> None:
+    """The floor of free space is held: the disk never fills up and nothing is lost."""
+    floor_bytes = 4 << 20
+    disk.ballast.unlink()
+    config = daemons.write_config(
+        tmp_path, disk.state, segment_bytes=SEGMENT, retention={"free": f"{floor_bytes}B"}
+    )
+    with daemons.running(start_cli, config) as daemon:
+        load.burst(OVERFULL)
+        balance = load.settled(daemon)
+        assert (balance["stored"], _lost(balance)) == (load.made, {})
+        daemons.wait_for(lambda: _free(disk.root) >= floor_bytes, "the floor")
+        assert set(_deleted(daemon)) == {"free_space"}
+        ended = daemon.stop()
+        _check_clean(ended)
+        assert not ended.named("disk_full")
+        _check_evicted(ended, disk.state, "free_space")
+        # As many as fit, not one: the floor is no reason to delete everything.
+        assert len(daemons.sealed(disk.state)) > 2
+        assert _check_files(disk.state, run_cli, perfs) < load.made
+
+
+def _free(root: Path) -> int:
+    space = os.statvfs(root)
+    return space.f_bavail * space.f_frsize
