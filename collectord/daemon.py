@@ -237,11 +237,13 @@ class Daemon:
         rotated = [Path(s.sink.directory) for s in self.plan.sessions if not s.sink.single_file]
         elsewhere = {path for path in rotated if root not in (path, path.parent)}
         places = [path for path in (root, *sorted(elsewhere)) if rotated and path.is_dir()]
+        if not places:
+            return
         outcomes = [outcome for place in places for outcome in repair(place)]
         for outcome in outcomes:
             _LOG.warning("segment_repaired", path=str(outcome.path), **_told(outcome))
         self._unclean_stops = count_unclean_stops(
-            root, add=any(outcome.action is Action.RECOVERED for outcome in outcomes)
+            places[0], add=any(outcome.action is Action.RECOVERED for outcome in outcomes)
         )
 
 
