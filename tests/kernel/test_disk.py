@@ -44,6 +44,9 @@ RATE: Final = 100_000.0
 DISK_FULL: Final = "sink/disk_full"
 DROPPED: Final = "sink/dropped"
 INODES: Final = 64
+# Of a burst that a segment holds; and what the segments in work take of the floor.
+PIECE: Final = 6_000
+SLACK_BYTES: Final = 3 << 20
 NO_LIMIT_NEAR: Final = {"age": "365d"}  # something may be evicted, but only for want of space
 HOUR_S: Final = 3600.0
 
@@ -223,13 +226,14 @@ def test_full_disk_evicts_the_oldest(  # noqa: PLR0917  # fixtures
         load.burst(OVERFULL)
         full = load.settled(daemon)
         assert set(_lost(full)) <= {DISK_FULL}
-        assert full["stored"] * RECORD_BYTES > DISK_BYTES - BALLAST_BYTES
         assert set(_deleted(daemon)) == {"free_space"}
 
         def goes_on() -> bool:
-            """The last burst was stored, and none of it given up."""
+            """More was stored than the disk holds, and none of the last burst was given up."""
             load.burst(1_000)
-            return bool(load.settled(daemon)["state"] == "running")
+            now = load.settled(daemon)
+            more = now["stored"] * RECORD_BYTES > DISK_BYTES - BALLAST_BYTES
+            return bool(more and now["state"] == "running")
 
         daemons.wait_for(goes_on, "a recording that goes on")
         balance = load.settled(daemon)
@@ -327,7 +331,7 @@ def _partials(state: Path) -> int:
 def test_other_write_errors_are_dropped(
     tmp_path: Path, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
 ) -> None:
-    """A write error that no room would cure is counted as dropped and told, and nothing dies."""
+    """A write error that no room would cure is counted as dropped; another file is tried."""
     config = daemons.write_config(tmp_path)
     state = tmp_path / "state"
     # SIGXFSZ is ignored by Python, so writes behind the limit fail with EFBIG.
@@ -336,16 +340,17 @@ def test_other_write_errors_are_dropped(
         balance = load.settled(daemon)
         assert set(_lost(balance)) == {DROPPED}
         assert balance["stored"] > 0
-        assert balance["state"] == "degraded"
-        assert any("EFBIG" in reason for reason in balance["degraded"])
         assert daemon.metric("collectord_write_errors_total") > 0
+        load.burst(SOME)
+        again = load.settled(daemon)
+        assert again["stored"] > balance["stored"]
         ended = daemon.stop()
     _check_clean(ended)
     assert {line["error"] for line in ended.named("write_failed")} == {"EFBIG"}
     # A file that ends at the limit has no room for its tail.
     assert run_cli("segments", "repair", state).returncode == 0
     found = _check_files(state, run_cli, perfs, states=("sealed", "recovered"))
-    assert found == balance["stored"]
+    assert found == again["stored"]
 
 
 def test_retention_by_bytes(
@@ -437,8 +442,11 @@ def test_retention_by_free_space(  # noqa: PLR0917  # fixtures
         tmp_path, disk.state, segment_bytes=SEGMENT, retention={"free": f"{floor_bytes}B"}
     )
     with daemons.running(start_cli, config) as daemon:
-        load.burst(OVERFULL)
-        balance = load.settled(daemon)
+        # In pieces, so that the limits are looked after in between, however slow the machine is.
+        while load.made < OVERFULL:
+            load.burst(PIECE)
+            balance = load.settled(daemon)
+            daemons.wait_for(lambda: _free(disk.root) >= floor_bytes - SLACK_BYTES, "room")
         assert (balance["stored"], _lost(balance)) == (load.made, {})
         daemons.wait_for(lambda: _free(disk.root) >= floor_bytes, "the floor")
         assert set(_deleted(daemon)) == {"free_space"}

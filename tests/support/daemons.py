@@ -247,8 +247,8 @@ def manifest(segment: Path) -> dict[str, Any]:
 
 
 def left_open(state: Path) -> list[Path]:
-    """Files below a directory that are neither a sealed segment nor its manifest."""
-    names = (".perf.data", ".perf.data.json")
+    """Files below a directory that are no sealed segment, no manifest of one and no count."""
+    names = (".perf.data", ".perf.data.json", ".unclean_stops")
     return [path for path in state.rglob("*") if path.is_file() and not path.name.endswith(names)]
 
 
