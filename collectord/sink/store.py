@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import Counter, defaultdict
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from collectord.plan.session import RetentionPlan
 
 _LOG = structlog.get_logger()
-# What one call frees at most, as a share of the filesystem: a small one is not emptied at once.
-_ROOM_SHARE = 16
 _UNCLEAN_STOPS = ".unclean_stops"
 _BLOCK_BYTES = 512  # st_blocks, whatever the filesystem's own block size
 
@@ -53,9 +50,7 @@ class Store:
         """
         if not self.limited:
             return False
-        with self._lock, sink_errors("cannot make room", self._root):
-            space = os.statvfs(self._root)
-            need_bytes = min(need_bytes, space.f_blocks * space.f_frsize // _ROOM_SHARE)
+        with self._lock:
             evictions = evict(self._root, self._plan, time.time_ns(), need_bytes)
             for path, reason, size in evictions:
                 self._deleted[path.parent][reason] += 1
