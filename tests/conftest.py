@@ -21,6 +21,7 @@ import pytest
 
 from tests.support import features, leaks, perf_tools
 from tests.support import generator as generator_support
+from tests.support import trace_cmds as trace_cmd_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -152,6 +153,14 @@ def perfs() -> tuple[perf_tools.Perf, ...]:
 def perf(perfs: tuple[perf_tools.Perf, ...]) -> perf_tools.Perf:
     """The distribution's perf."""
     return perfs[0]
+
+
+@pytest.fixture(scope="session")
+def trace_cmds() -> tuple[trace_cmd_support.TraceCmd, ...]:
+    """Every trace-cmd that must read our files: the distribution's, and 3.3."""
+    system = shutil.which("trace-cmd")
+    assert system, "trace-cmd is not installed: make setup"
+    return trace_cmd_support.all_trace_cmds(Path(system))
 
 
 @pytest.fixture

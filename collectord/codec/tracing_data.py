@@ -63,28 +63,48 @@ def build(tracing: TracingData) -> bytes:
     """
     parts = [MAGIC, _VERSION, bytes((0, tracing.long_size_bytes))]
     parts.append(U32.pack(tracing.page_size_bytes))
-    parts += [_HEADER_PAGE, U64.pack(len(tracing.header_page)), tracing.header_page]
-    parts += [_HEADER_EVENT, U64.pack(len(tracing.header_event)), tracing.header_event]
-    parts += _formats("ftrace", tracing.ftrace_events)
-    parts.append(U32.pack(len(tracing.events)))
-    for system, formats in tracing.events.items():
-        name = system.encode()
-        if not name or b"\0" in name:
-            raise CodecError(f"system name {system!r}", offset=0, reason="string")
-        parts += [name, b"\0", *_formats(system, formats)]
+    parts.append(build_header_files(tracing.header_page, tracing.header_event))
+    parts.append(build_formats("ftrace", tracing.ftrace_events))
+    parts.append(build_systems(tracing.events))
     parts.append(U32.pack(0))
     parts += [U32.pack(len(tracing.printk_formats)), tracing.printk_formats]
     parts += [U64.pack(len(tracing.saved_cmdlines)), tracing.saved_cmdlines]
     return b"".join(parts)
 
 
-def _formats(system: str, formats: Sequence[bytes]) -> list[bytes]:
+def build_header_files(header_page: bytes, header_event: bytes) -> bytes:
+    """Give both files under their names."""
+    page, event = U64.pack(len(header_page)), U64.pack(len(header_event))
+    return b"".join((_HEADER_PAGE, page, header_page, _HEADER_EVENT, event, header_event))
+
+
+def build_systems(events: Mapping[str, Sequence[bytes]]) -> bytes:
+    """Give the formats of each system, with their number.
+
+    Raises:
+        CodecError: a system's name is empty or holds a NUL, or a format is empty.
+    """
+    parts = [U32.pack(len(events))]
+    for system, formats in events.items():
+        name = system.encode()
+        if not name or b"\0" in name:
+            raise CodecError(f"system name {system!r}", offset=0, reason="string")
+        parts += [name, b"\0", build_formats(system, formats)]
+    return b"".join(parts)
+
+
+def build_formats(system: str, formats: Sequence[bytes]) -> bytes:
+    """Give the formats of one system, with their number.
+
+    Raises:
+        CodecError: a format is empty.
+    """
     if not all(formats):
         raise CodecError(f"empty format in {system}", offset=0, reason="format")
     parts = [U32.pack(len(formats))]
     for text in formats:
         parts += [U64.pack(len(text)), text]
-    return parts
+    return b"".join(parts)
 
 
 def parse(data: bytes) -> TracingData:
@@ -100,15 +120,9 @@ def parse(data: bytes) -> TracingData:
         raise CodecError("big-endian data", offset=cursor.at - 1, reason="byte_order")
     long_size = cursor.take(1)[0]
     page_size = cursor.number(U32)
-    cursor.expect(_HEADER_PAGE)
-    header_page = cursor.take(cursor.number(U64))
-    cursor.expect(_HEADER_EVENT)
-    header_event = cursor.take(cursor.number(U64))
-    ftrace_events = _read_formats(cursor)
-    events: dict[str, Sequence[bytes]] = {}
-    for _ in range(cursor.number(U32)):
-        name = cursor.string().decode(errors="surrogateescape")
-        events[name] = _read_formats(cursor)
+    header_page, header_event = read_header_files(cursor)
+    ftrace_events = read_formats(cursor)
+    events = read_systems(cursor)
     cursor.take(cursor.number(U32))
     printk_formats = cursor.take(cursor.number(U32))
     saved_cmdlines = cursor.take(cursor.number(U64)) if version >= _VERSION[:-1] else b""
@@ -124,6 +138,36 @@ def parse(data: bytes) -> TracingData:
     )
 
 
-def _read_formats(cursor: Cursor) -> tuple[bytes, ...]:
+def read_header_files(cursor: Cursor) -> tuple[bytes, bytes]:
+    """Read what `build_header_files` gives.
+
+    Raises:
+        CodecError: other names stand there, or the data end too early.
+    """
+    cursor.expect(_HEADER_PAGE)
+    header_page = cursor.take(cursor.number(U64))
+    cursor.expect(_HEADER_EVENT)
+    return header_page, cursor.take(cursor.number(U64))
+
+
+def read_systems(cursor: Cursor) -> dict[str, Sequence[bytes]]:
+    """Read what `build_systems` gives.
+
+    Raises:
+        CodecError: the data end too early.
+    """
+    events: dict[str, Sequence[bytes]] = {}
+    for _ in range(cursor.number(U32)):
+        name = cursor.string().decode(errors="surrogateescape")
+        events[name] = read_formats(cursor)
+    return events
+
+
+def read_formats(cursor: Cursor) -> tuple[bytes, ...]:
+    """Read what `build_formats` gives.
+
+    Raises:
+        CodecError: the data end too early.
+    """
     count = cursor.number(U32)
     return tuple(cursor.take(cursor.number(U64)) for _ in range(count))

@@ -63,11 +63,11 @@ def _two_cpus() -> str | None:
     return None if len(os.sched_getaffinity(0)) > 1 else "one CPU"
 
 
-def _raw_syscalls() -> str | None:
+def _in_tracefs(name: str) -> str | None:
     for root in (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing")):
-        if (root / "events/raw_syscalls/sys_enter/id").exists():
+        if (root / name).exists():
             return None
-    return "no raw_syscalls:sys_enter in tracefs"
+    return f"no {name} in tracefs"
 
 
 FEATURES: Final[dict[str, Callable[[], str | None]]] = {
@@ -75,7 +75,8 @@ FEATURES: Final[dict[str, Callable[[], str | None]]] = {
     "breakpoint events": lambda: _refusal(kind=_TYPE_BREAKPOINT, flags=_EXCLUDE_KERNEL),
     "PERF_FORMAT_LOST": lambda: _refusal(read_format=_FORMAT_LOST),
     "build-ids in MMAP2": lambda: _refusal(flags=_BUILD_ID),
-    "raw_syscalls tracepoints": _raw_syscalls,
+    "raw_syscalls tracepoints": lambda: _in_tracefs("events/raw_syscalls/sys_enter/id"),
+    "sub-buffer sizes": lambda: _in_tracefs("buffer_subbuf_size_kb"),
     "two CPUs": _two_cpus,
     "cgroup v2": lambda: (
         None if " - cgroup2 " in Path("/proc/self/mountinfo").read_text() else "none mounted"

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Layouts of ftrace's records, as tracefs describes them in text, and records decoded by them.
+
+    name: sched_switch
+    ID: 372
+    format:
+    \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+    ...the other fields that all events share, an empty line, then the event's own
+    print fmt: "prev_comm=%s ...", REC->prev_comm, ...
+
+As kernel/trace/trace_events.c (`f_show`) and ring_buffer.c (`ring_buffer_print_page_header`)
+write them. Records are read as little-endian.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from collectord.errors import CodecError
+
+Value = int | str | bytes | tuple[int, ...]
+
+_NAME: Final = re.compile(rb"name: (.+)\n")
+_ID: Final = re.compile(rb"ID: (\d+)\n")
+_FORMAT: Final = re.compile(rb"format:\n")
+_EMPTY: Final = re.compile(rb"\n")
+_PRINT: Final = re.compile(rb"\nprint fmt: (.*?)\n?\Z", re.DOTALL)
+# The kernel may say more about a field behind what it says now.
+_FIELD: Final = re.compile(
+    rb"\tfield: ?([^;\n]+);\toffset:(\d+);\tsize:(\d+);(?:\tsigned:([01]);)?[^\n]*\n"
+)
+# `T (*name)(ARGUMENTS)`, else `T name` with its dimension, if any, behind the name.
+_FUNCTION: Final = re.compile(r"(?P<type>.*\(\*)(?P<name>\w+)(?P<rest>\).*)")
+_PLAIN: Final = re.compile(r"(?P<type>.*\W)(?P<name>\w+)(?P<rest>)(?:\[(?P<dimension>[^]]*)\])?")
+_HEADER_EVENT: Final = re.compile(
+    r"#[^\n]*\n"
+    r"\s*type_len\s*:\s*(?P<type>\d+) bits\s+time_delta\s*:\s*(?P<delta>\d+) bits\s+"
+    r"array\s*:\s*(?P<array>\d+) bits\s+padding\s*: type == (?P<padding>\d+)\s+"
+    r"time_extend\s*: type == (?P<extend>\d+)\s+"
+    r"(?:time_stamp\s*: type == (?P<stamp>\d+)\s+)?"
+    r"data max type_len\s*== (?P<data_max>\d+)\s*"
+)
+_CHARACTER: Final = "char"
+# Elements of arrays whose size the text does not tell; of any other type they are bytes.
+_ELEMENT_BYTES: Final = {
+    "short": 2, "unsigned short": 2, "u16": 2, "s16": 2, "__u16": 2, "uint16_t": 2,
+    "int": 4, "unsigned int": 4, "unsigned": 4, "u32": 4, "s32": 4, "__u32": 4, "__s32": 4,
+    "uint32_t": 4, "int32_t": 4, "pid_t": 4,
+    "long": 8, "unsigned long": 8, "long long": 8, "unsigned long long": 8, "u64": 8, "s64": 8,
+    "__u64": 8, "__s64": 8, "uint64_t": 8, "int64_t": 8, "size_t": 8,
+}  # fmt: skip
+_SIGNED_ELEMENTS: Final = frozenset(
+    {"short", "int", "long", "long long", "s16", "s32", "__s32", "s64", "__s64", "pid_t"}
+    | {"int32_t", "int64_t"}
+)
+_NUMBER_BYTES: Final = (1, 2, 4, 8)
+_LOCATION_BYTES: Final = 4
+
+
+class Placement(StrEnum):
+    """Where the value of a field is."""
+
+    INLINE = "inline"
+    DATA_LOC = "__data_loc"  # u32: size << 16 | offset from the record's start
+    REL_LOC = "__rel_loc"  # the same, but the offset is from behind this u32
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a record.
+
+    Attributes:
+        name: of the field.
+        type: of the value or its elements, as declared, without dimension and placement.
+        offset: of the field, in bytes from the record's start.
+        size_bytes: of the field as it lies there; 0: it runs to the end of the record.
+        signed: of the numbers in it.
+        placement: inline, or where the field says.
+        element_bytes: of an array's element: 1 of strings and bytes; 0: this is no array.
+        length: elements of an inline array; None: as many as there is room for, or no array.
+    """
+
+    name: str
+    type: str
+    offset: int
+    size_bytes: int
+    signed: bool
+    placement: Placement
+    element_bytes: int
+    length: int | None
+
+    @property
+    def is_string(self) -> bool:
+        """The value is text, which ends at the first NUL."""
+        return self.element_bytes == 1 and self.type.removeprefix("const ") == _CHARACTER
+
+
+@dataclass(frozen=True, slots=True)
+class EventFormat:
+    """Layout of one event's records.
+
+    Attributes:
+        name: of the event; its system is not in the text.
+        id: `common_type` of its records; unique, and valid until the next boot.
+        common: fields that all events share.
+        fields: the event's own.
+        print_fmt: how the kernel prints a record: a C format and its arguments.
+    """
+
+    name: str
+    id: int
+    common: tuple[Field, ...]
+    fields: tuple[Field, ...]
+    print_fmt: str
+
+
+class HeaderPage(NamedTuple):
+    """Layout of a sub-buffer: offsets and sizes in bytes."""
+
+    timestamp: Field
+    commit: Field
+    data: Field
+
+    @property
+    def sub_buffer_bytes(self) -> int:
+        """Size of a sub-buffer of the instance that the text is from, header included."""
+        return self.data.offset + self.data.size_bytes
+
+
+class HeaderEvent(NamedTuple):
+    """Layout of an event's header in a sub-buffer: widths in bits, then values of `type_len`."""
+
+    type_len_bits: int
+    time_delta_bits: int
+    array_bits: int
+    padding: int
+    time_extend: int
+    time_stamp: int | None
+    data_max: int
+
+
+class _Lines:
+    """A position in a text whose next line must be of a known kind."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self.at = 0
+
+    def next_if(self, pattern: re.Pattern[bytes]) -> re.Match[bytes] | None:
+        found = pattern.match(self._text, self.at)
+        if found is not None:
+            self.at = found.end()
+        return found
+
+    def next(self, pattern: re.Pattern[bytes], what: str) -> re.Match[bytes]:
+        found = self.next_if(pattern)
+        if found is None:
+            raise CodecError(f"no {what}", offset=self.at, reason="format")
+        return found
+
+    def fields(self) -> tuple[Field, ...]:
+        found: list[Field] = []
+        while (match := self.next_if(_FIELD)) is not None:
+            found.append(_field(match))
+        return tuple(found)
+
+    def end(self) -> None:
+        if self.at != len(self._text):
+            raise CodecError("line of unknown kind", offset=self.at, reason="format")
+
+
+def parse_format(text: bytes) -> EventFormat:
+    """Read `events/SYSTEM/EVENT/format`.
+
+    Raises:
+        CodecError: a line is missing or not of the kind that belongs there, two fields have the
+            same name, or a field is of an impossible size.
+    """
+    lines = _Lines(text)
+    name = _text(lines.next(_NAME, "name")[1])
+    number = int(lines.next(_ID, "ID")[1])
+    lines.next(_FORMAT, "format")
+    common = lines.fields()
+    lines.next(_EMPTY, "empty line behind the common fields")
+    fields = lines.fields()
+    print_fmt = _text(lines.next(_PRINT, "print fmt")[1])
+    names = [field.name for field in (*common, *fields)]
+    for one in names:
+        if names.count(one) > 1:
+            raise CodecError(f"two fields {one} in {name}", offset=0, reason="duplicate")
+    return EventFormat(name, number, common, fields, print_fmt)
+
+
+def parse_header_page(text: bytes) -> HeaderPage:
+    """Read `events/header_page`, of the instance whose sub-buffers are meant.
+
+    Raises:
+        CodecError: a field is missing or a line of an unknown kind.
+    """
+    lines = _Lines(text)
+    fields = {field.name: field for field in lines.fields()}
+    lines.end()
+    for name in HeaderPage._fields:
+        if name not in fields:
+            raise CodecError(f"no field {name}", offset=0, reason="format")
+    return HeaderPage(*(fields[name] for name in HeaderPage._fields))
+
+
+def parse_header_event(text: bytes) -> HeaderEvent:
+    """Read `events/header_event`; `time_stamp` is missing before kernel 4.16.
+
+    Raises:
+        CodecError: a line is missing or of an unknown kind.
+    """
+    found = _HEADER_EVENT.fullmatch(_text(text))
+    if found is None:
+        raise CodecError("no event header", offset=0, reason="format")
+    type_len, delta, array, padding, extend, stamp, data_max = found.group(
+        "type", "delta", "array", "padding", "extend", "stamp", "data_max"
+    )
+    return HeaderEvent(
+        type_len_bits=int(type_len),
+        time_delta_bits=int(delta),
+        array_bits=int(array),
+        padding=int(padding),
+        time_extend=int(extend),
+        time_stamp=None if stamp is None else int(stamp),
+        data_max=int(data_max),
+    )
+
+
+def _text(raw: bytes) -> str:
+    """Give text whose bytes nobody vouches for, so that it can be printed."""
+    return raw.decode(errors="backslashreplace")
+
+
+def _field(match: re.Match[bytes]) -> Field:
+    at, declared = match.start(), _text(match[1]).strip()
+    placement = Placement.INLINE
+    for other in (Placement.DATA_LOC, Placement.REL_LOC):
+        if declared.startswith(other + " "):
+            placement, declared = other, declared.removeprefix(other).strip()
+    # `T[] name` where the value lies elsewhere, `T name[N]` where it is inline
+    found = _FUNCTION.fullmatch(declared) or _PLAIN.fullmatch(declared)
+    if found is None:
+        raise CodecError(f"declaration {declared!r}", offset=at, reason="declaration")
+    dimension = found["dimension"] if found.re is _PLAIN else None
+    of_type = (found["type"].removesuffix("(*") + found["rest"].removeprefix(")")).strip()
+    offset, size = int(match[2]), int(match[3])
+    if placement is not Placement.INLINE:
+        if size != _LOCATION_BYTES:
+            raise CodecError(f"{placement} of {size} bytes", offset=at, reason="size")
+        of_type = of_type.removesuffix("[]").strip()
+        element, length = _ELEMENT_BYTES.get(of_type, 1), None
+        signed = of_type in _SIGNED_ELEMENTS
+    else:
+        element, length = _elements(of_type, dimension, size)
+        signed = match[4] == b"1"
+    return Field(found["name"], of_type, offset, size, signed, placement, element, length)
+
+
+def _elements(of_type: str, dimension: str | None, size: int) -> tuple[int, int | None]:
+    """Size in bytes of an inline field's elements, and their number if it is fixed."""
+    if dimension is None:
+        return (0, None) if size in _NUMBER_BYTES else (1, size or None)
+    element = _ELEMENT_BYTES.get(of_type, 1)
+    # older kernels tell the dimension by the name of a constant
+    if dimension.isdecimal() and int(dimension) and not size % int(dimension):
+        told = size // int(dimension)
+        element = told if told in _NUMBER_BYTES else 1
+    elif size % element:
+        element = 1
+    return element, size // element or None
+
+
+def decode(record: bytes, layout: EventFormat) -> dict[str, Value]:
+    r"""Give the values of a record's fields, the common ones included.
+
+    Text ends at its first NUL; bytes that are no UTF-8 are shown as `\xNN`. Arrays of one-byte
+    numbers, and of types whose size is unknown, are bytes.
+
+    Args:
+        record: payload of an event, as a sub-buffer or a perf sample holds it.
+        layout: of the event that `event_id(record)` names.
+
+    Raises:
+        CodecError: a field, or the value that it points to, reaches past the record's end.
+    """
+    return {field.name: decode_field(record, field) for field in (*layout.common, *layout.fields)}
+
+
+def event_id(record: bytes) -> int:
+    """Give the `common_type` of a record: the id of its event.
+
+    Raises:
+        CodecError: the record has fewer than 2 bytes.
+    """
+    return int.from_bytes(_part(record, 0, 2), "little")
+
+
+def decode_field(record: bytes, field: Field) -> Value:
+    """Give the value of one field.
+
+    Raises:
+        CodecError: as `decode`.
+    """
+    if field.placement is not Placement.INLINE:
+        where = int.from_bytes(_part(record, field.offset, _LOCATION_BYTES), "little")
+        start, size = where & 0xFFFF, where >> 16
+        if field.placement is Placement.REL_LOC:
+            start += field.offset + _LOCATION_BYTES
+        return _array(_part(record, start, size), field)
+    if not field.element_bytes:
+        part = _part(record, field.offset, field.size_bytes)
+        return int.from_bytes(part, "little", signed=field.signed)
+    size = field.size_bytes
+    if not size or field.element_bytes > 1:
+        # kernel_stack tells of 8 entries, and its records hold as few as there were.
+        rest = max(0, len(record) - field.offset)
+        size = min(size or rest, rest)
+    return _array(_part(record, field.offset, size), field)
+
+
+def _part(record: bytes, start: int, size: int) -> bytes:
+    if start + size > len(record):
+        message = f"{size} bytes reach past the end of a record of {len(record)}"
+        raise CodecError(message, offset=start, reason="short")
+    return record[start : start + size]
+
+
+def _array(part: bytes, field: Field) -> Value:
+    if field.is_string:
+        return _text(part.partition(b"\0")[0])
+    step = field.element_bytes
+    if step == 1:
+        return part
+    whole = len(part) - len(part) % step
+    return tuple(
+        int.from_bytes(part[at : at + step], "little", signed=field.signed)
+        for at in range(0, whole, step)
+    )

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events of one sub-buffer of ftrace's ring, as read from `trace_pipe_raw` or mapped.
+
+    0   u64 timestamp of the page
+    8   u64 commit: bytes of data in bits 0-26, bit 31: events were lost before this page,
+        bit 30: their number, a u64, stands right behind the data
+    16  data: events, each of u32 {type_len: 5, time_delta: 27}, then by type_len:
+        1-28  payload of 4 * type_len bytes
+        0     u32 length (itself included), payload
+        29    padding: with time_delta 0 the rest of the page is unused, else a discarded event of
+              u32 length (itself included)
+        30    time extend: u32 high bits of a delta
+        31    time stamp: u32 high bits of an absolute stamp of 59 bits
+
+As kernel/trace/ring_buffer.c and include/linux/ring_buffer.h of a 64-bit little-endian kernel have
+it. With bit 31 the commit word comes sign-extended, so its high half says nothing. Bits 27-29 are
+passed by, as by libtraceevent.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.codec.cursor import U32, U64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE_HEADER_BYTES: Final = 16
+EVENTS_LOST: Final = 1 << 31
+LOST_STORED: Final = 1 << 30
+LENGTH_MASK: Final = (1 << 27) - 1
+
+TYPE_DATA_MAX: Final = 28
+TYPE_PADDING: Final = 29
+TYPE_TIME_EXTEND: Final = 30
+TYPE_TIME_STAMP: Final = 31
+TYPE_BITS: Final = 5
+DELTA_BITS: Final = 27
+STAMP_BITS: Final = 59
+
+_HEADER: Final = struct.Struct("<QI")
+_U64_MASK: Final = (1 << 64) - 1
+_WORD_BYTES: Final = 4
+
+
+class PageFault(StrEnum):
+    """Why a page could not be walked to its end."""
+
+    SHORT_HEADER = "short_header"  # fewer bytes than the page's header has
+    DATA_BEYOND_PAGE = "data_beyond_page"  # more data than the page has room for
+    SHORT_EVENT = "short_event"  # the data end within an event's header
+    BAD_LENGTH = "bad_length"  # an event's length does not include the length itself
+    EVENT_BEYOND_DATA = "event_beyond_data"  # an event ends behind the data
+
+
+class PageEvent(NamedTuple):
+    """One event: when, and where its payload is.
+
+    Attributes:
+        timestamp_ns: absolute, in the clock of the instance.
+        offset: of the payload, in bytes from the page's start.
+        size_bytes: of the payload, with the padding to 4 that small events have.
+    """
+
+    timestamp_ns: int
+    offset: int
+    size_bytes: int
+
+
+class Position(NamedTuple):
+    """How far a walk came.
+
+    Attributes:
+        offset: of the first byte that was not walked, from the page's start.
+        timestamp_ns: of all that stands before it; a later delta adds to it.
+    """
+
+    offset: int
+    timestamp_ns: int
+
+
+class Walk:
+    """The events of one page, in order, from an iterator that ends whatever the bytes are.
+
+    Args:
+        page: the sub-buffer, or as much as there is of it.
+        start: go on from here, where an earlier walk of the same page ended.
+        end: walk to this offset instead of the end that the page's header tells.
+
+    Attributes:
+        timestamp_ns: of the page.
+        events_lost: events were lost between the page before and this one.
+        lost_events: how many; None: the page does not tell.
+        data_end: where the data end, in bytes from the page's start.
+        position: how far the walk came; `data_end` if it came to its end.
+        fault: what is wrong at `position`, None if nothing is. What stands before is sound.
+    """
+
+    def __init__(
+        self, page: bytes, *, start: Position | None = None, end: int | None = None
+    ) -> None:
+        self._page = page
+        self.fault: PageFault | None = None
+        self.timestamp_ns = 0
+        self.events_lost = False
+        self.lost_events: int | None = 0
+        self.data_end = 0
+        if len(page) < PAGE_HEADER_BYTES:
+            self.fault = PageFault.SHORT_HEADER
+            self.position = Position(0, 0)
+            return
+        self.timestamp_ns, commit = _HEADER.unpack_from(page)
+        told = PAGE_HEADER_BYTES + (commit & LENGTH_MASK)
+        self.events_lost = bool(commit & EVENTS_LOST)
+        if self.events_lost:
+            self.lost_events = self._stored_count(told) if commit & LOST_STORED else None
+        self.data_end = told if end is None else end
+        self.position = start or Position(PAGE_HEADER_BYTES, self.timestamp_ns)
+        if self.data_end > len(page):
+            self.fault = PageFault.DATA_BEYOND_PAGE
+
+    def _stored_count(self, at: int) -> int | None:
+        if at + U64.size > len(self._page):
+            return None
+        count: int = U64.unpack_from(self._page, at)[0]
+        return count
+
+    def __iter__(self) -> Iterator[PageEvent]:
+        """Give the next events, and move `position` behind each as it is given."""
+        while self.fault is None and self.position.offset < self.data_end:
+            found = self._read(*self.position)
+            if isinstance(found, PageFault):
+                self.fault = found
+                return
+            if found is None:
+                self.position = self.position._replace(offset=self.data_end)
+                return
+            kind, event = found
+            past = event.offset + event.size_bytes + -event.size_bytes % _WORD_BYTES
+            if past > self.data_end:
+                self.fault = PageFault.EVENT_BEYOND_DATA
+                return
+            self.position = Position(past, event.timestamp_ns)
+            if kind <= TYPE_DATA_MAX:
+                yield event
+
+    def _read(self, at: int, now: int) -> tuple[int, PageEvent] | PageFault | None:
+        """Give type and place of what stands at `at`, or None for the unused rest of the page."""
+        words = (self.data_end - at) // _WORD_BYTES
+        if not words:
+            return PageFault.SHORT_EVENT
+        word = self._word(at)
+        kind, delta = word & ((1 << TYPE_BITS) - 1), word >> TYPE_BITS
+        if kind == TYPE_PADDING and not delta:
+            return None
+        if 0 < kind <= TYPE_DATA_MAX:
+            return kind, PageEvent((now + delta) & _U64_MASK, at + _WORD_BYTES, kind * _WORD_BYTES)
+        if words == 1:
+            return PageFault.SHORT_EVENT
+        second, size = self._word(at + _WORD_BYTES), 0
+        then = now + delta
+        if kind == TYPE_TIME_EXTEND:
+            then += second << DELTA_BITS
+        elif kind == TYPE_TIME_STAMP:
+            then = _stamp(delta + (second << DELTA_BITS), now)
+        elif second < _WORD_BYTES:
+            return PageFault.BAD_LENGTH
+        else:
+            size = second - _WORD_BYTES
+        return kind, PageEvent(then & _U64_MASK, at + 2 * _WORD_BYTES, size)
+
+    def _word(self, at: int) -> int:
+        word: int = U32.unpack_from(self._page, at)[0]
+        return word
+
+
+def _stamp(bits: int, previous_ns: int) -> int:
+    """Restore the high 5 bits of an absolute stamp from the stamp before it.
+
+    A stamp that lies more than half the range of 59 bits before the previous one is one that
+    wrapped; one that lies a little before it is from an event that was interrupted by the other.
+    """
+    low = bits & ((1 << STAMP_BITS) - 1)
+    full = (previous_ns >> STAMP_BITS << STAMP_BITS) | low
+    if previous_ns - full > 1 << (STAMP_BITS - 1):
+        full += 1 << STAMP_BITS
+    return full

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands before the data of a trace.dat file, and how parts of it are written again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.codec.cursor import U32, U64
+from collectord.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+# Of a size in its row {u32 CPU, u64 offset, u64 size} of the BUFFER option.
+CPU_SIZE_AT: Final = 12
+_NO_COMM: Final = b"<...>"
+
+
+class Patch(NamedTuple):
+    """Bytes to write over those that stand at `offset` of the file."""
+
+    offset: int
+    data: bytes
+
+
+class Room(NamedTuple):
+    """A part of the head that is written again in place."""
+
+    offset: int
+    size_bytes: int
+
+
+class Extent(NamedTuple):
+    """Where the sub-buffers of one CPU go.
+
+    Attributes:
+        offset: of the first one, in bytes from the file's start.
+        capacity_bytes: room for them.
+        size_bytes: claimed when the head was built or read: readers see so much.
+        size_at: where that size stands; a multiple of 4, so that a copy taken while it is
+            written has the old or the new one, below 4 GiB.
+        stat: room for the CPU's statistics.
+    """
+
+    offset: int
+    capacity_bytes: int
+    size_bytes: int
+    size_at: int
+    stat: Room
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a file says beside its events; the texts are those of the files in tracefs.
+
+    Attributes:
+        header_page: `events/header_page` of the instance; tells the size of a sub-buffer.
+        header_event: `events/header_event`.
+        events: system to the `format` texts of its events; of events without one, readers show
+            the bytes only.
+        ftrace_events: `format` texts of `events/ftrace`, which marks need (`print`).
+        clock: the instance's `trace_clock`.
+        uname: system and machine, for people.
+        version: program that wrote the file, for people.
+        printk_formats: `printk_formats`; names the strings that some events point to.
+        kallsyms: `/proc/kallsyms`, for addresses in events.
+        long_size_bytes: of the kernel.
+    """
+
+    header_page: bytes
+    header_event: bytes
+    events: Mapping[str, Sequence[bytes]]
+    ftrace_events: Sequence[bytes] = ()
+    clock: str = "mono"
+    uname: str = ""
+    version: str = ""
+    printk_formats: bytes = b""
+    kallsyms: bytes = b""
+    long_size_bytes: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Everything before the data.
+
+    Attributes:
+        image: the bytes from offset 0 to the end of the BUFFER section's header, or further.
+        metadata: as it stands in `image`.
+        sub_buffer_bytes: size of the pages in the extents.
+        extents: by CPU.
+        cmdlines: room for the names of tasks.
+        file_bytes: the file must be as long before anything claims data in it.
+    """
+
+    image: bytes = field(repr=False)
+    metadata: Metadata
+    sub_buffer_bytes: int
+    extents: Mapping[int, Extent]
+    cmdlines: Room
+    file_bytes: int
+
+    def size_patch(self, cpu: int, size_bytes: int) -> Patch:
+        """Claim the first bytes of a CPU's extent, which hold whole sub-buffers by now.
+
+        Raises:
+            CodecError: they are more than the extent has.
+        """
+        extent = self.extents[cpu]
+        if not 0 <= size_bytes <= extent.capacity_bytes:
+            message = f"{size_bytes} bytes of CPU {cpu} in {extent.capacity_bytes}"
+            raise CodecError(message, offset=extent.size_at, reason="size")
+        return Patch(extent.size_at, U64.pack(size_bytes))
+
+    def sizes_patch(self, sizes: Mapping[int, int]) -> Patch:
+        """Claim bytes of every CPU's extent in one write; a CPU that is not in `sizes` has none.
+
+        Raises:
+            CodecError: they are more than an extent has.
+        """
+        rows = []
+        for cpu, extent in self.extents.items():
+            size = self.size_patch(cpu, sizes.get(cpu, 0)).data
+            rows.append(U32.pack(cpu) + U64.pack(extent.offset) + size)
+        return Patch(min(e.size_at for e in self.extents.values()) - CPU_SIZE_AT, b"".join(rows))
+
+    def cpustat_patch(self, cpu: int, text: str) -> Patch:
+        """Set what `trace-cmd report --stat` shows of a CPU, without lines that do not fit."""
+        return stat_patch(self.extents[cpu].stat, text)
+
+    def cmdlines_patch(self, comms: Iterable[tuple[int, bytes]]) -> Patch:
+        """Set the names of tasks, by pid; those for which there is no room are left out."""
+        lines: list[bytes] = []
+        left = self.cmdlines.size_bytes
+        for pid, comm in comms:
+            line = b"%d %b\n" % (pid, _printable(comm))
+            if len(line) > left:
+                break
+            left -= len(line)
+            lines.append(line)
+        # readers pass empty lines by
+        return Patch(self.cmdlines.offset, b"".join(lines).ljust(self.cmdlines.size_bytes, b"\n"))
+
+    def cpustat(self, cpu: int) -> str:
+        """What stood in the room for a CPU's statistics when the head was built or read."""
+        return _room(self.image, self.extents[cpu].stat).rstrip(b"\0 ").decode(errors="replace")
+
+    def comms(self) -> dict[int, bytes]:
+        """Names of tasks that stood in the head when it was built or read, by pid."""
+        found = {}
+        for line in _room(self.image, self.cmdlines).splitlines():
+            pid, _, comm = line.partition(b" ")
+            if pid.isdigit():
+                found[int(pid)] = comm
+        return found
+
+
+def stat_patch(room: Room, text: str) -> Patch:
+    """Readers print the whole room, up to a NUL that must be its last byte."""
+    raw = text.replace("\0", "?").encode()
+    if len(raw) >= room.size_bytes:
+        raw = raw[: raw.rfind(b"\n", 0, room.size_bytes - 1) + 1]
+    return Patch(room.offset, raw.ljust(room.size_bytes - 1, b" ") + b"\0")
+
+
+def _printable(comm: bytes) -> bytes:
+    """Readers take a line's rest as the name, and stop for good at a line without one."""
+    return bytes(ord("?") if byte < ord(" ") else byte for byte in comm).strip() or _NO_COMM
+
+
+def _room(image: bytes, room: Room) -> bytes:
+    return image[room.offset : room.offset + room.size_bytes]

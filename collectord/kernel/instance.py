@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tracefs instance of one's own: ftrace rings apart from the top level and from other users.
+
+The order matters. Sub-buffers are sized before any ring is opened, because resizing races with
+readers in many kernels; a clock that is written, even the same one, resets the rings; epoll
+looks at buffer_percent when a ring is added. So: `Instance.create`, `open_ring` for each CPU,
+map and epoll, `choose` the events, `enable`; and back: `disable`, drain, unmap, and the ExitStack
+closes the files, removes the instance and then its probes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import KernelError, NoSuchTarget, UsageError
+from collectord.kernel import instance_lock, trace_events
+from collectord.kernel.ring_stats import read_stats
+from collectord.kernel.trace_events import TraceEvent
+from collectord.kernel.trace_files import ControlFolder
+from collectord.kernel.trace_probes import TraceProbes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import ExitStack
+
+    from collectord.kernel.ring_stats import CpuStats
+    from collectord.kernel.trace_probes import Probe
+    from collectord.kernel.tracefs import Tracefs
+
+_PROC: Final = Path("/proc")
+_KIB: Final = 1024
+_CLOCK: Final = "mono"
+# A process that starts threads all the time must not keep the scan going for ever.
+_SCANS_MAX: Final = 50
+_MASK_WORD_DIGITS: Final = 8
+# A new instance has the top level's options. These add entries of their own or refuse markers.
+_OPTIONS: Final = {
+    "stacktrace": False,
+    "userstacktrace": False,
+    "pause-on-trace": False,
+    "markers": True,
+}
+_PAGE_FIELD: Final = re.compile(
+    rb"field: *(?P<type>[^;]*?)\b(?P<name>\w+);\s*offset:(?P<offset>\d+);\s*size:(?P<size>\d+);"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSettings:
+    """What an instance is to be.
+
+    Attributes:
+        session: the instance is `collectord-SESSION`, its probes' group `collectord_SESSION`.
+        buffer_bytes: of each CPU's ring; the kernel rounds up to whole sub-buffers.
+        subbuf_bytes: of a sub-buffer; the kernel rounds up to a power of two of pages.
+        overwrite: a full ring gives up its oldest events (`overrun`), else the newest (`dropped`).
+        buffer_percent: a reader is woken when so much of the ring is full; at 0 by every event.
+        cpus: CPUs to trace, empty for all.
+        pids: threads to trace, empty for all; `Instance.follow` adds more.
+        follow_forks: children of `pids` are traced too, and those that exit are forgotten.
+        exclude_tids: threads to leave out. Their children would be left out with `follow_forks`,
+            so that it cannot go with `pids`.
+        probes: to make, in the order given.
+    """
+
+    session: str
+    buffer_bytes: int
+    subbuf_bytes: int
+    overwrite: bool = True
+    buffer_percent: int = 50
+    cpus: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
+    follow_forks: bool = True
+    exclude_tids: tuple[int, ...] = ()
+    probes: tuple[Probe, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What the kernel made of the settings.
+
+    Attributes:
+        subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
+        subbuf_data_bytes: of it, room for events.
+        subbufs: of each CPU's ring, the reader's own sub-buffer not among them.
+        overwrite: see `InstanceSettings`.
+        buffer_percent: see `InstanceSettings`.
+        clock: the trace clock.
+    """
+
+    subbuf_bytes: int
+    subbuf_data_bytes: int
+    subbufs: int
+    overwrite: bool
+    buffer_percent: int
+    clock: str
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Size of each CPU's ring in whole sub-buffers."""
+        return self.subbufs * self.subbuf_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RingFiles:
+    """One CPU's ring: `trace_pipe_raw`, non-blocking, and its counters. The stack closes them."""
+
+    cpu: int
+    raw_fd: int
+    stats_fd: int
+
+    def stats(self) -> CpuStats:
+        """Read the counters. Raises KernelError."""
+        return read_stats(self.stats_fd)
+
+
+class Instance:
+    """An instance that this process holds; see `create` and `adopt`."""
+
+    def __init__(self, tracefs: Tracefs, session: str, stack: ExitStack, proc: Path) -> None:
+        self.session = session
+        self.name = instance_lock.PREFIX + session
+        self.path = tracefs.root / "instances" / self.name
+        self.events: tuple[TraceEvent, ...] = ()
+        self._tracefs = tracefs
+        self._stack = stack
+        self._proc = proc
+        self._files = ControlFolder(self.path, proc=proc)
+        self._probes = TraceProbes(tracefs, session, proc=proc)
+        self._cpus: frozenset[int] = frozenset()
+        self._marker_fd = -1
+
+    @classmethod
+    def create(
+        cls,
+        tracefs: Tracefs,
+        settings: InstanceSettings,
+        stack: ExitStack,
+        *,
+        proc: Path = _PROC,
+    ) -> Instance:
+        """Make and size an instance; nothing is recorded before `enable`.
+
+        Args:
+            tracefs: the tree, mounted.
+            settings: what it is to be.
+            stack: removes all of it again, on error too.
+            proc: root of procfs, to name who stands in the way.
+
+        Raises:
+            MissingPrivilege, MissingFeature, NoSuchTarget, RingSetupError, UsageError.
+            KernelError: EEXIST, the session runs already or has to be salvaged first; others.
+        """
+        if settings.pids and settings.exclude_tids:
+            raise UsageError("threads can be left out only where all processes are traced")
+        instance = cls(tracefs, settings.session, stack, proc)
+        instance._own(instance_lock.make_locked(tracefs, instance.name, proc=proc))
+        instance._set_up(settings)
+        return instance
+
+    @classmethod
+    def adopt(
+        cls, tracefs: Tracefs, name: str, stack: ExitStack, *, proc: Path = _PROC
+    ) -> Instance:
+        """Take over an instance that a crash left, and stop it: what its rings hold is final.
+
+        `events` are those that were enabled. Open its rings, salvage them, and let the stack
+        remove it.
+
+        Args:
+            tracefs: the tree.
+            name: as `instance_lock.find_leftovers` gives it.
+            stack: removes the instance and the probes of its session.
+            proc: root of procfs, to name who stands in the way.
+
+        Raises:
+            NoSuchTarget: there is none of that name.
+            KernelError: EBUSY, its process lives; others.
+        """
+        instance = cls(tracefs, name.removeprefix(instance_lock.PREFIX), stack, proc)
+        fd = instance_lock.take_over(tracefs, name, proc=proc)
+        instance._probes.adopt()
+        instance._own(fd)
+        instance.events = tuple(
+            TraceEvent(*event.split(":", 1))
+            for event in instance._files.read_text("set_event").split()
+            if event.count(":") == 1
+        )
+        instance.disable()
+        return instance
+
+    def _own(self, lock_fd: int) -> None:
+        """See to the end: all off, the instance removed, then its probes, then unlocked."""
+        self._stack.callback(os.close, lock_fd)
+        self._stack.callback(self._probes.remove)
+        self._stack.callback(
+            instance_lock.remove_locked, self._tracefs, self.name, proc=self._proc
+        )
+        self._stack.callback(self.disable)
+
+    def _set_up(self, settings: InstanceSettings) -> None:
+        write = self._files.write
+        write("tracing_on", "0")
+        subbuf_kib = -(-settings.subbuf_bytes // _KIB)
+        if subbuf_kib * _KIB != self.effective().subbuf_bytes:
+            write("buffer_subbuf_size_kb", str(subbuf_kib))
+        write("buffer_size_kb", str(-(-settings.buffer_bytes // _KIB)))
+        write("trace_clock", _CLOCK)
+        for option, on in {**_OPTIONS, "overwrite": settings.overwrite}.items():
+            self._set_option(option, on=on)
+        write("buffer_percent", str(settings.buffer_percent))
+        if settings.cpus:
+            self._set_cpus(settings.cpus)
+        if settings.exclude_tids:
+            write("set_event_notrace_pid", " ".join(map(str, settings.exclude_tids)))
+        if settings.pids:
+            # First, so that what a thread starts from now on is not missed.
+            self._set_option("event-fork", on=settings.follow_forks)
+            write("set_event_pid", " ".join(map(str, settings.pids)))
+        self._probes.make(settings.probes)
+        self._marker_fd = self._files.open("trace_marker", os.O_WRONLY)
+        self._stack.callback(os.close, self._marker_fd)
+
+    def _set_option(self, option: str, *, on: bool) -> None:
+        leaf = f"options/{option}"
+        if on or self._files.has(leaf):  # an option that does not exist is off
+            self._files.write(leaf, "1" if on else "0")
+
+    def _set_cpus(self, cpus: tuple[int, ...]) -> None:
+        for cpu in cpus:
+            self._check_cpu(cpu)
+        self._files.write("tracing_cpumask", cpu_mask(cpus))
+        self._cpus = frozenset(cpus)
+
+    def _check_cpu(self, cpu: int) -> None:
+        if not self._files.has(f"per_cpu/cpu{cpu}"):
+            raise NoSuchTarget(f"no CPU {cpu} in tracefs", target=f"cpu {cpu}")
+
+    @property
+    def probe_events(self) -> tuple[TraceEvent, ...]:
+        """The events of the session's probes."""
+        return self._probes.events
+
+    def effective(self) -> Effective:
+        """Read back what the kernel made of the settings. Raises KernelError."""
+        fields = {
+            match["name"]: (int(match["offset"]), int(match["size"]))
+            for match in _PAGE_FIELD.finditer(self.header_page())
+        }
+        start, data_bytes = fields[b"data"]
+        # The kernel tells the room for events, in whole KiB.
+        kib = int(self._files.read_text("buffer_size_kb").split()[0])
+        clock = re.search(r"\[(\S+)\]", self._files.read_text("trace_clock"))
+        return Effective(
+            subbuf_bytes=start + data_bytes,
+            subbuf_data_bytes=data_bytes,
+            subbufs=-(-kib * _KIB // data_bytes),
+            overwrite=self._files.read_text("options/overwrite") == "1",
+            buffer_percent=int(self._files.read_text("buffer_percent")),
+            clock=clock[1] if clock else "",
+        )
+
+    def header_page(self) -> bytes:
+        """The layout of this instance's sub-buffers; the top level's tells of its own."""
+        return self._files.read("events/header_page")
+
+    def cpus(self) -> tuple[int, ...]:
+        """CPUs that have a ring, or may get one, and are in the mask."""
+        every = {int(path.name[3:]) for path in (self.path / "per_cpu").glob("cpu*")}
+        return tuple(sorted(every & self._cpus if self._cpus else every))
+
+    def open_ring(self, cpu: int) -> RingFiles:
+        """Open one CPU's ring. Raises NoSuchTarget, MissingPrivilege, KernelError."""
+        self._check_cpu(cpu)
+        flags = os.O_RDONLY | os.O_NONBLOCK
+        raw_fd = self._files.open(f"per_cpu/cpu{cpu}/trace_pipe_raw", flags)
+        self._stack.callback(os.close, raw_fd)
+        stats_fd = self._files.open(f"per_cpu/cpu{cpu}/stats", os.O_RDONLY)
+        self._stack.callback(os.close, stats_fd)
+        return RingFiles(cpu, raw_fd, stats_fd)
+
+    def follow(self, scan: Callable[[], Iterable[int]]) -> int:
+        """Trace the threads that `scan` finds, until it finds no more; gives how many.
+
+        Threads that run already are not followed by their process's pid.
+        """
+        seen: set[int] = set()
+        for _ in range(_SCANS_MAX):
+            new = sorted(set(scan()) - seen)
+            if not new:
+                break
+            self._files.write("set_event_pid", " ".join(map(str, new)))
+            seen.update(new)
+        return len(seen)
+
+    def resize(self, buffer_bytes: int) -> None:
+        """Change each CPU's ring while it records. Growing keeps all, shrinking overwrites.
+
+        Raises:
+            KernelError: EBUSY while a ring is mapped; by whom is said.
+            RingSetupError: no memory.
+        """
+        self._files.write("buffer_size_kb", str(-(-buffer_bytes // _KIB)))
+
+    def choose(self, events: Iterable[TraceEvent]) -> None:
+        """Say what `enable` enables, and set the filters.
+
+        Raises:
+            UnknownEvent: with the nearest name.
+            UsageError: the kernel refuses a filter; with its reason.
+            MissingPrivilege, KernelError: the filter cannot be written.
+        """
+        chosen = tuple(events)
+        for event in chosen:
+            trace_events.check_known(self._files, event, self._tracefs.available_events)
+            if event.filter:
+                trace_events.set_filter(self._files, event)
+        self.events = chosen
+
+    def enable(self) -> None:
+        """Start to record the chosen events, all at one moment.
+
+        Raises:
+            UsageError: a probe cannot be placed.
+            MissingPrivilege, KernelError: an event cannot be enabled.
+        """
+        for event in self.events:
+            try:
+                self._files.put(event.leaf("enable"), "1")
+            except OSError as error:
+                refused = self._files.refused(error, self.path / event.leaf("enable"), "1")
+                raise self._probes.not_placed(event, error) or refused from error
+        self._files.write("tracing_on", "1")
+
+    def disable(self) -> None:
+        """Stop, all rings at one moment; the counters are final. Raises KernelError."""
+        self._files.write("tracing_on", "0")
+        self._files.write("events/enable", "0")
+
+    def mark(self, text: str) -> int:
+        """Write a marker (`ftrace:print`) into the ring of a CPU that is traced.
+
+        Returns:
+            bytes of it that were taken: the kernel cuts at a sub-buffer or 4 KiB.
+
+        Raises:
+            KernelError: nothing is recorded, or the ring is full and does not overwrite.
+        """
+        try:
+            with _running_on(self._cpus):
+                return os.write(self._marker_fd, os.fsencode(text))
+        except OSError as error:
+            raise KernelError(
+                f"the marker is not in session {self.session}",
+                syscall="write",
+                errno=error.errno or 0,
+                hint="recording is off, the ring full, or no traced CPU may be used",
+            ) from error
+
+
+def cpu_mask(cpus: Iterable[int]) -> str:
+    """CPUs as tracing_cpumask takes them: "3", "1,00000000" (words of 32 bits).
+
+    Leading zeros beyond the number of CPUs would be refused, so that there are none.
+    """
+    digits = f"{sum(1 << cpu for cpu in set(cpus)):x}"
+    first = len(digits) % _MASK_WORD_DIGITS
+    words = [digits[:first]] if first else []
+    words += [
+        digits[at : at + _MASK_WORD_DIGITS] for at in range(first, len(digits), _MASK_WORD_DIGITS)
+    ]
+    return ",".join(words)
+
+
+@contextmanager
+def _running_on(cpus: frozenset[int]) -> Iterator[None]:
+    """Run the calling thread on one of these CPUs, if any are named."""
+    before = os.sched_getaffinity(0)
+    if not cpus or before <= cpus:
+        yield
+        return
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

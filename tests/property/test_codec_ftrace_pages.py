@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages, records, format texts and heads of files: what was built is found, any bytes survive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collectord.codec.ftrace_format import (
+    EventFormat,
+    decode,
+    parse_format,
+    parse_header_event,
+    parse_header_page,
+)
+from collectord.codec.ftrace_page import PageEvent, Walk
+from collectord.codec.trace_dat import build_head, head_bytes, parse_head
+from collectord.codec.trace_dat_head import Metadata
+from collectord.errors import CodecError
+from tests.support.ftrace_pages import (
+    U64,
+    UNUSED_REST,
+    discarded,
+    event,
+    page,
+    time_extend,
+    time_stamp,
+)
+
+# A loaded machine makes no example wrong.
+UNHURRIED: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+KERNEL: Final = Path(__file__).parent.parent / "golden/kernel-6.18"
+U64S: Final = st.integers(0, 2**64 - 1)
+DELTAS: Final = st.integers(0, 2**27 - 1)
+PARTS: Final = st.one_of(
+    st.tuples(st.just("event"), st.binary(min_size=1, max_size=200), DELTAS),
+    st.tuples(st.just("discarded"), st.integers(1, 40), DELTAS),
+    st.tuples(st.just("extend"), st.just(b""), st.integers(0, 2**59 - 1)),
+    st.tuples(st.just("stamp"), st.just(b""), st.integers(0, 2**59 - 1)),
+)
+HEAD: Final = build_head(
+    Metadata(
+        header_page=(KERNEL / "header_page").read_bytes(),
+        header_event=(KERNEL / "header_event").read_bytes(),
+        events={"sched": [(KERNEL / "sched_switch.format").read_bytes()]},
+    ),
+    (0, 1, 7),
+    1 << 20,
+    cmdlines_bytes=64,
+    cpustat_bytes=32,
+)
+LAYOUTS: Final = [parse_format(path.read_bytes()) for path in sorted(KERNEL.glob("*.format"))]
+
+
+def _build(
+    base: int, parts: list[tuple[str, bytes | int, int]]
+) -> tuple[list[bytes], list[PageEvent]]:
+    """Encoded parts, and the events that a walk must find in them."""
+    encoded, expected, now, at = [], [], base, 16
+    for kind, content, number in parts:
+        if isinstance(content, int):
+            data = discarded(4 * content, number or 1)
+            now += number or 1
+        elif kind == "event":
+            data = event(content, number)
+            now += number
+            small = len(content) <= 112
+            size = -(-len(content) // 4) * 4 if small else len(content)
+            offset = at + (4 if small else 8)
+            expected.append(PageEvent(now % 2**64, offset, size))
+        elif kind == "extend":
+            data = time_extend(number)
+            now += number
+        else:
+            data = time_stamp(number)
+            # the nearest time with these 59 bits that is not more than half their range earlier
+            before, now = now, now // 2**59 * 2**59 + number
+            if before - now > 2**58:
+                now += 2**59
+        now %= 2**64
+        encoded.append(data)
+        at += len(data)
+    return encoded, expected
+
+
+@UNHURRIED
+@given(U64S, st.lists(PARTS, max_size=15), st.sampled_from([0, 9, None]), st.data())
+def test_walk_finds_what_was_built(
+    base: int,
+    parts: list[tuple[str, bytes | int, int]],
+    lost: int | None,
+    data: st.DataObject,
+) -> None:
+    """Every event is found once, at its time, also when the walk pauses after any part."""
+    encoded, expected = _build(base, parts)
+    built = page(base, *encoded, UNUSED_REST, lost=lost)
+    walk = Walk(built)
+    assert list(walk) == expected
+    assert (walk.fault, walk.position.offset) == (None, walk.data_end)
+    assert (walk.events_lost, walk.lost_events) == (lost != 0, lost)
+    pause = data.draw(st.integers(0, len(encoded)))
+    first = Walk(built, end=16 + sum(map(len, encoded[:pause])))
+    begun = list(first)
+    assert begun + list(Walk(built, start=first.position)) == expected
+
+
+@UNHURRIED
+@given(st.binary(max_size=300), U64S, U64S)
+def test_any_page_is_walked_to_an_end(raw: bytes, base: int, commit: int) -> None:
+    """No bytes make a walk fail, loop, or name what lies outside of the data."""
+    for built in (raw, U64.pack(base) + U64.pack(commit) + raw, page(base, raw)):
+        walk = Walk(built)
+        past = 16
+        for one in walk:
+            assert past < one.offset <= one.offset + one.size_bytes <= walk.data_end <= len(built)
+            assert 0 <= one.timestamp_ns < 2**64
+            past = one.offset + one.size_bytes
+        came_to_its_end = walk.position.offset == walk.data_end >= 16
+        assert (walk.fault is None) == came_to_its_end
+
+
+@UNHURRIED
+@given(st.sampled_from(LAYOUTS), st.binary(max_size=160))
+def test_any_record_is_decoded_or_refused(layout: EventFormat, record: bytes) -> None:
+    """No bytes make a decoder fail otherwise than by CodecError, and text can be printed."""
+    try:
+        values = decode(record, layout)
+    except CodecError:
+        return
+    for value in values.values():
+        if isinstance(value, str):
+            value.encode()
+
+
+@UNHURRIED
+@given(st.data())
+def test_any_text_is_parsed_or_refused(data: st.DataObject) -> None:
+    """A text of tracefs that was damaged is refused by CodecError, if it is refused."""
+    path = data.draw(st.sampled_from([*sorted(KERNEL.glob("*.format")), KERNEL / "header_page"]))
+    text = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        text[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    for parse in (parse_format, parse_header_page, parse_header_event):
+        try:
+            parse(bytes(text))
+        except CodecError:
+            continue
+
+
+@UNHURRIED
+@given(st.data())
+def test_any_head_is_read_or_refused(data: st.DataObject) -> None:
+    """A head that was damaged is refused by CodecError, or describes extents that lie in order."""
+    image = bytearray(HEAD.image)
+    end = image.rindex(b"strings")
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, end))
+        damage = data.draw(st.binary(min_size=1, max_size=8))
+        image[at : at + len(damage)] = damage
+    try:
+        head_bytes(bytes(image[:4096]))
+        head = parse_head(bytes(image))
+    except CodecError:
+        return
+    past = len(head.image)
+    for extent in head.extents.values():
+        assert extent.offset >= past
+        past = extent.offset + extent.capacity_bytes
+    head.comms()
+    for cpu in head.extents:
+        head.cpustat(cpu)
+
+
+@UNHURRIED
+@given(st.lists(st.tuples(st.integers(0, 2**22), st.binary(max_size=16))))
+def test_any_names_of_tasks(comms: list[tuple[int, bytes]]) -> None:
+    """Whatever the names are, the room keeps its size, and each stored pid has one line."""
+    patch = HEAD.cmdlines_patch(comms)
+    assert len(patch.data) == HEAD.cmdlines.size_bytes
+    lines = [line for line in patch.data.split(b"\n") if line]
+    assert [int(line.partition(b" ")[0]) for line in lines] == [p for p, _ in comms][: len(lines)]
+    assert all(line.partition(b" ")[2].strip() for line in lines)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stock trace-cmd, as the reader of what the program wrote."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_FETCH_3_3: Final = Path(__file__).with_name("tracecmd33.sh")
+# What `report` prints beside the events.
+_BESIDE: Final = re.compile(r"cpus=\d+$|CPU \d+ is empty$|version = ")
+_LOSS: Final = re.compile(r"CPU:(\d+) \[(?:(\d+) )?EVENTS DROPPED\]$")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceCmd:
+    """One version of trace-cmd."""
+
+    version: str
+    path: Path
+
+    def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run it in the C locale."""
+        return subprocess.run(
+            [self.path, *words],
+            env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+
+    def _report(self, segment: Path, *words: str) -> list[str]:
+        done = self.run("report", *words, "-i", segment)
+        if done.returncode or done.stderr.strip() or not done.stdout.startswith("cpus="):
+            message = f"trace-cmd {self.version} report {segment}: {done.returncode}: "
+            raise AssertionError(message + done.stdout[:400] + done.stderr)
+        lines = done.stdout.splitlines()
+        return [line for line in lines if line.strip() and not _BESIDE.match(line)]
+
+    def report(self, segment: Path, *words: str) -> list[str]:
+        """The lines of `trace-cmd report`, one for each event.
+
+        A status other than 0, and any word on standard error, is a failure.
+        """
+        return [line for line in self._report(segment, *words) if not _LOSS.match(line)]
+
+    def losses(self, segment: Path) -> list[tuple[int, int | None]]:
+        """CPU, and number if it is known, of each loss that `trace-cmd report` tells of."""
+        found = [match for line in self._report(segment) if (match := _LOSS.match(line))]
+        return [(int(match[1]), int(match[2]) if match[2] else None) for match in found]
+
+    def stat(self, segment: Path) -> str:
+        """What `trace-cmd report --stat` tells of the CPUs."""
+        done = self.run("report", "--stat", "-i", segment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def version_of(path: Path) -> str:
+    """Major and minor version, as "3.3"."""
+    # 3.1 tells it with the status of a failure
+    done = subprocess.run([path, "version"], capture_output=True, text=True, check=False)
+    found = re.search(r"trace-cmd version (\d+\.\d+)", done.stdout)
+    assert found, f"{path} version says {done.stdout!r}"
+    return found[1]
+
+
+def all_trace_cmds(system: Path) -> tuple[TraceCmd, ...]:
+    """The distribution's trace-cmd and 3.3, which is fetched where the former is older."""
+    done = subprocess.run([_FETCH_3_3], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr.strip()
+    paths = dict.fromkeys((system, Path(done.stdout.strip())))
+    return tuple(TraceCmd(version_of(path), path) for path in paths)
