@@ -136,21 +136,37 @@ static void stream__open_next(struct stream *stream)
 	event_list__push(stream->events, event__new(EVENT_SEGMENT_WANTED, stream->id, 0));
 }
 
+/* Under `lock`. */
+static bool stream__is_full(const struct stream *stream, uint64_t bytes)
+{
+	const struct segment *segment = &stream->current;
+
+	return segment->open && segment->chunks > 0 &&
+	       (stream->rotate_wanted || segment->offset + bytes > segment->limit);
+}
+
 void stream__advance(struct stream *stream, uint64_t bytes)
 {
 	const struct segment *segment = &stream->current;
-	bool full;
 
 	pthread_mutex_lock(&stream->lock);
-	full = segment->chunks > 0 &&
-	       (stream->rotate_wanted || segment->offset + bytes > segment->limit);
 	/* Without a next segment this one goes on: a file that is too long loses nothing. */
-	if (segment->open && full && stream->next.open) {
+	if (stream__is_full(stream, bytes) && stream->next.open) {
 		stream->rotate_wanted = false;
 		stream__close_current(stream, false);
 	}
 	if (!segment->open)
 		stream__open_next(stream);
+	pthread_mutex_unlock(&stream->lock);
+}
+
+void stream__make_evictable(struct stream *stream, uint64_t bytes)
+{
+	pthread_mutex_lock(&stream->lock);
+	if (stream__is_full(stream, bytes)) {
+		stream->rotate_wanted = false;
+		stream__close_current(stream, false);
+	}
 	pthread_mutex_unlock(&stream->lock);
 }
 
@@ -246,26 +262,45 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 		sideband__settle(&stream->sideband, settled_ns - PUBLISH_DELAY_NS);
 }
 
-/* Space is claimed ahead in steps: extending a file for each write costs more than the write. */
-static void segment__allocate(struct segment *segment, uint64_t until)
+/*
+ * Space is claimed ahead in steps: extending a file for each write costs more than the write. The
+ * end of what is claimed is never written to: a full disk leaves the room that the tail takes, so
+ * that the segment can be sealed, and then be evicted.
+ */
+static int segment__allocate(struct segment *segment, uint64_t until)
 {
-	while (segment->step > 0 && segment->allocated < until) {
-		if (fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)segment->allocated,
-			      (off_t)segment->step) < 0) {
-			/* No room for a whole step, or no such call here: the write decides. */
-			segment->step = 0;
-			return;
+	while (segment->step > 0 && segment->allocated < until + SEGMENT_TAIL_BYTES) {
+		const uint64_t least = until + SEGMENT_TAIL_BYTES - segment->allocated;
+		uint64_t bytes = segment->step;
+		int ret;
+
+		ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)segment->allocated,
+				(off_t)bytes);
+		if (ret < 0 && (errno == ENOSPC || errno == EDQUOT) && least < bytes) {
+			bytes = least;
+			ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE,
+					(off_t)segment->allocated, (off_t)bytes);
 		}
-		segment->allocated += segment->step;
+		if (ret < 0 && (errno == ENOSPC || errno == EDQUOT))
+			return -errno;
+		if (ret < 0) {
+			/* No such call here, or no file as long as that: the write decides. */
+			segment->step = 0;
+			return 0;
+		}
+		segment->allocated += bytes;
 	}
+	return 0;
 }
 
 static int stream__append(struct stream *stream, const uint8_t *data, uint32_t bytes)
 {
 	struct segment *segment = &stream->current;
 	uint32_t done = 0;
+	const int ret = segment__allocate(segment, segment->offset + bytes);
 
-	segment__allocate(segment, segment->offset + bytes);
+	if (ret < 0)
+		return ret;
 	while (done < bytes) {
 		const ssize_t n = pwrite(segment->fd, data + done, bytes - done,
 					 (off_t)(segment->offset + done));

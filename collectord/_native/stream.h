@@ -15,6 +15,8 @@
 #include "sideband.h"
 
 #define SHARDS_MAX 64u
+/* Kept free behind the data where space is claimed ahead. */
+#define SEGMENT_TAIL_BYTES (128u << 10)
 
 struct ring;
 struct stream;
@@ -80,6 +82,10 @@ int stream__add_ring(struct stream *stream, struct ring *ring);
 /* Move to the prepared segment if none is open, if this one cannot take `bytes` more, or if a
  * rotation is due. A segment never closes before it holds something. */
 void stream__advance(struct stream *stream, uint64_t bytes);
+
+/* After a full disk refused `bytes`: close a segment whose time has come also without a next one.
+ * It may be all that an eviction can take. */
+void stream__make_evictable(struct stream *stream, uint64_t bytes);
 
 /* Carry out a rotate request, and a finish request once nothing of the stream is queued. True:
  * the finish waits for what is. */

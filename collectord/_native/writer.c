@@ -200,6 +200,8 @@ static bool writer__write(struct writer *writer, struct stream *stream, struct c
 		ret = stream__write_chunk(stream, chunk, bytes);
 	} while ((ret == -ENOSPC || ret == -EDQUOT) &&
 		 writer__await_space(writer, stream, -ret));
+	if (ret == -ENOSPC || ret == -EDQUOT)
+		stream__make_evictable(stream, bytes);
 	if (ret < 0) {
 		writer__give_up(writer, stream, chunk, -ret);
 		return false;

@@ -39,6 +39,7 @@ from collectord.sink.segment import (
     DIRECTORY_MODE,
     FILE_MODE,
     SegmentPaths,
+    claim_room,
     group_files,
     lock,
     publish,
@@ -62,6 +63,8 @@ STEP_BYTES: Final = 16 << 20
 UNLIMITED_BYTES: Final = 1 << 62
 # What a segment needs to begin with, asked for when its creation met a full disk.
 _BEGIN_BYTES: Final = 1 << 20
+# Room for a sealed manifest, some hundreds of rings in it; what it does not need it gives back.
+_MANIFEST_BYTES: Final = 64 << 10
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_RECORDS: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
 
@@ -267,6 +270,7 @@ class PerfDataSink:
                 stack.callback(os.close, fd)
                 manifest = self._open_manifest(paths, started_ns, opening, direct=direct)
                 write_durably(paths.open_manifest, encode(manifest))
+                claim_room(paths.new_manifest, _MANIFEST_BYTES)
                 sync_directory(paths.directory)
             stack.pop_all()
         limit_bytes = self._plan.segment_bytes or UNLIMITED_BYTES

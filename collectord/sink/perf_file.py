@@ -73,7 +73,10 @@ def read_head(fd: int) -> Head:
 
 
 def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, FinishedFile]:
-    """Cut the file at its data's end, add tail and final header, wait for the disk.
+    """Write the tail behind the data, cut the file there, write the header, wait for the disk.
+
+    The tail goes into room that the writer has kept for it: cut first, and on a full disk another
+    file takes that room.
 
     Yields after each step, and may be run again after any: nothing of the data is touched, and
     what follows the data never passes for a record (a feature table's entry has record size 0).
@@ -83,10 +86,10 @@ def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, Finis
     times = (data.first_ns, data.last_ns) if data.last_ns else None
     sections, header = build_tail(head, data_bytes, Features(sample_time=times))
     tail = data.appended + sections
-    os.ftruncate(fd, end)
-    yield "cut"
     write_all(fd, tail, end)
     yield "tail written"
+    os.ftruncate(fd, end + len(tail))
+    yield "cut"
     write_all(fd, header, 0)
     yield "header written"
     os.fdatasync(fd)

@@ -191,13 +191,23 @@ def lock(fd: int) -> bool:
 
 def write_durably(path: Path, data: bytes) -> None:
     """Write a small file and wait until the disk has it; if that fails nothing of it is left."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
-        write_all(fd, data, 0)
+        write_all(fd, data, 0)  # into room that was claimed, where there is some
+        os.ftruncate(fd, len(data))
         os.fdatasync(fd)
     except OSError:
         path.unlink()
         raise
+    finally:
+        os.close(fd)
+
+
+def claim_room(path: Path, size_bytes: int) -> None:
+    """Create a file that has the room which `write_durably` will want on a disk full by then."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    try:
+        os.posix_fallocate(fd, 0, size_bytes)
     finally:
         os.close(fd)
 
@@ -242,6 +252,7 @@ def publish_data(source: SegmentPaths, target: SegmentPaths) -> Iterator[str]:
     yield "directory synced"
     # Last and unsynced: an open manifest that comes back after a power loss is removed on start.
     source.open_manifest.unlink(missing_ok=True)
+    source.new_manifest.unlink(missing_ok=True)
     yield "open manifest removed"
 
 

@@ -392,8 +392,10 @@ def test_rotations_leak_nothing(tmp_path: Path, start_cli: Start, generator: Gen
         while len(daemons.sealed(state)) < sealed + 10:
             made += _burst(generator)
             daemons.wait_for(quiet, "more rotations")
+        # At most: a directory was maybe being read when they were counted before.
         daemons.wait_for(
-            lambda: (_threads(daemon), len(_fds(daemon))) == before, f"{before} again"
+            lambda: _threads(daemon) <= before[0] and len(_fds(daemon)) <= before[1],
+            f"no more than {before}",
         )
         assert daemon.stop().status == 0
 

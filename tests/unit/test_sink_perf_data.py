@@ -179,7 +179,9 @@ def test_close_keeps_data(tmp_path: Path) -> None:
     sink.next_segment(2, support.OPENING)
     support.fill(running)
     sink.close()
-    assert _names(tmp_path) == [running.paths.open_manifest.name, running.paths.partial.name]
+    paths = running.paths
+    left = (paths.new_manifest, paths.open_manifest, paths.partial)
+    assert _names(tmp_path) == [path.name for path in left]
 
 
 def test_single_file(tmp_path: Path, perf: Perf) -> None:

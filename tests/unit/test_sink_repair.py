@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 SAMPLES = 250
 SEAL_STEPS = (
-    "cut",
     "tail written",
+    "cut",
     "header written",
     "file synced",
     "manifest written",
@@ -196,7 +196,7 @@ def test_kill_while_a_segment_is_created(tmp_path: Path, keep_bytes: int) -> Non
 def test_kill_before_the_first_record(tmp_path: Path) -> None:
     """A segment that was killed before it got a record is removed."""
     support.killed(lambda: support.make_sink(tmp_path).next_segment(1, support.OPENING))
-    assert len(_names(tmp_path)) == 2
+    assert len(_names(tmp_path)) == 3
     assert _actions(tmp_path) == [Action.REMOVED]
     assert not _names(tmp_path)
 
