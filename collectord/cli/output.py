@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,6 +20,7 @@ from collectord.text import encode_json, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import TextIO
 
 _STDOUT: Final = 1
 _STDERR: Final = 2
@@ -75,13 +76,20 @@ def _stdout_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # What is still buffered must not fail again, at the latest when the interpreter ends.
-        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+        _discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             raise
         raise CollectordError(f"cannot write to stdout: {error.strerror}") from error
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what is still buffered not fail again.
+
+    At its end the interpreter flushes, and makes the exit status 120 if that fails.
+    """
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def say(text: str) -> None:
@@ -91,8 +99,11 @@ def say(text: str) -> None:
 
 def complain(text: str) -> None:
     """Print one line of trouble, to stderr."""
-    with suppress(OSError):  # there is no other place to say it
+    try:
         sys.stderr.write(f"collectord: {visible(text)}\n")
+        sys.stderr.flush()
+    except OSError:  # there is no other place to say it
+        _discard(sys.stderr)
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401  # whatever msgspec encodes
