@@ -21,15 +21,18 @@ import structlog
 
 from collectord.coverage import Coverage
 from collectord.drain.loop import Drain
-from collectord.errors import SinkError
+from collectord.errors import SinkError, UsageError
 from collectord.kernel.host import read_host
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import probe
 from collectord.meter import Drained, Meter
-from collectord.model import RingRole, ScopeKind
+from collectord.model import ScopeKind
 from collectord.plan.build import blame, build
-from collectord.plan.session import RetentionPlan
+from collectord.plan.nearest import did_you_mean
+from collectord.plan.session import FLIGHT_RECORDER, RetentionPlan
 from collectord.plan.source_events import tracepoint_patterns
+from collectord.plan.trace_source import chooses, is_used
+from collectord.salvage import salvage_leftovers
 from collectord.session import Session
 from collectord.sink.build import make_sink
 from collectord.sink.repair import Action, repair
@@ -37,7 +40,7 @@ from collectord.sink.store import Store, count_unclean_stops
 from collectord.source import SOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
     from concurrent.futures import Executor
     from typing import Any
 
@@ -104,6 +107,7 @@ class Daemon:
         on_close: Callable[[], None] | None = None,
         on_tick: Callable[[DaemonStatus], None] | None = None,
         watch_cpus: bool = True,
+        salvage_all: bool = True,
     ) -> tuple[SessionBalance, ...]:
         """Open every session, collect until `stop`, then flush, seal and balance.
 
@@ -113,6 +117,8 @@ class Daemon:
             on_close: called when the final flush begins.
             on_tick: called with the status once per flush interval.
             watch_cpus: follow CPU hotplug; a short recording saves what that costs.
+            salvage_all: take over what killed processes left of any ftrace session, not only of
+                those that are planned here.
 
         Raises:
             CollectordError: a session cannot be opened or begun; nothing is left open.
@@ -121,6 +127,7 @@ class Daemon:
             worker = stack.enter_context(_worker())
             store = self._store()
             self._repair()
+            self._salvage(store, everything=salvage_all)
             stack.enter_context(self._drain)
             for plan in self.plan.sessions:
                 self._sessions.append(self._open(plan, store, worker, stack))
@@ -154,6 +161,50 @@ class Daemon:
             unclean_stops=self._unclean_stops,
         )
 
+    async def snapshot(self, names: Sequence[str] = ()) -> list[str]:
+        """Store what the flight recorders hold; gives the segments' paths.
+
+        Args:
+            names: of sessions; none for all flight recorders.
+
+        Raises:
+            UsageError: there is no flight recorder of that name, or none at all.
+            SinkError: a segment cannot be written.
+        """
+        recorders = [s for s in self._named(names) if s.plan.mode == FLIGHT_RECORDER]
+        if not recorders or len({s.plan.name for s in recorders}) < len(set(names)):
+            raise UsageError(
+                "no flight recorder" + (f" among {', '.join(names)}" if names else " runs"),
+                hint='a session with mode = "flight-recorder" is one',
+            )
+        paths = [await session.snapshot() for session in recorders]
+        return [path for path in paths if path is not None]
+
+    async def mark(self, text: str, session: str | None = None) -> int:
+        """Write a marker into the ftrace rings of a session, or of all; gives how many took it.
+
+        Raises:
+            UsageError: there is no such session, or none records ftrace.
+            KernelError: a ring is full and does not overwrite.
+        """
+        named = self._named([session] if session else ())
+        marked = [s.ftrace for s in named if s.ftrace is not None]
+        if not marked:
+            raise UsageError(
+                f"session {session} records no ftrace" if session else "no session records ftrace",
+                hint='markers go into sources of kind "tracefs"',
+            )
+        for instance in marked:
+            instance.mark(text)
+        return len(marked)
+
+    def _named(self, names: Sequence[str]) -> list[Session]:
+        known = {session.plan.name for session in self._sessions}
+        for name in names:
+            if name not in known:
+                raise UsageError(f"no session {name}", text=name, hint=did_you_mean(name, known))
+        return [s for s in self._sessions if not names or s.plan.name in names]
+
     @property
     def target_fds(self) -> tuple[int, ...]:
         """Readable once a process or thread that was named has exited."""
@@ -169,27 +220,18 @@ class Daemon:
         (config,) = (s for s in self._config.session if s.name == plan.name)
         with blame(config):
             source = SOURCES[plan.source](self._kernel, plan, own, exclude_tids=_own_threads())
-        core = self._drain.core
-        stream = core.add_stream()
+        pages = source.rings[0].pages
+        stream = self._drain.core.add_stream(subbuf_bytes=pages.subbuf_bytes if pages else 0)
         rings = []
-        for number, handle in enumerate(source.rings):
-            ring = core.add_ring(
-                number % self.plan.core.shards,
-                stream,
-                handle.map,
-                handle.wakeup_fd,
-                sideband=handle.label.role is RingRole.SIDEBAND,
-                time_offset=handle.time_offset,
-                time_trailer=handle.time_trailer,
-                ids=[counter.event_id for counter in handle.counters],
-            )
-            own.callback(core.remove_ring, ring)
+        for handle in source.rings:
+            ring = self._drain.add_ring(stream, handle)
+            own.callback(self._drain.core.remove_ring, ring)
             rings.append(Drained(handle, ring))
-        tracepoints = tuple(e.tracepoint for e in plan.events if e.tracepoint is not None)
         sink = make_sink(
             plan,
-            event_ids=source.event_ids,
-            tracing=self._kernel.tracing_data(tracepoints) if tracepoints else None,
+            source=source,
+            rings=rings,
+            kernel=self._kernel,
             host=self._host,
             facts=self._facts,
             clock=self._clock,
@@ -246,10 +288,32 @@ class Daemon:
             places[0], add=any(outcome.action is Action.RECOVERED for outcome in outcomes)
         )
 
+    def _salvage(self, store: Store, *, everything: bool) -> None:
+        """Take the rest out of ftrace rings that a killed predecessor left."""
+        own = {s.name: Path(s.sink.directory) for s in self.plan.sessions if s.ftrace is not None}
+        state = Path(self._config.daemon.state_dir)
+
+        def place(session: str) -> Path | None:
+            return own.get(session) or (state / session if everything else None)
+
+        for salvaged in salvage_leftovers(self._kernel, self._host, place, store.make_room):
+            _LOG.warning(
+                "instance_salvaged",
+                instance=salvaged.instance,
+                path=str(salvaged.path) if salvaged.path is not None else None,
+                **salvaged.ledger,
+            )
+
 
 def host_facts(config: Config) -> KernelFacts:
     """Probe this host for what a configuration needs to know; mounts tracefs if it must."""
-    return probe(LinuxKernel(), tracepoint_patterns(config), mount=True)
+    return probe(
+        LinuxKernel(),
+        tracepoint_patterns(config),
+        mount=True,
+        ftrace=is_used(config),
+        measure=chooses(config),
+    )
 
 
 @asynccontextmanager

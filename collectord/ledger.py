@@ -44,17 +44,35 @@ class Bracket:
         counters: the core's counters, read after the pass.
         after: kernel counters after the pass.
         closed: the events were disabled before all three were read.
+        walked: events that passed the core unseen and were counted elsewhere, in the place of
+            what the core has stored: while they are on their way as many as the kernel handed
+            out, in the end those found in the segments. None: the core saw them all.
     """
 
     before: Produced | None
     counters: RingCounters
     after: Produced | None
     closed: bool = False
+    walked: int | None = None
+
+    @property
+    def stored(self) -> int:
+        """Events in segments."""
+        return self.counters.stored if self.walked is None else self.walked
 
 
 @dataclass(frozen=True, slots=True)
 class RingBalance:
-    """One ring's balance. `lost` is keyed `<stage>/<reason>`, with every pair of its source."""
+    """One ring's balance.
+
+    Attributes:
+        lost: keyed `<stage>/<reason>`, with every pair of its source.
+        transport: how an ftrace ring is read; None for others.
+        oldest_unread_age_ns: age of the oldest event that is still in an ftrace ring; None where
+            there is none.
+        window_ns: the same for a flight recorder's ring: how far back a snapshot would reach.
+        foreign_reads: events that somebody else took out of an ftrace ring.
+    """
 
     label: RingLabel
     basis: Basis
@@ -78,6 +96,10 @@ class RingBalance:
     suppressed_by: tuple[int, ...]
     last_event_ns: int
     fill_buckets: tuple[int, ...]
+    transport: str | None = None
+    oldest_unread_age_ns: int | None = None
+    window_ns: int | None = None
+    foreign_reads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +146,14 @@ def _losses(counters: RingCounters, kernel: Produced | None) -> dict[LossKey, in
     PERF_RECORD_LOST, which comes late or never. The records count only before 6.0, where the
     exact figure does not exist.
     """
+    if kernel is not None and kernel.losses:
+        return {
+            **kernel.losses,
+            (Stage.STAGING, Reason.QUARANTINED): counters.quarantined,
+            (Stage.STAGING, Reason.DROPPED): 0,
+            (Stage.SINK, Reason.DISK_FULL): counters.lost_disk_full,
+            (Stage.SINK, Reason.DROPPED): counters.lost_dropped,
+        }
     exact = kernel.lost if kernel is not None else None
     return {
         (Stage.KERNEL_RING, Reason.RING_FULL): (
@@ -143,9 +173,15 @@ def _taken(bracket: Bracket) -> int:
     of the walk has to do; at the end each is where it stays, and those places are added up.
     """
     counters = bracket.counters
-    if not bracket.closed:
+    if not bracket.closed and bracket.walked is None:
         return counters.samples
-    return counters.stored + counters.in_flight + counters.lost_disk_full + counters.lost_dropped
+    return bracket.stored + counters.in_flight + counters.lost_disk_full + counters.lost_dropped
+
+
+def _gone(reading: Produced, counters: RingCounters) -> int:
+    """Events that will never leave the ring, as a reading of the kernel's counters has it."""
+    lost = reading.lost if reading.lost is not None else counters.lost_records
+    return lost + reading.overwritten
 
 
 def _unaccounted(bracket: Bracket) -> int | None:
@@ -154,10 +190,12 @@ def _unaccounted(bracket: Bracket) -> int | None:
     if before is None or after is None or before.value is None or after.value is None:
         return None
     taken = _taken(bracket)
-    lost_before = before.lost if before.lost is not None else bracket.counters.lost_records
-    lost_after = after.lost if after.lost is not None else bracket.counters.lost_records
-    missing = before.value - taken - lost_after
-    surplus = taken + lost_before - after.value
+    if before.losses and not bracket.closed:
+        # What ftrace handed out is counted where it is taken: rings that nobody drains do not
+        # matter, nor what is lost in them.
+        return max(0, before.read_events - taken, taken - after.read_events)
+    missing = before.value - taken - _gone(after, bracket.counters)
+    surplus = taken + _gone(before, bracket.counters) - after.value
     if bracket.closed:
         return max(missing, surplus)
     return max(0, missing - NESTING, surplus)
@@ -169,6 +207,9 @@ def balance_ring(
     capacity_bytes: int,
     bracket: Bracket,
     suppressed_by: tuple[int, ...] = (),
+    *,
+    transport: str | None = None,
+    held: bool = False,
 ) -> RingBalance:
     """The balance of one ring.
 
@@ -178,20 +219,24 @@ def balance_ring(
         capacity_bytes: size of its data area.
         bracket: the last reading.
         suppressed_by: ids of foreign BPF programs on its tracepoints.
+        transport: how an ftrace ring is read.
+        held: it is a flight recorder's, and read for snapshots only.
     """
     counters, after = bracket.counters, bracket.after
     exact = basis is Basis.EXACT
+    in_ring = after.unread if held and after is not None else 0
+    age_ns = after.oldest_unread_age_ns if after is not None else None
     return RingBalance(
         label=label,
         basis=basis,
         capacity_bytes=capacity_bytes,
         high_watermark_bytes=counters.high_watermark_bytes,
-        used_bytes=counters.used_bytes,
+        used_bytes=after.unread_bytes if transport and after is not None else counters.used_bytes,
         produced=after.value if exact and after is not None else None,
-        stored=counters.stored,
+        stored=bracket.stored,
         lost={loss_name(key): n for key, n in _losses(counters, after).items()},
-        overwritten=0,
-        in_flight=counters.in_flight,
+        overwritten=after.overwritten if after is not None else 0,
+        in_flight=counters.in_flight + in_ring,
         unaccounted=_unaccounted(bracket) if exact else None,
         bytes=counters.bytes,
         records=counters.records,
@@ -206,7 +251,18 @@ def balance_ring(
         suppressed_by=suppressed_by,
         last_event_ns=counters.last_sample_ns,
         fill_buckets=counters.fill_buckets,
+        transport=transport,
+        oldest_unread_age_ns=age_ns,
+        window_ns=age_ns if held else None,
+        foreign_reads=_foreign_reads(bracket) if transport else 0,
     )
+
+
+def _foreign_reads(bracket: Bracket) -> int:
+    """Events that the kernel had handed out before the pass, and that this program did not get."""
+    if bracket.before is None or bracket.walked is not None:
+        return 0
+    return max(0, bracket.before.read_events - bracket.counters.samples)
 
 
 def _sum_known(values: Iterable[int | None]) -> int | None:
@@ -283,6 +339,10 @@ def _ring_json(ring: RingBalance) -> dict[str, Any]:
         "relabelled": ring.relabelled,
         "quarantined": ring.quarantined,
         "suppressed_by": list(ring.suppressed_by),
+        "transport": ring.transport,
+        "oldest_unread_age_ns": ring.oldest_unread_age_ns,
+        "window_ns": ring.window_ns,
+        "foreign_reads": ring.foreign_reads,
     }
 
 

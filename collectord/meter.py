@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from collectord.ledger import Bracket, balance_ring
-from collectord.model import Basis, RingRole
+from collectord.model import Basis, RingRole, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,6 +45,7 @@ class Meter:
         self._suppressed: dict[int, tuple[int, ...]] = {}
         self._ever_suppressed: set[int] = set()
         self._told_lost: dict[int, int] = {}
+        self._found: Counter[int] = Counter()
         self._brackets: dict[RingLabel, Bracket] = {}
         for label, drained in self._rings.items():
             reading = source.read_produced(drained.handle)
@@ -59,18 +61,32 @@ class Meter:
         for label, drained in self._rings.items():
             last = self._brackets[label]
             counters = drained.ring.counters()
-            if counters.records == last.counters.records:
-                self._brackets[label] = Bracket(last.before, counters, last.after)
-            else:
-                after = self._source.read_produced(drained.handle)
-                self._brackets[label] = Bracket(last.after, counters, after)
+            # An ftrace ring's counters cost no interrupt, and rise without anything drained.
+            idle = drained.handle.pages is None and counters.records == last.counters.records
+            before, after = last.before, last.after
+            if not idle:
+                before, after = after, self._source.read_produced(drained.handle)
+            walked = after.read_events if after is not None and _is_unseen(drained) else None
+            self._brackets[label] = Bracket(before, counters, after, walked=walked)
 
     def close(self) -> None:
         """Take the final reading: the events are disabled and all is drained and written."""
         for label, drained in self._rings.items():
             reading = self._source.read_produced(drained.handle)
             counters = drained.ring.counters()
-            self._brackets[label] = Bracket(reading, counters, reading, closed=True)
+            walked = reading.read_events if _is_unseen(drained) else None
+            self._brackets[label] = Bracket(reading, counters, reading, closed=True, walked=walked)
+
+    def found(self, samples: Mapping[int, int]) -> None:
+        """Count what the seal of a segment found, by the core's ring id."""
+        self._found.update(samples)
+
+    def settle(self) -> None:
+        """All segments are sealed: what passed unseen is as much as was found in them."""
+        for label, drained in self._rings.items():
+            if _is_unseen(drained):
+                bracket = self._brackets[label]
+                self._brackets[label] = replace(bracket, walked=self._found[drained.ring.id])
 
     def look_for_suppression(self) -> list[tuple[EventPlan, tuple[int, ...]]]:
         """Ask which foreign BPF programs sit on our tracepoints; returns what changed."""
@@ -103,8 +119,11 @@ class Meter:
                 drained.handle.geometry.data_bytes,
                 self._brackets[label],
                 self._programs(drained.handle),
+                transport=pages.transport if pages is not None else None,
+                held=pages is not None and pages.held,
             )
             for label, drained in self._rings.items()
+            for pages in [drained.handle.pages]
         )
 
     def _basis(self, handle: RingHandle) -> Basis:
@@ -120,3 +139,9 @@ class Meter:
         indexes = {counter.event_index for counter in handle.counters}
         found = {p for index in indexes for p in self._suppressed.get(index, ())}
         return tuple(sorted(found))
+
+
+def _is_unseen(drained: Drained) -> bool:
+    """Its events go to the file without passing through this program's memory."""
+    pages = drained.handle.pages
+    return pages is not None and pages.transport is Transport.SPLICE

@@ -228,6 +228,7 @@ class DaemonCollector(Collector):
             ((labels, ring.high_watermark_bytes / ring.capacity_bytes) for labels, ring in rings),
         )
         yield _fill_histogram(names, rings)
+        yield from self._ftrace_rings(status.sessions)
         yield _highest(
             "collectord_last_event_timestamp_seconds",
             "Unix time of the youngest record read, 0 before the first.",
@@ -267,6 +268,38 @@ class DaemonCollector(Collector):
             "Passes that left a ring alone because no staging chunk was free.",
             names,
             ((labels, ring.starved) for labels, ring in rings),
+        )
+
+    def _ftrace_rings(self, sessions: tuple[SessionBalance, ...]) -> Iterator[Metric]:
+        """Of rings that stay in the kernel and are told by it."""
+        names = self._label_names()
+        rings = [
+            (self._labels(session, ring), ring)
+            for session in sessions
+            for ring in session.rings
+            if ring.transport is not None
+        ]
+        yield _highest(
+            "collectord_oldest_unread_seconds",
+            "Age of the oldest event that is still in an ftrace ring, 0 without one.",
+            names,
+            ((labels, (ring.oldest_unread_age_ns or 0) / NS_PER_SECOND) for labels, ring in rings),
+        )
+        yield _gauge(
+            "collectord_recorder_window_seconds",
+            "How far back a flight recorder's rings go without a gap; 0 of a stream.",
+            ("session", "source"),
+            (
+                ((s.name, s.source), window_ns(s.rings) / NS_PER_SECOND)
+                for s in sessions
+                if any(ring.transport is not None for ring in s.rings)
+            ),
+        )
+        yield _gauge(
+            "collectord_foreign_read_records",
+            "Records that another reader took out of an ftrace ring.",
+            names,
+            ((labels, ring.foreign_reads) for labels, ring in rings),
         )
 
     def _draining(self, status: DaemonStatus) -> Iterator[Metric]:
@@ -361,6 +394,18 @@ class DaemonCollector(Collector):
         if self._per_cpu:
             return (session.name, session.source, str(ring.label.cpu))
         return (session.name, session.source)
+
+
+def window_ns(rings: Iterable[RingBalance]) -> int:
+    """What all rings of a flight recorder hold: since the last event that one of them gave up.
+
+    A ring that gave up none goes back to the beginning, however old its oldest event is.
+    """
+    held = [ring for ring in rings if ring.window_ns is not None]
+    full = [ring.window_ns or 0 for ring in held if ring.overwritten]
+    if full:
+        return min(full)
+    return max((ring.window_ns or 0 for ring in held), default=0)
 
 
 def _unix_seconds(status: DaemonStatus, monotonic_ns: int) -> float:

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Basis(StrEnum):
@@ -59,6 +62,15 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),
     ),
+    "tracefs": (
+        (Stage.KERNEL_RING, Reason.OVERRUN),
+        (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN),
+        (Stage.KERNEL_RING, Reason.DROPPED),
+        (Stage.STAGING, Reason.QUARANTINED),
+        (Stage.STAGING, Reason.DROPPED),
+        (Stage.SINK, Reason.DISK_FULL),
+        (Stage.SINK, Reason.DROPPED),
+    ),
 }
 
 
@@ -66,6 +78,15 @@ class RingKind(StrEnum):
     """How a ring is drained; past `open` no code knows more of a ring's origin."""
 
     PERF = "perf"
+    FTRACE = "ftrace"
+
+
+class Transport(StrEnum):
+    """How the pages of an ftrace ring come out of the kernel."""
+
+    READ = "read"
+    MMAP = "mmap"
+    SPLICE = "splice"
 
 
 class RingRole(StrEnum):
@@ -157,11 +178,37 @@ class Produced:
         value: events that the kernel counted, None where the basis is not `exact`.
         lost: records that the kernel could not write (PERF_FORMAT_LOST), None before 6.0.
         per_event: (event id, value, lost) in the order of the ring's counter fds.
+        losses: `lost` by stage and reason, where the kernel tells reasons apart.
+        overwritten: events that a flight recorder's ring gave up for newer ones.
+        read_events: events that an ftrace ring handed out, to whichever reader.
+        unread: (gauge) events that it holds.
+        unread_bytes: (gauge) the same in bytes, approximately.
+        oldest_unread_ns: time of the oldest of them, None if there is none.
+        now_ns: time of the reading, in the clock of `oldest_unread_ns`.
+        resets: times that somebody else emptied the ring and set its counters back.
     """
 
     value: int | None
     lost: int | None
     per_event: tuple[tuple[int, int, int], ...] = field(default=())
+    losses: Mapping[LossKey, int] = field(default_factory=dict)
+    overwritten: int = 0
+    read_events: int = 0
+    unread: int = 0
+    unread_bytes: int = 0
+    oldest_unread_ns: int | None = None
+    now_ns: int = 0
+    resets: int = 0
+
+    @property
+    def in_ring(self) -> int:
+        """Events that were counted and are not taken yet, as far as the kernel tells."""
+        return self.unread
+
+    @property
+    def oldest_unread_age_ns(self) -> int | None:
+        """How long the oldest unread event has been there, None if there is none."""
+        return None if self.oldest_unread_ns is None else self.now_ns - self.oldest_unread_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,9 @@ async def record(
             if daemon.target_fds:
                 stack.enter_context(_stop_after(_all_readable(daemon.target_fds), stop))
 
-        balances = await daemon.run(stop, on_open=on_open, on_tick=on_tick, watch_cpus=False)
+        balances = await daemon.run(
+            stop, on_open=on_open, on_tick=on_tick, watch_cpus=False, salvage_all=False
+        )
     if child is not None:
         status = child.status
     return RecordResult(balances, status)

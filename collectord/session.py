@@ -18,11 +18,12 @@ import structlog
 from collectord.errors import SinkError
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut, loss_name
 from collectord.model import Reason, Stage
+from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from concurrent.futures import Executor
     from typing import Any, TypeVar
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collectord.meter import Drained, Meter
     from collectord.model import ClockReading
     from collectord.plan.session import SessionPlan
-    from collectord.sink.base import OpenSegment, Sink
+    from collectord.sink.base import OpenSegment, SegmentInfo, Sink
     from collectord.sink.store import Store
     from collectord.source.base import OpenSource
 
@@ -82,6 +83,7 @@ class Session:
     ) -> None:
         self.plan = plan
         self.source = source
+        self.ftrace = source.ftrace
         self._rings = {drained.ring.id: drained for drained in rings}
         self._stream = stream
         self._meter = meter
@@ -100,10 +102,15 @@ class Session:
         self._clocks: list[ClockReading] = []
         self._jobs: set[asyncio.Task[None]] = set()
         self._sealing = asyncio.Lock()
+        self._showing = asyncio.Lock()
+        self._preparing = asyncio.Lock()
+        self._prepared = 0
+        self._snapshot = asyncio.Lock()
+        self._awaited: dict[int, asyncio.Future[str | None]] = {}
         self._finished = asyncio.Event()
         self._degraded = {f"plan/{n}": reason for n, reason in enumerate(plan.degraded)}
         self._write_errors = 0
-        self._stored = self._given_up = 0  # as of the last tick
+        self._stored = self._given_up = self._stolen = 0  # as of the last tick
         self._stats = SinkStats()
         self._state = ""
 
@@ -127,7 +134,11 @@ class Session:
         self._meter.measure()
         self._clocks.append(self._kernel.clocks())
         self._look_for_suppression()
+        self._look_for_foreign_readers()
         self._look_for_recovery()
+        if self.ftrace is not None:
+            self._note("window", self.ftrace.keep_window(self._meter.balances()))
+            self._show_pages()
         if self._wanted:
             self._start(self._prepare_or_degrade())
         if self._unsealed and not self._sealing.locked():
@@ -147,6 +158,7 @@ class Session:
             return
         self._state = "stopped"
         self.source.disable()
+        self._hold(held=False)
         self._look_for_suppression()
         await self._drain_to_the_end()
         if self._segments:
@@ -154,6 +166,7 @@ class Session:
             await self._finished.wait()
         while self._jobs:
             await asyncio.gather(*self._jobs)
+        self._meter.settle()
         try:
             # First: a sink that sealed nothing takes its directory away.
             await self._refresh_stats()
@@ -173,6 +186,39 @@ class Session:
             if all(ring.unaccounted in (None, 0) for ring in self._meter.balances()):
                 return
             await asyncio.sleep(_LAST_PAUSE_S)
+
+    async def snapshot(self) -> str | None:
+        """Store what a flight recorder's rings hold now, in a segment of its own.
+
+        Returns:
+            the segment's path; None where there is nothing to store: the rings hold no event, or
+            the session does not hold them back.
+
+        Raises:
+            SinkError: the segment cannot be sealed; it will be, once there is room.
+        """
+        if self.plan.mode != FLIGHT_RECORDER or self._state:
+            return None
+        async with self._snapshot:
+            self._hold(held=False)
+            await self._drain.full_pass()
+            self._hold(held=True)
+            # A pass that had begun before may drain on: this one begins after it.
+            await self._drain.written(await self._drain.full_pass())
+            self._meter.measure()
+            token, _ = self._stream.track_bytes()
+            if not token:
+                return None
+            sealed: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+            self._awaited[token] = sealed
+            self.rotate()
+            return await sealed
+
+    def _hold(self, *, held: bool) -> None:
+        """Have the rings of a flight recorder left alone, or drained."""
+        for drained in self._rings.values():
+            if drained.handle.pages is not None and drained.handle.pages.held:
+                drained.ring.hold(held)
 
     def balance(self) -> SessionBalance:
         """The balance as of the last reading; touches neither rings nor kernel counters."""
@@ -235,9 +281,19 @@ class Session:
         opening = Opening(clock=self._kernel.clocks(), rings=self._ring_entries())
         segment = await self._in_worker(self._sink.next_segment, token, opening)
         self._segments[token] = segment
-        self._stream.prepare(
-            token, segment.fd, segment.data_offset, segment.limit_bytes, segment.step_bytes
-        )
+        if segment.offsets:
+            self._stream.prepare_pages(
+                token,
+                segment.fd,
+                offsets=segment.offsets,
+                capacity_bytes=segment.capacity_bytes,
+                limit_bytes=segment.limit_bytes,
+                step_bytes=segment.step_bytes,
+            )
+        else:
+            self._stream.prepare(
+                token, segment.fd, segment.data_offset, segment.limit_bytes, segment.step_bytes
+            )
 
     async def _prepare_or_degrade(self) -> None:
         """Without a next segment the running one goes on; each tick tries again."""
@@ -245,7 +301,9 @@ class Session:
             return
         self._wanted = False
         try:
-            await self._prepare()
+            async with self._preparing:
+                await self._prepare()
+            self._prepared += 1
         except SinkError as error:
             self._wanted = True
             if "segment" not in self._degraded:
@@ -265,6 +323,7 @@ class Session:
                 ledger=cut(self.balance(), self._meter.brackets),
                 flushes=tuple(self._clocks),
                 lost_samples=self._meter.take_losses(),
+                ring_stats=self.ftrace.ring_stats() if self.ftrace is not None else {},
             )
             self._clocks.clear()
             self._unsealed.append((segment, closed, closing))
@@ -272,7 +331,7 @@ class Session:
 
     async def _seal_waiting(self) -> None:
         """Seal what waits for it; what a full disk keeps from it is tried again at each tick."""
-        async with self._sealing:
+        async with self._sealing, self._showing:
             failed = ""
             for waiting in self._unsealed.copy():
                 segment, closed, closing = waiting
@@ -280,9 +339,12 @@ class Session:
                     info = await self._in_worker(self._sink.seal, segment, closed, closing)
                 except SinkError as error:
                     failed = str(error)
+                    self._tell(segment.token, error)
                     continue
                 self._unsealed.remove(waiting)
+                self._tell(segment.token, info)
                 if info is not None:
+                    self._meter.found({e.ring: e.samples for e in info.manifest.rings})
                     self._sealed.append(str(info.path))
                     self._log.info("segment_sealed", path=str(info.path), samples=closed.samples)
             if not failed:
@@ -296,11 +358,42 @@ class Session:
         except SinkError as error:
             self._log.error("limits_not_kept", error=str(error))
 
+    def _tell(self, token: int, end: SegmentInfo | SinkError | None) -> None:
+        """Tell a snapshot that waits for its segment."""
+        waiting = self._awaited.pop(token, None)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(end, SinkError):
+            waiting.set_exception(end)
+        else:
+            waiting.set_result(str(end.path) if end is not None else None)
+
+    def _show_pages(self) -> None:
+        """Have readers of the running trace.dat see what was written to it until now."""
+        token, sizes = self._stream.track_bytes()
+        segment = self._segments.get(token)
+        if segment is not None and not self._showing.locked():
+            self._start(self._show(segment, sizes))
+
+    async def _show(self, segment: OpenSegment, sizes: Mapping[int, int]) -> None:
+        async with self._showing:
+            if segment.token not in self._segments:
+                return  # it closed meanwhile, and its seal writes the same
+            try:
+                await self._in_worker(self._sink.flush, segment, sizes)
+            except SinkError as error:
+                self._note("show", str(error))
+            else:
+                self._note("show", "")
+
     async def _make_room(self, error: int) -> None:
+        prepared = self._prepared
+        async with self._preparing:
+            pass  # what is missing may be the next segment, which is in work
+        made = self._prepared > prepared
         try:
-            made = await self._in_worker(self._store.make_room, _ROOM_BYTES)
+            made = made or await self._in_worker(self._store.make_room, _ROOM_BYTES)
         except SinkError as failure:
-            made = False
             self._log.error("no_room_made", error=str(failure))
         if made and self._wanted:
             await self._prepare_or_degrade()
@@ -328,6 +421,22 @@ class Session:
                 del self._degraded[trouble]
             self._log.info("writes_go_on", directory=self.plan.sink.directory)
         self._stored, self._given_up = stored, given_up
+
+    def _note(self, key: str, trouble: str) -> None:
+        """Say what is wrong from now on; "" when nothing is."""
+        if trouble:
+            self._degraded[key] = trouble
+        else:
+            self._degraded.pop(key, None)
+
+    def _look_for_foreign_readers(self) -> None:
+        """Somebody who reads the same ftrace rings takes events away; say who."""
+        stolen = sum(ring.foreign_reads for ring in self._meter.balances())
+        if stolen > self._stolen and self.ftrace is not None:
+            who = self.ftrace.other_readers() or "unknown"
+            self._degraded["foreign"] = f"another reader took {stolen} events: {who}"
+            self._log.warning("foreign_reader", events=stolen, readers=who)
+        self._stolen = stolen
 
     def _look_for_suppression(self) -> None:
         for event, programs in self._meter.look_for_suppression():

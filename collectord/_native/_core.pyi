@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Types of the native core's binding. The contract of each call is in its docstring."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from mmap import mmap
 from typing import Final, NamedTuple, TypeAlias
 
@@ -9,7 +9,11 @@ CHUNK_ALIGN_BYTES: Final[int]  # 4096: chunks, and so data offsets, are multiple
 SAMPLE_RECORD_MAX: Final[int]  # highest kernel record type that is stored; others are neutralised
 
 class SegmentClosed(NamedTuple):
-    """A segment got its last byte. `end_offset` is where its data section ends (4096-aligned)."""
+    """A segment got its last byte. `end_offset` is where its data section ends (4096-aligned).
+
+    Of a page stream `end_offset` and `xxh3` are 0, `tracks` tells instead; records and samples
+    are events, those that were spliced not among them.
+    """
 
     stream: int
     token: int
@@ -23,6 +27,8 @@ class SegmentClosed(NamedTuple):
     last_ns: int
     rings: tuple[tuple[int, int, int], ...]  # (ring id, samples, bytes) stored in this segment
     final: bool = False  # closed by `Stream.finish`
+    # (ring id, bytes, XXH3-64 of them) of each extent; XXH3 0 where pages were spliced
+    tracks: tuple[tuple[int, int, int], ...] = ()
 
 class SegmentWanted(NamedTuple):
     """The stream has no prepared next segment: call `Stream.prepare`."""
@@ -77,8 +83,31 @@ def scan_records(
 ) -> RecordScan:
     """Walk whole records from the start of `data` (bytes, mmap, ...); see WALK in `walk.h`."""
 
+class PageScan(NamedTuple):
+    """What a walk over ftrace's sub-buffers found."""
+
+    pages: int
+    end: int  # just behind the last good page
+    events: int
+    lost: int  # sum over the pages that tell how many events were lost before them
+    lost_unknown: int  # pages that tell only that some were
+    first_ns: int  # of the first event, 0 if there was none
+    last_ns: int  # where time stands at the end
+    fault: str  # why the page at `end` is none, one of QUARANTINE_REASONS; "ok": it is not there
+
+def scan_pages(data: bytes | bytearray | memoryview | mmap, subbuf_bytes: int) -> PageScan:
+    """Walk whole sub-buffers from the start of `data` to its end, or to a page of zeros.
+
+    A page of zeros is one whose timestamp and commit word are 0: nothing was written there.
+    """
+
 class RingCounters(NamedTuple):
-    """Counters of one ring since it was added; all monotonic but the three marked."""
+    """Counters of one ring since it was added; all monotonic but the three marked.
+
+    Of a page ring samples and records are events; those in pages that were spliced are in none of
+    the counts, except where such pages had to be given up. `bytes` are those of events with their
+    headers, of spliced pages all. used_bytes, high_watermark_bytes and fill_buckets stay 0.
+    """
 
     samples: int  # walked PERF_RECORD_SAMPLE
     records: int  # walked records of any type
@@ -103,6 +132,12 @@ class RingCounters(NamedTuple):
     high_watermark_bytes: int  # (gauge) highest used_bytes ever
     last_sample_ns: int
     fill_buckets: tuple[int, ...]  # passes by fill ratio: <=0.1 .. <=0.9, <=0.95, <=1.0
+    pages: int  # sub-buffers that were begun; one that came in pieces counts once
+    page_losses: int  # events lost in the ring, as the pages' headers tell
+    page_losses_unknown: int  # pages whose header tells only that there was a loss, or that were
+    # given up in the middle of a splice
+    resets: int  # times that somebody emptied the ring while it was mapped
+    spliced_bytes: int  # of pages that went from the ring to the file without being seen
 
 class CoreCounters(NamedTuple):
     """Counters of the whole core."""
@@ -138,12 +173,48 @@ class RingMap:
     def close(self) -> None:
         """Unmap. Raises ValueError while a core still drains the ring."""
 
+class PageMap:
+    """Shared mapping of one CPU's `trace_pipe_raw`: the meta page and all sub-buffers.
+
+    The counters are those of the last time that a reader asked for a page, and restart at 0 when
+    the ring is reset.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Map read-only. Raises OSError.
+
+        ENODEV: this kernel or this ring has no mapping; EBUSY: a snapshot excludes it; EPROTO:
+        the meta page is laid out in a way that is not known.
+        """
+    @property
+    def subbuf_bytes(self) -> int: ...
+    @property
+    def subbufs(self) -> int:
+        """How many are mapped: those of the ring and the reader's own."""
+    @property
+    def entries(self) -> int:
+        """Events written, whether read, overwritten or unread."""
+    @property
+    def overrun(self) -> int:
+        """Events overwritten before they were read."""
+    @property
+    def read(self) -> int:
+        """Events read, by whomever."""
+    def close(self) -> None:
+        """Unmap. Raises ValueError while a core still drains the ring."""
+
 class Ring:
     """A ring that a core drains."""
 
     @property
     def id(self) -> int: ...
     def counters(self) -> RingCounters: ...
+    def hold(self, held: bool) -> None:
+        """While a page ring is held passes leave it alone; none is at it on return.
+
+        What is in it when it is let go comes with the next generation. Raises ValueError for a
+        perf ring.
+        """
 
 class Stream:
     """One sequence of segments: what the rings that feed it hold, in files."""
@@ -158,6 +229,29 @@ class Stream:
         The fd stays the caller's and must live until SegmentClosed(token). Data goes to `offset`
         (a multiple of 4096) and on; after the chunk that reaches `limit_bytes` the stream moves on
         to the next prepared segment. `step_bytes` > 0: space is allocated that far ahead.
+        """
+    def prepare_pages(
+        self,
+        token: int,
+        fd: int,
+        *,
+        offsets: Mapping[int, int],
+        capacity_bytes: int,
+        limit_bytes: int,
+        step_bytes: int = 0,
+    ) -> None:
+        """Hand over the next segment's file to a page stream.
+
+        `offsets`: where each ring's extent begins, by ring id (multiples of 4096); a ring without
+        one ends the segment when it has something to write. Whole sub-buffers are written from
+        there on, up to `capacity_bytes`. The stream moves on to the next prepared segment before
+        all extents together hold more than `limit_bytes`. `step_bytes` > 0: space is allocated
+        that far ahead in each extent. Raises OSError (EBUSY: one is prepared already).
+        """
+    def track_bytes(self) -> tuple[int, dict[int, int]]:
+        """Tell token and bytes per ring id of the running segment, the last page included.
+
+        Token 0, and no rings: none is open. May be called from any thread.
         """
     def rotate(self) -> None:
         """Move on to the next prepared segment at the next chunk, if this one holds data."""
@@ -186,7 +280,8 @@ class Core:
     def notify_fd(self) -> int:
         """Readable (eventfd) when `events()` has something or a generation completed."""
     def start(self) -> None: ...
-    def add_stream(self, *, sideband_bytes: int = 16 << 20) -> Stream: ...
+    def add_stream(self, *, sideband_bytes: int = 16 << 20, subbuf_bytes: int = 0) -> Stream:
+        """Add one; `subbuf_bytes` > 0: a page stream, for rings with sub-buffers of that size."""
     def add_ring(
         self,
         shard: int,
@@ -205,8 +300,30 @@ class Core:
         before its end; 0 where the records carry no time. `ids`: of the events that write into
         the ring, if samples begin with an id; one that is none of them is replaced by the lowest.
         """
+    def add_page_ring(
+        self,
+        shard: int,
+        stream: Stream,
+        fd: int,
+        *,
+        subbuf_bytes: int,
+        subbufs: int,
+        transport: str,
+        page_map: PageMap | None = None,
+        held: bool = False,
+    ) -> Ring:
+        """Begin to drain one CPU's `trace_pipe_raw` into a page stream.
+
+        `fd`: non-blocking, and its own reader's: nobody else reads the ring. `subbuf_bytes`: with
+        the header, as one read(2) must ask for. `subbufs`: of the ring, the reader's not among
+        them. `transport`: "read", "mmap" (with `page_map`) or "splice", which falls back to "read"
+        where the ring takes no splice. Raises OSError (EINVAL: sizes do not fit the stream, the
+        map or the core's chunks).
+        """
     def remove_ring(self, ring: Ring) -> None:
         """Drain once more, then leave the ring: its map may be closed, its counters stay.
+
+        A held ring is not drained.
 
         Raises BlockingIOError if no chunk came free to drain into; the ring is drained on.
         """

@@ -11,126 +11,23 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-cdef extern from "chunk.h":
-    const uint32_t ALIGN_BYTES "CHUNK_ALIGN_BYTES"
-
-cdef extern from "walk.h":
-    const uint32_t WALK_KERNEL_TYPE_MAX
-    enum walk_fault:
-        WALK_OK
-        WALK_FAULTS
-    const char *walk_fault__name(walk_fault fault)
-    struct walk_ids:
-        const uint64_t *all
-        uint32_t count
-    struct walk_layout:
-        uint16_t time_offset
-        uint16_t time_trailer
-        const walk_ids *ids
-    struct walk_tally:
-        uint64_t records, samples, lost_records, lost_samples, first_ns, last_ns
-    size_t walk__file(const uint8_t *data, size_t bytes, const walk_layout *layout,
-                      walk_tally *tally, walk_fault *fault, size_t *last) nogil
-
-cdef extern from "ring_map.h":
-    struct ring_map:
-        uint64_t data_bytes
-        unsigned users
-    int ring_map__init(ring_map *map, int fd, uint64_t data_bytes) nogil
-    void ring_map__deinit(ring_map *map) nogil
-    uint64_t ring_map__head(const ring_map *map)
-    uint64_t ring_map__tail(const ring_map *map)
-
-cdef extern from "ring.h":
-    const int RING_FILL_BUCKETS
-    ctypedef uint64_t counter_t
-    uint64_t counter__read(const counter_t *counter)
-    struct ring:
-        uint32_t id, fault
-        uint64_t position
-        counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
-        counter_t lost_records, lost_samples, neutralised, relabelled, quarantined_bytes
-        counter_t throttles, unthrottles, wakeups_watermark, wakeups_timer, starved
-        counter_t used_bytes, high_watermark_bytes, last_sample_ns
-        counter_t *fill
-
-cdef extern from "sideband.h":
-    struct sideband_counters:
-        uint64_t tasks, maps, bytes, dropped
-    struct sideband:
-        pass
-    int sideband__load(sideband *sb, const uint8_t *records, size_t bytes) nogil
-    void sideband__read_counters(const sideband *sb, sideband_counters *counters) nogil
-
-cdef extern from "stream.h":
-    const uint32_t SHARDS_MAX
-    struct stream:
-        uint32_t id
-        sideband sideband
-
-cdef extern from "event_list.h":
-    enum event_kind:
-        EVENT_SEGMENT_CLOSED, EVENT_SEGMENT_WANTED, EVENT_SPACE_WANTED, EVENT_WRITE_FAILED
-    struct event_ring:
-        uint64_t samples, bytes
-        uint32_t id
-    struct event:
-        event_kind kind
-        int error
-        uint32_t stream, ring_count
-        bint final
-        uint64_t token, end_offset, xxh3, chunks, records, samples, replayed, first_ns, last_ns
-        event_ring *rings
-
-cdef extern from "core.h":
-    struct core:
-        pass
-    struct core_options:
-        uint32_t shards, chunks, chunk_bytes
-        uint64_t flush_ns, floor_bytes
-    struct core_counters:
-        uint64_t chunks, chunks_free, chunks_free_min
-        uint64_t written_bytes, written_chunks, write_errors, write_ns
-        uint64_t passes, wakeups, pass_ns, pass_ns_max
-        uint64_t rounds, oldest_unwritten_ns
-    int core__new(const core_options *options, core **out) nogil
-    void core__free(core *c) nogil
-    int core__start(core *c) nogil
-    void core__stop(core *c) nogil
-    int core__notify_fd(const core *c)
-    int core__add_stream(core *c, size_t sideband_bytes, stream **out) nogil
-    int core__add_ring(core *c, uint32_t shard, stream *s, ring_map *map, int wakeup_fd,
-                       const walk_layout *layout, const walk_ids *ids, bint sideband,
-                       ring **out) nogil
-    int core__remove_ring(core *c, ring *r) nogil
-    uint64_t core__issue(core *c) nogil
-    uint64_t core__issued(core *c) nogil
-    uint64_t core__drained(core *c) nogil
-    uint64_t core__written(core *c) nogil
-    int core__prepare(core *c, stream *s, uint64_t token, int fd, uint64_t offset,
-                      uint64_t limit, uint64_t step_bytes) nogil
-    void core__rotate(core *c, stream *s) nogil
-    void core__finish(core *c, stream *s) nogil
-    void core__answer_space(core *c, stream *s, bint retry) nogil
-    event *core__event(core *c) nogil
-    ring *core__quarantined(core *c) nogil
-    ring *core__hung_up(core *c) nogil
-    void core__read_counters(core *c, core_counters *counters) nogil
-    int core__tid(core *c, uint32_t index) nogil
+include "declarations.pxi"
 
 SegmentClosed = namedtuple("SegmentClosed", "stream token end_offset xxh3 chunks records samples "
-                           "replayed first_ns last_ns rings final", defaults=(False,))
+                           "replayed first_ns last_ns rings final tracks", defaults=(False, ()))
 SegmentWanted = namedtuple("SegmentWanted", "stream")
 SpaceWanted = namedtuple("SpaceWanted", "stream errno")
 WriteFailed = namedtuple("WriteFailed", "stream token errno")
 RingQuarantined = namedtuple("RingQuarantined", "ring reason position")
 RingHungUp = namedtuple("RingHungUp", "ring")
 RecordScan = namedtuple("RecordScan", "end records samples lost_samples first_ns last_ns last fault")
+PageScan = namedtuple("PageScan", "pages end events lost lost_unknown first_ns last_ns fault")
 RingCounters = namedtuple(
     "RingCounters",
     "samples records bytes stored in_flight lost_disk_full lost_dropped lost_records lost_samples "
     "neutralised relabelled quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
-    "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets")
+    "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets pages "
+    "page_losses page_losses_unknown resets spliced_bytes")
 CoreCounters = namedtuple(
     "CoreCounters",
     "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "
@@ -138,7 +35,10 @@ CoreCounters = namedtuple(
 
 CHUNK_ALIGN_BYTES = ALIGN_BYTES
 SAMPLE_RECORD_MAX = WALK_KERNEL_TYPE_MAX
-QUARANTINE_REASONS = tuple(walk_fault__name(<walk_fault>i).decode() for i in range(WALK_FAULTS))
+QUARANTINE_REASONS = (
+    *(walk_fault__name(<walk_fault>i).decode() for i in range(WALK_FAULTS)),
+    *(subbuf_fault__name(<subbuf_fault>i).decode() for i in range(1, SUBBUF_FAULTS)))
+cdef dict TRANSPORTS = {"read": PAGE_READ, "mmap": PAGE_MMAP, "splice": PAGE_SPLICE}
 
 
 cdef int check(int ret) except -1:
@@ -158,6 +58,68 @@ def scan_records(const uint8_t[::1] data not None, *, int time_offset=0):
             end = walk__file(&data[0], data.shape[0], &layout, &tally, &fault, &last)
     return RecordScan(end, tally.records, tally.samples, tally.lost_samples, tally.first_ns,
                       tally.last_ns, last, QUARANTINE_REASONS[fault])
+
+
+def scan_pages(const uint8_t[::1] data not None, uint32_t subbuf_bytes):
+    cdef subbuf_tally tally
+    cdef subbuf_fault fault = SUBBUF_OK
+    cdef size_t end = 0
+    if subbuf_bytes < SUBBUF_BYTES_MIN:
+        raise ValueError(f"sub-buffers of {subbuf_bytes} bytes")
+    memset(&tally, 0, sizeof(tally))
+    if data.shape[0] > 0:
+        with nogil:
+            end = subbuf__pages(&data[0], data.shape[0], subbuf_bytes, &tally, &fault)
+    return PageScan(tally.pages, end, tally.events, tally.lost, tally.lost_unknown,
+                    tally.first_ns, tally.last_ns, subbuf_fault__name(fault).decode())
+
+
+cdef class PageMap:
+    cdef page_map map
+
+    def __init__(self, int fd):
+        cdef int ret
+        if self.map.meta != NULL:
+            raise ValueError("the ring is mapped already")
+        with nogil:
+            ret = page_map__init(&self.map, fd)
+        check(ret)
+
+    def __dealloc__(self):
+        page_map__deinit(&self.map)
+
+    cdef int usable(self) except -1:
+        if self.map.meta == NULL:
+            raise ValueError("the ring is not mapped any more")
+        return 0
+
+    @property
+    def subbuf_bytes(self):
+        return self.map.subbuf_bytes
+
+    @property
+    def subbufs(self):
+        return self.map.subbufs
+
+    @property
+    def entries(self):
+        self.usable()
+        return self.map.meta.entries
+
+    @property
+    def overrun(self):
+        self.usable()
+        return self.map.meta.overrun
+
+    @property
+    def read(self):
+        self.usable()
+        return self.map.meta.read
+
+    def close(self):
+        if self.map.users > 0:
+            raise ValueError("a running core drains this ring")
+        page_map__deinit(&self.map)
 
 
 cdef class RingMap:
@@ -203,10 +165,32 @@ cdef class Ring:
     cdef Core owner
     cdef ring *ring
     cdef RingMap map
+    cdef PageMap page_map
 
     @property
     def id(self):
         return self.ring.id
+
+    cdef void use(self, int more):
+        # How many running cores drain what is mapped.
+        if self.map is not None:
+            self.map.map.users += more
+        if self.page_map is not None:
+            self.page_map.map.users += more
+
+    def hold(self, bint held):
+        if self.ring.pages == NULL:
+            raise ValueError("only a page ring can be held")
+        with nogil:
+            core__hold(self.owner.core, self.ring, held)
+
+    cdef tuple page_counters(self):
+        cdef page_ring *p = self.ring.pages
+        if p == NULL:
+            return (0, 0, 0, 0, 0)
+        return (counter__read(&p.pages), counter__read(&p.losses),
+                counter__read(&p.losses_unknown) + counter__read(&p.torn),
+                counter__read(&p.resets), counter__read(&p.spliced_bytes))
 
     def counters(self):
         cdef ring *r = self.ring
@@ -221,7 +205,8 @@ cdef class Ring:
             counter__read(&r.wakeups_timer), counter__read(&r.starved),
             counter__read(&r.used_bytes), counter__read(&r.high_watermark_bytes),
             counter__read(&r.last_sample_ns),
-            tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)))
+            tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
+            *self.page_counters())
 
 
 cdef class Stream:
@@ -236,6 +221,31 @@ cdef class Stream:
                 uint64_t step_bytes=0):
         check(core__prepare(self.owner.core, self.stream, token, fd, offset, limit_bytes,
                             step_bytes))
+
+    def prepare_pages(self, uint64_t token, int fd, *, offsets, uint64_t capacity_bytes,
+                      uint64_t limit_bytes, uint64_t step_bytes=0):
+        cdef uint64_t[::1] extents = array("Q", [NO_EXTENT]) * (max(offsets, default=-1) + 1)
+        cdef const uint64_t *first = NULL
+        cdef uint32_t count = <uint32_t>extents.shape[0]
+        cdef int ret
+        for ring, offset in offsets.items():
+            extents[ring] = offset
+        if count > 0:
+            first = &extents[0]
+        with nogil:
+            ret = core__prepare_pages(self.owner.core, self.stream, token, fd, first, count,
+                                      capacity_bytes, limit_bytes, step_bytes)
+        check(ret)
+
+    def track_bytes(self):
+        cdef page_progress progress
+        cdef int ret
+        with nogil:
+            ret = page_stream__progress(self.stream, &progress)
+        check(ret)
+        found = {progress.rings[i].id: progress.rings[i].bytes for i in range(progress.count)}
+        free(progress.rings)
+        return progress.token, found
 
     def rotate(self):
         core__rotate(self.owner.core, self.stream)
@@ -290,9 +300,9 @@ cdef class Core:
     def start(self):
         check(core__start(self.core))
 
-    def add_stream(self, *, size_t sideband_bytes=16 << 20):
+    def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0):
         cdef Stream stream = Stream.__new__(Stream)
-        check(core__add_stream(self.core, sideband_bytes, &stream.stream))
+        check(core__add_stream(self.core, sideband_bytes, subbuf_bytes, &stream.stream))
         stream.owner = self
         return stream
 
@@ -313,7 +323,33 @@ cdef class Core:
         check(ret)
         ring.owner = self
         ring.map = ring_map
-        ring_map.map.users += 1
+        ring.use(1)
+        self.rings.append(ring)
+        return ring
+
+    def add_page_ring(self, uint32_t shard, Stream stream not None, int fd, *,
+                      uint32_t subbuf_bytes, uint32_t subbufs, str transport,
+                      PageMap page_map=None, bint held=False):
+        cdef page_ring_options options
+        cdef Ring ring = Ring.__new__(Ring)
+        cdef int ret
+        if transport not in TRANSPORTS:
+            raise ValueError(f"no transport {transport!r}")
+        options.transport = <page_transport><int>TRANSPORTS[transport]
+        options.fd = fd
+        options.page_bytes = subbuf_bytes
+        options.subbufs = subbufs
+        options.map = NULL
+        options.held = held
+        if page_map is not None:
+            page_map.usable()
+            options.map = &page_map.map
+        with nogil:
+            ret = core__add_page_ring(self.core, shard, stream.stream, &options, &ring.ring)
+        check(ret)
+        ring.owner = self
+        ring.page_map = page_map
+        ring.use(1)
         self.rings.append(ring)
         return ring
 
@@ -325,7 +361,7 @@ cdef class Core:
             ret = core__remove_ring(self.core, ring.ring)
         check(ret)
         self.rings.remove(ring)
-        ring.map.map.users -= 1
+        ring.use(-1)
 
     def request_flush(self):
         return core__issue(self.core)
@@ -353,7 +389,9 @@ cdef class Core:
                     e.replayed, e.first_ns, e.last_ns,
                     tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
                           for i in range(e.ring_count)),
-                    e.final != 0))
+                    e.final != 0,
+                    tuple((e.rings[i].id, e.rings[i].bytes, e.rings[i].xxh3)
+                          for i in range(e.ring_count)) if e.paged else ()))
             elif e.kind == EVENT_SEGMENT_WANTED:
                 found.append(SegmentWanted(e.stream))
             elif e.kind == EVENT_SPACE_WANTED:
@@ -384,4 +422,4 @@ cdef class Core:
         with nogil:
             core__stop(self.core)
         while self.rings:
-            (<Ring>self.rings.pop()).map.map.users -= 1
+            (<Ring>self.rings.pop()).use(-1)

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "subbuf.h"
+
 #define RECORD_MAX_BYTES 65536u
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
@@ -103,8 +105,7 @@ uint32_t pool__free_count(struct pool *pool)
 	return count;
 }
 
-void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
-		   const struct walk_tally *tally)
+static struct span *chunk__span(struct chunk *chunk, struct ring *ring)
 {
 	struct span *span = chunk->span_count > 0 ? &chunk->spans[chunk->span_count - 1] : NULL;
 
@@ -112,6 +113,14 @@ void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 		span = &chunk->spans[chunk->span_count++];
 		*span = (struct span){.ring = ring};
 	}
+	return span;
+}
+
+void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
+		   const struct walk_tally *tally)
+{
+	struct span *span = chunk__span(chunk, ring);
+
 	span->samples += tally->samples;
 	span->bytes += bytes;
 	chunk->used += bytes;
@@ -122,6 +131,21 @@ void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 		chunk->first_ns = tally->first_ns;
 	if (tally->last_ns > chunk->last_ns)
 		chunk->last_ns = tally->last_ns;
+}
+
+void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
+			const struct subbuf_tally *tally, bool sealed)
+{
+	struct span *span = chunk__span(chunk, ring);
+
+	if (span->first_ns == 0)
+		span->first_ns = tally->first_ns;
+	span->samples += tally->events;
+	span->bytes += bytes;
+	span->last_ns = tally->last_ns;
+	span->sealed = sealed;
+	chunk->used += bytes;
+	chunk->records += tally->events;
 }
 
 uint32_t chunk__pad(uint8_t *data, uint32_t used, bool round)

@@ -17,25 +17,31 @@
 struct ring;
 struct lane;
 struct chunk;
+struct subbuf_tally;
 
 /*
- * A place in the writer's queue: a chunk, or a mark without one. `stamp` 0, or the generation of
- * the full pass that ended here; `begun_ns`: when that pass loaded its heads.
+ * A place in the writer's queue: a chunk, what a ring has in its pipe, or a mark without either.
+ * `stamp` 0, or the generation of the full pass that ended here; `begun_ns`: when that pass loaded
+ * its heads.
  */
 struct item {
 	struct item *next;
 	struct chunk *chunk;
+	struct ring *spliced;
 	struct lane *lane;
 	uint64_t stamp;
 	uint64_t begun_ns;
 	uint64_t queued_ns;
 };
 
-/* What one ring put into a chunk. */
+/* What one ring put into a chunk. The last three are of pages only. */
 struct span {
 	struct ring *ring;
 	uint64_t samples;
 	uint64_t bytes;
+	uint64_t first_ns;
+	uint64_t last_ns; /* where time stands at the end of the last page */
+	bool sealed;	  /* nothing can be put behind that page's data */
 };
 
 /*
@@ -80,6 +86,13 @@ uint32_t pool__free_count(struct pool *pool);
 /* Add `bytes` of walked records at the end. The caller has seen to room and a free span. */
 void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 		   const struct walk_tally *tally);
+
+/*
+ * Add a walked page of `bytes` bytes at the end; with 0 bytes its data were put into the page of
+ * the same ring that is the last one.
+ */
+void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
+			const struct subbuf_tally *tally, bool sealed);
 
 /*
  * Pad `used` bytes at `data` to CHUNK_ALIGN_BYTES with one record that readers ignore, behind a

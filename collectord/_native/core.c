@@ -102,15 +102,18 @@ int core__notify_fd(const struct core *core)
 	return core->events.fd;
 }
 
-int core__add_stream(struct core *core, size_t sideband_bytes, struct stream **out)
+int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
+		     struct stream **out)
 {
 	const uint32_t id = core->writer.stream_count;
 	int ret;
 
 	if (id == STREAMS_MAX)
 		return -ENOSPC;
+	if (page_bytes > core->pool.chunk_bytes)
+		return -EINVAL;
 	ret = stream__init(&core->streams[id], id, core->pool.chunk_bytes, sideband_bytes,
-			   &core->events);
+			   page_bytes, &core->events);
 	if (ret < 0)
 		return ret;
 	core->writer.streams[id] = &core->streams[id];
@@ -138,6 +141,25 @@ static int core__keep_ring(struct core *core, struct ring *ring)
 	return ret;
 }
 
+/* The core's from here on, whatever comes. */
+static int core__enlist(struct core *core, uint32_t shard, struct stream *stream,
+			struct ring *ring)
+{
+	int ret = core__keep_ring(core, ring);
+
+	if (ret < 0) {
+		ring__deinit(ring);
+		free(ring);
+		return ret;
+	}
+	ret = stream__add_ring(stream, ring);
+	if (ret == 0)
+		ret = shard__add(&core->shards[shard], stream, ring);
+	if (ret < 0)
+		ring->left = true;
+	return ret;
+}
+
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
 		   const struct walk_ids *ids, bool sideband, struct ring **out)
@@ -145,7 +167,7 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 	struct ring *ring;
 	int ret;
 
-	if (shard >= core->writer.shard_count)
+	if (shard >= core->writer.shard_count || stream->page_bytes > 0)
 		return -EINVAL;
 	ring = malloc(sizeof(*ring));
 	if (ring == NULL)
@@ -160,21 +182,31 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		ring->sideband = &stream->sideband;
 		sideband__set_layout(&stream->sideband, layout);
 	}
-	ret = core__keep_ring(core, ring);
-	if (ret < 0) {
-		ring__deinit(ring);
-		free(ring);
-		return ret;
-	}
-	ret = stream__add_ring(stream, ring);
+	ret = core__enlist(core, shard, stream, ring);
 	if (ret == 0)
-		ret = shard__add(&core->shards[shard], stream, ring);
-	if (ret < 0) {
-		ring->left = true;
-		return ret;
-	}
-	*out = ring;
-	return 0;
+		*out = ring;
+	return ret;
+}
+
+int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
+			const struct page_ring_options *options, struct ring **out)
+{
+	struct ring *ring;
+	int ret;
+
+	if (shard >= core->writer.shard_count || stream->page_bytes != options->page_bytes)
+		return -EINVAL;
+	ret = page_ring__new(options, &ring);
+	if (ret == 0)
+		ret = core__enlist(core, shard, stream, ring);
+	if (ret == 0)
+		*out = ring;
+	return ret;
+}
+
+void core__hold(struct core *core, struct ring *ring, bool held)
+{
+	shard__hold(&core->shards[ring->lane->shard], ring, held);
 }
 
 int core__remove_ring(struct core *core, struct ring *ring)
@@ -219,6 +251,36 @@ int core__prepare(struct core *core, struct stream *stream, uint64_t token, int 
 
 	if (ret == 0)
 		writer__poke(&core->writer);
+	return ret;
+}
+
+int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token, int fd,
+			const uint64_t *extents, uint32_t extent_count, uint64_t capacity,
+			uint64_t limit, uint64_t step_bytes)
+{
+	struct segment segment = {
+		.token = token,
+		.limit = limit,
+		.step = step_bytes,
+		.extents = malloc((extent_count + 1) * sizeof(*extents)),
+		.extent_count = extent_count,
+		.capacity = capacity,
+		.fd = fd,
+		.open = true,
+	};
+	int ret = segment.extents != NULL ? 0 : -ENOMEM;
+
+	for (uint32_t i = 0; ret == 0 && i < extent_count; i++) {
+		segment.extents[i] = extents[i];
+		if (extents[i] != NO_EXTENT && extents[i] % CHUNK_ALIGN_BYTES != 0)
+			ret = -EINVAL;
+	}
+	if (ret == 0)
+		ret = stream__prepare(stream, &segment);
+	if (ret == 0)
+		writer__poke(&core->writer);
+	else
+		free(segment.extents);
 	return ret;
 }
 

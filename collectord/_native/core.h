@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "event_list.h"
+#include "page_ring.h"
 #include "ring.h"
 #include "ring_map.h"
 #include "sideband.h"
@@ -44,10 +45,16 @@ int core__start(struct core *core);
 void core__stop(struct core *core);
 int core__notify_fd(const struct core *core);
 
-int core__add_stream(struct core *core, size_t sideband_bytes, struct stream **stream);
+/* `page_bytes` > 0: a stream of ftrace's sub-buffers. */
+int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
+		     struct stream **stream);
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
 		   const struct walk_ids *ids, bool sideband, struct ring **ring);
+/* -EINVAL: the stream's pages have another size, or are larger than a chunk. */
+int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
+			const struct page_ring_options *options, struct ring **ring);
+void core__hold(struct core *core, struct ring *ring, bool held);
 /* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, the ring stays. */
 int core__remove_ring(struct core *core, struct ring *ring);
 
@@ -58,6 +65,10 @@ uint64_t core__written(struct core *core);
 
 int core__prepare(struct core *core, struct stream *stream, uint64_t token, int fd,
 		  uint64_t offset, uint64_t limit, uint64_t step_bytes);
+/* Each ring's extent by its id, NO_EXTENT for none; copied. */
+int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token, int fd,
+			const uint64_t *extents, uint32_t extent_count, uint64_t capacity,
+			uint64_t limit, uint64_t step_bytes);
 void core__rotate(struct core *core, struct stream *stream);
 void core__finish(struct core *core, struct stream *stream);
 void core__answer_space(struct core *core, struct stream *stream, bool retry);

@@ -16,6 +16,7 @@ enum event_kind {
 
 struct event_ring {
 	uint64_t samples, bytes;
+	uint64_t xxh3; /* of pages */
 	uint32_t id;
 };
 
@@ -24,6 +25,7 @@ struct event {
 	enum event_kind kind;
 	int error;
 	bool final; /* of a closed segment: the stream was finished */
+	bool paged; /* of a closed segment: each ring has an extent of its own */
 	uint32_t stream;
 	uint32_t ring_count;
 	uint64_t token, end_offset, xxh3;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "page_ring.h"
 #include "sideband.h"
 
 /*
@@ -27,7 +28,9 @@ void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
 
 void ring__deinit(struct ring *ring)
 {
+	page_ring__free(ring->pages);
 	free(ring->id_list);
+	ring->pages = NULL;
 	ring->id_list = NULL;
 }
 

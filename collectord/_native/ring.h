@@ -11,6 +11,7 @@
 
 #define RING_FILL_BUCKETS 11u /* <= 0.1 .. <= 0.9, <= 0.95, <= 1.0 */
 
+struct page_ring;
 struct sideband;
 
 /* One ring as its shard drains it. Counters: `stored`, `lost_*` and `segment_*` are written by
@@ -19,6 +20,7 @@ struct ring {
 	struct ring_map *map;
 	struct lane *lane;
 	struct sideband *sideband; /* NULL: a ring of counted events */
+	struct page_ring *pages;   /* NULL: a perf ring; else `map`, `head` and `layout` are unused */
 	struct walk_layout layout;
 	struct walk_ids ids;
 	uint64_t *id_list; /* the ring's own memory behind `ids` */
@@ -30,7 +32,7 @@ struct ring {
 	bool left;	   /* removed from its shard */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
-	_Atomic uint32_t fault; /* enum walk_fault */
+	_Atomic uint32_t fault; /* enum walk_fault, or page_ring__fault() */
 	_Atomic bool fault_told;
 
 	counter_t samples, records, bytes;
@@ -62,6 +64,7 @@ enum ring_take {
 	RING_EMPTY,	/* read up to the head of this pass */
 	RING_CHUNK_FULL, /* the next record needs another chunk */
 	RING_FAULTY,	/* the ring went into quarantine */
+	RING_SPLICED,	/* the ring's pipe has something for the writer */
 };
 
 /*

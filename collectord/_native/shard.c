@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "event_list.h"
+#include "page_ring.h"
+#include "pass.h"
 
 #define EPOLL_BATCH 64
 /* How long a removal waits for a chunk, and how often it looks. */
@@ -70,8 +71,8 @@ void shard__poke(struct shard *shard)
 void shard__wake_starved(struct shard *shard)
 {
 	/*
-	 * Sequentially consistent; the partners are the stores in shard__take_chunk() and
-	 * shard__pass(): either they see what the writer gave back before, or this sees them.
+	 * Sequentially consistent; the partners are the stores in pass__take_chunk() and
+	 * pass__end(): either they see what the writer gave back before, or this sees them.
 	 */
 	if (atomic_load(&shard->starved))
 		shard__poke(shard);
@@ -79,166 +80,8 @@ void shard__wake_starved(struct shard *shard)
 
 uint64_t shard__drained(const struct shard *shard)
 {
-	/* Acquire; the partner is the release in shard__pass(): the counters of the pass show. */
+	/* Acquire; the partner is the release in pass__run(): the counters of the pass show. */
 	return atomic_load_explicit(&shard->drained, memory_order_acquire);
-}
-
-static struct chunk *shard__take_chunk(struct shard *shard)
-{
-	struct chunk *chunk = pool__take(shard->pool);
-
-	if (chunk != NULL)
-		return chunk;
-	/* First say so, then look again: a chunk given back in between wakes nobody. */
-	atomic_store(&shard->starved, true);
-	return pool__take(shard->pool);
-}
-
-/* False: no chunk was free, part of the ring is unread. */
-static bool shard__drain_ring(struct shard *shard, struct ring *ring)
-{
-	struct lane *lane = ring->lane;
-
-	for (;;) {
-		enum ring_take took;
-
-		if (lane->open == NULL)
-			lane->open = shard__take_chunk(shard);
-		if (lane->open == NULL) {
-			counter__add(&ring->starved, 1);
-			return false;
-		}
-		took = ring__take(ring, lane->open, shard->pool->chunk_bytes);
-		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
-			lane__close(lane, shard->writer, 0, 0);
-		if (took != RING_CHUNK_FULL)
-			return true;
-	}
-}
-
-/* End a full pass: each lane's last item carries the generation. False: call again, for the
- * lanes whose mark of an earlier generation is still queued. */
-static bool shard__stamp(struct shard *shard, uint64_t generation, uint64_t begun_ns)
-{
-	bool stamped = true;
-
-	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
-		struct lane *lane = shard->lanes[i];
-
-		if (lane == NULL || lane->rings == 0 || lane->stamped == generation)
-			continue;
-		/* Before the first segment there is only sideband, which the replay will hold too. */
-		if (lane->open != NULL && lane->open->used > 0 &&
-		    atomic_load_explicit(&lane->stream->begun, memory_order_relaxed)) {
-			lane__close(lane, shard->writer, generation, begun_ns);
-		} else if (!lane__mark(lane, shard->writer, generation, begun_ns)) {
-			stamped = false;
-			continue;
-		}
-		lane->stamped = generation;
-	}
-	return stamped;
-}
-
-/* Where chunks are short, none waits half full for the next generation. */
-static void shard__yield_chunks(struct shard *shard)
-{
-	for (uint32_t i = 0; i < STREAMS_MAX; i++)
-		if (shard->lanes[i] != NULL)
-			lane__yield(shard->lanes[i], shard->writer, shard->pool);
-}
-
-static bool shard__end(struct shard *shard, uint64_t generation, uint64_t begun_ns)
-{
-	if (shard__stamp(shard, generation, begun_ns))
-		return true;
-	/* First say so, then look again: the writer wakes who was waiting before it freed a mark. */
-	atomic_store(&shard->starved, true);
-	return shard__stamp(shard, generation, begun_ns);
-}
-
-/* All heads first: what follows copies a cut through the rings at one instant. Those of sideband
- * last: the cut has whatever names a sample in it. */
-static void shard__begin(struct shard *shard)
-{
-	for (uint32_t i = 0; i < shard->ring_count; i++)
-		if (shard->rings[i]->sideband == NULL)
-			ring__begin(shard->rings[i]);
-	for (uint32_t i = 0; i < shard->ring_count; i++)
-		if (shard->rings[i]->sideband != NULL)
-			ring__begin(shard->rings[i]);
-}
-
-static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
-{
-	return ring->woken || ring->head - ring->position >= floor_bytes;
-}
-
-static bool shard__data_is_due(const struct shard *shard)
-{
-	for (uint32_t i = 0; i < shard->ring_count; i++)
-		if (shard->rings[i]->sideband == NULL &&
-		    ring__is_due(shard->rings[i], shard->floor_bytes))
-			return true;
-	return false;
-}
-
-/* Drain the sideband rings, or the others, that hold at least so much or that woke the shard.
- * False: no chunk was free, part of a ring is unread. */
-static bool shard__drain(struct shard *shard, bool sideband, uint64_t floor_bytes, bool asked)
-{
-	bool complete = true;
-
-	for (uint32_t i = 0; i < shard->ring_count; i++) {
-		struct ring *ring = shard->rings[i];
-		const bool due = ring__is_due(ring, floor_bytes);
-		const bool woken = ring->woken;
-
-		if ((ring->sideband != NULL) != sideband)
-			continue;
-		ring->woken = false;
-		if (woken)
-			counter__add(&ring->wakeups_watermark, 1);
-		if (!due || ring->head == ring->position ||
-		    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
-			continue;
-		if (!woken && asked)
-			counter__add(&ring->wakeups_timer, 1);
-		complete &= shard__drain_ring(shard, ring);
-	}
-	return complete;
-}
-
-static void shard__pass(struct shard *shard, uint64_t generation)
-{
-	const uint64_t begun_ns = clock__now_ns();
-	const bool asked =
-		generation != atomic_load_explicit(&shard->drained, memory_order_relaxed);
-	/* Rings that a starved pass left behind may not wake again. */
-	const bool full =
-		asked || atomic_load_explicit(&shard->starved, memory_order_relaxed);
-	const uint64_t floor_bytes = full ? 0 : shard->floor_bytes;
-	bool complete;
-	uint64_t took_ns;
-
-	atomic_store_explicit(&shard->starved, false, memory_order_relaxed);
-	shard__begin(shard);
-	/* No sample gets into a chunk before what names it: a segment may end between the two, and
-	 * the next one replays only what was read. */
-	complete = shard__drain(shard, true, shard__data_is_due(shard) ? 0 : floor_bytes, asked);
-	if (complete)
-		complete = shard__drain(shard, false, floor_bytes, asked);
-	if (!complete)
-		shard__yield_chunks(shard);
-	if (asked && complete && shard__end(shard, generation, begun_ns)) {
-		/* Release; the partner is the acquire in shard__drained(). */
-		atomic_store_explicit(&shard->drained, generation, memory_order_release);
-		event_list__poke(shard->writer->events);
-	}
-	took_ns = clock__now_ns() - begun_ns;
-	counter__add(&shard->passes, 1);
-	counter__add(&shard->pass_ns, took_ns);
-	counter__max(&shard->pass_ns_max, took_ns);
 }
 
 static void shard__collect_wakeups(struct shard *shard, const struct epoll_event *events, int n)
@@ -253,7 +96,11 @@ static void shard__collect_wakeups(struct shard *shard, const struct epoll_event
 				continue; /* EAGAIN: nothing to clear */
 		} else if (!ring->left) {
 			ring->woken = true;
-			if ((events[i].events & EPOLLHUP) != 0)
+			if (ring->pages != NULL) {
+				ring->pages->armed = false;
+				ring->pages->erred =
+					(events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
+			} else if ((events[i].events & EPOLLHUP) != 0)
 				atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
 		}
 	}
@@ -279,7 +126,7 @@ static void *shard__run(void *context)
 		pthread_mutex_lock(&shard->lock);
 		shard__collect_wakeups(shard, events, n);
 		/* Acquire; the partner is the release in writer__issue(). */
-		shard__pass(shard, atomic_load_explicit(&shard->writer->generation,
+		pass__run(shard, atomic_load_explicit(&shard->writer->generation,
 							memory_order_acquire));
 		pthread_mutex_unlock(&shard->lock);
 	}
@@ -303,7 +150,8 @@ static struct lane *shard__lane(struct shard *shard, struct stream *stream)
 
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 {
-	struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.ptr = ring};
+	const uint32_t how = ring->pages != NULL ? EPOLLONESHOT : EPOLLET;
+	struct epoll_event event = {.events = EPOLLIN | how, .data.ptr = ring};
 	struct ring **rings;
 	int ret = 0;
 
@@ -318,6 +166,8 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 		ret = -errno;
 	if (ret == 0) {
 		shard->rings[shard->ring_count++] = ring;
+		if (ring->pages != NULL)
+			ring->pages->armed = true;
 		ring->lane->rings++;
 		/* Release; the partner is the acquire in stream__lane(). */
 		atomic_store_explicit(&stream->lanes[shard->index], ring->lane,
@@ -330,10 +180,8 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 /* Drain the ring once more and forget it. False: no chunk was free, the ring stays. */
 static bool shard__let_go(struct shard *shard, struct ring *ring)
 {
-	if (ring__begin(ring) > 0 && !shard__drain_ring(shard, ring)) {
-		shard__yield_chunks(shard);
+	if (!pass__last(shard, ring))
 		return false;
-	}
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i] == ring)
 			shard->rings[i--] = shard->rings[--shard->ring_count];
@@ -364,6 +212,13 @@ int shard__remove(struct shard *shard, struct ring *ring)
 			return -EAGAIN;
 		nanosleep(&pause, NULL);
 	}
+}
+
+void shard__hold(struct shard *shard, struct ring *ring, bool held)
+{
+	pthread_mutex_lock(&shard->lock);
+	ring->pages->held = held;
+	pthread_mutex_unlock(&shard->lock);
 }
 
 int shard__start(struct shard *shard)

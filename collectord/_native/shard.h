@@ -53,6 +53,9 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
  * ring stays with the shard. */
 int shard__remove(struct shard *shard, struct ring *ring);
 
+/* While a page ring is held passes leave it alone; none is at it when this returns. */
+void shard__hold(struct shard *shard, struct ring *ring, bool held);
+
 /* Wake the thread: a new generation, or a stop. */
 void shard__poke(struct shard *shard);
 /* Wake it if its last pass found no free chunk. */

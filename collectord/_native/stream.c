@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "event_list.h"
+#include "page_stream.h"
 #include "ring.h"
 
 /*
@@ -19,7 +20,7 @@
 #define PUBLISH_DELAY_NS 100000000u
 
 int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_t sideband_bytes,
-		 struct event_list *events)
+		 uint32_t page_bytes, struct event_list *events)
 {
 	int ret;
 
@@ -41,6 +42,7 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_
 	}
 	pthread_mutex_init(&stream->lock, NULL);
 	stream->id = id;
+	stream->page_bytes = page_bytes;
 	stream->events = events;
 	stream->space_answer = SPACE_UNANSWERED;
 	return 0;
@@ -52,6 +54,8 @@ void stream__deinit(struct stream *stream)
 	XXH3_freeState(stream->hash);
 	sideband__deinit(&stream->sideband);
 	free(stream->rings);
+	free(stream->current.extents);
+	free(stream->next.extents);
 	pthread_mutex_destroy(&stream->lock);
 	memset(stream, 0, sizeof(*stream));
 }
@@ -60,7 +64,8 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 {
 	int ret = 0;
 
-	if (segment->begin % CHUNK_ALIGN_BYTES != 0)
+	if (segment->begin % CHUNK_ALIGN_BYTES != 0 ||
+	    (stream->page_bytes > 0) != (segment->extents != NULL))
 		return -EINVAL;
 	pthread_mutex_lock(&stream->lock);
 	if (stream->next.open)
@@ -85,6 +90,8 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 	} else {
 		rings[stream->ring_count++] = ring;
 		stream->rings = rings;
+		if (ring->pages != NULL && stream->current.open)
+			page_stream__begin(ring, &stream->current);
 	}
 	pthread_mutex_unlock(&stream->lock);
 	return ret;
@@ -98,9 +105,12 @@ static void stream__close_current(struct stream *stream, bool final)
 
 	if (event != NULL) {
 		event->final = final;
+		event->paged = stream->page_bytes > 0;
 		event->token = segment->token;
-		event->end_offset = segment->offset;
-		event->xxh3 = XXH3_64bits_digest(stream->hash);
+		if (stream->page_bytes == 0) {
+			event->end_offset = segment->offset;
+			event->xxh3 = XXH3_64bits_digest(stream->hash);
+		}
 		event->chunks = segment->chunks;
 		event->records = segment->records;
 		event->samples = segment->samples;
@@ -117,6 +127,8 @@ static void stream__close_current(struct stream *stream, bool final)
 				.samples = counter__read(&ring->segment_samples),
 				.bytes = counter__read(&ring->segment_bytes),
 			};
+		if (event != NULL && ring->pages != NULL)
+			page_stream__tell(ring, &event->rings[i]);
 		counter__set(&ring->segment_samples, 0);
 		counter__set(&ring->segment_bytes, 0);
 	}
@@ -130,14 +142,18 @@ static void stream__open_next(struct stream *stream)
 {
 	if (!stream->next.open)
 		return;
+	free(stream->current.extents);
 	stream->current = stream->next;
 	stream->next.open = false;
+	stream->next.extents = NULL;
+	for (uint32_t i = 0; i < stream->ring_count; i++)
+		if (stream->rings[i]->pages != NULL)
+			page_stream__begin(stream->rings[i], &stream->current);
 	XXH3_64bits_reset(stream->hash);
 	event_list__push(stream->events, event__new(EVENT_SEGMENT_WANTED, stream->id, 0));
 }
 
-/* Under `lock`. */
-static bool stream__is_full(const struct stream *stream, uint64_t bytes)
+bool stream__is_full(const struct stream *stream, uint64_t bytes)
 {
 	const struct segment *segment = &stream->current;
 
@@ -263,54 +279,21 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 }
 
 /*
- * Space is claimed ahead in steps: extending a file for each write costs more than the write. The
- * end of what is claimed is never written to: a full disk leaves the room that the tail takes, so
- * that the segment can be sealed, and then be evicted.
+ * The end of what is claimed is never written to: a full disk leaves the room that the tail takes,
+ * so that the segment can be sealed, and then be evicted.
  */
-static int segment__allocate(struct segment *segment, uint64_t until)
-{
-	while (segment->step > 0 && segment->allocated < until + SEGMENT_TAIL_BYTES) {
-		const uint64_t least = until + SEGMENT_TAIL_BYTES - segment->allocated;
-		uint64_t bytes = segment->step;
-		int ret;
-
-		ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)segment->allocated,
-				(off_t)bytes);
-		if (ret < 0 && (errno == ENOSPC || errno == EDQUOT) && least < bytes) {
-			bytes = least;
-			ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE,
-					(off_t)segment->allocated, (off_t)bytes);
-		}
-		if (ret < 0 && (errno == ENOSPC || errno == EDQUOT))
-			return -errno;
-		if (ret < 0) {
-			/* No such call here, or no file as long as that: the write decides. */
-			segment->step = 0;
-			return 0;
-		}
-		segment->allocated += bytes;
-	}
-	return 0;
-}
-
-static int stream__append(struct stream *stream, const uint8_t *data, uint32_t bytes)
+static int stream__append(struct stream *stream, uint8_t *data, uint32_t bytes)
 {
 	struct segment *segment = &stream->current;
-	uint32_t done = 0;
-	const int ret = segment__allocate(segment, segment->offset + bytes);
+	struct iovec vector = {data, bytes};
+	uint64_t done;
+	int ret = segment__claim(segment, &segment->allocated,
+				 segment->offset + bytes + SEGMENT_TAIL_BYTES, UINT64_MAX);
 
+	if (ret == 0)
+		ret = segment__write(segment, &vector, 1, segment->offset, &done);
 	if (ret < 0)
 		return ret;
-	while (done < bytes) {
-		const ssize_t n = pwrite(segment->fd, data + done, bytes - done,
-					 (off_t)(segment->offset + done));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		done += (uint32_t)n;
-	}
 	XXH3_64bits_update(stream->hash, data, bytes);
 	segment->offset += bytes;
 	segment->chunks++;

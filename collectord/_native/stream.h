@@ -12,6 +12,7 @@
 
 #include "chunk.h"
 #include "lane.h"
+#include "segment.h"
 #include "sideband.h"
 
 #define SHARDS_MAX 64u
@@ -21,17 +22,6 @@
 struct ring;
 struct stream;
 struct event_list;
-
-/* One output file. The fd is the caller's. */
-struct segment {
-	uint64_t token;
-	uint64_t begin, offset, limit; /* file positions of the data section */
-	uint64_t allocated, step;
-	uint64_t chunks, records, samples, replayed;
-	uint64_t first_ns, last_ns;
-	int fd;
-	bool open;
-};
 
 /*
  * A sequence of segments. The writer thread owns `current`, the rounds and the lanes' progress;
@@ -63,15 +53,18 @@ struct stream {
 	struct sideband sideband;
 	struct event_list *events;
 	uint32_t id;
+	uint32_t page_bytes; /* > 0: of ftrace's sub-buffers, see page_stream.h */
 };
 
 enum { SPACE_UNANSWERED = -1, SPACE_GIVE_UP = 0, SPACE_RETRY = 1 };
 
+/* `page_bytes` > 0: a stream of pages. */
 int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_t sideband_bytes,
-		 struct event_list *events);
+		 uint32_t page_bytes, struct event_list *events);
 void stream__deinit(struct stream *stream);
 
-/* -EINVAL: offset not aligned; -EBUSY: a next segment is prepared already. */
+/* -EINVAL: offset not aligned, or not with extents as the stream has them; -EBUSY: a next segment
+ * is prepared already. Takes over the extents if it returns 0. */
 int stream__prepare(struct stream *stream, const struct segment *segment);
 int stream__add_ring(struct stream *stream, struct ring *ring);
 
@@ -94,6 +87,9 @@ bool stream__serve(struct stream *stream);
 /* Once `lane` has come to `stamp`, has every lane come to a generation beyond the last round? */
 bool stream__completes_round(const struct stream *stream, const struct lane *lane,
 			     uint64_t stamp);
+
+/* Under `lock`: is there a running segment that cannot take `bytes` more? */
+bool stream__is_full(const struct stream *stream, uint64_t bytes);
 
 /* A lane of this stream that has rings or unwritten items, or NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);

@@ -8,6 +8,7 @@
 
 #include "clock.h"
 #include "event_list.h"
+#include "page_stream.h"
 #include "ring.h"
 #include "shard.h"
 
@@ -148,7 +149,7 @@ static bool writer__await_space(struct writer *writer, struct stream *stream, in
 
 		pthread_mutex_lock(&stream->lock);
 		answer = stream->space_answer;
-		if (!stream->current.open && stream->next.open)
+		if (stream->next.open && (!stream->current.open || stream->rotate_wanted))
 			answer = SPACE_RETRY; /* what was missing was a segment */
 		pthread_mutex_unlock(&stream->lock);
 		if (answer != SPACE_UNANSWERED)
@@ -160,15 +161,15 @@ static bool writer__await_space(struct writer *writer, struct stream *stream, in
 }
 
 static void writer__give_up(struct writer *writer, struct stream *stream,
-			    const struct chunk *chunk, int error)
+			    const struct span *spans, uint32_t count, int error)
 {
 	const bool full = error == ENOSPC || error == EDQUOT;
 	const uint64_t now_ns = clock__now_ns();
 	struct event *event;
 
 	counter__add(&writer->write_errors, 1);
-	for (uint32_t i = 0; i < chunk->span_count; i++) {
-		const struct span *span = &chunk->spans[i];
+	for (uint32_t i = 0; i < count; i++) {
+		const struct span *span = &spans[i];
 
 		counter__add(full ? &span->ring->lost_disk_full : &span->ring->lost_dropped,
 			     span->samples);
@@ -187,6 +188,20 @@ static void writer__give_up(struct writer *writer, struct stream *stream,
 	event_list__push(writer->events, event);
 }
 
+static bool is_full(int ret)
+{
+	return ret == -ENOSPC || ret == -EDQUOT;
+}
+
+static void writer__wrote(struct writer *writer, struct stream *stream, uint64_t bytes,
+			  uint64_t begun_ns)
+{
+	stream->space_asked_ns = 0;
+	counter__add(&writer->write_ns, clock__now_ns() - begun_ns);
+	counter__add(&writer->written_bytes, bytes);
+	counter__add(&writer->written_chunks, 1);
+}
+
 /* Returns whether the chunk is on its file. */
 static bool writer__write(struct writer *writer, struct stream *stream, struct chunk *chunk,
 			  bool round)
@@ -198,19 +213,73 @@ static bool writer__write(struct writer *writer, struct stream *stream, struct c
 	do {
 		stream__advance(stream, bytes);
 		ret = stream__write_chunk(stream, chunk, bytes);
-	} while ((ret == -ENOSPC || ret == -EDQUOT) &&
-		 writer__await_space(writer, stream, -ret));
-	if (ret == -ENOSPC || ret == -EDQUOT)
+	} while (is_full(ret) && writer__await_space(writer, stream, -ret));
+	if (is_full(ret))
 		stream__make_evictable(stream, bytes);
 	if (ret < 0) {
-		writer__give_up(writer, stream, chunk, -ret);
+		writer__give_up(writer, stream, chunk->spans, chunk->span_count, -ret);
 		return false;
 	}
-	stream->space_asked_ns = 0;
-	counter__add(&writer->write_ns, clock__now_ns() - begun_ns);
-	counter__add(&writer->written_bytes, bytes);
-	counter__add(&writer->written_chunks, 1);
+	writer__wrote(writer, stream, bytes, begun_ns);
 	return true;
+}
+
+/* Write one ring's pages; what does not go is given up. */
+static void writer__write_load(struct writer *writer, struct stream *stream,
+			       struct page_load *load)
+{
+	while (load->span.bytes > 0) {
+		const uint64_t begun_ns = clock__now_ns();
+		int64_t went;
+
+		page_stream__advance(stream, load->span.ring, load->span.bytes);
+		went = page_stream__write(stream, load);
+		if (went >= 0) {
+			writer__wrote(writer, stream, (uint64_t)went, begun_ns);
+			continue;
+		}
+		if (is_full((int)went) && writer__await_space(writer, stream, (int)-went))
+			continue;
+		if (is_full((int)went))
+			stream__make_evictable(stream, load->span.bytes);
+		writer__give_up(writer, stream, &load->span, 1, (int)-went);
+		return;
+	}
+}
+
+static void writer__write_pages(struct writer *writer, struct stream *stream,
+				struct chunk *chunk)
+{
+	uint8_t *data = chunk->data;
+
+	for (uint32_t i = 0; i < chunk->span_count; i++) {
+		struct page_load load = {.span = chunk->spans[i], .data = data};
+
+		data += load.span.bytes;
+		writer__write_load(writer, stream, &load);
+	}
+}
+
+/* Move a ring's pipe to its file. What cannot go that way is read and written as other pages. */
+static void writer__write_pipe(struct writer *writer, struct stream *stream, struct ring *ring)
+{
+	struct page_load load;
+
+	while (ring->pages->pipe_bytes > 0) {
+		const uint64_t begun_ns = clock__now_ns();
+		int64_t went;
+
+		page_stream__advance(stream, ring, ring->pages->pipe_bytes);
+		went = page_stream__splice(stream, ring);
+		if (went > 0) {
+			writer__wrote(writer, stream, (uint64_t)went, begun_ns);
+			continue;
+		}
+		if (is_full((int)went) && writer__await_space(writer, stream, (int)-went))
+			continue;
+		while (page_stream__load_pipe(stream, ring, &load))
+			writer__write_load(writer, stream, &load);
+	}
 }
 
 static void writer__process(struct writer *writer, struct item *queued)
@@ -218,10 +287,19 @@ static void writer__process(struct writer *writer, struct item *queued)
 	const struct item item = *queued; /* the lane may queue its mark again at once */
 	struct lane *lane = item.lane;
 	struct stream *stream = lane->stream;
-	const bool round = stream__completes_round(stream, lane, item.stamp);
+	const bool pages = stream->page_bytes > 0;
+	const bool round = !pages && stream__completes_round(stream, lane, item.stamp);
 	bool marked = false;
 
-	if (item.chunk != NULL) {
+	if (item.spliced != NULL) {
+		writer__write_pipe(writer, stream, item.spliced);
+		/* Release; the partner is the acquire in page_ring__fetch(): the pipe is empty. */
+		atomic_store_explicit(&item.spliced->pages->ticket_queued, false,
+				      memory_order_release);
+	} else if (item.chunk != NULL && pages) {
+		writer__write_pages(writer, stream, item.chunk);
+		pool__give(writer->pool, item.chunk);
+	} else if (item.chunk != NULL) {
 		marked = writer__write(writer, stream, item.chunk, round) && round;
 		pool__give(writer->pool, item.chunk);
 	} else {

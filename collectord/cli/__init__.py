@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 # Verb to its summary; the verb's module has the same name and is imported when it is used.
 VERBS: Final = {
     "run": "Run the daemon in the foreground, as its configuration says.",
-    "record": "Record events into perf.data files, with the balance of every ring.",
+    "record": "Record events into perf.data or trace.dat, and balance every ring.",
     "list": "List the events of this host and whether they can be opened.",
     "check": "Validate configuration files and print the plan; touch nothing.",
     "doctor": "Say what this kernel and user can do, and how to get what not.",
+    "mark": "Write a marker into the ftrace rings of a running daemon.",
+    "snapshot": "Store what the flight recorders of a running daemon hold.",
     "segments": "List, verify or repair the segments of a state directory.",
 }
 

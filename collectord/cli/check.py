@@ -13,6 +13,7 @@ from collectord.config.load import config_files, load
 from collectord.errors import ConfigError
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import probe
+from collectord.plan import trace_source
 from collectord.plan.build import build
 from collectord.plan.facts import KernelFacts
 from collectord.plan.source_events import tracepoint_patterns
@@ -68,7 +69,12 @@ def run(arguments: Sequence[str]) -> int:
 
 def _facts(path: Path | None, config: Config) -> KernelFacts:
     if path is None:
-        return probe(LinuxKernel(), tracepoint_patterns(config))
+        return probe(
+            LinuxKernel(),
+            tracepoint_patterns(config),
+            ftrace=trace_source.is_used(config),
+            measure=trace_source.chooses(config),
+        )
     try:
         return KernelFacts.from_json(path.read_bytes(), path=str(path))
     except OSError as error:

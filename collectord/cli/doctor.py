@@ -42,7 +42,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Probe this host and print what was found."""
     args = parser().parse_args(arguments)
-    facts = probe(LinuxKernel())
+    facts = probe(LinuxKernel(), ftrace=True, measure=True)
     if args.json:
         emit(facts.to_json().decode() + "\n")
     else:

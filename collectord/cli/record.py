@@ -24,16 +24,18 @@ from collectord.config.schema import (
     DaemonConfig,
     EventConfig,
     MetricsConfig,
+    PerfSourceConfig,
     RetentionConfig,
     ScopeName,
     SessionConfig,
-    SourceConfig,
     TargetConfig,
+    TraceEventConfig,
+    TracefsSourceConfig,
 )
 from collectord.config.units import Bytes, Nanoseconds, Share
 from collectord.control import signals
 from collectord.errors import UsageError
-from collectord.plan import cpu_list
+from collectord.plan import cpu_list, trace_names
 from collectord.plan.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from collectord.recording import RecordResult
 
 SESSION: Final = "record"
-DEFAULT_OUTPUT: Final = "perf.data"
+DEFAULT_OUTPUT: Final = {PerfSourceConfig.kind: "perf.data", TracefsSourceConfig.kind: "trace.dat"}
 DEFAULT_EVENT: Final = "cycles|cpu-clock"
 _SIGNAL_STATUS: Final = 128
 
@@ -140,7 +142,8 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     Raises:
         UsageError: the options do not go together.
     """
-    output = Path(args.output or DEFAULT_OUTPUT).absolute()
+    source = _tracefs(args) if _by_ftrace(args) else _perf(args)
+    output = Path(args.output or DEFAULT_OUTPUT[source.kind]).absolute()
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
     config = Config(
         daemon=DaemonConfig(state_dir=str(directory)),
@@ -154,7 +157,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
                 directory=str(directory),
                 single_file="" if args.output_dir else str(output),
                 target=_target(args, with_command=with_command),
-                source=(_source(args),),
+                source=(source,),
             ),
         ),
     )
@@ -164,14 +167,62 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     return config
 
 
-def _source(args: argparse.Namespace) -> SourceConfig:
+def _by_ftrace(args: argparse.Namespace) -> bool:
+    """Whether ftrace's rings are to be used.
+
+    Raises:
+        UsageError: --transport, and no ring of ftrace.
+    """
+    by_ftrace: bool = args.via == record_options.FTRACE
+    if args.via == record_options.AUTO:
+        by_ftrace = bool(args.events) and not _perf_only(args)
+    if args.transport and not by_ftrace:
+        raise UsageError("--transport is of ftrace's rings", hint="add --via ftrace")
+    return by_ftrace
+
+
+def _perf_only(args: argparse.Namespace) -> str:
+    """The first option that only perf's rings have, "" for none."""
+    options = {
+        "-F": args.freq is not None,
+        "-c": args.count not in (None, 1),
+        "-g, --call-graph": bool(args.call_graph),
+        "-t": bool(args.tid),
+        "-u": args.uid is not None,
+        "-G": args.cgroup is not None,
+        "--per-thread": args.per_thread,
+    }
+    for option in args.events:
+        try:
+            trace_names.parse(option.text)
+        except UsageError:
+            options[f"-e {option.text}"] = True
+    return next((name for name, given in options.items() if given), "")
+
+
+def _perf(args: argparse.Namespace) -> PerfSourceConfig:
     events = tuple(EventConfig(event=option.text, filter=option.filter) for option in args.events)
-    return SourceConfig(
-        kind="perf",
+    return PerfSourceConfig(
         events=events or (DEFAULT_EVENT,),
         frequency=args.freq,
         period=args.count,
         call_graph=str(args.call_graph or ""),
+        ring=args.mmap_pages,
+    )
+
+
+def _tracefs(args: argparse.Namespace) -> TracefsSourceConfig:
+    if not args.events:
+        raise UsageError("--via ftrace has no default event", hint="add -e SYSTEM:NAME")
+    wrong = _perf_only(args)
+    if wrong and not wrong.startswith("-e "):  # what is wrong with an event is said in full later
+        raise UsageError(
+            f"{wrong} does not go with --via ftrace",
+            hint="its rings have every event of processes or CPUs, and nothing is sampled",
+        )
+    return TracefsSourceConfig(
+        events=tuple(TraceEventConfig(event=o.text, filter=o.filter) for o in args.events),
+        transport=args.transport or "auto",
         ring=args.mmap_pages,
     )
 

@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import argparse
+import typing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import VERBS
 from collectord.cli.parser import Parser
+from collectord.config.schema import TransportName
 from collectord.config.units import Nanoseconds, RingSize, UnitError
 from collectord.errors import UsageError
 from collectord.plan import call_graph, cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+PERF: Final = "perf"
+FTRACE: Final = "ftrace"
+AUTO: Final = "auto"
 
 _USAGE = (
     "[-e EVENT [--filter F]]...",
@@ -24,6 +30,8 @@ _USAGE = (
     "[-C LIST]",
     "[--per-thread]",
     "[-i]",
+    "[--via perf|ftrace|auto]",
+    "[--transport auto|mmap|read|splice]",
     "[-m SIZE]",
     "[--duration TIME]",
     "[-o FILE | --output-dir DIR]",
@@ -35,6 +43,7 @@ _EXAMPLES = (
     "collectord record -F 99 -g -p 1234 --duration 1m -o app.data",
     "collectord record -e sched:sched_switch --filter 'prev_prio < 100' -- make",
     "collectord record -e raw_syscalls:sys_enter -C 0 --output-dir out -- ./load",
+    "collectord record --via ftrace -e 'sched:*' -a --duration 10s -o trace.dat",
 )
 
 
@@ -121,7 +130,8 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         action=_Event,
         default=[],
         help="event as perf spells it, repeatable: cycles:u, page-faults, sched:sched_*, "
-        "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k' (default: cycles, else cpu-clock)",
+        "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k' (default: cycles, else cpu-clock; of "
+        "ftrace none)",
     )
     group.add_argument(
         "--filter",
@@ -209,13 +219,27 @@ def _add_scope(made: Parser) -> None:
 
 def _add_buffers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
+        "--via",
+        choices=(PERF, FTRACE, AUTO),
+        metavar="perf|ftrace|auto",
+        default=PERF,
+        help="which rings: perf's, into perf.data; ftrace's, for tracepoints alone, into "
+        "trace.dat; auto: ftrace's where no option needs perf's (default: perf)",
+    )
+    group.add_argument(
+        "--transport",
+        choices=typing.get_args(TransportName),
+        metavar="auto|mmap|read|splice",
+        help="how pages come out of ftrace's rings (default: auto, the cheapest here)",
+    )
+    group.add_argument(
         "-m",
         "--mmap-pages",
         metavar="SIZE",
         type=_ring_size,
         default=RingSize(),
-        help="data size of each ring, in pages or with a unit such as 8M; rounded up to a "
-        "power of two of pages (default: as large as the plan finds right)",
+        help="data size of each ring, in pages or with a unit such as 8M; perf's are rounded up "
+        "to a power of two of pages (default: as large as the plan finds right)",
     )
 
 
@@ -234,7 +258,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--output",
         metavar="FILE",
         type=_path,
-        help="write one file (default: perf.data)",
+        help="write one file (default: perf.data, of ftrace trace.dat)",
     )
     where.add_argument(
         "--output-dir",

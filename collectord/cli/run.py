@@ -89,7 +89,8 @@ async def _open_servers(stack: AsyncExitStack, daemon: Daemon, config: Config) -
         places.append(f"metrics  http://{netloc}/metrics")
     if config.control.socket:
         path = Path(config.control.socket)
-        await stack.enter_async_context(http.serve_unix(http.control_app(daemon.status), path))
+        app = http.control_app(daemon.status, daemon)
+        await stack.enter_async_context(http.serve_unix(app, path))
         places.append(f"status   curl --unix-socket {path} http://localhost/v1/status")
     return places
 

@@ -82,15 +82,16 @@ def _list(args: argparse.Namespace) -> int:
         print_json({"segments": rows})
         return 0
     print_table(
-        (_SEGMENT, _STATE, Column("START"), _SAMPLES, Column("BASIS"), _SIZE),
+        (_SEGMENT, Column("FORMAT"), _STATE, Column("START"), _SAMPLES, Column("BASIS"), _SIZE),
         [
             [
                 str(row.path),
+                row.format or "-",
                 str(row.state),
                 _time(row.started_ns),
                 _figure(row.samples),
                 row.basis or "-",
-                bytes_text(row.bytes),
+                bytes_text(row.allocated_bytes),
             ]
             for row in rows
         ],
@@ -111,7 +112,7 @@ def _verify(args: argparse.Namespace) -> int:
                     str(verdict.state),
                     "wrong" if verdict.finding else "ok",
                     f"{verdict.samples:,}",
-                    bytes_text(verdict.bytes),
+                    bytes_text(verdict.allocated_bytes),
                     _finding(verdict),
                 ]
                 for verdict in verdicts
@@ -132,7 +133,7 @@ def _repair(args: argparse.Namespace) -> int:
                     str(outcome.path),
                     str(outcome.action),
                     f"{outcome.samples:,}",
-                    bytes_text(outcome.bytes),
+                    bytes_text(outcome.allocated_bytes),
                     outcome.detail,
                 ]
                 for outcome in outcomes

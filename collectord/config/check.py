@@ -7,9 +7,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.schema import EventConfig
+from collectord.config.schema import (
+    EventConfig,
+    PerfSourceConfig,
+    TraceEventConfig,
+    TracefsSourceConfig,
+)
 from collectord.errors import UsageError
-from collectord.plan import call_graph, cpu_list, event_spec
+from collectord.kernel.trace_probes import Probe, ProbeKind
+from collectord.plan import call_graph, cpu_list, event_spec, trace_names
+from collectord.plan.session import FLIGHT_RECORDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +25,8 @@ if TYPE_CHECKING:
         Config,
         DaemonConfig,
         MetricsConfig,
+        ProbeConfig,
         SessionConfig,
-        SourceConfig,
         TargetConfig,
     )
 
@@ -72,7 +79,38 @@ def check_session(session: SessionConfig) -> Iterator[Problem]:
         yield Problem("source", "a session needs a source", "add a [[session.source]]")
     yield from _under("target", _target(session.target))
     for index, source in enumerate(session.source):
-        yield from _under(f"source[{index}]", _source(source))
+        problems = _perf(source) if isinstance(source, PerfSourceConfig) else _tracefs(source)
+        yield from _under(f"source[{index}]", problems)
+    yield from _mode(session)
+
+
+def _mode(session: SessionConfig) -> Iterator[Problem]:
+    """Which sources a mode takes, and which of their keys."""
+    recorder = session.mode == FLIGHT_RECORDER
+    seen = False
+    for index, source in enumerate(session.source):
+        key = f"source[{index}]"
+        if isinstance(source, PerfSourceConfig):
+            if recorder:
+                hint = 'kind = "tracefs", or mode = "stream"'
+                yield Problem(f"{key}.kind", "perf rings make no flight recorder", hint)
+            continue
+        if seen:
+            yield Problem(
+                f"{key}.kind",
+                "a second tracefs source",
+                "one instance has all events of a session: put them into the first",
+            )
+        seen = True
+        for name in ("keep", "max"):
+            value = getattr(source, name)
+            if value is not None and not recorder:
+                hint = f'mode = "{FLIGHT_RECORDER}"'
+                yield Problem(f"{key}.{name}", "only a flight recorder has it", hint)
+            elif value is not None and value <= 0:
+                yield Problem(f"{key}.{name}", "must not be 0")
+        if recorder and not source.overwrite:
+            yield Problem(f"{key}.overwrite", "a flight recorder overwrites its oldest events")
 
 
 def _under(key: str, problems: Iterator[Problem]) -> Iterator[Problem]:
@@ -136,7 +174,7 @@ def _target(target: TargetConfig) -> Iterator[Problem]:
         yield Problem("cpus", error.message, error.hint)
 
 
-def _source(source: SourceConfig) -> Iterator[Problem]:
+def _perf(source: PerfSourceConfig) -> Iterator[Problem]:
     yield from _rate(source)
     if not source.events:
         yield Problem("events", "an event is needed", 'e.g. events = ["cpu-clock"]')
@@ -160,7 +198,41 @@ def _source(source: SourceConfig) -> Iterator[Problem]:
         yield Problem("max_stack", f"{source.max_stack} frames", f"0 to {_MAX_STACK}")
 
 
-def _rate(settings: SourceConfig | EventConfig) -> Iterator[Problem]:
+def _tracefs(source: TracefsSourceConfig) -> Iterator[Problem]:
+    if not source.events and not source.probes:
+        yield Problem(
+            "events", "an event or a probe is needed", 'e.g. events = ["sched:sched_switch"]'
+        )
+    for index, event in enumerate(source.events):
+        key = f"events[{index}]"
+        if isinstance(event, TraceEventConfig):
+            key, text = f"{key}.event", event.event
+        else:
+            text = event
+        try:
+            trace_names.parse(text)
+        except UsageError as error:
+            yield Problem(key, error.message, error.hint)
+    names: set[str] = set()
+    for index, probe in enumerate(source.probes):
+        key = f"probes[{index}]"
+        try:
+            _definition(probe)
+        except UsageError as error:
+            yield Problem(key, error.message, error.hint)
+        if probe.name in names:
+            yield Problem(f"{key}.name", f"a second probe {probe.name!r}", "names are unique")
+        names.add(probe.name)
+
+
+def _definition(probe: ProbeConfig) -> str:
+    """The probe's definition. Raises UsageError for what the kernel would misunderstand."""
+    kind = ProbeKind(probe.kind)
+    condition = probe.filter if kind is ProbeKind.EPROBE else ""
+    return Probe(kind, probe.name, probe.place, probe.arguments, condition).definition("g")
+
+
+def _rate(settings: PerfSourceConfig | EventConfig) -> Iterator[Problem]:
     if settings.frequency is not None and settings.period is not None:
         yield Problem("period", "frequency and period exclude each other")
     if settings.frequency is not None and settings.frequency <= 0:

@@ -18,7 +18,7 @@ from collectord.errors import ConfigError
 from collectord.plan.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 DEFAULT_PATH: Final = Path("/etc/collectord/collectord.toml")
 DROP_IN_DIRECTORY: Final = "collectord.d"
@@ -117,13 +117,16 @@ def _unknown_keys(
             yield from _unknown_keys(item, items, f"{place}[{index}]")
     if not isinstance(value, dict):
         return
-    struct = _struct_of(kind)
+    struct = _struct_of(kind, value)
     if struct is None:
         return
     hints = typing.get_type_hints(struct)
     known = [name for name in struct.__struct_fields__ if name not in CODE_ONLY]
+    tag = struct.__struct_config__.tag_field
     for name, item in value.items():
         key = f"{place}.{name}" if place else name
+        if name == tag:
+            continue
         if name not in known:
             yield key, name, known
         else:
@@ -136,13 +139,24 @@ def _item_type(kind: object) -> object:
     return arguments[0] if arguments else None
 
 
-def _struct_of(kind: object) -> type[msgspec.Struct] | None:
-    """The struct that a table of this type is; of a union its one struct."""
-    candidates: Iterable[object] = (kind, *typing.get_args(kind))
-    for candidate in candidates:
-        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
-            return candidate
+def _struct_of(kind: object, table: Mapping[str, object]) -> type[msgspec.Struct] | None:
+    """The struct that a table of this type is; of several the one that its tag names."""
+    candidates = _structs(kind)
+    for struct in candidates:
+        config = struct.__struct_config__
+        if config.tag_field is None or table.get(config.tag_field) == config.tag:
+            return struct
     return None
+
+
+def _structs(kind: object) -> list[type[msgspec.Struct]]:
+    """The structs among the types of a union."""
+    candidates: Iterable[object] = (kind, *typing.get_args(kind))
+    return [
+        candidate
+        for candidate in candidates
+        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct)
+    ]
 
 
 def _convert(document: dict[str, Any], path: str) -> Config:
@@ -152,9 +166,9 @@ def _convert(document: dict[str, Any], path: str) -> Config:
         match = _PLACE.fullmatch(str(error))
         message, key = (match[1], match[2]) if match else (str(error), "")
         hint = ""
-        wrong = re.fullmatch(r"Invalid enum value '(.*)'", message)
+        wrong = re.fullmatch(r"Invalid (?:enum )?value '(.*)'", message)
         if wrong is not None:
-            allowed = [str(choice) for choice in typing.get_args(_type_of(key))]
+            allowed = _choices(document, key)
             message = f"{wrong[1]!r} is not known"
             hint = f"allowed: {', '.join(allowed)}"
             near = did_you_mean(wrong[1], allowed)
@@ -162,16 +176,23 @@ def _convert(document: dict[str, Any], path: str) -> Config:
         raise ConfigError(_readable(message), path=path, key=key, hint=hint) from error
 
 
-def _type_of(key: str) -> object:
-    """The type of a dotted key, e.g. of "session[0].target.scope"."""
+def _choices(document: object, key: str) -> list[str]:
+    """What a dotted key may be, e.g. "session[0].target.scope"."""
     kind: object = Config
-    for name in re.findall(r"\w+|\[", key.replace("]", "")):
-        if name == "[":
-            kind = _item_type(kind)
-        elif not name.isdigit():
-            struct = _struct_of(kind)
-            kind = typing.get_type_hints(struct)[name] if struct else None
-    return kind
+    value = document
+    for name in re.findall(r"\w+", key):
+        if isinstance(value, (list, tuple)):
+            kind, value = _item_type(kind), value[int(name)]
+            continue
+        table = value if isinstance(value, dict) else {}
+        structs = _structs(kind)
+        tags = {s.__struct_config__.tag_field: s.__struct_config__.tag for s in structs}
+        if name in tags:
+            return [str(s.__struct_config__.tag) for s in structs]
+        struct = _struct_of(kind, table)
+        kind = typing.get_type_hints(struct)[name] if struct else None
+        value = table.get(name)
+    return [str(choice) for choice in typing.get_args(kind)]
 
 
 def _decode(kind: Any, value: object) -> object:  # noqa: ANN401 - msgspec's hook

@@ -7,13 +7,17 @@ go the same way from here.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
 from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
 
 ScopeName = Literal["system", "cpus", "process", "thread", "command", "user", "cgroup"]
+Mode = Literal["stream", "flight-recorder"]
+TransportName = Literal["auto", "mmap", "read", "splice"]
+ProbeKindName = Literal["kprobe", "kretprobe", "uprobe", "uretprobe", "eprobe"]
+When = Literal["always", "present"]
 
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
@@ -76,10 +80,17 @@ class EventConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     period: int | None = None
 
 
-class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[session.source]]`: what is recorded, and through which rings."""
+class PerfSourceConfig(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="perf",
+):
+    """`[[session.source]]` of kind "perf": events of perf_event_open(2), and their rings."""
 
-    kind: Literal["perf"]
+    kind: ClassVar[Literal["perf"]] = "perf"
     events: tuple[str | EventConfig, ...]
     filter: str = ""
     frequency: int | None = None
@@ -90,7 +101,53 @@ class SourceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     watermark: Share = Share(percent=25.0)
     sideband_ring: RingSize = RingSize(256 * _KIB)
     include_self: bool = False
-    when: Literal["always", "present"] = "always"
+    when: When = "always"
+
+
+class TraceEventConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry of a tracefs source's `events` with settings of its own."""
+
+    event: str
+    filter: str = ""
+    when: When = "always"
+
+
+class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry of `probes`: a tracepoint to make, in the terms of the kernel's own syntax."""
+
+    kind: ProbeKindName
+    name: str
+    place: str
+    arguments: str = ""
+    filter: str = ""
+
+
+class TracefsSourceConfig(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="tracefs",
+):
+    """`[[session.source]]` of kind "tracefs": tracepoints in the rings of an ftrace instance."""
+
+    kind: ClassVar[Literal["tracefs"]] = "tracefs"
+    events: tuple[str | TraceEventConfig, ...] = ()
+    probes: tuple[ProbeConfig, ...] = ()
+    filter: str = ""
+    transport: TransportName = "auto"
+    ring: RingSize = RingSize()
+    subbuf: Bytes = Bytes(0)
+    overwrite: bool = True
+    watermark: Share = Share(percent=25.0)
+    keep: Nanoseconds | None = None
+    max: Bytes | None = None
+    include_self: bool = False
+    when: When = "always"
+
+
+SourceConfig = PerfSourceConfig | TracefsSourceConfig
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -104,7 +161,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     name: str
-    mode: Literal["stream"] = "stream"
+    mode: Mode = "stream"
     segment_bytes: Bytes = Bytes(256 * _MIB)
     segment_age: Nanoseconds = Nanoseconds(3600 * _SECOND_NS)
     directory: str = ""

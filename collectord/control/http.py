@@ -4,31 +4,34 @@
     GET /metrics                 on [metrics] listen
     GET /v1/status               on [control] socket: daemon, core and all sessions
     GET /v1/sessions/NAME        the balances of one session
+    POST /v1/mark                {"text": TEXT, "session": NAME or null}: a marker
+    POST /v1/snapshot            {"sessions": [NAME...]}: what flight recorders hold, to segments
 
-Both only read counters that the daemon keeps anyway.
+GET only reads counters that the daemon keeps anyway.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import stat
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
 from prometheus_client import exposition
 
 from collectord import __version__
-from collectord.errors import ConfigError, KernelError
+from collectord.errors import CollectordError, ConfigError, KernelError, UsageError
 from collectord.ledger import to_json
 from collectord.text import encode_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from prometheus_client import CollectorRegistry
@@ -42,7 +45,35 @@ SHUTDOWN_TIMEOUT_S: Final = 1.0
 # The owner and the socket's group may control the daemon.
 SOCKET_UMASK: Final = 0o117
 _NS_PER_SECOND: Final = 1_000_000_000
+_BAD_REQUEST: Final = 400
+_FAILED: Final = 500
 _INDEX: Final = "collectord: metrics are at /metrics\n"
+
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class Commands(Protocol):
+    """What a daemon does when it is asked to. Errors are of the `CollectordError` tree."""
+
+    async def mark(self, text: str, session: str | None) -> int:
+        """Write a marker into the ftrace rings of a session, or of all; gives how many took it."""
+
+    async def snapshot(self, names: Sequence[str]) -> list[str]:
+        """Store what these flight recorders hold, or all; gives the segments' paths."""
+
+
+class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of POST /v1/mark."""
+
+    text: str
+    session: str | None = None
+
+
+class SnapshotRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of POST /v1/snapshot; no names mean all flight recorders."""
+
+    sessions: tuple[str, ...] = ()
 
 
 def metrics_app(registry: CollectorRegistry) -> web.Application:
@@ -61,7 +92,7 @@ def metrics_app(registry: CollectorRegistry) -> web.Application:
     return app
 
 
-def control_app(status: StatusReader) -> web.Application:
+def control_app(status: StatusReader, commands: Commands) -> web.Application:
     """The control API."""
 
     async def whole(_request: web.Request) -> web.Response:
@@ -76,10 +107,51 @@ def control_app(status: StatusReader) -> web.Application:
             return _json({"error": f"no session {name!r}", "sessions": known}, status=404)
         return _json({"sessions": found})
 
+    async def mark(request: web.Request) -> web.Response:
+        async def done() -> dict[str, Any]:
+            asked = await _body(request, MarkRequest)
+            if not asked.text:
+                raise UsageError("a marker needs a text")
+            return {"marked": await commands.mark(asked.text, asked.session)}
+
+        return await _answer(done())
+
+    async def snapshot(request: web.Request) -> web.Response:
+        async def done() -> dict[str, Any]:
+            asked = await _body(request, SnapshotRequest)
+            return {"segments": await commands.snapshot(asked.sessions)}
+
+        return await _answer(done())
+
     app = web.Application()
     app.router.add_get("/v1/status", whole)
     app.router.add_get("/v1/sessions/{name}", session)
+    app.router.add_post("/v1/mark", mark)
+    app.router.add_post("/v1/snapshot", snapshot)
     return app
+
+
+async def _body(request: web.Request, kind: type[Body]) -> Body:
+    """The request's JSON; of none the defaults.
+
+    Raises:
+        UsageError: it is no JSON, or another object.
+    """
+    data = await request.read()
+    try:
+        # Not msgspec's decoder: it refuses bytes of a marker that are no UTF-8.
+        return msgspec.convert(json.loads(data or b"{}"), kind)
+    except ValueError as error:  # msgspec's and the decoder's too
+        raise UsageError(f"not a request: {error}") from error
+
+
+async def _answer(work: Awaitable[dict[str, Any]]) -> web.Response:
+    """The result, or the error with the exit status that it has on the command line."""
+    try:
+        return _json(await work)
+    except CollectordError as error:
+        status = _BAD_REQUEST if isinstance(error, UsageError) else _FAILED
+        return _json({"error": str(error), "exit_code": error.exit_code}, status=status)
 
 
 def status_json(status: DaemonStatus) -> dict[str, Any]:

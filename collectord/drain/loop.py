@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from collectord._native import _core
+from collectord.model import RingRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from collectord.plan.session import CorePlan
+    from collectord.source.base import RingHandle
 
 _LOG: Final = structlog.get_logger()
 
@@ -56,6 +58,7 @@ class Drain:
             floor_bytes=plan.floor_bytes,
         )
         self.shards = plan.shards
+        self._next_shard = 0
         self._streams: dict[int, Listener] = {}
         self._rings: dict[int, Listener] = {}
         self._notified = asyncio.Event()
@@ -73,6 +76,35 @@ class Drain:
     ) -> None:
         asyncio.get_running_loop().remove_reader(self.core.notify_fd)
         self.core.stop()
+
+    def add_ring(self, stream: _core.Stream, handle: RingHandle) -> _core.Ring:
+        """Begin to drain a ring into a stream of its kind."""
+        shard = self._next_shard
+        self._next_shard = (shard + 1) % self.shards
+        if handle.pages is not None:
+            pages = handle.pages
+            return self.core.add_page_ring(
+                shard,
+                stream,
+                pages.fd,
+                subbuf_bytes=pages.subbuf_bytes,
+                subbufs=pages.subbufs,
+                transport=str(pages.transport),
+                page_map=pages.page_map,
+                held=pages.held,
+            )
+        if handle.map is None:
+            raise ValueError(handle.label)
+        return self.core.add_ring(
+            shard,
+            stream,
+            handle.map,
+            handle.wakeup_fd,
+            sideband=handle.label.role is RingRole.SIDEBAND,
+            time_offset=handle.time_offset,
+            time_trailer=handle.time_trailer,
+            ids=[counter.event_id for counter in handle.counters],
+        )
 
     def thread_ids(self) -> tuple[int, ...]:
         """Kernel ids of the core's running threads."""

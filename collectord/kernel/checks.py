@@ -9,14 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import MissingPrivilege
+from collectord.kernel.lockdown import CONFIDENTIALITY
 from collectord.kernel.refusal import perf_need
 from collectord.plan.facts import CAP_IPC_LOCK, Check
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from collectord.errors import KernelError
     from collectord.kernel.port import Limits
+    from collectord.plan.facts import FtraceFacts
 
 # What a ring of the default size takes per CPU, its control page included.
 _COMFORTABLE_MEMLOCK_BYTES: Final = 64 << 20
@@ -53,6 +56,65 @@ def tracepoints(problem: str, remedy: str) -> Check:
     """Names, ids and formats of tracepoints."""
     detail = problem or "names, ids and formats can be read"
     return _check(TRACEPOINTS, ok=not problem, detail=detail, remedy=remedy)
+
+
+def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
+    """An ftrace instance of one's own, and what its rings can do.
+
+    Args:
+        facts: as probed.
+        lockdown: its level, "" without.
+    """
+    locked = lockdown == CONFIDENTIALITY
+    yield _check(
+        "lockdown",
+        ok=not locked,
+        detail=f"{lockdown or 'none'}: " + ("tracefs is closed" if locked else "tracefs is open"),
+        remedy="boot with lockdown=integrity or none; no capability opens it",
+    )
+    yield _check(
+        "ftrace instances",
+        ok=facts.instances,
+        detail=facts.problem or "rings of one's own can be made",
+        remedy=facts.need or "mount tracefs; Linux with CONFIG_TRACING",
+    )
+    if not facts.instances:
+        return
+    yield feature(
+        "ftrace mmap",
+        known=facts.mmap,
+        detail="rings can be mapped, so that a crash loses nothing that was handed out",
+        remedy="Linux 6.10 or newer; read and splice do without",
+    )
+    # A mapped ring refuses to splice whole sub-buffers until the fix; ours is one or the other.
+    yield feature(
+        "ftrace splice",
+        known=facts.splice,
+        detail="rings can be spliced, unless somebody maps them (before Linux 6.12.112, 7.3)",
+        remedy="read does without",
+    )
+    yield feature(
+        "sub-buffer sizes",
+        known=facts.subbuf_sizes,
+        detail="4KiB to 512KiB, larger ones cost less",
+        remedy="Linux 6.8 or newer; they have the size of a page",
+    )
+    kinds = {
+        "kprobes": (facts.kprobes, "CONFIG_KPROBE_EVENTS"),
+        "uprobes": (facts.uprobes, "CONFIG_UPROBE_EVENTS"),
+        "eprobes": (facts.eprobes, "CONFIG_EPROBE_EVENTS (Linux 5.15)"),
+    }
+    missing = [name for name, (here, _) in kinds.items() if not here]
+    yield _check(
+        "ftrace probes",
+        ok=not missing,
+        detail=f"no {', '.join(missing)}" if missing else ", ".join(kinds),
+        remedy=f"a kernel with {', '.join(kinds[name][1] for name in missing)}",
+    )
+    if facts.transport_ns:
+        costs = sorted(facts.transport_ns.items(), key=lambda item: item[1])
+        words = ", ".join(f"{name} {ns:.0f}" for name, ns in costs)
+        yield Check("ftrace transports", ok=True, detail=f"ns of CPU per event: {words}")
 
 
 def hardware(refusal: KernelError | None) -> Check:

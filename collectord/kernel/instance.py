@@ -20,14 +20,18 @@ from typing import TYPE_CHECKING, Final
 from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel import instance_lock, trace_events
 from collectord.kernel.ring_stats import read_stats
+from collectord.kernel.task_comms import TaskComms
 from collectord.kernel.trace_events import TraceEvent
 from collectord.kernel.trace_files import ControlFolder
+from collectord.kernel.trace_metadata import read_metadata
 from collectord.kernel.trace_probes import TraceProbes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import ExitStack
 
+    from collectord.codec.trace_dat_head import Metadata
+    from collectord.kernel.holders import Holder
     from collectord.kernel.ring_stats import CpuStats
     from collectord.kernel.trace_probes import Probe
     from collectord.kernel.tracefs import Tracefs
@@ -87,7 +91,8 @@ class Effective:
     Attributes:
         subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
         subbuf_data_bytes: of it, room for events.
-        subbufs: of each CPU's ring, the reader's own sub-buffer not among them.
+        subbufs: of each CPU's ring, the reader's own sub-buffer not among them; of the largest
+            one once they differ.
         overwrite: see `InstanceSettings`.
         buffer_percent: see `InstanceSettings`.
         clock: the trace clock.
@@ -133,6 +138,7 @@ class Instance:
         self._files = ControlFolder(self.path, proc=proc)
         self._probes = TraceProbes(tracefs, session, proc=proc)
         self._cpus: frozenset[int] = frozenset()
+        self._comms = TaskComms(tracefs.root, proc)
         self._marker_fd = -1
 
     @classmethod
@@ -254,7 +260,7 @@ class Instance:
         }
         start, data_bytes = fields[b"data"]
         # The kernel tells the room for events, in whole KiB.
-        kib = int(self._files.read_text("buffer_size_kb").split()[0])
+        kib = max(self._ring_kib())
         clock = re.search(r"\[(\S+)\]", self._files.read_text("trace_clock"))
         return Effective(
             subbuf_bytes=start + data_bytes,
@@ -264,6 +270,14 @@ class Instance:
             buffer_percent=int(self._files.read_text("buffer_percent")),
             clock=clock[1] if clock else "",
         )
+
+    def _ring_kib(self) -> list[int]:
+        """The rings' sizes: one figure while they are alike, "X" once they are not."""
+        told = self._files.read_text("buffer_size_kb").split()[0]
+        if told.isdigit():
+            return [int(told)]
+        leaves = [f"per_cpu/cpu{cpu}/buffer_size_kb" for cpu in self.cpus()]
+        return [int(self._files.read_text(leaf).split()[0]) for leaf in leaves]
 
     def header_page(self) -> bytes:
         """The layout of this instance's sub-buffers; the top level's tells of its own."""
@@ -298,14 +312,30 @@ class Instance:
             seen.update(new)
         return len(seen)
 
-    def resize(self, buffer_bytes: int) -> None:
-        """Change each CPU's ring while it records. Growing keeps all, shrinking overwrites.
+    def resize(self, buffer_bytes: int, cpu: int | None = None) -> None:
+        """Change a CPU's ring, or each, while it records. Growing keeps all, shrinking overwrites.
 
         Raises:
             KernelError: EBUSY while a ring is mapped; by whom is said.
             RingSetupError: no memory.
         """
-        self._files.write("buffer_size_kb", str(-(-buffer_bytes // _KIB)))
+        folder = "" if cpu is None else f"per_cpu/cpu{cpu}/"
+        self._files.write(f"{folder}buffer_size_kb", str(-(-buffer_bytes // _KIB)))
+
+    def other_users(self) -> tuple[Holder, ...]:
+        """Other processes that have its files open or mapped: they may read its rings too."""
+        return self._files.users(but=os.getpid())
+
+    def metadata(self) -> Metadata:
+        """What a trace.dat of its rings says beside the events. Raises KernelError."""
+        clock = self.effective().clock
+        return read_metadata(
+            self._tracefs, self.header_page(), self.events, clock, proc=self._proc
+        )
+
+    def comms(self) -> Mapping[int, bytes]:
+        """Names of tasks, more with each call; see `TaskComms.read`."""
+        return self._comms.read()
 
     def choose(self, events: Iterable[TraceEvent]) -> None:
         """Say what `enable` enables, and set the filters.

@@ -13,21 +13,27 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord._native._core import RingMap
+from collectord._native._core import PageMap, RingMap
 from collectord.codec import perf_attr
 from collectord.codec.perf_attr import OpenFlag, ReadFormat
 from collectord.codec.tracing_data import TracingData
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget
-from collectord.kernel import cgroups, cpus, proc, refusal
+from collectord.kernel import cgroups, cpus, instance_lock, proc, refusal, trace_probes
 from collectord.kernel.capabilities import effective_capabilities
 from collectord.kernel.clocks import read_clocks
+from collectord.kernel.instance import Instance
+from collectord.kernel.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.port import CounterReading, Limits, Purpose
+from collectord.kernel.salvage import Leftover
+from collectord.kernel.trace_files import ControlFolder
 from collectord.kernel.tracefs import Tracefs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import ExitStack
 
     from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.kernel.instance import InstanceSettings
     from collectord.model import ClockReading
 
 # arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h for the others.
@@ -209,6 +215,41 @@ class LinuxKernel:
         except OSError as error:
             code = error.errno or 0
             raise refusal.map_refused(code, data_bytes, self.limits()) from error
+
+    def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
+        """See `Kernel.create_instance`."""
+        if read_lockdown(self.sys) == CONFIDENTIALITY:
+            raise refusal.tracefs_locked_down()
+        self.tracefs.ensure_mounted()
+        return Instance.create(self.tracefs, settings, stack, proc=self.proc)
+
+    def map_pages(self, fd: int) -> PageMap:
+        """See `Kernel.map_pages`."""
+        try:
+            return PageMap(fd)
+        except OSError as error:
+            path = (self.proc / "self/fd" / str(fd)).readlink()
+            instance = ControlFolder(path.parents[2], proc=self.proc)
+            raise refusal.pages_refused(
+                error.errno or 0, str(path), instance.kept_by(but=os.getpid())
+            ) from error
+
+    def leftover_instances(self) -> tuple[str, ...]:
+        """See `Kernel.leftover_instances`."""
+        if not self.tracefs.mounted:
+            return ()
+        return instance_lock.find_leftovers(self.tracefs, proc=self.proc)
+
+    def salvage(self, name: str, stack: ExitStack) -> Leftover:
+        """See `Kernel.salvage`."""
+        instance = Instance.adopt(self.tracefs, name, stack, proc=self.proc)
+        self.reserve_files(2 * len(instance.cpus()))
+        return Leftover(instance)
+
+    def remove_orphan_probes(self) -> None:
+        """See `Kernel.remove_orphan_probes`."""
+        if self.tracefs.mounted:
+            trace_probes.remove_orphans(self.tracefs, proc=self.proc)
 
     def clocks(self) -> ClockReading:
         """See `Kernel.clocks`."""

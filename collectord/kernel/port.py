@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import ExitStack
 
-    from collectord._native._core import RingMap
+    from collectord._native._core import PageMap, RingMap
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.tracing_data import TracingData
+    from collectord.kernel.instance import Instance, InstanceSettings
+    from collectord.kernel.salvage import Leftover
     from collectord.model import ClockReading
 
 # What SET_FILTER fails with for a filter that is wrong. The last three are no errors at all:
@@ -147,6 +150,45 @@ class Kernel(Protocol):
         Raises:
             MissingPrivilege: EPERM, over the mlock budget.
             RingSetupError: any other errno.
+        """
+
+    def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
+        """Make a tracefs instance; tracefs is mounted if it must be. See `Instance.create`.
+
+        Raises:
+            MissingPrivilege: tracefs is closed, by permission or by kernel lockdown.
+            MissingFeature, NoSuchTarget, RingSetupError, UsageError, KernelError: see there.
+        """
+
+    def map_pages(self, fd: int) -> PageMap:
+        """Map an ftrace ring: its meta page and all sub-buffers.
+
+        Raises:
+            MissingFeature: this kernel cannot map the ring.
+            KernelError: EBUSY, who keeps it is said; others.
+            MissingPrivilege, RingSetupError: it may not be mapped, or there is no memory.
+        """
+
+    def leftover_instances(self) -> tuple[str, ...]:
+        """Names of tracefs instances that a crash left; none where tracefs is not mounted.
+
+        Raises:
+            MissingPrivilege, MissingFeature: instances cannot be listed.
+        """
+
+    def salvage(self, name: str, stack: ExitStack) -> Leftover:
+        """Take over an instance that a crash left, stopped; the stack removes it.
+
+        Raises:
+            NoSuchTarget: there is none of that name.
+            KernelError: EBUSY, its process lives; others.
+        """
+
+    def remove_orphan_probes(self) -> None:
+        """Remove probes that a crash left; leftover instances must be gone.
+
+        Raises:
+            KernelError: someone else has enabled one; the others are removed all the same.
         """
 
     def clocks(self) -> ClockReading:

@@ -18,13 +18,14 @@ from collectord.codec.perf_attr import (
 )
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel import checks, cpus
+from collectord.kernel.ftrace_probe import probe_ftrace
+from collectord.kernel.lockdown import read_lockdown
 from collectord.kernel.pmus import read_pmus
 from collectord.kernel.port import Purpose
-from collectord.plan.facts import KernelFacts
+from collectord.plan.facts import FtraceFacts, KernelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from collectord.kernel.linux import LinuxKernel
 
@@ -40,7 +41,12 @@ _PURPOSE: Final = Purpose("a test event")
 
 
 def probe(
-    kernel: LinuxKernel, wanted: Iterable[str] | None = None, *, mount: bool = False
+    kernel: LinuxKernel,
+    wanted: Iterable[str] | None = None,
+    *,
+    mount: bool = False,
+    ftrace: bool = False,
+    measure: bool = False,
 ) -> KernelFacts:
     """Look at the running kernel.
 
@@ -49,6 +55,9 @@ def probe(
         wanted: tracepoints whose ids are needed, `system:name` with globs; None for all. If one
             of them matches nothing, all are read too, so that a plan can name the nearest.
         mount: mount tracefs where it is not; without it nothing is changed.
+        ftrace: try what a tracefs source needs, in an instance that goes again, in some 0.1 s;
+            otherwise nothing is known to be missing.
+        measure: the costs of ftrace's transports too.
 
     Raises:
         KernelError: sysfs does not tell the CPUs.
@@ -57,6 +66,7 @@ def probe(
     tracepoints, problem, need, remedy = _tracepoints(kernel, wanted, mount=mount)
     attempts = _Attempts(kernel)
     online = kernel.online_cpus()
+    traced = probe_ftrace(kernel, measure=measure) if ftrace else FtraceFacts()
     return KernelFacts(
         release=os.uname().release,
         arch=os.uname().machine,
@@ -72,7 +82,7 @@ def probe(
         rlimit_nofile_hard=limits.nofile[1],
         capabilities=limits.capabilities,
         euid=limits.euid,
-        lockdown=_lockdown(kernel.sys),
+        lockdown=read_lockdown(kernel.sys),
         pmus=read_pmus(kernel.sys),
         tracepoints=tracepoints,
         tracefs_path=str(kernel.tracefs.root) if kernel.tracefs.mounted else None,
@@ -82,10 +92,12 @@ def probe(
         format_lost=attempts.knows(read_format=ReadFormat.LOST),
         build_id_mmap=attempts.knows(mmap=True, mmap2=True, build_id=True),
         precise_ip_max=attempts.precise_ip_max(),
+        ftrace=traced,
         checks=(
             checks.perf_events(limits, attempts.refusal(_DUMMY, pid=0, cpu=-1)),
             checks.every_task(limits, attempts.refusal(_DUMMY, pid=-1, cpu=online[0])),
             checks.tracepoints(problem, remedy),
+            *(checks.ftrace(traced, read_lockdown(kernel.sys)) if ftrace else ()),
             checks.hardware(attempts.cycles_refusal()),
             checks.ring_memory(limits, len(online)),
             checks.feature(
@@ -199,12 +211,3 @@ def _ids(kernel: LinuxKernel, names: Iterable[str]) -> dict[str, int]:
         except MissingFeature:
             continue  # its module went since the list was read
     return ids
-
-
-def _lockdown(sys: Path) -> str:
-    """The chosen one of `none [integrity] confidentiality`, "" without lockdown."""
-    try:
-        words = (sys / "kernel/security/lockdown").read_text().split()
-    except OSError:
-        return ""
-    return next((word.strip("[]") for word in words if word.startswith("[")), "")

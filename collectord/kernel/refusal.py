@@ -179,6 +179,48 @@ def map_refused(code: int, data_bytes: int, limits: Limits) -> KernelError:
     )
 
 
+def pages_refused(code: int, path: str, kept_by: str) -> KernelError:
+    """The error for a refused mmap of an ftrace ring.
+
+    Args:
+        code: the errno.
+        path: of its `trace_pipe_raw`.
+        kept_by: who else has the instance open, in words.
+    """
+    message = f"cannot map {path}"
+    if code in (errno.ENODEV, errno.ENOTTY, errno.EPROTO):
+        unknown = "its meta page is laid out in an unknown way"
+        needs = "it takes Linux 6.10 and a ring in plain memory"
+        return MissingFeature(
+            message,
+            feature="ftrace mmap",
+            syscall="mmap",
+            errno=code,
+            hint=f'{unknown if code == errno.EPROTO else needs}; transport "read" works always',
+        )
+    if code == errno.EBUSY:
+        return KernelError(message, syscall="mmap", errno=code, hint=kept_by)
+    if code in (errno.EACCES, errno.EPERM):
+        return MissingPrivilege(
+            message,
+            need="a rule of the security module",
+            syscall="mmap",
+            errno=code,
+            hint='a security module denies it; transport "read" needs no mapping',
+        )
+    return RingSetupError(message, ring=path, syscall="mmap", errno=code)
+
+
+def tracefs_locked_down() -> MissingPrivilege:
+    """The error where kernel lockdown has emptied tracefs."""
+    return MissingPrivilege(
+        "kernel lockdown (confidentiality) closes tracefs",
+        need="a kernel without lockdown",
+        errno=errno.EPERM,
+        hint="no capability opens it; boot with lockdown=integrity or none",
+    )
+
+
 def call_refused(code: int, syscall: str, message: str) -> KernelError:
     """The error for an ioctl, read or query that failed."""
     if code in (errno.EPERM, errno.EACCES):

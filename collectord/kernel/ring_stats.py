@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from collectord.errors import KernelError
 
 _READ_BYTES: Final = 1024
+_TRIES_MAX: Final = 8
 _NS_PER_S: Final = 1_000_000_000
 _NS_PER_US: Final = 1_000
 # kernel/trace/trace.c, tracing_stats_read. The two times are seconds and microseconds of the
@@ -41,6 +42,7 @@ class CpuStats:
         now_ns: the trace clock, to the microsecond.
         dropped: events refused by a full ring that is set not to overwrite.
         read_events: events handed out, to whichever reader.
+        cleared: unread events that a reset took away, as far as is known; see `MonotonicStats`.
     """
 
     entries: int
@@ -51,11 +53,12 @@ class CpuStats:
     now_ns: int
     dropped: int
     read_events: int
+    cleared: int = 0
 
     @property
     def written(self) -> int:
-        """Events that were put into the ring since its last reset."""
-        return self.entries + self.overrun + self.read_events
+        """Events that were put into the ring."""
+        return self.entries + self.overrun + self.read_events + self.cleared
 
 
 def parse_stats(text: bytes) -> CpuStats:
@@ -81,6 +84,70 @@ def parse_stats(text: bytes) -> CpuStats:
     )
 
 
+class MonotonicStats:
+    """A ring's counters, which never go back, whoever resets the ring.
+
+    Args:
+        fd: `stats`, open.
+
+    Attributes:
+        resets: how often the ring was seen to be reset.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._last: CpuStats | None = None
+        self._before: tuple[int, ...] = (0, 0, 0, 0, 0)
+        self.resets = 0
+
+    def read(self) -> CpuStats:
+        """Take a reading. Raises as `read_stats`."""
+        now = _steady_stats(self._fd)
+        last = self._last
+        if last is not None and any(
+            left < right for left, right in zip(_counts(now), _counts(last), strict=True)
+        ):
+            seen = (*_counts(last)[:-1], last.entries)
+            self._before = tuple(map(sum, zip(self._before, seen, strict=True)))
+            self.resets += 1
+        self._last = now
+        overrun, commit_overrun, dropped, read_events, cleared = self._before
+        return replace(
+            now,
+            overrun=now.overrun + overrun,
+            commit_overrun=now.commit_overrun + commit_overrun,
+            dropped=now.dropped + dropped,
+            read_events=now.read_events + read_events,
+            cleared=cleared,
+        )
+
+
+def _counts(stats: CpuStats) -> tuple[int, ...]:
+    """All that only grows until a reset."""
+    return (
+        stats.overrun,
+        stats.commit_overrun,
+        stats.dropped,
+        stats.read_events,
+        stats.written,
+    )
+
+
+def _steady_stats(fd: int) -> CpuStats:
+    """Read until nothing left the ring between two readings, or a few times.
+
+    The kernel reads `overrun` some time after it took it from `entries`: a sub-buffer that is
+    overwritten or read meanwhile would be counted twice.
+    """
+    last = read_stats(fd)
+    for _ in range(_TRIES_MAX):
+        now = read_stats(fd)
+        if (now.overrun, now.read_events) == (last.overrun, last.read_events):
+            break
+        last = now
+    return now
+
+
 def read_stats(fd: int) -> CpuStats:
     """Read through a descriptor that stays open: the kernel makes the text anew at offset 0.
 
@@ -89,8 +156,17 @@ def read_stats(fd: int) -> CpuStats:
     Raises:
         KernelError: as `parse_stats`, or the descriptor cannot be read.
     """
+    return parse_stats(_read(fd))
+
+
+def stats_text(cpu: int, fd: int) -> str:
+    """The file's text as trace-cmd keeps it in a trace.dat. Raises KernelError."""
+    return f"CPU: {cpu}\n{_read(fd).decode(errors='replace')}"
+
+
+def _read(fd: int) -> bytes:
     try:
-        return parse_stats(os.pread(fd, _READ_BYTES, 0))
+        return os.pread(fd, _READ_BYTES, 0)
     except OSError as error:
         raise KernelError(
             "cannot read a ring's statistics", syscall="pread", errno=error.errno or 0

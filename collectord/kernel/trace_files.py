@@ -13,7 +13,7 @@ from pathlib import Path
 
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege, RingSetupError
 from collectord.kernel import refusal
-from collectord.kernel.holders import holders_below
+from collectord.kernel.holders import Holder, holders_below
 
 
 class ControlFolder:
@@ -81,9 +81,14 @@ class ControlFolder:
         finally:
             os.close(fd)
 
-    def kept_by(self) -> str:
-        """Who keeps files below this folder, in words."""
+    def users(self, but: int = 0) -> tuple[Holder, ...]:
+        """Processes that have files below this folder open or mapped, without `but`."""
         found = holders_below(f"/{self.path.parent.name}/{self.path.name}/", self.proc)
+        return tuple(holder for holder in found if holder.pid != but)
+
+    def kept_by(self, but: int = 0) -> str:
+        """Who keeps files below this folder, in words; `but` is a process to leave out."""
+        found = self.users(but)
         if not found:
             return "the kernel, or a process that cannot be seen from here, keeps it"
         return "kept by " + ", ".join(map(str, found))

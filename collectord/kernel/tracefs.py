@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
-from collectord.kernel import refusal
+from collectord.kernel import instance_lock, refusal
 from collectord.kernel.port import FILTER_REFUSALS
 
 if TYPE_CHECKING:
@@ -144,18 +144,21 @@ class Tracefs:
 
         PERF_EVENT_IOC_SET_FILTER says EINVAL and no more. A tracefs instance gives words: its
         `filter` file shows the refused text with a mark and a reason. The instance is this
-        call's own and goes with it, so no other user's filters or buffers are touched.
+        call's own, locked so that nobody takes it for one that a crash left, and goes with it:
+        no other user's filters or buffers are touched.
         """
-        instance = self.root / "instances" / f"collectord-filter-{os.getpid()}"
+        instance = f"{instance_lock.PREFIX}filter-{os.getpid()}"
         try:
-            instance.mkdir()
-        except OSError:
+            lock_fd = instance_lock.make_locked(self, instance)
+        except KernelError:
             return ""
+        path = self.root / "instances" / instance / "events" / system / name / "filter"
         try:
-            return _refusal_words(instance / "events" / system / name / "filter", text)
+            return _refusal_words(path, text)
         finally:
-            with suppress(OSError):  # a reader of the instance keeps it; it holds nothing
-                instance.rmdir()
+            with suppress(KernelError):  # a reader of the instance keeps it; it holds nothing
+                instance_lock.remove_locked(self, instance)
+            os.close(lock_fd)
 
     def _event(self, system: str, name: str, leaf: str) -> bytes:
         path = self.root / "events" / system / name / leaf

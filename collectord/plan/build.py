@@ -9,13 +9,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import SampleType
+from collectord.config.schema import PerfSourceConfig, TracefsSourceConfig
 from collectord.config.units import Share, show_bytes, show_share
 from collectord.errors import (
     PlanError,
     UsageError,
 )
 from collectord.model import RingRole
-from collectord.plan import budget, cpu_list
+from collectord.plan import budget, cpu_list, trace_source
 from collectord.plan.events import sideband_event
 from collectord.plan.scope import ring_cpus, scope_of, shortfalls
 from collectord.plan.session import (
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
     from collectord.model import Scope
     from collectord.plan.events import EventPlan
     from collectord.plan.facts import KernelFacts
+    from collectord.plan.trace_source import TraceDraft
 
-FORMAT: Final = "perf.data"
+PERF_FORMAT: Final = "perf.data"
+TRACE_FORMAT: Final = "trace.dat"
 
 # A drain thread empties a million events a second per CPU for a few CPUs, and hundreds of CPUs
 # at usual rates; more threads mean more open chunks.
@@ -61,13 +64,14 @@ class _RingSet:
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A session without its budget."""
+    """A session without its budget: rings of its perf sources, and its tracefs source."""
 
     config: SessionConfig
     scope: Scope
     sets: tuple[_RingSet, ...]
     notes: tuple[str, ...]
     degraded: tuple[str, ...]
+    trace: TraceDraft | None = None
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -89,14 +93,19 @@ def build(config: Config, facts: KernelFacts) -> Plan:
     for session in config.session:
         draft = _draft(session, facts)
         if draft.sets:
-            drafts.append(draft)
             missing = shortfalls(draft.scope, draft.events, facts)
             warnings += [f"session {session.name}: {reason}" for reason in missing]
+        if draft.sets or draft.trace is not None:
+            drafts.append(draft)
         else:
             reasons = "; ".join(draft.degraded)
             warnings.append(f"session {session.name} records nothing: {reasons}")
     sizes, pinned = _within_budget(drafts, facts, warnings)
-    sessions = tuple(_session(config, draft, sizes[index]) for index, draft in enumerate(drafts))
+    sessions = tuple(
+        session
+        for draft, own in zip(drafts, sizes, strict=True)
+        for session in _sessions(config, draft, own)
+    )
     files = sum(session.files for session in sessions)
     _check_files(files, facts, warnings)
     return Plan(
@@ -111,7 +120,15 @@ def build(config: Config, facts: KernelFacts) -> Plan:
 def _draft(session: SessionConfig, facts: KernelFacts) -> _Draft:
     with blame(session):
         scope = scope_of(session.target, facts)
-        return _draft_rings(session, scope, facts)
+        draft = _draft_rings(session, scope, facts)
+        for source in session.source:
+            if isinstance(source, TracefsSourceConfig):
+                trace = trace_source.draft(source, session.mode, scope, facts)
+                if trace.plan is None:
+                    draft = replace(draft, degraded=(*draft.degraded, *trace.degraded))
+                else:
+                    draft = replace(draft, trace=trace)
+        return draft
 
 
 @contextmanager
@@ -137,7 +154,8 @@ def _draft_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> _D
     degraded: list[str] = []
     sideband_bytes = 0
     count = groups = 0
-    for number, source in enumerate(session.source, start=1):
+    perf = [source for source in session.source if isinstance(source, PerfSourceConfig)]
+    for number, source in enumerate(perf, start=1):
         name = source.kind if number == 1 else f"{source.kind}-{number}"
         try:
             events = tuple(source_events(source, scope, facts, notes))
@@ -253,7 +271,26 @@ def _owned(drafts: Sequence[_Draft]) -> Iterator[tuple[_Draft, _RingSet]]:
             yield draft, ring_set
 
 
-def _session(config: Config, draft: _Draft, sizes: Sequence[int]) -> SessionPlan:
+def _sessions(config: Config, draft: _Draft, sizes: Sequence[int]) -> Iterator[SessionPlan]:
+    """Sources of a kind share rings, ledger and files: a plan for each kind."""
+    if draft.sets:
+        yield _perf_session(config, draft, sizes)
+    if draft.trace is not None:
+        yield SessionPlan(
+            name=draft.config.name,
+            source=trace_source.SOURCE,
+            scope=draft.scope,
+            mode=draft.config.mode,
+            rings=draft.trace.rings,
+            sink=_sink(config, draft.config, TRACE_FORMAT),
+            files=draft.trace.files,
+            notes=draft.trace.notes,
+            degraded=(*(() if draft.sets else draft.degraded), *draft.trace.degraded),
+            ftrace=draft.trace.plan,
+        )
+
+
+def _perf_session(config: Config, draft: _Draft, sizes: Sequence[int]) -> SessionPlan:
     rings = tuple(
         ring
         for ring_set, size in zip(draft.sets, sizes, strict=True)
@@ -269,11 +306,11 @@ def _session(config: Config, draft: _Draft, sizes: Sequence[int]) -> SessionPlan
     ]
     return SessionPlan(
         name=draft.config.name,
-        source=draft.config.source[0].kind,
+        source=PerfSourceConfig.kind,
         scope=draft.scope,
         mode=draft.config.mode,
         rings=rings,
-        sink=_sink(config, draft.config),
+        sink=_sink(config, draft.config, PERF_FORMAT),
         files=files,
         notes=tuple(notes),
         degraded=draft.degraded,
@@ -299,14 +336,14 @@ def _rings(ring_set: _RingSet, data_bytes: int) -> Iterator[RingPlan]:
         )
 
 
-def _sink(config: Config, session: SessionConfig) -> SinkPlan:
+def _sink(config: Config, session: SessionConfig, form: str) -> SinkPlan:
     if session.single_file:
         parent = str(PurePosixPath(session.single_file).parent)
-        return SinkPlan(FORMAT, directory=parent, single_file=session.single_file)
+        return SinkPlan(form, directory=parent, single_file=session.single_file)
     retention = config.retention
     directory = session.directory or str(PurePosixPath(config.daemon.state_dir, session.name))
     return SinkPlan(
-        FORMAT,
+        form,
         directory=directory,
         segment_bytes=session.segment_bytes,
         segment_age_ns=session.segment_age,

@@ -57,6 +57,35 @@ class PmuFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FtraceFacts:
+    """What the kernel's ftrace and its tracefs can do, and what they would let this user do.
+
+    Attributes:
+        instances: an instance of one's own can be made.
+        problem: why not, "" if it can.
+        need: the least privilege that would let it be made, "" if none is missing.
+        mmap: a ring can be mapped (TRACE_MMAP_IOCTL_GET_READER, kernel 6.10).
+        splice: a ring's pages can be spliced into a pipe.
+        subbuf_sizes: the size of sub-buffers can be chosen (kernel 6.8).
+        kprobes, uprobes, eprobes: probes of this kind can be made.
+        clock_mono: events can be stamped with CLOCK_MONOTONIC.
+        transport_ns: CPU ns per event, by transport, as measured; empty where it was not.
+    """
+
+    instances: bool = True
+    problem: str = ""
+    need: str = ""
+    mmap: bool = True
+    splice: bool = True
+    subbuf_sizes: bool = True
+    kprobes: bool = True
+    uprobes: bool = True
+    eprobes: bool = True
+    clock_mono: bool = True
+    transport_ns: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFacts:
     """What was probed, on the host and for the user that runs the plan.
 
@@ -85,6 +114,7 @@ class KernelFacts:
         format_lost: PERF_FORMAT_LOST is known (kernel 6.0).
         build_id_mmap: attr.build_id is known (kernel 5.12).
         precise_ip_max: highest precise_ip that a cycles event takes, 3 (any) when unknown.
+        ftrace: of tracefs sources.
         checks: what `doctor` prints.
     """
 
@@ -112,6 +142,7 @@ class KernelFacts:
     format_lost: bool = True
     build_id_mmap: bool = True
     precise_ip_max: int = 3
+    ftrace: FtraceFacts = field(default_factory=FtraceFacts)
     checks: tuple[Check, ...] = ()
     version: int = FACTS_VERSION
 

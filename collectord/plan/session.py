@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.codec.perf_attr import BranchSampleType, ReadFormat, SampleType
 from collectord.config.units import show_bytes, show_ns
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.plan.events import EventPlan
+    from collectord.plan.ftrace import FtracePlan
 
 
+# The mode of a session whose rings are read when somebody asks, and overwritten until then.
+FLIGHT_RECORDER: Final = "flight-recorder"
 # Scopes whose events follow tasks; the others observe whole CPUs.
 TASK_SCOPES = frozenset({ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.COMMAND, ScopeKind.USER})
 
@@ -28,14 +31,17 @@ class RingPlan:
     """One ring to map.
 
     Attributes:
-        source: the session's source it belongs to, as labels name it: "perf", "perf-2".
+        source: the session's source it belongs to, as labels name it: "perf", "perf-2",
+            "tracefs".
         role: data, or the sideband of the dummy event.
         cpu: the CPU, or -1 for one ring per thread: then this ring is the pattern of them all.
-        requested_bytes: size that was asked for, rounded up to a power of two of pages.
+        requested_bytes: size that was asked for, rounded up to a power of two of pages; of an
+            ftrace ring to whole sub-buffers.
         data_bytes: size that fits the mlock budget; never more than `requested_bytes`.
-        watermark_bytes: fill at which the kernel wakes the drain.
+        watermark_bytes: fill at which the kernel wakes the drain; 0 for a flight recorder's.
         events: what writes into it. The first one owns the ring (it is mapped and polled), the
             others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
+            Of an ftrace ring none: its instance enables them for all rings.
     """
 
     source: str
@@ -49,6 +55,8 @@ class RingPlan:
     @property
     def basis(self) -> Basis:
         """What the ring's balance rests on: the weakest of its events."""
+        if not self.events:
+            return Basis.EXACT  # an ftrace ring counts all that is written into it
         return Basis.weakest([event.basis for event in self.events])
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,7 +95,7 @@ class SinkPlan:
     """Where a session's records go.
 
     Attributes:
-        format: "perf.data".
+        format: "perf.data" or "trace.dat".
         directory: folder of the session's segments; of `single_file` its parent.
         single_file: the one file to write, None for rotated segments.
         segment_bytes: a segment is closed at the chunk that reaches it; 0 is no limit.
@@ -108,15 +116,17 @@ class SessionPlan:
     """One session, ready to be opened.
 
     Attributes:
-        name: unique; names its folder, labels and metrics.
-        source: source kind, "perf".
+        name: names its folder, labels and metrics; unique but for sources of two kinds in one
+            configured session, which become two plans of its name.
+        source: source kind, "perf" or "tracefs".
         scope: what is observed. Threads of pids and of users are looked up at open.
-        mode: "stream".
+        mode: "stream" or "flight-recorder".
         rings: all rings, data before sideband.
         sink: where records go.
         files: file descriptors at open; of a task scope for one thread.
         notes: what the plan decided that was not asked for literally.
         degraded: what was asked for and will be missing, each a reason.
+        ftrace: what the instance of a tracefs source is to be, None for perf.
     """
 
     name: str
@@ -128,10 +138,11 @@ class SessionPlan:
     files: int
     notes: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
+    ftrace: FtracePlan | None = None
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
-        """Every event once, by `EventPlan.index`; the sideband event is the last one."""
+        """Every perf event once, by `EventPlan.index`; the sideband event is the last one."""
         by_index = {event.index: event for ring in self.rings for event in ring.events}
         return tuple(by_index[index] for index in sorted(by_index))
 
@@ -145,6 +156,8 @@ class SessionPlan:
         where = f"{self.source}, {self.scope.describe()}, {self.mode}"
         lines = [f"session {self.name}: {where}, ledger {self.basis}"]
         lines += [f"  event {_event_words(event)}" for event in self.events]
+        if self.ftrace is not None:
+            lines += [f"  {line}" for line in self.ftrace.describe()]
         lines += [f"  rings {words}" for words in _ring_words(self.rings)]
         lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
         lines.append(f"  sink  {_sink_words(self.sink)}")
@@ -155,7 +168,7 @@ class SessionPlan:
     @property
     def per_task(self) -> bool:
         """Events are opened for each observed thread, not once per CPU."""
-        return self.scope.kind in TASK_SCOPES
+        return self.ftrace is None and self.scope.kind in TASK_SCOPES
 
     def to_dict(self) -> dict[str, Any]:
         """The session for `check --json`."""
@@ -166,6 +179,7 @@ class SessionPlan:
             "mode": self.mode,
             "ledger_basis": str(self.basis),
             "events": [_event_dict(event) for event in self.events],
+            "ftrace": self.ftrace.to_dict() if self.ftrace is not None else None,
             "rings": [ring.to_dict() for ring in self.rings],
             "sink": {
                 "format": self.sink.format,
@@ -201,7 +215,7 @@ class Plan:
         warnings: what will probably fail or shrink, each with its remedy.
         files: file descriptors that the sessions need, one thread per task scope; the soft
             RLIMIT_NOFILE must be raised to hold them.
-        pinned_bytes: ring memory as it counts against the mlock budget.
+        pinned_bytes: memory of perf rings as it counts against the mlock budget.
     """
 
     sessions: tuple[SessionPlan, ...]
@@ -210,12 +224,23 @@ class Plan:
     files: int = 0
     pinned_bytes: int = 0
 
+    @property
+    def ftrace_bytes(self) -> int:
+        """Memory of ftrace rings, which no limit counts; of flight recorders to begin with."""
+        return sum(
+            ring.data_bytes
+            for session in self.sessions
+            if session.ftrace is not None
+            for ring in session.rings
+        )
+
     def describe(self) -> list[str]:
         """The plan as `check` prints it, a line each."""
         lines = [line for session in self.sessions for line in session.describe()]
         staging = show_bytes(self.core.chunks * self.core.chunk_bytes)
         lines.append(
-            f"total {show_bytes(self.pinned_bytes)} of rings, {self.files} descriptors, "
+            f"total {show_bytes(self.pinned_bytes + self.ftrace_bytes)} of rings, "
+            f"{self.files} descriptors, "
             f"{staging} of staging, drain threads: {self.core.shards}"
         )
         lines += [f"warning: {warning}" for warning in self.warnings]
@@ -227,6 +252,7 @@ class Plan:
             "sessions": [session.to_dict() for session in self.sessions],
             "core": {item.name: getattr(self.core, item.name) for item in fields(self.core)},
             "pinned_bytes": self.pinned_bytes,
+            "ftrace_bytes": self.ftrace_bytes,
             "files": self.files,
             "warnings": list(self.warnings),
         }
@@ -260,10 +286,8 @@ def _ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
     for (source, role, size, requested, watermark), cpus in alike.items():
         shrunk = f" (of {show_bytes(requested)})" if size < requested else ""
         where = "one a thread" if cpus == [-1] else f"CPUs {cpu_list.render(cpus)}"
-        yield (
-            f"{source} {role}: {len(cpus)} x {show_bytes(size)}{shrunk}, "
-            f"wake at {show_bytes(watermark)}, {where}"
-        )
+        wake = f"wake at {show_bytes(watermark)}, " if watermark else ""
+        yield f"{source} {role}: {len(cpus)} x {show_bytes(size)}{shrunk}, {wake}{where}"
 
 
 def _sink_words(sink: SinkPlan) -> str:

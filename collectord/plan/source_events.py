@@ -17,7 +17,7 @@ from collectord.plan.session import TASK_SCOPES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.config.schema import Config, SourceConfig
+    from collectord.config.schema import Config, PerfSourceConfig, TraceEventConfig
     from collectord.model import Scope
     from collectord.plan.event_spec import EventGroup
     from collectord.plan.events import EventPlan
@@ -45,12 +45,12 @@ def tracepoint_patterns(config: Config) -> tuple[str, ...]:
     return tuple(sorted(patterns))
 
 
-def _text(item: str | EventConfig) -> str:
-    return item.event if isinstance(item, EventConfig) else item
+def _text(item: str | EventConfig | TraceEventConfig) -> str:
+    return item if isinstance(item, str) else item.event
 
 
 def source_events(
-    source: SourceConfig, scope: Scope, facts: KernelFacts, notes: list[str]
+    source: PerfSourceConfig, scope: Scope, facts: KernelFacts, notes: list[str]
 ) -> Iterator[EventPlan]:
     """A source's events, groups numbered from 0, in the form that the scope needs.
 

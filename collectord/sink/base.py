@@ -18,10 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What is known when a segment is created."""
+    """What is known when a segment is created.
+
+    Attributes:
+        clock: reading at the creation.
+        rings: the rings that will feed it.
+        run: of an earlier process, whose segments this one goes on with; "" for the sink's own.
+        stored_before: events in the segments of that process.
+    """
 
     clock: ClockReading
     rings: tuple[RingEntry, ...]
+    run: str = ""
+    stored_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,8 @@ class Closing:
         flushes: readings at flushes since the segment was created, in order.
         lost_samples: event id to samples lost in this segment; zeros are left out.
         build_ids: path to build-id (hex), where known.
+        ring_stats: CPU to what the kernel counted of its ring, as text for people.
+        recovered: the data are what a killed process left, found by a later one.
     """
 
     clock: ClockReading
@@ -43,6 +54,8 @@ class Closing:
     flushes: tuple[ClockReading, ...] = ()
     lost_samples: Mapping[int, int] = field(default_factory=dict)
     build_ids: Mapping[str, str] = field(default_factory=dict)
+    ring_stats: Mapping[int, str] = field(default_factory=dict)
+    recovered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +63,15 @@ class OpenSegment:
     """A file that is ready for, or receives, data. The sink owns both fds.
 
     Attributes:
-        token: as `Stream.prepare` takes it and SegmentClosed returns it.
+        token: as `Stream.prepare` or `prepare_pages` takes it and SegmentClosed returns it.
         fd: for the data; O_DIRECT if `direct`.
         meta_fd: buffered, for head and tail; holds the lock that keeps repairs away.
         data_offset: where data begins, in bytes, a multiple of 4096.
         limit_bytes: data after which the stream moves on to the next segment.
         step_bytes: space that the writer allocates ahead.
         direct: False where the filesystem refuses O_DIRECT.
+        offsets: ring id to where its sub-buffers go, for formats that keep the rings apart.
+        capacity_bytes: room for each ring from its offset on.
     """
 
     token: int
@@ -68,6 +83,8 @@ class OpenSegment:
     direct: bool
     paths: SegmentPaths
     manifest: OpenManifest
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    capacity_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +106,23 @@ class Sink(Protocol):
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> SegmentInfo | None:
         """Make the segment final; None if it held nothing and was dropped. Raises SinkError."""
+
+    def flush(
+        self,
+        segment: OpenSegment,
+        track_bytes: Mapping[int, int],
+        stats: Mapping[int, str] | None = None,
+    ) -> None:
+        """Have the running file, and any copy of it, show what it holds by now.
+
+        Does nothing for a segment that was sealed meanwhile, and where a format shows its data
+        anyway. Raises SinkError; the next call makes up for it.
+
+        Args:
+            segment: the running one.
+            track_bytes: ring id to bytes on the file, as `Stream.track_bytes` gives them.
+            stats: CPU to what the kernel counts of its ring, as text for people.
+        """
 
     def discard(self, segment: OpenSegment) -> None:
         """Delete a segment that never received data. Raises SinkError."""

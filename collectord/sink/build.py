@@ -11,26 +11,31 @@ from collectord.codec.perf_attr import CLOCK_MONOTONIC
 from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import ClockData, Features, Group
 from collectord.codec.tracing_data import build as build_tracing_data
+from collectord.model import Transport
 from collectord.sink.manifest import Identity
 from collectord.sink.perf_data import PerfDataSink
+from collectord.sink.trace_dat import TraceDatSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
-    from collectord.codec.tracing_data import TracingData
     from collectord.kernel.host import Host
+    from collectord.kernel.port import Kernel
+    from collectord.meter import Drained
     from collectord.model import ClockReading
     from collectord.plan.events import EventPlan
     from collectord.plan.facts import KernelFacts
     from collectord.plan.session import SessionPlan
     from collectord.sink.base import Sink
+    from collectord.source.base import OpenSource
 
 
 def make_sink(
     plan: SessionPlan,
     *,
-    event_ids: Mapping[int, tuple[int, ...]],
-    tracing: TracingData | None,
+    source: OpenSource,
+    rings: Sequence[Drained],
+    kernel: Kernel,
     host: Host,
     facts: KernelFacts,
     clock: ClockReading,
@@ -40,43 +45,62 @@ def make_sink(
 
     Args:
         plan: what is recorded, and where to.
-        event_ids: ids that samples carry, by `EventPlan.index`.
-        tracing: formats of the plan's tracepoints, None without any.
+        source: the opened events.
+        rings: its rings as the core knows them.
+        kernel: reads the formats of tracepoints.
         host: where it is recorded.
         facts: names of the PMUs.
         clock: a reading at the start; ties record times to the wall clock.
-        make_room: see `PerfDataSink`.
+        make_room: see `FileSink`.
 
     Raises:
         SinkError: the directory cannot be made, read or written.
+        KernelError: the formats cannot be read.
     """
-    events = plan.events
+    identity = Identity(
+        host=host.hostname,
+        boot_id=host.boot_id,
+        kernel=host.release,
+        session=plan.name,
+        source=plan.source,
+        scope=plan.scope.describe(),
+    )
+    if source.ftrace is not None:
+        pages = [(drained, drained.handle.pages) for drained in rings]
+        return TraceDatSink(
+            plan.sink,
+            identity,
+            metadata=source.ftrace.metadata(),
+            cpus={drained.ring.id: drained.handle.label.cpu for drained in rings},
+            make_room=make_room,
+            comms=source.ftrace.comms,
+            recount=any(p is not None and p.transport is Transport.SPLICE for _, p in pages),
+        )
+    tracepoints = tuple(e.tracepoint for e in plan.events if e.tracepoint is not None)
+    tracing = kernel.tracing_data(tracepoints) if tracepoints else None
     return PerfDataSink(
         plan.sink,
-        Identity(
-            host=host.hostname,
-            boot_id=host.boot_id,
-            kernel=host.release,
-            session=plan.name,
-            source=plan.source,
-            scope=plan.scope.describe(),
-        ),
-        attrs=[AttrSection(e.attr, event_ids[e.index], e.name) for e in events],
-        features=Features(
-            hostname=host.hostname,
-            osrelease=host.release,
-            version=f"collectord {__version__}",
-            arch=host.machine,
-            nrcpus=(host.cpus_online, host.cpus_configured),
-            cpudesc=host.cpudesc,
-            total_mem_kib=host.total_mem_kib,
-            pmu_mappings=tuple((name, pmu.type) for name, pmu in sorted(facts.pmus.items())),
-            group_desc=_groups(events),
-            clockid_resolution_ns=int(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9),
-            clock_data=ClockData(CLOCK_MONOTONIC, clock.realtime_ns, clock.monotonic_ns),
-        ),
+        identity,
+        attrs=[AttrSection(e.attr, source.event_ids[e.index], e.name) for e in plan.events],
+        features=_features(plan, host, facts, clock),
         tracing_data=build_tracing_data(tracing) if tracing is not None else None,
         make_room=make_room,
+    )
+
+
+def _features(plan: SessionPlan, host: Host, facts: KernelFacts, clock: ClockReading) -> Features:
+    return Features(
+        hostname=host.hostname,
+        osrelease=host.release,
+        version=f"collectord {__version__}",
+        arch=host.machine,
+        nrcpus=(host.cpus_online, host.cpus_configured),
+        cpudesc=host.cpudesc,
+        total_mem_kib=host.total_mem_kib,
+        pmu_mappings=tuple((name, pmu.type) for name, pmu in sorted(facts.pmus.items())),
+        group_desc=_groups(plan.events),
+        clockid_resolution_ns=int(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9),
+        clock_data=ClockData(CLOCK_MONOTONIC, clock.realtime_ns, clock.monotonic_ns),
     )
 
 

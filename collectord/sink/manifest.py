@@ -40,7 +40,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One ring that fed the segment; `samples` and `bytes` are what this segment holds of it."""
+    """One ring that fed the segment; `samples` and `bytes` are what this segment holds of it.
+
+    Attributes:
+        offset: where the ring's sub-buffers begin in the file; 0 where rings share one section.
+    """
 
     ring: int
     role: str
@@ -50,13 +54,16 @@ class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
     watermark_bytes: int
     samples: int = 0
     bytes: int = 0
+    offset: int = 0
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the file and the XXH3-64 of its bytes, 16 hex digits.
 
-    The spans of a segment cover the file without gap: `head` up to the data, `data` as the writer
-    wrote it, `tail` from there on (loss records of the close, feature table and sections).
+    The spans of a perf.data segment cover the file without gap: `head` up to the data, `data` as
+    the writer wrote it, `tail` from there on (loss records of the close, feature table and
+    sections). A trace.dat segment has a `data` span for each ring with data in it, and holes
+    between them.
     """
 
     part: Literal["head", "data", "tail"]
@@ -90,6 +97,9 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         data_offset: where the data section starts, in bytes.
         events: names of the events, in the order of the file's attributes.
         rings: the rings that feed it; those known at creation in the open manifest.
+        run: one value for all segments of one stream, another for each other stream.
+        stored_before: events in the segments of this run that were sealed before this one, those
+            that were deleted since included. Of an open one: sealed before its creation.
     """
 
     schema: int = SCHEMA
@@ -108,6 +118,8 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[str, ...]
     rings: tuple[RingEntry, ...]
     clocks: Clocks
+    run: str = ""
+    stored_before: int = 0
 
 
 class OpenManifest(Common, frozen=True, kw_only=True):
@@ -123,7 +135,7 @@ class Manifest(Common, frozen=True, kw_only=True):
         first_ns, last_ns: lowest and highest sample time, 0 where there is no sample.
         records: records in the data section but padding and rounds, replay and loss included;
             None where nobody counted.
-        samples: PERF_RECORD_SAMPLE among them.
+        samples: events: PERF_RECORD_SAMPLE among them, or ftrace's.
         replayed: sideband records of the replay among them; None where nobody counted.
         produced: events that the kernel counted; None where the basis is not `exact`.
         ledger: the balance with its basis, as the ledger gives it.

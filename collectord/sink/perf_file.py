@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import EventType, SoftwareId, sample_time_offset
 from collectord.codec.perf_data import (
@@ -18,15 +18,16 @@ from collectord.codec.perf_data import (
 )
 from collectord.codec.perf_features import Features
 from collectord.sink.manifest import Span
-from collectord.sink.scan import xxh3
-from collectord.sink.segment import write_all
+from collectord.sink.scan import mapped, scan, scan_torn, xxh3
+from collectord.sink.segment import BLOCK_BYTES, PERF_DATA, write_all
+from collectord.sink.stored import Check, Finding, FinishedFile, Survey, Track
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
-T = TypeVar("T")
+    from collectord.sink.manifest import Manifest
 
-BLOCK_BYTES: Final = 512  # unit of st_blocks, whatever the filesystem's own is
+_SHARED: Final = -1  # the one track of a survey: all CPUs write into one section
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +44,6 @@ class DataSection:
     appended: bytes
     first_ns: int
     last_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedFile:
-    """Sizes and spans of a file that only lacks its name."""
-
-    bytes: int
-    allocated_bytes: int
-    data_bytes: int
-    spans: tuple[Span, ...]
 
 
 def write_head(fd: int, head: Head) -> None:
@@ -114,16 +105,6 @@ def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, Finis
     )
 
 
-def run(steps: Generator[str, None, T]) -> T:
-    """Do all steps and give their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-
 def time_offset(attrs: Sequence[AttrSection]) -> int:
     """Where samples carry their time: 0 if nowhere, or if the events do not agree on it.
 
@@ -136,3 +117,60 @@ def time_offset(attrs: Sequence[AttrSection]) -> int:
 def _is_dummy(section: AttrSection) -> bool:
     attr = section.attr
     return attr.type == EventType.SOFTWARE and attr.config == SoftwareId.DUMMY
+
+
+class PerfFile:
+    """A perf.data file, for repair and verify (`stored.StoredFile`).
+
+    Raises:
+        CodecError: the file does not begin with a whole head.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._head = read_head(fd)
+        self.format = PERF_DATA
+        self.source = "perf"
+        self.sparse = False
+        self.data_offset = self._head.data_offset
+        self.data_bytes = self._head.header.data.size
+        self.events = tuple(section.name for section in self._head.attrs)
+        self.offsets: Mapping[int, int] = {}
+
+    def survey(self) -> Survey:
+        """Find the whole records, up to the first one that is none."""
+        size_bytes = os.fstat(self._fd).st_size
+        with mapped(self._fd, size_bytes) as view, view[self.data_offset :] as data:
+            found = scan_torn(data, time_offset(self._head.attrs))
+            with data[: found.end] as kept:
+                track = Track(found.end, found.samples, xxh3(kept))
+        return Survey(
+            tracks={_SHARED: track},
+            first_ns=found.first_ns,
+            last_ns=found.last_ns,
+            cut_bytes=max(size_bytes - self.data_offset - found.end, 0),
+            reason=found.reason,
+        )
+
+    def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
+        """Make an end of the file behind the records that are kept."""
+        track = found.tracks[_SHARED]
+        data = DataSection(
+            written_bytes=track.bytes,
+            xxh3=track.xxh3,
+            appended=b"",
+            first_ns=found.first_ns,
+            last_ns=found.last_ns,
+        )
+        return (yield from finish(self._fd, self._head, data))
+
+    def findings(self, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
+        """Walk the records and count the samples."""
+        start = manifest.data_offset
+        with view[start : start + manifest.data_bytes] as data:
+            found = scan(data, time_offset(self._head.attrs))
+        if found.reason:
+            yield Finding(Check.RECORDS, f"{found.reason} at byte {start + found.end}")
+        if found.samples != manifest.samples:
+            detail = f"{found.samples} samples, its manifest says {manifest.samples}"
+            yield Finding(Check.COUNT, detail)

@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.codec.perf_data import MAGIC, Head
+import msgspec
+
 from collectord.errors import CodecError, SinkError
 from collectord.model import Basis, ClockReading
+from collectord.sink.formats import begins_as_ours, open_stored
 from collectord.sink.manifest import (
     SCHEMA,
     Clocks,
-    Link,
     Manifest,
     OpenManifest,
+    RingEntry,
     common_fields,
     decode,
     encode,
     foreign_schema,
     link,
 )
-from collectord.sink.perf_file import DataSection, finish, read_head, run, time_offset
-from collectord.sink.scan import Scan, mapped, scan_torn, xxh3
 from collectord.sink.segment import (
     MANIFEST,
     PARTIAL,
@@ -40,6 +40,7 @@ from collectord.sink.segment import (
     publish,
     publish_data,
     remove,
+    run,
     segment_directories,
     sink_errors,
 )
@@ -47,6 +48,8 @@ from collectord.sink.segment import (
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
+
+    from collectord.sink.stored import StoredFile, Survey
 
 _RECOVERED: Final = ".recovered"
 _UNKNOWN_CLOCK: Final = ClockReading(monotonic_ns=0, realtime_ns=0, perf_ns=0, bracket_ns=0)
@@ -72,6 +75,7 @@ class Outcome:
         detail: one line for the user.
         samples: what a recovered segment holds.
         bytes: its size.
+        allocated_bytes: blocks that it occupies.
     """
 
     path: Path
@@ -79,6 +83,7 @@ class Outcome:
     detail: str
     samples: int = 0
     bytes: int = 0
+    allocated_bytes: int = 0
 
 
 class _Orphan(NamedTuple):
@@ -87,10 +92,9 @@ class _Orphan(NamedTuple):
     source: SegmentPaths
     target: SegmentPaths
     fd: int
-    head: Head
+    file: StoredFile
     opened: OpenManifest | None
-    found: Scan
-    xxh3: str
+    found: Survey
 
 
 def repair(root: Path) -> list[Outcome]:
@@ -170,37 +174,41 @@ def _repair_locked(paths: SegmentPaths, fd: int) -> Generator[str, None, Outcome
     if opened is None and sealed is None and not paths.rotated:
         return _refused(paths, "no segment of this program: it has no manifest")
     try:
-        head = read_head(fd)
+        file = open_stored(fd)
     except CodecError as error:
         return _without_head(paths, fd, error, known=opened is not None)
-    if sealed is not None and _was_sealed(sealed, opened, head, fd):
+    if sealed is not None and _was_sealed(sealed, opened, file, fd):
         yield from publish_data(paths, paths)
-        detail = "it was sealed but for its name"
-        return Outcome(paths.data, Action.COMPLETED, detail, sealed.samples, sealed.bytes)
-    found, digest = _scan_file(fd, head)
-    if not found.end:
+        return Outcome(
+            path=paths.data,
+            action=Action.COMPLETED,
+            detail="it was sealed but for its name",
+            samples=sealed.samples,
+            bytes=sealed.bytes,
+            allocated_bytes=sealed.allocated_bytes,
+        )
+    found = file.survey()
+    if not found.bytes:
         remove(paths)
         return Outcome(paths.partial, Action.REMOVED, "it held no record")
     target = paths
     while target.data.exists():
         target = SegmentPaths(target.directory, target.name + _RECOVERED)
-    orphan = _Orphan(paths, target, fd, head, opened, found, digest)
-    return (yield from _seal(orphan))
+    return (yield from _seal(_Orphan(paths, target, fd, file, opened, found)))
 
 
 def _seal(orphan: _Orphan) -> Generator[str, None, Outcome]:
-    target, head, found = orphan.target, orphan.head, orphan.found
-    size_bytes = os.fstat(orphan.fd).st_size
-    data = DataSection(
-        written_bytes=found.end,
-        xxh3=orphan.xxh3,
-        appended=b"",
-        first_ns=found.first_ns,
-        last_ns=found.last_ns,
-    )
-    file = yield from finish(orphan.fd, head, data)
+    target, found = orphan.target, orphan.found
+    file = yield from orphan.file.finish(found)
+    opened = orphan.opened or _without_manifest(orphan)
+    before = _before(target)
     manifest = Manifest(
-        **common_fields(orphan.opened or _without_manifest(orphan)) | {"segment": target.name},
+        **common_fields(opened)
+        | {
+            "segment": target.name,
+            "rings": _rings(opened, orphan),
+            "stored_before": _stored_before(opened, before),
+        },
         complete=False,
         recovered=True,
         first_ns=found.first_ns,
@@ -216,35 +224,44 @@ def _seal(orphan: _Orphan) -> Generator[str, None, Outcome]:
         data_bytes=file.data_bytes,
         spans=file.spans,
         build_ids={},
-        previous=_previous(target),
+        previous=link(before.name, before.read_bytes()) if before is not None else None,
     )
     yield from publish(orphan.source, target, encode(manifest))
-    cut_bytes = max(size_bytes - head.data_offset - found.end, 0)
     why = f" ({found.reason})" if found.reason else ""
-    detail = f"{found.samples} samples kept, {cut_bytes} bytes behind them cut off{why}"
-    return Outcome(target.data, Action.RECOVERED, detail, found.samples, file.bytes)
+    return Outcome(
+        path=target.data,
+        action=Action.RECOVERED,
+        detail=f"{found.samples} samples kept, {found.cut_bytes} bytes behind them cut off{why}",
+        samples=found.samples,
+        bytes=file.bytes,
+        allocated_bytes=file.allocated_bytes,
+    )
 
 
-def _scan_file(fd: int, head: Head) -> tuple[Scan, str]:
-    with mapped(fd, os.fstat(fd).st_size) as view, view[head.data_offset :] as data:
-        found = scan_torn(data, time_offset(head.attrs))
-        with data[: found.end] as kept:
-            return found, xxh3(kept)
+def _rings(opened: OpenManifest, orphan: _Orphan) -> tuple[RingEntry, ...]:
+    """Enter what is kept of rings that have a part of the file for themselves."""
+    offsets, tracks = orphan.file.offsets, orphan.found.tracks
+    return tuple(
+        msgspec.structs.replace(
+            entry, samples=track.samples, bytes=track.bytes, offset=offsets[entry.cpu]
+        )
+        if entry.cpu in offsets and (track := tracks.get(entry.cpu))
+        else entry
+        for entry in opened.rings
+    )
 
 
-def _was_sealed(sealed: Manifest, opened: OpenManifest | None, head: Head, fd: int) -> bool:
+def _was_sealed(sealed: Manifest, opened: OpenManifest | None, file: StoredFile, fd: int) -> bool:
     """The manifest is of this very file, which had all its bytes."""
     if opened is not None and opened.started_ns != sealed.started_ns:
         return False
     same_size = os.fstat(fd).st_size == sealed.bytes
-    return same_size and head.header.data.size == sealed.data_bytes
+    return same_size and file.data_bytes == sealed.data_bytes
 
 
 def _without_head(paths: SegmentPaths, fd: int, error: CodecError, *, known: bool) -> Outcome:
     """A file whose head does not parse: its creation was cut short, or it is none of ours."""
-    size_bytes = os.fstat(fd).st_size
-    start = os.pread(fd, len(MAGIC), 0)
-    if known or (size_bytes and start != MAGIC):
+    if known or (os.fstat(fd).st_size and not begins_as_ours(fd)):
         return _refused(paths, f"its head is damaged: {error}")
     remove(paths)
     return Outcome(paths.partial, Action.REMOVED, "it was cut short while it was created")
@@ -253,33 +270,43 @@ def _without_head(paths: SegmentPaths, fd: int, error: CodecError, *, known: boo
 def _without_manifest(orphan: _Orphan) -> OpenManifest:
     """What can be said of an orphan whose open manifest is gone."""
     return OpenManifest(
-        format="perf.data",
+        format=orphan.file.format,
         segment=orphan.source.name,
         host="",
         boot_id="",
         kernel="",
         session="",
-        source="perf",
+        source=orphan.file.source,
         scope="",
         started_ns=os.fstat(orphan.fd).st_mtime_ns,
         direct=False,
-        data_offset=orphan.head.data_offset,
-        events=tuple(section.name for section in orphan.head.attrs),
+        data_offset=orphan.file.data_offset,
+        events=orphan.file.events,
         rings=(),
         clocks=Clocks(open=_UNKNOWN_CLOCK),
     )
 
 
-def _previous(paths: SegmentPaths) -> Link | None:
-    """Chain to the newest sealed segment before this one in the directory."""
+def _before(paths: SegmentPaths) -> Path | None:
+    """Give the newest manifest before this one's in the directory: what it is chained to."""
     if not paths.rotated:
         return None
     before = [
         group.paths.manifest
         for group in group_files(paths.directory)
-        if group.paths.rotated and MANIFEST in group.suffixes and group.paths < paths
+        if group.paths.format == paths.format
+        and MANIFEST in group.suffixes
+        and group.paths < paths
     ]
-    return link(before[-1].name, before[-1].read_bytes()) if before else None
+    return before[-1] if before else None
+
+
+def _stored_before(opened: OpenManifest, before: Path | None) -> int:
+    """Count on from the segment before: it may have been sealed after this one was created."""
+    manifest = decode(before.read_bytes(), Manifest) if before is not None else None
+    if manifest is None or manifest.run != opened.run or not opened.run:
+        return opened.stored_before
+    return manifest.stored_before + manifest.samples
 
 
 def _remove_leftovers(group: Group) -> Outcome | None:

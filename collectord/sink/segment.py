@@ -6,7 +6,9 @@
     NAME.json.new        its manifest while it is written
     NAME.json, NAME      sealed
 
-NAME is `<UTC start>-<seq>.<format>` in a state directory, or what `record -o` was given.
+NAME is `<UTC start>-<seq>.<format>` in a state directory, or what `record -o` was given. Numbers
+and the chain of manifests go on within one format: a directory may hold the segments of a perf
+and of a tracefs source.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from collectord.errors import SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
+
+T = TypeVar("T")
 
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
@@ -32,10 +36,16 @@ PARTIAL: Final = ".partial"
 MANIFEST: Final = ".json"
 OPEN_MANIFEST: Final = ".json.partial"
 NEW_MANIFEST: Final = ".json.new"
-FORMATS: Final = ("perf.data",)
+PERF_DATA: Final = "perf.data"
+TRACE_DAT: Final = "trace.dat"
+FORMATS: Final = (PERF_DATA, TRACE_DAT)
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # what `make_room` may help against
+BLOCK_BYTES: Final = 512  # unit of st_blocks, whatever the filesystem's own is
 
 _FORMAT: Final = "|".join(map(re.escape, FORMATS))
-_NAME: Final = re.compile(rf"\d{{8}}T\d{{6}}Z-(?P<seq>\d{{6,}})\.(?:{_FORMAT})(?:\.recovered)*")
+_NAME: Final = re.compile(
+    rf"\d{{8}}T\d{{6}}Z-(?P<seq>\d{{6,}})\.(?P<format>{_FORMAT})(?:\.recovered)*"
+)
 # Longest first: `.json.partial` also ends in `.partial`.
 _SUFFIXES: Final = (OPEN_MANIFEST, NEW_MANIFEST, MANIFEST, PARTIAL, "")
 
@@ -113,9 +123,15 @@ class SegmentPaths:
 
     @property
     def sequence(self) -> int:
-        """Number of the segment in its directory, 0 for a name from `record -o`."""
+        """Number of the segment among those of its format, 0 for a name from `record -o`."""
         match = _NAME.fullmatch(self.name)
         return int(match["seq"]) if match else 0
+
+    @property
+    def format(self) -> str:
+        """One of FORMATS by the name, "" for a name from `record -o`."""
+        match = _NAME.fullmatch(self.name)
+        return match["format"] if match else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +244,16 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def run(steps: Generator[str, None, T]) -> T:
+    """Do all steps and give their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
 
 
 def publish(source: SegmentPaths, target: SegmentPaths, manifest: bytes) -> Iterator[str]:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from collectord.errors import CodecError, SinkError
+from collectord.sink.formats import open_stored
 from collectord.sink.manifest import (
     SCHEMA,
     Manifest,
@@ -18,9 +19,9 @@ from collectord.sink.manifest import (
     foreign_schema,
     link,
 )
-from collectord.sink.perf_file import BLOCK_BYTES, read_head, time_offset
-from collectord.sink.scan import mapped, scan, xxh3
+from collectord.sink.scan import mapped, xxh3
 from collectord.sink.segment import (
+    BLOCK_BYTES,
     MANIFEST,
     PARTIAL,
     Group,
@@ -30,26 +31,12 @@ from collectord.sink.segment import (
     segment_directories,
     sink_errors,
 )
+from collectord.sink.sparse import stray_byte
+from collectord.sink.stored import Check, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from collectord.codec.perf_data import Head
-
-
-class Check(StrEnum):
-    """What was looked at, in this order; a segment's first finding ends its checks."""
-
-    FILE = "file"
-    MANIFEST = "manifest"
-    VERSION = "version"
-    SIZE = "size"
-    HEAD = "head"
-    CHECKSUM = "checksum"
-    RECORDS = "records"
-    COUNT = "count"
-    CHAIN = "chain"
 
 
 class State(StrEnum):
@@ -63,21 +50,15 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something wrong; `detail` is one line for the user."""
-
-    check: Check
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What the checks of one segment gave.
 
     Attributes:
         finding: the first thing that is wrong, None for a sound segment.
         samples: as the manifest says; 0 without one.
+        bytes: size of the file.
         sha256: of the whole file, where asked for.
+        allocated_bytes: blocks that the file occupies; less than its size where it has holes.
     """
 
     path: Path
@@ -86,6 +67,7 @@ class Verdict:
     samples: int = 0
     bytes: int = 0
     sha256: str | None = None
+    allocated_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +75,7 @@ class SegmentRow:
     """One line of `segments list`. Counts are None where no readable manifest tells them."""
 
     path: Path
+    format: str
     state: State
     session: str
     started_ns: int | None
@@ -174,12 +157,13 @@ def _verdict(group: Group, *, sha256: bool) -> Verdict:
         finding = _manifest_finding(paths) if manifest is None else None
         if manifest is not None:
             finding = next(_findings(paths, fd, manifest), None)
-        size_bytes = os.fstat(fd).st_size
+        status = os.fstat(fd)
         digest = _sha256(fd) if sha256 else None
     finally:
         os.close(fd)
     samples = manifest.samples if manifest else 0
-    return Verdict(path, state, finding, samples, size_bytes, digest)
+    allocated_bytes = status.st_blocks * BLOCK_BYTES
+    return Verdict(path, state, finding, samples, status.st_size, digest, allocated_bytes)
 
 
 def _manifest_finding(paths: SegmentPaths) -> Finding:
@@ -197,46 +181,49 @@ def _findings(paths: SegmentPaths, fd: int, manifest: Manifest) -> Iterator[Find
         yield Finding(Check.SIZE, f"{size_bytes} bytes, its manifest says {manifest.bytes}")
         return
     try:
-        head = read_head(fd)
+        file = open_stored(fd)
     except CodecError as error:
         yield Finding(Check.HEAD, str(error))
         return
-    data = head.header.data
-    if (data.offset, data.size) != (manifest.data_offset, manifest.data_bytes):
+    if (file.data_offset, file.data_bytes) != (manifest.data_offset, manifest.data_bytes):
         yield Finding(
             Check.HEAD,
-            f"data section at {data.offset} of {data.size} bytes, its manifest says "
+            f"data section at {file.data_offset} of {file.data_bytes} bytes, its manifest says "
             f"{manifest.data_offset} and {manifest.data_bytes}",
         )
         return
     with mapped(fd, size_bytes) as view:
         yield from _span_findings(view, manifest)
-        yield from _record_findings(view, head, manifest)
+        yield from _gap_findings(fd, view, manifest, sparse=file.sparse)
+        yield from file.findings(view, manifest)
     yield from _chain_findings(paths, manifest)
 
 
 def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
-    at = 0
     for span in manifest.spans:
         with view[span.offset : span.offset + span.bytes] as part:
-            sound = span.offset == at and xxh3(part) == span.xxh3
-        at += span.bytes
+            sound = xxh3(part) == span.xxh3
         if not sound:
             where = f"bytes {span.offset} to {span.offset + span.bytes}"
             yield Finding(Check.CHECKSUM, f"the {span.part} ({where}) does not match its checksum")
-    if at != len(view):
-        yield Finding(Check.CHECKSUM, f"the checksums end at byte {at} of {len(view)}")
 
 
-def _record_findings(view: memoryview, head: Head, manifest: Manifest) -> Iterator[Finding]:
-    start = manifest.data_offset
-    with view[start : start + manifest.data_bytes] as data:
-        found = scan(data, time_offset(head.attrs))
-    if found.reason:
-        yield Finding(Check.RECORDS, f"{found.reason} at byte {start + found.end}")
-    if found.samples != manifest.samples:
-        detail = f"{found.samples} samples, its manifest says {manifest.samples}"
-        yield Finding(Check.COUNT, detail)
+def _gap_findings(
+    fd: int, view: memoryview, manifest: Manifest, *, sparse: bool
+) -> Iterator[Finding]:
+    """What no checksum covers must not be there, or be a hole where the format has them."""
+    at = 0
+    for start, past in (
+        *((span.offset, span.offset + span.bytes) for span in manifest.spans),
+        (len(view), len(view)),
+    ):
+        if start < at or (start > at and not sparse):
+            yield Finding(Check.CHECKSUM, f"the checksums end at byte {at} of {len(view)}")
+            return
+        stray = stray_byte(fd, view, at, start)
+        if stray is not None:
+            yield Finding(Check.CHECKSUM, f"there is something at byte {stray}, in a hole")
+        at = past
 
 
 def _chain_findings(paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
@@ -254,7 +241,7 @@ def _chain_findings(paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding
 def _has_older(paths: SegmentPaths, manifest_name: str) -> bool:
     missing = manifest_name.removesuffix(MANIFEST)
     return any(
-        group.paths.rotated and group.paths.name < missing
+        group.paths.format == paths.format and group.paths.name < missing
         for group in group_files(paths.directory)
     )
 
@@ -276,6 +263,7 @@ def _row(group: Group) -> SegmentRow:
         size_bytes, allocated_bytes = status.st_size, status.st_blocks * BLOCK_BYTES
     return SegmentRow(
         path=path,
+        format=manifest.format if manifest else paths.format,
         state=state,
         session=manifest.session if manifest else "",
         started_ns=manifest.started_ns if manifest else None,

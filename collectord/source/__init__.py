@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.source import perf
+from collectord.source import perf, tracefs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from collectord.source.base import Source
 
-SOURCES: Final[Mapping[str, Source]] = {"perf": perf.open_session}
+SOURCES: Final[Mapping[str, Source]] = {
+    "perf": perf.open_session,
+    "tracefs": tracefs.open_session,
+}

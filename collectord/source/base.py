@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from contextlib import ExitStack
 
-    from collectord._native._core import RingMap
+    from collectord._native._core import PageMap, RingMap
+    from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
-    from collectord.model import Basis, Geometry, Produced, RingKind, RingLabel
+    from collectord.ledger import RingBalance
+    from collectord.model import Basis, Geometry, Produced, RingKind, RingLabel, Transport
     from collectord.plan.session import SessionPlan
 
 
@@ -37,23 +39,51 @@ class CounterFd:
 
 
 @dataclass(frozen=True, slots=True)
-class RingHandle:
-    """A mapped ring and the counters that tell what went into it.
+class PageRing:
+    """One CPU's ftrace ring: sub-buffers that are taken whole, and the kernel's counters.
 
     Attributes:
-        map: its mapping.
-        map_fd: the descriptor that was mapped.
+        fd: `trace_pipe_raw`, non-blocking.
+        stats_fd: `stats`.
+        transport: how sub-buffers come out of it.
+        subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
+        subbufs: of the ring, the reader's own not among them; of a flight recorder's as many as
+            it may grow to.
+        page_map: its mapping, None unless the transport is `mmap`.
+        held: a flight recorder's: nothing is taken but for a snapshot.
+    """
+
+    fd: int
+    stats_fd: int
+    transport: Transport
+    subbuf_bytes: int
+    subbufs: int
+    page_map: PageMap | None
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RingHandle:
+    """A ring and the counters that tell what went into it.
+
+    Either `map` or `pages` is there, by `kind`.
+
+    Attributes:
+        map: a perf ring's mapping.
+        pages: an ftrace ring.
+        map_fd: the descriptor that was mapped, or that pages are read from.
         wakeup_fd: what to poll; on a real kernel the same descriptor.
         kind: how it is drained.
         basis: what its balance rests on.
         geometry: effective sizes.
         label: whose ring it is.
-        counters: one per event and target that writes into it.
+        counters: one per event and target that writes into it; none of an ftrace ring.
         time_offset: `Core.add_ring`'s, of samples.
         time_trailer: `Core.add_ring`'s, of other records.
     """
 
-    map: RingMap
+    map: RingMap | None
+    pages: PageRing | None
     map_fd: int
     wakeup_fd: int
     kind: RingKind
@@ -65,12 +95,56 @@ class RingHandle:
     time_trailer: int
 
 
+class Ftrace(Protocol):
+    """What a source of ftrace rings can do beside; see `OpenSource.ftrace`."""
+
+    def metadata(self) -> Metadata:
+        """What a trace.dat of these rings says beside its events. Raises KernelError."""
+
+    def comms(self) -> Mapping[int, bytes]:
+        """Names of tasks by thread id, as many as have been seen until now; reads files."""
+
+    def ring_stats(self) -> Mapping[int, str]:
+        """The kernel's counters by CPU, as `trace-cmd report --stat` shows them.
+
+        Raises:
+            KernelError: they cannot be read.
+        """
+
+    def mark(self, text: str) -> int:
+        """Write a marker into a ring.
+
+        Returns:
+            bytes of it that were taken: the kernel cuts at a sub-buffer or 4 KiB.
+
+        Raises:
+            KernelError: nothing is recorded, or the ring is full and does not overwrite.
+        """
+
+    def other_readers(self) -> str:
+        """Other processes that have the rings open, with their pids; "" if none is seen."""
+
+    def keep_window(self, balances: Iterable[RingBalance]) -> str:
+        """Let the rings of a flight recorder grow until they hold what they are to keep.
+
+        Args:
+            balances: of its rings, as of the last reading.
+
+        Returns:
+            why they cannot, "" while they can; in a stream nothing is done.
+        """
+
+
 class OpenSource(Protocol):
     """A source's open rings; the ExitStack given to `open` closes them."""
 
     @property
     def rings(self) -> tuple[RingHandle, ...]:
         """All rings, in the plan's order."""
+
+    @property
+    def ftrace(self) -> Ftrace | None:
+        """What rings of ftrace have in common; None of a source of another kind."""
 
     @property
     def event_ids(self) -> Mapping[int, tuple[int, ...]]:

@@ -88,6 +88,7 @@ class OpenPerf:
         pids: tuple[int, ...] | None,
     ) -> None:
         self.rings = rings
+        self.ftrace = None
         self._pids = pids
         self.target_fds = target_fds
         self._kernel = kernel
@@ -226,6 +227,7 @@ class _Opening:
         plan, attr = ring.plan, ring.plan.events[0].attr
         return RingHandle(
             map=ring.ring_map,
+            pages=None,
             map_fd=ring.owner_fd,
             wakeup_fd=ring.owner_fd,
             kind=RingKind.PERF,

@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.rows import ROWS, Row, Settings
+from tests.bench.row import Row, Settings
+from tests.bench.rows import ROWS
 from tests.support import generator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RESULTS: Final = Path(__file__).with_name("results")
+_PEERS: Final = ("perf", "trace-cmd", "taskset", "unshare")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -49,7 +51,7 @@ def _unfit() -> str:
         return "the bench needs root"
     if len(os.sched_getaffinity(0)) < 2:
         return "the bench needs two CPUs: one for the generator, one for the collector"
-    missing = [name for name in ("perf", "taskset") if shutil.which(name) is None]
+    missing = [name for name in _PEERS if shutil.which(name) is None]
     return f"not installed: {', '.join(missing)}; make setup" if missing else ""
 
 
@@ -61,8 +63,8 @@ def _print(rows: Sequence[Row]) -> None:
             row.ours,
             row.peer,
             f"{row.value:.3g} {row.unit}",
-            f"<= {row.budget:.3g}",
-            "ok" if row.within else "MISSED",
+            "-" if row.budget is None else f"<= {row.budget:.3g}",
+            "" if row.budget is None else "ok" if row.within else "MISSED",
         )
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
@@ -85,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     ):
         settings = Settings(
             generator=generator.Generator(generator.build(Path(built))),
-            directory=Path(files) / "run",
+            directory=Path(files).resolve() / "run",
             events=args.events,
             repeats=args.repeats,
             seconds=args.seconds,

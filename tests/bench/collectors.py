@@ -17,14 +17,17 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.bench import trace_dat
 from tests.bench.measure import Stored, cpu_seconds_of, fsync_all, resident_bytes, stored_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from tests.support.generator import Generator
 
@@ -32,6 +35,7 @@ EVENT: Final = "raw_syscalls:sys_enter"
 GENERATOR_CPU: Final = "0"
 COLLECTOR_CPU: Final = "1"
 ROOT: Final = Path(__file__).resolve().parents[2]
+_PERF_MAGIC: Final = b"PERFILE2"
 _READY_TIMEOUT_S: Final = 60
 _POLL_S: Final = 0.2
 
@@ -42,10 +46,12 @@ class Collector:
 
     Attributes:
         command: makes the command line, up to where COMMAND follows.
+        around: what has to be there while it runs.
     """
 
     name: str
     command: Callable[[Path], list[str]]
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +59,18 @@ class Outcome:
     """One run. Times in seconds; `cpu` is from the process's start until its data is on disk.
 
     Attributes:
+        cpu_children: what of `cpu` the process's children used, COMMAND left out.
         cpu_startup: what of `cpu` was used before the load began.
-        attr: the event's attributes that decide on a record's size, as `perf evlist` has them.
-        answer: our --json result, None for perf.
+        attr: what decides on a record's size: the event's attributes as `perf evlist` has them,
+            of a trace.dat the kinds of its events.
+        answer: our --json result, None for others.
     """
 
     collector: str
     generated: int
     generated_s: float
     cpu: float
+    cpu_children: float
     cpu_startup: float
     stored: Stored
     written_bytes: int
@@ -158,8 +167,15 @@ def run(
 ) -> Outcome:
     """Record `count` events, at `rate` per second if given, and remove the files again."""
     shutil.rmtree(directory, ignore_errors=True)
+    (directory / "out").mkdir(parents=True)
+    with collector.around():
+        return _run(collector, generator, directory, count=count, rate=rate)
+
+
+def _run(
+    collector: Collector, generator: Generator, directory: Path, *, count: int, rate: float
+) -> Outcome:
     output = directory / "out"
-    output.mkdir(parents=True)
     barrier = _Barrier(directory)
     load = generator.command("count", now=False, count=count, rate=rate)
     command = [
@@ -191,6 +207,9 @@ def run(
             raise
         finally:
             barrier.close()
+        # Not reaped yet, it tells its own share.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        own = cpu_seconds_of(process.pid)
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     process.stdout.close()
@@ -200,23 +219,43 @@ def run(
         raise RuntimeError(message)
     files = sorted(path for path in output.rglob("*") if path.is_file())
     sync_cpu = fsync_all(files)
-    data = [path for path in files if path.open("rb").read(8) == b"PERFILE2"]
     resident = sum(resident_bytes(path) for path in files)
+    stored, attr, data_files = _read(files)
     outcome = Outcome(
         collector=collector.name,
         generated=made["events"],
         generated_s=made["seconds"],
         cpu=usage.ru_utime + usage.ru_stime - made["process_cpu_seconds"] + sync_cpu,
+        cpu_children=usage.ru_utime + usage.ru_stime - made["process_cpu_seconds"] - own,
         cpu_startup=startup,
-        stored=sum((stored_in(path) for path in data), Stored(0, 0, 0)),
+        stored=stored,
         written_bytes=sum(path.stat().st_size for path in files),
         resident_bytes=resident,
-        files=len(data),
-        attr=_attr(data[0]),
+        files=data_files,
+        attr=attr,
         answer=json.loads(text) if text.strip().startswith("{") else None,
     )
     shutil.rmtree(directory)
     return outcome
+
+
+def _read(files: Sequence[Path]) -> tuple[Stored, str, int]:
+    """What the data files among these hold, what tells of records' size, and their number."""
+    stored, attrs, count = Stored(0, 0, 0), set(), 0
+    for path in files:
+        with path.open("rb") as file:
+            magic = file.read(len(trace_dat.MAGIC))
+        if magic == trace_dat.MAGIC:
+            pages = trace_dat.pages_in(path)
+            stored += Stored(pages.events, pages.data_bytes, pages.lost)
+            attrs.add(f"types: {'|'.join(map(str, sorted(pages.types)))}")
+        elif magic.startswith(_PERF_MAGIC):
+            stored += stored_in(path)
+            attrs.add(_attr(path))
+        else:
+            continue
+        count += 1
+    return stored, " ".join(sorted(attrs)), count
 
 
 def _attr(path: Path) -> str:

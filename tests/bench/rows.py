@@ -13,18 +13,19 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tests.bench import collectors
+from tests.bench import collectors, row, rows_ftrace
 from tests.bench.measure import cpu_seconds_of, own_memory_bytes, voluntary_switches
+from tests.bench.row import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.bench.collectors import Collector, Outcome
-    from tests.support.generator import Generator
+    from tests.bench.collectors import Outcome
+    from tests.bench.row import Settings
 
 MIB: Final = 1 << 20
 OURS: Final = collectors.collectord_record("collectord -m 8M", "-m", "8M")
@@ -35,68 +36,17 @@ TUNED: Final = collectors.perf_record(
 _START_TIMEOUT_S: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table. `budget` is the highest that `value` may be."""
-
-    work: str
-    ours: str
-    peer: str
-    value: float
-    budget: float
-    unit: str
-    notes: tuple[str, ...] = ()
-    runs: tuple[dict[str, Any], ...] = field(default=(), repr=False)
-
-    @property
-    def within(self) -> bool:
-        """Ours is what it must be. A value that could not be had (NaN) is not."""
-        return self.value <= self.budget
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How much is run, and where the files go (a real file system, not tmpfs)."""
-
-    generator: Generator
-    directory: Path
-    events: int
-    repeats: int
-    seconds: float
+def _figures(outcomes: list[Outcome]) -> str:
+    return row.figures([outcome.ns_per_event for outcome in outcomes], outcomes)
 
 
 def _median(outcomes: list[Outcome]) -> float:
     return statistics.median(outcome.ns_per_event for outcome in outcomes)
 
 
-def _lost(outcomes: list[Outcome]) -> int:
-    return sum(outcome.stored.lost for outcome in outcomes)
-
-
-def _figures(outcomes: list[Outcome]) -> str:
-    runs = [outcome.ns_per_event for outcome in outcomes]
-    share = _lost(outcomes) / sum(outcome.generated for outcome in outcomes)
-    spread = f"{min(runs):.0f}-{max(runs):.0f}"
-    return f"{statistics.median(runs):.0f} ns/event ({spread}), {share:.2%} lost"
-
-
-def _interleaved(
-    settings: Settings, which: tuple[Collector, ...], *, count: int, rate: float = 0
-) -> dict[str, list[Outcome]]:
-    """Round after round, so that a change of the machine meets all alike."""
-    outcomes: dict[str, list[Outcome]] = {collector.name: [] for collector in which}
-    for _ in range(settings.repeats):
-        for collector in which:
-            outcome = collectors.run(
-                collector, settings.generator, settings.directory, count=count, rate=rate
-            )
-            outcomes[collector.name].append(outcome)
-    return outcomes
-
-
 def saturated_stream(settings: Settings) -> list[Row]:
     """One CPU saturated, to a file: CPU time against perf's defaults and the best tuned perf."""
-    outcomes = _interleaved(settings, (OURS, DEFAULTS, TUNED), count=settings.events)
+    outcomes = row.interleaved(settings, (OURS, DEFAULTS, TUNED), count=settings.events)
     ours, defaults, tuned = outcomes[OURS.name], outcomes[DEFAULTS.name], outcomes[TUNED.name]
     problems = collectors.same_work([ours[0], defaults[0], tuned[0]])
     startup = ", ".join(
@@ -106,9 +56,7 @@ def saturated_stream(settings: Settings) -> list[Row]:
     size = ours[0].stored.sample_bytes / ours[0].stored.samples
     notes = (*problems, f"{size:.0f} B/event; start-up, not in the figures: {startup}")
     runs = tuple(asdict(run) for group in outcomes.values() for run in group)
-    resident = [run.resident_bytes / run.written_bytes for run in ours]
-    peer = [run.resident_bytes / run.written_bytes for run in tuned]
-    lost = float(_lost(ours))
+    lost = float(row.lost(ours))
     work = "tracepoint stream, one CPU saturated, to a file"
     return [
         Row(
@@ -132,16 +80,16 @@ def saturated_stream(settings: Settings) -> list[Row]:
         Row(
             f"{work}: lost records",
             f"{lost:.0f}",
-            f"{_lost(tuned)} (tuned)",
+            f"{row.lost(tuned)} (tuned)",
             lost,
-            max(0.0, _lost(tuned)),
+            max(0.0, row.lost(tuned)),
             "records",
         ),
         Row(
             "page cache filled, of the bytes written",
-            f"{statistics.median(resident):.2%}",
-            f"{statistics.median(peer):.0%}",
-            statistics.median(resident),
+            f"{row.resident(ours):.2%}",
+            f"{row.resident(tuned):.0%}",
+            row.resident(ours),
             0.02,
             "x",
         ),
@@ -262,6 +210,7 @@ def idle_daemon(settings: Settings) -> list[Row]:
 
 ROWS: Final = {
     "stream": saturated_stream,
+    "ftrace": rows_ftrace.saturated_ftrace,
     "rotation": rotation,
     "spin": spinning_python,
     "idle": idle_daemon,

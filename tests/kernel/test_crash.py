@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.sink import repair
-from collectord.sink.perf_file import read_head
+from collectord.sink.formats import open_stored
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
 
@@ -177,7 +176,7 @@ def _written(out: Path) -> int:
     for path in out.glob("*.perf.data.partial"):
         fd = os.open(path, os.O_RDONLY)
         try:
-            samples += repair._scan_file(fd, read_head(fd))[0].samples
+            samples += open_stored(fd).survey().samples
         finally:
             os.close(fd)
     return samples

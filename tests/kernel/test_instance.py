@@ -34,10 +34,13 @@ from collectord.kernel.instance_lock import find_leftovers, find_live
 from collectord.kernel.trace_events import TraceEvent
 from collectord.kernel.trace_probes import Probe, ProbeKind
 from collectord.kernel.tracefs import Tracefs
+from tests.support import probed as probed_support
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+
+    from tests.support.probed import Probed
 
 ROOT: Final = Path(__file__).parents[2]
 PROC: Final = Path("/proc")
@@ -107,32 +110,27 @@ def settings(request: pytest.FixtureRequest, tree: Tracefs) -> Iterator[Instance
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Probed:
     """A library with one function to be probed."""
-    folder = tmp_path_factory.mktemp("probed")
-    (folder / "probed.c").write_text("int probed(int n) { return n + 1; }\n")
-    path = folder / "libprobed.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", path, folder / "probed.c"], check=True)
-    return path
+    return probed_support.build(tmp_path_factory.mktemp("probed"))
 
 
 @pytest.fixture(scope="session")
-def probed(library: Path) -> ctypes.CDLL:
+def library(built: Probed) -> Path:
+    """The library's file."""
+    return built.path
+
+
+@pytest.fixture(scope="session")
+def probed(built: Probed) -> ctypes.CDLL:
     """The library, loaded."""
-    return ctypes.CDLL(str(library))
+    return built.loaded
 
 
 @pytest.fixture(scope="session")
-def place(library: Path, probed: ctypes.CDLL) -> str:
+def place(built: Probed) -> str:
     """Where the function is in its file."""
-    address = ctypes.cast(probed.probed, ctypes.c_void_p).value
-    assert address is not None
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        span, _, offset, *_ = line.split()
-        start, end = (int(part, 16) for part in span.split("-"))
-        if start <= address < end:
-            return f"{library}:{address - start + int(offset, 16):#x}"
-    raise AssertionError(library)
+    return built.place
 
 
 def own_calls(extra: str = "") -> TraceEvent:

@@ -130,6 +130,7 @@ def _lost(opened: perf.OpenPerf) -> int:
 
 def _contents(ring: RingHandle) -> bytes:
     """The records of a ring, which must not have wrapped."""
+    assert ring.map is not None
     with mmap.mmap(ring.map_fd, mmap.PAGESIZE + ring.geometry.data_bytes) as mapping:
         return mapping[mmap.PAGESIZE : mmap.PAGESIZE + ring.map.head]
 
@@ -512,6 +513,7 @@ def test_ring_shrinks_to_the_budget(kernel: LinuxKernel, stack: ExitStack) -> No
     assert mmap.PAGESIZE <= ring.geometry.data_bytes < wanted
     assert ring.geometry.requested_bytes == wanted
     assert ring.geometry.watermark_bytes == ring.geometry.data_bytes // 2
+    assert ring.map is not None
     assert ring.map.data_bytes == ring.geometry.data_bytes
 
 

@@ -23,7 +23,8 @@ void rig__init(struct rig *rig, uint32_t shards, uint32_t streams, uint32_t chun
 	}
 	rig->stream_count = streams;
 	for (uint32_t i = 0; i < streams; i++) {
-		CHECK_EQ(stream__init(&rig->streams[i], i, RIG_CHUNK_BYTES, 1 << 20, &rig->events),
+		CHECK_EQ(stream__init(&rig->streams[i], i, RIG_CHUNK_BYTES, 1 << 20, 0,
+				      &rig->events),
 			 0);
 		rig->writer.streams[i] = &rig->streams[i];
 	}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,19 +17,25 @@ from collectord.codec.perf_attr import (
     id_time_trailer,
     sample_time_offset,
 )
-from collectord.config.schema import Config, SessionConfig, SourceConfig, TargetConfig
-from collectord.config.units import RingSize, Share, UnitError
+from collectord.config.schema import (
+    Config,
+    Mode,
+    PerfSourceConfig,
+    ProbeConfig,
+    SessionConfig,
+    TargetConfig,
+    TracefsSourceConfig,
+)
+from collectord.config.units import Bytes, Nanoseconds, RingSize, Share, UnitError
 from collectord.errors import CollectordError, PlanError, UsageError
-from collectord.model import Basis, RingRole
+from collectord.model import Basis, RingRole, Transport
 from collectord.plan import budget, call_graph, cpu_list
 from collectord.plan.build import build
 from collectord.plan.event_names import NAMED_EVENTS
 from collectord.plan.event_spec import parse_choices
+from collectord.plan.facts import FtraceFacts, KernelFacts
 from collectord.plan.pmu import scatter
 from tests.support.hosts import TRACEPOINTS, host
-
-if TYPE_CHECKING:
-    from collectord.plan.facts import KernelFacts
 
 # Times are not asserted: machines that run the tests are shared.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -165,8 +171,7 @@ def hosts(draw: st.DrawFn) -> KernelFacts:
 
 
 SOURCES = st.builds(
-    SourceConfig,
-    kind=st.just("perf"),
+    PerfSourceConfig,
     events=st.lists(st.sampled_from([*NAMES, "{cs,page-faults}:u"]), min_size=1, max_size=3).map(
         tuple
     ),
@@ -224,6 +229,73 @@ def test_every_plan_can_be_opened(facts: KernelFacts, session: SessionConfig) ->
             assert opened.basis is not Basis.EXACT
 
 
+TRACED = st.builds(
+    TracefsSourceConfig,
+    events=st.lists(
+        st.sampled_from(["sched:*", "sched:sched_switch", "raw_syscalls:sys_enter"]), max_size=3
+    ).map(tuple),
+    probes=st.sampled_from([(), (ProbeConfig(kind="kprobe", name="a", place="b"),)]),
+    transport=st.sampled_from(["auto", "mmap", "read", "splice"]),
+    ring=st.just(RingSize()) | st.builds(RingSize, st.integers(1, 1 << 31)),
+    subbuf=st.just(Bytes(0)) | st.builds(Bytes, st.integers(1, 1 << 20)),
+    watermark=st.builds(Share, st.integers(0, 1 << 24)) | st.just(Share(percent=25.0)),
+    keep=st.none() | st.builds(Nanoseconds, st.integers(1, 10**13)),
+    max=st.none() | st.builds(Bytes, st.integers(1, 1 << 34)),
+)
+COSTS = st.dictionaries(st.sampled_from(list(Transport)), st.floats(0.1, 1e4))
+
+
+@UNHURRIED
+@given(
+    hosts(),
+    st.builds(FtraceFacts, mmap=st.booleans(), splice=st.booleans(), subbuf_sizes=st.booleans()),
+    COSTS,
+    TRACED,
+    TARGETS,
+    st.sampled_from(["stream", "flight-recorder"]),
+)
+def test_every_instance_can_be_made(  # noqa: PLR0917 - drawn
+    facts: KernelFacts,
+    ftrace: FtraceFacts,
+    costs: dict[str, float],
+    source: TracefsSourceConfig,
+    target: TargetConfig,
+    mode: Mode,
+) -> None:
+    """Sizes, watermark and transport are such that the kernel takes them, on any host."""
+    facts = replace(facts, ftrace=replace(ftrace, transport_ns=costs))
+    session = SessionConfig(name="s", mode=mode, target=target, source=(source,))
+    try:
+        plan = build(Config(session=(session,)), facts)
+    except CollectordError:
+        return
+    assert plan.pinned_bytes == 0
+    assert json.dumps(plan.to_dict())
+    assert plan.describe()
+    for opened in plan.sessions:
+        made = opened.ftrace
+        assert made is not None
+        assert made.events or made.probes
+        assert len(set(made.events)) == len(made.events)
+        pages = made.subbuf_bytes // facts.page_size
+        assert (pages.bit_count(), made.subbuf_bytes % facts.page_size) == (1, 0)
+        assert 1 <= pages <= (128 if ftrace.subbuf_sizes else 1)
+        assert 1 <= made.buffer_percent <= 100
+        assert made.transport is Transport.READ or getattr(ftrace, made.transport)
+        assert {ring.cpu for ring in opened.rings} <= set(facts.cpus_online)
+        for ring in opened.rings:
+            assert made.buffer_bytes <= ring.data_bytes <= 1 << 30
+            assert ring.data_bytes % made.subbuf_bytes == 0
+            assert ring.data_bytes >= 2 * made.subbuf_bytes
+        if mode == "stream":
+            assert (made.keep_ns, made.max_bytes) == (0, 0)
+        elif source.ring == RingSize() and not source.subbuf:
+            # The reader has a sub-buffer besides.
+            each = opened.rings[0].data_bytes + made.subbuf_bytes
+            least = 3 * made.subbuf_bytes
+            assert each <= max(made.max_bytes // len(opened.rings), least)
+
+
 def _check_attr(attr: PerfEventAttr, facts: KernelFacts, *, sideband: bool) -> None:
     assert PerfEventAttr.decode(attr.encode()) == attr
     assert attr.sample_period > 0
@@ -237,7 +309,7 @@ def _check_attr(attr: PerfEventAttr, facts: KernelFacts, *, sideband: bool) -> N
 def test_only_online_cpus_are_planned(cpus: set[int]) -> None:
     """A list with any other CPU is refused, and the error names all of those."""
     target = TargetConfig(scope="cpus", cpus=cpu_list.render(cpus))
-    source = SourceConfig(kind="perf", events=("cs",))
+    source = PerfSourceConfig(events=("cs",))
     config = Config(session=(SessionConfig(name="s", target=target, source=(source,)),))
     wrong = cpus - set(host().cpus_online)
     if not wrong:

@@ -44,9 +44,9 @@ def ring(
     )
 
 
-def no_loss() -> dict[str, int]:
-    """Every pair of a perf source at 0."""
-    return {f"{stage}/{reason}": 0 for stage, reason in LOSS_PAIRS["perf"]}
+def no_loss(source: str = "perf") -> dict[str, int]:
+    """Every pair of a source at 0."""
+    return {f"{stage}/{reason}": 0 for stage, reason in LOSS_PAIRS[source]}
 
 
 def session(name: str, *, cpus: int = 2, basis: Basis = Basis.EXACT) -> SessionBalance:
@@ -79,10 +79,39 @@ def session(name: str, *, cpus: int = 2, basis: Basis = Basis.EXACT) -> SessionB
     )
 
 
+def recorder(name: str, *, cpus: int = 2) -> SessionBalance:
+    """A flight recorder whose rings produced 100 records each, and overwrote 60 of them."""
+    rings = tuple(
+        replace(
+            ring(name, cpu),
+            label=RingLabel(name, "tracefs", RingRole.DATA, cpu),
+            stored=0,
+            lost=no_loss("tracefs"),
+            overwritten=60,
+            in_flight=40,
+            transport="read",
+            oldest_unread_age_ns=(cpu + 30) * 1_000_000_000,
+            window_ns=(cpu + 30) * 1_000_000_000,
+        )
+        for cpu in range(cpus)
+    )
+    return replace(
+        session(name, cpus=cpus),
+        source="tracefs",
+        stored=0,
+        lost=no_loss("tracefs"),
+        overwritten=60 * cpus,
+        in_flight=40 * cpus,
+        rings=rings,
+        segments=(),
+    )
+
+
 def status(*sessions: SessionBalance) -> DaemonStatus:
     """A daemon with these sessions; by default those of the default configuration."""
     return DaemonStatus(
-        sessions=sessions or (session("profile", basis=Basis.LOST_ONLY), session("exec")),
+        sessions=sessions
+        or (session("profile", basis=Basis.LOST_ONLY), session("exec"), recorder("blackbox")),
         core=core(),
         clocks=ClockReading(
             monotonic_ns=10_000_000_000,

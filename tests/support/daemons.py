@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from collectord.control import client
+
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -171,6 +173,10 @@ class Daemon:
             with connection.getresponse() as answer:
                 return answer.status, json.loads(answer.read())
 
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask the control API for something; gives its answer."""
+        return client.post(self._control, path, body)
+
     def session(self, name: str = "calls") -> dict[str, Any]:
         """The balance of a session."""
         (found,) = (s for s in self.status()["sessions"] if s["name"] == name)
@@ -248,7 +254,7 @@ def manifest(segment: Path) -> dict[str, Any]:
 
 def left_open(state: Path) -> list[Path]:
     """Files below a directory that are no sealed segment, no manifest of one and no count."""
-    names = (".perf.data", ".perf.data.json", ".unclean_stops")
+    names = (".perf.data", ".perf.data.json", ".trace.dat", ".trace.dat.json", ".unclean_stops")
     return [path for path in state.rglob("*") if path.is_file() and not path.name.endswith(names)]
 
 

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import platform
+import re
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -70,12 +71,19 @@ def _in_tracefs(name: str) -> str | None:
     return f"no {name} in tracefs"
 
 
+def _mapped_rings() -> str | None:
+    """Linux 6.10 maps trace_pipe_raw; nothing in tracefs tells."""
+    major, minor = (int(word) for word in re.findall(r"\d+", platform.release())[:2])
+    return None if (major, minor) >= (6, 10) else "before 6.10"
+
+
 FEATURES: Final[dict[str, Callable[[], str | None]]] = {
     "hardware events": _hardware,
     "breakpoint events": lambda: _refusal(kind=_TYPE_BREAKPOINT, flags=_EXCLUDE_KERNEL),
     "PERF_FORMAT_LOST": lambda: _refusal(read_format=_FORMAT_LOST),
     "build-ids in MMAP2": lambda: _refusal(flags=_BUILD_ID),
     "raw_syscalls tracepoints": lambda: _in_tracefs("events/raw_syscalls/sys_enter/id"),
+    "mapped ftrace rings": _mapped_rings,
     "sub-buffer sizes": lambda: _in_tracefs("buffer_subbuf_size_kb"),
     "two CPUs": _two_cpus,
     "cgroup v2": lambda: (

@@ -99,7 +99,7 @@ def test_facts_that_are_none(
 
 def test_doctor_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Each check is a line with its state; what is missing comes with its remedy."""
-    monkeypatch.setattr(doctor, "probe", lambda _kernel: FACTS)
+    monkeypatch.setattr(doctor, "probe", lambda _kernel, **_wanted: FACTS)
     assert doctor.run([]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["perf", "events", "ok", "can", "be", "opened"] in lines
@@ -111,7 +111,7 @@ def test_doctor_json_feeds_check(
 ) -> None:
     """What `doctor --json` prints is what `check --facts` reads, unchanged."""
     facts = replace(FACTS, cpus_online=(0, 5))
-    monkeypatch.setattr(doctor, "probe", lambda _kernel: facts)
+    monkeypatch.setattr(doctor, "probe", lambda _kernel, **_wanted: facts)
     assert doctor.run(["--json"]) == 0
     printed = capsys.readouterr().out
     assert KernelFacts.from_json(printed) == facts

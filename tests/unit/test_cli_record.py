@@ -20,7 +20,14 @@ from collectord.cli import (
     record,
     record_options,
 )
-from collectord.config.schema import Config, EventConfig, SourceConfig, TargetConfig
+from collectord.config.schema import (
+    Config,
+    EventConfig,
+    PerfSourceConfig,
+    TargetConfig,
+    TraceEventConfig,
+    TracefsSourceConfig,
+)
 from collectord.config.units import RingSize
 from collectord.errors import UsageError
 from collectord.recording import RecordResult
@@ -33,9 +40,18 @@ def config(*arguments: str) -> Config:
     return record.config_of(args, with_command=bool(command))
 
 
-def source(*arguments: str) -> SourceConfig:
-    """Its one source."""
-    return config(*arguments).session[0].source[0]
+def source(*arguments: str) -> PerfSourceConfig:
+    """Its one source, of perf."""
+    found = config(*arguments).session[0].source[0]
+    assert isinstance(found, PerfSourceConfig)
+    return found
+
+
+def traced(*arguments: str) -> TracefsSourceConfig:
+    """Its one source, of ftrace."""
+    found = config(*arguments).session[0].source[0]
+    assert isinstance(found, TracefsSourceConfig)
+    return found
 
 
 def target(*arguments: str) -> TargetConfig:
@@ -47,7 +63,7 @@ def test_default_is_perfs() -> None:
     """Without options: cycles, else cpu-clock, of the whole system, into ./perf.data."""
     made = config()
     session = made.session[0]
-    assert session.source[0].events == ("cycles|cpu-clock",)
+    assert session.source == (PerfSourceConfig(events=("cycles|cpu-clock",)),)
     assert session.target == TargetConfig(scope="system")
     assert session.single_file == str(Path.cwd() / "perf.data")
     assert (made.metrics.listen, made.control.socket) == ("", "")
@@ -65,6 +81,50 @@ def test_filter_belongs_to_the_event_before_it() -> None:
         EventConfig(event="page-faults"),
         EventConfig(event="sched:sched_wakeup", filter="pid == 1"),
     )
+
+
+def test_via_ftrace() -> None:
+    """Events, filters, transport and ring size reach the tracefs source; the file is trace.dat."""
+    words = ("--via", "ftrace", "-e", "sched:*", "--filter", "common_pid > 1", "-e", "a:b|c:d")
+    made = config(*words, "--transport", "mmap", "-m", "8M")
+    assert made.session[0].source == (
+        TracefsSourceConfig(
+            events=(
+                TraceEventConfig(event="sched:*", filter="common_pid > 1"),
+                TraceEventConfig(event="a:b|c:d"),
+            ),
+            transport="mmap",
+            ring=RingSize(8 << 20),
+        ),
+    )
+    assert made.session[0].single_file == str(Path.cwd() / "trace.dat")
+    assert config(*words, "-o", "x").session[0].single_file == str(Path.cwd() / "x")
+    assert traced(*words).transport == "auto"
+    assert traced(*words, "-c", "1").events
+
+
+@pytest.mark.parametrize(
+    ("arguments", "by_ftrace"),
+    [
+        (("-e", "sched:*"), True),
+        (("-e", "a:b,c:d", "--transport", "read"), True),
+        (("-e", "a:b", "-p", "1", "-i"), True),
+        ((), False),
+        (("-e", "a:b", "-e", "cycles"), False),
+        (("-e", "a:b", "-F", "99"), False),
+        (("-e", "a:b", "-g"), False),
+        (("-e", "a:b", "-c", "2"), False),
+        (("-e", "a:b", "-t", "1"), False),
+        (("-e", "a:b", "-u", "0"), False),
+        (("-e", "a:b", "-G", "x"), False),
+    ],
+)
+def test_auto_uses_ftrace_where_no_option_needs_perf(
+    arguments: tuple[str, ...], by_ftrace: bool
+) -> None:
+    """Tracepoints alone, unsampled, of processes or CPUs go through ftrace."""
+    found = config("--via", "auto", *arguments).session[0].source[0]
+    assert isinstance(found, TracefsSourceConfig) is by_ftrace
 
 
 def test_filter_without_event() -> None:
@@ -167,6 +227,19 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["-a", "--per-thread"], "per-thread: does not go with scope 'system'"),
         (["-e", "cycles:q"], "modifier"),
         (["-e", "{cycles"], "unbalanced brace"),
+        (["--via", "bpf"], "invalid choice: 'bpf'"),
+        (["--transport", "raed"], "invalid choice: 'raed'"),
+        (["--transport", "read", "-e", "a:b"], "add --via ftrace"),
+        (["--via", "auto", "--transport", "read"], "add --via ftrace"),
+        (["--via", "ftrace"], "add -e SYSTEM:NAME"),
+        (["--via", "ftrace", "-e", "cycles"], "'cycles' is no tracepoint"),
+        (["--via", "ftrace", "-e", "a:b:u"], "takes no modifiers"),
+        (["--via", "ftrace", "-e", "a:b", "-F", "9"], "-F does not go with --via ftrace"),
+        (["--via", "ftrace", "-e", "a:b", "-c", "2"], "-c does not go with --via ftrace"),
+        (["--via", "ftrace", "-e", "a:b", "-g"], "-g, --call-graph does not go with"),
+        (["--via", "ftrace", "-e", "a:b", "-t", "1"], "-t does not go with --via ftrace"),
+        (["--via", "ftrace", "-e", "a:b", "-u", "0"], "-u does not go with --via ftrace"),
+        (["--via", "ftrace", "-e", "a:b", "-G", "x"], "-G does not go with --via ftrace"),
         (["--overwrite"], "unrecognized arguments: --overwrite"),
     ],
 )

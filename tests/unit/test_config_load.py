@@ -291,7 +291,8 @@ def test_the_manual_has_every_key_and_no_other() -> None:
     known |= set(_keys(session)) - {"target", "source"}
     hints = typing.get_type_hints(session)
     known |= set(_keys(hints["target"]))
-    known |= set(_keys(typing.get_args(hints["source"])[0]))
+    for source in typing.get_args(typing.get_args(hints["source"])[0]):
+        known |= set(_keys(source)) | {"kind"}
     shown = set(re.findall(r"^(?:# )?([a-z_]+) = ", text, re.MULTILINE))
     assert shown == known
 
@@ -311,8 +312,8 @@ def test_the_manuals_commented_values_are_the_defaults(tmp_path: Path) -> None:
 
 
 def test_the_default_sessions() -> None:
-    """`profile` samples with call chains at 19 Hz, `exec` counts processes exactly."""
-    profile, execs = build(load([MANUAL]), host(hardware_pmu=False)).sessions
+    """`profile` samples at 19 Hz, `exec` counts processes, `blackbox` is a flight recorder."""
+    profile, execs, blackbox = build(load([MANUAL]), host(hardware_pmu=False)).sessions
     assert (profile.name, profile.scope.describe()) == ("profile", "system")
     clock = profile.events[0]
     assert (clock.name, clock.attr.freq, clock.attr.sample_period) == ("cpu-clock", True, 19)
@@ -322,3 +323,16 @@ def test_the_default_sessions() -> None:
         "sched:sched_process_fork",
         "sched:sched_process_exit",
     ]
+    assert (blackbox.name, blackbox.source, blackbox.mode) == (
+        "blackbox",
+        "tracefs",
+        "flight-recorder",
+    )
+    assert blackbox.ftrace is not None
+    assert [str(event) for event in blackbox.ftrace.events] == [
+        "sched:sched_switch",
+        "sched:sched_process_exec",
+        "sched:sched_process_exit",
+    ]
+    # This host has neither disks nor memory to run out of.
+    assert len(blackbox.degraded) == 3

@@ -18,8 +18,9 @@ import pytest
 
 from collectord import metrics
 from collectord.control import http, service, signals
-from collectord.errors import ConfigError, KernelError
+from collectord.errors import ConfigError, KernelError, UsageError
 from tests.support import balances
+from tests.support.commands import Commands
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,15 +64,61 @@ def test_control_api(tmp_path: Path) -> None:
     path = tmp_path / "run/control.sock"
 
     async def scenario() -> None:
-        async with http.serve_unix(http.control_app(balances.status), path):
+        async with http.serve_unix(http.control_app(balances.status, Commands()), path):
             status, content_type, text = await get("http://localhost/v1/status", unix=path)
             assert (status, content_type) == (200, "application/json")
             whole = json.loads(text)
-            assert [session["name"] for session in whole["sessions"]] == ["profile", "exec"]
+            assert [session["name"] for session in whole["sessions"]] == [
+                "profile",
+                "exec",
+                "blackbox",
+            ]
             assert whole["core"]["chunks"] == 64
             assert whole["started"] == "2023-11-14T22:13:20.000+00:00"
             one = json.loads((await get("http://localhost/v1/sessions/exec", unix=path))[2])
             assert [session["stored"] for session in one["sessions"]] == [180]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("place", "body", "status", "answer"),
+    [
+        ("mark", b'{"text": "x"}', 200, {"marked": 2}),
+        ("mark", b'{"text": "x", "session": "s"}', 200, {"marked": 2}),
+        ("snapshot", b"", 200, {"segments": ["/s/1.trace.dat"]}),
+        ("snapshot", b'{"sessions": ["a"]}', 200, {"segments": ["/s/1.trace.dat"]}),
+        ("mark", b"", 400, "missing required field `text`"),
+        ("mark", b'{"text": ""}', 400, "a marker needs a text"),
+        ("mark", b'{"text": "x", "sesion": "s"}', 400, "unknown field `sesion`"),
+        ("mark", b"{", 400, "not a request"),
+        ("snapshot", b"[]", 400, "not a request"),
+        ("snapshot", b'{"sessions": "a"}', 400, "not a request"),
+        ("snapshot", b"\xff", 400, "not a request"),
+    ],
+)
+def test_commands(
+    place: str, body: bytes, status: int, answer: dict[str, object] | str, tmp_path: Path
+) -> None:
+    """A command is a POST; what is no request is 400 with the reason and exit status 2."""
+    path = tmp_path / "control.sock"
+    commands = Commands()
+
+    async def scenario() -> None:
+        async with (
+            http.serve_unix(http.control_app(balances.status, commands), path),
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as client,
+            client.post(f"http://localhost/v1/{place}", data=body) as response,
+        ):
+            assert response.status == status
+            shown = await response.json()
+            if isinstance(answer, str):
+                assert answer in shown["error"]
+                assert shown["exit_code"] == UsageError.exit_code
+                assert commands.asked == []
+            else:
+                assert shown == answer
+                assert len(commands.asked) == 1
 
     asyncio.run(scenario())
 
@@ -81,10 +128,10 @@ def test_unknown_session(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with http.serve_unix(http.control_app(balances.status), path):
+        async with http.serve_unix(http.control_app(balances.status, Commands()), path):
             status, _, text = await get("http://localhost/v1/sessions/exce", unix=path)
             assert status == 404
-            assert json.loads(text)["sessions"] == ["exec", "profile"]
+            assert json.loads(text)["sessions"] == ["blackbox", "exec", "profile"]
 
     asyncio.run(scenario())
 
@@ -94,7 +141,7 @@ def test_socket_is_for_owner_and_group_and_goes_with_the_daemon(tmp_path: Path) 
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with http.serve_unix(http.control_app(balances.status), path):
+        async with http.serve_unix(http.control_app(balances.status, Commands()), path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert not path.exists()
 
@@ -108,7 +155,7 @@ def test_socket_of_a_killed_daemon_is_taken_over(tmp_path: Path) -> None:
         left.bind(str(path))
 
     async def scenario() -> None:
-        async with http.serve_unix(http.control_app(balances.status), path):
+        async with http.serve_unix(http.control_app(balances.status, Commands()), path):
             assert (await get("http://localhost/v1/status", unix=path))[0] == 200
 
     asyncio.run(scenario())
@@ -119,10 +166,10 @@ def test_socket_of_a_running_daemon_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        app = http.control_app(balances.status)
+        app = http.control_app(balances.status, Commands())
         async with http.serve_unix(app, path):
             with pytest.raises(KernelError, match="cannot serve the control API") as caught:
-                async with http.serve_unix(http.control_app(balances.status), path):
+                async with http.serve_unix(http.control_app(balances.status, Commands()), path):
                     pass
             assert caught.value.errno == errno.EADDRINUSE
             assert (await get("http://localhost/v1/status", unix=path))[0] == 200
@@ -136,7 +183,7 @@ def test_file_in_the_sockets_place_is_left_alone(tmp_path: Path) -> None:
     path.write_text("precious")
 
     async def scenario() -> None:
-        async with http.serve_unix(http.control_app(balances.status), path):
+        async with http.serve_unix(http.control_app(balances.status, Commands()), path):
             pass
 
     with pytest.raises(KernelError, match="control API"):

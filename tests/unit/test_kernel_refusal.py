@@ -11,7 +11,13 @@ from typing import Final
 import pytest
 
 from collectord.codec.perf_attr import EventType, PerfEventAttr
-from collectord.errors import KernelError, MissingFeature, MissingPrivilege, NoSuchTarget
+from collectord.errors import (
+    KernelError,
+    MissingFeature,
+    MissingPrivilege,
+    NoSuchTarget,
+    RingSetupError,
+)
 from collectord.kernel import refusal
 from collectord.kernel.port import Limits, Purpose
 
@@ -155,3 +161,23 @@ def test_closed_tracefs_names_group_before_capability() -> None:
     assert isinstance(denied, MissingPrivilege)
     locked = refusal.path_refused(PermissionError(errno.EPERM, "denied"), "/x", root=closed)
     assert "lockdown" in str(locked)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (errno.ENODEV, MissingFeature, "Linux 6.10"),
+        (errno.ENOTTY, MissingFeature, '"read" works'),
+        (errno.EPROTO, MissingFeature, "unknown way"),
+        (errno.EBUSY, KernelError, "kept by trace-cmd (pid 7)"),
+        (errno.EPERM, MissingPrivilege, "security module"),
+        (errno.ENOMEM, RingSetupError, "Cannot allocate memory"),
+    ],
+)
+def test_mapping_an_ftrace_ring(code: int, kind: type[KernelError], words: str) -> None:
+    """An old kernel, another user and want of memory are told apart, and the ring is named."""
+    error = refusal.pages_refused(code, "/t/per_cpu/cpu1/x", "kept by trace-cmd (pid 7)")
+    assert type(error) is kind
+    assert "cannot map /t/per_cpu/cpu1/x" in str(error)
+    assert words in str(error)
+    assert error.errno == code

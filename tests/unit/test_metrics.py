@@ -146,6 +146,42 @@ def test_buffers() -> None:
     assert {le: of(series, bucket, **labels, le=le) for le in fills} == fills
 
 
+def test_flight_recorder() -> None:
+    """What is overwritten is no loss, and the window is that of the ring that goes back least."""
+    session = balances.recorder("blackbox")
+    series = scrape(balances.status(session))
+    labels = {"session": "blackbox", "source": "tracefs"}
+    assert of(series, "collectord_overwritten_records_total", **labels) == 120
+    assert of(series, "collectord_oldest_unread_seconds", **labels) == 31
+    assert of(series, "collectord_recorder_window_seconds", **labels) == 30
+    assert of(series, "collectord_foreign_read_records", **labels) == 0
+    lost = {
+        (dict(items)["stage"], dict(items)["reason"]): value
+        for (name, items), value in series.items()
+        if name == "collectord_lost_records_total"
+    }
+    assert lost == {(str(stage), str(reason)): 0 for stage, reason in LOSS_PAIRS["tracefs"]}
+
+
+def test_window_of_rings_that_gave_up_nothing() -> None:
+    """A ring that never overwrote goes back to the start, however young its oldest event is."""
+    old, young = balances.recorder("blackbox").rings
+    young = replace(young, overwritten=0, window_ns=1)
+    empty = replace(young, window_ns=None)
+    assert metrics.window_ns((old, young)) == 30_000_000_000
+    assert metrics.window_ns((replace(old, overwritten=0), young)) == 30_000_000_000
+    assert metrics.window_ns((empty,)) == 0
+
+
+def test_stolen_records() -> None:
+    """What another reader took is told for the session whose ring it was."""
+    session = balances.recorder("blackbox")
+    rings = (replace(session.rings[0], foreign_reads=7), *session.rings[1:])
+    series = scrape(balances.status(replace(session, rings=rings)))
+    labels = {"session": "blackbox", "source": "tracefs"}
+    assert of(series, "collectord_foreign_read_records", **labels) == 7
+
+
 def test_core_and_host() -> None:
     """Native nanoseconds become seconds, MONOTONIC times become Unix times."""
     series = scrape(balances.status())
@@ -218,6 +254,8 @@ def test_readme_table_is_the_live_set() -> None:
 def test_readme_names_every_loss() -> None:
     """README explains each stage and reason that a source can have, and no other."""
     rows = re.findall(r"^\| `(\w+/\w+)` \|", README.read_text(), re.MULTILINE)
-    assert rows == [
-        f"{stage}/{reason}" for pairs in LOSS_PAIRS.values() for stage, reason in pairs
-    ]
+    assert rows == list(
+        dict.fromkeys(
+            f"{stage}/{reason}" for pairs in LOSS_PAIRS.values() for stage, reason in pairs
+        )
+    )

@@ -12,9 +12,9 @@ from collectord.config.schema import (
     Config,
     DaemonConfig,
     EventConfig,
+    PerfSourceConfig,
     RetentionConfig,
     SessionConfig,
-    SourceConfig,
     TargetConfig,
 )
 from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
@@ -32,7 +32,7 @@ SWITCH = "sched:sched_switch"
 
 
 def config(
-    *sources: SourceConfig,
+    *sources: PerfSourceConfig,
     target: TargetConfig | None = None,
     **session: Any,  # noqa: ANN401
 ) -> Config:
@@ -44,9 +44,9 @@ def config(
     )
 
 
-def perf(*events: str | EventConfig, **settings: Any) -> SourceConfig:  # noqa: ANN401
+def perf(*events: str | EventConfig, **settings: Any) -> PerfSourceConfig:  # noqa: ANN401
     """A perf source."""
-    return SourceConfig(kind="perf", events=events, **settings)
+    return PerfSourceConfig(events=events, **settings)
 
 
 def session(

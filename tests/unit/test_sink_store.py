@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord.errors import SinkError
-from collectord.sink.perf_data import single_paths
+from collectord.sink.home import single_paths
 from collectord.sink.store import count_unclean_stops
 
 if TYPE_CHECKING:

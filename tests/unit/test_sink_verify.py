@@ -15,7 +15,8 @@ from collectord.errors import SinkError
 from collectord.sink.repair import repair
 from collectord.sink.scan import xxh3
 from collectord.sink.segment import segment_directories
-from collectord.sink.verify import Check, State, list_segments, verify
+from collectord.sink.stored import Check
+from collectord.sink.verify import State, list_segments, verify
 from tests.support import segments as support
 
 if TYPE_CHECKING:

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the binding uses of the C core; included by `_core.pyx`.
+
+cdef extern from "chunk.h":
+    const uint32_t ALIGN_BYTES "CHUNK_ALIGN_BYTES"
+
+cdef extern from "walk.h":
+    const uint32_t WALK_KERNEL_TYPE_MAX
+    enum walk_fault:
+        WALK_OK
+        WALK_FAULTS
+    const char *walk_fault__name(walk_fault fault)
+    struct walk_ids:
+        const uint64_t *all
+        uint32_t count
+    struct walk_layout:
+        uint16_t time_offset
+        uint16_t time_trailer
+        const walk_ids *ids
+    struct walk_tally:
+        uint64_t records, samples, lost_records, lost_samples, first_ns, last_ns
+    size_t walk__file(const uint8_t *data, size_t bytes, const walk_layout *layout,
+                      walk_tally *tally, walk_fault *fault, size_t *last) nogil
+
+cdef extern from "ring_map.h":
+    struct ring_map:
+        uint64_t data_bytes
+        unsigned users
+    int ring_map__init(ring_map *map, int fd, uint64_t data_bytes) nogil
+    void ring_map__deinit(ring_map *map) nogil
+    uint64_t ring_map__head(const ring_map *map)
+    uint64_t ring_map__tail(const ring_map *map)
+
+cdef extern from "subbuf.h":
+    const uint32_t SUBBUF_BYTES_MIN
+    enum subbuf_fault:
+        SUBBUF_OK
+        SUBBUF_FAULTS
+    const char *subbuf_fault__name(subbuf_fault fault)
+    struct subbuf_tally:
+        uint64_t pages, events, lost, lost_unknown, first_ns, last_ns
+    size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
+                         subbuf_tally *tally, subbuf_fault *fault) nogil
+
+cdef extern from "page_map.h":
+    struct page_meta:
+        uint64_t entries, overrun, read
+    struct page_map:
+        const page_meta *meta
+        uint32_t subbuf_bytes, subbufs
+        unsigned users
+    int page_map__init(page_map *map, int fd) nogil
+    void page_map__deinit(page_map *map)
+
+cdef extern from "ring.h":
+    const int RING_FILL_BUCKETS
+    ctypedef uint64_t counter_t
+    uint64_t counter__read(const counter_t *counter)
+    struct page_ring:
+        counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
+    struct ring:
+        uint32_t id, fault
+        page_ring *pages
+        uint64_t position
+        counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
+        counter_t lost_records, lost_samples, neutralised, relabelled, quarantined_bytes
+        counter_t throttles, unthrottles, wakeups_watermark, wakeups_timer, starved
+        counter_t used_bytes, high_watermark_bytes, last_sample_ns
+        counter_t *fill
+
+cdef extern from "sideband.h":
+    struct sideband_counters:
+        uint64_t tasks, maps, bytes, dropped
+    struct sideband:
+        pass
+    int sideband__load(sideband *sb, const uint8_t *records, size_t bytes) nogil
+    void sideband__read_counters(const sideband *sb, sideband_counters *counters) nogil
+
+cdef extern from "stream.h":
+    const uint32_t SHARDS_MAX
+    struct stream:
+        uint32_t id
+        sideband sideband
+
+cdef extern from "page_ring.h":
+    enum page_transport:
+        PAGE_READ, PAGE_MMAP, PAGE_SPLICE
+    struct page_ring_options:
+        page_transport transport
+        int fd
+        uint32_t page_bytes, subbufs
+        page_map *map
+        bint held
+
+cdef extern from "page_stream.h":
+    const uint64_t NO_EXTENT
+    struct page_progress_ring:
+        uint64_t bytes
+        uint32_t id
+    struct page_progress:
+        uint64_t token
+        uint32_t count
+        page_progress_ring *rings
+    int page_stream__progress(stream *stream, page_progress *progress) nogil
+
+cdef extern from "event_list.h":
+    enum event_kind:
+        EVENT_SEGMENT_CLOSED, EVENT_SEGMENT_WANTED, EVENT_SPACE_WANTED, EVENT_WRITE_FAILED
+    struct event_ring:
+        uint64_t samples, bytes, xxh3
+        uint32_t id
+    struct event:
+        event_kind kind
+        int error
+        uint32_t stream, ring_count
+        bint final, paged
+        uint64_t token, end_offset, xxh3, chunks, records, samples, replayed, first_ns, last_ns
+        event_ring *rings
+
+cdef extern from "core.h":
+    struct core:
+        pass
+    struct core_options:
+        uint32_t shards, chunks, chunk_bytes
+        uint64_t flush_ns, floor_bytes
+    struct core_counters:
+        uint64_t chunks, chunks_free, chunks_free_min
+        uint64_t written_bytes, written_chunks, write_errors, write_ns
+        uint64_t passes, wakeups, pass_ns, pass_ns_max
+        uint64_t rounds, oldest_unwritten_ns
+    int core__new(const core_options *options, core **out) nogil
+    void core__free(core *c) nogil
+    int core__start(core *c) nogil
+    void core__stop(core *c) nogil
+    int core__notify_fd(const core *c)
+    int core__add_stream(core *c, size_t sideband_bytes, uint32_t page_bytes,
+                         stream **out) nogil
+    int core__add_ring(core *c, uint32_t shard, stream *s, ring_map *map, int wakeup_fd,
+                       const walk_layout *layout, const walk_ids *ids, bint sideband,
+                       ring **out) nogil
+    int core__add_page_ring(core *c, uint32_t shard, stream *s, const page_ring_options *options,
+                            ring **out) nogil
+    void core__hold(core *c, ring *r, bint held) nogil
+    int core__remove_ring(core *c, ring *r) nogil
+    uint64_t core__issue(core *c) nogil
+    uint64_t core__issued(core *c) nogil
+    uint64_t core__drained(core *c) nogil
+    uint64_t core__written(core *c) nogil
+    int core__prepare(core *c, stream *s, uint64_t token, int fd, uint64_t offset,
+                      uint64_t limit, uint64_t step_bytes) nogil
+    int core__prepare_pages(core *c, stream *s, uint64_t token, int fd, const uint64_t *extents,
+                            uint32_t extent_count, uint64_t capacity, uint64_t limit,
+                            uint64_t step_bytes) nogil
+    void core__rotate(core *c, stream *s) nogil
+    void core__finish(core *c, stream *s) nogil
+    void core__answer_space(core *c, stream *s, bint retry) nogil
+    event *core__event(core *c) nogil
+    ring *core__quarantined(core *c) nogil
+    ring *core__hung_up(core *c) nogil
+    void core__read_counters(core *c, core_counters *counters) nogil
+    int core__tid(core *c, uint32_t index) nogil

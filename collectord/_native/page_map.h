@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_PAGE_MAP_H
+#define COLLECTORD_PAGE_MAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * struct trace_buffer_meta of include/uapi/linux/trace_mmap.h (since 6.10), which older headers
+ * do not have. Its counters are those of the last TRACE_MMAP_IOCTL_GET_READER, and they count
+ * from the last reset of the ring.
+ */
+struct page_meta {
+	uint32_t meta_page_bytes;
+	uint32_t meta_struct_bytes;
+	uint32_t subbuf_bytes;
+	uint32_t subbufs; /* the reader's among them */
+	struct {
+		uint64_t lost_events; /* always 0: it is told in the page */
+		uint32_t id;
+		uint32_t read; /* bytes of data that are the reader's, from the page's start */
+	} reader;
+	uint64_t flags;
+	uint64_t entries; /* events written */
+	uint64_t overrun;
+	uint64_t read; /* events read */
+};
+
+/*
+ * A mapped ring of one CPU:
+ *
+ *   +-----------------+----------+----------+-----
+ *   | page_meta       | id 0     | id 1     | ...
+ *   | meta_page_bytes | subbuf_bytes each
+ *   +-----------------+----------+----------+-----
+ */
+struct page_map {
+	const struct page_meta *meta;
+	const uint8_t *pages;
+	uint32_t subbuf_bytes, subbufs;
+	size_t map_bytes;
+	unsigned users;
+	int (*get_reader)(int fd); /* -errno; tests move the reader themselves */
+};
+
+/* Where the reader stands: of page `id`, `read` bytes behind its header are handed out. */
+struct page_place {
+	uint32_t id, read;
+};
+
+/* Map all of a trace_pipe_raw. -ENODEV: no ring of this kernel can be mapped; -EBUSY: a snapshot
+ * is; -EPROTO: the meta page is laid out in another way. */
+int page_map__init(struct page_map *map, int fd);
+void page_map__deinit(struct page_map *map);
+
+/* Take what is unread of the reader's page or, when all of it was read, the next page. */
+int page_map__advance(const struct page_map *map, int fd);
+struct page_place page_map__place(const struct page_map *map);
+/* Events handed out since the ring's last reset. */
+uint64_t page_map__read_events(const struct page_map *map);
+const uint8_t *page_map__page(const struct page_map *map, uint32_t id);
+
+#endif

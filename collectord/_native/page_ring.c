@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "page_ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lane.h"
+#include "page_fetch.h"
+#include "writer.h"
+
+#define PIPE_SLOTS_DEFAULT 16u
+#define PIPE_SLOTS_MAX (1u << 15)
+
+static void page_ring__open_pipe(struct page_ring *pages)
+{
+	uint32_t slots = 1;
+
+	if (pipe2(pages->pipe, O_CLOEXEC | O_NONBLOCK) < 0) {
+		pages->pipe[0] = pages->pipe[1] = -1;
+		pages->transport = PAGE_READ;
+		return;
+	}
+	while (slots <= pages->subbufs && slots < PIPE_SLOTS_MAX)
+		slots *= 2;
+	/* A slot takes a sub-buffer of any size. Without CAP_SYS_RESOURCE there is a limit, 256 by
+	 * default; what is beyond the pipe goes by read. */
+	while (slots > PIPE_SLOTS_DEFAULT &&
+	       fcntl(pages->pipe[1], F_SETPIPE_SZ, (int)(slots * (uint32_t)sysconf(_SC_PAGESIZE))) < 0)
+		slots /= 2;
+}
+
+/* A predecessor may have read part of the reader's page: go on behind that. */
+static void page_ring__look(struct page_ring *pages)
+{
+	const struct page_place place = page_map__place(pages->map);
+	struct subbuf_tally tally = {0};
+	struct subbuf_head head;
+	struct subbuf_walk walk;
+	const uint8_t *page;
+
+	if (place.id >= pages->map->subbufs ||
+	    place.read > pages->page_bytes - SUBBUF_HEADER_BYTES)
+		return;
+	page = page_map__page(pages->map, place.id);
+	(void)subbuf__open(page, pages->page_bytes, &head);
+	walk = subbuf__start(&head);
+	(void)subbuf__run(page, SUBBUF_HEADER_BYTES + place.read, &walk, &tally);
+	pages->place = place;
+	pages->page_ns = head.timestamp_ns;
+	pages->read_events = page_map__read_events(pages->map);
+	pages->last_ns = walk.now_ns;
+	pages->taken = place.read;
+}
+
+int page_ring__new(const struct page_ring_options *options, struct ring **out)
+{
+	struct page_ring *pages;
+	struct ring *ring;
+	int ret;
+
+	if (options->page_bytes < SUBBUF_BYTES_MIN || options->page_bytes > SUBBUF_BYTES_MAX ||
+	    options->page_bytes % CHUNK_ALIGN_BYTES != 0 || options->subbufs == 0 ||
+	    (options->transport == PAGE_MMAP) != (options->map != NULL) ||
+	    (options->map != NULL && options->map->subbuf_bytes != options->page_bytes))
+		return -EINVAL;
+	ring = calloc(1, sizeof(*ring));
+	pages = calloc(1, sizeof(*pages));
+	ret = ring != NULL && pages != NULL ? page_track__init(&pages->track, options->page_bytes)
+					    : -ENOMEM;
+	if (ret < 0) {
+		free(pages);
+		free(ring);
+		return ret;
+	}
+	pages->transport = options->transport;
+	pages->fd = options->fd;
+	pages->page_bytes = options->page_bytes;
+	pages->subbufs = options->subbufs;
+	pages->map = options->map;
+	pages->held = options->held;
+	pages->pipe[0] = pages->pipe[1] = -1;
+	if (pages->transport == PAGE_SPLICE)
+		page_ring__open_pipe(pages);
+	if (pages->transport == PAGE_MMAP)
+		page_ring__look(pages);
+	ring->pages = pages;
+	ring->wakeup_fd = options->fd;
+	*out = ring;
+	return 0;
+}
+
+void page_ring__free(struct page_ring *pages)
+{
+	if (pages == NULL)
+		return;
+	for (int i = 0; i < 2; i++)
+		if (pages->pipe[i] >= 0)
+			close(pages->pipe[i]);
+	page_track__deinit(&pages->track);
+	free(pages);
+}
+
+void page_ring__begin(struct page_ring *pages, bool full)
+{
+	pages->pass_pages = pages->pass_pieces = 0;
+	pages->pass_spliced = false;
+	pages->full = full;
+}
+
+#ifdef COLLECTORD_MUTATION
+/* Test builds only: the last event of the first page vanishes, so that the ledger must miss it. */
+static void mutate(uint8_t *page, uint32_t page_bytes)
+{
+	static _Atomic bool done;
+	struct subbuf_tally tally = {0};
+	struct subbuf_walk walk;
+	struct subbuf_head head;
+
+	(void)subbuf__open(page, page_bytes, &head);
+	walk = subbuf__start(&head);
+	if (subbuf__run(page, head.end, &walk, &tally) != SUBBUF_OK || tally.events == 0 ||
+	    atomic_exchange(&done, true))
+		return;
+	for (uint32_t end = head.end - 4, whole = (uint32_t)tally.events; end > 16; end -= 4) {
+		tally = (struct subbuf_tally){0};
+		walk = subbuf__start(&head);
+		if (subbuf__run(page, end, &walk, &tally) == SUBBUF_OK && tally.events < whole) {
+			subbuf__cut(page, end, page_bytes);
+			return;
+		}
+	}
+	subbuf__cut(page, SUBBUF_HEADER_BYTES, page_bytes);
+}
+#endif
+
+static void page_ring__count(struct ring *ring, const struct subbuf_tally *tally, uint32_t data)
+{
+	struct page_ring *pages = ring->pages;
+
+	counter__add(&ring->samples, tally->events);
+	counter__add(&ring->records, tally->events);
+	counter__add(&ring->bytes, data);
+	counter__max(&ring->last_sample_ns, tally->last_ns);
+	counter__add(&pages->losses, tally->lost);
+	counter__add(&pages->losses_unknown, tally->lost_unknown);
+	ring->position += data;
+	atomic_fetch_add_explicit(&ring->in_flight, tally->events, memory_order_relaxed);
+}
+
+/* Into the page before it, where that is the last of the chunk, or as a page of its own. */
+static void page_ring__append(struct ring *ring, struct chunk *chunk, bool goes_on,
+			      const struct subbuf_tally *tally, bool sealed)
+{
+	const uint32_t size = ring->pages->page_bytes;
+	uint8_t *const page = chunk->data + chunk->used;
+	const struct span *last =
+		chunk->span_count > 0 ? &chunk->spans[chunk->span_count - 1] : NULL;
+	const bool joined = goes_on && last != NULL && last->ring == ring && !last->sealed &&
+			    subbuf__append(page - size, page, size);
+
+	chunk__append_page(chunk, ring, joined ? 0 : size, tally, sealed);
+}
+
+/* Walk the page behind the chunk's used bytes, and make it the chunk's as far as it is sound. */
+static enum subbuf_fault page_ring__accept(struct ring *ring, struct chunk *chunk,
+					   const struct page_fetched *found)
+{
+	struct page_ring *const pages = ring->pages;
+	uint8_t *const page = chunk->data + chunk->used;
+	struct subbuf_tally tally = {0};
+	struct subbuf_head head;
+	struct subbuf_walk walk;
+	enum subbuf_fault fault;
+	uint32_t data;
+
+	if (found->bytes >= SUBBUF_HEADER_BYTES)
+		subbuf__store64(page, found->base_ns);
+	fault = subbuf__open(page, found->bytes, &head);
+	if (fault != SUBBUF_OK)
+		return fault;
+#ifdef COLLECTORD_MUTATION
+	mutate(page, pages->page_bytes);
+	(void)subbuf__open(page, found->bytes, &head);
+#endif
+	walk = subbuf__start(&head);
+	walk.skipped_ns = found->goes_on ? pages->behind_ns : 0;
+	tally.lost = head.lost;
+	tally.lost_unknown = head.lost_any && !head.lost_known;
+	fault = subbuf__run(page, head.end, &walk, &tally);
+	if (fault != SUBBUF_OK)
+		subbuf__cut(page, walk.at, pages->page_bytes);
+	data = walk.at - SUBBUF_HEADER_BYTES;
+	page_ring__count(ring, &tally, data);
+	if (pages->map != NULL)
+		page_ring__follow_resets(pages, found->reset, tally.events);
+	if (!found->goes_on)
+		counter__add(&pages->pages, 1);
+	/* A page without anything would be taken for the end of what was written. */
+	if (data > 0 || head.lost_any)
+		page_ring__append(ring, chunk, found->goes_on, &tally,
+				  walk.rest_unused || fault != SUBBUF_OK);
+
+	pages->taken = data + (found->goes_on ? pages->taken : 0);
+	if (walk.rest_unused || page_ring__capacity(pages) - pages->taken < SUBBUF_EVENT_BYTES_MIN)
+		pages->taken = 0;
+	pages->last_ns = walk.now_ns;
+	pages->behind_ns = walk.skipped_ns;
+	return fault;
+}
+
+static void page_ring__quarantine(struct ring *ring, enum subbuf_fault fault)
+{
+	counter__set(&ring->quarantined_bytes, ring->pages->page_bytes);
+	/* Release; the partner is the acquire in untold_fault(). */
+	atomic_store_explicit(&ring->fault, page_ring__fault(fault), memory_order_release);
+}
+
+/*
+ * Has the pass read up to the kernel's writer? Then another piece of one sub-buffer came, and
+ * that still has room. A first piece does not tell: the next event may have been too long for
+ * the room that it left. One more look costs little, and a full pass, which must not end early,
+ * looks twice.
+ */
+static bool page_ring__caught_up(struct page_ring *pages, bool goes_on)
+{
+	if (!goes_on) {
+		pages->pass_pages++;
+		pages->pass_pieces = 0;
+		return false;
+	}
+	return pages->taken > 0 && ++pages->pass_pieces >= (pages->full ? 2u : 1u);
+}
+
+enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+{
+	struct page_ring *const pages = ring->pages;
+
+	/* So many were in the ring when the pass began, the reader's own among them. */
+	while (pages->pass_pages <= pages->subbufs && (pages->full || !pages->pass_spliced)) {
+		struct page_fetched found;
+		enum subbuf_fault fault;
+
+		if (chunk_bytes - chunk->used < pages->page_bytes)
+			return RING_CHUNK_FULL;
+		found = page_ring__fetch(pages, chunk->data + chunk->used);
+		if (found.bytes == 0)
+			return RING_EMPTY;
+		if (found.spliced) {
+			const uint32_t count = (uint32_t)(found.bytes / pages->page_bytes);
+
+			counter__add(&pages->pages, count);
+			counter__add(&ring->bytes, found.bytes);
+			ring->position += found.bytes;
+			pages->pass_pages += count;
+			pages->pipe_bytes = found.bytes;
+			pages->pass_spliced = true;
+			return RING_SPLICED;
+		}
+		fault = found.fault;
+		if (fault == SUBBUF_OK)
+			fault = page_ring__accept(ring, chunk, &found);
+		if (fault != SUBBUF_OK) {
+			page_ring__quarantine(ring, fault);
+			return RING_FAULTY;
+		}
+		if (page_ring__caught_up(pages, found.goes_on))
+			return RING_EMPTY;
+	}
+	return RING_EMPTY;
+}
+
+void page_ring__queue_ticket(struct ring *ring, struct writer *writer)
+{
+	struct page_ring *pages = ring->pages;
+
+	atomic_store_explicit(&pages->ticket_queued, true, memory_order_relaxed);
+	pages->ticket = (struct item){.lane = ring->lane, .spliced = ring};
+	atomic_fetch_add_explicit(&ring->lane->queued, 1, memory_order_relaxed);
+	writer__queue(writer, &pages->ticket);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_PAGE_RING_H
+#define COLLECTORD_PAGE_RING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "page_map.h"
+#include "page_track.h"
+#include "ring.h"
+#include "subbuf.h"
+
+struct writer;
+
+enum page_transport {
+	PAGE_READ,   /* read(2) straight into a chunk */
+	PAGE_MMAP,   /* copied from the mapped ring */
+	PAGE_SPLICE, /* whole sub-buffers by a pipe into the file, the rest by read(2) */
+};
+
+/*
+ * What a ring has more when it is one CPU's trace_pipe_raw.
+ *
+ *            read, mmap ──► chunk ──┐
+ *   kernel ──┤                      ├─► lane's queue ──► writer ──► track
+ *            splice ──► pipe ──► ticket
+ *
+ * Facts about these rings, and what follows. A read of the sub-buffer that the kernel still
+ * writes gives what is in it so far, and then less at each following read: a pass ends there,
+ * it does not chase the writer. poll(2) reports a ring above its watermark again and again,
+ * and arms the wake-up only when it finds the ring below: so the ring is polled once at a time
+ * (EPOLLONESHOT) and armed anew when it was drained.
+ *
+ * Threads: the shard's, but `track` and what the pipe holds are the writer's.
+ */
+struct page_ring {
+	enum page_transport transport;
+	int fd; /* non-blocking */
+	uint32_t page_bytes, subbufs;
+	struct page_map *map;
+	bool held;  /* passes leave it alone */
+	bool armed; /* a wake-up is to come */
+	bool erred; /* there is no ring behind the fd now; it is armed by full passes only */
+	bool full;  /* this pass takes the sub-buffer too that the kernel still writes */
+	uint32_t pass_pages, pass_pieces;
+	bool pass_spliced;
+
+	/* Of the sub-buffer that was taken last, if more of it may come: */
+	uint32_t taken;	    /* bytes of its data; 0: no more comes */
+	uint64_t last_ns;   /* where time stands */
+	uint64_t behind_ns; /* how much less the kernel's reader thinks it is */
+
+	/* PAGE_MMAP: what was handed out last. */
+	struct page_place place;
+	uint64_t page_ns;
+	uint64_t read_events;
+
+	/* PAGE_SPLICE: the kernel loses what does not fit into a pipe that is not empty, so that
+	 * one load at a time is in it. */
+	int pipe[2];
+	uint64_t pipe_bytes; /* the shard's until the ticket is queued, then the writer's */
+	struct item ticket;
+	_Atomic bool ticket_queued;
+
+	struct page_track track;
+	counter_t pages;	      /* sub-buffers begun */
+	counter_t losses, losses_unknown; /* told in their headers */
+	counter_t resets;	      /* of a mapped ring, by others */
+	/* The writer's: */
+	counter_t spliced_bytes; /* that went from the pipe into a file */
+	counter_t torn;		 /* pages that went there in part, and were given up */
+};
+
+struct page_ring_options {
+	enum page_transport transport;
+	int fd;
+	uint32_t page_bytes;
+	uint32_t subbufs;     /* of the ring, the reader's not among them */
+	struct page_map *map; /* PAGE_MMAP */
+	bool held;
+};
+
+/* A ring that has its pages; the fd and the map stay the caller's. */
+int page_ring__new(const struct page_ring_options *options, struct ring **ring);
+/* Free what `ring` has more; NULL is passed over. */
+void page_ring__free(struct page_ring *pages);
+
+/* A pass begins. */
+void page_ring__begin(struct page_ring *pages, bool full);
+
+/* Take pages into `chunk`; RING_SPLICED: some went into the pipe, queue the ticket, go on. */
+enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
+
+/* Hand the pipe's contents to the writer: behind all that was queued before. */
+void page_ring__queue_ticket(struct ring *ring, struct writer *writer);
+
+/* `ring->fault` of a page that was refused. */
+static inline uint32_t page_ring__fault(enum subbuf_fault fault)
+{
+	return WALK_FAULTS + (uint32_t)fault - 1;
+}
+
+#endif

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "page_stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int page_stream__progress(struct stream *stream, struct page_progress *progress)
+{
+	int ret = 0;
+
+	*progress = (struct page_progress){0};
+	pthread_mutex_lock(&stream->lock);
+	if (stream->current.open && stream->ring_count > 0) {
+		progress->rings = calloc(stream->ring_count, sizeof(*progress->rings));
+		if (progress->rings == NULL)
+			ret = -ENOMEM;
+	}
+	if (stream->current.open && ret == 0)
+		progress->token = stream->current.token;
+	for (uint32_t i = 0; progress->rings != NULL && i < stream->ring_count; i++) {
+		const struct ring *ring = stream->rings[i];
+
+		if (ring->pages != NULL && ring->pages->track.capacity > 0)
+			progress->rings[progress->count++] = (struct page_progress_ring){
+				.bytes = counter__read(&ring->pages->track.bytes),
+				.id = ring->id,
+			};
+	}
+	pthread_mutex_unlock(&stream->lock);
+	return ret;
+}
+
+void page_stream__begin(struct ring *ring, const struct segment *segment)
+{
+	const uint64_t offset =
+		ring->id < segment->extent_count ? segment->extents[ring->id] : NO_EXTENT;
+
+	if (offset == NO_EXTENT)
+		page_track__begin(&ring->pages->track, 0, 0);
+	else
+		page_track__begin(&ring->pages->track, offset, segment->capacity);
+}
+
+void page_stream__tell(const struct ring *ring, struct event_ring *told)
+{
+	told->bytes = counter__read(&ring->pages->track.bytes);
+	told->xxh3 = page_track__digest(&ring->pages->track);
+}
+
+void page_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes)
+{
+	const struct page_track *track = &ring->pages->track;
+
+	if (stream->current.open && page_track__room(track) < track->page_bytes) {
+		pthread_mutex_lock(&stream->lock);
+		stream->rotate_wanted = true;
+		pthread_mutex_unlock(&stream->lock);
+	}
+	stream__advance(stream, bytes);
+}
+
+static void page_stream__account(struct stream *stream, const struct span *span)
+{
+	struct segment *segment = &stream->current;
+	struct ring *ring = span->ring;
+
+	segment->offset += span->bytes;
+	segment->chunks++;
+	segment->records += span->samples;
+	segment->samples += span->samples;
+	counter__add(&ring->stored, span->samples);
+	counter__add(&ring->segment_samples, span->samples);
+	counter__add(&ring->segment_bytes, span->bytes);
+	atomic_fetch_sub_explicit(&ring->in_flight, span->samples, memory_order_relaxed);
+	if (span->samples == 0)
+		return;
+	if (segment->first_ns == 0 || span->first_ns < segment->first_ns)
+		segment->first_ns = span->first_ns;
+	if (span->last_ns > segment->last_ns)
+		segment->last_ns = span->last_ns;
+}
+
+int64_t page_stream__write(struct stream *stream, struct page_load *load)
+{
+	struct page_track *track = &load->span.ring->pages->track;
+	const uint64_t before = load->span.bytes;
+	struct span written;
+	int ret;
+
+	if (!stream->current.open)
+		return -ENOSPC;
+	ret = page_track__write(track, &stream->current, load, &written);
+	if (ret < 0)
+		return ret;
+	page_stream__account(stream, &written);
+	return (int64_t)(before - load->span.bytes);
+}
+
+/* Read exactly `bytes` from a pipe that has them. */
+static bool read_pipe(int fd, uint8_t *to, uint64_t bytes)
+{
+	while (bytes > 0) {
+		const ssize_t n = read(fd, to, (size_t)bytes);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return false;
+		to += n;
+		bytes -= (uint64_t)n;
+	}
+	return true;
+}
+
+int64_t page_stream__splice(struct stream *stream, struct ring *ring)
+{
+	struct page_ring *pages = ring->pages;
+	struct page_track *track = &pages->track;
+	uint32_t torn;
+	int64_t went;
+
+	if (!stream->current.open)
+		return -ENOSPC;
+	went = page_track__splice(track, &stream->current, pages->pipe[0], pages->pipe_bytes,
+				  &torn);
+	if (went > 0) {
+		const struct span span = {.ring = ring, .bytes = (uint64_t)went};
+
+		pages->pipe_bytes -= span.bytes;
+		counter__add(&pages->spliced_bytes, span.bytes);
+		page_stream__account(stream, &span);
+	}
+	if (torn > 0) {
+		/* Half of a page is in neither place: nobody can count its events any more. */
+		(void)read_pipe(pages->pipe[0], stream->scratch, track->page_bytes - torn);
+		pages->pipe_bytes -= track->page_bytes;
+		counter__add(&pages->torn, 1);
+	}
+	return went;
+}
+
+bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct page_load *load)
+{
+	struct page_ring *pages = ring->pages;
+	struct subbuf_tally tally = {0};
+	enum subbuf_fault fault;
+	uint64_t bytes = stream->scratch_bytes / pages->page_bytes * pages->page_bytes;
+
+	if (bytes > pages->pipe_bytes)
+		bytes = pages->pipe_bytes;
+	if (bytes == 0)
+		return false;
+	pages->pipe_bytes -= bytes;
+	if (!read_pipe(pages->pipe[0], stream->scratch, bytes)) {
+		pages->pipe_bytes = 0;
+		return false;
+	}
+	(void)subbuf__pages(stream->scratch, (size_t)bytes, pages->page_bytes, &tally, &fault);
+	atomic_fetch_add_explicit(&ring->in_flight, tally.events, memory_order_relaxed);
+	*load = (struct page_load){
+		.span = {.ring = ring,
+			 .samples = tally.events,
+			 .bytes = bytes,
+			 .first_ns = tally.first_ns,
+			 .last_ns = tally.last_ns,
+			 .sealed = true},
+		.data = stream->scratch,
+	};
+	return true;
+}

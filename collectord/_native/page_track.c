@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "page_track.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "segment.h"
+#include "subbuf.h"
+
+int page_track__init(struct page_track *track, uint32_t page_bytes)
+{
+	void *tail = NULL;
+
+	memset(track, 0, sizeof(*track));
+	track->page_bytes = page_bytes;
+	track->hash = XXH3_createState();
+	/* Aligned for O_DIRECT. */
+	if (track->hash == NULL || posix_memalign(&tail, CHUNK_ALIGN_BYTES, page_bytes) != 0) {
+		XXH3_freeState(track->hash);
+		return -ENOMEM;
+	}
+	track->tail = tail;
+	memset(tail, 0, SUBBUF_HEADER_BYTES);
+	XXH3_64bits_reset(track->hash);
+	return 0;
+}
+
+void page_track__deinit(struct page_track *track)
+{
+	free(track->tail);
+	XXH3_freeState(track->hash);
+	memset(track, 0, sizeof(*track));
+}
+
+void page_track__begin(struct page_track *track, uint64_t offset, uint64_t capacity)
+{
+	track->offset = track->allocated = offset;
+	track->capacity = capacity;
+	track->tail_open = track->unseen = false;
+	XXH3_64bits_reset(track->hash);
+	counter__set(&track->bytes, 0);
+}
+
+uint64_t page_track__digest(const struct page_track *track)
+{
+	XXH3_state_t *copy;
+	uint64_t digest;
+
+	if (track->unseen)
+		return 0;
+	if (!track->tail_open)
+		return XXH3_64bits_digest(track->hash);
+	copy = XXH3_createState();
+	if (copy == NULL)
+		return 0;
+	XXH3_copyState(copy, track->hash);
+	XXH3_64bits_update(copy, track->tail, track->page_bytes);
+	digest = XXH3_64bits_digest(copy);
+	XXH3_freeState(copy);
+	return digest;
+}
+
+uint64_t page_track__room(const struct page_track *track)
+{
+	const uint64_t left = track->capacity - counter__read(&track->bytes);
+
+	return left / track->page_bytes * track->page_bytes;
+}
+
+static int page_track__claim(struct page_track *track, struct segment *segment, uint64_t until)
+{
+	return segment__claim(segment, &track->allocated, until, track->offset + track->capacity);
+}
+
+/* A part of a page stands behind the last one: nobody is to take it for one. */
+static void page_track__erase(struct page_track *track, const struct segment *segment)
+{
+	/* Where that does not go it is written over, or is behind what the extent's size says. */
+	(void)fallocate(segment->fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE,
+			(off_t)(track->offset + counter__read(&track->bytes)),
+			(off_t)track->page_bytes);
+}
+
+/* A page goes on where the tail ends if time does; the deltas of its events then fit as well. */
+static bool page_track__merge(struct page_track *track, const uint8_t *page)
+{
+	return track->tail_open && subbuf__timestamp(page) == track->tail_ns &&
+	       subbuf__append(track->tail, page, track->page_bytes);
+}
+
+static void page_track__hash(struct page_track *track, const uint8_t *pages, uint64_t bytes)
+{
+	XXH3_64bits_update(track->hash, pages, (size_t)bytes);
+}
+
+/* `pages` of the load went, the first one into the tail if `merged`. */
+static void page_track__settle(struct page_track *track, struct page_load *load, uint64_t pages,
+			       bool merged, struct span *written)
+{
+	const uint32_t size = track->page_bytes;
+	const bool all = pages * size == load->span.bytes;
+	const bool open = all && !load->span.sealed;
+	const uint64_t own = pages - merged; /* pages that the extent grew by */
+	const uint8_t *const first = load->data + (merged ? size : 0);
+
+	*written = load->span;
+	written->bytes = own * size;
+	if (!all) {
+		struct subbuf_tally tally = {0};
+		enum subbuf_fault fault;
+
+		(void)subbuf__pages(load->data, (size_t)(pages * size), size, &tally, &fault);
+		written->samples = tally.events;
+		written->last_ns = tally.last_ns;
+	}
+	if (own > 0) {
+		const uint64_t final = open ? own - 1 : own;
+
+		if (track->tail_open)
+			page_track__hash(track, track->tail, size);
+		page_track__hash(track, first, final * size);
+		if (open)
+			memcpy(track->tail, first + final * size, size);
+	} else if (!open) {
+		page_track__hash(track, track->tail, size);
+	}
+	track->tail_open = open;
+	track->tail_ns = load->span.last_ns;
+	counter__add(&track->bytes, own * size);
+	load->data += pages * size;
+	load->span.bytes -= pages * size;
+	load->span.samples -= written->samples;
+}
+
+int page_track__write(struct page_track *track, struct segment *segment, struct page_load *load,
+		      struct span *written)
+{
+	const uint32_t size = track->page_bytes;
+	const uint64_t end = track->offset + counter__read(&track->bytes);
+	const uint32_t tail_end =
+		SUBBUF_HEADER_BYTES + (subbuf__commit(track->tail) & SUBBUF_LENGTH_MASK);
+	const bool merged = page_track__merge(track, load->data);
+	const uint64_t begin = merged ? end - size : end;
+	uint64_t own = load->span.bytes - (merged ? size : 0), done;
+	struct iovec vectors[2];
+	int count = 0, error = 0;
+
+	if (own > page_track__room(track))
+		own = page_track__room(track);
+	if (own > 0)
+		error = page_track__claim(track, segment, end + own);
+	if (error < 0)
+		own = 0;
+	if (!merged && own == 0)
+		return error < 0 ? error : -ENOSPC;
+	if (merged)
+		vectors[count++] = (struct iovec){track->tail, size};
+	if (own > 0)
+		vectors[count++] = (struct iovec){load->data + (merged ? size : 0), own};
+	error = segment__write(segment, vectors, count, begin, &done);
+	if (done >= size) {
+		page_track__settle(track, load, done / size, merged, written);
+		if (done % size != 0)
+			page_track__erase(track, segment);
+		return 0;
+	}
+	if (merged) {
+		subbuf__cut(track->tail, tail_end, size);
+		/* Blocks of it may be new in the file: as far as that goes, they are old again. */
+		if (done > 0 && pwrite(segment->fd, track->tail, size, (off_t)begin) < 0)
+			track->tail_open = false;
+	} else if (done > 0) {
+		page_track__erase(track, segment);
+	}
+	return error;
+}
+
+int64_t page_track__splice(struct page_track *track, struct segment *segment, int pipe_fd,
+			   uint64_t bytes, uint32_t *torn)
+{
+	const uint64_t end = track->offset + counter__read(&track->bytes);
+	off_t at = (off_t)end;
+	uint64_t done = 0;
+	int error = 0;
+
+	*torn = 0;
+	if (bytes > page_track__room(track))
+		bytes = page_track__room(track);
+	if (bytes == 0)
+		return -ENOSPC;
+	error = page_track__claim(track, segment, end + bytes);
+	while (error == 0 && done < bytes) {
+		const ssize_t n =
+			splice(pipe_fd, NULL, segment->fd, &at, (size_t)(bytes - done), SPLICE_F_MOVE);
+
+		if (n > 0)
+			done += (uint64_t)n;
+		else if (n == 0 || errno != EINTR)
+			error = n < 0 ? -errno : -EIO;
+	}
+	*torn = (uint32_t)(done % track->page_bytes);
+	if (done > 0)
+		track->unseen = true;
+	done -= *torn;
+	if (done > 0)
+		track->tail_open = false;
+	counter__add(&track->bytes, done);
+	if (*torn > 0)
+		page_track__erase(track, segment);
+	return done > 0 ? (int64_t)done : error;
+}

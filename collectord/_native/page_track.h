@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_PAGE_TRACK_H
+#define COLLECTORD_PAGE_TRACK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <xxhash.h>
+#ifdef COLLECTORD_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h> /* renames XXH3_64bits_update() and its kin */
+#endif
+
+#include "chunk.h"
+#include "counter.h"
+
+struct segment;
+
+/*
+ * One ring's extent of the running segment: whole sub-buffers, one behind the other.
+ *
+ *   offset                                     offset + bytes          offset + capacity
+ *   +---------+---------+-----   ----+---------+ . . . . . . . . . . . +
+ *   | final   | final   |            | tail    |   claimed, zeros
+ *   +---------+---------+-----   ----+---------+ . . . . . . . . . . . +
+ *
+ * The tail is the last page while it may go on: a flush takes what the kernel has of the
+ * sub-buffer that it still writes, and the remainder comes later as a page of its own. That is
+ * put behind the tail's data, and the tail is written anew in its place. All is the writer
+ * thread's, but `bytes` may be read by any.
+ */
+struct page_track {
+	uint64_t offset, capacity, allocated; /* capacity 0: the segment has no extent for it */
+	counter_t bytes;
+	uint32_t page_bytes;
+	bool tail_open;
+	bool unseen;	  /* pages went by that were never in our memory: there is no checksum */
+	uint64_t tail_ns; /* where time stands at the tail's end */
+	uint8_t *tail;
+	XXH3_state_t *hash; /* of the final pages */
+};
+
+/* What is left to write of one ring's pages in a chunk. */
+struct page_load {
+	struct span span;
+	uint8_t *data;
+};
+
+int page_track__init(struct page_track *track, uint32_t page_bytes);
+void page_track__deinit(struct page_track *track);
+
+/* Begin an extent of a new segment. */
+void page_track__begin(struct page_track *track, uint64_t offset, uint64_t capacity);
+
+/* Of all pages, the tail included; 0 where pages were not seen. */
+uint64_t page_track__digest(const struct page_track *track);
+
+/* Bytes that fit behind the last page. */
+uint64_t page_track__room(const struct page_track *track);
+
+/*
+ * Write the first pages of `load`, as many as go, and take them off it; `written` tells what they
+ * were, its bytes those that the extent grew by. Returns an error only when none went: the extent
+ * is then as it was before. -ENOSPC also when it is full. A part of a page is taken back.
+ */
+int page_track__write(struct page_track *track, struct segment *segment, struct page_load *load,
+		      struct span *written);
+
+/*
+ * Move up to `bytes`, whole pages, from a pipe to the extent. Returns how many bytes of whole
+ * pages went, or -errno when none did; `torn`: bytes of a page that went into the file in part,
+ * and were taken back.
+ */
+int64_t page_track__splice(struct page_track *track, struct segment *segment, int pipe_fd,
+			   uint64_t bytes, uint32_t *torn);
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "pass.h"
+
+#include <sys/epoll.h>
+
+#include "clock.h"
+#include "event_list.h"
+#include "page_ring.h"
+
+static struct chunk *pass__take_chunk(struct shard *shard)
+{
+	struct chunk *chunk = pool__take(shard->pool);
+
+	if (chunk != NULL)
+		return chunk;
+	/* First say so, then look again: a chunk given back in between wakes nobody. */
+	atomic_store(&shard->starved, true);
+	return pool__take(shard->pool);
+}
+
+/* False: no chunk was free, part of the ring is unread. */
+static bool pass__drain_ring(struct shard *shard, struct ring *ring)
+{
+	struct lane *lane = ring->lane;
+
+	for (;;) {
+		enum ring_take took;
+
+		if (lane->open == NULL)
+			lane->open = pass__take_chunk(shard);
+		if (lane->open == NULL) {
+			counter__add(&ring->starved, 1);
+			return false;
+		}
+		took = ring->pages != NULL
+			       ? page_ring__take(ring, lane->open, shard->pool->chunk_bytes)
+			       : ring__take(ring, lane->open, shard->pool->chunk_bytes);
+		if (took == RING_SPLICED) {
+			/* What was read before comes before in the file. */
+			if (lane->open->used > 0)
+				lane__close(lane, shard->writer, 0, 0);
+			page_ring__queue_ticket(ring, shard->writer);
+			continue;
+		}
+		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
+			lane__close(lane, shard->writer, 0, 0);
+		if (took != RING_CHUNK_FULL)
+			return true;
+	}
+}
+
+/* Have epoll look at the ring, and tell once when it is above its watermark. */
+static void pass__arm(struct shard *shard, struct ring *ring)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.ptr = ring};
+
+	/* An error leaves it to the full passes. */
+	ring->pages->armed =
+		epoll_ctl(shard->epoll_fd, EPOLL_CTL_MOD, ring->wakeup_fd, &event) == 0;
+}
+
+static bool pass__drain_pages(struct shard *shard, struct ring *ring, bool asked)
+{
+	struct page_ring *const pages = ring->pages;
+	const uint64_t position = ring->position;
+	const bool woken = ring->woken;
+	bool complete;
+
+	if (pages->held || !(woken || pages->full) ||
+	    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+		return true;
+	ring->woken = false;
+	if (woken)
+		counter__add(&ring->wakeups_watermark, 1);
+	complete = pass__drain_ring(shard, ring);
+	if (!woken && asked && ring->position != position)
+		counter__add(&ring->wakeups_timer, 1);
+	if (complete && !pages->armed && (pages->full || !pages->erred))
+		pass__arm(shard, ring);
+	return complete;
+}
+
+/* End a full pass: each lane's last item carries the generation. False: call again, for the
+ * lanes whose mark of an earlier generation is still queued. */
+static bool pass__stamp(struct shard *shard, uint64_t generation, uint64_t begun_ns)
+{
+	bool stamped = true;
+
+	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
+		struct lane *lane = shard->lanes[i];
+
+		if (lane == NULL || lane->rings == 0 || lane->stamped == generation)
+			continue;
+		/* Before the first segment there is only sideband, which the replay will hold too. */
+		if (lane->open != NULL && lane->open->used > 0 &&
+		    (lane->stream->page_bytes > 0 ||
+		     atomic_load_explicit(&lane->stream->begun, memory_order_relaxed))) {
+			lane__close(lane, shard->writer, generation, begun_ns);
+		} else if (!lane__mark(lane, shard->writer, generation, begun_ns)) {
+			stamped = false;
+			continue;
+		}
+		lane->stamped = generation;
+	}
+	return stamped;
+}
+
+/* Where chunks are short, none waits half full for the next generation. */
+static void pass__yield_chunks(struct shard *shard)
+{
+	for (uint32_t i = 0; i < STREAMS_MAX; i++)
+		if (shard->lanes[i] != NULL)
+			lane__yield(shard->lanes[i], shard->writer, shard->pool);
+}
+
+static bool pass__end(struct shard *shard, uint64_t generation, uint64_t begun_ns)
+{
+	if (pass__stamp(shard, generation, begun_ns))
+		return true;
+	/* First say so, then look again: the writer wakes who was waiting before it freed a mark. */
+	atomic_store(&shard->starved, true);
+	return pass__stamp(shard, generation, begun_ns);
+}
+
+/* All heads first: what follows copies a cut through the rings at one instant. Those of sideband
+ * last: the cut has whatever names a sample in it. */
+static void pass__begin(struct shard *shard, bool full)
+{
+	for (uint32_t i = 0; i < shard->ring_count; i++)
+		if (shard->rings[i]->pages != NULL)
+			page_ring__begin(shard->rings[i]->pages, full);
+		else if (shard->rings[i]->sideband == NULL)
+			ring__begin(shard->rings[i]);
+	for (uint32_t i = 0; i < shard->ring_count; i++)
+		if (shard->rings[i]->sideband != NULL)
+			ring__begin(shard->rings[i]);
+}
+
+static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
+{
+	return ring->woken || ring->head - ring->position >= floor_bytes;
+}
+
+static bool pass__data_is_due(const struct shard *shard)
+{
+	for (uint32_t i = 0; i < shard->ring_count; i++)
+		if (shard->rings[i]->sideband == NULL && shard->rings[i]->pages == NULL &&
+		    ring__is_due(shard->rings[i], shard->floor_bytes))
+			return true;
+	return false;
+}
+
+/* Drain the sideband rings, or the others, that hold at least so much or that woke the shard.
+ * False: no chunk was free, part of a ring is unread. */
+static bool pass__drain(struct shard *shard, bool sideband, uint64_t floor_bytes, bool asked)
+{
+	bool complete = true;
+
+	for (uint32_t i = 0; i < shard->ring_count; i++) {
+		struct ring *ring = shard->rings[i];
+		const bool due = ring__is_due(ring, floor_bytes);
+		const bool woken = ring->woken;
+
+		if ((ring->sideband != NULL) != sideband)
+			continue;
+		if (ring->pages != NULL) {
+			complete &= pass__drain_pages(shard, ring, asked);
+			continue;
+		}
+		ring->woken = false;
+		if (woken)
+			counter__add(&ring->wakeups_watermark, 1);
+		if (!due || ring->head == ring->position ||
+		    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+			continue;
+		if (!woken && asked)
+			counter__add(&ring->wakeups_timer, 1);
+		complete &= pass__drain_ring(shard, ring);
+	}
+	return complete;
+}
+
+void pass__run(struct shard *shard, uint64_t generation)
+{
+	const uint64_t begun_ns = clock__now_ns();
+	const bool asked =
+		generation != atomic_load_explicit(&shard->drained, memory_order_relaxed);
+	/* Rings that a starved pass left behind may not wake again. */
+	const bool full =
+		asked || atomic_load_explicit(&shard->starved, memory_order_relaxed);
+	const uint64_t floor_bytes = full ? 0 : shard->floor_bytes;
+	bool complete;
+	uint64_t took_ns;
+
+	atomic_store_explicit(&shard->starved, false, memory_order_relaxed);
+	pass__begin(shard, full);
+	/* No sample gets into a chunk before what names it: a segment may end between the two, and
+	 * the next one replays only what was read. */
+	complete = pass__drain(shard, true, pass__data_is_due(shard) ? 0 : floor_bytes, asked);
+	if (complete)
+		complete = pass__drain(shard, false, floor_bytes, asked);
+	if (!complete)
+		pass__yield_chunks(shard);
+	if (asked && complete && pass__end(shard, generation, begun_ns)) {
+		/* Release; the partner is the acquire in shard__drained(). */
+		atomic_store_explicit(&shard->drained, generation, memory_order_release);
+		event_list__poke(shard->writer->events);
+	}
+	took_ns = clock__now_ns() - begun_ns;
+	counter__add(&shard->passes, 1);
+	counter__add(&shard->pass_ns, took_ns);
+	counter__max(&shard->pass_ns_max, took_ns);
+}
+
+bool pass__last(struct shard *shard, struct ring *ring)
+{
+	bool unread;
+
+	if (ring->pages != NULL) {
+		page_ring__begin(ring->pages, true);
+		unread = !ring->pages->held &&
+			 atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+	} else {
+		unread = ring__begin(ring) > 0;
+	}
+	if (!unread || pass__drain_ring(shard, ring))
+		return true;
+	pass__yield_chunks(shard);
+	return false;
+}

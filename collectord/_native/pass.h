@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_PASS_H
+#define COLLECTORD_PASS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shard.h"
+
+/* A pass over a shard's rings. All calls are made with the shard's lock held. */
+
+/* Drain what is due, and everything if `generation` was not drained yet or chunks were short. */
+void pass__run(struct shard *shard, uint64_t generation);
+
+/* Drain one ring to the end, outside of a pass, and give up the shard's half full chunks if none
+ * was free. False: part of the ring is unread. */
+bool pass__last(struct shard *shard, struct ring *ring);
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/types.h>
+
+static bool is_full(int error)
+{
+	return error == ENOSPC || error == EDQUOT;
+}
+
+int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, uint64_t limit)
+{
+	while (segment->step > 0 && *claimed < until) {
+		const uint64_t least = until - *claimed;
+		uint64_t bytes = segment->step;
+		int ret;
+
+		if (bytes > limit - *claimed)
+			bytes = limit - *claimed;
+		ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed, (off_t)bytes);
+		if (ret < 0 && is_full(errno) && least < bytes) {
+			bytes = least;
+			ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed,
+					(off_t)bytes);
+		}
+		if (ret < 0 && is_full(errno))
+			return -errno;
+		if (ret < 0) {
+			/* No such call here, or no file as long as that: the write decides. */
+			segment->step = 0;
+			return 0;
+		}
+		*claimed += bytes;
+	}
+	return 0;
+}
+
+int segment__write(const struct segment *segment, struct iovec *vectors, int count,
+		   uint64_t offset, uint64_t *done)
+{
+	*done = 0;
+	while (count > 0) {
+		const ssize_t n = pwritev(segment->fd, vectors, count, (off_t)(offset + *done));
+		size_t left;
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		*done += (uint64_t)n;
+		for (left = (size_t)n; count > 0 && left >= vectors->iov_len; vectors++, count--)
+			left -= vectors->iov_len;
+		if (count > 0) {
+			vectors->iov_base = (uint8_t *)vectors->iov_base + left;
+			vectors->iov_len -= left;
+		}
+	}
+	return 0;
+}

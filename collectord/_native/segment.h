@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_SEGMENT_H
+#define COLLECTORD_SEGMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#define NO_EXTENT UINT64_MAX
+
+/* One output file. The fd is the caller's. */
+struct segment {
+	uint64_t token;
+	uint64_t begin, offset, limit; /* file positions of the data section */
+	uint64_t allocated, step;
+	uint64_t chunks, records, samples, replayed;
+	uint64_t first_ns, last_ns;
+	uint64_t *extents; /* of pages: a ring's extent by its id, or NO_EXTENT; allocated */
+	uint32_t extent_count;
+	uint64_t capacity; /* of each extent */
+	int fd;
+	bool open;
+};
+
+/*
+ * Space is claimed ahead in steps: extending a file for each write costs more than the write.
+ * Claim from `*claimed` on, at least up to `until` and at most up to `limit`. -ENOSPC, -EDQUOT.
+ */
+int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, uint64_t limit);
+
+/* Write all that the vectors name at `offset`, and move them on. `*done`: the bytes that went,
+ * fewer on an error. */
+int segment__write(const struct segment *segment, struct iovec *vectors, int count,
+		   uint64_t offset, uint64_t *done);
+
+#endif

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "subbuf.h"
+
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "event headers are taken apart as little-endian words"
+#endif
+
+#define TYPE_BITS 5u
+#define TYPE_MASK ((1u << TYPE_BITS) - 1)
+#define TYPE_LONG 0u /* the length stands in front of the payload */
+#define TYPE_DATA_MAX 28u
+#define TYPE_PADDING 29u
+#define TYPE_TIME_EXTEND 30u
+#define TYPE_TIME_STAMP 31u
+#define DELTA_BITS 27u
+#define STAMP_BITS 59u
+#define WORD_BYTES 4u
+
+const char *subbuf_fault__name(enum subbuf_fault fault)
+{
+	static const char *const names[SUBBUF_FAULTS] = {
+		[SUBBUF_OK] = "ok",
+		[SUBBUF_SHORT_HEADER] = "short_header",
+		[SUBBUF_DATA_BEYOND_PAGE] = "data_beyond_page",
+		[SUBBUF_SHORT_EVENT] = "short_event",
+		[SUBBUF_BAD_LENGTH] = "bad_length",
+		[SUBBUF_EVENT_BEYOND_DATA] = "event_beyond_data",
+	};
+
+	return fault < SUBBUF_FAULTS ? names[fault] : "unknown";
+}
+
+enum subbuf_fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *head)
+{
+	uint32_t commit;
+
+	*head = (struct subbuf_head){0};
+	if (bytes < SUBBUF_HEADER_BYTES)
+		return SUBBUF_SHORT_HEADER;
+	commit = subbuf__commit(page);
+	head->timestamp_ns = subbuf__timestamp(page);
+	head->end = SUBBUF_HEADER_BYTES + (commit & SUBBUF_LENGTH_MASK);
+	head->lost_any = (commit & SUBBUF_LOST) != 0;
+	if (head->lost_any && (commit & SUBBUF_LOST_STORED) != 0 &&
+	    head->end + sizeof(uint64_t) <= bytes) {
+		head->lost_known = true;
+		head->lost = subbuf__load64(page + head->end);
+	}
+	return head->end > bytes ? SUBBUF_DATA_BEYOND_PAGE : SUBBUF_OK;
+}
+
+/*
+ * An absolute stamp has 59 bits. The others are those of the stamp before, unless it wrapped: it
+ * then lies more than half its range earlier. A little earlier is an event that was interrupted.
+ */
+static uint64_t full_stamp(uint64_t bits, uint64_t before_ns)
+{
+	const uint64_t low = bits & ((UINT64_C(1) << STAMP_BITS) - 1);
+	const uint64_t full = before_ns >> STAMP_BITS << STAMP_BITS | low;
+
+	if (before_ns > full && before_ns - full > UINT64_C(1) << (STAMP_BITS - 1))
+		return full + (UINT64_C(1) << STAMP_BITS);
+	return full;
+}
+
+enum subbuf_fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *walk,
+			      struct subbuf_tally *tally)
+{
+	uint64_t now_ns = walk->now_ns, events = 0, first_ns = tally->first_ns;
+	const bool begun = tally->events > 0;
+	enum subbuf_fault fault = SUBBUF_OK;
+	uint32_t at = walk->at;
+
+	while (at < end) {
+		uint32_t word, type, delta, second;
+		uint64_t past;
+
+		if (end - at < WORD_BYTES) {
+			fault = SUBBUF_SHORT_EVENT;
+			break;
+		}
+		word = subbuf__load32(page + at);
+		type = word & TYPE_MASK;
+		delta = word >> TYPE_BITS;
+		if (type - 1 < TYPE_DATA_MAX) {
+			past = (uint64_t)at + WORD_BYTES + type * WORD_BYTES;
+			if (past > end) {
+				fault = SUBBUF_EVENT_BEYOND_DATA;
+				break;
+			}
+			now_ns += delta;
+			if (events++ == 0 && !begun)
+				first_ns = now_ns;
+			at = (uint32_t)past;
+			continue;
+		}
+		if (type == TYPE_PADDING && delta == 0) {
+			walk->rest_unused = true;
+			at = end;
+			break;
+		}
+		if (end - at < 2 * WORD_BYTES) {
+			fault = SUBBUF_SHORT_EVENT;
+			break;
+		}
+		second = subbuf__load32(page + at + WORD_BYTES);
+		if (type == TYPE_TIME_EXTEND) {
+			now_ns += delta + ((uint64_t)second << DELTA_BITS);
+			at += 2 * WORD_BYTES;
+			continue;
+		}
+		if (type == TYPE_TIME_STAMP) {
+			now_ns = full_stamp(delta + ((uint64_t)second << DELTA_BITS), now_ns);
+			walk->skipped_ns = 0;
+			at += 2 * WORD_BYTES;
+			continue;
+		}
+		if (second < WORD_BYTES) {
+			fault = SUBBUF_BAD_LENGTH;
+			break;
+		}
+		past = (uint64_t)at + WORD_BYTES + (((uint64_t)second + 3) & ~UINT64_C(3));
+		if (past > end) {
+			fault = SUBBUF_EVENT_BEYOND_DATA;
+			break;
+		}
+		now_ns += delta;
+		if (type == TYPE_PADDING)
+			walk->skipped_ns += delta;
+		else if (events++ == 0 && !begun)
+			first_ns = now_ns;
+		at = (uint32_t)past;
+	}
+	walk->at = at;
+	walk->now_ns = now_ns;
+	tally->events += events;
+	tally->first_ns = first_ns;
+	tally->last_ns = now_ns;
+	return fault;
+}
+
+enum subbuf_fault subbuf__page(const uint8_t *page, size_t bytes, struct subbuf_walk *walk,
+			       struct subbuf_tally *tally)
+{
+	struct subbuf_head head;
+	const enum subbuf_fault fault = subbuf__open(page, bytes, &head);
+
+	*walk = subbuf__start(&head);
+	if (fault == SUBBUF_SHORT_HEADER)
+		return fault;
+	tally->pages++;
+	tally->lost += head.lost;
+	tally->lost_unknown += head.lost_any && !head.lost_known;
+	if (fault != SUBBUF_OK)
+		return fault;
+	return subbuf__run(page, head.end, walk, tally);
+}
+
+size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
+		     struct subbuf_tally *tally, enum subbuf_fault *fault)
+{
+	struct subbuf_walk walk;
+	size_t at = 0;
+
+	*fault = SUBBUF_OK;
+	while (bytes - at >= page_bytes) {
+		const uint8_t *const page = data + at;
+		struct subbuf_tally with = *tally;
+
+		if (subbuf__timestamp(page) == 0 && subbuf__commit(page) == 0)
+			break;
+		*fault = subbuf__page(page, page_bytes, &walk, &with);
+		if (*fault != SUBBUF_OK)
+			break;
+		*tally = with;
+		at += page_bytes;
+	}
+	return at;
+}
+
+static void set_commit(uint8_t *page, uint32_t commit)
+{
+	subbuf__store64(page + 8, commit);
+}
+
+bool subbuf__append(uint8_t *page, const uint8_t *piece, uint32_t page_bytes)
+{
+	const uint32_t commit = subbuf__commit(page), more = subbuf__commit(piece);
+	const uint32_t stored = (commit & SUBBUF_LOST_STORED) != 0 ? sizeof(uint64_t) : 0;
+	const uint32_t end = SUBBUF_HEADER_BYTES + (commit & SUBBUF_LENGTH_MASK);
+	uint64_t lost = 0;
+
+	if ((more & SUBBUF_LOST) != 0 || more > page_bytes - SUBBUF_HEADER_BYTES ||
+	    end + stored > page_bytes || page_bytes - end - stored < more)
+		return false;
+	if (stored > 0)
+		lost = subbuf__load64(page + end);
+	memcpy(page + end, piece + SUBBUF_HEADER_BYTES, more);
+	if (stored > 0)
+		subbuf__store64(page + end + more, lost);
+	set_commit(page, commit + more);
+	return true;
+}
+
+void subbuf__cut(uint8_t *page, uint32_t end, uint32_t page_bytes)
+{
+	struct subbuf_head head;
+	uint32_t commit, behind = end;
+
+	(void)subbuf__open(page, page_bytes, &head);
+	commit = (end - SUBBUF_HEADER_BYTES) | (head.lost_any ? SUBBUF_LOST : 0);
+	if (head.lost_known && page_bytes - end >= sizeof(head.lost)) {
+		commit |= SUBBUF_LOST_STORED;
+		subbuf__store64(page + end, head.lost);
+		behind += (uint32_t)sizeof(head.lost);
+	}
+	set_commit(page, commit);
+	memset(page + behind, 0, page_bytes - behind);
+}

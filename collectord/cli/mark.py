@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`collectord mark`: a marker in the ftrace rings of a running daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collectord.cli import EXIT_OK, VERBS
+from collectord.cli.output import print_json, say
+from collectord.cli.parser import Parser
+from collectord.config.schema import ControlConfig
+from collectord.control import client
+from collectord.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def parser() -> Parser:
+    """Options of `mark`."""
+    made = Parser(
+        "collectord mark",
+        ("[--session NAME]", "[--socket PATH]", "[--json]", "TEXT"),
+        VERBS["mark"],
+        (
+            "collectord mark 'deploy 17 begins'",
+            "collectord mark --session blackbox 'the page was slow here'",
+        ),
+    )
+    made.add_argument("text", metavar="TEXT", help="what trace-cmd report shows as a print event")
+    made.add_argument(
+        "--session",
+        metavar="NAME",
+        help="mark this session only (default: all that record ftrace)",
+    )
+    add_common(made)
+    return made
+
+
+def add_common(made: Parser) -> None:
+    """Options of each verb that talks to a running daemon."""
+    made.add_argument(
+        "--socket",
+        metavar="PATH",
+        type=Path,
+        default=Path(ControlConfig().socket),
+        help=f"the daemon's control socket (default: {ControlConfig().socket})",
+    )
+    made.add_argument(
+        "--json", action="store_true", help="print the answer as JSON (default: text)"
+    )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Mark, and say how many sessions have it."""
+    args = parser().parse_args(arguments)
+    if not args.text:
+        raise UsageError("a marker needs a text")
+    answer = client.post(args.socket, "/v1/mark", {"text": args.text, "session": args.session})
+    if args.json:
+        print_json(answer)
+    else:
+        count = answer["marked"]
+        say(f"marked {count} session{'' if count == 1 else 's'}")
+    return EXIT_OK

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a sub-buffer that was handed out twice is new: nothing is repeated, nothing skipped."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.ftrace_page import PAGE_HEADER_BYTES, Position, Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HEADER: Final = struct.Struct("<QQ")
+
+
+def unstored(handed: bytes, stored: bytes) -> bytes | None:
+    """The events of a sub-buffer that come after those in a file.
+
+    The bytes of the events tell, not their times alone, which may be equal: the longest piece
+    that both have, of equally long ones the first. Where they agree nowhere, later times count
+    as new.
+
+    Args:
+        handed: the sub-buffer, with what was handed out of it.
+        stored: the last sub-buffer that the file has of the same ring, or b"". It may begin
+            before `handed` or within it, and end within it.
+
+    Returns:
+        a sub-buffer of the same size, None if the file has it all.
+    """
+    handed_bounds = _bounds(handed)
+    first, last = handed_bounds[0], handed_bounds[-1]
+    if not stored:
+        return handed if last != first else None
+    bounds = _bounds(stored)
+    before, end = bounds[0].offset, bounds[-1].offset
+    rest, longest = _after(handed_bounds, bounds[-1].timestamp_ns), -1
+    for bound in handed_bounds:
+        common = min(bound.offset - first.offset, end - before)
+        if (
+            bound.timestamp_ns == bounds[-1].timestamp_ns
+            and common > longest
+            and handed[bound.offset - common : bound.offset] == stored[end - common : end]
+        ):
+            rest, longest = bound, common
+    if rest == first and last != first:
+        return handed
+    if rest is None or rest.offset >= last.offset:
+        return None
+    data = handed[rest.offset : last.offset]
+    return (_HEADER.pack(rest.timestamp_ns, len(data)) + data).ljust(len(handed), b"\0")
+
+
+def _after(bounds: Sequence[Position], time_ns: int) -> Position | None:
+    """Where the first event begins that is later than `time_ns`."""
+    for before, behind in pairwise(bounds):
+        if behind.timestamp_ns > time_ns:
+            return before
+    return None
+
+
+def _bounds(page: bytes) -> list[Position]:
+    """Where events end, the page's beginning first; up to what cannot be walked."""
+    walk = Walk(page)
+    bounds = [Position(PAGE_HEADER_BYTES, walk.timestamp_ns)]
+    bounds += [walk.position for _ in walk]
+    if walk.fault is None:
+        bounds.append(walk.position)  # behind what is no event
+    return bounds

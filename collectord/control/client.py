@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other end of the control API: what `mark` and `snapshot` ask a running daemon for."""
+
+from __future__ import annotations
+
+import json
+import socket
+from http.client import HTTPConnection, HTTPException
+from typing import TYPE_CHECKING, Any
+
+from collectord.errors import CollectordError, KernelError, MissingPrivilege, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _UnixConnection(HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(str(self._path))
+
+
+def post(path: Path, place: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Ask the daemon behind a control socket, and wait for its answer.
+
+    Args:
+        path: the socket.
+        place: of the API, such as "/v1/mark".
+        body: of the request, as JSON.
+
+    Raises:
+        UsageError: the daemon does not understand, or knows no such session.
+        MissingPrivilege: the socket is not for this user.
+        KernelError: no daemon answers.
+        CollectordError: what the daemon ran into.
+    """
+    connection = _UnixConnection(path)
+    try:
+        connection.request("POST", place, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        data = response.read()
+    except PermissionError as error:
+        raise MissingPrivilege(
+            f"the control socket {path} is not for this user",
+            need="its owner or its group",
+            syscall="connect",
+            errno=error.errno or 0,
+        ) from error
+    except OSError as error:
+        raise KernelError(
+            f"no daemon answers at {path}",
+            syscall="connect",
+            errno=error.errno or 0,
+            hint="`collectord run` starts one; --socket names another place",
+        ) from error
+    except HTTPException as error:
+        raise CollectordError(f"no answer from the daemon at {path}: {error!r}") from error
+    finally:
+        connection.close()
+    try:
+        answer = json.loads(data)
+    except ValueError as error:
+        raise CollectordError(
+            f"{path} is no daemon's control socket: status {response.status}, and no JSON"
+        ) from error
+    if "error" in answer:
+        kind = UsageError if answer.get("exit_code") == UsageError.exit_code else CollectordError
+        raise kind(answer["error"])
+    return dict(answer)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of tasks for readers of ftrace's events, which carry thread ids only.
+
+The kernel keeps a name for some of the tasks that its events were about: `saved_cmdlines`, a
+cache of fixed size in which a task displaces another. It is read again and again therefore, and
+what was seen once is kept; tasks that it does not have are told by /proc as of the first reading.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_LINE: Final = re.compile(rb"^(\d+) (.*)$", re.MULTILINE)
+_UNKNOWN: Final = b"<...>"
+# As many as a segment has room for, roughly.
+_NAMES_MAX: Final = 16_384
+
+
+class TaskComms:
+    """Names seen until now.
+
+    Args:
+        tracefs: root of tracefs; the cache is the same for all instances.
+        proc: root of procfs.
+        names_max: of the cache's names, keep so many, the latest.
+    """
+
+    def __init__(self, tracefs: Path, proc: Path, *, names_max: int = _NAMES_MAX) -> None:
+        self._cache = tracefs / "saved_cmdlines"
+        self._proc = proc
+        self._names_max = names_max
+        self._lock = threading.Lock()
+        self._seen: dict[int, bytes] = {}
+        self._running: dict[int, bytes] | None = None
+
+    def read(self) -> Mapping[int, bytes]:
+        """Look again, and give the name of every task by thread id.
+
+        Those that events were about come first, latest last among them. A cache that cannot be
+        read adds nothing.
+        """
+        with self._lock:
+            if self._running is None:
+                self._running = _running(self._proc)
+            with suppress(OSError):
+                self._take(self._cache.read_bytes())
+            return {
+                **self._seen,
+                **{t: n for t, n in self._running.items() if t not in self._seen},
+            }
+
+    def _take(self, text: bytes) -> None:
+        for tid, name in _LINE.findall(text):
+            if name == _UNKNOWN or self._seen.get(int(tid)) == name:
+                continue
+            self._seen.pop(int(tid), None)
+            self._seen[int(tid)] = name
+        while len(self._seen) > self._names_max:
+            del self._seen[next(iter(self._seen))]
+
+
+def _running(proc: Path) -> dict[int, bytes]:
+    found = {}
+    for process in proc.glob("[1-9]*"):
+        with suppress(OSError):  # it exited
+            for task in (process / "task").iterdir():
+                with suppress(OSError):
+                    found[int(task.name)] = (task / "comm").read_bytes().removesuffix(b"\n")
+    return found

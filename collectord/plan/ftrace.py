@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a tracefs source: what its ftrace instance is to be, frozen and printable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collectord.config.units import show_bytes, show_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.config.schema import ProbeKindName
+    from collectord.model import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class FtraceEvent:
+    """One tracepoint to enable in the instance.
+
+    Attributes:
+        system, name: as in `events/SYSTEM/NAME`.
+        filter: in the kernel's language, "" for none.
+    """
+
+    system: str
+    name: str
+    filter: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.system}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePlan:
+    """One probe to make in the session's own group, and to enable in its instance.
+
+    Attributes:
+        kind: what it is placed on.
+        name: of its event, in the group.
+        place: `SYMBOL[+OFFSET]`, `/PATH:0xOFFSET` or `SYSTEM.EVENT`.
+        arguments: what to fetch, in the kernel's syntax.
+        filter: over the fields of its own event; of an eprobe over those of the event that it
+            is placed on.
+    """
+
+    kind: ProbeKindName
+    name: str
+    place: str
+    arguments: str = ""
+    filter: str = ""
+
+    @property
+    def definition_filter(self) -> str:
+        """What belongs into the definition: only an eprobe's filter does."""
+        return self.filter if self.kind == "eprobe" else ""
+
+    @property
+    def event_filter(self) -> str:
+        """What the probe's event gets as its filter in the instance."""
+        return "" if self.kind == "eprobe" else self.filter
+
+
+@dataclass(frozen=True, slots=True)
+class FtracePlan:
+    """An instance of one's own.
+
+    Attributes:
+        events: to enable, each once.
+        probes: to make and to enable.
+        buffer_bytes: of each CPU's ring, as it is asked for; a flight recorder begins with it.
+        subbuf_bytes: a sub-buffer with its header, a power of two of pages.
+        overwrite: a full ring gives up its oldest events, else it refuses the newest.
+        buffer_percent: fill at which the kernel wakes the drain, 1 to 100.
+        transport: how pages come out of the kernel.
+        transport_reason: why this one.
+        keep_ns: what a flight recorder is to hold, 0 in a stream.
+        max_bytes: the most that a flight recorder's rings may take together, 0 in a stream.
+        exclude_self: the daemon's own threads are to be left out.
+    """
+
+    events: tuple[FtraceEvent, ...]
+    probes: tuple[ProbePlan, ...]
+    buffer_bytes: int
+    subbuf_bytes: int
+    overwrite: bool
+    buffer_percent: int
+    transport: Transport
+    transport_reason: str
+    keep_ns: int = 0
+    max_bytes: int = 0
+    exclude_self: bool = False
+
+    def describe(self) -> Iterator[str]:
+        """What `check` prints of it, a line each."""
+        for event in self.events:
+            words = f", filter {event.filter!r}" if event.filter else ""
+            yield f"event {event}{words}"
+        for probe in self.probes:
+            words = f" {probe.arguments}" if probe.arguments else ""
+            words += f", filter {probe.filter!r}" if probe.filter else ""
+            yield f"probe {probe.kind} {probe.name} at {probe.place}{words}"
+        if self.exclude_self:
+            yield "leaves out our own threads"
+        full = "overwrites the oldest" if self.overwrite else "refuses the newest"
+        yield f"pages {show_bytes(self.subbuf_bytes)} sub-buffers, a full ring {full}"
+        yield f"drain {self.transport}: {self.transport_reason}"
+        if self.keep_ns:
+            yield f"keeps {show_ns(self.keep_ns)} in at most {show_bytes(self.max_bytes)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan for `check --json`."""
+        return {
+            "events": [{"name": str(event), "filter": event.filter} for event in self.events],
+            "probes": [
+                {
+                    "kind": probe.kind,
+                    "name": probe.name,
+                    "place": probe.place,
+                    "arguments": probe.arguments,
+                    "filter": probe.filter,
+                }
+                for probe in self.probes
+            ],
+            "buffer_bytes": self.buffer_bytes,
+            "subbuf_bytes": self.subbuf_bytes,
+            "overwrite": self.overwrite,
+            "buffer_percent": self.buffer_percent,
+            "transport": str(self.transport),
+            "transport_reason": self.transport_reason,
+            "keep_ns": self.keep_ns,
+            "max_bytes": self.max_bytes,
+            "exclude_self": self.exclude_self,
+        }

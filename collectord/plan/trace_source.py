@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tracefs source and kernel facts to the plan of its instance and rings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from collectord.config.schema import TraceEventConfig, TracefsSourceConfig
+from collectord.config.units import RingSize, show_bytes, show_ns
+from collectord.errors import (
+    CollectordError,
+    MissingFeature,
+    MissingPrivilege,
+    PlanError,
+    UnknownEvent,
+    UsageError,
+)
+from collectord.model import RingRole, ScopeKind, Transport
+from collectord.plan import trace_names, transport
+from collectord.plan.budget import RING_MAX_BYTES
+from collectord.plan.ftrace import FtraceEvent, FtracePlan, ProbePlan
+from collectord.plan.kinds import kinds_of
+from collectord.plan.scope import ring_cpus
+from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.config.schema import Config, ProbeConfig
+    from collectord.config.units import Share
+    from collectord.model import Scope
+    from collectord.plan.facts import FtraceFacts, KernelFacts
+
+SOURCE: Final = "tracefs"
+
+# Ring of a stream. A pass that comes 20 ms late meets 2 MB of 60-byte events at 1.7 million a
+# second; the ring wakes us when it is a quarter full.
+STREAM_RING_BYTES: Final = 4 << 20
+# A sub-buffer's header; the kernel takes a ring's size for the room behind the headers.
+_HEADER_BYTES: Final = 16
+# The kernel has two sub-buffers a ring at the least, and 128 pages a sub-buffer at the most.
+_SUBBUFS_MIN: Final = 2
+_SUBBUF_PAGES_MAX: Final = 128
+# A larger sub-buffer costs fewer calls; a ring of few large ones wakes late, and a full one gives
+# up much at once.
+_SUBBUF_BYTES: Final = 64 << 10
+_SUBBUFS_WANTED: Final = 32
+# GET_READER walks a sub-buffer's events with interrupts off, some 0.5 us a KiB.
+_MAPPED_SUBBUF_BYTES: Final = 16 << 10
+# A flight recorder is not woken at all, and by this a later process knows what it was.
+RECORDER_PERCENT: Final = 100
+_PERCENT_MAX: Final = 99
+
+_KEEP_NS: Final = 30_000_000_000
+_MAX_BYTES: Final = 256 << 20
+_NS_PER_SECOND: Final = 1_000_000_000
+# A flight recorder's rings begin with this rate of a CPU: a busy scheduler's, some 4000 events a
+# second. The rate that is measured decides then.
+ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
+_RECORDER_RING_MIN_BYTES: Final = 64 << 10
+
+# trace_pipe_raw and stats of each CPU, a pipe to splice through; the lock and the marker.
+_FILES_PER_RING: Final = 2
+_FILES_PER_PIPE: Final = 2
+_FILES_OF_INSTANCE: Final = 2
+
+_ABSENCE: Final = (MissingFeature, UnknownEvent)
+_NO_SCOPE: Final = {
+    ScopeKind.THREAD: "a single thread's children and siblings cannot be left out",
+    ScopeKind.USER: "it knows processes, not users",
+    ScopeKind.CGROUP: "it knows processes, not cgroups",
+}
+
+
+def is_used(config: Config) -> bool:
+    """Whether a session records ftrace, so that a probe must try it."""
+    return any(True for _ in _sources(config))
+
+
+def chooses(config: Config) -> bool:
+    """Whether a transport is to be chosen, so that a probe must measure their costs."""
+    return any(source.transport == "auto" for source in _sources(config))
+
+
+def _sources(config: Config) -> Iterator[TracefsSourceConfig]:
+    for session in config.session:
+        for source in session.source:
+            if isinstance(source, TracefsSourceConfig):
+                yield source
+
+
+@dataclass(frozen=True, slots=True)
+class TraceDraft:
+    """What a tracefs source becomes; without `plan` the host has nothing of it."""
+
+    plan: FtracePlan | None
+    rings: tuple[RingPlan, ...] = ()
+    files: int = 0
+    notes: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()
+
+
+def draft(source: TracefsSourceConfig, mode: str, scope: Scope, facts: KernelFacts) -> TraceDraft:
+    """Plan a tracefs source.
+
+    Raises:
+        PlanError: a scope that ftrace does not have, or a size that the kernel does not take.
+        UsageError: an event that is misspelt, or two filters for one.
+        MissingFeature, MissingPrivilege: the host lacks it, and nothing allows for that.
+    """
+    degraded: list[str] = []
+    _check_scope(scope)
+    try:
+        _check_instances(facts.ftrace)
+        probes = tuple(_probe(probe, facts.ftrace) for probe in source.probes)
+        events = tuple(_events(source, facts, degraded))
+        recorder = mode == FLIGHT_RECORDER
+        chosen = transport.choose(facts.ftrace, source.transport, resized=recorder)
+    except _ABSENCE as error:
+        if source.when != "present":
+            raise
+        return TraceDraft(None, degraded=(f"{SOURCE}: {error.message}",))
+    if not events and not probes:
+        return TraceDraft(None, degraded=tuple(degraded))
+    cpus = ring_cpus(scope, facts)
+    notes: list[str] = []
+    keep_ns = max_bytes = 0
+    if recorder:
+        keep_ns = _KEEP_NS if source.keep is None else source.keep
+        max_bytes = _MAX_BYTES if source.max is None else source.max
+        default = _recorder_bytes(keep_ns, max_bytes, len(cpus))
+    else:
+        default = STREAM_RING_BYTES
+    wanted_bytes = source.ring.in_bytes(facts.page_size, default)
+    subbuf_bytes = _subbuf_bytes(source.subbuf, wanted_bytes, chosen.transport, facts)
+    if recorder and source.ring == RingSize():
+        wanted_bytes = _within(wanted_bytes, subbuf_bytes)
+    ring_bytes = _ring_bytes(wanted_bytes, subbuf_bytes)
+    if ring_bytes > RING_MAX_BYTES:
+        limit = show_bytes(RING_MAX_BYTES)
+        raise PlanError(
+            f"a ring of {show_bytes(ring_bytes)}", what="ring", hint=f"at most {limit}"
+        )
+    if recorder:
+        notes += _window(keep_ns, max_bytes, ring_bytes, len(cpus))
+        if chosen.transport is Transport.MMAP:
+            notes.append("mapped rings keep their size, whatever the rate turns out to be")
+    # Nobody is to be woken by a recorder that is full, as it should be.
+    percent = RECORDER_PERCENT if recorder else _percent(source.watermark, ring_bytes)
+    plan = FtracePlan(
+        events=events,
+        probes=probes,
+        buffer_bytes=wanted_bytes,
+        subbuf_bytes=subbuf_bytes,
+        overwrite=source.overwrite,
+        buffer_percent=percent,
+        transport=chosen.transport,
+        transport_reason=chosen.reason,
+        keep_ns=keep_ns,
+        max_bytes=max_bytes,
+        exclude_self=not source.include_self and scope.kind not in TASK_SCOPES,
+    )
+    rings = tuple(
+        RingPlan(
+            source=SOURCE,
+            role=RingRole.DATA,
+            cpu=cpu,
+            requested_bytes=ring_bytes,
+            data_bytes=ring_bytes,
+            watermark_bytes=0 if recorder else ring_bytes * percent // 100,
+            events=(),
+        )
+        for cpu in cpus
+    )
+    a_ring = _FILES_PER_RING
+    if chosen.transport is Transport.SPLICE:
+        a_ring += _FILES_PER_PIPE
+    files = len(rings) * a_ring + _FILES_OF_INSTANCE
+    return TraceDraft(plan, rings, files, tuple(notes), tuple(degraded))
+
+
+def _check_scope(scope: Scope) -> None:
+    reason = _NO_SCOPE.get(scope.kind, "")
+    if scope.per_thread:
+        reason = "it has a ring for each CPU, and none for a thread"
+    if reason:
+        what = "per-thread rings" if scope.per_thread else f"the {scope.kind} scope"
+        raise PlanError(
+            f"ftrace does not have {what}: {reason}",
+            what=str(scope.kind),
+            hint="use the scope system, cpus, process or command, or a perf source",
+        )
+
+
+def _check_instances(facts: FtraceFacts) -> None:
+    if facts.need:
+        raise MissingPrivilege(f"no ftrace instance: {facts.problem}", need=facts.need)
+    if not facts.instances:
+        raise MissingFeature(
+            f"no ftrace instance: {facts.problem or 'this kernel does not have them'}",
+            feature="tracefs instances",
+            hint="`collectord doctor` tells more",
+        )
+    if not facts.clock_mono:
+        raise MissingFeature(
+            "ftrace has no CLOCK_MONOTONIC here", feature="trace_clock mono", hint="Linux 4.1"
+        )
+
+
+def _probe(probe: ProbeConfig, facts: FtraceFacts) -> ProbePlan:
+    here = {"k": facts.kprobes, "u": facts.uprobes, "e": facts.eprobes}
+    if not here[probe.kind[0]]:
+        raise MissingFeature(
+            f"probe {probe.name}: this kernel has no {probe.kind}s", feature=f"{probe.kind}s"
+        )
+    return ProbePlan(probe.kind, probe.name, probe.place, probe.arguments, probe.filter)
+
+
+def _events(
+    source: TracefsSourceConfig, facts: KernelFacts, degraded: list[str]
+) -> Iterator[FtraceEvent]:
+    """Each event once. An instance has one filter for it: the one of its own entry."""
+    own: dict[str, str] = {}
+    for item in source.events:
+        entry = item if isinstance(item, TraceEventConfig) else TraceEventConfig(event=item)
+        try:
+            names = _first_choice(entry.event, facts)
+        except _ABSENCE as error:
+            if entry.when != "present":
+                raise
+            degraded.append(f"{SOURCE}: {error.message}")
+            continue
+        for name in names:
+            before = own.get(name, "")
+            if entry.filter and before and before != entry.filter:
+                raise UsageError(
+                    f"two filters for {name}: {before!r} and {entry.filter!r}",
+                    text=entry.filter,
+                    hint="join them with ||, or record it in two sessions",
+                )
+            own[name] = entry.filter or before
+    for name, text in own.items():
+        system, _, event = name.partition(":")
+        yield FtraceEvent(system, event, text or source.filter)
+
+
+def _first_choice(text: str, facts: KernelFacts) -> list[str]:
+    """Names of the first alternative that the host has."""
+    missing: list[CollectordError] = []
+    for choice in trace_names.parse(text):
+        try:
+            kinds = [kind for spec in choice for kind in kinds_of(spec, facts)]
+        except _ABSENCE as error:
+            missing.append(error)
+            continue
+        return [":".join(kind.tracepoint) for kind in kinds if kind.tracepoint is not None]
+    raise missing[-1]
+
+
+def _subbuf_bytes(
+    wanted_bytes: int, ring_bytes: int, chosen: Transport, facts: KernelFacts
+) -> int:
+    page = facts.page_size
+    if not facts.ftrace.subbuf_sizes:
+        if wanted_bytes > page:
+            raise MissingFeature(
+                f"sub-buffers of {show_bytes(wanted_bytes)}: here they have the size of a page",
+                feature="buffer_subbuf_size_kb",
+                hint="Linux 6.8 or newer; leave subbuf out",
+            )
+        return page
+    if not wanted_bytes:
+        limit = _MAPPED_SUBBUF_BYTES if chosen is Transport.MMAP else _SUBBUF_BYTES
+        wanted_bytes = min(limit, ring_bytes // _SUBBUFS_WANTED)
+        # Rounded down: the ring is not to grow by it.
+        return max(page, 1 << max(wanted_bytes, 1).bit_length() - 1)
+    pages = -(-wanted_bytes // page)
+    if pages > _SUBBUF_PAGES_MAX:
+        raise PlanError(
+            f"sub-buffers of {show_bytes(wanted_bytes)}",
+            what="subbuf",
+            hint=f"at most {show_bytes(_SUBBUF_PAGES_MAX * page)}",
+        )
+    return page << (pages - 1).bit_length()
+
+
+def _ring_bytes(wanted_bytes: int, subbuf_bytes: int) -> int:
+    """What the kernel makes of it: room for so many bytes behind the headers."""
+    subbufs = -(-wanted_bytes // (subbuf_bytes - _HEADER_BYTES))
+    return max(_SUBBUFS_MIN, subbufs) * subbuf_bytes
+
+
+def _within(ring_bytes: int, subbuf_bytes: int) -> int:
+    """The size to ask for so that ring and reader's sub-buffer stay within `ring_bytes`."""
+    subbufs = max(_SUBBUFS_MIN, ring_bytes // subbuf_bytes - 1)
+    return subbufs * (subbuf_bytes - _HEADER_BYTES)
+
+
+def _percent(watermark: Share, ring_bytes: int) -> int:
+    """A watermark as buffer_percent, where 0 would mean each event."""
+    percent = watermark.percent or 100 * watermark.bytes / ring_bytes
+    return max(1, min(round(percent), _PERCENT_MAX))
+
+
+def _recorder_bytes(keep_ns: int, max_bytes: int, rings: int) -> int:
+    """A recorder's ring at first: what `keep` takes at the assumed rate, within `max`."""
+    most = max_bytes // rings
+    if most < _RECORDER_RING_MIN_BYTES:
+        raise PlanError(
+            f"max = {show_bytes(max_bytes)} leaves {show_bytes(most)} for each of {rings} CPUs",
+            what="max",
+            hint=f"at least {show_bytes(_RECORDER_RING_MIN_BYTES * rings)}",
+        )
+    wanted = keep_ns * ASSUMED_BYTES_PER_SECOND // _NS_PER_SECOND
+    return max(_RECORDER_RING_MIN_BYTES, min(wanted, most))
+
+
+def _window(keep_ns: int, max_bytes: int, ring_bytes: int, rings: int) -> Iterator[str]:
+    """What a flight recorder can hold, in words."""
+    most = max_bytes // rings
+    keep, rate = show_ns(keep_ns), f"{_rate(ASSUMED_BYTES_PER_SECOND)} a CPU"
+    held_s = ring_bytes / ASSUMED_BYTES_PER_SECOND
+    yield (
+        f"begins with {_size(ring_bytes)} a CPU, {held_s:.3g}s at an assumed {rate}; "
+        "then the measured rate decides"
+    )
+    limit_rate = most * _NS_PER_SECOND / keep_ns
+    words = f"max of {show_bytes(max_bytes)} is {_size(most)} a CPU"
+    if limit_rate < ASSUMED_BYTES_PER_SECOND:
+        yield f"{words}: {most / ASSUMED_BYTES_PER_SECOND:.3g}s at that rate, not {keep}"
+    else:
+        yield f"{words}: {keep} up to {_rate(limit_rate)} a CPU"
+
+
+def _size(count: float) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if count >= scale:
+            return f"{count / scale:.3g}{unit}"
+    return f"{count / 1024:.3g}KiB"
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{_size(bytes_per_second)}/s"

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: what the sinks of all file formats share: names, manifests, room, the seal."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+import msgspec
+
+from collectord.errors import SinkError
+from collectord.sink.base import OpenSegment, SegmentInfo
+from collectord.sink.home import Home
+from collectord.sink.manifest import (
+    Clocks,
+    Identity,
+    Manifest,
+    OpenManifest,
+    RingEntry,
+    common_fields,
+    encode,
+    link,
+    thin,
+)
+from collectord.sink.segment import (
+    FULL,
+    claim_room,
+    publish,
+    remove,
+    run,
+    sink_errors,
+    sync_directory,
+    write_durably,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+    from pathlib import Path
+
+    from collectord._native._core import SegmentClosed
+    from collectord.plan.session import SinkPlan
+    from collectord.sink.base import Closing, Opening
+    from collectord.sink.stored import FinishedFile
+
+UNLIMITED_BYTES: Final = 1 << 62
+# What a segment needs to begin with, asked for when its creation met a full disk.
+_BEGIN_BYTES: Final = 1 << 20
+# Room for a sealed manifest: the balance, and what it says of a ring and of its part of the file.
+# What it does not need it gives back.
+_MANIFEST_BYTES: Final = 32 << 10
+_RING_MANIFEST_BYTES: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the data of a new file go; see `OpenSegment`."""
+
+    data_offset: int
+    step_bytes: int
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    capacity_bytes: int = 0
+
+
+class Contents(NamedTuple):
+    """What a finished file holds, as its manifest tells it."""
+
+    rings: tuple[RingEntry, ...]
+    first_ns: int
+    last_ns: int
+    records: int
+    samples: int
+    replayed: int
+
+
+class FileSink(ABC):
+    """The files of one stream.
+
+    `next_segment` may run beside a `seal`; the seals of one sink follow one another.
+    """
+
+    FORMAT: ClassVar[str]
+
+    def __init__(
+        self,
+        plan: SinkPlan,
+        identity: Identity,
+        *,
+        events: Sequence[str],
+        make_room: Callable[[int], bool] = lambda _need_bytes: False,
+    ) -> None:
+        """Make the directory ready.
+
+        Args:
+            plan: where the files go and when they end.
+            identity: whose they are.
+            events: their names, for the manifests.
+            make_room: called with bytes wanted when the disk is full; True if some were freed.
+
+        Raises:
+            SinkError: the directory cannot be made, read or written.
+        """
+        self._plan = plan
+        self._identity = identity
+        self._events = tuple(events)
+        self._make_room = make_room
+        self._lock = threading.Lock()
+        self._open: dict[int, OpenSegment] = {}
+        self._sealing = threading.Lock()
+        self._run = uuid.uuid4().hex
+        self._stored = 0  # events in the sealed segments of this run
+        self._sealed_any = False
+        self._home = Home(plan, self.FORMAT)
+
+    # What a format does its own way.
+
+    @abstractmethod
+    def _begin(self, token: int, fd: int) -> Place:
+        """Write all that precedes the data, and wait for the disk. Raises OSError."""
+
+    @abstractmethod
+    def _finish(
+        self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
+    ) -> Generator[str, None, tuple[FinishedFile, Contents]]:
+        """Make an end of the file and wait for the disk. May be run again after any step."""
+
+    @abstractmethod
+    def _is_empty(self, closed: SegmentClosed) -> bool:
+        """Whether the segment got nothing from a ring."""
+
+    @abstractmethod
+    def _may_hold_data(self, segment: OpenSegment) -> bool:
+        """Whether anything was written into the segment, as far as the file tells."""
+
+    # What they have in common.
+
+    def next_segment(self, token: int, opening: Opening) -> OpenSegment:
+        """Create a file with its head written, and its open manifest.
+
+        Raises:
+            SinkError: nothing could be created, and nothing is left behind. With errno ENOSPC or
+                EDQUOT `make_room` had nothing left to give.
+        """
+        while True:
+            try:
+                segment = self._create(token, opening)
+            except SinkError as error:
+                if error.errno not in FULL or not self._make_room(_BEGIN_BYTES):
+                    raise
+            else:
+                with self._lock:
+                    self._open[token] = segment
+                return segment
+
+    def seal(
+        self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
+    ) -> SegmentInfo | None:
+        """Make a segment final.
+
+        One that holds nothing but replay is dropped, unless it is the first of this sink or the
+        last of its stream: only the last one's balance is final.
+
+        Returns:
+            None for a segment that was dropped.
+
+        Raises:
+            SinkError: as it is, the file can be repaired; with a full disk the call may be
+                made again.
+        """
+        with self._sealing, sink_errors("cannot seal the segment", segment.paths.partial):
+            if self._is_void(closed, closing):
+                self.discard(segment)
+                return None
+            while True:
+                try:
+                    info = run(self.seal_steps(segment, closed, closing))
+                except OSError as error:
+                    if error.errno not in FULL or not self._make_room(_BEGIN_BYTES):
+                        raise
+                else:
+                    self._forget(segment)
+                    return info
+
+    def seal_steps(
+        self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
+    ) -> Generator[str, None, SegmentInfo]:
+        """Do what `seal` does, yielding the name of each step that a kill may follow."""
+        file, held = yield from self._finish(segment, closed, closing)
+        opened = segment.manifest
+        manifest = Manifest(
+            **common_fields(opened)
+            | {
+                "rings": held.rings,
+                "stored_before": self._stored,
+                "clocks": Clocks(
+                    open=opened.clocks.open, flushes=thin(closing.flushes), close=closing.clock
+                ),
+            },
+            complete=True,
+            recovered=closing.recovered,
+            first_ns=held.first_ns,
+            last_ns=held.last_ns,
+            records=held.records,
+            samples=held.samples,
+            replayed=held.replayed,
+            produced=closing.ledger.get("produced"),
+            ledger=closing.ledger,
+            lost_samples={str(key): n for key, n in closing.lost_samples.items() if n},
+            bytes=file.bytes,
+            allocated_bytes=file.allocated_bytes,
+            data_bytes=file.data_bytes,
+            spans=file.spans,
+            build_ids=closing.build_ids,
+            previous=self._home.previous,
+        )
+        encoded = encode(manifest)
+        yield from publish(segment.paths, segment.paths, encoded)
+        self._home.previous = link(segment.paths.manifest.name, encoded)
+        self._sealed_any = True
+        self._stored += held.samples
+        return SegmentInfo(segment.token, segment.paths.data, manifest)
+
+    def discard(self, segment: OpenSegment) -> None:
+        """Delete a segment that never received data, and close its fds.
+
+        Raises:
+            SinkError: a file cannot be deleted.
+        """
+        with sink_errors("cannot delete the segment", segment.paths.partial):
+            remove(segment.paths)
+        self._forget(segment)
+
+    def close(self) -> None:
+        """Discard segments that hold no data; those that do are left for the repair.
+
+        Directories that were made for nothing go as well.
+
+        Raises:
+            SinkError: a file cannot be deleted.
+        """
+        with ExitStack() as stack:
+            if not self._sealed_any:
+                stack.callback(self._home.remove_made)
+            for segment in self._open.copy().values():
+                stack.callback(self._forget, segment)
+                if not self._may_hold_data(segment):
+                    stack.callback(self.discard, segment)
+
+    def _create(self, token: int, opening: Opening) -> OpenSegment:
+        started_ns = time.time_ns()
+        self._stored = max(self._stored, opening.stored_before)
+        with ExitStack() as stack:
+            paths, meta_fd = self._home.claim(started_ns)
+            stack.callback(os.close, meta_fd)
+            stack.callback(remove, paths)
+            with sink_errors("cannot create a segment", paths.partial):
+                place = self._begin(token, meta_fd)
+                fd, direct = _open_data(paths.partial)
+                stack.callback(os.close, fd)
+                manifest = OpenManifest(
+                    **msgspec.structs.asdict(self._identity),
+                    format=self.FORMAT,
+                    segment=paths.name,
+                    started_ns=started_ns,
+                    direct=direct,
+                    data_offset=place.data_offset,
+                    events=self._events,
+                    rings=opening.rings,
+                    clocks=Clocks(open=opening.clock),
+                    run=opening.run or self._run,
+                    stored_before=self._stored,
+                )
+                write_durably(paths.open_manifest, encode(manifest))
+                room_bytes = _MANIFEST_BYTES + len(opening.rings) * _RING_MANIFEST_BYTES
+                claim_room(paths.new_manifest, room_bytes)
+                sync_directory(paths.directory)
+            stack.pop_all()
+        return OpenSegment(
+            token=token,
+            fd=fd,
+            meta_fd=meta_fd,
+            data_offset=place.data_offset,
+            limit_bytes=self._plan.segment_bytes or UNLIMITED_BYTES,
+            step_bytes=place.step_bytes,
+            direct=direct,
+            paths=paths,
+            manifest=manifest,
+            offsets=place.offsets,
+            capacity_bytes=place.capacity_bytes,
+        )
+
+    def _is_void(self, closed: SegmentClosed, closing: Closing) -> bool:
+        if self._plan.single_file is not None or not self._sealed_any or closed.final:
+            return False
+        return self._is_empty(closed) and not any(closing.lost_samples.values())
+
+    def _forget(self, segment: OpenSegment) -> None:
+        with self._lock:
+            if self._open.pop(segment.token, None) is not None:
+                os.close(segment.fd)
+                os.close(segment.meta_fd)
+
+
+def with_counts(
+    rings: Sequence[RingEntry], counts: Mapping[int, tuple[int, int]]
+) -> tuple[RingEntry, ...]:
+    """Enter samples and bytes of the rings, by ring id; one that is not in `counts` had none."""
+    return tuple(
+        msgspec.structs.replace(entry, samples=samples, bytes=size)
+        for entry in rings
+        for samples, size in [counts.get(entry.ring, (0, 0))]
+    )
+
+
+def _open_data(path: Path) -> tuple[int, bool]:
+    """Open for data: around the page cache, or through it where the filesystem wants that."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC), True
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return os.open(path, os.O_WRONLY | os.O_CLOEXEC), False

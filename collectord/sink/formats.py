@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: which format a data file has, told by its first bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_data import MAGIC as PERF_MAGIC
+from collectord.codec.tracing_data import MAGIC as TRACE_MAGIC
+from collectord.errors import CodecError
+from collectord.sink.perf_file import PerfFile
+from collectord.sink.trace_file import TraceFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectord.sink.stored import StoredFile
+
+_BY_MAGIC: Final[dict[bytes, Callable[[int], StoredFile]]] = {
+    PERF_MAGIC: PerfFile,
+    TRACE_MAGIC: TraceFile,
+}
+_MAGIC_BYTES: Final = max(map(len, _BY_MAGIC))
+
+
+def open_stored(fd: int) -> StoredFile:
+    """Read the head of a data file.
+
+    Raises:
+        CodecError: it is of no format that this program writes, or its head is damaged.
+    """
+    first = os.pread(fd, _MAGIC_BYTES, 0)
+    for magic, kind in _BY_MAGIC.items():
+        if first.startswith(magic):
+            return kind(fd)
+    raise CodecError("neither perf.data nor trace.dat", offset=0, reason="magic")
+
+
+def begins_as_ours(fd: int) -> bool:
+    """Tell whether the first bytes are those of a format that this program writes."""
+    first = os.pread(fd, _MAGIC_BYTES, 0)
+    return any(first.startswith(magic) for magic in _BY_MAGIC)

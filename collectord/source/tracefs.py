@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `tracefs` source: ftrace's per-CPU rings, in an instance of the session's own.
+
+Facts of the kernel (kernel/trace) that shape this module:
+
+- Rings belong to the instance, not to events or tasks: there is one per CPU whatever the scope,
+  and all events go into it. A process scope is a list of thread ids that the kernel itself
+  extends (`event-fork`); what they write into a ring is all that it counts.
+- The counters in `stats` are kept apart from the events and are there for every ring, so that
+  each balance is exact. They count from the ring's last reset on, which anybody can cause.
+- A BPF program on a tracepoint hides its events from perf only.
+- A command's thread is known before it runs the command: what it does until then is recorded.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import KernelError, NoSuchTarget
+from collectord.kernel.instance import InstanceSettings
+from collectord.kernel.ring_stats import MonotonicStats, stats_text
+from collectord.kernel.salvage import OWNER_MARK
+from collectord.kernel.trace_events import TraceEvent
+from collectord.kernel.trace_probes import Probe, ProbeKind
+from collectord.model import (
+    Basis,
+    Geometry,
+    Produced,
+    Reason,
+    RingKind,
+    RingLabel,
+    ScopeKind,
+    Stage,
+    Transport,
+)
+from collectord.plan import cpu_list
+from collectord.plan.session import FLIGHT_RECORDER
+from collectord.source.base import PageRing, RingHandle
+from collectord.source.window import Fill, grown, needed_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from collectord.codec.trace_dat_head import Metadata
+    from collectord.kernel.instance import Instance
+    from collectord.kernel.port import Kernel
+    from collectord.kernel.ring_stats import CpuStats
+    from collectord.ledger import RingBalance
+    from collectord.plan.ftrace import FtracePlan
+    from collectord.plan.session import RingPlan, SessionPlan
+
+# Sessions of this name run side by side, one in each process that has one.
+RECORD_SESSION: Final = "record"
+_SPARE_FDS: Final = 8
+
+
+def open_session(
+    kernel: Kernel,
+    plan: SessionPlan,
+    stack: ExitStack,
+    *,
+    exclude_tids: tuple[int, ...] = (),
+) -> OpenTracefs:
+    """Make a session's instance, all events off, and open its rings. See `source.base.Source`.
+
+    Raises:
+        KernelError: EEXIST; the session runs already, or what a crash left must be salvaged.
+        UsageError: the kernel refuses a filter or a probe; with its reason.
+        UnknownEvent: with the nearest name.
+    """
+    ftrace = plan.ftrace
+    if ftrace is None:
+        raise ValueError(plan.source)
+    with ExitStack() as own:
+        scope = plan.scope
+        targets: tuple[int, ...] = ()
+        if scope.kind is ScopeKind.PROCESS:
+            targets = tuple(_watch(kernel, own, pid) for pid in scope.pids)
+        _check_online(kernel, plan.rings)
+        kernel.reserve_files(2 * len(plan.rings) + _SPARE_FDS)
+        instance = kernel.create_instance(_settings(plan, ftrace, exclude_tids), own)
+        if scope.kind is ScopeKind.PROCESS:
+            _follow(kernel, instance, scope.pids)
+        rings = _open_rings(kernel, plan, ftrace, instance, own)
+        instance.choose(_events(ftrace, instance))
+        stack.push(own.pop_all())
+    return OpenTracefs(instance, plan, ftrace, rings, targets)
+
+
+def instance_session(plan: SessionPlan) -> str:
+    """What the session's instance is named after; `Leftover.session` is the way back."""
+    if plan.name == RECORD_SESSION:
+        return f"{plan.name}{OWNER_MARK}{os.getpid()}"
+    return plan.name
+
+
+class OpenTracefs:
+    """The rings of an instance. See `source.base.OpenSource`."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        plan: SessionPlan,
+        ftrace: FtracePlan,
+        rings: tuple[RingHandle, ...],
+        target_fds: tuple[int, ...],
+    ) -> None:
+        self.rings = rings
+        self.target_fds = target_fds
+        self.event_ids: Mapping[int, tuple[int, ...]] = {}
+        self.ftrace = OpenInstance(instance, ftrace, rings)
+        self._instance = instance
+        self._recorder = plan.mode == FLIGHT_RECORDER
+        self._stats = {
+            ring.label: MonotonicStats(ring.pages.stats_fd)
+            for ring in rings
+            if ring.pages is not None
+        }
+
+    def enable_sideband(self) -> None:
+        """Names of tasks come with the rings: see `OpenInstance.comms`."""
+
+    def running_state(self) -> bytes:
+        """Nothing: there are no sideband records."""
+        return b""
+
+    def enable(self) -> None:
+        """Start to record, in all rings at one moment.
+
+        Raises:
+            UsageError: a probe cannot be placed.
+            MissingPrivilege, KernelError: an event cannot be enabled.
+        """
+        self._instance.enable()
+
+    def disable(self) -> None:
+        """Stop, in all rings at one moment."""
+        self._instance.disable()
+
+    def read_produced(self, ring: RingHandle) -> Produced:
+        """Read the ring's `stats`, without an interrupt of its CPU. Raises KernelError."""
+        stats = self._stats[ring.label]
+        reading = produced(stats.read(), recorder=self._recorder)
+        return replace(reading, resets=stats.resets)
+
+    def suppressed_by(self, event_index: int) -> tuple[int, ...]:  # noqa: ARG002 - the protocol's
+        """None: a program on a tracepoint does not see what ftrace writes."""
+        return ()
+
+
+class OpenInstance:
+    """What the rings of an instance have in common. See `source.base.Ftrace`."""
+
+    def __init__(
+        self, instance: Instance, ftrace: FtracePlan, rings: tuple[RingHandle, ...]
+    ) -> None:
+        self._instance = instance
+        self._plan = ftrace
+        self._sizes = {ring.label.cpu: ring.geometry.data_bytes for ring in rings}
+        self._stats_fds = {
+            ring.label.cpu: ring.pages.stats_fd for ring in rings if ring.pages is not None
+        }
+        self._problem = ""
+
+    @property
+    def name(self) -> str:
+        """The instance's directory below `instances`."""
+        return self._instance.name
+
+    def metadata(self) -> Metadata:
+        """Formats of the session's events, of markers, and what they refer to."""
+        return self._instance.metadata()
+
+    def comms(self) -> Mapping[int, bytes]:
+        """Names of tasks by thread id, as many as have been seen until now."""
+        return self._instance.comms()
+
+    def ring_stats(self) -> Mapping[int, str]:
+        """The text of each `stats`, as trace-cmd keeps it."""
+        return {cpu: stats_text(cpu, fd) for cpu, fd in self._stats_fds.items()}
+
+    def mark(self, text: str) -> int:
+        """Write a marker into the ring of the CPU that this runs on, if that is traced."""
+        return self._instance.mark(text)
+
+    def other_readers(self) -> str:
+        """Other processes that have the instance's files open, in words."""
+        return ", ".join(map(str, self._instance.other_users()))
+
+    def keep_window(self, balances: Iterable[RingBalance]) -> str:
+        """Let rings grow to hold `keep_ns`, within `max_bytes`; gives why they cannot."""
+        if not self._plan.keep_ns:
+            return ""
+        fills = [
+            Fill(ring.label.cpu, self._sizes[ring.label.cpu], ring.used_bytes, ring.window_ns)
+            for ring in balances
+        ]
+        for cpu, size in grown(fills, self._plan.keep_ns, self._plan.max_bytes).items():
+            try:
+                self._instance.resize(size, cpu)
+            except KernelError as error:  # memory may come free, and a mapping go
+                return str(error)
+            self._sizes[cpu] = size
+        needed = sum(needed_bytes(fill, self._plan.keep_ns) for fill in fills)
+        if needed > self._plan.max_bytes:
+            return f"{needed >> 20} MiB would be needed to keep all, {self._plan.max_bytes >> 20}"
+        return ""
+
+
+def produced(stats: CpuStats, *, recorder: bool) -> Produced:
+    """A ring's counters as the ledger wants them.
+
+    Args:
+        stats: a reading.
+        recorder: overwriting is what the ring is for, and no loss.
+    """
+    overrun = 0 if recorder else stats.overrun
+    losses = {
+        (Stage.KERNEL_RING, Reason.OVERRUN): overrun,
+        (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN): stats.commit_overrun,
+        (Stage.KERNEL_RING, Reason.DROPPED): stats.dropped,
+    }
+    return Produced(
+        value=stats.written + stats.dropped + stats.commit_overrun,
+        lost=sum(losses.values()),
+        losses=losses,
+        overwritten=stats.overrun - overrun,
+        read_events=stats.read_events,
+        unread=stats.entries,
+        unread_bytes=stats.bytes if stats.entries else 0,
+        oldest_unread_ns=stats.oldest_event_ns,
+        now_ns=stats.now_ns,
+    )
+
+
+def _settings(
+    plan: SessionPlan, ftrace: FtracePlan, exclude_tids: tuple[int, ...]
+) -> InstanceSettings:
+    by_task = plan.scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND)
+    return InstanceSettings(
+        session=instance_session(plan),
+        buffer_bytes=ftrace.buffer_bytes,
+        subbuf_bytes=ftrace.subbuf_bytes,
+        overwrite=ftrace.overwrite,
+        buffer_percent=ftrace.buffer_percent,
+        cpus=tuple(ring.cpu for ring in plan.rings),
+        pids=plan.scope.pids if by_task else (),
+        follow_forks=plan.scope.inherit,
+        exclude_tids=exclude_tids if ftrace.exclude_self and not by_task else (),
+        probes=tuple(
+            Probe(
+                ProbeKind(probe.kind),
+                probe.name,
+                probe.place,
+                probe.arguments,
+                probe.definition_filter,
+            )
+            for probe in ftrace.probes
+        ),
+    )
+
+
+def _events(ftrace: FtracePlan, instance: Instance) -> list[TraceEvent]:
+    """The plan's events, and those of its probes."""
+    events = [TraceEvent(event.system, event.name, event.filter) for event in ftrace.events]
+    filters = {probe.name: probe.event_filter for probe in ftrace.probes}
+    return events + [replace(e, filter=filters[e.name]) for e in instance.probe_events]
+
+
+def _watch(kernel: Kernel, stack: ExitStack, pid: int) -> int:
+    fd = kernel.open_pid(pid)
+    stack.callback(kernel.close, fd)
+    return fd
+
+
+def _check_online(kernel: Kernel, rings: Iterable[RingPlan]) -> None:
+    """The ring of a CPU that is offline may not be there, and nothing would come."""
+    online = kernel.online_cpus()
+    for ring in rings:
+        if ring.cpu not in online:
+            raise NoSuchTarget(
+                f"CPU {ring.cpu} is offline or absent",
+                target=f"cpu {ring.cpu}",
+                errno=errno.ENODEV,
+                hint=f"CPUs online: {cpu_list.render(online)}",
+            )
+
+
+def _follow(kernel: Kernel, instance: Instance, pids: Iterable[int]) -> None:
+    """Trace every thread that the processes have now; later ones the kernel adds."""
+
+    def scan() -> list[int]:
+        found: list[int] = []
+        for pid in pids:
+            try:
+                found += kernel.threads_of(pid)
+            except NoSuchTarget:
+                continue  # it exited since it was looked up
+        return found
+
+    if not instance.follow(scan):
+        who = "pid " + ",".join(map(str, pids))
+        raise NoSuchTarget(f"{who} has no running thread", target=who, errno=errno.ESRCH)
+
+
+def _open_rings(
+    kernel: Kernel,
+    plan: SessionPlan,
+    ftrace: FtracePlan,
+    instance: Instance,
+    stack: ExitStack,
+) -> tuple[RingHandle, ...]:
+    effective = instance.effective()
+    geometry = Geometry(
+        data_bytes=effective.buffer_bytes,
+        watermark_bytes=effective.buffer_bytes * effective.buffer_percent // 100,
+        requested_bytes=ftrace.buffer_bytes,
+    )
+    rings = []
+    for ring in plan.rings:
+        files = instance.open_ring(ring.cpu)
+        page_map = None
+        if ftrace.transport is Transport.MMAP:
+            page_map = kernel.map_pages(files.raw_fd)
+            stack.callback(page_map.close)
+        pages = PageRing(
+            fd=files.raw_fd,
+            stats_fd=files.stats_fd,
+            transport=ftrace.transport,
+            subbuf_bytes=effective.subbuf_bytes,
+            subbufs=max(effective.buffer_bytes, ftrace.max_bytes) // effective.subbuf_bytes,
+            page_map=page_map,
+            held=plan.mode == FLIGHT_RECORDER,
+        )
+        handle = RingHandle(
+            map=None,
+            pages=pages,
+            map_fd=files.raw_fd,
+            wakeup_fd=files.raw_fd,
+            kind=RingKind.FTRACE,
+            basis=Basis.EXACT,
+            geometry=geometry,
+            label=RingLabel(plan.name, ring.source, ring.role, ring.cpu),
+            counters=(),
+            time_offset=0,
+            time_trailer=0,
+        )
+        rings.append(handle)
+    return tuple(rings)

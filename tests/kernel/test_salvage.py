@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""After a kill nothing that a ring still has is lost, and nothing of it comes twice."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from collectord.codec.ftrace_page import Walk
+from collectord.errors import KernelError
+from collectord.kernel.instance import Instance, InstanceSettings
+from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.trace_events import TraceEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from collectord.kernel.salvage import Leftover
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = os.sysconf("SC_PAGESIZE")
+CPU: Final = min(os.sched_getaffinity(0))
+# The clock of files lags by up to one.
+TICK_NS: Final = 10_000_000
+# Marks, reads or maps and marks again, as its arguments say; what it read goes to the last file.
+OWNER: Final = """
+import ctypes, fcntl, sys
+from contextlib import ExitStack
+from pathlib import Path
+from collectord.kernel.instance import Instance, InstanceSettings
+from collectord.kernel.trace_events import TraceEvent
+from collectord.kernel.tracefs import Tracefs
+import os
+session, cpu, subbuf, out, *steps = sys.argv[1:]
+number = 0
+pages = []
+with ExitStack() as stack:
+    settings = InstanceSettings(session, 1 << 17, int(subbuf), cpus=(int(cpu),))
+    instance = Instance.create(Tracefs(Path("/sys/kernel/tracing")), settings, stack)
+    ring = instance.open_ring(int(cpu))
+    instance.choose([TraceEvent("sched", "sched_process_hang")])
+    instance.enable()
+    for step in steps:
+        word, _, count = step.partition("=")
+        if word == "mark":
+            for _ in range(int(count)):
+                instance.mark(f"<{number:05d}>")
+                number += 1
+        elif word == "read":
+            pages += [os.read(ring.raw_fd, int(subbuf)) for _ in range(int(count))]
+        elif word == "map":
+            libc = ctypes.CDLL(None, use_errno=True)
+            libc.mmap.restype = ctypes.c_void_p
+            length = ctypes.c_size_t(int(subbuf))
+            libc.mmap(None, length, 1, 1, ring.raw_fd, ctypes.c_long(0))
+        elif word == "get":
+            fcntl.ioctl(ring.raw_fd, 0x5220)
+    Path(out).write_bytes(b"".join(pages))
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def kernel(tracefs: Path) -> LinuxKernel:
+    """The running kernel, with tracefs mounted."""
+    assert tracefs.is_dir()
+    return LinuxKernel()
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest, kernel: LinuxKernel) -> Iterator[str]:
+    """A session's name; if its instance is there after the test, the test fails."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:30]
+    session = f"{name}-{os.getpid()}"
+    yield session
+    left = [name for name in kernel.leftover_instances() if session in name]
+    for name in left:
+        with ExitStack() as cleanup:
+            Instance.adopt(kernel.tracefs, name, cleanup)
+    assert left == []
+
+
+@pytest.fixture
+def _mapped(require: Callable[[str], None]) -> None:
+    require("mapped ftrace rings")
+
+
+def killed(session: str, out: Path, *steps: str, subbuf_bytes: int = PAGE) -> str:
+    """A process that took these steps and was killed; gives the instance that it left."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, session, str(CPU), str(subbuf_bytes), out, *steps],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+    return f"collectord-{session}"
+
+
+def marks(pages: Iterable[bytes]) -> list[int]:
+    """Numbers of the markers in pages, as their events are walked."""
+    found = []
+    for page in pages:
+        for event in Walk(page):
+            payload = page[event.offset :][: event.size_bytes]
+            found += [int(number) for number in re.findall(rb"<(\d{5})>", payload)]
+    return found
+
+
+def take(leftover: Leftover, stored: bytes = b"") -> list[int]:
+    """Markers of the one CPU that has any."""
+    assert list(leftover.rings) == [CPU]
+    return marks(leftover.pages_by_cpu({CPU: stored})[CPU])
+
+
+def test_all_that_nobody_read(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
+    """A ring that was never read is given whole, with its counters, events and formats."""
+    before_ns = time.time_ns()
+    name = killed(session, tmp_path / "out", "mark=500")
+    with ExitStack() as stack:
+        assert name in kernel.leftover_instances()
+        leftover = kernel.salvage(name, stack)
+        assert name not in kernel.leftover_instances()
+        assert (leftover.name, leftover.session) == (name, session)
+        ring = leftover.rings[CPU]
+        assert (ring.stats.entries, ring.stats.written, ring.handed) == (500, 500, None)
+        assert leftover.instance.events == (TraceEvent("sched", "sched_process_hang"),)
+        assert list(leftover.instance.metadata().events) == ["sched"]
+        assert -TICK_NS < leftover.created_ns - before_ns < time.time_ns() - before_ns
+        assert 1 << 17 <= leftover.buffer_bytes < 1 << 18
+        assert leftover.ring_stats()[CPU].startswith(f"CPU: {CPU}\nentries: 500\n")
+        assert take(leftover) == list(range(500))
+        assert take(leftover) == []
+    assert not (kernel.tracefs.root / "instances" / name).exists()
+
+
+def test_events_of_a_gone_module(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
+    """An event that is not there any more has no format, which is no reason to stop."""
+    name = killed(session, tmp_path / "out", "mark=1")
+    with ExitStack() as stack:
+        leftover = kernel.salvage(name, stack)
+        leftover.instance.events += (TraceEvent("gone", "gone"),)
+        assert list(leftover.instance.metadata().events) == ["sched"]
+
+
+@pytest.mark.usefixtures("_mapped")
+@pytest.mark.parametrize("pages", [1, 2])
+@pytest.mark.parametrize("size", [PAGE, 4 * PAGE])
+def test_a_page_that_was_handed_out(
+    kernel: LinuxKernel, session: str, tmp_path: Path, pages: int, size: int
+) -> None:
+    """Of what was read last, the part that is not in the files comes first, then the rest."""
+    steps = ("mark=40", "read=1", "mark=9", "read=1", "mark=3")
+    name = killed(session, tmp_path / "out", *steps, subbuf_bytes=size)
+    with ExitStack() as stack:
+        written = (tmp_path / "out").read_bytes()
+        stored = [written[:size], written[size:]][:pages]
+        assert marks(stored) == list(range((40, 49)[pages - 1]))
+        leftover = kernel.salvage(name, stack)
+        ring = leftover.rings[CPU]
+        assert ring.handed is not None
+        assert marks([ring.handed]) == list(range(49))
+        assert ring.stats.entries == 3
+        rest = take(leftover, stored[-1])
+    assert marks(stored) + rest == list(range(52))
+
+
+@pytest.mark.usefixtures("_mapped")
+def test_nothing_is_in_the_files(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
+    """What was handed out and never stored is all given again."""
+    name = killed(session, tmp_path / "out", "mark=40", "read=1")
+    with ExitStack() as stack:
+        assert take(kernel.salvage(name, stack)) == list(range(40))
+
+
+@pytest.mark.usefixtures("_mapped")
+def test_a_mapped_ring(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
+    """The reader's page of a ring that was mapped is there after the kill, with the rest."""
+    steps = ("map", "mark=40", "get", "mark=300")
+    name = killed(session, tmp_path / "out", *steps)
+    with ExitStack() as stack:
+        leftover = kernel.salvage(name, stack)
+        assert leftover.rings[CPU].stats.read_events == 40
+        assert take(leftover) == list(range(340))
+
+
+@pytest.mark.usefixtures("_mapped")
+def test_looking_takes_nothing(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
+    """Taking over and leaving a ring unread changes none of its counters."""
+    steps = ("mark=40", "read=1", "mark=300")
+    name = killed(session, tmp_path / "out", *steps)
+    with ExitStack() as stack:
+        leftover = kernel.salvage(name, stack)
+        ring = leftover.rings[CPU]
+        assert ring.files.stats().read_events == ring.stats.read_events == 40
+        assert ring.files.stats().entries == 300
+
+
+def test_a_recording_of_a_command_line(kernel: LinuxKernel, tmp_path: Path) -> None:
+    """An instance that carries its process's number is told by the session's name."""
+    session = f"record~{os.getpid()}"
+    name = killed(session, tmp_path / "out", "mark=1")
+    with ExitStack() as stack:
+        assert kernel.salvage(name, stack).session == "record"
+    assert name not in kernel.leftover_instances()
+
+
+def test_one_that_runs_is_left_alone(kernel: LinuxKernel, session: str) -> None:
+    """An instance whose process lives is no leftover and cannot be taken."""
+    with ExitStack() as stack:
+        running = kernel.create_instance(InstanceSettings(session, 1 << 17, PAGE), stack)
+        assert running.name not in kernel.leftover_instances()
+        with ExitStack() as other, pytest.raises(KernelError, match="in use"):
+            kernel.salvage(running.name, other)
+
+
+def test_no_tracefs_no_leftovers(tmp_path: Path) -> None:
+    """Where tracefs is not mounted nothing is left, and nothing is mounted to see."""
+    (tmp_path / "kernel/tracing").mkdir(parents=True)
+    kernel = LinuxKernel(sys=tmp_path)
+    assert kernel.leftover_instances() == ()
+    kernel.remove_orphan_probes()
+    assert not kernel.tracefs.mounted

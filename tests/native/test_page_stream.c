@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "page_stream.h"
+#include "pages.h"
+#include "rig.h"
+
+#define PAGE_BYTES 4096u
+#define RINGS 2u
+#define EXTENT_AT 8192u
+#define EXTENT_BYTES (64u * PAGE_BYTES)
+#define EVENTS 340u /* of a full page */
+
+static struct rig rig;
+static struct stream *stream;
+static struct ring *rings[RINGS];
+static struct chunk *chunk;
+static uint64_t token;
+
+static uint64_t extent(uint32_t index)
+{
+	return EXTENT_AT + index * EXTENT_BYTES;
+}
+
+/* The segment's file has an extent for the first `count` rings. */
+static void prepare(int fd, uint32_t count, uint64_t capacity, uint64_t limit)
+{
+	struct segment segment = {
+		.token = ++token,
+		.limit = limit,
+		.extents = calloc(count + 1, sizeof(*segment.extents)),
+		.extent_count = count,
+		.capacity = capacity,
+		.fd = fd,
+		.open = true,
+	};
+
+	for (uint32_t i = 0; i < count; i++)
+		segment.extents[i] = extent(i);
+	CHECK_EQ(stream__prepare(stream, &segment), 0);
+}
+
+static void begin(void)
+{
+	rig__init(&rig, 0, 1, 4, RIG_NEVER_NS);
+	stream = &rig.streams[0];
+	stream->page_bytes = PAGE_BYTES;
+	for (uint32_t i = 0; i < RINGS; i++) {
+		const struct page_ring_options options = {
+			.transport = PAGE_SPLICE,
+			.fd = -1,
+			.page_bytes = PAGE_BYTES,
+			.subbufs = 4,
+		};
+
+		CHECK_EQ(page_ring__new(&options, &rings[i]), 0);
+		rings[i]->id = i;
+		CHECK_EQ(stream__add_ring(stream, rings[i]), 0);
+	}
+	chunk = pool__take(&rig.pool);
+	token = 0;
+}
+
+static void end(void)
+{
+	rig__deinit(&rig);
+	for (uint32_t i = 0; i < RINGS; i++) {
+		ring__deinit(rings[i]);
+		free(rings[i]);
+	}
+}
+
+/* A page of events 1 ns apart behind `ns`, as a pass leaves it in the chunk. */
+static void add(uint32_t index, uint64_t ns, uint32_t events, uint64_t serial)
+{
+	uint8_t *const page = chunk->data + chunk->used;
+	struct subbuf_tally tally = {0};
+	struct subbuf_walk walk;
+
+	page__start(page, PAGE_BYTES, ns);
+	for (uint32_t i = 0; i < events; i++)
+		page__event(page, 1, serial + i);
+	CHECK_EQ(subbuf__page(page, PAGE_BYTES, &walk, &tally), SUBBUF_OK);
+	chunk__append_page(chunk, rings[index], PAGE_BYTES, &tally, false);
+	rings[index]->in_flight += events;
+}
+
+/* Write the chunk as the writer does, without its answer to errors. Returns the first one. */
+static int64_t write_chunk(void)
+{
+	uint8_t *data = chunk->data;
+	int64_t went = 0;
+
+	for (uint32_t i = 0; i < chunk->span_count; i++) {
+		struct page_load load = {.span = chunk->spans[i], .data = data};
+
+		data += load.span.bytes;
+		while (went >= 0 && load.span.bytes > 0) {
+			page_stream__advance(stream, load.span.ring, load.span.bytes);
+			went = page_stream__write(stream, &load);
+		}
+	}
+	pool__give(&rig.pool, chunk);
+	chunk = pool__take(&rig.pool);
+	return went < 0 ? went : 0;
+}
+
+static int64_t write_one(uint32_t index, uint64_t ns, uint32_t events, uint64_t serial)
+{
+	add(index, ns, events, serial);
+	return write_chunk();
+}
+
+static struct event *finished(void)
+{
+	stream->finish_wanted = true;
+	stream__serve(stream);
+	return rig__event(&rig, EVENT_SEGMENT_CLOSED);
+}
+
+/* The ring's extent has these events, and the event tells of it what it is. */
+static void expect_track(const struct event *event, int fd, uint32_t index, uint64_t serial,
+			 uint64_t until, uint64_t bytes)
+{
+	static uint8_t data[EXTENT_BYTES];
+	uint64_t last_ns = 0, events = until - serial;
+
+	CHECK(event->paged);
+	CHECK_EQ(event->rings[index].id, index);
+	CHECK_EQ(event->rings[index].bytes, bytes);
+	memset(data, 0, sizeof(data));
+	CHECK(pread(fd, data, sizeof(data), (off_t)extent(index)) >= 0);
+	pages__check(data, bytes, PAGE_BYTES, &serial, &last_ns);
+	CHECK_EQ(serial, until);
+	CHECK_EQ(event->rings[index].samples, events);
+	CHECK_EQ(event->rings[index].xxh3, XXH3_64bits(data, bytes));
+	for (uint64_t at = bytes; at < bytes + PAGE_BYTES; at++)
+		CHECK_EQ(data[at], 0);
+}
+
+static void each_ring_has_an_extent_of_its_own(void)
+{
+	const int fd = output__file();
+	struct event *event;
+
+	begin();
+	prepare(fd, RINGS, EXTENT_BYTES, RIG_LIMIT);
+	for (uint32_t i = 0; i < 4; i++) {
+		add(0, 1000 * (i + 1), EVENTS, EVENTS * i);
+		if (i % 2 == 0)
+			add(1, 500 * (i + 1), EVENTS, EVENTS * (i / 2));
+	}
+	CHECK_EQ(write_chunk(), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	expect_track(event, fd, 0, 0, 4 * EVENTS, 4 * PAGE_BYTES);
+	expect_track(event, fd, 1, 0, 2 * EVENTS, 2 * PAGE_BYTES);
+	CHECK_EQ(event->samples, 6 * EVENTS);
+	CHECK_EQ(event->records, 6 * EVENTS);
+	CHECK_EQ(event->end_offset, 0);
+	CHECK_EQ(event->xxh3, 0);
+	CHECK_EQ(event->first_ns, 501);
+	CHECK_EQ(event->last_ns, 4000 + EVENTS);
+	CHECK(event->final);
+	CHECK_EQ(counter__read(&rings[0]->stored), 4 * EVENTS);
+	CHECK_EQ(rings[0]->in_flight, 0);
+	free(event);
+	end();
+	close(fd);
+}
+
+static void a_tail_grows_in_its_place(void)
+{
+	const int fd = output__file();
+	struct page_progress progress;
+	struct event *event;
+	uint64_t serial = 0;
+
+	begin();
+	prepare(fd, RINGS, EXTENT_BYTES, RIG_LIMIT);
+	for (uint32_t i = 0; i < 100; i++, serial += 10)
+		CHECK_EQ(write_one(0, 1000 + serial, 10, serial), 0);
+	CHECK_EQ(page_stream__progress(stream, &progress), 0);
+	CHECK_EQ(progress.token, 1);
+	CHECK_EQ(progress.count, 2);
+	CHECK_EQ(progress.rings[0].id, 0);
+	/* 34 pieces fill a page to the last word. */
+	CHECK_EQ(progress.rings[0].bytes, 3 * PAGE_BYTES);
+	CHECK_EQ(progress.rings[1].bytes, 0);
+	free(progress.rings);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	expect_track(event, fd, 0, 0, serial, 3 * PAGE_BYTES);
+	CHECK_EQ(page_stream__progress(stream, &progress), 0);
+	CHECK_EQ(progress.token, 0);
+	CHECK_EQ(progress.count, 0);
+	free(progress.rings);
+	free(event);
+	end();
+	close(fd);
+}
+
+static void what_does_not_go_on_is_the_next_page(void)
+{
+	const int fd = output__file();
+	struct event *event;
+
+	begin();
+	prepare(fd, RINGS, EXTENT_BYTES, RIG_LIMIT);
+	CHECK_EQ(write_one(0, 1000, 10, 0), 0);
+	CHECK_EQ(write_one(0, 1011, 10, 10), 0); /* another time */
+	add(0, 1021, EVENTS, 20);		 /* too much */
+	add(0, 9000, 1, 20 + EVENTS);
+	chunk->spans[0].sealed = true;
+	CHECK_EQ(write_chunk(), 0);
+	CHECK_EQ(write_one(0, 9001, 1, 21 + EVENTS), 0); /* sealed */
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	expect_track(event, fd, 0, 0, 22 + EVENTS, 5 * PAGE_BYTES);
+	free(event);
+	end();
+	close(fd);
+}
+
+static void a_rotation_begins_every_track_anew(void)
+{
+	const int one = output__file(), two = output__file();
+	struct event *event;
+
+	begin();
+	prepare(one, RINGS, EXTENT_BYTES, 3 * PAGE_BYTES);
+	CHECK_EQ(write_one(0, 1000, EVENTS, 0), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	CHECK_EQ(write_one(1, 1000, EVENTS, 0), 0);
+	CHECK_EQ(write_one(0, 2000, 10, EVENTS), 0);
+	prepare(two, RINGS, EXTENT_BYTES, 3 * PAGE_BYTES);
+	/* All that is left of the limit is what the piece may need. */
+	CHECK_EQ(write_one(0, 2010, 10, EVENTS + 10), 0);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	CHECK(!event->final);
+	expect_track(event, one, 0, 0, EVENTS + 10, 2 * PAGE_BYTES);
+	expect_track(event, one, 1, 0, EVENTS, PAGE_BYTES);
+	free(event);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	expect_track(event, two, 0, EVENTS + 10, EVENTS + 20, PAGE_BYTES);
+	expect_track(event, two, 1, 0, 0, 0);
+	free(event);
+	end();
+	close(one);
+	close(two);
+}
+
+static void a_full_extent_ends_the_segment(void)
+{
+	const int one = output__file(), two = output__file();
+	struct event *event;
+
+	begin();
+	prepare(one, RINGS, 2 * PAGE_BYTES, RIG_LIMIT);
+	for (uint32_t i = 0; i < 3; i++)
+		add(0, 1000 * (i + 1), EVENTS, EVENTS * i);
+	/* The part that fits is there, and accounted. */
+	CHECK_EQ(-write_chunk(), ENOSPC);
+	CHECK_EQ(counter__read(&rings[0]->stored), 2 * EVENTS);
+	CHECK_EQ(rings[0]->in_flight, EVENTS);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	prepare(two, RINGS, 2 * PAGE_BYTES, RIG_LIMIT);
+	CHECK_EQ(write_one(0, 4000, 10, 0), 0);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	expect_track(event, one, 0, 0, 2 * EVENTS, 2 * PAGE_BYTES);
+	free(event);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	expect_track(event, two, 0, 0, 10, PAGE_BYTES);
+	free(event);
+	end();
+	close(one);
+	close(two);
+}
+
+static void without_a_next_segment_an_extent_goes_on_to_its_end(void)
+{
+	const int fd = output__file();
+	struct event *event;
+
+	begin();
+	prepare(fd, 1, 3 * PAGE_BYTES, PAGE_BYTES);
+	for (uint32_t i = 0; i < 3; i++)
+		CHECK_EQ(write_one(0, 1000 * (i + 1), 100, 100 * i), 0);
+	/* There is room for what goes on, and for nothing else. */
+	CHECK_EQ(write_one(0, 3100, 100, 300), 0);
+	CHECK_EQ(-write_one(0, 9000, 1, 400), ENOSPC);
+	CHECK_EQ(-write_one(1, 9000, 1, 0), ENOSPC);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	expect_track(event, fd, 0, 0, 400, 3 * PAGE_BYTES);
+	CHECK_EQ(event->rings[1].bytes, 0);
+	free(event);
+	end();
+	close(fd);
+}
+
+/* Of a file that may not grow beyond `bytes`. */
+static void limit_files(rlim_t bytes)
+{
+	struct rlimit limit;
+
+	CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+	limit.rlim_cur = bytes;
+	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static void a_write_that_ends_early_keeps_its_whole_pages(void)
+{
+	uint8_t page[PAGE_BYTES];
+	const int fd = output__file();
+	struct event *event;
+
+	signal(SIGXFSZ, SIG_IGN);
+	begin();
+	prepare(fd, 1, EXTENT_BYTES, RIG_LIMIT);
+	CHECK_EQ(write_one(0, 1000, 10, 0), 0);
+	add(0, 1010, 10, 10);
+	add(0, 2000, EVENTS, 20);
+	add(0, 3000, EVENTS, 20 + EVENTS);
+	limit_files(extent(0) + 2 * PAGE_BYTES + 512);
+	CHECK_EQ(-write_chunk(), EFBIG);
+	CHECK_EQ(counter__read(&rings[0]->stored), 20 + EVENTS);
+	CHECK_EQ(rings[0]->in_flight, EVENTS);
+	CHECK_EQ(counter__read(&rings[0]->pages->track.bytes), 2 * PAGE_BYTES);
+	limit_files(RLIM_INFINITY);
+	CHECK_EQ(pread(fd, page, sizeof(page), (off_t)extent(0) + 2 * PAGE_BYTES), 512);
+	CHECK(page[0] == 0 && memcmp(page, page + 1, 511) == 0);
+	CHECK_EQ(write_one(0, 4000, 5, 20 + EVENTS), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	expect_track(event, fd, 0, 0, 25 + EVENTS, 3 * PAGE_BYTES);
+	free(event);
+	end();
+	close(fd);
+}
+
+static void a_tail_that_cannot_be_written_stays_as_it_was(void)
+{
+	const int fd = output__file();
+	struct event *event;
+
+	signal(SIGXFSZ, SIG_IGN);
+	begin();
+	prepare(fd, 1, EXTENT_BYTES, RIG_LIMIT);
+	CHECK_EQ(write_one(0, 1000, 10, 0), 0);
+	/* The first blocks of the new tail are written, and taken back. */
+	limit_files(extent(0) + 512);
+	CHECK_EQ(-write_one(0, 1010, 100, 999), EFBIG);
+	limit_files(RLIM_INFINITY);
+	CHECK_EQ(write_one(0, 1010, 10, 10), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	expect_track(event, fd, 0, 0, 20, PAGE_BYTES);
+	free(event);
+	end();
+	close(fd);
+}
+
+static void fill_pipe(uint32_t index, uint32_t count, uint64_t ns, uint64_t serial)
+{
+	uint8_t page[PAGE_BYTES];
+	struct page_ring *pages = rings[index]->pages;
+
+	for (uint32_t i = 0; i < count; i++, serial += EVENTS) {
+		page__fill(page, PAGE_BYTES, ns + 1000 * i, serial);
+		CHECK_EQ(write(pages->pipe[1], page, PAGE_BYTES), PAGE_BYTES);
+	}
+	pages->pipe_bytes += count * PAGE_BYTES;
+}
+
+static void a_pipe_goes_behind_the_tail(void)
+{
+	const int fd = output__file();
+	struct event *event;
+
+	begin();
+	prepare(fd, 1, EXTENT_BYTES, RIG_LIMIT);
+	CHECK_EQ(write_one(0, 1000, 10, 0), 0);
+	fill_pipe(0, 3, 2000, 10);
+	page_stream__advance(stream, rings[0], 3 * PAGE_BYTES);
+	CHECK_EQ(page_stream__splice(stream, rings[0]), 3 * PAGE_BYTES);
+	CHECK_EQ(rings[0]->pages->pipe_bytes, 0);
+	CHECK_EQ(write_one(0, 9000, 10, 10 + 3 * EVENTS), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	CHECK_EQ(event->rings[0].xxh3, 0);
+	CHECK_EQ(event->rings[0].samples, 20);
+	CHECK_EQ(counter__read(&rings[0]->pages->spliced_bytes), 3 * PAGE_BYTES);
+	/* What was not seen is checked by whoever reads it. */
+	event->rings[0].samples += 3 * EVENTS;
+	{
+		static uint8_t data[5 * PAGE_BYTES];
+
+		CHECK_EQ(pread(fd, data, sizeof(data), (off_t)extent(0)), sizeof(data));
+		event->rings[0].xxh3 = XXH3_64bits(data, sizeof(data));
+	}
+	expect_track(event, fd, 0, 0, 20 + 3 * EVENTS, 5 * PAGE_BYTES);
+	free(event);
+	end();
+	close(fd);
+}
+
+static void a_pipe_that_no_file_takes_is_counted(void)
+{
+	const int fd = output__file(), full = output__full();
+	struct page_load load;
+
+	begin();
+	fill_pipe(0, 3, 2000, 0);
+	CHECK_EQ(-page_stream__splice(stream, rings[0]), ENOSPC);
+	prepare(full, 1, EXTENT_BYTES, RIG_LIMIT);
+	page_stream__advance(stream, rings[0], 3 * PAGE_BYTES);
+	CHECK(page_stream__splice(stream, rings[0]) < 0);
+	CHECK_EQ(rings[0]->pages->pipe_bytes, 3 * PAGE_BYTES);
+	CHECK(page_stream__load_pipe(stream, rings[0], &load));
+	CHECK_EQ(load.span.samples, 3 * EVENTS);
+	CHECK_EQ(load.span.bytes, 3 * PAGE_BYTES);
+	CHECK_EQ(rings[0]->in_flight, 3 * EVENTS);
+	CHECK_EQ(-page_stream__write(stream, &load), ENOSPC);
+	CHECK(!page_stream__load_pipe(stream, rings[0], &load));
+	end();
+	close(fd);
+	close(full);
+}
+
+static void segments_of_another_kind_are_refused(void)
+{
+	struct segment segment = {.fd = -1, .open = true};
+
+	begin();
+	CHECK_EQ(-stream__prepare(stream, &segment), EINVAL);
+	stream->page_bytes = 0;
+	segment.extents = calloc(1, sizeof(*segment.extents));
+	CHECK_EQ(-stream__prepare(stream, &segment), EINVAL);
+	free(segment.extents);
+	end();
+}
+
+int main(void)
+{
+	RUN(each_ring_has_an_extent_of_its_own);
+	RUN(a_tail_grows_in_its_place);
+	RUN(what_does_not_go_on_is_the_next_page);
+	RUN(a_rotation_begins_every_track_anew);
+	RUN(a_full_extent_ends_the_segment);
+	RUN(without_a_next_segment_an_extent_goes_on_to_its_end);
+	RUN(a_write_that_ends_early_keeps_its_whole_pages);
+	RUN(a_tail_that_cannot_be_written_stays_as_it_was);
+	RUN(a_pipe_goes_behind_the_tail);
+	RUN(a_pipe_that_no_file_takes_is_counted);
+	RUN(segments_of_another_kind_are_refused);
+	return 0;
+}

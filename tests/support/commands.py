@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon's commands without a daemon: what was asked for is kept, what is answered is given."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from collectord.control import http
+from tests.support import balances
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from collectord.errors import CollectordError
+
+
+class Commands:
+    """Answers `mark` with 2 sessions and `snapshot` with `segments`, or fails with `error`."""
+
+    def __init__(
+        self,
+        *,
+        segments: Sequence[str] = ("/s/1.trace.dat",),
+        error: CollectordError | None = None,
+    ) -> None:
+        self.asked: list[object] = []
+        self._segments = segments
+        self._error = error
+
+    async def mark(self, text: str, session: str | None) -> int:
+        """See `http.Commands.mark`."""
+        self._note((text, session))
+        return 2
+
+    async def snapshot(self, names: Sequence[str]) -> list[str]:
+        """See `http.Commands.snapshot`."""
+        self._note(tuple(names))
+        return list(self._segments)
+
+    def _note(self, asked: object) -> None:
+        self.asked.append(asked)
+        if self._error is not None:
+            raise self._error
+
+
+@contextmanager
+def served(commands: Commands, path: Path) -> Iterator[None]:
+    """The control API on a socket, in a thread of its own."""
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with http.serve_unix(http.control_app(balances.status, commands), path):
+            ready.set()
+            await stop.wait()
+
+    def run() -> None:
+        loop.run_until_complete(serve())
+        loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `doctor` says of ftrace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from collectord.kernel import checks
+from collectord.plan.facts import Check, FtraceFacts
+
+
+def rows(lockdown: str = "none", **changes: Any) -> dict[str, Check]:  # noqa: ANN401
+    """The rows of a host, by name."""
+    facts = replace(FtraceFacts(), **changes)
+    return {check.name: check for check in checks.ftrace(facts, lockdown)}
+
+
+def test_a_host_that_has_everything() -> None:
+    """All rows are ok and none has a remedy; without measurement there are no costs."""
+    found = rows()
+    assert all(check.ok and not check.remedy for check in found.values())
+    assert list(found) == [
+        "lockdown",
+        "ftrace instances",
+        "ftrace mmap",
+        "ftrace splice",
+        "sub-buffer sizes",
+        "ftrace probes",
+    ]
+    costs = rows(transport_ns={"mmap": 37.2, "read": 9.6})["ftrace transports"]
+    assert costs.detail == "ns of CPU per event: read 10, mmap 37"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "remedy"),
+    [
+        ({"mmap": False}, "ftrace mmap", "Linux 6.10"),
+        ({"splice": False}, "ftrace splice", "read does without"),
+        ({"subbuf_sizes": False}, "sub-buffer sizes", "Linux 6.8"),
+        ({"kprobes": False}, "ftrace probes", "CONFIG_KPROBE_EVENTS"),
+        ({"uprobes": False, "eprobes": False}, "ftrace probes", "CONFIG_UPROBE_EVENTS, CONFIG_E"),
+    ],
+)
+def test_what_is_missing_has_its_remedy(changes: dict[str, Any], name: str, remedy: str) -> None:
+    """One row is missing, with what would give it."""
+    found = rows(**changes)
+    assert [check.name for check in found.values() if not check.ok] == [name]
+    assert remedy in found[name].remedy
+
+
+def test_without_an_instance_nothing_else_is_claimed() -> None:
+    """The reason and the privilege are told, and no feature that was not tried."""
+    found = rows(instances=False, problem="cannot write x", need="CAP_DAC_OVERRIDE")
+    assert list(found) == ["lockdown", "ftrace instances"]
+    assert found["ftrace instances"].detail == "cannot write x"
+    assert found["ftrace instances"].remedy == "CAP_DAC_OVERRIDE"
+    assert "mount tracefs" in rows(instances=False, problem="p")["ftrace instances"].remedy
+
+
+@pytest.mark.parametrize("level", ["", "none", "integrity"])
+def test_lockdown_that_lets_ftrace_work(level: str) -> None:
+    """Only confidentiality closes tracefs."""
+    assert rows(level)["lockdown"].ok
+    closed = rows("confidentiality")["lockdown"]
+    assert (closed.ok, "no capability opens it" in closed.remedy) == (False, True)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters of an ftrace ring never go back, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from collectord.kernel.ring_stats import MonotonicStats
+from collectord.model import Reason, Stage
+from collectord.source import tracefs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+def text(entries: int, overrun: int = 0, dropped: int = 0, read: int = 0) -> str:
+    """A `stats` file."""
+    return (
+        f"entries: {entries}\noverrun: {overrun}\ncommit overrun: 2\nbytes: {entries * 40}\n"
+        f"oldest event ts:  10.000001\nnow ts:  12.500000\n"
+        f"dropped events: {dropped}\nread events: {read}\n"
+    )
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[tuple[MonotonicStats, Callable[[str], object]]]:
+    """Counters over a file, and what writes the file anew."""
+    path = tmp_path / "stats"
+    path.write_text(text(0))
+    fd = os.open(path, os.O_RDONLY)
+    yield MonotonicStats(fd), path.write_text
+    os.close(fd)
+
+
+def test_a_reset_is_seen(ring: tuple[MonotonicStats, Callable[[str], object]]) -> None:
+    """After a reset all go on from where they were, unread events that it took included."""
+    stats, write = ring
+    write(text(10, overrun=5, dropped=3, read=100))
+    assert stats.read().written == 115
+    write(text(4, read=1))
+    after = stats.read()
+    assert (after.overrun, after.dropped, after.read_events) == (5, 3, 101)
+    assert (after.entries, after.cleared, after.written) == (4, 10, 120)
+    assert after.commit_overrun == 4
+    assert stats.resets == 1
+    write(text(0, read=5))
+    assert (stats.read().written, stats.resets) == (120, 1)
+
+
+def test_reading_is_no_reset(ring: tuple[MonotonicStats, Callable[[str], object]]) -> None:
+    """Events that are read leave `entries` and nothing else goes down."""
+    stats, write = ring
+    write(text(10))
+    stats.read()
+    write(text(0, read=10))
+    assert (stats.read().written, stats.resets) == (10, 0)
+
+
+@pytest.mark.parametrize("recorder", [False, True])
+def test_what_the_ledger_gets(
+    ring: tuple[MonotonicStats, Callable[[str], object]], *, recorder: bool
+) -> None:
+    """Overwriting is a loss of a stream and the purpose of a recorder."""
+    stats, write = ring
+    write(text(10, overrun=5, dropped=3, read=100))
+    found = tracefs.produced(stats.read(), recorder=recorder)
+    assert found.value == 10 + 5 + 3 + 100 + 2
+    assert found.losses == {
+        (Stage.KERNEL_RING, Reason.OVERRUN): 0 if recorder else 5,
+        (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN): 2,
+        (Stage.KERNEL_RING, Reason.DROPPED): 3,
+    }
+    assert found.lost == sum(found.losses.values())
+    assert found.overwritten == (5 if recorder else 0)
+    assert (found.read_events, found.in_ring, found.unread_bytes) == (100, 10, 400)
+    assert found.oldest_unread_age_ns == 2_499_999_000
+
+
+def test_an_empty_ring_has_no_age(ring: tuple[MonotonicStats, Callable[[str], object]]) -> None:
+    """The kernel's figures of an empty ring are stale, and not told."""
+    stats, write = ring
+    write(text(0, read=10).replace("bytes: 0", "bytes: 32"))
+    found = tracefs.produced(stats.read(), recorder=False)
+    assert (found.oldest_unread_age_ns, found.unread_bytes) == (None, 0)
