@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import SinkError
-from collectord.ledger import SessionBalance, SinkStats, balance_session, cut, loss_name
-from collectord.model import Reason, Stage
+from collectord.health import Health
+from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _LOG: Final = structlog.get_logger()
-_GIVEN_UP: Final = tuple(
-    loss_name((Stage.SINK, reason)) for reason in (Reason.DISK_FULL, Reason.DROPPED)
-)
-_WRITE_TROUBLES: Final = {"disk", "write"}
 # What a writer that met a full disk asks for: some seconds of a busy stream.
 _ROOM_BYTES: Final = 64 << 20
 # A virtual CPU may be off for some time while it holds the last record.
@@ -108,9 +104,8 @@ class Session:
         self._snapshot = asyncio.Lock()
         self._awaited: dict[int, asyncio.Future[str | None]] = {}
         self._finished = asyncio.Event()
-        self._degraded = {f"plan/{n}": reason for n, reason in enumerate(plan.degraded)}
+        self._health = Health(plan, source, meter)
         self._write_errors = 0
-        self._stored = self._given_up = self._stolen = 0  # as of the last tick
         self._stats = SinkStats()
         self._state = ""
 
@@ -133,11 +128,9 @@ class Session:
         """Once per flush interval, after a full pass: count, look for suppression, rotate."""
         self._meter.measure()
         self._clocks.append(self._kernel.clocks())
-        self._look_for_suppression()
-        self._look_for_foreign_readers()
-        self._look_for_recovery()
+        self._health.look()
         if self.ftrace is not None:
-            self._note("window", self.ftrace.keep_window(self._meter.balances()))
+            self._health.note("window", self.ftrace.keep_window(self._meter.balances()))
             self._show_pages()
         if self._wanted:
             self._start(self._prepare_or_degrade())
@@ -159,7 +152,7 @@ class Session:
         self._state = "stopped"
         self.source.disable()
         self._hold(held=False)
-        self._look_for_suppression()
+        self._health.look()
         await self._drain_to_the_end()
         if self._segments:
             self._stream.finish()
@@ -227,9 +220,9 @@ class Session:
             self.plan.source,
             self.plan.scope.describe(),
             self._meter.balances(),
-            state=self._state or ("degraded" if self._degraded else "running"),
+            state=self._state or ("degraded" if self._health.reasons else "running"),
             segments=tuple(self._sealed),
-            degraded_reasons=tuple(self._degraded.values()),
+            degraded_reasons=self._health.reasons,
             sink=self._stats,
         )
 
@@ -256,13 +249,13 @@ class Session:
         """Count it, and try another file; the records are in the ledger as sink/dropped."""
         self._write_errors += 1
         self.rotate()
-        self._degraded["write"] = f"writes fail: {errno.errorcode.get(error, error)}"
+        self._health.note("write", f"writes fail: {errno.errorcode.get(error, error)}")
         self._log.error("write_failed", error=errno.errorcode.get(error, error))
 
     def ring_quarantined(self, ring: int, reason: str, position: int) -> None:
         """Say so; the ring fills up and the kernel counts what it refuses."""
         label = str(self._rings[ring].handle.label)
-        self._degraded[f"ring/{ring}"] = f"ring {label} quarantined: {reason}"
+        self._health.note(f"ring/{ring}", f"ring {label} quarantined: {reason}")
         self._log.error("ring_quarantined", ring=label, reason=reason, position=position)
 
     # Work beside the event loop.
@@ -306,11 +299,11 @@ class Session:
             self._prepared += 1
         except SinkError as error:
             self._wanted = True
-            if "segment" not in self._degraded:
+            if not self._health.has("segment"):
                 self._log.error("segment_not_created", error=str(error))
-            self._degraded["segment"] = str(error)
+            self._health.note("segment", str(error))
         else:
-            self._degraded.pop("segment", None)
+            self._health.note("segment", "")
 
     async def _seal(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
         async with self._sealing:
@@ -347,10 +340,7 @@ class Session:
                     self._meter.found({e.ring: e.samples for e in info.manifest.rings})
                     self._sealed.append(str(info.path))
                     self._log.info("segment_sealed", path=str(info.path), samples=closed.samples)
-            if not failed:
-                self._degraded.pop("seal", None)
-            elif self._degraded.get("seal") != failed:
-                self._degraded["seal"] = failed
+            if self._health.note("seal", failed) and failed:
                 self._log.error("segment_not_sealed", error=failed)
         try:
             await self._in_worker(self._store.make_room)
@@ -382,9 +372,9 @@ class Session:
             try:
                 await self._in_worker(self._sink.flush, segment, sizes)
             except SinkError as error:
-                self._note("show", str(error))
+                self._health.note("show", str(error))
             else:
-                self._note("show", "")
+                self._health.note("show", "")
 
     async def _make_room(self, error: int) -> None:
         prepared = self._prepared
@@ -397,12 +387,10 @@ class Session:
             self._log.error("no_room_made", error=str(failure))
         if made and self._wanted:
             await self._prepare_or_degrade()
-        if made:
-            self._degraded.pop("disk", None)
-        else:
-            if "disk" not in self._degraded:
-                self._log.warning("disk_full", directory=self.plan.sink.directory)
-            self._degraded["disk"] = f"disk full ({errno.errorcode.get(error, error)})"
+        if not made and not self._health.has("disk"):
+            self._log.warning("disk_full", directory=self.plan.sink.directory)
+        name = errno.errorcode.get(error, error)
+        self._health.note("disk", "" if made else f"disk full ({name})")
         self._stream.space(made)
 
     async def _refresh_stats(self) -> None:
@@ -410,43 +398,6 @@ class Session:
             self._store.stats, Path(self.plan.sink.directory), self._write_errors
         )
         self._sealed = await self._in_worker(_existing, self._sealed)
-
-    def _look_for_recovery(self) -> None:
-        """Trouble with writing is over once records are stored and none is given up any more."""
-        balance = self.balance()
-        stored, given_up = balance.stored, sum(balance.lost[key] for key in _GIVEN_UP)
-        troubles = _WRITE_TROUBLES & self._degraded.keys()
-        if troubles and stored > self._stored and given_up == self._given_up:
-            for trouble in troubles:
-                del self._degraded[trouble]
-            self._log.info("writes_go_on", directory=self.plan.sink.directory)
-        self._stored, self._given_up = stored, given_up
-
-    def _note(self, key: str, trouble: str) -> None:
-        """Say what is wrong from now on; "" when nothing is."""
-        if trouble:
-            self._degraded[key] = trouble
-        else:
-            self._degraded.pop(key, None)
-
-    def _look_for_foreign_readers(self) -> None:
-        """Somebody who reads the same ftrace rings takes events away; say who."""
-        stolen = sum(ring.foreign_reads for ring in self._meter.balances())
-        if stolen > self._stolen and self.ftrace is not None:
-            who = self.ftrace.other_readers() or "unknown"
-            self._degraded["foreign"] = f"another reader took {stolen} events: {who}"
-            self._log.warning("foreign_reader", events=stolen, readers=who)
-        self._stolen = stolen
-
-    def _look_for_suppression(self) -> None:
-        for event, programs in self._meter.look_for_suppression():
-            key = f"suppression/{event.index}"
-            if not programs:
-                self._log.info("suppression_over", tracepoint=event.name)
-                continue
-            ids = ", ".join(map(str, programs))
-            self._degraded[key] = f"BPF programs on {event.name} may hide its events (id {ids})"
-            self._log.warning("suppression_possible", tracepoint=event.name, programs=programs)
 
     def _ring_entries(self) -> tuple[RingEntry, ...]:
         return tuple(

@@ -90,10 +90,10 @@ def _series(text: str) -> dict[str, float]:
 def test_default_configuration(
     tmp_path: Path, start_cli: Start, run_cli: Run, perfs: Perfs
 ) -> None:
-    """What is installed runs: metrics, status and both sessions, and it stops with all sealed."""
+    """What is installed runs: metrics, status and all sessions, and it stops with all sealed."""
     state = tmp_path / "state"
     with daemons.running(start_cli, _default_config(tmp_path)) as daemon:
-        assert daemon.notified == ["READY=1\nSTATUS=2 sessions"]
+        assert daemon.notified == ["READY=1\nSTATUS=3 sessions"]
         text = daemon.metrics()
         types = dict(re.findall(r"^# TYPE (collectord_\w+) (\w+)$", text, re.MULTILINE))
         assert types == _documented_metrics()
@@ -105,12 +105,13 @@ def test_default_configuration(
         assert {s["name"]: s["state"] for s in status["sessions"]} == {
             "profile": "running",
             "exec": "running",
+            "blackbox": "running",
         }
         code, answer = daemon.get("/v1/sessions/exec")
         assert (code, [s["name"] for s in answer["sessions"]]) == (200, ["exec"])
         assert answer["sessions"][0]["ledger_basis"] == "exact"
         code, answer = daemon.get("/v1/sessions/nobody")
-        assert (code, answer["sessions"]) == (404, ["exec", "profile"])
+        assert (code, answer["sessions"]) == (404, ["blackbox", "exec", "profile"])
 
         subprocess.run(["true"], check=True)  # an exec, a fork and an exit
         ended = daemon.stop()

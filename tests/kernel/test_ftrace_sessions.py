@@ -31,8 +31,10 @@ WINDOW: Final = 'collectord_recorder_window_seconds{session="calls",source="trac
 
 
 def instances(tracefs: Path) -> list[str]:
-    """Instances of this program that are there."""
-    return [path.name for path in (tracefs / "instances").glob("collectord-*")]
+    """Instances of these sessions that are there."""
+    names = ("collectord-calls", "collectord-record~")
+    found = (path.name for path in (tracefs / "instances").iterdir())
+    return [name for name in found if name.startswith(names)]
 
 
 def make(generator: Generator, count: int) -> None:

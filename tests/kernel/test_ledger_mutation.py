@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import cython_cmake
 import pytest
@@ -16,8 +16,11 @@ from tests.support.daemons import NUMBER
 from tests.support.recording import CALLS, result_of, script, segments_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
+    from tests.support.trace_cmds import TraceCmd
 
 pytestmark = pytest.mark.usefixtures("tracefs")
 
@@ -85,10 +88,39 @@ def test_a_forgotten_record_is_missed(
 ) -> None:
     """On an exact source a record that vanishes is one unaccounted for, whatever else is lost."""
     mode, options = command
+    session = _missed(
+        tmp_path, generator.command(mode, now=True, hold=False, **options), mutant, words
+    )
+    assert sum(len(script(perf, path)) for path in segments_of(session)) == session["stored"]
+
+
+@pytest.mark.parametrize("transport", ["read", "mmap", "splice"])
+@pytest.mark.parametrize("ring", ["4MiB", "64KiB"], ids=["all", "overload"])
+def test_a_forgotten_event_is_missed(  # noqa: PLR0917  # fixtures
+    tmp_path: Path,
+    generator: Generator,
+    trace_cmds: tuple[TraceCmd, ...],
+    mutant: Path,
+    transport: str,
+    ring: str,
+) -> None:
+    """So it is where events come by whole sub-buffers."""
+    words = (*CALLS, "-a", "--via", "ftrace", "--transport", transport, "-m", ring)
+    load = generator.command("count", now=True, hold=False, nr=NUMBER, count=COUNT)
+    session = _missed(tmp_path, load, mutant, words)
+    for trace_cmd in trace_cmds:
+        reported = sum(len(trace_cmd.report(path)) for path in segments_of(session))
+        assert reported == session["stored"]
+
+
+def _missed(
+    directory: Path, load: Sequence[str], mutant: Path, words: Sequence[str]
+) -> dict[str, Any]:
+    """Record with the mutant, which the balance must show; give the session."""
     record = (sys.executable, "-c", LAUNCH, str(mutant), "record", *words)
-    where = ("--output-dir", str(tmp_path / "out"), "--json")
+    where = ("--output-dir", str(directory / "out"), "--json")
     done = subprocess.run(
-        [*record, *where, "--", *generator.command(mode, now=True, hold=False, **options)],
+        [*record, *where, "--", *load],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -101,4 +133,4 @@ def test_a_forgotten_record_is_missed(
     assert session["unaccounted"] == 1
     assert session["produced"] == session["stored"] + sum(session["lost"].values()) + 1
     assert sorted(ring["unaccounted"] for ring in session["rings"])[-2:] in ([1], [0, 1])
-    assert sum(len(script(perf, path)) for path in segments_of(session)) == session["stored"]
+    return session

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a session: looked for at each tick, told by others, and over again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.ledger import loss_name
+from collectord.model import Reason, Stage
+
+if TYPE_CHECKING:
+    from collectord.meter import Meter
+    from collectord.plan.session import SessionPlan
+    from collectord.source.base import OpenSource
+
+_LOG: Final = structlog.get_logger()
+_GIVEN_UP: Final = tuple(
+    loss_name((Stage.SINK, reason)) for reason in (Reason.DISK_FULL, Reason.DROPPED)
+)
+_WRITE_TROUBLES: Final = {"disk", "write"}
+
+
+class Health:
+    """The reasons for which a session is degraded, by what they are about.
+
+    Args:
+        plan: what it lacks from the beginning.
+        source: knows who else is about.
+        meter: its readings show what is missing, and what is stored again.
+    """
+
+    def __init__(self, plan: SessionPlan, source: OpenSource, meter: Meter) -> None:
+        self._reasons = {f"plan/{n}": reason for n, reason in enumerate(plan.degraded)}
+        self._source = source
+        self._meter = meter
+        self._directory = plan.sink.directory
+        self._log = _LOG.bind(session=plan.name)
+        self._stored = self._given_up = self._stolen = 0  # as of the last look
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the session is degraded, each in words; none while it is well."""
+        return tuple(self._reasons.values())
+
+    def has(self, about: str) -> bool:
+        """There is trouble about this."""
+        return about in self._reasons
+
+    def note(self, about: str, trouble: str) -> bool:
+        """Say what is wrong from now on, "" when nothing is; gives whether that is news."""
+        before = self._reasons.get(about, "")
+        if trouble:
+            self._reasons[about] = trouble
+        else:
+            self._reasons.pop(about, None)
+        return trouble != before
+
+    def look(self) -> None:
+        """Look for what nobody tells; after a reading."""
+        self._look_for_suppression()
+        self._look_for_foreign_readers()
+        self._look_for_recovery()
+
+    def _look_for_recovery(self) -> None:
+        """Trouble with writing is over once records are stored and none is given up any more."""
+        balances = self._meter.balances()
+        stored = sum(ring.stored for ring in balances)
+        given_up = sum(ring.lost[key] for ring in balances for key in _GIVEN_UP)
+        troubles = _WRITE_TROUBLES & self._reasons.keys()
+        if troubles and stored > self._stored and given_up == self._given_up:
+            for trouble in troubles:
+                del self._reasons[trouble]
+            self._log.info("writes_go_on", directory=self._directory)
+        self._stored, self._given_up = stored, given_up
+
+    def _look_for_foreign_readers(self) -> None:
+        """Somebody who reads the same ftrace rings takes events away; say who."""
+        stolen = sum(ring.foreign_reads for ring in self._meter.balances())
+        if stolen > self._stolen and self._source.ftrace is not None:
+            who = self._source.ftrace.other_readers() or "unknown"
+            self.note("foreign", f"another reader took {stolen} events: {who}")
+            self._log.warning("foreign_reader", events=stolen, readers=who)
+        self._stolen = stolen
+
+    def _look_for_suppression(self) -> None:
+        for event, programs in self._meter.look_for_suppression():
+            about = f"suppression/{event.index}"
+            if not programs:
+                self._log.info("suppression_over", tracepoint=event.name)
+                continue
+            ids = ", ".join(map(str, programs))
+            self.note(about, f"BPF programs on {event.name} may hide its events (id {ids})")
+            self._log.warning("suppression_possible", tracepoint=event.name, programs=programs)
