@@ -23,6 +23,7 @@ from collectord.coverage import Coverage
 from collectord.drain.loop import Drain
 from collectord.errors import SinkError, UsageError
 from collectord.kernel.host import read_host
+from collectord.kernel.instance_note import read_note, remove_note, write_note
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import probe
 from collectord.meter import Drained, Meter
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from collectord._native._core import CoreCounters
-    from collectord.config.schema import Config
+    from collectord.config.schema import Config, SessionConfig
     from collectord.kernel.port import Kernel
     from collectord.ledger import SessionBalance
     from collectord.model import ClockReading
@@ -133,7 +134,8 @@ class Daemon:
                 self._sessions.append(self._open(plan, store, worker, stack))
             for session in self._sessions:
                 stack.push_async_callback(session.close)
-                await session.begin()
+                with blame(self._config_of(session.plan)):
+                    await session.begin()
             if store.limited:
                 await stack.enter_async_context(_running(_keep_limits(store, worker)))
             if watch_cpus:
@@ -177,8 +179,7 @@ class Daemon:
                 "no flight recorder" + (f" among {', '.join(names)}" if names else " runs"),
                 hint='a session with mode = "flight-recorder" is one',
             )
-        paths = [await session.snapshot() for session in recorders]
-        return [path for path in paths if path is not None]
+        return [path for session in recorders for path in await session.snapshot()]
 
     async def mark(self, text: str, session: str | None = None) -> int:
         """Write a marker into the ftrace rings of a session, or of all; gives how many took it.
@@ -217,9 +218,11 @@ class Daemon:
         if plan.scope.kind is ScopeKind.COMMAND and self._child is not None:
             plan = replace(plan, scope=replace(plan.scope, pids=(self._child,)))
         own = stack.enter_context(ExitStack())
-        (config,) = (s for s in self._config.session if s.name == plan.name)
-        with blame(config):
+        with blame(self._config_of(plan)):
             source = SOURCES[plan.source](self._kernel, plan, own, exclude_tids=_own_threads())
+        if source.ftrace is not None:
+            write_note(source.ftrace.name, Path(plan.sink.directory))
+            own.callback(remove_note, source.ftrace.name)
         pages = source.rings[0].pages
         stream = self._drain.core.add_stream(subbuf_bytes=pages.subbuf_bytes if pages else 0)
         rings = []
@@ -250,6 +253,10 @@ class Daemon:
             store=store,
             worker=worker,
         )
+
+    def _config_of(self, plan: SessionPlan) -> SessionConfig:
+        (config,) = (s for s in self._config.session if s.name == plan.name)
+        return config
 
     async def _collect(
         self, stop: asyncio.Event, on_tick: Callable[[DaemonStatus], None] | None
@@ -282,21 +289,29 @@ class Daemon:
         if not places:
             return
         outcomes = [outcome for place in places for outcome in repair(place)]
-        for outcome in outcomes:
-            _LOG.warning("segment_repaired", path=str(outcome.path), **_told(outcome))
+        self._tell_repairs(outcomes)
         self._unclean_stops = count_unclean_stops(
             places[0], add=any(outcome.action is Action.RECOVERED for outcome in outcomes)
         )
+
+    def _tell_repairs(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            _LOG.warning("segment_repaired", path=str(outcome.path), **_told(outcome))
 
     def _salvage(self, store: Store, *, everything: bool) -> None:
         """Take the rest out of ftrace rings that a killed predecessor left."""
         own = {s.name: Path(s.sink.directory) for s in self.plan.sessions if s.ftrace is not None}
         state = Path(self._config.daemon.state_dir)
 
-        def place(session: str) -> Path | None:
-            return own.get(session) or (state / session if everything else None)
+        def place(instance: str, session: str) -> Path | None:
+            if session not in own and not everything:
+                return None
+            directory = read_note(instance) or own.get(session) or state / session
+            self._tell_repairs(repair(directory) if directory.is_dir() else [])
+            return directory
 
         for salvaged in salvage_leftovers(self._kernel, self._host, place, store.make_room):
+            remove_note(salvaged.instance)
             _LOG.warning(
                 "instance_salvaged",
                 instance=salvaged.instance,

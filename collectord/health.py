@@ -61,6 +61,7 @@ class Health:
         """Look for what nobody tells; after a reading."""
         self._look_for_suppression()
         self._look_for_foreign_readers()
+        self._look_for_resets()
         self._look_for_recovery()
 
     def _look_for_recovery(self) -> None:
@@ -83,6 +84,12 @@ class Health:
             self.note("foreign", f"another reader took {stolen} events: {who}")
             self._log.warning("foreign_reader", events=stolen, readers=who)
         self._stolen = stolen
+
+    def _look_for_resets(self) -> None:
+        """Somebody emptied an ftrace ring, or changed its clock, which empties it too."""
+        resets = sum(ring.resets for ring in self._meter.balances())
+        if resets and self.note("reset", f"somebody emptied the rings {resets} times"):
+            self._log.warning("rings_reset", times=resets)
 
     def _look_for_suppression(self) -> None:
         for event, programs in self._meter.look_for_suppression():

@@ -72,6 +72,7 @@ class RingBalance:
             there is none.
         window_ns: the same for a flight recorder's ring: how far back a snapshot would reach.
         foreign_reads: events that somebody else took out of an ftrace ring.
+        resets: times that somebody else emptied it; what was in it then nobody can count.
     """
 
     label: RingLabel
@@ -100,6 +101,7 @@ class RingBalance:
     oldest_unread_age_ns: int | None = None
     window_ns: int | None = None
     foreign_reads: int = 0
+    resets: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,7 @@ def balance_ring(
     return RingBalance(
         label=label,
         basis=basis,
-        capacity_bytes=capacity_bytes,
+        capacity_bytes=(after.capacity_bytes if after is not None else 0) or capacity_bytes,
         high_watermark_bytes=counters.high_watermark_bytes,
         used_bytes=after.unread_bytes if transport and after is not None else counters.used_bytes,
         produced=after.value if exact and after is not None else None,
@@ -255,6 +257,7 @@ def balance_ring(
         oldest_unread_age_ns=age_ns,
         window_ns=age_ns if held else None,
         foreign_reads=_foreign_reads(bracket) if transport else 0,
+        resets=after.resets if after is not None else 0,
     )
 
 
@@ -343,6 +346,7 @@ def _ring_json(ring: RingBalance) -> dict[str, Any]:
         "oldest_unread_age_ns": ring.oldest_unread_age_ns,
         "window_ns": ring.window_ns,
         "foreign_reads": ring.foreign_reads,
+        "resets": ring.resets,
     }
 
 

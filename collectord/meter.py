@@ -13,9 +13,9 @@ from collectord.model import Basis, RingRole, Transport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from collectord._native._core import Ring
+    from collectord._native._core import Ring, RingCounters
     from collectord.ledger import RingBalance
-    from collectord.model import RingLabel
+    from collectord.model import Produced, RingLabel
     from collectord.plan.events import EventPlan
     from collectord.source.base import OpenSource, RingHandle
 
@@ -66,7 +66,7 @@ class Meter:
             before, after = last.before, last.after
             if not idle:
                 before, after = after, self._source.read_produced(drained.handle)
-            walked = after.read_events if after is not None and _is_unseen(drained) else None
+            walked = _handed_on(drained, after, counters)
             self._brackets[label] = Bracket(before, counters, after, walked=walked)
 
     def close(self) -> None:
@@ -74,19 +74,23 @@ class Meter:
         for label, drained in self._rings.items():
             reading = self._source.read_produced(drained.handle)
             counters = drained.ring.counters()
-            walked = reading.read_events if _is_unseen(drained) else None
+            walked = _handed_on(drained, reading, counters)
             self._brackets[label] = Bracket(reading, counters, reading, closed=True, walked=walked)
 
     def found(self, samples: Mapping[int, int]) -> None:
         """Count what the seal of a segment found, by the core's ring id."""
         self._found.update(samples)
 
-    def settle(self) -> None:
-        """All segments are sealed: what passed unseen is as much as was found in them."""
+    def settle(self, last: Mapping[int, int]) -> None:
+        """All is in segments: what passed unseen is as much as was found in them.
+
+        Args:
+            last: what is in the last one, by the core's ring id, unless `found` has it already.
+        """
         for label, drained in self._rings.items():
             if _is_unseen(drained):
-                bracket = self._brackets[label]
-                self._brackets[label] = replace(bracket, walked=self._found[drained.ring.id])
+                found = self._found[drained.ring.id] + last.get(drained.ring.id, 0)
+                self._brackets[label] = replace(self._brackets[label], walked=found)
 
     def look_for_suppression(self) -> list[tuple[EventPlan, tuple[int, ...]]]:
         """Ask which foreign BPF programs sit on our tracepoints; returns what changed."""
@@ -127,7 +131,10 @@ class Meter:
         )
 
     def _basis(self, handle: RingHandle) -> Basis:
-        """What a program hid once is missing from the kernel's counters for good."""
+        """What a program hid, or a reset wiped out, is missing from the counters for good."""
+        after = self._brackets[handle.label].after
+        if after is not None and after.resets:
+            return Basis.LOST_ONLY
         hidden = any(c.event_index in self._ever_suppressed for c in handle.counters)
         if hidden and handle.basis is Basis.EXACT:
             return Basis.LOST_ONLY
@@ -145,3 +152,11 @@ def _is_unseen(drained: Drained) -> bool:
     """Its events go to the file without passing through this program's memory."""
     pages = drained.handle.pages
     return pages is not None and pages.transport is Transport.SPLICE
+
+
+def _handed_on(drained: Drained, reading: Produced | None, counters: RingCounters) -> int | None:
+    """What passed unseen by now: all that was handed out, without what the core has or gave up."""
+    if reading is None or not _is_unseen(drained):
+        return None
+    known = counters.in_flight + counters.lost_disk_full + counters.lost_dropped
+    return max(0, reading.read_events - known)

@@ -186,6 +186,7 @@ class Produced:
         oldest_unread_ns: time of the oldest of them, None if there is none.
         now_ns: time of the reading, in the clock of `oldest_unread_ns`.
         resets: times that somebody else emptied the ring and set its counters back.
+        capacity_bytes: of the ring, where that changes; 0: as it was opened.
     """
 
     value: int | None
@@ -199,11 +200,7 @@ class Produced:
     oldest_unread_ns: int | None = None
     now_ns: int = 0
     resets: int = 0
-
-    @property
-    def in_ring(self) -> int:
-        """Events that were counted and are not taken yet, as far as the kernel tells."""
-        return self.unread
+    capacity_bytes: int = 0
 
     @property
     def oldest_unread_age_ns(self) -> int | None:

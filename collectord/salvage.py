@@ -5,7 +5,8 @@ With it the balance of the killed session is complete, because the kernel counte
 
     produced = stored in segments + salvaged now + lost in the ring + gone with the process
 
-The last are events that the kernel had handed out and that are in no segment.
+The last are events that the kernel had handed out and that are in no segment. If anybody reset a
+ring its counters began anew: less was handed out than stored, and nobody knows what was produced.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from collectord.errors import KernelError, SinkError
+from collectord.errors import CodecError, KernelError, SinkError
 from collectord.kernel.instance_lock import PREFIX
 from collectord.kernel.salvage import OWNER_MARK
 from collectord.ledger import loss_name
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.kernel.ring_stats import CpuStats
     from collectord.kernel.salvage import Leftover
+    from collectord.sink.trail import Trail
 
 _LOG: Final = structlog.get_logger()
 _SOURCE: Final = "tracefs"
@@ -51,39 +53,45 @@ class Salvaged(NamedTuple):
 def salvage_leftovers(
     kernel: Kernel,
     host: Host,
-    place: Callable[[str], Path | None],
+    place: Callable[[str, str], Path | None],
     make_room: Callable[[int], bool],
 ) -> list[Salvaged]:
     """Salvage the instances that killed processes left, and remove them.
 
-    One that cannot be salvaged now is left, and told: the rings keep what they hold.
+    One that cannot be salvaged and removed now is left for the next start, and told: its rings
+    keep what was not taken, and what was is in a segment, sealed or left to the repair.
 
     Args:
         kernel: finds and adopts them.
         host: this host.
-        place: the directory of a session's segments, those of the killed process repaired; None
-            for a session that is somebody else's to salvage.
+        place: given the names of an instance and of its session, the directory of its segments,
+            those of the killed process repaired; None for one that is somebody else's to salvage.
         make_room: see `FileSink`.
 
     Raises:
-        KernelError: instances cannot be listed.
+        KernelError: instances cannot be listed, or probes not removed.
     """
-    done = []
+    done: list[Salvaged] = []
     for name in kernel.leftover_instances():
         session, owned, _ = name.removeprefix(PREFIX).partition(OWNER_MARK)
         # Beside recordings only trials have the number of their process: no events are in them.
         trial = bool(owned) and session != RECORD_SESSION
-        directory = None if trial else place(session)
-        if directory is None and not trial:
-            continue
+        salvaged = None
         try:
+            directory = None if trial else place(name, session)
+            if directory is None and not trial:
+                continue
             with ExitStack() as stack:
                 leftover = kernel.salvage(name, stack)
                 if directory is not None:
-                    done.append(_salvage(kernel, host, leftover, directory, make_room))
-        except (KernelError, SinkError) as error:
+                    salvaged = _salvage(kernel, host, leftover, directory, make_room)
+        except (CodecError, KernelError, SinkError) as error:
             _LOG.error("instance_not_salvaged", instance=name, error=str(error))
-    if done:
+            continue
+        if salvaged is not None:
+            done.append(salvaged)
+    # Without the probes of an instance that is still there, its rings would be cleared.
+    if done and not kernel.leftover_instances():
         kernel.remove_orphan_probes()
     return done
 
@@ -104,11 +112,14 @@ def _salvage(
         subbuf_bytes=leftover.subbuf_bytes,
     )
     recorder = leftover.instance.effective().buffer_percent == RECORDER_PERCENT
-    ledger: Mapping[str, Any] = balance(before, trail.stored, 0, recorder=recorder)
+    ledger: Mapping[str, Any] = balance(before, trail, 0, recorder=recorder)
+
+    if not leftover.rings:
+        return Salvaged(leftover.name, None, ledger)
 
     def closing(salvaged: Mapping[int, int]) -> Closing:
         nonlocal ledger
-        ledger = balance(before, trail.stored, sum(salvaged.values()), recorder=recorder)
+        ledger = balance(before, trail, sum(salvaged.values()), recorder=recorder)
         return Closing(
             clock=kernel.clocks(),
             rings=rings,
@@ -124,6 +135,7 @@ def _salvage(
             cpu=cpu,
             data_bytes=leftover.buffer_bytes,
             watermark_bytes=0,
+            stored_total=trail.stored_by_cpu.get(cpu, 0),
         )
         for cpu in leftover.rings
     )
@@ -138,7 +150,7 @@ def _salvage(
             scope=trail.scope,
         ),
         leftover.instance.metadata(),
-        leftover.pages_by_cpu(trail.last_pages),
+        leftover.pages_by_cpu(trail.last_pages, trail.stored_by_cpu),
         opening=Opening(
             clock=kernel.clocks(), rings=rings, run=trail.run, stored_before=trail.stored
         ),
@@ -150,13 +162,15 @@ def _salvage(
 
 
 def balance(
-    stats: Mapping[int, CpuStats], stored: int, salvaged: int, *, recorder: bool
+    stats: Mapping[int, CpuStats], trail: Trail, salvaged: int, *, recorder: bool
 ) -> dict[str, Any]:
     """The final balance of a killed session, from the kernel's counters and from its files.
 
+    It is `exact` unless a ring was reset, after which the counters tell of losses only.
+
     Args:
         stats: of each ring, read when it was found: nothing had been salvaged by then.
-        stored: events in the segments of the killed process.
+        trail: the segments of the killed process.
         salvaged: events that were still there.
         recorder: it was a flight recorder: overwriting was what its rings were for.
     """
@@ -170,18 +184,29 @@ def balance(
     unread = sum(s.entries for s in counters)
     # A sub-buffer that was handed out last can still be there.
     rescued = max(0, salvaged - unread)
-    lost[Stage.STAGING, Reason.DROPPED] = handed_out - stored - rescued
-    produced = sum(s.written + s.dropped + s.commit_overrun for s in counters)
-    total = stored + salvaged
+    gone = handed_out - trail.stored - rescued
+    lost[Stage.STAGING, Reason.DROPPED] = max(0, gone)
+    exact = gone >= 0 and not _was_reset(stats, trail)
+    produced = sum(s.written + s.dropped + s.commit_overrun for s in counters) if exact else None
+    total = trail.stored + salvaged
+    overwritten = overrun if recorder else 0
     return {
-        "basis": str(Basis.EXACT),
+        "basis": str(Basis.EXACT if exact else Basis.LOST_ONLY),
         "closed": True,
         "produced": produced,
         "produced_before": produced,
         "produced_after": produced,
         "stored": total,
         "lost": {loss_name(key): count for key, count in lost.items()},
-        "overwritten": overrun if recorder else 0,
+        "overwritten": overwritten,
         "in_flight": 0,
-        "unaccounted": produced - total - sum(lost.values()) - (overrun if recorder else 0),
+        "unaccounted": (
+            None if produced is None else produced - total - sum(lost.values()) - overwritten
+        ),
     }
+
+
+def _was_reset(stats: Mapping[int, CpuStats], trail: Trail) -> bool:
+    """More of a ring is stored than its kernel knows to have handed out."""
+    handed_out = {cpu: ring.read_events for cpu, ring in stats.items()}
+    return any(n > handed_out.get(cpu, 0) for cpu, n in trail.stored_by_cpu.items())

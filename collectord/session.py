@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import SinkError
+from collectord.errors import KernelError, SinkError
 from collectord.health import Health
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
 from collectord.plan.session import FLIGHT_RECORDER
@@ -100,7 +100,7 @@ class Session:
         self._sealing = asyncio.Lock()
         self._showing = asyncio.Lock()
         self._preparing = asyncio.Lock()
-        self._prepared = 0
+        self._has_next = False
         self._snapshot = asyncio.Lock()
         self._awaited: dict[int, asyncio.Future[str | None]] = {}
         self._finished = asyncio.Event()
@@ -120,13 +120,15 @@ class Session:
         self._drain.listen(self, self._stream, [drained.ring for drained in self._rings.values()])
         self.source.enable_sideband()
         self._stream.load_sideband(await self._in_worker(self.source.running_state))
-        await self._prepare()
+        async with self._preparing:
+            await self._prepare()
+            self._has_next = True
         self.source.enable()
         self._segment_since_ns = time.monotonic_ns()
 
     def tick(self) -> None:
         """Once per flush interval, after a full pass: count, look for suppression, rotate."""
-        self._meter.measure()
+        self._measure()
         self._clocks.append(self._kernel.clocks())
         self._health.look()
         if self.ftrace is not None:
@@ -154,18 +156,33 @@ class Session:
         self._hold(held=False)
         self._health.look()
         await self._drain_to_the_end()
+        self._health.look()
         if self._segments:
             self._stream.finish()
             await self._finished.wait()
         while self._jobs:
             await asyncio.gather(*self._jobs)
-        self._meter.settle()
+        if not self._unsealed:
+            self._meter.settle({})
         try:
             # First: a sink that sealed nothing takes its directory away.
             await self._refresh_stats()
             await self._in_worker(self._sink.close)
         except SinkError as error:  # all records are stored or counted: the next start repairs
             self._log.error("segments_left_open", error=str(error))
+
+    def _measure(self, *, last: bool = False) -> None:
+        """Take a reading; without one the last one stands, and is known to be old."""
+        try:
+            if last:
+                self._meter.close()
+            else:
+                self._meter.measure()
+        except KernelError as error:
+            if self._health.note("counters", f"counters not read: {error}"):
+                self._log.error("counters_not_read", error=str(error))
+        else:
+            self._health.note("counters", "")
 
     async def _drain_to_the_end(self) -> None:
         """Drain until the balance is even, or until nothing more can come.
@@ -175,37 +192,50 @@ class Session:
         """
         for _ in range(_LAST_PASSES):
             await self._drain.written(await self._drain.full_pass())
-            self._meter.close()
+            self._measure(last=True)
             if all(ring.unaccounted in (None, 0) for ring in self._meter.balances()):
                 return
             await asyncio.sleep(_LAST_PAUSE_S)
 
-    async def snapshot(self) -> str | None:
-        """Store what a flight recorder's rings hold now, in a segment of its own.
+    async def snapshot(self) -> tuple[str, ...]:
+        """Store what a flight recorder's rings hold now, in segments of its own.
 
         Returns:
-            the segment's path; None where there is nothing to store: the rings hold no event, or
-            the session does not hold them back.
+            the segments' paths, more than one where the window is larger than a segment; none
+            where there is nothing to store, or the session is no flight recorder or ends.
 
         Raises:
-            SinkError: the segment cannot be sealed; it will be, once there is room.
+            SinkError: a segment cannot be created or sealed; it will be, once there is room.
         """
-        if self.plan.mode != FLIGHT_RECORDER or self._state:
-            return None
         async with self._snapshot:
+            if self.plan.mode != FLIGHT_RECORDER or self._state:
+                return ()
+            self._awaited = {}
             self._hold(held=False)
             await self._drain.full_pass()
+            if self._state:  # the end takes all
+                return ()
             self._hold(held=True)
             # A pass that had begun before may drain on: this one begins after it.
             await self._drain.written(await self._drain.full_pass())
-            self._meter.measure()
-            token, _ = self._stream.track_bytes()
-            if not token:
-                return None
-            sealed: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-            self._awaited[token] = sealed
-            self.rotate()
-            return await sealed
+            self._measure()
+            token, sizes = self._stream.track_bytes()
+            if any(sizes.values()):
+                await self._prepare_or_degrade()
+                if self._wanted:
+                    path = self.plan.sink.directory
+                    raise SinkError(
+                        "no segment to go on in: the snapshot is not closed", path=path
+                    )
+                self._await_seal(token)
+                self.rotate()
+            paths = await asyncio.gather(*self._awaited.values())
+            return tuple(path for path in paths if path is not None)
+
+    def _await_seal(self, token: int) -> None:
+        """Have a snapshot wait for this segment."""
+        if token not in self._awaited:
+            self._awaited[token] = asyncio.get_running_loop().create_future()
 
     def _hold(self, *, held: bool) -> None:
         """Have the rings of a flight recorder left alone, or drained."""
@@ -230,12 +260,15 @@ class Session:
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
         """Seal it."""
+        if self._snapshot.locked():
+            self._await_seal(closed.token)
         self._start(self._seal(self._segments.pop(closed.token), closed))
         if closed.final:
             self._finished.set()
 
     def segment_wanted(self) -> None:
         """Prepare the next segment beside the running one."""
+        self._has_next = False
         self._segment_since_ns = time.monotonic_ns()
         if not self._state and self.plan.sink.single_file is None:
             self._wanted = True
@@ -243,7 +276,7 @@ class Session:
 
     def space_wanted(self, error: int) -> None:
         """Make room, then let the writer try again, or give the chunk up."""
-        self._start(self._make_room(error))
+        self._start(self._make_segment() if error == errno.EXFULL else self._make_room(error))
 
     def write_failed(self, error: int) -> None:
         """Count it, and try another file; the records are in the ledger as sink/dropped."""
@@ -296,7 +329,7 @@ class Session:
         try:
             async with self._preparing:
                 await self._prepare()
-            self._prepared += 1
+            self._has_next = True
         except SinkError as error:
             self._wanted = True
             if not self._health.has("segment"):
@@ -309,18 +342,33 @@ class Session:
         async with self._sealing:
             if not self._state:
                 await self._drain.full_pass()
-                self._meter.measure()
+                self._measure()
             closing = Closing(
                 clock=self._kernel.clocks(),
                 rings=self._ring_entries(),
                 ledger=cut(self.balance(), self._meter.brackets),
                 flushes=tuple(self._clocks),
                 lost_samples=self._meter.take_losses(),
-                ring_stats=self.ftrace.ring_stats() if self.ftrace is not None else {},
+                ring_stats=self._ring_stats(),
+                recut=self._recut if closed.final and not self._unsealed else None,
             )
             self._clocks.clear()
             self._unsealed.append((segment, closed, closing))
         await self._seal_waiting()
+
+    def _recut(self, found: Mapping[int, int]) -> Mapping[str, Any]:
+        """The final balance, from what the last segment holds too. Called by the seal."""
+        self._meter.settle(found)
+        return cut(self.balance(), self._meter.brackets)
+
+    def _ring_stats(self) -> Mapping[int, str]:
+        if self.ftrace is None:
+            return {}
+        try:
+            return self.ftrace.ring_stats()
+        except KernelError as error:
+            self._log.error("counters_not_read", error=str(error))
+            return {}
 
     async def _seal_waiting(self) -> None:
         """Seal what waits for it; what a full disk keeps from it is tried again at each tick."""
@@ -333,7 +381,7 @@ class Session:
                 except SinkError as error:
                     failed = str(error)
                     self._tell(segment.token, error)
-                    continue
+                    break  # seals follow one another: each manifest counts on from the last
                 self._unsealed.remove(waiting)
                 self._tell(segment.token, info)
                 if info is not None:
@@ -350,7 +398,7 @@ class Session:
 
     def _tell(self, token: int, end: SegmentInfo | SinkError | None) -> None:
         """Tell a snapshot that waits for its segment."""
-        waiting = self._awaited.pop(token, None)
+        waiting = self._awaited.get(token)
         if waiting is None or waiting.done():
             return
         if isinstance(end, SinkError):
@@ -376,13 +424,19 @@ class Session:
             else:
                 self._health.note("show", "")
 
-    async def _make_room(self, error: int) -> None:
-        prepared = self._prepared
+    async def _make_segment(self) -> None:
+        """The running segment has no room and no successor: have one, or let the data go."""
         async with self._preparing:
-            pass  # what is missing may be the next segment, which is in work
-        made = self._prepared > prepared
+            pass  # one may be in work
+        if not self._has_next and self.plan.sink.single_file is None:
+            self._wanted = True
+            await self._prepare_or_degrade()
+        self._stream.space(self._has_next)
+
+    async def _make_room(self, error: int) -> None:
+        made = False
         try:
-            made = made or await self._in_worker(self._store.make_room, _ROOM_BYTES)
+            made = await self._in_worker(self._store.make_room, _ROOM_BYTES)
         except SinkError as failure:
             self._log.error("no_room_made", error=str(failure))
         if made and self._wanted:

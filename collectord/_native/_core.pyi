@@ -36,7 +36,13 @@ class SegmentWanted(NamedTuple):
     stream: int
 
 class SpaceWanted(NamedTuple):
-    """A write failed with ENOSPC or EDQUOT: evict, then call `Stream.space`."""
+    """The writer waits: call `Stream.space`.
+
+    ENOSPC, EDQUOT: the disk is full, evict. It waits two seconds at most, less when chunks run
+    short. EXFULL: the next segment is missing, because none is open, or a ring's extent of the
+    running one is full. It waits until one is prepared, which is an answer too, or until the
+    answer is no; a yes without a segment makes it ask again.
+    """
 
     stream: int
     errno: int
@@ -114,7 +120,7 @@ class RingCounters(NamedTuple):
     bytes: int
     stored: int  # samples in chunks that the writer has written
     in_flight: int  # (gauge) samples copied from the ring and not yet written or lost
-    lost_disk_full: int  # samples in chunks given up for want of space
+    lost_disk_full: int  # samples in chunks given up for want of space or of a segment
     lost_dropped: int  # samples in chunks given up for another write error
     lost_records: int  # sum over PERF_RECORD_LOST
     lost_samples: int  # sum over PERF_RECORD_LOST_SAMPLES
@@ -260,7 +266,10 @@ class Stream:
     def load_sideband(self, records: bytes | bytearray | memoryview | mmap) -> None:
         """Apply whole records (perf layout, sample_id trailer included) to the state table."""
     def space(self, retry: bool) -> None:
-        """Answer SpaceWanted: try the write again, or count the chunk as `disk_full`."""
+        """Answer SpaceWanted: try the write again, or count the chunk as `disk_full`.
+
+        Of a page stream it is what one ring has in the chunk, as far as it was not written.
+        """
     def sideband_counters(self) -> dict[str, int]:
         """tasks, maps, bytes, dropped of the state table."""
 
@@ -325,7 +334,8 @@ class Core:
 
         A held ring is not drained.
 
-        Raises BlockingIOError if no chunk came free to drain into; the ring is drained on.
+        Raises BlockingIOError if for two seconds no chunk came free to drain into: the core has
+        left the ring all the same, with what was not drained still in it.
         """
     def request_flush(self) -> int:
         """Ask every shard for a full pass and close its chunks; returns the generation."""

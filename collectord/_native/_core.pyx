@@ -359,9 +359,10 @@ cdef class Core:
             return
         with nogil:
             ret = core__remove_ring(self.core, ring.ring)
-        check(ret)
+        # Also of an error: the core is done with the ring in any case.
         self.rings.remove(ring)
         ring.use(-1)
+        check(ret)
 
     def request_flush(self):
         return core__issue(self.core)

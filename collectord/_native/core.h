@@ -55,7 +55,8 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
 			const struct page_ring_options *options, struct ring **ring);
 void core__hold(struct core *core, struct ring *ring, bool held);
-/* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, the ring stays. */
+/* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, it was left as it
+ * is. */
 int core__remove_ring(struct core *core, struct ring *ring);
 
 uint64_t core__issue(struct core *core);

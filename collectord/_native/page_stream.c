@@ -91,7 +91,7 @@ int64_t page_stream__write(struct stream *stream, struct page_load *load)
 	int ret;
 
 	if (!stream->current.open)
-		return -ENOSPC;
+		return -EXFULL;
 	ret = page_track__write(track, &stream->current, load, &written);
 	if (ret < 0)
 		return ret;
@@ -123,7 +123,7 @@ int64_t page_stream__splice(struct stream *stream, struct ring *ring)
 	int64_t went;
 
 	if (!stream->current.open)
-		return -ENOSPC;
+		return -EXFULL;
 	went = page_track__splice(track, &stream->current, pages->pipe[0], pages->pipe_bytes,
 				  &torn);
 	if (went > 0) {

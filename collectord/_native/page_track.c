@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "segment.h"
 #include "subbuf.h"
@@ -97,6 +96,17 @@ static void page_track__hash(struct page_track *track, const uint8_t *pages, uin
 	XXH3_64bits_update(track->hash, pages, (size_t)bytes);
 }
 
+/* The time of the first event in pages, 0 where there is none. */
+static uint64_t first_event_ns(const uint8_t *pages, uint64_t bytes, uint32_t page_bytes)
+{
+	struct subbuf_tally tally = {0};
+	struct subbuf_walk walk;
+
+	for (uint64_t at = 0; at < bytes && tally.events == 0; at += page_bytes)
+		(void)subbuf__page(pages + at, page_bytes, &walk, &tally);
+	return tally.first_ns;
+}
+
 /* `pages` of the load went, the first one into the tail if `merged`. */
 static void page_track__settle(struct page_track *track, struct page_load *load, uint64_t pages,
 			       bool merged, struct span *written)
@@ -134,6 +144,22 @@ static void page_track__settle(struct page_track *track, struct page_load *load,
 	load->data += pages * size;
 	load->span.bytes -= pages * size;
 	load->span.samples -= written->samples;
+	if (!all)
+		load->span.first_ns = first_event_ns(load->data, load->span.bytes, size);
+}
+
+/* Part of a new tail is in the file: as far as that goes, it becomes the old one again. */
+static void page_track__restore(struct page_track *track, const struct segment *segment,
+				uint64_t begin)
+{
+	struct iovec vector = {track->tail, track->page_bytes};
+	uint64_t done;
+
+	/*
+	 * Where that does not go either the tail stays open all the same: it counts in the digest
+	 * as what it is to be, and the next page that goes into it writes it anew.
+	 */
+	(void)segment__write(segment, &vector, 1, begin, &done);
 }
 
 int page_track__write(struct page_track *track, struct segment *segment, struct page_load *load,
@@ -156,7 +182,7 @@ int page_track__write(struct page_track *track, struct segment *segment, struct 
 	if (error < 0)
 		own = 0;
 	if (!merged && own == 0)
-		return error < 0 ? error : -ENOSPC;
+		return error < 0 ? error : -EXFULL;
 	if (merged)
 		vectors[count++] = (struct iovec){track->tail, size};
 	if (own > 0)
@@ -170,9 +196,8 @@ int page_track__write(struct page_track *track, struct segment *segment, struct 
 	}
 	if (merged) {
 		subbuf__cut(track->tail, tail_end, size);
-		/* Blocks of it may be new in the file: as far as that goes, they are old again. */
-		if (done > 0 && pwrite(segment->fd, track->tail, size, (off_t)begin) < 0)
-			track->tail_open = false;
+		if (done > 0)
+			page_track__restore(track, segment, begin);
 	} else if (done > 0) {
 		page_track__erase(track, segment);
 	}
@@ -191,7 +216,7 @@ int64_t page_track__splice(struct page_track *track, struct segment *segment, in
 	if (bytes > page_track__room(track))
 		bytes = page_track__room(track);
 	if (bytes == 0)
-		return -ENOSPC;
+		return -EXFULL;
 	error = page_track__claim(track, segment, end + bytes);
 	while (error == 0 && done < bytes) {
 		const ssize_t n =

@@ -59,15 +59,16 @@ uint64_t page_track__room(const struct page_track *track);
 /*
  * Write the first pages of `load`, as many as go, and take them off it; `written` tells what they
  * were, its bytes those that the extent grew by. Returns an error only when none went: the extent
- * is then as it was before. -ENOSPC also when it is full. A part of a page is taken back.
+ * is then as it was before. -EXFULL: there is no room left in it, whatever the disk has. A part of
+ * a page is taken back.
  */
 int page_track__write(struct page_track *track, struct segment *segment, struct page_load *load,
 		      struct span *written);
 
 /*
  * Move up to `bytes`, whole pages, from a pipe to the extent. Returns how many bytes of whole
- * pages went, or -errno when none did; `torn`: bytes of a page that went into the file in part,
- * and were taken back.
+ * pages went, or -errno as above when none did; `torn`: bytes of a page that went into the file in
+ * part, and were taken back.
  */
 int64_t page_track__splice(struct page_track *track, struct segment *segment, int pipe_fd,
 			   uint64_t bytes, uint32_t *torn);

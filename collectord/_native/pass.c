@@ -123,13 +123,25 @@ static bool pass__end(struct shard *shard, uint64_t generation, uint64_t begun_n
 	return pass__stamp(shard, generation, begun_ns);
 }
 
+/* What an ftrace ring held shows only in what the last pass took. */
+static void pass__begin_pages(struct ring *ring, bool full)
+{
+	struct page_ring *pages = ring->pages;
+	const uint32_t took =
+		pages->pass_pages < pages->subbufs ? pages->pass_pages : pages->subbufs;
+
+	ring__count_fill(ring, (uint64_t)took * pages->page_bytes,
+			 (uint64_t)pages->subbufs * pages->page_bytes);
+	page_ring__begin(pages, full);
+}
+
 /* All heads first: what follows copies a cut through the rings at one instant. Those of sideband
  * last: the cut has whatever names a sample in it. */
 static void pass__begin(struct shard *shard, bool full)
 {
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->pages != NULL)
-			page_ring__begin(shard->rings[i]->pages, full);
+			pass__begin_pages(shard->rings[i], full);
 		else if (shard->rings[i]->sideband == NULL)
 			ring__begin(shard->rings[i]);
 	for (uint32_t i = 0; i < shard->ring_count; i++)

@@ -75,6 +75,13 @@ static uint32_t fill_bucket(uint64_t used, uint64_t capacity)
 	return used * 20 <= capacity * 19 ? 9 : 10;
 }
 
+void ring__count_fill(struct ring *ring, uint64_t used, uint64_t capacity)
+{
+	counter__max(&ring->high_watermark_bytes, used);
+	if (used > 0)
+		counter__add(&ring->fill[fill_bucket(used, capacity)], 1);
+}
+
 uint64_t ring__begin(struct ring *ring)
 {
 	uint64_t used;
@@ -88,9 +95,7 @@ uint64_t ring__begin(struct ring *ring)
 		return 0;
 	}
 	counter__set(&ring->used_bytes, used);
-	counter__max(&ring->high_watermark_bytes, used);
-	if (used > 0)
-		counter__add(&ring->fill[fill_bucket(used, ring->map->data_bytes)], 1);
+	ring__count_fill(ring, used, ring->map->data_bytes);
 	return used;
 }
 

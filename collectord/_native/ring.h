@@ -57,6 +57,9 @@ void ring__deinit(struct ring *ring);
 /* Know the ids of the ring's events; without any, samples keep what they carry. */
 int ring__set_ids(struct ring *ring, const uint64_t *ids, uint32_t count);
 
+/* A pass found `used` bytes of `capacity`. */
+void ring__count_fill(struct ring *ring, uint64_t used, uint64_t capacity);
+
 /* Load the head for this pass; returns the unread bytes, 0 for a ring in quarantine. */
 uint64_t ring__begin(struct ring *ring);
 

@@ -177,11 +177,11 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 	return ret;
 }
 
-/* Drain the ring once more and forget it. False: no chunk was free, the ring stays. */
-static bool shard__let_go(struct shard *shard, struct ring *ring)
+/* Forget the ring, and its fd: when the caller has closed that, its number may come again. */
+static void shard__let_go(struct shard *shard, struct ring *ring)
 {
-	if (!pass__last(shard, ring))
-		return false;
+	ring->left = true;
+	epoll_ctl(shard->epoll_fd, EPOLL_CTL_DEL, ring->wakeup_fd, NULL);
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i] == ring)
 			shard->rings[i--] = shard->rings[--shard->ring_count];
@@ -189,27 +189,25 @@ static bool shard__let_go(struct shard *shard, struct ring *ring)
 		lane__yield(ring->lane, shard->writer, shard->pool);
 	/* Release; the partner is the acquire in stream__lane(). */
 	atomic_fetch_sub_explicit(&ring->lane->rings, 1, memory_order_release);
-	return true;
 }
 
 int shard__remove(struct shard *shard, struct ring *ring)
 {
 	const struct timespec pause = {.tv_nsec = REMOVE_LOOK_NS};
 	const uint64_t begun_ns = clock__now_ns();
-	bool gone;
 
 	for (;;) {
+		const bool late = clock__now_ns() - begun_ns > REMOVE_WAIT_NS;
+		bool drained, gone;
+
 		pthread_mutex_lock(&shard->lock);
-		gone = ring->left;
-		if (!gone && shard__let_go(shard, ring)) {
-			gone = ring->left = true;
-			epoll_ctl(shard->epoll_fd, EPOLL_CTL_DEL, ring->wakeup_fd, NULL);
-		}
+		drained = ring->left || pass__last(shard, ring);
+		gone = drained || late;
+		if (gone && !ring->left)
+			shard__let_go(shard, ring);
 		pthread_mutex_unlock(&shard->lock);
 		if (gone)
-			return 0;
-		if (clock__now_ns() - begun_ns > REMOVE_WAIT_NS)
-			return -EAGAIN;
+			return drained ? 0 : -EAGAIN;
 		nanosleep(&pause, NULL);
 	}
 }

@@ -49,8 +49,9 @@ void shard__stop(struct shard *shard);
 
 /* The lane of `stream` is made when its first ring comes. */
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
-/* Drain once more, then forget the ring. -EAGAIN: no chunk came free to drain it into, and the
- * ring stays with the shard. */
+/* Drain once more, then forget the ring. -EAGAIN: for two seconds no chunk came free to drain it
+ * into; it was left with what is still in it. Either way nothing reads it, or looks at its fd, any
+ * more. */
 int shard__remove(struct shard *shard, struct ring *ring);
 
 /* While a page ring is held passes leave it alone; none is at it when this returns. */

@@ -359,7 +359,7 @@ int stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32
 	int ret;
 
 	if (!segment->open)
-		return -ENOSPC;
+		return -EXFULL;
 	if (segment->chunks == 0) {
 		ret = stream__replay(stream);
 		if (ret < 0)

@@ -99,7 +99,8 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 
 /*
  * Append a chunk, padded to `bytes`, to the running segment, behind the replay if the segment is
- * new. -ENOSPC also when there is no segment; on any error the segment is as it was before.
+ * new. -EXFULL: no segment is open, the next one is missing. On any error the segment is as it was
+ * before.
  */
 int stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes);
 

@@ -12,10 +12,14 @@
 #include "ring.h"
 #include "shard.h"
 
-/* How long a full disk may hold the writer while somebody evicts, and how often it looks. */
+/*
+ * How long a full disk may hold the writer while somebody evicts, and how often it looks. A segment
+ * that is missing (EXFULL) holds it until it is there or refused: there is room on the disk, and
+ * what comes meanwhile waits in the chunks, and then in the kernel's rings.
+ */
 #define SPACE_WAIT_NS 2000000000u
 #define SPACE_LOOK_NS 20000000u
-/* Below this share of free chunks it does not wait: what is queued is given up instead. */
+/* Below this share of free chunks a full disk is not waited for: what is queued is given up. */
 #define SPACE_FREE_SHARE 4u
 
 int writer__init(struct writer *writer, struct pool *pool, struct event_list *events,
@@ -124,46 +128,90 @@ static struct timespec deadline(uint64_t ns)
 	};
 }
 
-/* Ask for room and wait while memory lasts. True: try the write again. */
-static bool writer__await_space(struct writer *writer, struct stream *stream, int error)
+/* False: nobody can be asked. */
+static bool writer__ask(struct writer *writer, struct stream *stream, int error)
 {
-	const uint64_t now_ns = clock__now_ns();
-	struct event *event;
-	int answer = SPACE_UNANSWERED;
+	struct event *event = event__new(EVENT_SPACE_WANTED, stream->id, 0);
 
-	if (stream->space_asked_ns != 0 && now_ns - stream->space_asked_ns < writer->flush_ns)
+	if (event == NULL)
 		return false;
-	stream->space_asked_ns = now_ns;
+	event->error = error;
 	pthread_mutex_lock(&stream->lock);
 	stream->space_answer = SPACE_UNANSWERED;
 	pthread_mutex_unlock(&stream->lock);
-	event = event__new(EVENT_SPACE_WANTED, stream->id, 0);
-	if (event != NULL)
-		event->error = error;
 	event_list__push(writer->events, event);
+	return true;
+}
 
+static int writer__answer(struct stream *stream, bool missing)
+{
+	int answer;
+
+	pthread_mutex_lock(&stream->lock);
+	answer = stream->space_answer;
+	if (stream->next.open && (missing || stream->rotate_wanted))
+		answer = SPACE_RETRY; /* the next file is as good as an answer */
+	pthread_mutex_unlock(&stream->lock);
+	return answer;
+}
+
+/* Is there time and memory to wait for room? */
+static bool writer__may_wait(struct writer *writer, uint64_t since_ns)
+{
+	return clock__now_ns() - since_ns < SPACE_WAIT_NS &&
+	       pool__free_count(writer->pool) > writer->pool->count / SPACE_FREE_SHARE;
+}
+
+/*
+ * Ask for room, or for the segment that is missing, and wait for it. True: try the write again.
+ * For room it asks once per flush interval, and each time for a segment: one that was missing says
+ * nothing about the next one.
+ */
+static bool writer__await(struct writer *writer, struct stream *stream, int error)
+{
+	const uint64_t now_ns = clock__now_ns();
+	const bool missing = error == EXFULL;
+	int answer;
+
+	if (missing) {
+		/* Nothing is in it, so that it does not end, and has no extent for this ring. */
+		if (stream->current.open && stream->current.chunks == 0)
+			return false;
+	} else {
+		if (stream->space_asked_ns != 0 &&
+		    now_ns - stream->space_asked_ns < writer->flush_ns)
+			return false;
+		stream->space_asked_ns = now_ns;
+	}
+	if (!writer__ask(writer, stream, error))
+		return false;
 	pthread_mutex_lock(&writer->lock);
-	while (!writer->stopping && clock__now_ns() - now_ns < SPACE_WAIT_NS &&
-	       pool__free_count(writer->pool) > writer->pool->count / SPACE_FREE_SHARE) {
+	/* All that ends the wait comes with a poke. */
+	while ((answer = writer__answer(stream, missing)) == SPACE_UNANSWERED &&
+	       !writer->stopping && (missing || writer__may_wait(writer, now_ns))) {
 		const struct timespec until = deadline(clock__now_ns() + SPACE_LOOK_NS);
 
-		pthread_mutex_lock(&stream->lock);
-		answer = stream->space_answer;
-		if (stream->next.open && (!stream->current.open || stream->rotate_wanted))
-			answer = SPACE_RETRY; /* what was missing was a segment */
-		pthread_mutex_unlock(&stream->lock);
-		if (answer != SPACE_UNANSWERED)
-			break;
 		pthread_cond_timedwait(&writer->wake, &writer->lock, &until);
 	}
 	pthread_mutex_unlock(&writer->lock);
 	return answer == SPACE_RETRY;
 }
 
+static bool is_full(int ret)
+{
+	return ret == -ENOSPC || ret == -EDQUOT;
+}
+
+/* What may be otherwise when somebody has made room, or a segment. */
+static bool may_pass(int ret)
+{
+	return is_full(ret) || ret == -EXFULL;
+}
+
 static void writer__give_up(struct writer *writer, struct stream *stream,
 			    const struct span *spans, uint32_t count, int error)
 {
-	const bool full = error == ENOSPC || error == EDQUOT;
+	const bool full = may_pass(-error);
 	const uint64_t now_ns = clock__now_ns();
 	struct event *event;
 
@@ -188,11 +236,6 @@ static void writer__give_up(struct writer *writer, struct stream *stream,
 	event_list__push(writer->events, event);
 }
 
-static bool is_full(int ret)
-{
-	return ret == -ENOSPC || ret == -EDQUOT;
-}
-
 static void writer__wrote(struct writer *writer, struct stream *stream, uint64_t bytes,
 			  uint64_t begun_ns)
 {
@@ -213,7 +256,7 @@ static bool writer__write(struct writer *writer, struct stream *stream, struct c
 	do {
 		stream__advance(stream, bytes);
 		ret = stream__write_chunk(stream, chunk, bytes);
-	} while (is_full(ret) && writer__await_space(writer, stream, -ret));
+	} while (may_pass(ret) && writer__await(writer, stream, -ret));
 	if (is_full(ret))
 		stream__make_evictable(stream, bytes);
 	if (ret < 0) {
@@ -238,7 +281,7 @@ static void writer__write_load(struct writer *writer, struct stream *stream,
 			writer__wrote(writer, stream, (uint64_t)went, begun_ns);
 			continue;
 		}
-		if (is_full((int)went) && writer__await_space(writer, stream, (int)-went))
+		if (may_pass((int)went) && writer__await(writer, stream, (int)-went))
 			continue;
 		if (is_full((int)went))
 			stream__make_evictable(stream, load->span.bytes);
@@ -275,7 +318,7 @@ static void writer__write_pipe(struct writer *writer, struct stream *stream, str
 			writer__wrote(writer, stream, (uint64_t)went, begun_ns);
 			continue;
 		}
-		if (is_full((int)went) && writer__await_space(writer, stream, (int)-went))
+		if (may_pass((int)went) && writer__await(writer, stream, (int)-went))
 			continue;
 		while (page_stream__load_pipe(stream, ring, &load))
 			writer__write_load(writer, stream, &load);

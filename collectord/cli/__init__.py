@@ -26,6 +26,7 @@ VERBS: Final = {
     "mark": "Write a marker into the ftrace rings of a running daemon.",
     "snapshot": "Store what the flight recorders of a running daemon hold.",
     "segments": "List, verify or repair the segments of a state directory.",
+    "events": "Decode, filter or count the events in trace.dat segments.",
 }
 
 EXIT_OK: Final = 0

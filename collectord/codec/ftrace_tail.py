@@ -49,8 +49,33 @@ def unstored(handed: bytes, stored: bytes) -> bytes | None:
         return handed
     if rest is None or rest.offset >= last.offset:
         return None
-    data = handed[rest.offset : last.offset]
-    return (_HEADER.pack(rest.timestamp_ns, len(data)) + data).ljust(len(handed), b"\0")
+    return _piece(handed, rest, last)
+
+
+def last_events(page: bytes, count: int) -> bytes | None:
+    """The last events of a sub-buffer, as one of the same size.
+
+    Args:
+        page: a sub-buffer.
+        count: at most so many; if it has no more, all of it is given as it is.
+
+    Returns:
+        None if that is no event.
+    """
+    walk = Walk(page)
+    begins = []
+    end = walk.position
+    for _ in walk:
+        begins.append(end)
+        end = walk.position
+    if not begins or count <= 0:
+        return None
+    return page if len(begins) <= count else _piece(page, begins[-count], end)
+
+
+def _piece(page: bytes, begin: Position, end: Position) -> bytes:
+    data = page[begin.offset : end.offset]
+    return (_HEADER.pack(begin.timestamp_ns, len(data)) + data).ljust(len(page), b"\0")
 
 
 def _after(bounds: Sequence[Position], time_ns: int) -> Position | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _LOG: Final = structlog.get_logger()
 
 # SIGHUP is what a closed terminal sends; its default would end the process without a flush.
+_GRACE_S: Final = 1.0
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -23,15 +24,16 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def stop_event() -> Iterator[asyncio.Event]:
     """An event of the running loop that is set by the first stop signal.
 
-    After it SIGINT has its usual meaning again: a second Ctrl-C gives up the final flush, and the
-    next start repairs what it left.
+    After a moment SIGINT has its usual meaning again: a second Ctrl-C gives up the final flush,
+    and the next start repairs what it left. timeout(1) sends two at once, which are one.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
     def on_signal(number: signal.Signals) -> None:
         _LOG.info("stop_requested", signal=number.name)
-        loop.remove_signal_handler(signal.SIGINT)
+        if not stop.is_set():
+            loop.call_later(_GRACE_S, loop.remove_signal_handler, signal.SIGINT)
         stop.set()
 
     for number in STOP_SIGNALS:

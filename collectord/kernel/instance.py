@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,7 +28,7 @@ from collectord.kernel.trace_probes import TraceProbes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextlib import ExitStack
+    from types import TracebackType
 
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.holders import Holder
@@ -160,12 +160,15 @@ class Instance:
 
         Raises:
             MissingPrivilege, MissingFeature, NoSuchTarget, RingSetupError, UsageError.
-            KernelError: EEXIST, the session runs already or has to be salvaged first; others.
+            KernelError: EEXIST, the session runs already, or what a crash left of it waits to be
+                salvaged; others.
         """
         if settings.pids and settings.exclude_tids:
             raise UsageError("threads can be left out only where all processes are traced")
         instance = cls(tracefs, settings.session, stack, proc)
-        instance._own(instance_lock.make_locked(tracefs, instance.name, proc=proc))
+        lock_fd = instance_lock.make_locked(tracefs, instance.name, proc=proc)
+        stack.callback(os.close, lock_fd)
+        stack.callback(instance._remove)
         instance._set_up(settings)
         return instance
 
@@ -176,12 +179,13 @@ class Instance:
         """Take over an instance that a crash left, and stop it: what its rings hold is final.
 
         `events` are those that were enabled. Open its rings, salvage them, and let the stack
-        remove it.
+        remove it. An error that unwinds the stack keeps it for the next try, with all that was
+        not taken out of its rings, its events and its probes; only the lock is given up.
 
         Args:
             tracefs: the tree.
             name: as `instance_lock.find_leftovers` gives it.
-            stack: removes the instance and the probes of its session.
+            stack: removes the instance and the probes of its session, unless an error unwinds it.
             proc: root of procfs, to name who stands in the way.
 
         Raises:
@@ -189,25 +193,34 @@ class Instance:
             KernelError: EBUSY, its process lives; others.
         """
         instance = cls(tracefs, name.removeprefix(instance_lock.PREFIX), stack, proc)
-        fd = instance_lock.take_over(tracefs, name, proc=proc)
+        lock_fd = instance_lock.take_over(tracefs, name, proc=proc)
+        stack.callback(os.close, lock_fd)
+        stack.push(instance._remove_unless_failed)
         instance._probes.adopt()
-        instance._own(fd)
         instance.events = tuple(
             TraceEvent(*event.split(":", 1))
             for event in instance._files.read_text("set_event").split()
             if event.count(":") == 1
         )
-        instance.disable()
+        # Its events stay as they are: another try, after this one, has to know them too.
+        instance._files.write("tracing_on", "0")
         return instance
 
-    def _own(self, lock_fd: int) -> None:
-        """See to the end: all off, the instance removed, then its probes, then unlocked."""
-        self._stack.callback(os.close, lock_fd)
-        self._stack.callback(self._probes.remove)
-        self._stack.callback(
-            instance_lock.remove_locked, self._tracefs, self.name, proc=self._proc
-        )
-        self._stack.callback(self.disable)
+    def _remove(self) -> None:
+        """Make an end: all off, the instance removed, then its probes."""
+        with ExitStack() as end:
+            end.callback(self._probes.remove)
+            end.callback(instance_lock.remove_locked, self._tracefs, self.name, proc=self._proc)
+            end.callback(self.disable)
+
+    def _remove_unless_failed(
+        self,
+        failed: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if failed is None:
+            self._remove()
 
     def _set_up(self, settings: InstanceSettings) -> None:
         write = self._files.write

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "collectord-"
 _PROC: Final = Path("/proc")
+_WAITS: Final = (
+    "left by a crash: what its rings hold waits to be salvaged, which did not succeed, as "
+    "instance_not_salvaged in the log says with the reason; free some space, and start again"
+)
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -177,5 +181,5 @@ def _exists(path: Path, proc: Path) -> KernelError:
         f"tracefs instance {path.name} exists already",
         syscall="mkdir",
         errno=errno.EEXIST,
-        hint=f"held by {owner}" if owner else "left by a crash: it has to be taken over first",
+        hint=f"held by {owner}" if owner else f"{_WAITS}; rmdir {path} gives it up",
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from dataclasses import dataclass, replace
@@ -90,6 +91,9 @@ class MonotonicStats:
     Args:
         fd: `stats`, open.
 
+    A counter that went back tells of a reset; so does `written`, but only from one steady reading
+    to another: see `_steady_stats`.
+
     Attributes:
         resets: how often the ring was seen to be reset.
     """
@@ -97,19 +101,26 @@ class MonotonicStats:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._last: CpuStats | None = None
+        self._written = 0  # as of the last steady reading since the last reset
         self._before: tuple[int, ...] = (0, 0, 0, 0, 0)
         self.resets = 0
 
     def read(self) -> CpuStats:
         """Take a reading. Raises as `read_stats`."""
-        now = _steady_stats(self._fd)
+        now, steady = _steady_stats(self._fd)
         last = self._last
-        if last is not None and any(
-            left < right for left, right in zip(_counts(now), _counts(last), strict=True)
-        ):
-            seen = (*_counts(last)[:-1], last.entries)
-            self._before = tuple(map(sum, zip(self._before, seen, strict=True)))
-            self.resets += 1
+        if last is not None:
+            fell = any(map(operator.lt, _counts(now), _counts(last)))
+            if fell or (steady and now.written < self._written):
+                seen = (*_counts(last), last.entries)
+                self._before = tuple(map(sum, zip(self._before, seen, strict=True)))
+                self.resets += 1
+                self._written = 0
+            else:
+                unread = last.written - now.overrun - now.read_events
+                now = replace(now, entries=max(now.entries, unread))
+        if steady:
+            self._written = now.written
         self._last = now
         overrun, commit_overrun, dropped, read_events, cleared = self._before
         return replace(
@@ -123,29 +134,31 @@ class MonotonicStats:
 
 
 def _counts(stats: CpuStats) -> tuple[int, ...]:
-    """All that only grows until a reset."""
+    """What the kernel keeps as a counter of its own: it only grows until a reset."""
     return (
         stats.overrun,
         stats.commit_overrun,
         stats.dropped,
         stats.read_events,
-        stats.written,
     )
 
 
-def _steady_stats(fd: int) -> CpuStats:
-    """Read until nothing left the ring between two readings, or a few times.
+def _steady_stats(fd: int) -> tuple[CpuStats, bool]:
+    """Read until nothing left the ring between two readings, or a few times; whether it was so.
 
-    The kernel reads `overrun` some time after it took it from `entries`: a sub-buffer that is
-    overwritten or read meanwhile would be counted twice.
+    The text is not of one instant. The kernel takes `entries` first, `overrun` and `read_events`
+    after it: what is overwritten or read meanwhile is in two of them, and a mapped ring whose
+    backlog is drained counts event by event. `entries` with the other two of the reading before is
+    no more than was written by then; a reading that is not steady says no more than that.
     """
-    last = read_stats(fd)
+    now = read_stats(fd)
     for _ in range(_TRIES_MAX):
-        now = read_stats(fd)
-        if (now.overrun, now.read_events) == (last.overrun, last.read_events):
-            break
-        last = now
-    return now
+        last, now = now, read_stats(fd)
+        overrun, read_events = now.overrun - last.overrun, now.read_events - last.read_events
+        if not overrun and not read_events:
+            return now, True
+    counted_twice = max(0, overrun) + max(0, read_events)
+    return replace(now, entries=max(0, now.entries - counted_twice)), False
 
 
 def read_stats(fd: int) -> CpuStats:

@@ -3,7 +3,9 @@
 
 `Instance.adopt` has stopped the instance, so all counters are final. Two things are still there:
 events that nobody took, and those of the sub-buffer that was taken last. Whether the latter were
-stored only the files tell: `pages` is given the last sub-buffer of the ring that they have.
+stored only the files tell: `pages` is given the last sub-buffer of the ring that they have, and
+how many events of the ring they ever had. A ring is stored in its order, so that what was handed
+out beyond those is at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.ftrace_tail import unstored
+from collectord.codec.ftrace_tail import last_events, unstored
 from collectord.errors import KernelError
 from collectord.kernel.reader_page import handed_out
 from collectord.kernel.ring_stats import stats_text
@@ -47,7 +49,7 @@ class Leftover:
     """An instance that a crash left, taken over.
 
     Args:
-        instance: adopted; its stack removes it.
+        instance: adopted; its stack removes it, unless it is unwound by an error.
 
     Attributes:
         name: of the instance.
@@ -79,7 +81,7 @@ class Leftover:
         """The kernel's counters now, by CPU, as trace-cmd keeps them. Raises KernelError."""
         return {cpu: stats_text(cpu, ring.files.stats_fd) for cpu, ring in self.rings.items()}
 
-    def pages(self, cpu: int, stored: bytes = b"") -> Iterator[bytes]:
+    def pages(self, cpu: int, stored: bytes = b"", stored_events: int = 0) -> Iterator[bytes]:
         """Take whole sub-buffers out of a ring, oldest first, until it is empty.
 
         What was given is gone from the ring: a page at a time, so that memory holds one.
@@ -87,6 +89,7 @@ class Leftover:
         Args:
             cpu: a key of `rings`.
             stored: the last sub-buffer of this ring in the files; b"": there is none.
+            stored_events: of this ring, in all files that there ever were.
 
         Raises:
             KernelError: the ring cannot be read.
@@ -94,8 +97,10 @@ class Leftover:
         ring = self.rings[cpu]
         if ring.handed is not None:
             rest = unstored(ring.handed, stored)
-            if rest is not None:
-                yield rest
+            new_events = ring.stats.read_events - stored_events
+            piece = last_events(rest, new_events) if rest is not None else None
+            if piece is not None:
+                yield piece
         while True:
             try:
                 page = os.read(ring.files.raw_fd, self.subbuf_bytes)
@@ -111,13 +116,19 @@ class Leftover:
                 return
             yield page
 
-    def pages_by_cpu(self, stored: Mapping[int, bytes]) -> dict[int, Iterator[bytes]]:
+    def pages_by_cpu(
+        self, stored: Mapping[int, bytes], stored_events: Mapping[int, int]
+    ) -> dict[int, Iterator[bytes]]:
         """`pages` of every ring.
 
         Args:
             stored: by CPU; one that is not in it has no sub-buffer in the files.
+            stored_events: by CPU; one that is not in it never had any.
         """
-        return {cpu: self.pages(cpu, stored.get(cpu, b"")) for cpu in self.rings}
+        return {
+            cpu: self.pages(cpu, stored.get(cpu, b""), stored_events.get(cpu, 0))
+            for cpu in self.rings
+        }
 
 
 def _look_at(files: RingFiles) -> LeftRing:

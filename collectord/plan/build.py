@@ -106,6 +106,7 @@ def build(config: Config, facts: KernelFacts) -> Plan:
         for draft, own in zip(drafts, sizes, strict=True)
         for session in _sessions(config, draft, own)
     )
+    _check_chunks(sessions, config.daemon.chunk)
     files = sum(session.files for session in sessions)
     _check_files(files, facts, warnings)
     return Plan(
@@ -354,6 +355,18 @@ def _sink(config: Config, session: SessionConfig, form: str) -> SinkPlan:
             free_percent=retention.free.percent,
         ),
     )
+
+
+def _check_chunks(sessions: Sequence[SessionPlan], chunk_bytes: int) -> None:
+    for session in sessions:
+        if session.ftrace is not None and session.ftrace.subbuf_bytes > chunk_bytes:
+            subbuf = show_bytes(session.ftrace.subbuf_bytes)
+            raise PlanError(
+                f"session {session.name}: a sub-buffer of {subbuf} does not fit into a chunk of "
+                f"{show_bytes(chunk_bytes)}",
+                what="subbuf",
+                hint="a smaller `subbuf`, or a larger `chunk` in [daemon]",
+            )
 
 
 def _core(config: Config, facts: KernelFacts) -> CorePlan:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from collectord._native._core import SegmentClosed
@@ -46,6 +46,8 @@ class Closing:
         build_ids: path to build-id (hex), where known.
         ring_stats: CPU to what the kernel counted of its ring, as text for people.
         recovered: the data are what a killed process left, found by a later one.
+        recut: given what the seal found of each ring, by its id, makes the balance anew: for
+            data that nobody has counted before.
     """
 
     clock: ClockReading
@@ -56,6 +58,7 @@ class Closing:
     build_ids: Mapping[str, str] = field(default_factory=dict)
     ring_stats: Mapping[int, str] = field(default_factory=dict)
     recovered: bool = False
+    recut: Callable[[Mapping[int, int]], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
@@ -41,7 +42,7 @@ from collectord.sink.segment import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from collectord._native._core import SegmentClosed
@@ -115,6 +116,7 @@ class FileSink(ABC):
         self._sealing = threading.Lock()
         self._run = uuid.uuid4().hex
         self._stored = 0  # events in the sealed segments of this run
+        self._stored_by_ring: Counter[int] = Counter()  # the same, by ring id
         self._sealed_any = False
         self._home = Home(plan, self.FORMAT)
 
@@ -193,10 +195,14 @@ class FileSink(ABC):
         """Do what `seal` does, yielding the name of each step that a kill may follow."""
         file, held = yield from self._finish(segment, closed, closing)
         opened = segment.manifest
+        rings = self._with_totals(held.rings)
+        ledger = closing.ledger
+        if closing.recut is not None:
+            ledger = closing.recut({entry.ring: entry.samples for entry in held.rings})
         manifest = Manifest(
             **common_fields(opened)
             | {
-                "rings": held.rings,
+                "rings": rings,
                 "stored_before": self._stored,
                 "clocks": Clocks(
                     open=opened.clocks.open, flushes=thin(closing.flushes), close=closing.clock
@@ -209,8 +215,8 @@ class FileSink(ABC):
             records=held.records,
             samples=held.samples,
             replayed=held.replayed,
-            produced=closing.ledger.get("produced"),
-            ledger=closing.ledger,
+            produced=ledger.get("produced"),
+            ledger=ledger,
             lost_samples={str(key): n for key, n in closing.lost_samples.items() if n},
             bytes=file.bytes,
             allocated_bytes=file.allocated_bytes,
@@ -223,7 +229,9 @@ class FileSink(ABC):
         yield from publish(segment.paths, segment.paths, encoded)
         self._home.previous = link(segment.paths.manifest.name, encoded)
         self._sealed_any = True
-        self._stored += held.samples
+        with self._lock:
+            self._stored += held.samples
+            self._stored_by_ring.update({entry.ring: entry.samples for entry in rings})
         return SegmentInfo(segment.token, segment.paths.data, manifest)
 
     def discard(self, segment: OpenSegment) -> None:
@@ -254,7 +262,7 @@ class FileSink(ABC):
 
     def _create(self, token: int, opening: Opening) -> OpenSegment:
         started_ns = time.time_ns()
-        self._stored = max(self._stored, opening.stored_before)
+        self._go_on(opening)
         with ExitStack() as stack:
             paths, meta_fd = self._home.claim(started_ns)
             stack.callback(os.close, meta_fd)
@@ -271,7 +279,7 @@ class FileSink(ABC):
                     direct=direct,
                     data_offset=place.data_offset,
                     events=self._events,
-                    rings=opening.rings,
+                    rings=self._with_totals(opening.rings),
                     clocks=Clocks(open=opening.clock),
                     run=opening.run or self._run,
                     stored_before=self._stored,
@@ -293,6 +301,23 @@ class FileSink(ABC):
             manifest=manifest,
             offsets=place.offsets,
             capacity_bytes=place.capacity_bytes,
+        )
+
+    def _go_on(self, opening: Opening) -> None:
+        """Count on from what an earlier process stored."""
+        with self._lock:
+            self._stored = max(self._stored, opening.stored_before)
+            for entry in opening.rings:
+                known = self._stored_by_ring[entry.ring]
+                self._stored_by_ring[entry.ring] = max(known, entry.stored_total)
+
+    def _with_totals(self, rings: Iterable[RingEntry]) -> tuple[RingEntry, ...]:
+        """Enter what was stored of each ring, with what the entry tells itself."""
+        return tuple(
+            msgspec.structs.replace(
+                entry, stored_total=self._stored_by_ring[entry.ring] + entry.samples
+            )
+            for entry in rings
         )
 
     def _is_void(self, closed: SegmentClosed, closing: Closing) -> bool:

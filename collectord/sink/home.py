@@ -80,6 +80,8 @@ class Home:
                 self._sequence += 1
                 name = segment_name(started_ns, self._sequence, self._format)
                 paths = SegmentPaths(self._directory, name)
+                if paths.data.exists():  # another recording's, which is sealed
+                    continue
             with sink_errors("cannot create a segment", paths.partial):
                 try:
                     fd = os.open(

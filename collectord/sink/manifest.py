@@ -44,6 +44,9 @@ class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         offset: where the ring's sub-buffers begin in the file; 0 where rings share one section.
+        stored_total: events of it in this segment and in those of its run that were sealed before,
+            those that were deleted since included. Of an open segment: those sealed before its
+            creation.
     """
 
     ring: int
@@ -55,6 +58,7 @@ class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     bytes: int = 0
     offset: int = 0
+    stored_total: int = 0
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -202,12 +203,15 @@ def _seal(orphan: _Orphan) -> Generator[str, None, Outcome]:
     file = yield from orphan.file.finish(found)
     opened = orphan.opened or _without_manifest(orphan)
     before = _before(target)
+    run_so_far = _sealed_of_run(target, opened.run)
     manifest = Manifest(
         **common_fields(opened)
         | {
             "segment": target.name,
-            "rings": _rings(opened, orphan),
-            "stored_before": _stored_before(opened, before),
+            "rings": _with_totals(_rings(opened, orphan), run_so_far),
+            "stored_before": max(
+                [opened.stored_before, *(m.stored_before + m.samples for m in run_so_far)]
+            ),
         },
         complete=False,
         recovered=True,
@@ -301,12 +305,36 @@ def _before(paths: SegmentPaths) -> Path | None:
     return before[-1] if before else None
 
 
-def _stored_before(opened: OpenManifest, before: Path | None) -> int:
-    """Count on from the segment before: it may have been sealed after this one was created."""
-    manifest = decode(before.read_bytes(), Manifest) if before is not None else None
-    if manifest is None or manifest.run != opened.run or not opened.run:
-        return opened.stored_before
-    return manifest.stored_before + manifest.samples
+def _sealed_of_run(paths: SegmentPaths, name: str) -> list[Manifest]:
+    """Manifests of the run, to count on from: each may be sealed after this one's creation."""
+    if not paths.rotated or not name:
+        return []
+    manifests = [
+        decode(_read(group.paths.manifest), Manifest)
+        for group in group_files(paths.directory)
+        if group.paths.format == paths.format and group.paths != paths
+    ]
+    return [manifest for manifest in manifests if manifest is not None and manifest.run == name]
+
+
+def _with_totals(
+    rings: tuple[RingEntry, ...], run_so_far: list[Manifest]
+) -> tuple[RingEntry, ...]:
+    """Count on for each ring. Its number is of one process; where it is stays."""
+    before: Counter[tuple[str, int, int]] = Counter()
+    for entry in (entry for manifest in run_so_far for entry in manifest.rings):
+        before[_place(entry)] = max(before[_place(entry)], entry.stored_total)
+    return tuple(
+        msgspec.structs.replace(
+            entry,
+            stored_total=max(entry.stored_total, before[_place(entry)]) + entry.samples,
+        )
+        for entry in rings
+    )
+
+
+def _place(entry: RingEntry) -> tuple[str, int, int]:
+    return entry.role, entry.cpu, entry.tid
 
 
 def _remove_leftovers(group: Group) -> Outcome | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from collectord.errors import SinkError
 from collectord.sink.segment import (
     MANIFEST,
+    TRACE_DAT,
     Group,
     group_files,
     segment_directories,
@@ -50,8 +51,9 @@ def evict(root: Path, plan: RetentionPlan, now_ns: int, need_bytes: int = 0) -> 
     """Delete the oldest sealed segments of all sessions below `root` until the limits hold.
 
     Segments that are being written count towards the quota and are never touched; neither are
-    orphans (repair seals them first) and recordings with a name from `record -o`. The age is that
-    of the last write. A limit of 0 is no limit.
+    orphans (repair seals them first) and recordings with a name from `record -o`. Beside a running
+    trace.dat segment the newest sealed one stays too: it tells how far the rings are stored, which
+    outlive their process. The age is that of the last write. A limit of 0 is no limit.
 
     Args:
         root: the state directory, one directory per session below it.
@@ -101,14 +103,21 @@ def _usage(root: Path) -> tuple[list[_Held], int]:
     held: list[_Held] = []
     used_bytes = 0
     for directory in segment_directories(root):
-        for group in group_files(directory):
-            if not group.paths.rotated:
-                continue
+        groups = [group for group in group_files(directory) if group.paths.rotated]
+        kept = _end_of_trail(groups)
+        for group in groups:
             size_bytes, written_ns = _measure(group)
             used_bytes += size_bytes
-            if group.sealed:
+            if group.sealed and group != kept:
                 held.append(_Held(group, size_bytes, written_ns))
     return sorted(held, key=lambda segment: segment.group.paths.name), used_bytes
+
+
+def _end_of_trail(groups: list[Group]) -> Group | None:
+    """The newest sealed trace.dat segment of a session that goes on, or whose end was a crash."""
+    traces = [group for group in groups if group.paths.format == TRACE_DAT]
+    sealed = [group for group in traces if group.sealed]
+    return sealed[-1] if sealed and len(sealed) < len(traces) else None
 
 
 def _measure(group: Group) -> tuple[int, int]:

@@ -48,7 +48,7 @@ class Store:
         Raises:
             SinkError: the directory cannot be read, or a file not deleted.
         """
-        if not self.limited:
+        if not self.limited or not self._root.exists():
             return False
         with self._lock:
             evictions = evict(self._root, self._plan, time.time_ns(), need_bytes)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.sink.manifest import Manifest, decode
@@ -20,25 +21,31 @@ class Trail(NamedTuple):
         run: of the manifests, "" if there is no segment.
         stored: events.
         scope: what was observed, "" if there is no segment.
-        last_pages: CPU to the last sub-buffer that was stored of its ring.
+        last_pages: CPU to the last sub-buffer that is stored of its ring, of segments that are
+            there still.
+        stored_by_cpu: CPU to the events of its ring; a CPU that never had any may be missing.
     """
 
     run: str
     stored: int
     scope: str
     last_pages: Mapping[int, bytes]
+    stored_by_cpu: Mapping[int, int]
 
 
 def read_trail(
     directory: Path, *, session: str, boot_id: str, since_ns: int, subbuf_bytes: int
 ) -> Trail:
-    """Follow the newest sealed segments of `session` back to the beginning of their process.
+    """Find the sealed segments of the process that wrote as `session`, and what they count up to.
+
+    It is the first one whose segments are all of that time: recordings of one name may have been
+    running beside it, or since.
 
     Args:
         directory: of the session; repaired before.
         session: the name.
         boot_id: of this boot.
-        since_ns: REALTIME; an older segment is of an earlier process.
+        since_ns: REALTIME; a process with an older segment is another one.
         subbuf_bytes: size of a sub-buffer.
 
     Raises:
@@ -53,15 +60,21 @@ def read_trail(
                 manifest = decode(group.paths.manifest.read_bytes(), Manifest)
             if manifest is not None and (manifest.session, manifest.boot_id) == (session, boot_id):
                 found.append((group.paths.data, manifest))
-    found = [(path, manifest) for path, manifest in found if manifest.started_ns >= since_ns]
+    others = {manifest.run for _, manifest in found if manifest.started_ns < since_ns}
+    found = [(path, manifest) for path, manifest in found if manifest.run not in others]
     if not found:
-        return Trail("", 0, "", {})
-    _, newest = found[-1]
+        return Trail("", 0, "", {}, {})
+    _, first = min(found, key=lambda one: one[1].started_ns)
+    stored = 0
     pages: dict[int, bytes] = {}
+    by_cpu: Counter[int] = Counter()
     for path, manifest in found:
-        if manifest.run == newest.run:
+        if manifest.run == first.run:
+            stored = max(stored, manifest.stored_before + manifest.samples)
             pages |= _last_pages(path, manifest, subbuf_bytes)
-    return Trail(newest.run, newest.stored_before + newest.samples, newest.scope, pages)
+            for ring in manifest.rings:
+                by_cpu[ring.cpu] = max(by_cpu[ring.cpu], ring.stored_total)
+    return Trail(first.run, stored, first.scope, pages, by_cpu)
 
 
 def _last_pages(path: Path, manifest: Manifest, subbuf_bytes: int) -> dict[int, bytes]:

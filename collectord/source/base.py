@@ -98,6 +98,10 @@ class RingHandle:
 class Ftrace(Protocol):
     """What a source of ftrace rings can do beside; see `OpenSource.ftrace`."""
 
+    @property
+    def name(self) -> str:
+        """The instance's directory below `instances`."""
+
     def metadata(self) -> Metadata:
         """What a trace.dat of these rings says beside its events. Raises KernelError."""
 

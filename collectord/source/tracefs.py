@@ -145,7 +145,8 @@ class OpenTracefs:
         """Read the ring's `stats`, without an interrupt of its CPU. Raises KernelError."""
         stats = self._stats[ring.label]
         reading = produced(stats.read(), recorder=self._recorder)
-        return replace(reading, resets=stats.resets)
+        capacity_bytes = self.ftrace.sizes[ring.label.cpu]
+        return replace(reading, resets=stats.resets, capacity_bytes=capacity_bytes)
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:  # noqa: ARG002 - the protocol's
         """None: a program on a tracepoint does not see what ftrace writes."""
@@ -160,7 +161,7 @@ class OpenInstance:
     ) -> None:
         self._instance = instance
         self._plan = ftrace
-        self._sizes = {ring.label.cpu: ring.geometry.data_bytes for ring in rings}
+        self.sizes = {ring.label.cpu: ring.geometry.data_bytes for ring in rings}
         self._stats_fds = {
             ring.label.cpu: ring.pages.stats_fd for ring in rings if ring.pages is not None
         }
@@ -196,7 +197,7 @@ class OpenInstance:
         if not self._plan.keep_ns:
             return ""
         fills = [
-            Fill(ring.label.cpu, self._sizes[ring.label.cpu], ring.used_bytes, ring.window_ns)
+            Fill(ring.label.cpu, self.sizes[ring.label.cpu], ring.used_bytes, ring.window_ns)
             for ring in balances
         ]
         for cpu, size in grown(fills, self._plan.keep_ns, self._plan.max_bytes).items():
@@ -204,7 +205,7 @@ class OpenInstance:
                 self._instance.resize(size, cpu)
             except KernelError as error:  # memory may come free, and a mapping go
                 return str(error)
-            self._sizes[cpu] = size
+            self.sizes[cpu] = size
         needed = sum(needed_bytes(fill, self._plan.keep_ns) for fill in fills)
         if needed > self._plan.max_bytes:
             return f"{needed >> 20} MiB would be needed to keep all, {self._plan.max_bytes >> 20}"

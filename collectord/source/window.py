@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# A shorter time tells no rate: a ring that was just emptied, or a burst.
+# A shorter time tells no rate, in a ring that was just emptied: half full it tells one always.
 _RATE_FROM_NS: Final = 1_000_000_000
 # The rate varies, and the ring gives up whole sub-buffers.
 _RESERVE: Final = 1.2
@@ -38,9 +38,10 @@ class Fill:
 
 def needed_bytes(fill: Fill, keep_ns: int) -> int:
     """What the ring takes to hold `keep_ns` at the rate of what it holds; never less than now."""
-    if fill.window_ns is None or fill.window_ns < _RATE_FROM_NS:
+    is_short = fill.window_ns is not None and fill.window_ns < _RATE_FROM_NS
+    if fill.window_ns is None or (is_short and 2 * fill.used_bytes < fill.size_bytes):
         return fill.size_bytes
-    wanted = int(fill.used_bytes * keep_ns / fill.window_ns * _RESERVE)
+    wanted = int(fill.used_bytes * keep_ns / max(1, fill.window_ns) * _RESERVE)
     return max(fill.size_bytes, wanted)
 
 

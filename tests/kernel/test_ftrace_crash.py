@@ -92,6 +92,50 @@ def check_salvaged(told: dict[str, Any]) -> None:
     assert told["produced"] == told["stored"] + on_its_way
 
 
+def test_killed_after_retention(
+    tmp_path: Path, tracefs: Path, start_cli: Start, generator: Generator
+) -> None:
+    """What was stored is known though retention deleted it: nothing is salvaged a second time."""
+    config = write_config(tmp_path, session='segment_bytes = "1MiB"')
+    text = config.read_text().replace('bytes = "0"', 'bytes = "1B"', 1)
+    config.write_text(text)
+    with daemons.running(start_cli, config) as daemon:
+        with generator.start("count", count=LAST_BURST, nr=NUMBER) as running:
+            assert running.run()["events"] == LAST_BURST
+        daemon.await_stored(LAST_BURST)
+        state = tmp_path / "state"
+        daemons.wait_for(lambda: not list(state.rglob("*-000001.*")), "the first one's deletion")
+        daemons.wait_for(lambda: len(list(state.rglob("*.trace.dat"))) <= 1, "the others'")
+        daemon.kill()
+    assert list((tracefs / "instances").glob("collectord-calls*"))
+    with daemons.running(start_cli, config) as successor:
+        ended = successor.stop()
+    (told,) = ended.named("instance_salvaged")
+    check_salvaged(told)
+    assert (told["produced"], told["lost"]["staging/dropped"]) == (LAST_BURST, 0)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_rings_that_somebody_emptied(
+    tmp_path: Path, tracefs: Path, start_cli: Start, generator: Generator, transport: str
+) -> None:
+    """After a reset the counters tell less than is stored: no figure is made up, none negative."""
+    config = write_config(tmp_path, source=f'transport = "{transport}"')
+    with daemons.running(start_cli, config) as daemon:
+        with generator.start("count", count=BURST, nr=NUMBER) as running:
+            assert running.run()["events"] == BURST
+        daemon.await_stored(BURST)
+        daemon.kill()
+    (instance,) = (tracefs / "instances").glob("collectord-calls*")
+    (instance / "trace").write_text("\n")
+    with daemons.running(start_cli, config) as successor:
+        ended = successor.stop()
+    (told,) = ended.named("instance_salvaged")
+    assert (told["basis"], told["stored"]) == ("lost_only", BURST)
+    assert (told["produced"], told["unaccounted"]) == (None, None)
+    assert not any(told["lost"].values())
+
+
 def test_killed_recorder(
     tmp_path: Path,
     tracefs: Path,

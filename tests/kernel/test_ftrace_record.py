@@ -82,6 +82,7 @@ def test_every_event_is_stored(  # noqa: PLR0917  # fixtures
     assert done.returncode == 0, done.stderr
     session = result_of(done.stdout)
     assert {ring["transport"] for ring in session["rings"]} == {transport}
+    assert all(0 < r["high_watermark_bytes"] <= r["capacity_bytes"] for r in _used(session))
     check_ftrace_balance(session, generated=COUNT)
     assert session["stored"] == COUNT
     check_reported(session, trace_cmds)
@@ -135,12 +136,19 @@ def test_rotation_repeats_and_skips_nothing(  # fixtures
                 assert running.run()["events"] == count
             made += count
             daemon.await_stored(made)
+            now = daemon.session()
+            assert (now["unaccounted"], now["lost"]["sink/disk_full"]) == (0, 0), now
         ended = daemon.stop()
     assert ended.status == 0, ended.log
     session = final_session(tmp_path / "state")
     assert len(session["segments"]) > 3
     assert (session["produced"], session["stored"]) == (made, made)
     check_reported(session, trace_cmds)
+
+
+def _used(session: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rings that got as much as wakes the drain."""
+    return [ring for ring in session["rings"] if ring["wakeups"]["watermark"]]
 
 
 def write_config(

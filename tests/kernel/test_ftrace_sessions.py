@@ -70,6 +70,51 @@ def test_snapshots_take_the_window(
         assert [len(trace_cmd.report(path)) for path in segments] == [BURST, 5, 7]
 
 
+def test_a_snapshot_of_nothing(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
+    """It says so at once, before any event and after another snapshot."""
+    with daemons.running(start_cli, write_config(tmp_path, session=RECORDER)) as daemon:
+        assert daemon.post("/v1/snapshot", {}) == {"segments": []}
+        make(generator, BURST)
+        assert len(daemon.post("/v1/snapshot", {})["segments"]) == 1
+        assert daemon.post("/v1/snapshot", {}) == {"segments": []}
+        assert daemon.stop().status == 0
+
+
+def test_a_snapshot_larger_than_a_segment(
+    tmp_path: Path, start_cli: Start, generator: Generator, trace_cmds: TraceCmds
+) -> None:
+    """All its segments are named, and together they hold all."""
+    session = RECORDER + '\nsegment_bytes = "1MiB"'
+    config = write_config(tmp_path, session=session, source='max = "64MiB"\nring = "32MiB"')
+    with daemons.running(start_cli, config) as daemon:
+        make(generator, 200_000)
+        paths = [Path(path) for path in daemon.post("/v1/snapshot", {})["segments"]]
+        balance = daemon.session()
+        assert daemon.stop().status == 0
+    assert (balance["stored"], balance["unaccounted"]) == (200_000, 0), balance["lost"]
+    assert len(paths) > 3
+    for trace_cmd in trace_cmds:
+        assert sum(len(trace_cmd.report(path)) for path in paths) == 200_000
+
+
+def test_rings_that_somebody_empties(
+    tmp_path: Path, tracefs: Path, start_cli: Start, generator: Generator
+) -> None:
+    """A reset is told, and from then on the kernel's count proves nothing."""
+    with daemons.running(start_cli, write_config(tmp_path)) as daemon:
+        make(generator, BURST)
+        daemon.await_stored(BURST)
+        (tracefs / "instances" / "collectord-calls" / "trace").write_text("\n")
+        daemons.wait_for(lambda: "emptied the rings" in str(daemon.session()), "the reset")
+        make(generator, 7)
+        daemon.await_stored(BURST + 7)
+        session = daemon.session()
+        assert (session["ledger_basis"], session["unaccounted"]) == ("lost_only", None)
+        ended = daemon.stop()
+    assert ended.status == 0, ended.log
+    assert ended.named("rings_reset")
+
+
 def test_overwriting_is_no_loss(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
     """What a recorder's rings gave up is `overwritten`; the window is told."""
     config = write_config(tmp_path, session=RECORDER, source='keep = "30s"\nmax = "256KiB"')

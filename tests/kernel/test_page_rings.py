@@ -56,6 +56,7 @@ class Rig:
         flush_ns: int = NEVER_NS,
         chunks: int = 16,
         limit_bytes: int = 1 << 40,
+        extent_bytes: int = EXTENT_BYTES,
         held: bool = False,
     ) -> None:
         settings = InstanceSettings(
@@ -68,6 +69,9 @@ class Rig:
         )
         self.transport = transport
         self.limit_bytes = limit_bytes
+        self.extent_bytes = extent_bytes
+        self.next_when_missing = False
+        self.missing = 0
         self.instance = Instance.create(tree, settings, stack)
         effective = self.instance.effective()
         self.subbuf_bytes = effective.subbuf_bytes
@@ -117,10 +121,10 @@ class Rig:
             token,
             self.files[token],
             offsets={
-                ring.id: PAGE + place * EXTENT_BYTES
+                ring.id: PAGE + place * self.extent_bytes
                 for place, ring in enumerate(self.rings.values())
             },
-            capacity_bytes=EXTENT_BYTES,
+            capacity_bytes=self.extent_bytes,
             limit_bytes=self.limit_bytes,
             step_bytes=1 << 20,
         )
@@ -150,6 +154,10 @@ class Rig:
         for event in self.core.events():
             match event:
                 case _core.SegmentWanted():
+                    if not self.next_when_missing:
+                        self._prepare()
+                case _core.SpaceWanted(errno=errno.EXFULL) if self.next_when_missing:
+                    self.missing += 1
                     self._prepare()
                 case _core.SegmentClosed():
                     self.closed[event.token] = event
@@ -182,14 +190,15 @@ class Rig:
         for token, closed in sorted(self.closed.items()):
             tracks = {track: (size, digest) for track, size, digest in closed.tracks}
             size, digest = tracks[ring]
-            offset = PAGE + place * EXTENT_BYTES
+            offset = PAGE + place * self.extent_bytes
             data = read_back(self.files[token], offset, size)
             scan = _core.scan_pages(data, self.subbuf_bytes)
             assert (scan.fault, scan.end, scan.pages) == ("ok", size, size // self.subbuf_bytes)
             if self.transport != "splice":
                 assert digest == xxhash.xxh3_64_intdigest(data)
                 assert {(ring, scan.events)} <= {(one[0], one[1]) for one in closed.rings}
-            assert not any(read_back(self.files[token], offset + size, self.subbuf_bytes))
+            if size < self.extent_bytes:
+                assert not any(read_back(self.files[token], offset + size, self.subbuf_bytes))
             for at in range(0, size, self.subbuf_bytes):
                 yield data[at : at + self.subbuf_bytes]
 
@@ -353,6 +362,24 @@ def test_rings_under_load(
         rig.serve(0.05)
     rig.finish()
     assert len(rig.closed) > 1
+    rig.check_complete()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_full_extents_wait_for_the_next_segment(
+    tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...], transport: str
+) -> None:
+    """A segment that comes late costs nothing: chunks, and then the rings, hold the backlog."""
+    rig = Rig(tree, stack, transport, PAGE, cpus=cpus, chunks=2, extent_bytes=16 * PAGE)
+    rig.next_when_missing = True
+    writers = [threading.Thread(target=rig.write, args=(cpu, 20_000, 30)) for cpu in cpus]
+    for writer in writers:
+        writer.start()
+        stack.callback(writer.join)
+    while any(writer.is_alive() for writer in writers):
+        rig.serve(0.05)
+    rig.finish()
+    assert rig.missing >= len(rig.closed) - 1 > 1
     rig.check_complete()
 
 

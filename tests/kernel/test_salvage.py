@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -13,17 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from structlog.testing import capture_logs
 
 from collectord.codec.ftrace_page import Walk
 from collectord.errors import KernelError
+from collectord.kernel.host import read_host
 from collectord.kernel.instance import Instance, InstanceSettings
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.trace_events import TraceEvent
+from collectord.salvage import salvage_leftovers
+from collectord.sink.repair import repair
+from tests.support import daemons, segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from collectord.kernel.salvage import Leftover
+    from collectord.salvage import Salvaged
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = os.sysconf("SC_PAGESIZE")
@@ -39,11 +46,11 @@ from collectord.kernel.instance import Instance, InstanceSettings
 from collectord.kernel.trace_events import TraceEvent
 from collectord.kernel.tracefs import Tracefs
 import os
-session, cpu, subbuf, out, *steps = sys.argv[1:]
+session, cpu, subbuf, out, size, *steps = sys.argv[1:]
 number = 0
 pages = []
 with ExitStack() as stack:
-    settings = InstanceSettings(session, 1 << 17, int(subbuf), cpus=(int(cpu),))
+    settings = InstanceSettings(session, int(size), int(subbuf), cpus=(int(cpu),))
     instance = Instance.create(Tracefs(Path("/sys/kernel/tracing")), settings, stack)
     ring = instance.open_ring(int(cpu))
     instance.choose([TraceEvent("sched", "sched_process_hang")])
@@ -94,10 +101,19 @@ def _mapped(require: Callable[[str], None]) -> None:
     require("mapped ftrace rings")
 
 
-def killed(session: str, out: Path, *steps: str, subbuf_bytes: int = PAGE) -> str:
+def killed(
+    session: str,
+    out: Path,
+    *steps: str,
+    subbuf_bytes: int = PAGE,
+    buffer_bytes: int = 1 << 17,
+) -> str:
     """A process that took these steps and was killed; gives the instance that it left."""
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, session, str(CPU), str(subbuf_bytes), out, *steps],
+        [
+            *(sys.executable, "-c", OWNER, session, str(CPU), str(subbuf_bytes), out),
+            *(str(buffer_bytes), *steps),
+        ],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -119,10 +135,39 @@ def marks(pages: Iterable[bytes]) -> list[int]:
     return found
 
 
-def take(leftover: Leftover, stored: bytes = b"") -> list[int]:
+def take(leftover: Leftover, stored: bytes = b"", stored_events: int = 0) -> list[int]:
     """Markers of the one CPU that has any."""
     assert list(leftover.rings) == [CPU]
-    return marks(leftover.pages_by_cpu({CPU: stored})[CPU])
+    return marks(leftover.pages_by_cpu({CPU: stored}, {CPU: stored_events})[CPU])
+
+
+def in_segments(directory: Path) -> list[int]:
+    """Markers in all sealed segments of a directory, in their order."""
+    found: list[int] = []
+    for path in sorted(directory.glob("*.trace.dat")):
+        for ring in daemons.manifest(path)["rings"]:
+            data = path.read_bytes()[ring["offset"] :][: ring["bytes"]]
+            found += marks(data[at : at + PAGE] for at in range(0, len(data), PAGE))
+    return found
+
+
+def salvage_all(
+    kernel: LinuxKernel,
+    name: str,
+    directory: Path,
+    make_room: Callable[[int], bool] = lambda _need_bytes: False,
+) -> tuple[list[Salvaged], list[str]]:
+    """Salvage this one instance; gives what was and the log's events."""
+
+    def place(instance: str, _session: str) -> Path | None:
+        if instance != name:
+            return None
+        repair(directory)
+        return directory
+
+    with capture_logs() as log:
+        done = salvage_leftovers(kernel, read_host(), place, make_room)
+    return done, [line["event"] for line in log]
 
 
 def test_all_that_nobody_read(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
@@ -173,7 +218,7 @@ def test_a_page_that_was_handed_out(
         assert ring.handed is not None
         assert marks([ring.handed]) == list(range(49))
         assert ring.stats.entries == 3
-        rest = take(leftover, stored[-1])
+        rest = take(leftover, stored[-1], len(marks(stored)))
     assert marks(stored) + rest == list(range(52))
 
 
@@ -183,6 +228,111 @@ def test_nothing_is_in_the_files(kernel: LinuxKernel, session: str, tmp_path: Pa
     name = killed(session, tmp_path / "out", "mark=40", "read=1")
     with ExitStack() as stack:
         assert take(kernel.salvage(name, stack)) == list(range(40))
+
+
+@pytest.mark.usefixtures("_mapped")
+@pytest.mark.parametrize("stored_events", [0, 30, 40, 49])
+def test_the_last_page_was_deleted(
+    kernel: LinuxKernel, session: str, tmp_path: Path, stored_events: int
+) -> None:
+    """Where only the number of stored events is known, the others of what was read are given."""
+    name = killed(session, tmp_path / "out", "mark=40", "read=1", "mark=9", "read=1", "mark=3")
+    with ExitStack() as stack:
+        found = take(kernel.salvage(name, stack), stored_events=stored_events)
+    assert found == list(range(stored_events, 52))
+
+
+def test_an_error_keeps_the_instance(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
+    """A salvage that breaks off leaves what it did not take, with the formats, to the next one."""
+    name = killed(session, tmp_path / "out", "mark=500")
+    taken = []
+
+    def break_off() -> None:
+        with ExitStack() as stack:
+            pages = kernel.salvage(name, stack).pages(CPU)
+            taken.extend(marks([next(pages)]))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        break_off()
+    assert name in kernel.leftover_instances()
+    with ExitStack() as stack, pytest.raises(KernelError, match="waits to be salvaged") as caught:
+        kernel.create_instance(InstanceSettings(session, 1 << 17, PAGE), stack)
+    assert caught.value.errno == errno.EEXIST
+    assert "free some space" in caught.value.hint
+    with ExitStack() as stack:
+        leftover = kernel.salvage(name, stack)
+        assert leftover.instance.events == (TraceEvent("sched", "sched_process_hang"),)
+        rest = take(leftover, stored_events=len(taken))
+    assert taken + rest == list(range(500))
+
+
+def test_a_full_disk_keeps_the_instance(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
+    """What no room was for is salvaged by the next start, each event once and all told."""
+    name = killed(session, tmp_path / "out", "mark=30000", buffer_bytes=1 << 21)
+    stats = kernel.tracefs.root / "instances" / name / f"per_cpu/cpu{CPU}/stats"
+    with segments.mounted("tmpfs", tmp_path / "disk", "size=64m") as disk:
+        filler = disk / "filler"
+        space = os.statvfs(disk)
+        with filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize)
+
+        def make_room(need_bytes: int) -> bool:
+            if "read events: 0\n" not in stats.read_text():
+                return False
+            os.truncate(filler, filler.stat().st_size - need_bytes)
+            return True
+
+        directory = disk / "segments"
+        directory.mkdir()
+        assert salvage_all(kernel, name, directory, make_room) == ([], ["instance_not_salvaged"])
+        assert name in kernel.leftover_instances()
+        repair(directory)
+        begun = in_segments(directory)
+        assert 0 < len(begun) < 30000
+        filler.unlink()
+        (salvaged,), log = salvage_all(kernel, name, directory)
+        assert in_segments(directory) == list(range(30000))
+    assert log == []
+    ledger = salvaged.ledger
+    assert (ledger["basis"], ledger["produced"], ledger["stored"]) == ("exact", 30000, 30000)
+    assert not any(ledger["lost"].values())
+    assert ledger["unaccounted"] == 0
+    assert name not in kernel.leftover_instances()
+
+
+def test_no_directory_keeps_the_instance(
+    kernel: LinuxKernel, session: str, tmp_path: Path
+) -> None:
+    """Where nothing can be written nothing is taken."""
+    name = killed(session, tmp_path / "out", "mark=9")
+    (tmp_path / "file").touch()
+    with capture_logs() as log:
+        done = salvage_leftovers(
+            kernel,
+            read_host(),
+            lambda instance, _: tmp_path / "file/below" if instance == name else None,
+            lambda _need_bytes: False,
+        )
+    assert (done, [line["event"] for line in log]) == ([], ["instance_not_salvaged"])
+    with ExitStack() as stack:
+        assert take(kernel.salvage(name, stack)) == list(range(9))
+
+
+def test_an_instance_that_cannot_be_removed(
+    kernel: LinuxKernel, session: str, tmp_path: Path
+) -> None:
+    """It is told once that it is still there, and once it is gone its balance, and once only."""
+    name = killed(session, tmp_path / "out", "mark=300")
+    directory = tmp_path / "segments"
+    directory.mkdir()
+    with (kernel.tracefs.root / "instances" / name / "trace").open("rb"):
+        assert salvage_all(kernel, name, directory) == ([], ["instance_not_salvaged"])
+    (salvaged,), log = salvage_all(kernel, name, directory)
+    assert (salvaged.path, log) == (None, [])
+    ledger = salvaged.ledger
+    assert (ledger["basis"], ledger["produced"], ledger["stored"]) == ("exact", 300, 300)
+    assert in_segments(directory) == list(range(300))
 
 
 @pytest.mark.usefixtures("_mapped")

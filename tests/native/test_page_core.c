@@ -20,7 +20,7 @@
 
 #define PAGE_BYTES 4096u
 #define CHUNK_BYTES (32 * PAGE_BYTES)
-#define EXTENT_BYTES (UINT64_C(4) << 20)
+#define EXTENT_BYTES (UINT64_C(160) << 10) /* some fill up before the segment does */
 #define LIMIT_BYTES (UINT64_C(400) << 10)
 #define SEGMENTS_MAX 512u
 #define SERIALS 400000u
@@ -32,7 +32,7 @@ struct feed {
 	struct ring *ring;
 	struct mapped_pages mapped;
 	int source, sink;
-	bool running;
+	_Atomic bool done;
 	pthread_t thread;
 	uint64_t random;
 	uint64_t stored; /* serials found in the files so far */
@@ -73,6 +73,7 @@ static void *feed_pages(void *context)
 			}
 		}
 	}
+	feed->done = true;
 	return NULL;
 }
 
@@ -86,6 +87,7 @@ static void *feed_mapped(void *context)
 		else
 			sched_yield();
 	}
+	feed->done = true;
 	return NULL;
 }
 
@@ -128,10 +130,12 @@ static void serve(void)
 	while ((event = core__event(core)) != NULL) {
 		if (event->kind == EVENT_SEGMENT_CLOSED)
 			read_segment(event);
-		else
-			CHECK_EQ(event->kind, EVENT_SEGMENT_WANTED);
-		if (event->kind == EVENT_SEGMENT_WANTED)
+		else if (event->kind == EVENT_SEGMENT_WANTED)
 			prepare();
+		else if (event->kind == EVENT_SPACE_WANTED)
+			CHECK_EQ(event->error, EXFULL); /* the next one was on its way */
+		else
+			CHECK(false);
 		free(event);
 	}
 	CHECK(core__quarantined(core) == NULL);
@@ -184,7 +188,6 @@ static void start_feed(struct feed *feed)
 	CHECK_EQ(pthread_create(&feed->thread, NULL,
 				feed->transport == PAGE_MMAP ? feed_mapped : feed_pages, feed),
 		 0);
-	feed->running = true;
 }
 
 static void concurrent_rings_of_every_transport_lose_and_repeat_nothing(void)
@@ -210,8 +213,8 @@ static void concurrent_rings_of_every_transport_lose_and_repeat_nothing(void)
 	}
 	core__hold(core, feeds[3].ring, false);
 	for (uint32_t i = 0; i < RINGS; i++) {
-		while (counter__read(&feeds[i].ring->samples) < SERIALS &&
-		       feeds[i].transport != PAGE_SPLICE)
+		while (!feeds[i].done || (counter__read(&feeds[i].ring->samples) < SERIALS &&
+					  feeds[i].transport != PAGE_SPLICE))
 			flush();
 		CHECK_EQ(pthread_join(feeds[i].thread, NULL), 0);
 	}
@@ -242,6 +245,101 @@ static void concurrent_rings_of_every_transport_lose_and_repeat_nothing(void)
 		close_feed(&feeds[i]);
 	while (file_count > 0)
 		close(files[--file_count]);
+}
+
+/* One segment is prepared after the other, and only when the writer says that it is missing. */
+static void full_extents_wait_for_the_next_segment(enum page_transport transport)
+{
+	const struct core_options options = {
+		.shards = 1, .chunks = 1, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
+	const uint64_t extent = 0, capacity = 2 * PAGE_BYTES;
+	const uint32_t whole = MAPPED_PAGES + 1; /* of a pass */
+	uint8_t page[PAGE_BYTES], data[2 * PAGE_BYTES];
+	uint64_t generation, serial = 0, fed = 0, last_ns = 0;
+	uint32_t wanted = 0;
+	struct event *event;
+
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, &stream), 0);
+	open_feed(&feeds[0], transport);
+	for (uint32_t i = 0; i < whole; i++) {
+		fed = page__fill(page, PAGE_BYTES, 1000 * (i + 1), fed);
+		CHECK_EQ(write(feeds[0].sink, page, PAGE_BYTES), PAGE_BYTES);
+	}
+	CHECK_EQ(core__start(core), 0);
+	generation = core__issue(core);
+	for (finished = false; !finished;) {
+		if (core__written(core) >= generation)
+			core__finish(core, stream);
+		await_notice(core__notify_fd(core));
+		while ((event = core__event(core)) != NULL) {
+			if (event->kind == EVENT_SPACE_WANTED) {
+				CHECK_EQ(event->error, EXFULL);
+				wanted++;
+				files[file_count++] = output__file();
+				CHECK_EQ(core__prepare_pages(core, stream, file_count,
+							     files[file_count - 1], &extent, 1,
+							     capacity, capacity, 0),
+					 0);
+			} else if (event->kind == EVENT_SEGMENT_CLOSED) {
+				const uint64_t bytes = event->rings[0].bytes;
+
+				CHECK_EQ(pread(files[event->token - 1], data, bytes, 0), bytes);
+				pages__check(data, bytes, PAGE_BYTES, &serial, &last_ns);
+				finished |= event->final;
+			}
+			free(event);
+		}
+	}
+	core__stop(core);
+	CHECK_EQ(wanted, (whole + 1) / 2);
+	CHECK_EQ(serial, fed);
+	CHECK_EQ(counter__read(&feeds[0].ring->lost_disk_full), 0);
+	CHECK_EQ(feeds[0].ring->in_flight, 0);
+	core__free(core);
+	close_feed(&feeds[0]);
+	while (file_count > 0)
+		close(files[--file_count]);
+}
+
+static void full_extents_of_pages_wait_for_the_next_segment(void)
+{
+	full_extents_wait_for_the_next_segment(PAGE_READ);
+}
+
+static void full_extents_of_pipes_wait_for_the_next_segment(void)
+{
+	full_extents_wait_for_the_next_segment(PAGE_SPLICE);
+}
+
+/* Such a segment never ends, and another one would be the same. */
+static void a_ring_without_an_extent_of_an_empty_segment_is_counted(void)
+{
+	const struct core_options options = {
+		.shards = 1, .chunks = 1, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
+	const uint64_t extent = NO_EXTENT;
+	uint8_t page[PAGE_BYTES];
+	uint64_t generation;
+
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, &stream), 0);
+	open_feed(&feeds[0], PAGE_READ);
+	page__fill(page, PAGE_BYTES, 1000, 0);
+	CHECK_EQ(write(feeds[0].sink, page, PAGE_BYTES), PAGE_BYTES);
+	files[0] = output__file();
+	CHECK_EQ(core__prepare_pages(core, stream, 1, files[0], &extent, 1, EXTENT_BYTES,
+				     LIMIT_BYTES, 0),
+		 0);
+	CHECK_EQ(core__start(core), 0);
+	generation = core__issue(core);
+	while (core__written(core) < generation)
+		await_notice(core__notify_fd(core));
+	CHECK_EQ(counter__read(&feeds[0].ring->lost_disk_full), 340);
+	CHECK_EQ(feeds[0].ring->in_flight, 0);
+	core__stop(core);
+	core__free(core);
+	close_feed(&feeds[0]);
+	close(files[0]);
 }
 
 /* Nothing waits for ever, and what is given up is counted. */
@@ -317,6 +415,9 @@ static void pages_and_records_do_not_mix(void)
 int main(void)
 {
 	RUN(concurrent_rings_of_every_transport_lose_and_repeat_nothing);
+	RUN(full_extents_of_pages_wait_for_the_next_segment);
+	RUN(full_extents_of_pipes_wait_for_the_next_segment);
+	RUN(a_ring_without_an_extent_of_an_empty_segment_is_counted);
 	RUN(a_full_disk_is_counted_in_events);
 	RUN(pages_and_records_do_not_mix);
 	return 0;

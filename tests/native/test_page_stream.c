@@ -269,7 +269,7 @@ static void a_full_extent_ends_the_segment(void)
 	for (uint32_t i = 0; i < 3; i++)
 		add(0, 1000 * (i + 1), EVENTS, EVENTS * i);
 	/* The part that fits is there, and accounted. */
-	CHECK_EQ(-write_chunk(), ENOSPC);
+	CHECK_EQ(-write_chunk(), EXFULL);
 	CHECK_EQ(counter__read(&rings[0]->stored), 2 * EVENTS);
 	CHECK_EQ(rings[0]->in_flight, EVENTS);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
@@ -287,6 +287,37 @@ static void a_full_extent_ends_the_segment(void)
 	close(two);
 }
 
+static void each_segment_tells_the_time_of_its_own_first_event(void)
+{
+	const int one = output__file(), two = output__file();
+	struct event *event;
+
+	begin();
+	prepare(one, RINGS, 2 * PAGE_BYTES, RIG_LIMIT);
+	CHECK_EQ(write_one(1, 900, 10, 0), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	prepare(two, RINGS, 2 * PAGE_BYTES, RIG_LIMIT);
+	for (uint32_t i = 0; i < 2; i++)
+		add(0, 1000 * (i + 1), EVENTS, EVENTS * i);
+	add(0, 3000, 0, 0); /* only tells a time */
+	add(0, 4000, 10, 2 * EVENTS);
+	CHECK_EQ(write_chunk(), 0);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	expect_track(event, one, 0, 0, 2 * EVENTS, 2 * PAGE_BYTES);
+	CHECK_EQ(event->first_ns, 901);
+	CHECK_EQ(event->last_ns, 2000 + EVENTS);
+	free(event);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	expect_track(event, two, 0, 2 * EVENTS, 2 * EVENTS + 10, 2 * PAGE_BYTES);
+	CHECK_EQ(event->first_ns, 4001);
+	CHECK_EQ(event->last_ns, 4010);
+	free(event);
+	end();
+	close(one);
+	close(two);
+}
+
 static void without_a_next_segment_an_extent_goes_on_to_its_end(void)
 {
 	const int fd = output__file();
@@ -298,8 +329,8 @@ static void without_a_next_segment_an_extent_goes_on_to_its_end(void)
 		CHECK_EQ(write_one(0, 1000 * (i + 1), 100, 100 * i), 0);
 	/* There is room for what goes on, and for nothing else. */
 	CHECK_EQ(write_one(0, 3100, 100, 300), 0);
-	CHECK_EQ(-write_one(0, 9000, 1, 400), ENOSPC);
-	CHECK_EQ(-write_one(1, 9000, 1, 0), ENOSPC);
+	CHECK_EQ(-write_one(0, 9000, 1, 400), EXFULL);
+	CHECK_EQ(-write_one(1, 9000, 1, 0), EXFULL);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = finished();
 	expect_track(event, fd, 0, 0, 400, 3 * PAGE_BYTES);
@@ -371,6 +402,59 @@ static void a_tail_that_cannot_be_written_stays_as_it_was(void)
 	close(fd);
 }
 
+/* A write has ended early: from here on the file takes nothing at all. */
+static void on_early_end(int number)
+{
+	(void)number;
+	limit_files(extent(0));
+}
+
+/* `more` events come when the file is well again, `gap` ns behind the tail. */
+static void a_tail_fails_twice(uint64_t gap, uint32_t more)
+{
+	static uint8_t data[2 * PAGE_BYTES];
+	const int fd = output__file();
+	struct event *event;
+	uint64_t serial = 0, last_ns = 0;
+	uint8_t tail[PAGE_BYTES];
+
+	begin();
+	prepare(fd, 1, EXTENT_BYTES, RIG_LIMIT);
+	CHECK_EQ(write_one(0, 1000, 10, 0), 0);
+	CHECK_EQ(pread(fd, tail, sizeof(tail), (off_t)extent(0)), sizeof(tail));
+	CHECK(signal(SIGXFSZ, on_early_end) != SIG_ERR);
+	limit_files(extent(0) + 512);
+	CHECK_EQ(-write_one(0, 1010, 100, 999), EFBIG);
+	CHECK(signal(SIGXFSZ, SIG_IGN) == on_early_end);
+	limit_files(RLIM_INFINITY);
+	if (more > 0)
+		CHECK_EQ(write_one(0, 1010 + gap, more, 10), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = finished();
+	if (more > 0 && gap == 0) {
+		expect_track(event, fd, 0, 0, 10 + more, PAGE_BYTES);
+	} else {
+		/* The file has a page that nobody can mend: it is not what the digest tells. */
+		CHECK_EQ(event->rings[0].bytes, more > 0 ? 2 * PAGE_BYTES : PAGE_BYTES);
+		CHECK(pread(fd, data, sizeof(data), (off_t)extent(0)) >= PAGE_BYTES);
+		CHECK(memcmp(data, tail, PAGE_BYTES) != 0);
+		memcpy(data, tail, PAGE_BYTES);
+		pages__check(data, event->rings[0].bytes, PAGE_BYTES, &serial, &last_ns);
+		CHECK_EQ(serial, 10 + more);
+		CHECK_EQ(event->rings[0].xxh3, XXH3_64bits(data, event->rings[0].bytes));
+	}
+	free(event);
+	end();
+	close(fd);
+}
+
+static void a_tail_that_was_torn_is_written_anew_or_told_by_the_digest(void)
+{
+	a_tail_fails_twice(0, 10);
+	a_tail_fails_twice(5, 10);
+	a_tail_fails_twice(0, 0);
+}
+
 static void fill_pipe(uint32_t index, uint32_t count, uint64_t ns, uint64_t serial)
 {
 	uint8_t page[PAGE_BYTES];
@@ -422,7 +506,7 @@ static void a_pipe_that_no_file_takes_is_counted(void)
 
 	begin();
 	fill_pipe(0, 3, 2000, 0);
-	CHECK_EQ(-page_stream__splice(stream, rings[0]), ENOSPC);
+	CHECK_EQ(-page_stream__splice(stream, rings[0]), EXFULL);
 	prepare(full, 1, EXTENT_BYTES, RIG_LIMIT);
 	page_stream__advance(stream, rings[0], 3 * PAGE_BYTES);
 	CHECK(page_stream__splice(stream, rings[0]) < 0);
@@ -458,9 +542,11 @@ int main(void)
 	RUN(what_does_not_go_on_is_the_next_page);
 	RUN(a_rotation_begins_every_track_anew);
 	RUN(a_full_extent_ends_the_segment);
+	RUN(each_segment_tells_the_time_of_its_own_first_event);
 	RUN(without_a_next_segment_an_extent_goes_on_to_its_end);
 	RUN(a_write_that_ends_early_keeps_its_whole_pages);
 	RUN(a_tail_that_cannot_be_written_stays_as_it_was);
+	RUN(a_tail_that_was_torn_is_written_anew_or_told_by_the_digest);
 	RUN(a_pipe_goes_behind_the_tail);
 	RUN(a_pipe_that_no_file_takes_is_counted);
 	RUN(segments_of_another_kind_are_refused);

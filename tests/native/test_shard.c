@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/perf_event.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -377,6 +378,41 @@ static void leaving_waits_for_a_chunk(void)
 	close(fd);
 }
 
+static void a_ring_that_finds_no_chunk_is_left_undrained(void)
+{
+	struct fake_ring fakes[2];
+	struct ring rings[2];
+	const int fd = output__file();
+
+	rig__init(&rig, 1, 1, 1, RIG_NEVER_NS);
+	for (uint32_t i = 0; i < 2; i++) {
+		fake_ring__init(&fakes[i], 64);
+		add(0, 0, &fakes[i], &rings[i]);
+	}
+	fill(&fakes[0], 200, 0);
+	start_shards();
+	CHECK_EQ(-shard__remove(&rig.shards[0], &rings[0]), EAGAIN);
+	CHECK(rings[0].left);
+	CHECK_EQ(rig.shards[0].ring_count, 1);
+	CHECK(counter__read(&rings[0].samples) < 200);
+	CHECK_EQ(shard__remove(&rig.shards[0], &rings[0]), 0);
+	/* Whatever has its descriptor's number next is not looked at; a read would trap. */
+	CHECK_EQ(epoll_ctl(rig.shards[0].epoll_fd, EPOLL_CTL_DEL, fakes[0].wakeup_fd, NULL), -1);
+	CHECK_EQ(errno, ENOENT);
+	fake_ring__deinit(&fakes[0]);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	start_writer();
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	rig__await_written(&rig, writer__issue(&rig.writer));
+	CHECK_EQ(counter__read(&rings[0].stored), counter__read(&rings[0].samples));
+	fill(&fakes[1], 10, counter__read(&rings[0].samples));
+	CHECK_EQ(shard__remove(&rig.shards[0], &rings[1]), 0);
+	check_finished(0, fd, counter__read(&rings[0].samples) + 10);
+	fake_ring__deinit(&fakes[1]);
+	rig__deinit(&rig);
+	close(fd);
+}
+
 static void a_ring_in_quarantine_leaves_the_others_alone(void)
 {
 	struct fake_ring fakes[2];
@@ -467,6 +503,7 @@ int main(void)
 	RUN(sideband_is_read_before_samples);
 	RUN(a_ring_that_leaves_is_drained_and_never_read_again);
 	RUN(leaving_waits_for_a_chunk);
+	RUN(a_ring_that_finds_no_chunk_is_left_undrained);
 	RUN(a_ring_in_quarantine_leaves_the_others_alone);
 	RUN(a_hang_up_is_noted_and_the_ring_still_read);
 	RUN(an_fd_that_cannot_be_polled_is_refused);

@@ -433,7 +433,7 @@ static void finish_closes_a_prepared_segment_that_got_nothing(void)
 	CHECK_EQ(event->end_offset, 4096);
 	CHECK_EQ(event->chunks + event->records + event->samples, 0);
 	free(event);
-	CHECK_EQ(-write_samples(1, 1), ENOSPC); /* there is no segment any more */
+	CHECK_EQ(-write_samples(1, 1), EXFULL); /* there is no segment any more */
 	end();
 	close(fd);
 }

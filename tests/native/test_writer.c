@@ -211,12 +211,17 @@ static void answer(bool retry)
 	writer__poke(&rig.writer);
 }
 
-static void expect_space_wanted(void)
+static void expect_wanted(int error)
 {
 	struct event *event = rig__event(&rig, EVENT_SPACE_WANTED);
 
-	CHECK_EQ(event->error, ENOSPC);
+	CHECK_EQ(event->error, error);
 	free(event);
+}
+
+static void expect_space_wanted(void)
+{
+	expect_wanted(ENOSPC);
 }
 
 static void a_full_disk_is_tried_again_after_room_was_made(void)
@@ -328,13 +333,80 @@ static void what_comes_before_the_first_segment_waits_for_it(void)
 	begin(8);
 	queue(&lanes[0], 0, 0);
 	CHECK_EQ(writer__start(&rig.writer), 0);
-	expect_space_wanted();
+	expect_wanted(EXFULL);
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish_and_check(fd, "0");
 	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
 	end();
 	close(fd);
+}
+
+/* The disk has room: chunks may run out, and then the rings hold what comes. */
+static void a_missing_segment_is_waited_for_without_a_free_chunk(void)
+{
+	const int fd = output__file();
+
+	begin(2);
+	queue(&lanes[0], 0, 0);
+	queue(&lanes[0], 0, 1);
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	expect_wanted(EXFULL);
+	usleep(100000);
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	CHECK_EQ(pool__free_count(&rig.pool), 0);
+	/* A yes that comes without a segment has it ask again, in the same flush interval too. */
+	answer(true);
+	expect_wanted(EXFULL);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	finish_and_check(fd, "01");
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	CHECK_EQ(counter__read(&rig.writer.write_errors), 0);
+	end();
+	close(fd);
+}
+
+static void a_segment_that_cannot_be_made_gives_the_chunk_up(void)
+{
+	const int fd = output__file();
+
+	begin(2);
+	queue(&lanes[0], 0, 0);
+	queue(&lanes[0], 0, 1);
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	expect_wanted(EXFULL);
+	answer(false);
+	/* It says nothing of the chunk behind it. */
+	expect_wanted(EXFULL);
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 1);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	finish_and_check(fd, "1");
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 1);
+	CHECK_EQ(counter__read(&ring.lost_dropped), 0);
+	end();
+	close(fd);
+}
+
+/* That a segment was missing is no reason not to ask for room in it. */
+static void a_segment_that_came_late_may_be_on_a_full_disk(void)
+{
+	const int fd = output__full(), file = output__file();
+
+	begin(8);
+	queue(&lanes[0], 0, 0);
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	expect_wanted(EXFULL);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	expect_space_wanted();
+	CHECK(dup2(file, fd) == fd);
+	answer(true);
+	finish_and_check(fd, "0");
+	end();
+	close(fd);
+	close(file);
 }
 
 static void stop_writes_what_is_queued(void)
@@ -369,6 +441,19 @@ static void stop_does_not_wait_for_room(void)
 	close(fd);
 }
 
+static void stop_does_not_wait_for_a_segment(void)
+{
+	begin(8);
+	queue(&lanes[0], 0, 0);
+	queue(&lanes[0], 0, 1);
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	expect_wanted(EXFULL);
+	writer__stop(&rig.writer);
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 2);
+	CHECK_EQ(ring.in_flight, 0);
+	end();
+}
+
 int main(void)
 {
 	RUN(a_round_ends_when_the_last_lane_came_to_it);
@@ -382,7 +467,11 @@ int main(void)
 	RUN(with_few_free_chunks_nobody_waits_for_room);
 	RUN(other_errors_lose_the_chunk_and_are_told_once);
 	RUN(what_comes_before_the_first_segment_waits_for_it);
+	RUN(a_missing_segment_is_waited_for_without_a_free_chunk);
+	RUN(a_segment_that_cannot_be_made_gives_the_chunk_up);
+	RUN(a_segment_that_came_late_may_be_on_a_full_disk);
 	RUN(stop_writes_what_is_queued);
 	RUN(stop_does_not_wait_for_room);
+	RUN(stop_does_not_wait_for_a_segment);
 	return 0;
 }

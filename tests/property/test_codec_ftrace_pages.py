@@ -9,6 +9,16 @@ from typing import Final
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from collectord.codec.ftrace_decode import (
+    OPERATORS,
+    KnownEvent,
+    Term,
+    bind,
+    lacking,
+    parse_filter,
+    value_of,
+    value_text,
+)
 from collectord.codec.ftrace_format import (
     EventFormat,
     decode,
@@ -19,7 +29,7 @@ from collectord.codec.ftrace_format import (
 from collectord.codec.ftrace_page import PageEvent, Walk
 from collectord.codec.trace_dat import build_head, head_bytes, parse_head
 from collectord.codec.trace_dat_head import Metadata
-from collectord.errors import CodecError
+from collectord.errors import CodecError, UsageError
 from tests.support.ftrace_pages import (
     U64,
     UNUSED_REST,
@@ -184,3 +194,42 @@ def test_any_names_of_tasks(comms: list[tuple[int, bytes]]) -> None:
     lines = [line for line in patch.data.split(b"\n") if line]
     assert [int(line.partition(b" ")[0]) for line in lines] == [p for p, _ in comms][: len(lines)]
     assert all(line.partition(b" ")[2].strip() for line in lines)
+
+
+@UNHURRIED
+@given(
+    record=st.binary(max_size=150),
+    layout=st.sampled_from(LAYOUTS),
+    data=st.data(),
+    value=st.text(st.characters(exclude_characters='"', codec="utf-8"), max_size=6)
+    | st.integers().map(str),
+)
+def test_any_bytes_are_shown_and_filtered(
+    record: bytes, layout: EventFormat, data: st.DataObject, value: str
+) -> None:
+    """Each field of any bytes has a text; a filter fits or not, or is refused beforehand."""
+    event_ = KnownEvent(f"x:{layout.name}", layout, layout.common[-1])
+    for field in event_.fields:
+        assert isinstance(value_text(value_of(record, field), field), str)
+    names = [field.name for field in event_.fields]
+    term = Term(data.draw(st.sampled_from(names)), data.draw(st.sampled_from(OPERATORS)), value)
+    terms = parse_filter(f'{term.field}{term.operator}"{value}"')
+    assert terms == (term,)
+    assert not lacking(terms, event_)
+    try:
+        fits = bind(terms, event_)
+    except UsageError:
+        return
+    assert fits(record) in {True, False}
+
+
+@UNHURRIED
+@given(text=st.text(alphabet="ab=!<>&|~\"' 1*-", max_size=30))
+def test_any_filter_is_read_or_refused(text: str) -> None:
+    """A text is a filter whose terms have known operators, or a wrong command line."""
+    try:
+        terms = parse_filter(text)
+    except UsageError:
+        return
+    assert terms
+    assert all(term.field and term.operator in OPERATORS for term in terms)

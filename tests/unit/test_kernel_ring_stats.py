@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from collectord.kernel.ring_stats import MonotonicStats
+from collectord.kernel import ring_stats
+from collectord.kernel.ring_stats import MonotonicStats, parse_stats
 from collectord.model import Reason, Stage
 from collectord.source import tracefs
 
@@ -51,6 +52,43 @@ def test_a_reset_is_seen(ring: tuple[MonotonicStats, Callable[[str], object]]) -
     assert (stats.read().written, stats.resets) == (120, 1)
 
 
+def replay(monkeypatch: pytest.MonkeyPatch, *readings: tuple[int, int]) -> MonotonicStats:
+    """Counters over texts that come one after the other, as (entries, read events)."""
+    texts = iter([text(entries, read=read).encode() for entries, read in readings])
+    monkeypatch.setattr(ring_stats, "read_stats", lambda _fd: parse_stats(next(texts)))
+    return MonotonicStats(-1)
+
+
+@pytest.mark.parametrize("entries", [43200, 43150])
+def test_a_backlog_that_drains_is_no_reset(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
+    """Events that are read within or between the readings count once, and no reset is seen."""
+    draining = [(entries - 106 * n, 956906 + 106 * n) for n in range(18)]
+    quiet = [(28000, 972000)] * 2
+    stats = replay(monkeypatch, *[(57840, 942160)] * 2, *draining, *quiet)
+    found = [stats.read() for _ in range(4)]
+    assert [reading.written for reading in found] == [1_000_000] * 4
+    assert [reading.read_events for reading in found] == [942160, 957754, 958708, 972000]
+    assert stats.resets == 0
+
+
+def test_new_events_beside_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written is known to a text's length, never more than it is, and never goes back."""
+    busy = [(1000, 10 * n) for n in range(1, 10)]
+    stats = replay(monkeypatch, (900, 0), (900, 0), *busy, *[(0, 90)] * 9, (1000, 90), (1000, 90))
+    found = [stats.read() for _ in range(2)]
+    assert [(one.written, one.read_events) for one in found] == [(900, 0), (1080, 90)]
+
+
+def test_a_reset_within_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reset is seen between readings none of which is steady, by the counters that went back."""
+    after = [(50, 10 * n) for n in range(9)]
+    stats = replay(monkeypatch, (10, 990), (10, 990), *after)
+    stats.read()
+    found = stats.read()
+    assert (stats.resets, found.read_events, found.cleared) == (1, 990 + 80, 10)
+    assert found.written == 1000 + 80 + 40
+
+
 def test_reading_is_no_reset(ring: tuple[MonotonicStats, Callable[[str], object]]) -> None:
     """Events that are read leave `entries` and nothing else goes down."""
     stats, write = ring
@@ -76,7 +114,7 @@ def test_what_the_ledger_gets(
     }
     assert found.lost == sum(found.losses.values())
     assert found.overwritten == (5 if recorder else 0)
-    assert (found.read_events, found.in_ring, found.unread_bytes) == (100, 10, 400)
+    assert (found.read_events, found.unread, found.unread_bytes) == (100, 10, 400)
     assert found.oldest_unread_age_ns == 2_499_999_000
 
 

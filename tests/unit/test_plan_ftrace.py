@@ -7,10 +7,12 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from collectord.config.schema import (
     Config,
+    DaemonConfig,
     PerfSourceConfig,
     ProbeConfig,
     SessionConfig,
@@ -406,3 +408,13 @@ def test_ftrace_facts_survive_json() -> None:
     document = json.loads(facts.to_json())
     del document["ftrace"]
     assert KernelFacts.from_json(json.dumps(document)).ftrace == FtraceFacts()
+
+
+def test_a_sub_buffer_fits_a_chunk() -> None:
+    """What the staging could not hold is refused, with both ways out."""
+    made = config(TracefsSourceConfig(events=(SWITCH,), subbuf=Bytes(512 << 10)))
+    small = msgspec.structs.replace(made, daemon=DaemonConfig(chunk=Bytes(256 << 10)))
+    with pytest.raises(PlanError, match="does not fit into a chunk") as refused:
+        build(small, host())
+    assert "subbuf" in refused.value.hint
+    assert build(made, host()).sessions

@@ -24,10 +24,16 @@ NOW_NS = 1_800_000_000_000_000_000
 SEGMENT_BYTES = 64 << 10
 
 
-def _segment(root: Path, session: str, age_days: int, data_bytes: int = SEGMENT_BYTES) -> Path:
+def _segment(
+    root: Path,
+    session: str,
+    age_days: int,
+    data_bytes: int = SEGMENT_BYTES,
+    file_format: str = "perf.data",
+) -> Path:
     """A sealed segment of this age with its manifest."""
     written_ns = NOW_NS - age_days * DAY_NS
-    path = root / session / segment_name(written_ns, 1, "perf.data")
+    path = root / session / segment_name(written_ns, 1, file_format)
     path.parent.mkdir(exist_ok=True)
     for file, content in ((path, bytes(data_bytes)), (_manifest(path), b"{}")):
         file.write_bytes(content)
@@ -99,6 +105,21 @@ def test_running_segments_count_and_stay(tmp_path: Path) -> None:
     assert [eviction.path for eviction in evict(tmp_path, plan, NOW_NS)] == [old]
     assert running.exists()
     assert open_manifest.exists()
+
+
+def test_the_end_of_a_trail_stays(tmp_path: Path) -> None:
+    """Beside a trace.dat segment that is written the newest sealed one stays, until it is not."""
+    old, newest = (_segment(tmp_path, "calls", age, file_format="trace.dat") for age in (9, 8))
+    other = _segment(tmp_path, "calls", 7)
+    running = old.parent / (segment_name(NOW_NS, 3, "trace.dat") + ".partial")
+    running.write_bytes(bytes(SEGMENT_BYTES))
+    plan = RetentionPlan(bytes=1, age_ns=DAY_NS)
+    assert [eviction.path for eviction in evict(tmp_path, plan, NOW_NS)] == [old, other]
+    assert newest.exists()
+    assert _manifest(newest).exists()
+    assert evict(tmp_path, plan, NOW_NS, 1 << 40) == []
+    running.unlink()
+    assert [eviction.path for eviction in evict(tmp_path, plan, NOW_NS)] == [newest]
 
 
 def test_named_recordings_and_foreign_files_stay(tmp_path: Path) -> None:

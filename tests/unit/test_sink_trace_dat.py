@@ -618,7 +618,43 @@ def test_events_are_counted_over_segments(tmp_path: Path) -> None:
     assert outcome.samples == third.samples == 4 * support.PER_PAGE
     before = [m.stored_before for m in (other, first, second, third)]
     assert before == [0, 0, EVENTS, EVENTS + support.PER_PAGE]
+    totals = [
+        [r.stored_total // support.PER_PAGE for r in m.rings] for m in (first, second, third)
+    ]
+    assert totals == [[2, 1], [3, 1], [3, 5]]
     assert other.run != first.run == second.run == third.run != ""
+
+
+def test_repair_counts_what_was_sealed_out_of_order(tmp_path: Path) -> None:
+    """A segment whose seal failed counts on from a younger one that was sealed before it."""
+
+    def work() -> None:
+        sink = support.make_sink(tmp_path)
+        early, late = (sink.next_segment(token, support.opening()) for token in (1, 2))
+        support.fill(early, (2, 0))
+        sink.seal(late, support.fill(late, (0, 1)), support.closing())
+
+    perf_support.killed(work)
+    (outcome,) = repair(tmp_path)
+    recovered = _manifest(outcome.path)
+    assert (recovered.stored_before, recovered.samples) == (support.PER_PAGE, 2 * support.PER_PAGE)
+    totals = [ring.stored_total // support.PER_PAGE for ring in recovered.rings]
+    assert totals == [2, 1]
+
+
+def test_a_sink_counts_on(tmp_path: Path) -> None:
+    """What goes on with an earlier process's segments counts its rings on, in each manifest."""
+    earlier = tuple(
+        msgspec.structs.replace(ring, stored_total=100 + ring.cpu) for ring in support.rings()
+    )
+    sink = support.make_sink(tmp_path)
+    first = sink.next_segment(1, support.opening(rings=earlier, run="earlier", stored_before=201))
+    sink.seal(first, support.fill(first, (1, 0)), support.closing())
+    second = sink.next_segment(2, support.opening(run="earlier"))
+    assert [ring.stored_total for ring in first.manifest.rings] == [100, 101]
+    assert [ring.stored_total for ring in second.manifest.rings] == [107, 101]
+    assert second.manifest.stored_before == 208
+    sink.close()
 
 
 def test_pages_that_nobody_claimed(tmp_path: Path, trace_cmds: TraceCmds) -> None:
