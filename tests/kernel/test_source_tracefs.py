@@ -461,10 +461,12 @@ def using(opened: tracefs.OpenTracefs, code: str) -> Iterator[subprocess.Popen[s
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        yield process
-        process.kill()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
 
 
 def test_other_readers_are_named(kernel: LinuxKernel, stack: ExitStack, session: str) -> None:
@@ -472,7 +474,8 @@ def test_other_readers_are_named(kernel: LinuxKernel, stack: ExitStack, session:
     opened = tracefs.open_session(kernel, plan_of(session), stack)
     assert opened.ftrace.other_readers() == ""
     with using(opened, "import signal; print(1, flush=True); signal.pause()") as process:
-        assert opened.ftrace.other_readers() == f"python3 (pid {process.pid})"
+        name = Path(f"/proc/{process.pid}/comm").read_text().strip()
+        assert opened.ftrace.other_readers() == f"{name} (pid {process.pid})"
 
 
 def test_a_flight_recorder_grows(
