@@ -687,7 +687,11 @@ def other_version(path: Path) -> None:
 
 
 DAMAGES: Final[Mapping[str, tuple[Callable[[Path], object], str, str]]] = {
-    "header": (lambda path: overwrite(path, 0, b"garbage" * 10), "head", "no perf.data at byte 0"),
+    "header": (
+        lambda path: overwrite(path, 0, b"garbage" * 10),
+        "head",
+        "neither perf.data nor trace.dat at",
+    ),
     "cut": (lambda path: os.truncate(path, path.stat().st_size // 2), "size", "manifest says"),
     "data": (lambda path: overwrite(path, path.stat().st_size // 2, b"\xff"), "checksum", "data"),
     "manifest": (
