@@ -11,6 +11,9 @@ from collectord.ledger import loss_name
 from collectord.model import Reason, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.ledger import RingBalance
     from collectord.meter import Meter
     from collectord.plan.session import SessionPlan
     from collectord.source.base import OpenSource
@@ -60,15 +63,15 @@ class Health:
     def look(self) -> None:
         """Look for what nobody tells; after a reading."""
         self._look_for_suppression()
-        self._look_for_foreign_readers()
-        self._look_for_resets()
-        self._look_for_recovery()
+        rings = self._meter.balances()
+        self._look_for_foreign_readers(rings)
+        self._look_for_resets(rings)
+        self._look_for_recovery(rings)
 
-    def _look_for_recovery(self) -> None:
+    def _look_for_recovery(self, rings: Sequence[RingBalance]) -> None:
         """Trouble with writing is over once records are stored and none is given up any more."""
-        balances = self._meter.balances()
-        stored = sum(ring.stored for ring in balances)
-        given_up = sum(ring.lost[key] for ring in balances for key in _GIVEN_UP)
+        stored = sum(ring.stored for ring in rings)
+        given_up = sum(ring.lost[key] for ring in rings for key in _GIVEN_UP)
         troubles = _WRITE_TROUBLES & self._reasons.keys()
         if troubles and stored > self._stored and given_up == self._given_up:
             for trouble in troubles:
@@ -76,18 +79,18 @@ class Health:
             self._log.info("writes_go_on", directory=self._directory)
         self._stored, self._given_up = stored, given_up
 
-    def _look_for_foreign_readers(self) -> None:
+    def _look_for_foreign_readers(self, rings: Sequence[RingBalance]) -> None:
         """Somebody who reads the same ftrace rings takes events away; say who."""
-        stolen = sum(ring.foreign_reads for ring in self._meter.balances())
+        stolen = sum(ring.foreign_reads for ring in rings)
         if stolen > self._stolen and self._source.ftrace is not None:
             who = self._source.ftrace.other_readers() or "unknown"
             self.note("foreign", f"another reader took {stolen} events: {who}")
             self._log.warning("foreign_reader", events=stolen, readers=who)
         self._stolen = stolen
 
-    def _look_for_resets(self) -> None:
+    def _look_for_resets(self, rings: Sequence[RingBalance]) -> None:
         """Somebody emptied an ftrace ring, or changed its clock, which empties it too."""
-        resets = sum(ring.resets for ring in self._meter.balances())
+        resets = sum(ring.resets for ring in rings)
         if resets and self.note("reset", f"somebody emptied the rings {resets} times"):
             self._log.warning("rings_reset", times=resets)
 

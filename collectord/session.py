@@ -120,9 +120,7 @@ class Session:
         self._drain.listen(self, self._stream, [drained.ring for drained in self._rings.values()])
         self.source.enable_sideband()
         self._stream.load_sideband(await self._in_worker(self.source.running_state))
-        async with self._preparing:
-            await self._prepare()
-            self._has_next = True
+        await self._prepare()
         self.source.enable()
         self._segment_since_ns = time.monotonic_ns()
 
@@ -302,14 +300,19 @@ class Session:
         return await asyncio.get_running_loop().run_in_executor(self._worker, call, *args)
 
     async def _prepare(self) -> None:
-        self._token += 1
-        token = self._token
-        opening = Opening(clock=self._kernel.clocks(), rings=self._ring_entries())
-        segment = await self._in_worker(self._sink.next_segment, token, opening)
-        self._segments[token] = segment
+        async with self._preparing:
+            self._token += 1
+            opening = Opening(clock=self._kernel.clocks(), rings=self._ring_entries())
+            segment = await self._in_worker(self._sink.next_segment, self._token, opening)
+            self._segments[segment.token] = segment
+            self._hand_over(segment)
+            self._has_next = True
+
+    def _hand_over(self, segment: OpenSegment) -> None:
+        """Give the stream its next file, by the kind of its format."""
         if segment.offsets:
             self._stream.prepare_pages(
-                token,
+                segment.token,
                 segment.fd,
                 offsets=segment.offsets,
                 capacity_bytes=segment.capacity_bytes,
@@ -318,7 +321,11 @@ class Session:
             )
         else:
             self._stream.prepare(
-                token, segment.fd, segment.data_offset, segment.limit_bytes, segment.step_bytes
+                segment.token,
+                segment.fd,
+                segment.data_offset,
+                segment.limit_bytes,
+                segment.step_bytes,
             )
 
     async def _prepare_or_degrade(self) -> None:
@@ -327,9 +334,7 @@ class Session:
             return
         self._wanted = False
         try:
-            async with self._preparing:
-                await self._prepare()
-            self._has_next = True
+            await self._prepare()
         except SinkError as error:
             self._wanted = True
             if not self._health.has("segment"):

@@ -55,7 +55,6 @@ _TERM: Final = re.compile(
     r"\s*(?P<field>\w+)\s*(?P<operator>[=!<>&|~^]+)\s*"
     r"(?:\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<bare>[^\s=!<>&|~^\"'][^\s&|\"']*))\s*"
 )
-_VALUES: Final = ("double", "single", "bare")
 _AND: Final = "&&"
 
 

@@ -57,7 +57,7 @@ class Drain:
             flush_ns=plan.flush_ns,
             floor_bytes=plan.floor_bytes,
         )
-        self.shards = plan.shards
+        self._shards = plan.shards
         self._next_shard = 0
         self._streams: dict[int, Listener] = {}
         self._rings: dict[int, Listener] = {}
@@ -80,7 +80,7 @@ class Drain:
     def add_ring(self, stream: _core.Stream, handle: RingHandle) -> _core.Ring:
         """Begin to drain a ring into a stream of its kind."""
         shard = self._next_shard
-        self._next_shard = (shard + 1) % self.shards
+        self._next_shard = (shard + 1) % self._shards
         if handle.pages is not None:
             pages = handle.pages
             return self.core.add_page_ring(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
-from tests.support.recording import result_of, segments_of
+from tests.support.recording import daemon_config, result_of, segments_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -32,6 +32,15 @@ TRANSPORTS: Final = ("read", "mmap", "splice")
 COUNT: Final = 200_000
 # Far more than the smallest rings hold, at a pace that nobody drains.
 OVERLOAD: Final = 1_000_000
+CORE: Final = """
+flush_interval = "100ms"
+chunk = "256KiB"
+staging = "16MiB"
+[retention]
+bytes = "0"
+age = "0"
+free = "0"
+"""
 CALLS: Final = ("-e", EVENT, "--filter", FILTER, "--via", "ftrace")
 
 
@@ -151,44 +160,11 @@ def _used(session: dict[str, Any]) -> list[dict[str, Any]]:
     return [ring for ring in session["rings"] if ring["wakeups"]["watermark"]]
 
 
-def write_config(
-    directory: Path,
-    *,
-    session: str = "",
-    target: str = 'scope = "system"',
-    source: str = "",
-    events: str = f'["{EVENT}"]\nfilter = "{FILTER}"',
-    kind: str = "tracefs",
-) -> Path:
-    """Configure one ftrace session, `calls`, by default of this run's marked system calls."""
-    path = directory / "collectord.toml"
-    path.write_text(
-        f"""
-[daemon]
-state_dir = "{directory}/state"
-flush_interval = "100ms"
-chunk = "256KiB"
-staging = "16MiB"
-[metrics]
-listen = "127.0.0.1:0"
-[control]
-socket = "{directory}/control.sock"
-[retention]
-bytes = "0"
-age = "0"
-free = "0"
-[[session]]
-name = "calls"
-{session}
-[session.target]
-{target}
-[[session.source]]
-kind = "{kind}"
-events = {events}
-{source}
-"""
+def write_config(directory: Path, *, session: str = "", source: str = "") -> Path:
+    """Configure one ftrace session, `calls`, that deletes nothing, with small chunks."""
+    return daemon_config(
+        directory, log_level="info", core=CORE, session=session, source=source, kind="tracefs"
     )
-    return path
 
 
 def final_session(state: Path) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def make(generator: Generator, count: int) -> None:
         assert running.run()["events"] == count
 
 
+@pytest.mark.usefixtures("tracefs")
 def test_snapshots_take_the_window(
     tmp_path: Path, start_cli: Start, run_cli: Cli, generator: Generator, trace_cmds: TraceCmds
 ) -> None:

@@ -172,6 +172,7 @@ def daemon_config(
     target: str = 'scope = "system"',
     events: str = f'["{SYS_ENTER}"]\nfilter = "{FILTER}"',
     source: str = "",
+    kind: str = "perf",
 ) -> Path:
     """Configure one session, `calls`, by default of this run's marked system calls.
 
@@ -183,6 +184,7 @@ def daemon_config(
         target: lines of [session.target].
         events: the value of `events`.
         source: more lines of [[session.source]].
+        kind: of the source.
     """
     path = directory / "collectord.toml"
     path.write_text(
@@ -201,7 +203,7 @@ name = "calls"
 [session.target]
 {target}
 [[session.source]]
-kind = "perf"
+kind = "{kind}"
 events = {events}
 {source}
 """

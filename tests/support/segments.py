@@ -24,15 +24,17 @@ from collectord.codec.perf_sample import Sample, encode_sample
 from collectord.codec.perf_sideband import Comm, encode
 from collectord.codec.tracing_data import TracingData
 from collectord.model import ClockReading
-from collectord.plan.session import SinkPlan
+from collectord.plan.session import RetentionPlan, SinkPlan
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import Identity, RingEntry
 from collectord.sink.perf_data import PerfDataSink
+from collectord.sink.retention import evict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from collectord.sink.base import OpenSegment, SegmentInfo
+    from collectord.sink.retention import Eviction
 
 GOLDEN: Final = Path(__file__).resolve().parent.parent / "golden" / "kernel-6.18"
 PAGE_BYTES: Final = 4096
@@ -234,3 +236,37 @@ def mounted(kind: str, directory: Path, options: str = "") -> Iterator[Path]:
         yield directory
     finally:
         subprocess.run(["umount", directory], check=True)
+
+
+def fill_disk(directory: Path) -> Path:
+    """Leave no free block on a small filesystem; gives the file that has them all."""
+    filler = directory / "filler"
+    space = os.statvfs(directory)
+    filler.write_bytes(bytes(space.f_bavail * space.f_frsize))
+    assert os.statvfs(directory).f_bavail == 0
+    return filler
+
+
+class Room:
+    """Evicts below a state directory when a sink asks for room.
+
+    Attributes:
+        evicted: what has been deleted, in order.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self.evicted: list[Eviction] = []
+        self._state = state
+
+    def make(self, need_bytes: int) -> bool:
+        """As a sink's `make_room`."""
+        gone = evict(self._state, RetentionPlan(), 0, need_bytes)
+        self.evicted.extend(gone)
+        return bool(gone)
+
+
+def walk_to(steps: Generator[str, None, object], last: str) -> None:
+    """Do the steps of a seal or a repair up to one, and leave the others."""
+    for step in steps:
+        if step == last:
+            return

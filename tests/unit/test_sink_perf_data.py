@@ -13,9 +13,7 @@ import msgspec
 import pytest
 
 from collectord.errors import SinkError
-from collectord.plan.session import RetentionPlan
 from collectord.sink.manifest import Manifest, decode
-from collectord.sink.retention import evict
 from collectord.sink.segment import write_durably
 from collectord.sink.verify import State, verify
 from tests.support import segments as support
@@ -30,14 +28,6 @@ _MIB = 1 << 20
 
 def _names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
-
-
-def _fill_disk(directory: Path) -> Path:
-    filler = directory / "filler"
-    space = os.statvfs(directory)
-    filler.write_bytes(bytes(space.f_bavail * space.f_frsize))
-    assert os.statvfs(directory).f_bavail == 0
-    return filler
 
 
 @pytest.fixture
@@ -230,7 +220,7 @@ def test_single_file_names_a_directory(tmp_path: Path) -> None:
 def test_full_disk_leaves_nothing(small_disk: Path) -> None:
     """A segment that finds no space raises ENOSPC with a hint and leaves no file behind."""
     sink = support.make_sink(small_disk)
-    filler = _fill_disk(small_disk)
+    filler = support.fill_disk(small_disk)
     with pytest.raises(SinkError, match=r"No space left.*free some space") as caught:
         sink.next_segment(1, support.OPENING)
     assert caught.value.errno == errno.ENOSPC
@@ -242,18 +232,12 @@ def test_full_disk_leaves_nothing(small_disk: Path) -> None:
 def test_full_disk_evicts_first(small_disk: Path) -> None:
     """With old segments to evict, a full disk does not stop the next segment."""
     state = small_disk / "state"
-    evicted = []
-
-    def make_room(need_bytes: int) -> bool:
-        gone = evict(state, RetentionPlan(), 0, need_bytes)
-        evicted.extend(gone)
-        return bool(gone)
-
-    sink = support.make_sink(state / "exec", make_room=make_room)
+    room = support.Room(state)
+    sink = support.make_sink(state / "exec", make_room=room.make)
     old = [support.write_segment(sink, token) for token in range(3)]
-    _fill_disk(small_disk)
+    support.fill_disk(small_disk)
     sink.discard(sink.next_segment(9, support.OPENING))
-    assert [eviction.path for eviction in evicted] == [info.path for info in old]
+    assert [eviction.path for eviction in room.evicted] == [info.path for info in old]
 
 
 def test_full_disk_at_the_seal(small_disk: Path) -> None:
@@ -263,7 +247,7 @@ def test_full_disk_at_the_seal(small_disk: Path) -> None:
     chunks = support.sample_chunks(300)
     support.write_data(segment, chunks, ahead_bytes=0)
     closed = support.closed(segment, chunks, 300)
-    filler = _fill_disk(small_disk)
+    filler = support.fill_disk(small_disk)
     with pytest.raises(SinkError, match=r"cannot seal the segment.*No space left"):
         sink.seal(segment, closed, support.closing())
     filler.unlink()
@@ -274,7 +258,7 @@ def test_full_disk_at_the_seal(small_disk: Path) -> None:
 
 def test_full_disk_leaves_no_half_manifest(small_disk: Path) -> None:
     """A small file that cannot be written whole is not left in part."""
-    _fill_disk(small_disk)
+    support.fill_disk(small_disk)
     with pytest.raises(OSError, match="No space left"):
         write_durably(small_disk / "manifest", b"{}")
     assert _names(small_disk) == ["filler"]

@@ -41,12 +41,6 @@ def _names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def _walk_to(steps: Generator[str, None, object], last: str) -> None:
-    for step in steps:
-        if step == last:
-            return
-
-
 def _seal_steps(directory: Path, **options: str) -> Generator[str, None, object]:
     sink = support.make_sink(directory, **options)
     segment = sink.next_segment(1, support.OPENING)
@@ -84,7 +78,7 @@ def test_kill_between_steps_of_a_seal(
 ) -> None:
     """A writer killed after any step of a seal leaves a segment that repair makes whole."""
     options = {key: str(tmp_path / value) for key, value in options.items()}
-    support.killed(lambda: _walk_to(_seal_steps(tmp_path, **options), step))
+    support.killed(lambda: support.walk_to(_seal_steps(tmp_path, **options), step))
     repair(tmp_path)
     state = _assert_sound(tmp_path, perf, SAMPLES)
     committed = SEAL_STEPS.index(step) >= SEAL_STEPS.index("manifest renamed")
@@ -99,7 +93,7 @@ def test_kill_between_steps_of_a_repair(tmp_path: Path, perf: Perf, step: str) -
 
     def interrupted() -> None:
         (group,) = group_files(tmp_path)
-        _walk_to(repair_steps(group), step)
+        support.walk_to(repair_steps(group), step)
 
     support.killed(interrupted)
     repair(tmp_path)
@@ -279,7 +273,7 @@ def test_orphan_does_not_replace_a_file(tmp_path: Path, perf: Perf, step: str) -
     closed = support.fill(segment, SAMPLES)
     older.seal(segment, closed, support.closing(lost_samples={11: 3}))
     manifest = (tmp_path / "out.data.json").read_bytes()
-    support.killed(lambda: _walk_to(_seal_steps(tmp_path, single_file=str(file)), step))
+    support.killed(lambda: support.walk_to(_seal_steps(tmp_path, single_file=str(file)), step))
     (outcome,) = repair(tmp_path)
     assert (outcome.action, outcome.path) == (Action.RECOVERED, tmp_path / "out.data.recovered")
     assert (tmp_path / "out.data.json").read_bytes() == manifest

@@ -426,18 +426,10 @@ def test_filesystem_with_smaller_files(tmp_path: Path, trace_cmds: TraceCmds) ->
     assert _names(tmp_path) == {info.path.name, info.path.name + ".json"}
 
 
-def _fill_disk(directory: Path) -> Path:
-    filler = directory / "filler"
-    space = os.statvfs(directory)
-    filler.write_bytes(bytes(space.f_bavail * space.f_frsize))
-    assert os.statvfs(directory).f_bavail == 0
-    return filler
-
-
 def test_full_disk_leaves_nothing(small_disk: Path) -> None:
     """A segment that finds no space raises ENOSPC and leaves no file behind."""
     sink = support.make_sink(small_disk, segment_bytes=MIB)
-    filler = _fill_disk(small_disk)
+    filler = perf_support.fill_disk(small_disk)
     with pytest.raises(SinkError, match=r"No space left.*free some space") as caught:
         sink.next_segment(1, support.opening())
     assert caught.value.errno == errno.ENOSPC
@@ -449,18 +441,12 @@ def test_full_disk_leaves_nothing(small_disk: Path) -> None:
 def test_full_disk_evicts_first(small_disk: Path) -> None:
     """With old segments to evict, a full disk does not stop the next segment."""
     state = small_disk / "state"
-    evicted = []
-
-    def make_room(need_bytes: int) -> bool:
-        gone = evict(state, RetentionPlan(), 0, need_bytes)
-        evicted.extend(gone)
-        return bool(gone)
-
-    sink = support.make_sink(state / "exec", segment_bytes=MIB, make_room=make_room)
+    room = perf_support.Room(state)
+    sink = support.make_sink(state / "exec", segment_bytes=MIB, make_room=room.make)
     old = [support.write_segment(sink, token) for token in range(3)]
-    _fill_disk(small_disk)
+    perf_support.fill_disk(small_disk)
     sink.discard(sink.next_segment(9, support.opening()))
-    assert [eviction.path for eviction in evicted] == [info.path for info in old]
+    assert [eviction.path for eviction in room.evicted] == [info.path for info in old]
 
 
 def test_full_disk_stops_no_seal(small_disk: Path) -> None:
@@ -468,7 +454,7 @@ def test_full_disk_stops_no_seal(small_disk: Path) -> None:
     sink = support.make_sink(small_disk, segment_bytes=MIB, comms=lambda: {support.PID: b"a task"})
     segment = sink.next_segment(1, support.opening())
     closed = support.fill(segment)
-    _fill_disk(small_disk)
+    perf_support.fill_disk(small_disk)
     sink.flush(segment, {10: 4096}, {0: "CPU: 0\n"})
     assert sink.seal(segment, closed, support.closing()) is not None
     (verdict,) = verify([small_disk])
@@ -497,12 +483,6 @@ def test_filesystem_without_holes(tmp_path: Path, trace_cmds: TraceCmds) -> None
 
 
 # Kills.
-
-
-def _walk_to(steps: Generator[str, None, object], last: str) -> None:
-    for step in steps:
-        if step == last:
-            return
 
 
 def _seal_steps(directory: Path, **options: str) -> Generator[str, None, object]:
@@ -537,7 +517,7 @@ def test_kill_between_steps_of_a_seal(
 ) -> None:
     """Killed after any step of a seal, a segment opens as it is, and repair makes it whole."""
     options = {key: str(tmp_path / value) for key, value in options.items()}
-    perf_support.killed(lambda: _walk_to(_seal_steps(tmp_path, **options), step))
+    perf_support.killed(lambda: perf_support.walk_to(_seal_steps(tmp_path, **options), step))
     (data,) = (path for path in tmp_path.iterdir() if ".json" not in path.name)
     _assert_shows(trace_cmds, data, EVENTS)
     repair(tmp_path)
@@ -554,7 +534,7 @@ def test_kill_between_steps_of_a_repair(tmp_path: Path, trace_cmds: TraceCmds, s
 
     def interrupted() -> None:
         (group,) = group_files(tmp_path)
-        _walk_to(repair_steps(group), step)
+        perf_support.walk_to(repair_steps(group), step)
 
     perf_support.killed(interrupted)
     (data,) = (path for path in tmp_path.iterdir() if ".json" not in path.name)
