@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * How long tasks that could run waited for a CPU: from the wake-up, or from the moment that one
+ * was taken off its CPU while it still could run, until it got a CPU.
+ *
+ * A task is known by the address of its task_struct, which raw tracepoints pass; no member of it
+ * is read. Ids come from the helpers, which tell them of the task that leaves. So with a filter a
+ * wait is counted when the task leaves the CPU that it had waited for, and without one when it
+ * gets it.
+ *
+ * All of this runs under a lock of the scheduler with interrupts off, and no program runs inside
+ * another on the same CPU: plain adds are exact in maps per CPU.
+ */
+#include <uapi/linux/errno.h>
+
+#define FILTERED (PARAMETER_PID || PARAMETER_TID)
+
+/* Of the task that got a CPU last, as far as switches are seen. */
+struct run {
+	u64 task; /* 0 before the first switch after the attachment */
+	u64 waited_ns;
+	u64 known; /* whether it is known since when it waited */
+};
+
+struct runqlat_counts {
+	u64 waits;     /* that the histogram has */
+	u64 unmatched; /* waits without a start or an end: before the attachment, untracked, unseen */
+	u64 untracked; /* starts of waits, of any task, for which `waiting` had no room */
+};
+
+/* When a task became runnable, by the address of its task_struct. */
+BPF_HASH(waiting, u64, u64, PARAMETER_MAX_TASKS);
+BPF_PERCPU_ARRAY(running, struct run, 1);
+/* Slots of bpf_log2l() of microseconds. */
+BPF_PERCPU_ARRAY(latency, u64, 64);
+/* 0: sum of all waits in whole us; 1: the same in ns, from which it is made. */
+BPF_PERCPU_ARRAY(latency_sum, u64, 2);
+BPF_PERCPU_ARRAY(counts, struct runqlat_counts, 1);
+
+static inline void count_untracked(void)
+{
+	u32 zero = 0;
+	struct runqlat_counts *found = counts.lookup(&zero);
+
+	if (found)
+		found->untracked++;
+}
+
+static inline void count_unmatched(void)
+{
+	u32 zero = 0;
+	struct runqlat_counts *found = counts.lookup(&zero);
+
+	if (found)
+		found->unmatched++;
+}
+
+static inline void record(u64 waited_ns)
+{
+	u32 zero = 0, one = 1;
+	struct runqlat_counts *found = counts.lookup(&zero);
+	u64 *sum_us = latency_sum.lookup(&zero);
+	u64 *sum_ns = latency_sum.lookup(&one);
+	u32 slot = bpf_log2l(waited_ns / 1000);
+	u64 *number = latency.lookup(&slot);
+
+	if (!found || !sum_us || !sum_ns || !number)
+		return; /* cannot be: they are arrays, and slots end at 55 */
+	found->waits++;
+	*number += 1;
+	*sum_ns += waited_ns;
+	*sum_us = *sum_ns / 1000;
+}
+
+static inline bool wanted(u64 id)
+{
+	return (!PARAMETER_PID || id >> 32 == PARAMETER_PID) &&
+	       (!PARAMETER_TID || (u32)id == PARAMETER_TID);
+}
+
+/* A task that waits already goes on waiting: it can be woken after it was taken off its CPU. */
+RAW_TRACEPOINT_PROBE(sched_wakeup)
+{
+	u64 task = ctx->args[0];
+	u64 now_ns = bpf_ktime_get_ns();
+	int error = waiting.insert(&task, &now_ns);
+
+	if (error && error != -EEXIST)
+		count_untracked();
+	return 0;
+}
+
+RAW_TRACEPOINT_PROBE(sched_wakeup_new)
+{
+	u64 task = ctx->args[0];
+	u64 now_ns = bpf_ktime_get_ns();
+
+	if (waiting.update(&task, &now_ns))
+		count_untracked();
+	return 0;
+}
+
+/* The current task leaves. The idle task of each CPU has the id 0, and never waits. */
+static inline void leave(u64 task, bool runnable, struct run *run, u64 now_ns)
+{
+	u64 id = bpf_get_current_pid_tgid();
+
+	if ((u32)id == 0)
+		return;
+	if (run->task && wanted(id)) {
+		if (run->task != task || !run->known)
+			count_unmatched();
+		else if (FILTERED)
+			record(run->waited_ns);
+	}
+	if (!runnable)
+		waiting.delete(&task); /* left by a wake-up that came while it ran */
+	else if (waiting.update(&task, &now_ns))
+		count_untracked();
+}
+
+/* args: whether it was preempted, the task that leaves, the one that comes, state of the former. */
+RAW_TRACEPOINT_PROBE(sched_switch)
+{
+	u64 next = ctx->args[2];
+	u64 now_ns = bpf_ktime_get_ns();
+	u32 zero = 0;
+	struct run *run = running.lookup(&zero);
+	bool runnable = (u8)ctx->args[0] || !(u32)ctx->args[3];
+	u64 *start_ns;
+
+	if (!run)
+		return 0;
+	leave(ctx->args[1], runnable, run, now_ns);
+	run->task = next;
+	run->known = 0;
+	start_ns = waiting.lookup(&next);
+	if (!start_ns)
+		return 0;
+	run->known = 1;
+	run->waited_ns = now_ns - *start_ns;
+	waiting.delete(&next);
+	if (!FILTERED)
+		record(run->waited_ns);
+	return 0;
+}
