@@ -13,6 +13,7 @@
         RingSetupError    ring                      exit 1
       CodecError        offset, reason              exit 1
       SinkError         path, errno, hint           exit 1
+      BpfError          program, step, text         exit 1
 
 A corrupt ring is not an exception: the native pass returns a reason code and the ring is
 quarantined. The exit codes are part of the command-line contract (README, "Exit status").
@@ -147,3 +148,19 @@ class SinkError(CollectordError):
         super().__init__(detail, hint=hint)
         self.path = path
         self.errno = errno
+
+
+class BpfError(CollectordError):
+    """A BPF program cannot be compiled, loaded, attached or described.
+
+    `step` is one of these, or "worker" where the process that does them failed. `text` is what the
+    compiler or the verifier said, several lines.
+    """
+
+    def __init__(
+        self, message: str, *, program: str, step: str, text: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.program = program
+        self.step = step
+        self.text = text

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel headers for BCC: where a usable tree is, and how one is made where there is none.
+
+BCC takes one tree with both halves: the source's headers (`include/linux`) and what a build adds
+(`include/generated`). A build directory and the kernel's own archive, kheaders, have both; Debian
+splits them into two packages, neither of which is enough alone. Such a pair is merged into a tree
+of symbolic links: a directory that only one half has is one link.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import stat
+import tarfile
+import tempfile
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final, Literal
+
+from collectord.errors import MissingFeature, SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+HeadersKind = Literal["build", "kheaders", "merged"]
+
+# What the two halves are told by; BCC includes both.
+_SOURCE_MARK: Final = "include/linux/kconfig.h"
+_BUILD_MARK: Final = "include/generated/autoconf.h"
+_MERGED: Final = ("include", "arch")
+_PREFIX: Final = "linux-headers-"
+# Names of arch/ by `uname -m`, where they differ.
+_ARCH: Final = {
+    "x86_64": "x86",
+    "aarch64": "arm64",
+    "riscv64": "riscv",
+    "loongarch64": "loongarch",
+}
+_MADE_OF: Final = ".made-of"
+_MAKING: Final = ".making-"
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_FAILURES: tuple[type[Exception], ...] = (OSError, EOFError, tarfile.TarError)
+with suppress(ImportError):  # a python built without: tarfile says so when it is to unpack
+    from lzma import LZMAError
+
+    _FAILURES += (LZMAError,)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderTree:
+    """Headers that were found.
+
+    Attributes:
+        kind: a kernel's build directory, its archive of headers, or packages in /usr/src.
+        path: the directory or archive that has what a build adds.
+        parts: what to merge, a later one winning; one that is a whole tree is used in place.
+        release: of the kernel that they belong to.
+        matches: that is the running one.
+    """
+
+    kind: HeadersKind
+    path: Path
+    parts: tuple[Path, ...]
+    release: str
+    matches: bool
+
+
+def is_complete(tree: Path) -> bool:
+    """A directory has both halves."""
+    return (tree / _SOURCE_MARK).is_file() and (tree / _BUILD_MARK).is_file()
+
+
+def find_headers(
+    release: str,
+    *,
+    sources: Path = Path("/usr/src"),
+    modules: Path = Path("/lib/modules"),
+    kheaders: Path = Path("/sys/kernel/kheaders.tar.xz"),
+) -> HeaderTree | None:
+    """The best headers that this host has, without touching anything.
+
+    Args:
+        release: of the running kernel, `uname -r`.
+        sources: where packages put headers.
+        modules: root of the kernels' module directories.
+        kheaders: the archive that the kernel itself offers, with CONFIG_IKHEADERS.
+    """
+    build = modules / release / "build"
+    if is_complete(build):
+        whole = build.resolve()
+        return HeaderTree("build", whole, (whole,), release, matches=True)
+    source = modules / release / "source"
+    if (build / _BUILD_MARK).is_file() and (source / _SOURCE_MARK).is_file():
+        parts = (source.resolve(), build.resolve())
+        return HeaderTree("build", parts[1], parts, release, matches=True)
+    if kheaders.is_file():
+        return HeaderTree("kheaders", kheaders, (kheaders,), release, matches=True)
+    packages = [
+        HeaderTree("merged", parts[-1], parts, name, matches=name == release)
+        for name, parts in _packages(sources)
+    ]
+    return min(packages, key=lambda tree: _distance(tree.release, release), default=None)
+
+
+def _packages(sources: Path) -> Iterator[tuple[str, tuple[Path, ...]]]:
+    """Releases in /usr/src whose headers are whole, and what to merge for them."""
+    machine = os.uname().machine
+    found = sorted(path for path in sources.glob(f"{_PREFIX}*") if path.is_dir())
+    common = [path for path in found if (path / _SOURCE_MARK).is_file()]
+    for build in found:
+        name = build.name.removeprefix(_PREFIX)
+        arch = build / "arch" / _ARCH.get(machine, machine)
+        if not (build / _BUILD_MARK).is_file() or not arch.is_dir():
+            continue
+        if build in common:
+            yield name, (build.resolve(),)
+            continue
+        pair = [path for path in common if _belongs(name, path.name.removeprefix(_PREFIX))]
+        if pair:
+            # 6.1.0-9-rt-amd64 has 6.1.0-9-common-rt, longer than the 6.1.0-9-common of others.
+            yield name, (max(pair, key=lambda path: len(path.name)).resolve(), build.resolve())
+
+
+def _belongs(name: str, common: str) -> bool:
+    """Debian's 6.1.0-9-amd64 is built from 6.1.0-9-common, 6.1.0-9-rt-amd64 from -common-rt."""
+    version, found, variant = common.partition("-common")
+    return bool(found) and name.startswith(f"{version}{variant}-")
+
+
+def _distance(name: str, release: str) -> tuple[object, ...]:
+    """How far a release is from another: first by version, then the newest package."""
+    theirs, ours = (_numbers(text) for text in (name, release))
+    apart = [abs(a - b) for a, b in zip(theirs[:3], ours[:3], strict=False)]
+    return name != release, apart, [-number for number in theirs[3:]]
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(word) for word in re.findall(r"\d+", release)]
+
+
+def missing(release: str) -> MissingFeature:
+    """The error where a kernel has no headers at all.
+
+    Args:
+        release: of the running kernel.
+    """
+    return MissingFeature(
+        f"no kernel headers for {release}, nor for a kernel near it",
+        feature="kernel headers",
+        hint=f"install the package linux-headers-{release} or kernel-devel-{release}, or another "
+        "kernel's, or load the module kheaders",
+    )
+
+
+def make_headers(tree: HeaderTree, folder: Path) -> Path:
+    """The directory to give BCC, made in `folder` unless the tree can be used in place.
+
+    One that was made before is used again while what it is made of has not changed.
+
+    Args:
+        tree: of `find_headers`.
+        folder: for trees that are made, this program's own.
+
+    Raises:
+        SinkError: the tree cannot be made, or others may write to where it would be.
+    """
+    if tree.kind != "kheaders" and len(tree.parts) == 1:
+        return tree.parts[0]
+    target = folder / f"{tree.kind}-{tree.release}"
+    try:
+        made_of = _identity(tree)
+        with _locked(folder):
+            if not _usable(target, made_of):
+                _make(tree, target, made_of)
+    except _FAILURES as error:
+        code, path = 0, str(target)
+        if isinstance(error, OSError):
+            code, path = error.errno or 0, str(error.filename or target)
+        reason = "" if code else f" ({str(error) or type(error).__name__})"
+        message = f"kernel headers cannot be put together{reason}"
+        raise SinkError(message, path=path, errno=code) from error
+    return target
+
+
+def _identity(tree: HeaderTree) -> str:
+    """What a tree is made of, as text that differs when that changes."""
+    facts: list[object] = [tree.release]
+    for part in tree.parts:
+        looked = [part, *(part / name for name in _MERGED)] if part.is_dir() else [part]
+        facts += [[str(path), *_stamp(path)] for path in looked]
+    if tree.kind == "kheaders":
+        # Files are not forced to the disk: a power cut may leave some empty.
+        facts.append(_BOOT_ID.read_text().strip())
+    return json.dumps(facts)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The folder of trees, this program's alone, and of one process at a time."""
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        stack.callback(os.close, fd)
+        if not _own(os.fstat(fd)):
+            raise SinkError("others may write to the folder of kernel headers", path=str(folder))
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        for entry in folder.glob(f"{_MAKING}*"):  # what a process left that was killed meanwhile
+            shutil.rmtree(entry, ignore_errors=True)
+        yield
+
+
+def _own(status: os.stat_result) -> bool:
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & _OTHERS_WRITE
+
+
+def _usable(target: Path, made_of: str) -> bool:
+    try:
+        status = target.lstat()
+        recorded = (target / _MADE_OF).read_text()
+    except OSError:
+        return False
+    trusted = stat.S_ISDIR(status.st_mode) and _own(status)
+    return trusted and recorded == made_of and is_complete(target)
+
+
+def _make(tree: HeaderTree, target: Path, made_of: str) -> None:
+    """Put it together under another name, and give it its own when it is whole."""
+    with ExitStack() as stack:
+        aside = Path(tempfile.mkdtemp(prefix=_MAKING, dir=target.parent))
+        stack.callback(shutil.rmtree, aside, ignore_errors=True)
+        fresh = aside / "fresh"
+        fresh.mkdir(mode=0o755)
+        if tree.kind == "kheaders":
+            _unpack(tree.path, fresh)
+        else:
+            for name in _MERGED:
+                both = [part / name for part in tree.parts]
+                _merge([path for path in both if path.is_dir()], fresh / name)
+        if not is_complete(fresh):
+            raise SinkError("kernel headers lack a half", path=str(tree.path))
+        (fresh / _MADE_OF).write_text(made_of)
+        if os.path.lexists(target):
+            target.rename(aside / "stale")
+        fresh.rename(target)
+
+
+def _merge(parts: Sequence[Path], target: Path) -> None:
+    """Link what the directories have; a name that several have is a directory of its own."""
+    target.mkdir(mode=0o755)
+    found: dict[str, list[Path]] = {}
+    for part in parts:
+        for entry in part.iterdir():
+            found.setdefault(entry.name, []).append(entry)
+    for name, entries in found.items():
+        if len(entries) > 1 and all(entry.is_dir() for entry in entries):
+            _merge(entries, target / name)
+        else:
+            (target / name).symlink_to(entries[-1])
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    """Plain files and directories of the archive; links, which it has none of, are left out."""
+    with tarfile.open(archive, "r:xz") as tar:
+        for member in tar:
+            words = PurePosixPath(member.name).parts
+            if member.name.startswith("/") or ".." in words:
+                raise tarfile.ReadError(f"{member.name} lies outside")
+            path = target.joinpath(*words)
+            content = tar.extractfile(member) if member.isreg() else None
+            if member.isdir():
+                path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            elif content is not None:
+                path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                with content, path.open("xb") as file:
+                    shutil.copyfileobj(content, file)

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BPF programs by BCC, from the daemon's side: ask the worker, check its answer, own its fds.
+
+bcc itself, and LLVM with it, is never in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from collectord.plan import bpf_program, event_names
+from collectord.source import bcc_child, bcc_failure, bcc_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from collectord.config.bpf_program import AttachConfig
+    from collectord.plan.bpf_program import BpfProgram
+    from collectord.source.bcc_child import Outcome
+
+# Where bcc is looked for: a virtual environment that sees the system's packages, then the system.
+PYTHONS: Final = (sys.executable, "/usr/bin/python3")
+# What compiling takes: a program with few headers maps 290 MiB (130 MiB resident, 0.3 s), one with
+# those of network and block layer 400 MiB (230 MiB, 3 s). The limit is of the mapped.
+TIMEOUT_S: Final = 60.0
+MEMORY_BYTES: Final = 1 << 30
+KERNEL: Final = -1
+_FIND_TIMEOUT_S: Final = 10.0
+_FIND: Final = """
+import importlib.util
+spec = importlib.util.find_spec("bcc")
+print(*(spec.submodule_search_locations or ()) if spec else (), sep="\\n")
+"""
+_VERSION: Final = re.compile(r"""^__version__\s*=\s*["']([^"']+)""", re.MULTILINE)
+# Of which bcc is made; the PyPI package of that name has neither.
+_LIBBCC: Final = "libbcc.py"
+_VERSION_FILE: Final = "version.py"
+# The kernel's own words for what a descriptor is.
+_FDINFO: Final = Path("/proc/self/fdinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be compiled and attached.
+
+    Attributes:
+        name: of the program.
+        source: its text, as `bcc_text.prepare` gives it.
+        headers: tree of kernel headers.
+        attach: what bcc does not attach by the functions' names.
+        license: in the kernel's words.
+    """
+
+    name: str
+    source: str
+    headers: str
+    attach: tuple[AttachConfig, ...] = ()
+    license: str = "GPL"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """A map of a program. Numbers are the kernel's, the description of its types is bcc's.
+
+    Attributes:
+        name: in the program.
+        fd: of the map; the stack given to `load` closes it.
+        id: of the map.
+        type: enum bpf_map_type.
+        key_bytes, leaf_bytes: sizes; of a per-CPU map, of one CPU's value.
+        max_entries: room.
+        key, leaf: the types as bcc describes them in JSON, None where there is none.
+    """
+
+    name: str
+    fd: int
+    id: int
+    type: int
+    key_bytes: int
+    leaf_bytes: int
+    max_entries: int
+    key: object
+    leaf: object
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedProgram:
+    """A function that the kernel runs.
+
+    Attributes:
+        function: its name in C.
+        fd: of the program; the stack given to `load` closes it.
+        id: of the program.
+        attachments: where, e.g. "tracepoint sched:sched_switch".
+    """
+
+    function: str
+    fd: int
+    id: int
+    attachments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A program that runs for as long as its attachments are open.
+
+    Attributes:
+        tables: maps by name.
+        programs: its functions.
+        attachment_fds: events and links that make the functions run.
+        messages: warnings of the compiler.
+    """
+
+    tables: dict[str, LoadedTable]
+    programs: tuple[LoadedProgram, ...]
+    attachment_fds: tuple[int, ...]
+    messages: str
+
+
+class _Table(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    fd: int
+    key: Any
+    leaf: Any
+
+
+class _Program(msgspec.Struct, forbid_unknown_fields=True):
+    function: str
+    fd: int
+    attached: tuple[str, ...]
+
+
+class _Answer(msgspec.Struct, forbid_unknown_fields=True):
+    """One of: a failure; tables, programs and attachments; names."""
+
+    failure: bcc_failure.Failure | None = None
+    tables: list[_Table] = []
+    programs: list[_Program] = []
+    attachments: list[int] = []
+    names: list[list[str]] = []
+
+
+def request(
+    program: BpfProgram, values: Mapping[str, int | str], *, headers: str, library: str = ""
+) -> Request:
+    """What to ask for a program of the catalogue.
+
+    Args:
+        program: which.
+        values: of its parameters, as `plan.bpf_program.parameters` gives them.
+        headers: tree of kernel headers.
+        library: text of collectord.h, "" for the shipped one.
+    """
+    source = bcc_text.prepare(
+        program.name,
+        program.source,
+        header=library or bcc_text.header_text(),
+        defines=bpf_program.defines(program, values),
+    )
+    manifest = program.manifest
+    return Request(program.name, source, headers, manifest.attach, manifest.kernel_license)
+
+
+def load(
+    request: Request,
+    *,
+    python: str,
+    stack: ExitStack,
+    timeout_s: float = TIMEOUT_S,
+    memory_bytes: int = MEMORY_BYTES,
+) -> Loaded:
+    """Compile, load and attach a program in a worker process; it runs from then on.
+
+    It blocks for as long as that takes. The worker dies with the calling thread.
+
+    Args:
+        request: the program.
+        python: interpreter that has bcc.
+        stack: gets all descriptors, which are close-on-exec; closing them ends the program. After
+            an error none is left.
+        timeout_s: for all of it.
+        memory_bytes: that the worker may map, program files and libraries included.
+
+    Raises:
+        BpfError: it does not compile, load or attach, or the worker failed; the step says which.
+        MissingFeature: kernel or host have not what it needs.
+        MissingPrivilege: the kernel lets this process not load or attach.
+    """
+    words = bcc_failure.Words(request.name, python, timeout_s, memory_bytes)
+    if not (Path(request.headers) / "include").is_dir():
+        raise words.error("compile", f"no kernel headers in {request.headers or 'no directory'!r}")
+    entries = [_entry(attach) for attach in request.attach]
+    question = {"source": request.source, "license": request.license, "attach": entries}
+    received = stack.enter_context(ExitStack())
+    try:
+        outcome = _ask(words, "load", question, request.headers, received)
+        return _loaded(words, outcome, _answer(words, outcome))
+    except BaseException:
+        received.close()
+        raise
+
+
+def symbols(
+    stacks: Sequence[tuple[int, Sequence[int]]],
+    *,
+    python: str,
+    timeout_s: float = TIMEOUT_S,
+    memory_bytes: int = MEMORY_BYTES,
+) -> list[list[str]]:
+    """Names of addresses.
+
+    Args:
+        stacks: a process and addresses within it, or KERNEL and addresses of the kernel.
+        python: interpreter that has bcc.
+        timeout_s: for all of them.
+        memory_bytes: that the worker may map.
+
+    Returns:
+        names in the same order; "0x1234 [libc.so.6]", the offset within a file, or "[unknown]"
+        where there is none, as for a process that is gone.
+
+    Raises:
+        BpfError: the worker failed.
+        MissingFeature: the interpreter has no bcc.
+    """
+    words = bcc_failure.Words("symbols", python, timeout_s, memory_bytes)
+    with ExitStack() as received:
+        outcome = _ask(words, "symbols", {"stacks": stacks}, "", received)
+        answer = _answer(words, outcome)
+    if [len(names) for names in answer.names] != [len(addresses) for _, addresses in stacks]:
+        raise words.garbage(outcome)
+    return answer.names
+
+
+def find_python(
+    candidates: Sequence[str] = PYTHONS,
+) -> tuple[str, str]:
+    """The first interpreter that has bcc and the version of its bcc, or "" and the reason.
+
+    Nothing of bcc is run.
+    """
+    problems = []
+    for python in dict.fromkeys(candidates):
+        version, problem = _bcc_of(python)
+        if version:
+            return python, version
+        problems.append(f"{python}: {problem}")
+    return "", "; ".join(problems)
+
+
+def _bcc_of(python: str) -> tuple[str, str]:
+    """The version of an interpreter's bcc, or "" and what it has instead."""
+    try:
+        found = subprocess.run(  # noqa: S603 - ourselves, or the distribution's
+            [python, "-I", "-c", _FIND],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_FIND_TIMEOUT_S,
+            check=True,
+            cwd="/",
+            env=bcc_child.ENVIRONMENT,
+        )
+    except OSError as error:
+        return "", error.strerror or str(error)
+    except subprocess.SubprocessError:
+        return "", "it does not run"
+    folders = [Path(os.fsdecode(line)) for line in found.stdout.splitlines()]
+    if not folders:
+        return "", "it has no bcc"
+    for folder in folders:
+        if (folder / _LIBBCC).is_file():
+            try:
+                version = _VERSION.search((folder / _VERSION_FILE).read_text())
+            except OSError:
+                version = None
+            return version[1] if version else "unknown", ""
+    return "", f"{folders[0]} is another bcc, not that of the BPF Compiler Collection"
+
+
+def _entry(attach: AttachConfig) -> dict[str, object]:
+    """An attachment as the worker takes it."""
+    entry: dict[str, object] = {
+        "kind": attach.kind,
+        "function": attach.function,
+        "place": attach.place,
+    }
+    if attach.kind != "perf_event":
+        return entry
+    named = event_names.find_named(attach.place)
+    kind, config = (
+        (int(named.type), named.config)
+        if named
+        else (int(number, 0) for number in attach.place.split(":"))
+    )
+    rates = {"frequency": attach.frequency or 0, "period": attach.period or 0}
+    return {**entry, "type": kind, "config": config, **rates}
+
+
+def _ask(
+    words: bcc_failure.Words,
+    mode: str,
+    question: Mapping[str, object],
+    headers: str,
+    stack: ExitStack,
+) -> Outcome:
+    text = json.dumps({"mode": mode, "memory_bytes": words.memory_bytes, **question})
+    try:
+        outcome = bcc_child.ask(
+            words.python, text.encode(), headers, timeout_s=words.timeout_s, stack=stack
+        )
+    except OSError as error:
+        raise words.not_started(error) from error
+    return outcome
+
+
+def _answer(words: bcc_failure.Words, outcome: Outcome) -> _Answer:
+    """The answer of a worker that did what it was asked.
+
+    Raises:
+        CollectordError: it did not.
+    """
+    problem = words.of_outcome(outcome)
+    if problem is not None:
+        raise problem
+    try:
+        answer = msgspec.json.decode(outcome.answer or b"", type=_Answer)
+    except msgspec.DecodeError as error:
+        raise words.garbage(outcome) from error
+    if answer.failure is not None:
+        raise words.of_failure(answer.failure, outcome)
+    return answer
+
+
+def _loaded(words: bcc_failure.Words, outcome: Outcome, answer: _Answer) -> Loaded:
+    """What the answer and the kernel say of the descriptors."""
+    used = [table.fd for table in answer.tables] + [one.fd for one in answer.programs]
+    if sorted(used + answer.attachments) != list(range(len(outcome.fds))) or not answer.programs:
+        raise words.garbage(outcome)
+    try:
+        tables = [_table(one, outcome.fds[one.fd]) for one in answer.tables]
+        programs = [_program(one, outcome.fds[one.fd]) for one in answer.programs]
+    except (KeyError, ValueError, OSError) as error:
+        raise words.garbage(outcome) from error
+    return Loaded(
+        tables={table.name: table for table in tables},
+        programs=tuple(programs),
+        attachment_fds=tuple(outcome.fds[index] for index in answer.attachments),
+        messages=outcome.said.beginning,
+    )
+
+
+def _table(said: _Table, fd: int) -> LoadedTable:
+    facts = _fdinfo(fd)
+    return LoadedTable(
+        name=said.name,
+        fd=fd,
+        id=int(facts["map_id"]),
+        type=int(facts["map_type"]),
+        key_bytes=int(facts["key_size"]),
+        leaf_bytes=int(facts["value_size"]),
+        max_entries=int(facts["max_entries"]),
+        key=said.key,
+        leaf=said.leaf,
+    )
+
+
+def _program(said: _Program, fd: int) -> LoadedProgram:
+    return LoadedProgram(said.function, fd, int(_fdinfo(fd)["prog_id"]), said.attached)
+
+
+def _fdinfo(fd: int) -> dict[str, str]:
+    lines = (_FDINFO / str(fd)).read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
