@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from collectord.config.problems import Problem, under
 from collectord.config.schema import (
+    BpfSourceConfig,
     EventConfig,
     PerfSourceConfig,
     TraceEventConfig,
@@ -22,14 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.config.schema import (
+        BpfConfig,
         Config,
         DaemonConfig,
         MetricsConfig,
         ProbeConfig,
         SessionConfig,
+        SourceConfig,
         TargetConfig,
     )
 
+_PROGRAM: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _LISTEN: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})", re.ASCII)
 _PORT_MAX: Final = 65535
@@ -45,23 +49,15 @@ _RULE_OF_SCOPE: Final = {"cpus": "cpus", "process": "pids", "thread": "pids", "u
 _TASK_SCOPES: Final = ("process", "thread", "command", "user")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong. `key` is relative to what was checked, e.g. "source[0].ring"."""
-
-    key: str
-    message: str
-    hint: str = ""
-
-
 def check_config(config: Config) -> Iterator[Problem]:
     """Problems of a whole configuration, each session's included."""
-    yield from _under("daemon", _daemon(config.daemon))
-    yield from _under("metrics", _metrics(config.metrics))
+    yield from under("daemon", _daemon(config.daemon))
+    yield from under("metrics", _metrics(config.metrics))
+    yield from under("bpf", _bpf(config.bpf))
     names: set[str] = set()
     for index, session in enumerate(config.session):
         key = f"session[{index}]"
-        yield from _under(key, check_session(session))
+        yield from under(key, check_session(session))
         if session.name in names:
             yield Problem(f"{key}.name", f"a second session {session.name!r}", "names are unique")
         names.add(session.name)
@@ -77,23 +73,38 @@ def check_session(session: SessionConfig) -> Iterator[Problem]:
         )
     if not session.source:
         yield Problem("source", "a session needs a source", "add a [[session.source]]")
-    yield from _under("target", _target(session.target))
+    yield from under("target", _target(session.target))
     for index, source in enumerate(session.source):
-        problems = _perf(source) if isinstance(source, PerfSourceConfig) else _tracefs(source)
-        yield from _under(f"source[{index}]", problems)
+        yield from under(f"source[{index}]", _source(source))
     yield from _mode(session)
+
+
+def _source(source: SourceConfig) -> Iterator[Problem]:
+    match source:
+        case PerfSourceConfig():
+            yield from _perf(source)
+        case TracefsSourceConfig():
+            yield from _tracefs(source)
+        case BpfSourceConfig():
+            if _PROGRAM.fullmatch(source.program) is None:
+                hint = "small letters, digits and _, beginning with a letter"
+                yield Problem("program", f"{source.program!r} is no program's name", hint)
 
 
 def _mode(session: SessionConfig) -> Iterator[Problem]:
     """Which sources a mode takes, and which of their keys."""
     recorder = session.mode == FLIGHT_RECORDER
     seen = False
+    programs: set[str] = set()
     for index, source in enumerate(session.source):
         key = f"source[{index}]"
         if isinstance(source, PerfSourceConfig):
             if recorder:
                 hint = 'kind = "tracefs", or mode = "stream"'
                 yield Problem(f"{key}.kind", "perf rings make no flight recorder", hint)
+            continue
+        if isinstance(source, BpfSourceConfig):
+            yield from under(key, _program(session, source, programs))
             continue
         if seen:
             yield Problem(
@@ -113,9 +124,33 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
             yield Problem(f"{key}.overwrite", "a flight recorder overwrites its oldest events")
 
 
-def _under(key: str, problems: Iterator[Problem]) -> Iterator[Problem]:
-    for problem in problems:
-        yield Problem(f"{key}.{problem.key}", problem.message, problem.hint)
+def _program(
+    session: SessionConfig, source: BpfSourceConfig, programs: set[str]
+) -> Iterator[Problem]:
+    """What a BPF program's session must be; `programs` are those before it."""
+    if session.mode == FLIGHT_RECORDER:
+        yield Problem("kind", "BPF programs make no flight recorder", 'mode = "stream"')
+    if any(isinstance(other, PerfSourceConfig) for other in session.source):
+        yield Problem("kind", "BPF and perf sources in one session", "give each its own session")
+    if source.program in programs:
+        yield Problem("program", f"{source.program} a second time", "give it its own session")
+    programs.add(source.program)
+    if session.target.scope not in ("system", "cpus"):
+        yield Problem(
+            "kind",
+            f"a BPF program sees whole CPUs, not scope {session.target.scope!r}",
+            'scope = "system" or "cpus"; programs have parameters such as pid',
+        )
+
+
+def _bpf(bpf: BpfConfig) -> Iterator[Problem]:
+    for key in ("programs", "python", "headers", "cache"):
+        path = getattr(bpf, key)
+        if path and not path.startswith("/"):
+            yield Problem(key, f"{path!r} is no absolute path")
+    for key in ("compile_time", "compile_memory"):
+        if getattr(bpf, key) <= 0:
+            yield Problem(key, "must not be 0")
 
 
 def _daemon(daemon: DaemonConfig) -> Iterator[Problem]:
@@ -181,7 +216,7 @@ def _perf(source: PerfSourceConfig) -> Iterator[Problem]:
     for index, event in enumerate(source.events):
         key = f"events[{index}]"
         if isinstance(event, EventConfig):
-            yield from _under(key, _rate(event))
+            yield from under(key, _rate(event))
             key, text = f"{key}.event", event.event
         else:
             text = event

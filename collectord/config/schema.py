@@ -59,6 +59,18 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     free: Share = Share(percent=10.0)
 
 
+class BpfConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[bpf]`: where programs come from, and what compiling them may cost."""
+
+    programs: str = "/etc/collectord/bpf"
+    python: str = ""
+    headers: str = ""
+    cache: str = "/var/lib/collectord/headers"
+    compile_time: Nanoseconds = Nanoseconds(60 * _SECOND_NS)
+    compile_memory: Bytes = Bytes(_GIB)
+    stats: bool = False
+
+
 class TargetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[session.target]`: what is observed."""
 
@@ -147,7 +159,26 @@ class TracefsSourceConfig(
     when: When = "always"
 
 
-SourceConfig = PerfSourceConfig | TracefsSourceConfig
+class BpfSourceConfig(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="bpf",
+):
+    """`[[session.source]]` of kind "bpf": one program of the catalogue, its events and maps."""
+
+    kind: ClassVar[Literal["bpf"]] = "bpf"
+    program: str
+    arguments: dict[str, str | int | bool] = {}
+    ring: RingSize = RingSize()
+    watermark: Share = Share(percent=25.0)
+    sideband_ring: RingSize = RingSize(256 * _KIB)
+    when: When = "present"
+
+
+SourceConfig = PerfSourceConfig | TracefsSourceConfig | BpfSourceConfig
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -178,6 +209,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics: MetricsConfig = MetricsConfig()
     control: ControlConfig = ControlConfig()
     retention: RetentionConfig = RetentionConfig()
+    bpf: BpfConfig = BpfConfig()
     session: tuple[SessionConfig, ...] = ()
 
 

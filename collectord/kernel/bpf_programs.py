@@ -12,14 +12,13 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from collectord.errors import KernelError
+from collectord.kernel import bpf
+from collectord.kernel.bpf import Command
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_BPF: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280}
-_PROG_GET_NEXT_ID: Final = 11
-_PROG_GET_FD_BY_ID: Final = 13
-_OBJ_GET_INFO_BY_FD: Final = 15
-_ATTR_BYTES: Final = 128
 # struct bpf_prog_info of include/uapi/linux/bpf.h, up to and with `prog_tags`.
 _INFO_BYTES: Final = 192
 _TAG_AT: Final = 8
@@ -43,25 +42,21 @@ class BpfFunction:
 
 def loaded_functions() -> Iterator[BpfFunction]:
     """Functions of all loaded programs; none without CAP_SYS_ADMIN or without a JIT."""
-    number = _BPF.get(os.uname().machine)
-    if number is None:
+    try:
+        ids = bpf.program_ids()
+    except KernelError:
         return
-    program_id = 0
-    while True:
-        attr = bytearray(struct.pack("<II", program_id, 0))
-        if _bpf(number, _PROG_GET_NEXT_ID, attr) < 0:  # ENOENT after the last one
-            return
-        program_id = int.from_bytes(attr[4:8], "little")
-        fd = _bpf(number, _PROG_GET_FD_BY_ID, bytearray(struct.pack("<I", program_id)))
+    for program_id in ids:
+        fd = bpf.call(Command.PROG_GET_FD_BY_ID, bytearray(struct.pack("<I", program_id)))
         if fd < 0:
             continue  # unloaded since its id was given
         try:
-            yield from _functions(number, fd)
+            yield from _functions(fd)
         finally:
             os.close(fd)
 
 
-def _functions(number: int, fd: int) -> Iterator[BpfFunction]:
+def _functions(fd: int) -> Iterator[BpfFunction]:
     ksyms = (ctypes.c_uint64 * _FUNCTIONS_MAX)()
     lengths = (ctypes.c_uint32 * _FUNCTIONS_MAX)()
     tags = (ctypes.c_char * (_TAG_BYTES * _FUNCTIONS_MAX))()
@@ -74,7 +69,7 @@ def _functions(number: int, fd: int) -> Iterator[BpfFunction]:
         struct.pack_into("<I", info, count_at, _FUNCTIONS_MAX)
         struct.pack_into("<Q", info, array_at, ctypes.addressof(array))
     attr = bytearray(struct.pack("<IIQ", fd, _INFO_BYTES, ctypes.addressof(info)))
-    if _bpf(number, _OBJ_GET_INFO_BY_FD, attr) < 0:
+    if bpf.call(Command.OBJ_GET_INFO_BY_FD, attr) < 0:
         return
     (count,) = struct.unpack_from("<I", info, _KSYMS_AT[0])
     raw = info.raw
@@ -89,14 +84,3 @@ def _functions(number: int, fd: int) -> Iterator[BpfFunction]:
             tag = raw[_TAG_AT : _TAG_AT + _TAG_BYTES]
         label = b"_".join(filter(None, (b"bpf_prog", tag.hex().encode(), known)))
         yield BpfFunction(label, ksyms[index], lengths[index])
-
-
-def _bpf(number: int, command: int, attr: bytearray) -> int:
-    """bpf(2); negative on failure. What the kernel writes back is copied into `attr`."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    buffer = ctypes.create_string_buffer(bytes(attr), _ATTR_BYTES)
-    result: int = libc.syscall(
-        ctypes.c_long(number), ctypes.c_int(command), buffer, ctypes.c_uint(_ATTR_BYTES)
-    )
-    attr[:] = buffer.raw[: len(attr)]
-    return result

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import MissingPrivilege
-from collectord.kernel.lockdown import CONFIDENTIALITY
+from collectord.kernel.lockdown import CONFIDENTIALITY, REMEDY
 from collectord.kernel.refusal import perf_need
 from collectord.plan.facts import CAP_IPC_LOCK, Check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from collectord.errors import KernelError
@@ -29,7 +29,8 @@ _MEMLOCK_FREE: Final = -1
 _KALLSYMS_READ_BYTES: Final = 4096
 
 
-def _check(name: str, *, ok: bool, detail: str, remedy: str) -> Check:
+def check(name: str, *, ok: bool, detail: str, remedy: str) -> Check:
+    """A row; its remedy is told only where it is needed."""
     return Check(name, ok=ok, detail=detail, remedy="" if ok else remedy)
 
 
@@ -55,7 +56,7 @@ def _opened(name: str, detail: str, limits: Limits, refusal: KernelError | None)
 def tracepoints(problem: str, remedy: str) -> Check:
     """Names, ids and formats of tracepoints."""
     detail = problem or "names, ids and formats can be read"
-    return _check(TRACEPOINTS, ok=not problem, detail=detail, remedy=remedy)
+    return check(TRACEPOINTS, ok=not problem, detail=detail, remedy=remedy)
 
 
 def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
@@ -66,13 +67,13 @@ def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
         lockdown: its level, "" without.
     """
     locked = lockdown == CONFIDENTIALITY
-    yield _check(
+    yield check(
         "lockdown",
         ok=not locked,
         detail=f"{lockdown or 'none'}: " + ("tracefs is closed" if locked else "tracefs is open"),
-        remedy="boot with lockdown=integrity or none; no capability opens it",
+        remedy=REMEDY,
     )
-    yield _check(
+    yield check(
         "ftrace instances",
         ok=facts.instances,
         detail=facts.problem or "rings of one's own can be made",
@@ -104,24 +105,29 @@ def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
         "uprobes": (facts.uprobes, "CONFIG_UPROBE_EVENTS"),
         "eprobes": (facts.eprobes, "CONFIG_EPROBE_EVENTS (Linux 5.15)"),
     }
-    missing = [name for name, (here, _) in kinds.items() if not here]
-    yield _check(
-        "ftrace probes",
-        ok=not missing,
-        detail=f"no {', '.join(missing)}" if missing else ", ".join(kinds),
-        remedy=f"a kernel with {', '.join(kinds[name][1] for name in missing)}",
-    )
+    yield probes("ftrace probes", kinds)
     if facts.transport_ns:
         costs = sorted(facts.transport_ns.items(), key=lambda item: item[1])
         words = ", ".join(f"{name} {ns:.0f}" for name, ns in costs)
         yield Check("ftrace transports", ok=True, detail=f"ns of CPU per event: {words}")
 
 
+def probes(name: str, kinds: Mapping[str, tuple[bool, str]]) -> Check:
+    """Kinds of probes; each is there or not, and comes with what the kernel needs for it."""
+    missing = [kind for kind, (here, _) in kinds.items() if not here]
+    return check(
+        name,
+        ok=not missing,
+        detail=f"no {', '.join(missing)}" if missing else ", ".join(kinds),
+        remedy=f"a kernel with {', '.join(kinds[kind][1] for kind in missing)}",
+    )
+
+
 def hardware(refusal: KernelError | None) -> Check:
     """Sampling by a hardware counter."""
     if refusal is None:
         return Check("hardware counters", ok=True, detail="cycles can be sampled")
-    return _check(
+    return check(
         "hardware counters",
         ok=False,
         detail="cycles cannot be sampled; `profile` falls back to cpu-clock",
@@ -137,7 +143,7 @@ def ring_memory(limits: Limits, online: int) -> Check:
     memlock = limits.memlock_bytes
     if memlock == _MEMLOCK_FREE:
         return Check("ring memory", ok=True, detail="no limit (RLIMIT_MEMLOCK)")
-    return _check(
+    return check(
         "ring memory",
         ok=free + memlock >= _COMFORTABLE_MEMLOCK_BYTES,
         detail=f"{free + memlock >> 10} KiB for all rings of this user",
@@ -147,7 +153,7 @@ def ring_memory(limits: Limits, online: int) -> Check:
 
 def feature(name: str, *, known: bool, detail: str, remedy: str) -> Check:
     """Something that the kernel has or lacks."""
-    return _check(name, ok=known, detail=detail if known else "not in this kernel", remedy=remedy)
+    return check(name, ok=known, detail=detail if known else "not in this kernel", remedy=remedy)
 
 
 def kernel_symbols(proc: Path) -> Check:
@@ -160,12 +166,12 @@ def kernel_symbols(proc: Path) -> Check:
     except OSError as error:
         shown, detail = False, f"kallsyms cannot be read ({error.strerror})"
     remedy = "CAP_SYSLOG; kernel functions stay unnamed without it"
-    return _check("kernel symbols", ok=shown, detail=detail, remedy=remedy)
+    return check("kernel symbols", ok=shown, detail=detail, remedy=remedy)
 
 
 def others_maps(limits: Limits) -> Check:
     """/proc/PID/maps of other users' processes."""
-    return _check(
+    return check(
         "processes of others",
         ok="CAP_SYS_PTRACE" in limits.capabilities,
         detail="mappings of running processes of other users, for their symbols",
@@ -176,7 +182,7 @@ def others_maps(limits: Limits) -> Check:
 def open_files(limits: Limits) -> Check:
     """Descriptors: one per event, CPU and observed thread."""
     soft, hard = limits.nofile
-    return _check(
+    return check(
         "open files",
         ok=hard >= _COMFORTABLE_FILES,
         detail=f"up to {hard} (now {soft}); one per event, CPU and observed thread",

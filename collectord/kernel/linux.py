@@ -18,7 +18,17 @@ from collectord.codec import perf_attr
 from collectord.codec.perf_attr import OpenFlag, ReadFormat
 from collectord.codec.tracing_data import TracingData
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget
-from collectord.kernel import cgroups, cpus, instance_lock, proc, refusal, trace_probes
+from collectord.kernel import (
+    bpf,
+    bpf_entries,
+    cgroups,
+    cpus,
+    headers,
+    instance_lock,
+    proc,
+    refusal,
+    trace_probes,
+)
 from collectord.kernel.capabilities import effective_capabilities
 from collectord.kernel.clocks import read_clocks
 from collectord.kernel.instance import Instance
@@ -29,7 +39,7 @@ from collectord.kernel.trace_files import ControlFolder
 from collectord.kernel.tracefs import Tracefs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
     from collectord.codec.perf_attr import PerfEventAttr
@@ -70,6 +80,7 @@ class LinuxKernel:
         self.page_bytes = mmap.PAGESIZE
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._open_number = _PERF_EVENT_OPEN.get(os.uname().machine)
+        self._own_programs: dict[int, int] = {}  # descriptor by id
 
     def limits(self) -> Limits:
         """Privileges and limits at this moment."""
@@ -172,7 +183,39 @@ class LinuxKernel:
         data = bytearray(struct.pack("<II", _BPF_PROGRAMS_MAX, 0)) + bytes(4 * _BPF_PROGRAMS_MAX)
         self._ioctl(fd, perf_attr.IOC_QUERY_BPF, data, "cannot list a tracepoint's programs")
         count = int.from_bytes(data[4:8], "little")
-        return struct.unpack_from(f"<{count}I", data, 8)
+        ids = struct.unpack_from(f"<{count}I", data, 8)
+        return tuple(program for program in ids if not self._passes(program))
+
+    def _passes(self, program: int) -> bool:
+        """A program of ours hides an event only where the kernel leaves its run out.
+
+        trace_call_bpf() returns 0 then, as if the program had; and counts it.
+        """
+        fd = self._own_programs.get(program)
+        return fd is not None and bpf.program_info(fd).recursion_misses == 0
+
+    def own_programs(self, programs: Mapping[int, int], stack: ExitStack) -> None:
+        """See `Kernel.own_programs`."""
+        self._own_programs.update(programs)
+        for program in programs:
+            stack.callback(self._own_programs.pop, program)
+
+    map_info = staticmethod(bpf.map_info)
+    map_lookup = staticmethod(bpf.map_lookup)
+    map_update = staticmethod(bpf.map_update)
+    map_entries = staticmethod(bpf_entries.map_entries)
+    program_info = staticmethod(bpf.program_info)
+    enable_bpf_stats = staticmethod(bpf.enable_stats)
+
+    def bpf_headers(self, named: str, cache: str) -> str:
+        """See `Kernel.bpf_headers`."""
+        if named:
+            return named
+        release = os.uname().release
+        tree = headers.find_headers(release)
+        if tree is None:
+            raise headers.missing(release)
+        return str(headers.make_headers(tree, Path(cache)))
 
     def _ioctl(self, fd: int, request: int, argument: int | bytearray, message: str) -> None:
         try:
@@ -258,6 +301,10 @@ class LinuxKernel:
     def online_cpus(self) -> tuple[int, ...]:
         """See `Kernel.online_cpus`."""
         return cpus.online(self.sys)
+
+    def possible_cpus(self) -> tuple[int, ...]:
+        """See `Kernel.possible_cpus`."""
+        return cpus.possible(self.sys)
 
     def threads_of(self, pid: int) -> tuple[int, ...]:
         """See `Kernel.threads_of`."""

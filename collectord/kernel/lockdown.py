@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 # From this level on tracefs is empty, or its files cannot be opened (LOCKDOWN_TRACEFS).
 CONFIDENTIALITY: Final = "confidentiality"
+REMEDY: Final = "boot with lockdown=integrity or none; no capability opens it"
 
 
 def read_lockdown(sys: Path) -> str:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
     from collectord._native._core import PageMap, RingMap
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.tracing_data import TracingData
+    from collectord.kernel.bpf import MapInfo, ProgramInfo
+    from collectord.kernel.bpf_entries import Entries
     from collectord.kernel.instance import Instance, InstanceSettings
     from collectord.kernel.salvage import Leftover
     from collectord.model import ClockReading
@@ -139,7 +141,51 @@ class Kernel(Protocol):
         """The id that this event's samples carry."""
 
     def query_bpf(self, fd: int) -> tuple[int, ...]:
-        """Ids of the BPF programs attached to the event's tracepoint, whoever attached them."""
+        """Ids of the BPF programs attached to the event's tracepoint that may hide its events."""
+
+    def own_programs(self, programs: Mapping[int, int], stack: ExitStack) -> None:
+        """Leave these programs, which hide no event, out of `query_bpf` until the stack closes.
+
+        One whose run the kernel left out even once, which hides the event, is not left out.
+
+        Args:
+            programs: a descriptor of each, by its id.
+            stack: closes before the descriptors are.
+        """
+
+    def possible_cpus(self) -> tuple[int, ...]:
+        """CPUs that may ever be online: a per-CPU value of a BPF map has one for each."""
+
+    def map_info(self, fd: int) -> MapInfo:
+        """Sizes of a BPF map."""
+
+    def map_lookup(self, fd: int, key: bytes, *, info: MapInfo) -> bytes | None:
+        """The value of a key in a BPF map; see `bpf.map_lookup`."""
+
+    def map_update(
+        self, fd: int, key: bytes, value: bytes | Sequence[bytes], *, info: MapInfo
+    ) -> None:
+        """Set the value of a key in a BPF map; see `bpf.map_update`."""
+
+    def map_entries(self, fd: int, *, info: MapInfo, limit: int = ...) -> Entries:
+        """All entries of a BPF map, or the first ones; see `bpf_entries.map_entries`."""
+
+    def program_info(self, fd: int) -> ProgramInfo:
+        """What the kernel counted of a BPF program."""
+
+    def enable_bpf_stats(self) -> int:
+        """Have the kernel count what BPF programs cost while the descriptor is open."""
+
+    def bpf_headers(self, named: str, cache: str) -> str:
+        """The kernel headers to compile BPF programs with.
+
+        Args:
+            named: a tree, "" to find one.
+            cache: where a tree is put together that the host has in parts.
+
+        Raises:
+            MissingFeature: there are none; the hint says which package has them.
+        """
 
     def read_counter(self, fd: int, read_format: int) -> CounterReading:
         """Read the event's counter. It costs an interrupt of the event's CPU if that runs it."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import (
@@ -17,16 +18,19 @@ from collectord.codec.perf_attr import (
     SoftwareId,
 )
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
-from collectord.kernel import checks, cpus
+from collectord.kernel import checks, checks_bpf, cpus
+from collectord.kernel.bpf_probe import probe_bpf
 from collectord.kernel.ftrace_probe import probe_ftrace
 from collectord.kernel.lockdown import read_lockdown
 from collectord.kernel.pmus import read_pmus
 from collectord.kernel.port import Purpose
-from collectord.plan.facts import FtraceFacts, KernelFacts
+from collectord.plan import bpf_program
+from collectord.plan.facts import BpfFacts, FtraceFacts, KernelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from collectord.kernel.bpf_probe import BpfWanted
     from collectord.kernel.linux import LinuxKernel
 
 _DUMMY: Final = PerfEventAttr(
@@ -47,6 +51,7 @@ def probe(
     mount: bool = False,
     ftrace: bool = False,
     measure: bool = False,
+    bpf: BpfWanted | None = None,
 ) -> KernelFacts:
     """Look at the running kernel.
 
@@ -58,11 +63,17 @@ def probe(
         ftrace: try what a tracefs source needs, in an instance that goes again, in some 0.1 s;
             otherwise nothing is known to be missing.
         measure: the costs of ftrace's transports too.
+        bpf: programs that are needed, and their tracepoints; None for nothing of BPF, of which
+            then nothing is known to be missing.
 
     Raises:
         KernelError: sysfs does not tell the CPUs.
     """
     limits = kernel.limits()
+    programs = probe_bpf(kernel, bpf) if bpf is not None else BpfFacts()
+    if wanted is not None:
+        needed = map(bpf_program.tracepoints, programs.programs.values())
+        wanted = (*wanted, *chain.from_iterable(needed))
     tracepoints, problem, need, remedy = _tracepoints(kernel, wanted, mount=mount)
     attempts = _Attempts(kernel)
     online = kernel.online_cpus()
@@ -93,11 +104,17 @@ def probe(
         build_id_mmap=attempts.knows(mmap=True, mmap2=True, build_id=True),
         precise_ip_max=attempts.precise_ip_max(),
         ftrace=traced,
+        bpf=programs,
         checks=(
             checks.perf_events(limits, attempts.refusal(_DUMMY, pid=0, cpu=-1)),
             checks.every_task(limits, attempts.refusal(_DUMMY, pid=-1, cpu=online[0])),
             checks.tracepoints(problem, remedy),
             *(checks.ftrace(traced, read_lockdown(kernel.sys)) if ftrace else ()),
+            *(
+                checks_bpf.bpf(programs, limits, read_lockdown(kernel.sys))
+                if bpf is not None
+                else ()
+            ),
             checks.hardware(attempts.cycles_refusal()),
             checks.ring_memory(limits, len(online)),
             checks.feature(

@@ -8,35 +8,27 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.perf_attr import SampleType
-from collectord.config.schema import PerfSourceConfig, TracefsSourceConfig
-from collectord.config.units import Share, show_bytes, show_share
+from collectord.config.schema import BpfSourceConfig, PerfSourceConfig, TracefsSourceConfig
+from collectord.config.units import show_bytes, show_share
 from collectord.errors import (
     PlanError,
     UsageError,
 )
-from collectord.model import RingRole
-from collectord.plan import budget, cpu_list, trace_source
-from collectord.plan.events import sideband_event
-from collectord.plan.scope import ring_cpus, scope_of, shortfalls
-from collectord.plan.session import (
-    TASK_SCOPES,
-    CorePlan,
-    Plan,
-    RetentionPlan,
-    RingPlan,
-    SessionPlan,
-    SinkPlan,
-)
-from collectord.plan.source_events import ABSENCE, in_scope, source_events
+from collectord.plan import bpf_source, budget, trace_source
+from collectord.plan.bpf_metrics import check_metrics
+from collectord.plan.ring_set import perf_rings
+from collectord.plan.scope import scope_of, shortfalls
+from collectord.plan.session import CorePlan, Plan, RetentionPlan, SessionPlan, SinkPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.config.schema import Config, SessionConfig
     from collectord.model import Scope
+    from collectord.plan.bpf import BpfPlan
     from collectord.plan.events import EventPlan
     from collectord.plan.facts import KernelFacts
+    from collectord.plan.ring_set import RingSet
     from collectord.plan.trace_source import TraceDraft
 
 PERF_FORMAT: Final = "perf.data"
@@ -47,30 +39,18 @@ TRACE_FORMAT: Final = "trace.dat"
 _CPUS_PER_SHARD: Final = 16
 # Segments, sockets, epoll, eventfds, the log: descriptors that are not events.
 _OTHER_FILES: Final = 64
-_SIDEBAND_WATERMARK: Final = Share(percent=25.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _RingSet:
-    """Equal rings, one on each CPU, before the budget."""
-
-    source: str
-    role: RingRole
-    requested_bytes: int
-    watermark: Share
-    events: tuple[EventPlan, ...]
-    cpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A session without its budget: rings of its perf sources, and its tracefs source."""
+    """A session without its budget: perf rings, programs that feed them, its tracefs source."""
 
     config: SessionConfig
     scope: Scope
-    sets: tuple[_RingSet, ...]
+    sets: tuple[RingSet, ...]
     notes: tuple[str, ...]
     degraded: tuple[str, ...]
+    bpf: BpfPlan | None = None
     trace: TraceDraft | None = None
 
     @property
@@ -91,15 +71,18 @@ def build(config: Config, facts: KernelFacts) -> Plan:
     warnings: list[str] = []
     drafts = []
     for session in config.session:
-        draft = _draft(session, facts)
+        draft = _draft(session, config, facts)
         if draft.sets:
             missing = shortfalls(draft.scope, draft.events, facts)
             warnings += [f"session {session.name}: {reason}" for reason in missing]
-        if draft.sets or draft.trace is not None:
+        if draft.sets or draft.bpf is not None or draft.trace is not None:
             drafts.append(draft)
         else:
             reasons = "; ".join(draft.degraded)
             warnings.append(f"session {session.name} records nothing: {reasons}")
+    check_metrics(
+        one.program for draft in drafts if draft.bpf is not None for one in draft.bpf.programs
+    )
     sizes, pinned = _within_budget(drafts, facts, warnings)
     sessions = tuple(
         session
@@ -118,10 +101,17 @@ def build(config: Config, facts: KernelFacts) -> Plan:
     )
 
 
-def _draft(session: SessionConfig, facts: KernelFacts) -> _Draft:
+def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft:
     with blame(session):
         scope = scope_of(session.target, facts)
-        draft = _draft_rings(session, scope, facts)
+        perf = perf_rings(session, scope, facts)
+        draft = _Draft(session, scope, perf.sets, perf.notes, perf.degraded)
+        programs = [source for source in session.source if isinstance(source, BpfSourceConfig)]
+        if programs:
+            bpf = bpf_source.draft(programs, config.bpf, scope, facts)
+            draft = replace(
+                draft, sets=bpf.sets, bpf=bpf.plan, notes=bpf.notes, degraded=bpf.degraded
+            )
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):
                 trace = trace_source.draft(source, session.mode, scope, facts)
@@ -146,90 +136,6 @@ def blame(session: SessionConfig) -> Iterator[None]:
             raise
         where = f"{session.origin}: session {session.name!r}"
         raise PlanError(f"{where}: {error.message}", what=error.text, hint=error.hint) from error
-
-
-def _draft_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> _Draft:
-    cpus = ring_cpus(scope, facts)
-    sets: list[_RingSet] = []
-    notes: list[str] = []
-    degraded: list[str] = []
-    sideband_bytes = 0
-    count = groups = 0
-    perf = [source for source in session.source if isinstance(source, PerfSourceConfig)]
-    for number, source in enumerate(perf, start=1):
-        name = source.kind if number == 1 else f"{source.kind}-{number}"
-        try:
-            events = tuple(source_events(source, scope, facts, notes))
-        except ABSENCE as error:
-            if source.when != "present":
-                raise
-            degraded.append(f"{name}: {error.message}")
-            continue
-        events = tuple(
-            replace(event, index=count + i, group=groups + event.group)
-            for i, event in enumerate(events)
-        )
-        count += len(events)
-        groups = events[-1].group + 1
-        default = _default_ring_bytes(events)
-        sets.append(
-            _RingSet(
-                name,
-                RingRole.DATA,
-                _round(source.ring.in_bytes(facts.page_size, default), facts),
-                source.watermark,
-                events,
-                _where(events, cpus, scope),
-            )
-        )
-        wanted = source.sideband_ring.in_bytes(facts.page_size, 0)
-        sideband_bytes = max(sideband_bytes, wanted)
-    if sets:
-        dummy = replace(in_scope(sideband_event(facts), scope), index=count, group=groups)
-        size = _round(sideband_bytes, facts)
-        # A task gets its name and maps on any CPU, and is sampled on these.
-        every = cpus if cpus == (-1,) else facts.cpus_online
-        sets.append(
-            _RingSet(sets[0].source, RingRole.SIDEBAND, size, _SIDEBAND_WATERMARK, (dummy,), every)
-        )
-        if not facts.format_lost:
-            notes.append("kernel before 6.0: what is lost after a ring's last record is not told")
-    return _Draft(session, scope, tuple(sets), tuple(notes), tuple(degraded))
-
-
-def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> tuple[int, ...]:
-    """CPUs on which at least one of the events can be opened."""
-    for event in events:
-        if event.uncore and scope.kind in TASK_SCOPES:
-            raise PlanError(
-                f"{event.name}: an uncore PMU counts for the whole machine",
-                what=event.name,
-                hint="use the system scope",
-            )
-        if event.cpus and cpus != (-1,) and not set(event.cpus) & set(cpus):
-            raise PlanError(
-                f"{event.name} can be opened on CPUs {cpu_list.render(event.cpus)} only",
-                what=event.name,
-            )
-    if cpus == (-1,) or not all(event.cpus for event in events):
-        return cpus
-    return tuple(cpu for cpu in cpus if any(cpu in event.cpus for event in events))
-
-
-def _default_ring_bytes(events: Sequence[EventPlan]) -> int:
-    if any(event.attr.sample_type & SampleType.STACK_USER for event in events):
-        return budget.STACK_RING_BYTES
-    if all(event.attr.freq for event in events):
-        return budget.SAMPLING_RING_BYTES
-    return budget.EVENT_RING_BYTES
-
-
-def _round(requested_bytes: int, facts: KernelFacts) -> int:
-    size = budget.ring_bytes(requested_bytes, facts.page_size)
-    if size > budget.RING_MAX_BYTES:
-        limit = show_bytes(budget.RING_MAX_BYTES)
-        raise PlanError(f"a ring of {show_bytes(size)}", what="ring", hint=f"at most {limit}")
-    return size
 
 
 def _within_budget(
@@ -266,7 +172,7 @@ def _within_budget(
     return [[next(remaining) for _ in draft.sets] for draft in drafts], pinned
 
 
-def _owned(drafts: Sequence[_Draft]) -> Iterator[tuple[_Draft, _RingSet]]:
+def _owned(drafts: Sequence[_Draft]) -> Iterator[tuple[_Draft, RingSet]]:
     for draft in drafts:
         for ring_set in draft.sets:
             yield draft, ring_set
@@ -274,7 +180,7 @@ def _owned(drafts: Sequence[_Draft]) -> Iterator[tuple[_Draft, _RingSet]]:
 
 def _sessions(config: Config, draft: _Draft, sizes: Sequence[int]) -> Iterator[SessionPlan]:
     """Sources of a kind share rings, ledger and files: a plan for each kind."""
-    if draft.sets:
+    if draft.sets or draft.bpf is not None:
         yield _perf_session(config, draft, sizes)
     if draft.trace is not None:
         yield SessionPlan(
@@ -295,7 +201,7 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[int]) -> Sessio
     rings = tuple(
         ring
         for ring_set, size in zip(draft.sets, sizes, strict=True)
-        for ring in _rings(ring_set, size)
+        for ring in ring_set.rings(size)
     )
     files = sum(len(ring.events) for ring in rings)
     notes = list(draft.notes)
@@ -307,7 +213,7 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[int]) -> Sessio
     ]
     return SessionPlan(
         name=draft.config.name,
-        source=PerfSourceConfig.kind,
+        source=BpfSourceConfig.kind if draft.bpf is not None else PerfSourceConfig.kind,
         scope=draft.scope,
         mode=draft.config.mode,
         rings=rings,
@@ -315,26 +221,8 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[int]) -> Sessio
         files=files,
         notes=tuple(notes),
         degraded=draft.degraded,
+        bpf=draft.bpf,
     )
-
-
-def _rings(ring_set: _RingSet, data_bytes: int) -> Iterator[RingPlan]:
-    watermark = budget.watermark_bytes(ring_set.watermark, data_bytes)
-    # The event that is mapped sets the ring's watermark; any of them may be the first on a CPU.
-    events = [
-        replace(event, attr=replace(event.attr, watermark=True, wakeup=watermark))
-        for event in ring_set.events
-    ]
-    for cpu in ring_set.cpus:
-        yield RingPlan(
-            source=ring_set.source,
-            role=ring_set.role,
-            cpu=cpu,
-            requested_bytes=ring_set.requested_bytes,
-            data_bytes=data_bytes,
-            watermark_bytes=watermark,
-            events=tuple(e for e in events if cpu < 0 or not e.cpus or cpu in e.cpus),
-        )
 
 
 def _sink(config: Config, session: SessionConfig, form: str) -> SinkPlan:

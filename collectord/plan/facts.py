@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from collectord.errors import ConfigError
+from collectord.plan.bpf_program import BpfProgram  # noqa: TC001 - of the facts' JSON
 
 # Read by `from_json`; raised when a field changes its meaning, not when one is added.
 FACTS_VERSION: Final = 1
@@ -86,6 +87,51 @@ class FtraceFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class BpfFacts:
+    """What it takes to compile, load and attach BPF programs, and which programs there are.
+
+    Attributes:
+        problem: why none can run, "" if they can.
+        remedy: what would let them run.
+        need: the least privilege that would, "" if none is missing.
+        python: interpreter that has bcc, "" for none.
+        bcc_version: of its bcc.
+        headers: the tree of kernel headers, or what it is made of; "" for none.
+        headers_kind: a kernel's build directory, its archive of headers, or packages to merge.
+        headers_release: of the kernel that they belong to.
+        headers_match: that is the running one.
+        btf: the kernel describes its types.
+        jit: programs are compiled to machine code.
+        unprivileged_disabled: the sysctl; not 0 closes bpf(2) to those without privilege. None
+            where it cannot be read.
+        kprobes, uprobes, fentry: programs can be attached to functions of the kernel, of
+            processes, of the kernel by trampolines.
+        programs: those that were asked for and are there, by name.
+        program_problems: why others are none, by name.
+        unknown_programs: names that no files have, each with the nearest one that there is.
+    """
+
+    problem: str = ""
+    remedy: str = ""
+    need: str = ""
+    python: str = ""
+    bcc_version: str = ""
+    headers: str = ""
+    headers_kind: Literal["", "build", "kheaders", "merged"] = ""
+    headers_release: str = ""
+    headers_match: bool = False
+    btf: bool = True
+    jit: bool = True
+    unprivileged_disabled: int | None = None
+    kprobes: bool = True
+    uprobes: bool = True
+    fentry: bool = True
+    programs: dict[str, BpfProgram] = field(default_factory=dict)
+    program_problems: dict[str, str] = field(default_factory=dict)
+    unknown_programs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFacts:
     """What was probed, on the host and for the user that runs the plan.
 
@@ -115,6 +161,7 @@ class KernelFacts:
         build_id_mmap: attr.build_id is known (kernel 5.12).
         precise_ip_max: highest precise_ip that a cycles event takes, 3 (any) when unknown.
         ftrace: of tracefs sources.
+        bpf: of BPF sources.
         checks: what `doctor` prints.
     """
 
@@ -143,6 +190,7 @@ class KernelFacts:
     build_id_mmap: bool = True
     precise_ip_max: int = 3
     ftrace: FtraceFacts = field(default_factory=FtraceFacts)
+    bpf: BpfFacts = field(default_factory=BpfFacts)
     checks: tuple[Check, ...] = ()
     version: int = FACTS_VERSION
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from enum import IntFlag
 
     from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.plan.bpf import BpfPlan
     from collectord.plan.events import EventPlan
     from collectord.plan.ftrace import FtracePlan
 
@@ -118,7 +119,7 @@ class SessionPlan:
     Attributes:
         name: names its folder, labels and metrics; unique but for sources of two kinds in one
             configured session, which become two plans of its name.
-        source: source kind, "perf" or "tracefs".
+        source: source kind, "perf", "tracefs" or "bpf".
         scope: what is observed. Threads of pids and of users are looked up at open.
         mode: "stream" or "flight-recorder".
         rings: all rings, data before sideband.
@@ -126,7 +127,8 @@ class SessionPlan:
         files: file descriptors at open; of a task scope for one thread.
         notes: what the plan decided that was not asked for literally.
         degraded: what was asked for and will be missing, each a reason.
-        ftrace: what the instance of a tracefs source is to be, None for perf.
+        ftrace: what the instance of a tracefs source is to be, None for others.
+        bpf: the programs of BPF sources, None for others; without events they have no rings.
     """
 
     name: str
@@ -139,6 +141,7 @@ class SessionPlan:
     notes: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
     ftrace: FtracePlan | None = None
+    bpf: BpfPlan | None = None
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -158,6 +161,8 @@ class SessionPlan:
         lines += [f"  event {_event_words(event)}" for event in self.events]
         if self.ftrace is not None:
             lines += [f"  {line}" for line in self.ftrace.describe()]
+        if self.bpf is not None:
+            lines += [f"  {line}" for line in self.bpf.describe()]
         lines += [f"  rings {words}" for words in _ring_words(self.rings)]
         lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
         lines.append(f"  sink  {_sink_words(self.sink)}")
@@ -180,6 +185,7 @@ class SessionPlan:
             "ledger_basis": str(self.basis),
             "events": [_event_dict(event) for event in self.events],
             "ftrace": self.ftrace.to_dict() if self.ftrace is not None else None,
+            "bpf": self.bpf.to_dict() if self.bpf is not None else None,
             "rings": [ring.to_dict() for ring in self.rings],
             "sink": {
                 "format": self.sink.format,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BPF program for tracepoints, loaded without any compiler."""
+"""BPF programs and maps, made without any compiler."""
 
 from __future__ import annotations
 
@@ -12,31 +12,63 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+HASH: Final = 1
+ARRAY: Final = 2
+PERCPU_HASH: Final = 5
+PERCPU_ARRAY: Final = 6
+LRU_HASH: Final = 9
+DEVMAP: Final = 14
+
 _BPF: Final = {"x86_64": 321, "aarch64": 280}
+_MAP_CREATE: Final = 0
+_MAP_UPDATE: Final = 2
+_MAP_DELETE: Final = 3
 _PROG_LOAD: Final = 5
+_PROG_RUN: Final = 10
+_RAW_TRACEPOINT_OPEN: Final = 17
+_TYPE_SOCKET_FILTER: Final = 1
 _TYPE_TRACEPOINT: Final = 5
+_TYPE_RAW_TRACEPOINT: Final = 17
+_PROBE_READ_USER: Final = 112
+_EXIT: Final = b"\x95" + bytes(7)
 _NAME_AT: Final = 48
+_MAP_NAME_AT: Final = 28
+_PACKET_BYTES: Final = 64
+
+
+def _call(command: int, attr: bytes) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(attr, 128)
+    result: int = libc.syscall(_BPF[os.uname().machine], command, buffer, 128)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), "bpf")
+    return result
 
 
 @contextmanager
-def program(returns: int, name: bytes) -> Iterator[int]:
-    """A program `return N` (r0 = N; exit): 0 hides the event from perf, 1 lets it pass."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    move = struct.pack("<BBhi", 0xB7, 0, 0, returns)
-    code = ctypes.create_string_buffer(move + b"\x95" + bytes(7))
+def _loaded(kind: int, name: bytes, *code: bytes) -> Iterator[int]:
+    text = ctypes.create_string_buffer(b"".join(code))
     licence = ctypes.create_string_buffer(b"GPL")
     fields = struct.pack(
-        "<IIQQ", _TYPE_TRACEPOINT, 2, ctypes.addressof(code), ctypes.addressof(licence)
+        "<IIQQ", kind, len(code), ctypes.addressof(text), ctypes.addressof(licence)
     )
-    attr = ctypes.create_string_buffer(fields.ljust(_NAME_AT, b"\0") + name, 128)
-    fd = libc.syscall(_BPF[os.uname().machine], _PROG_LOAD, attr, 128)
-    if fd < 0:
-        code_number = ctypes.get_errno()
-        raise OSError(code_number, os.strerror(code_number), "bpf")
+    fd = _call(_PROG_LOAD, fields.ljust(_NAME_AT, b"\0") + name)
     try:
         yield fd
     finally:
         os.close(fd)
+
+
+def _set(register: int, value: int) -> bytes:
+    return struct.pack("<BBhi", 0xB7, register, 0, value)
+
+
+@contextmanager
+def program(returns: int, name: bytes, *, kind: int = _TYPE_TRACEPOINT) -> Iterator[int]:
+    """A program `return N` (r0 = N; exit): 0 hides the event from perf, 1 lets it pass."""
+    with _loaded(kind, name, _set(0, returns), _EXIT) as fd:
+        yield fd
 
 
 @contextmanager
@@ -44,3 +76,76 @@ def harmless_program() -> Iterator[int]:
     """A program that lets every event pass."""
     with program(1, b"passes") as fd:
         yield fd
+
+
+@contextmanager
+def filter_program(name: bytes) -> Iterator[int]:
+    """A program that `run` can run: a socket filter that no socket has."""
+    with program(0, name, kind=_TYPE_SOCKET_FILTER) as fd:
+        yield fd
+
+
+@contextmanager
+def faulting_program(name: bytes) -> Iterator[int]:
+    """A program that runs on page faults in the kernel, and makes one itself each time.
+
+    It reads from the first page of the user's memory, which nobody has. The fault that this is
+    finds it running already: each run is one run that the kernel leaves out.
+    """
+    with _loaded(
+        _TYPE_RAW_TRACEPOINT,
+        name,
+        struct.pack("<BBhi", 0xBF, 0xA1, 0, 0),  # r1 = r10
+        struct.pack("<BBhi", 0x07, 1, 0, -8),  # r1 -= 8
+        _set(2, 8),
+        _set(3, 0),
+        struct.pack("<BBhi", 0x85, 0, 0, _PROBE_READ_USER),
+        _set(0, 0),
+        _EXIT,
+    ) as fd:
+        where = ctypes.create_string_buffer(b"page_fault_kernel")
+        link = _call(_RAW_TRACEPOINT_OPEN, struct.pack("<QI", ctypes.addressof(where), fd))
+        try:
+            yield fd
+        finally:
+            os.close(link)
+
+
+def run(fd: int, times: int) -> None:
+    """Have the kernel run a program so many times."""
+    packet = ctypes.create_string_buffer(_PACKET_BYTES)
+    _call(
+        _PROG_RUN,
+        struct.pack("<IIIIQQII", fd, 0, _PACKET_BYTES, 0, ctypes.addressof(packet), 0, times, 0),
+    )
+
+
+@contextmanager
+def create_map(
+    kind: int, key_bytes: int, value_bytes: int, entries: int, *, name: bytes = b"", flags: int = 0
+) -> Iterator[int]:
+    """An empty map."""
+    sizes = struct.pack("<IIIII", kind, key_bytes, value_bytes, entries, flags)
+    fd = _call(_MAP_CREATE, sizes.ljust(_MAP_NAME_AT, b"\0") + name)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def update(fd: int, key: bytes, value: bytes) -> None:
+    """Set an entry; the value is that of all CPUs, each rounded up to 8 bytes."""
+    _element(_MAP_UPDATE, fd, key, value)
+
+
+def delete(fd: int, key: bytes) -> None:
+    """Take an entry away."""
+    _element(_MAP_DELETE, fd, key, b"")
+
+
+def _element(command: int, fd: int, key: bytes, value: bytes) -> None:
+    keys, values = ctypes.create_string_buffer(key), ctypes.create_string_buffer(value)
+    attr = struct.pack(
+        "<IIQQQ", fd, 0, ctypes.addressof(keys), ctypes.addressof(values) if value else 0, 0
+    )
+    _call(command, attr)

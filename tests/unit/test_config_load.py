@@ -14,7 +14,13 @@ import msgspec
 import pytest
 
 from collectord.config.load import config_files, load
-from collectord.config.schema import CODE_ONLY, Config, EventConfig
+from collectord.config.schema import (
+    CODE_ONLY,
+    BpfSourceConfig,
+    Config,
+    EventConfig,
+    PerfSourceConfig,
+)
 from collectord.config.units import RingSize, Share
 from collectord.errors import ConfigError
 from collectord.plan.build import build
@@ -83,6 +89,7 @@ def test_every_key_is_typed(tmp_path: Path) -> None:
     assert config.daemon.flush_interval == 500_000_000
     assert config.retention.free == Share(5 << 30)
     (source,) = config.session[0].source
+    assert isinstance(source, PerfSourceConfig)
     assert source.events == (
         "cs",
         EventConfig(event="sched:sched_switch", filter="prev_pid > 0"),
@@ -106,7 +113,9 @@ def test_drop_ins_win_by_key_and_sessions_by_name(tmp_path: Path) -> None:
     assert [file.name for file in files] == ["collectord.toml", "10.toml", "20.toml"]
     assert (config.daemon.shards, config.daemon.log_level) == (3, "debug")
     assert [session.name for session in config.session] == ["a", "b"]
-    assert config.session[0].source[0].events == ("cs",)
+    (source,) = config.session[0].source
+    assert isinstance(source, PerfSourceConfig)
+    assert source.events == ("cs",)
     assert config.session[0].origin.endswith("10.toml")
 
 
@@ -279,9 +288,16 @@ def _keys(struct: type[msgspec.Struct]) -> dict[str, object]:
     }
 
 
+def _manual() -> tuple[str, str]:
+    """The manual without its last session, and that one, which is a comment, switched on."""
+    text, mark, example = MANUAL.read_text().partition("\n# [[session]]")
+    assert mark
+    return text, re.sub(r"^# ?", "", (mark + example).lstrip("\n"), flags=re.MULTILINE)
+
+
 def test_the_manual_has_every_key_and_no_other() -> None:
     """Each key of the schema stands in config/collectord.toml, set or commented out."""
-    text = MANUAL.read_text()
+    text = "\n".join(_manual())
     known: set[str] = set()
     for name in Config.__struct_fields__:
         struct = type(getattr(Config(), name))
@@ -299,7 +315,7 @@ def test_the_manual_has_every_key_and_no_other() -> None:
 
 def test_the_manuals_commented_values_are_the_defaults(tmp_path: Path) -> None:
     """With every commented key switched on nothing changes, but for those that exclude others."""
-    text = MANUAL.read_text()
+    text, _ = _manual()
     tables = text[: text.index("\n[[session]]")]
     opened = re.sub(r"^# ([a-z_]+ = )", r"\1", tables, flags=re.MULTILINE)
     assert len(tomllib.loads(opened)["daemon"]) == len(Config().daemon.__struct_fields__)
@@ -309,6 +325,12 @@ def test_the_manuals_commented_values_are_the_defaults(tmp_path: Path) -> None:
     assert opened.count("\n# ") < sessions.count("\n# ")
     path = write(tmp_path, opened)
     assert load([path]).session == load([write(tmp_path, sessions)]).session
+
+
+def test_the_manuals_example_of_bpf(tmp_path: Path) -> None:
+    """Switched on it is a session, whose keys have the values that they have left out."""
+    (session,) = load([write(tmp_path, _manual()[1])]).session
+    assert session.source == (BpfSourceConfig(program="opensnoop", arguments={"failed": True}),)
 
 
 def test_the_default_sessions() -> None:

@@ -111,6 +111,7 @@ def test_what_the_ledger_gets(
         (Stage.KERNEL_RING, Reason.OVERRUN): 0 if recorder else 5,
         (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN): 2,
         (Stage.KERNEL_RING, Reason.DROPPED): 3,
+        (Stage.STAGING, Reason.DROPPED): 0,
     }
     assert found.lost == sum(found.losses.values())
     assert found.overwritten == (5 if recorder else 0)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a file's values, before it is known which file they are of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collectord.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. `key` is relative to what was checked, e.g. "source[0].ring"."""
+
+    key: str
+    message: str
+    hint: str = ""
+
+
+def under(key: str, problems: Iterable[Problem]) -> Iterator[Problem]:
+    """The problems of a part, by their keys in the whole."""
+    for problem in problems:
+        yield Problem(
+            f"{key}.{problem.key}" if problem.key else key, problem.message, problem.hint
+        )
+
+
+def raise_first(problems: Iterable[Problem], path: str) -> None:
+    """Raise the first one as a ConfigError of this file, if there is any."""
+    for problem in problems:
+        raise ConfigError(problem.message, path=path, key=problem.key, hint=problem.hint)

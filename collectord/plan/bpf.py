@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of BPF sources: which programs are compiled with what, and what that may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collectord.config.units import show_bytes, show_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.plan.bpf_program import BpfProgram
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """One BPF_PERF_OUTPUT of a program.
+
+    Attributes:
+        table: its name in the program.
+        event_index: `EventPlan.index` of the event that its records are samples of.
+        counts: the program counts what it submits there: the balance can be exact.
+    """
+
+    table: str
+    event_index: int
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlan:
+    """One program to compile.
+
+    Attributes:
+        program: its text and manifest.
+        values: of all its parameters, as `plan.bpf_program.parameters` gives them.
+        outputs: where it submits events; none if it fills maps only.
+        passes: on a tracepoint it never hides an event from perf.
+    """
+
+    program: BpfProgram
+    values: dict[str, int | str]
+    outputs: tuple[OutputPlan, ...]
+    passes: bool
+
+    @property
+    def name(self) -> str:
+        """Of the program."""
+        return self.program.name
+
+
+@dataclass(frozen=True, slots=True)
+class BpfPlan:
+    """What the programs of a session need.
+
+    Attributes:
+        programs: in the order of the configuration; none where the host has not what they need.
+        cpus: on which they submit events.
+        python: interpreter that has bcc.
+        headers: kernel headers that the configuration names, "" to find them.
+        cache: directory for header trees that are put together.
+        compile_ns: time that one program may take.
+        compile_bytes: memory that its compiler may map.
+        stats: have the kernel count what programs cost.
+        may_fail: a program that cannot run leaves the daemon's other sessions alone.
+    """
+
+    programs: tuple[ProgramPlan, ...]
+    cpus: tuple[int, ...]
+    python: str
+    headers: str
+    cache: str
+    compile_ns: int
+    compile_bytes: int
+    stats: bool
+    may_fail: bool
+
+    def describe(self) -> Iterator[str]:
+        """Lines for `check`."""
+        for one in self.programs:
+            given = " ".join(f"{name}={value}" for name, value in one.values.items())
+            yield f"program {one.name}: {one.program.path}" + (f", {given}" if given else "")
+        if self.programs:
+            limits = f"{show_ns(self.compile_ns)} and {show_bytes(self.compile_bytes)}"
+            yield f"compiled by bcc under {self.python}, within {limits} each"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `check --json`."""
+        return {
+            "programs": [
+                {
+                    "name": one.name,
+                    "path": one.program.path,
+                    "parameters": one.values,
+                    "events": [output.event_index for output in one.outputs],
+                    "passes": one.passes,
+                }
+                for one in self.programs
+            ],
+            "cpus": list(self.cpus),
+            "python": self.python,
+            "headers": self.headers,
+        }

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BPF sources and kernel facts to the plan of their programs and rings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import (
+    CLOCK_MONOTONIC,
+    EventType,
+    PerfEventAttr,
+    SampleType,
+    SoftwareId,
+)
+from collectord.config.schema import BpfSourceConfig
+from collectord.errors import ConfigError, MissingFeature, MissingPrivilege, UsageError
+from collectord.model import Basis, RingRole
+from collectord.plan import bpf_program, budget
+from collectord.plan.bpf import BpfPlan, OutputPlan, ProgramPlan
+from collectord.plan.events import BASE_SAMPLE_TYPE, EventPlan, read_format
+from collectord.plan.ring_set import Rings, RingSet, rounded, sideband
+from collectord.plan.scope import ring_cpus
+from collectord.plan.source_events import in_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.config.schema import BpfConfig, Config
+    from collectord.model import Scope
+    from collectord.plan.bpf_program import BpfProgram
+    from collectord.plan.facts import BpfFacts, KernelFacts
+
+SOURCE: Final = BpfSourceConfig.kind
+_MISSES_COUNTED: Final = (6, 7)
+
+# What `when = "present"` takes for absence: a host that cannot, or a program that is none.
+_ABSENCE: Final = (MissingFeature, MissingPrivilege, ConfigError)
+
+
+def program_names(config: Config) -> tuple[str, ...]:
+    """Every program that the configuration mentions: what a probe must look up."""
+    names = {
+        source.program
+        for session in config.session
+        for source in session.source
+        if isinstance(source, BpfSourceConfig)
+    }
+    return tuple(sorted(names))
+
+
+@dataclass(frozen=True, slots=True)
+class BpfDraft(Rings):
+    """Rings of a session's programs, and their plan."""
+
+    plan: BpfPlan | None = None
+
+
+def draft(
+    sources: Sequence[BpfSourceConfig], config: BpfConfig, scope: Scope, facts: KernelFacts
+) -> BpfDraft:
+    """Plan the programs of a session: they share its rings.
+
+    Raises:
+        UsageError: a program that is not there, or an argument that it does not take.
+        PlanError: a ring that is too large.
+        MissingFeature, MissingPrivilege, ConfigError: the host cannot run a program, or it is
+            none, and nothing allows for that.
+    """
+    programs: list[ProgramPlan] = []
+    events: list[EventPlan] = []
+    notes: list[str] = []
+    degraded: list[str] = []
+    chosen: list[BpfSourceConfig] = []
+    for source in sources:
+        try:
+            program = _program(source.program, facts)
+        except _ABSENCE as error:
+            if source.when != "present":
+                raise
+            degraded.append(f"{source.program}: {error}")
+            continue
+        planned, own_events = _plan(program, source, facts, first_index=len(events))
+        programs.append(planned)
+        events += [in_scope(event, scope) for event in own_events]
+        notes += [
+            f"{events[output.event_index].name}: not all that it submits is counted, only loss is "
+            "known"
+            for output in planned.outputs
+            if not output.counts
+        ]
+        if planned.outputs:
+            chosen.append(source)
+    notes += _headers_notes(facts.bpf) if programs else ()
+    cpus = ring_cpus(scope, facts)
+    plan = BpfPlan(
+        programs=tuple(programs),
+        cpus=cpus,
+        python=config.python or facts.bpf.python,
+        headers=config.headers,
+        cache=config.cache,
+        compile_ns=config.compile_time,
+        compile_bytes=config.compile_memory,
+        stats=config.stats,
+        may_fail=all(source.when == "present" for source in sources),
+    )
+    sets = _rings(chosen, events, cpus, scope, facts) if events else ()
+    return BpfDraft(sets, tuple(notes), tuple(degraded), plan)
+
+
+def _plan(
+    program: BpfProgram, source: BpfSourceConfig, facts: KernelFacts, *, first_index: int
+) -> tuple[ProgramPlan, list[EventPlan]]:
+    """A program and its events, numbered from `first_index`."""
+    given = {name: _as_text(value) for name, value in source.arguments.items()}
+    observed = _misses_are_counted(program, facts)
+    outputs = []
+    events = []
+    for index, table in enumerate(bpf_program.outputs(program.source), start=first_index):
+        shared = table == bpf_program.RING
+        counts = shared and observed and bpf_program.counts_submissions(program.source)
+        name = program.name if shared else f"{program.name}/{table}"
+        outputs.append(OutputPlan(table, index, counts))
+        events.append(_event(name, index, facts, counts=counts))
+    on_tracepoints = bpf_program.tracepoint_functions(program.manifest)
+    planned = ProgramPlan(
+        program,
+        bpf_program.parameters(program, given),
+        tuple(outputs),
+        passes=observed and bpf_program.passes_events(program.source, on_tracepoints),
+    )
+    return planned, events
+
+
+def _as_text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _program(name: str, facts: KernelFacts) -> BpfProgram:
+    """The program, if this host can run it."""
+    program = facts.bpf.programs.get(name)
+    if program is None and name in facts.bpf.program_problems:
+        raise ConfigError(facts.bpf.program_problems[name])
+    if program is None:
+        unknown = facts.bpf.unknown_programs.get(name)
+        raise UsageError(unknown or f"there is no BPF program {name!r}", text=name)
+    bpf_program.require(program, facts)
+    return program
+
+
+def _misses_are_counted(program: BpfProgram, facts: KernelFacts) -> bool:
+    """Whether the kernel counts the runs that it leaves out as another program runs on the CPU.
+
+    Of programs on tracepoints and kprobes since Linux 6.7 (trace_call_bpf), of raw tracepoints
+    since they can be left out at all. Nothing but the release tells.
+    """
+    numbers = re.findall(r"\d+", facts.release)[:2]
+    if tuple(map(int, numbers)) >= _MISSES_COUNTED:
+        return True
+    others = bpf_program.tracepoints(program) or bpf_program.needs(program)
+    return not others
+
+
+def _headers_notes(bpf: BpfFacts) -> tuple[str, ...]:
+    if bpf.headers_match or not bpf.headers_kind:
+        return ()
+    note = f"kernel headers are of {bpf.headers_release}, not of the running kernel: programs "
+    return (note + "that read its structures misread them; those that are shipped do not",)
+
+
+def _event(name: str, index: int, facts: KernelFacts, *, counts: bool) -> EventPlan:
+    """The event that a program's submissions are samples of."""
+    attr = PerfEventAttr(
+        type=EventType.SOFTWARE,
+        config=SoftwareId.BPF_OUTPUT,
+        sample_period=1,
+        # IP is the program's own, but perf script shows nothing of an event without one.
+        sample_type=BASE_SAMPLE_TYPE | SampleType.RAW,
+        read_format=read_format(facts),
+        disabled=True,
+        sample_id_all=True,
+        use_clockid=True,
+        clockid=CLOCK_MONOTONIC,
+    )
+    basis = Basis.EXACT if counts else Basis.LOST_ONLY
+    return EventPlan(index=index, name=name, attr=attr, basis=basis, group=index)
+
+
+def _rings(
+    sources: Sequence[BpfSourceConfig],
+    events: Sequence[EventPlan],
+    cpus: tuple[int, ...],
+    scope: Scope,
+    facts: KernelFacts,
+) -> tuple[RingSet, ...]:
+    """One data ring on each CPU for all programs, as large as the largest that was asked for."""
+    sizes = [s.ring.in_bytes(facts.page_size, budget.EVENT_RING_BYTES) for s in sources]
+    data = RingSet(
+        SOURCE,
+        RingRole.DATA,
+        rounded(max(sizes), facts),
+        sources[0].watermark,
+        tuple(events),
+        cpus,
+    )
+    wanted = max(source.sideband_ring.in_bytes(facts.page_size, 0) for source in sources)
+    return data, sideband((data,), scope, facts, wanted)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equal perf rings, one on each CPU, and the events that write into them; before the budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import SampleType
+from collectord.config.schema import PerfSourceConfig
+from collectord.config.units import Share, show_bytes
+from collectord.errors import PlanError
+from collectord.model import RingRole
+from collectord.plan import budget, cpu_list
+from collectord.plan.events import sideband_event
+from collectord.plan.scope import ring_cpus
+from collectord.plan.session import TASK_SCOPES, RingPlan
+from collectord.plan.source_events import ABSENCE, in_scope, source_events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from collectord.config.schema import SessionConfig
+    from collectord.model import Scope
+    from collectord.plan.events import EventPlan
+    from collectord.plan.facts import KernelFacts
+
+_SIDEBAND_WATERMARK: Final = Share(percent=25.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RingSet:
+    """Equal rings.
+
+    Attributes:
+        source: as labels name it: "perf", "perf-2", "bpf".
+        role: of all of them.
+        requested_bytes: of each ring's data, a power of two of pages.
+        watermark: fill at which they wake the drain.
+        events: what writes into them, those that cannot be on a CPU included.
+        cpus: one ring on each; (-1,) for one a thread.
+    """
+
+    source: str
+    role: RingRole
+    requested_bytes: int
+    watermark: Share
+    events: tuple[EventPlan, ...]
+    cpus: tuple[int, ...]
+
+    def rings(self, data_bytes: int) -> Iterator[RingPlan]:
+        """Plan the rings at the size that the budget allows."""
+        watermark = budget.watermark_bytes(self.watermark, data_bytes)
+        # The event that is mapped sets the ring's watermark; any may be the first on a CPU.
+        events = [
+            replace(event, attr=replace(event.attr, watermark=True, wakeup=watermark))
+            for event in self.events
+        ]
+        for cpu in self.cpus:
+            yield RingPlan(
+                source=self.source,
+                role=self.role,
+                cpu=cpu,
+                requested_bytes=self.requested_bytes,
+                data_bytes=data_bytes,
+                watermark_bytes=watermark,
+                events=tuple(e for e in events if cpu < 0 or not e.cpus or cpu in e.cpus),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """Ring sets of a session, what was decided for them, and what is missing."""
+
+    sets: tuple[RingSet, ...] = ()
+    notes: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()
+
+
+def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Rings:
+    """Rings of a session's perf sources, and their sideband. Raises as `build` does."""
+    cpus = ring_cpus(scope, facts)
+    sets: list[RingSet] = []
+    notes: list[str] = []
+    degraded: list[str] = []
+    sideband_bytes = 0
+    count = groups = 0
+    perf = [source for source in session.source if isinstance(source, PerfSourceConfig)]
+    for number, source in enumerate(perf, start=1):
+        name = source.kind if number == 1 else f"{source.kind}-{number}"
+        try:
+            events = tuple(source_events(source, scope, facts, notes))
+        except ABSENCE as error:
+            if source.when != "present":
+                raise
+            degraded.append(f"{name}: {error.message}")
+            continue
+        events = tuple(
+            replace(event, index=count + i, group=groups + event.group)
+            for i, event in enumerate(events)
+        )
+        count += len(events)
+        groups = events[-1].group + 1
+        default = _default_ring_bytes(events)
+        sets.append(
+            RingSet(
+                name,
+                RingRole.DATA,
+                rounded(source.ring.in_bytes(facts.page_size, default), facts),
+                source.watermark,
+                events,
+                _where(events, cpus, scope),
+            )
+        )
+        wanted = source.sideband_ring.in_bytes(facts.page_size, 0)
+        sideband_bytes = max(sideband_bytes, wanted)
+    if sets:
+        sets.append(sideband(sets, scope, facts, sideband_bytes))
+        if not facts.format_lost:
+            notes.append("kernel before 6.0: what is lost after a ring's last record is not told")
+    return Rings(tuple(sets), tuple(notes), tuple(degraded))
+
+
+def sideband(
+    data: Sequence[RingSet], scope: Scope, facts: KernelFacts, ring_bytes: int
+) -> RingSet:
+    """The rings that name the tasks and mappings of a session's data rings.
+
+    A task gets its name and maps on any CPU, and is sampled on those of `data`.
+    """
+    events = [event for ring_set in data for event in ring_set.events]
+    dummy = replace(
+        in_scope(sideband_event(facts), scope),
+        index=len(events),
+        group=max(event.group for event in events) + 1,
+    )
+    every = data[0].cpus if data[0].cpus == (-1,) else facts.cpus_online
+    size = rounded(ring_bytes, facts)
+    return RingSet(data[0].source, RingRole.SIDEBAND, size, _SIDEBAND_WATERMARK, (dummy,), every)
+
+
+def rounded(requested_bytes: int, facts: KernelFacts) -> int:
+    """The size of a ring that holds so many bytes.
+
+    Raises:
+        PlanError: it is larger than any ring should be.
+    """
+    size = budget.ring_bytes(requested_bytes, facts.page_size)
+    if size > budget.RING_MAX_BYTES:
+        limit = show_bytes(budget.RING_MAX_BYTES)
+        raise PlanError(f"a ring of {show_bytes(size)}", what="ring", hint=f"at most {limit}")
+    return size
+
+
+def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> tuple[int, ...]:
+    """CPUs on which at least one of the events can be opened."""
+    for event in events:
+        if event.uncore and scope.kind in TASK_SCOPES:
+            raise PlanError(
+                f"{event.name}: an uncore PMU counts for the whole machine",
+                what=event.name,
+                hint="use the system scope",
+            )
+        if event.cpus and cpus != (-1,) and not set(event.cpus) & set(cpus):
+            raise PlanError(
+                f"{event.name} can be opened on CPUs {cpu_list.render(event.cpus)} only",
+                what=event.name,
+            )
+    if cpus == (-1,) or not all(event.cpus for event in events):
+        return cpus
+    return tuple(cpu for cpu in cpus if any(cpu in event.cpus for event in events))
+
+
+def _default_ring_bytes(events: Sequence[EventPlan]) -> int:
+    if any(event.attr.sample_type & SampleType.STACK_USER for event in events):
+        return budget.STACK_RING_BYTES
+    if all(event.attr.freq for event in events):
+        return budget.SAMPLING_RING_BYTES
+    return budget.EVENT_RING_BYTES

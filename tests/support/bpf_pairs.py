@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A BPF program as a user would write it: a source and a manifest that go together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from collectord.config.bpf_program import load_manifest
+from collectord.plan.bpf_program import BpfProgram
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE: Final = """// A comment that returns 0.
+struct event { u64 time; u32 pid; char comm[16]; };
+#define COLLECTORD_EVENT struct event
+#include "collectord.h"
+struct key { u32 dev; u32 slot; };
+BPF_HISTOGRAM(latency, struct key);
+TRACEPOINT_PROBE(sched, sched_switch)
+{
+    struct event event = {};
+
+    if (PARAMETER_PID && args->next_pid != PARAMETER_PID)
+        return 1;
+    event.pid = args->next_pid;
+    collectord_submit(args, &event);
+    return 1;
+}
+"""
+MANIFEST: Final = """
+summary = "switches to a process"
+license = "Dual BSD/GPL"
+tracepoints = ["sched:sched_switch"]
+
+[parameter.pid]
+type = "int"
+default = 0
+min = 0
+unit = "pid"
+help = "only switches to this process"
+
+[event]
+columns = [
+    { field = "pid", title = "PID" },
+    { field = "comm", title = "COMM", show = "text" },
+]
+
+[[metric]]
+name = "switch_latency_seconds"
+type = "histogram"
+help = "time until a process runs"
+table = "latency"
+scale = "log2"
+slot = "slot"
+unit = "us"
+labels = [{ name = "device", field = "dev", show = "device", max = 8 }]
+
+[[answer]]
+kind = "histogram"
+table = "latency"
+title = "latency"
+scale = "log2"
+slot = "slot"
+unit = "us"
+by = [{ field = "dev", title = "DEVICE", show = "device" }]
+"""
+
+
+def program(
+    source: str = SOURCE, manifest: str = MANIFEST, *, name: str = "switches"
+) -> BpfProgram:
+    """The pair as it is loaded."""
+    config = load_manifest(manifest.encode(), f"{name}.toml")
+    return BpfProgram(name, f"/p/{name}.bpf.c", source, config, "local")
+
+
+def write(
+    folder: Path, source: str = SOURCE, manifest: str = MANIFEST, *, name: str = "switches"
+) -> Path:
+    """The pair as files in a directory of its owner's alone."""
+    folder.mkdir(mode=0o755, exist_ok=True)
+    for suffix, text in ((".bpf.c", source), (".toml", manifest)):
+        path = folder / f"{name}{suffix}"
+        path.write_text(text)
+        path.chmod(0o644)
+    return folder
