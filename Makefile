@@ -26,6 +26,8 @@ INSTALL_PYTHON ?= /usr/bin/python3
 
 PACKAGES_RUN := python3 python3-dev python3-venv gcc libc6-dev cmake ninja-build libxxhash-dev
 PACKAGES_TEST := linux-perf trace-cmd clang
+# What compiles BPF programs. The headers of the running kernel if the archive has them.
+PACKAGES_BPF := python3-bpfcc
 NATIVE := $(shell find collectord/_native -type f ! -name '*.pyi' ! -name '*.pyc' ! -name '*.so')
 
 # The first Python that has the version, venv and the headers. python3 may be a version manager's.
@@ -66,11 +68,22 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: setup
-setup: $(STAMPS)/dev $(STAMPS)/run | packages-test ## system packages, .venv, the native core; fast when nothing changed
+setup: $(STAMPS)/dev $(STAMPS)/run | packages-test packages-bpf ## system packages, .venv, the native core; fast when nothing changed
 
 .PHONY: packages-run
 packages-run:
 	@$(call install_packages,$(PACKAGES_RUN))
+
+.PHONY: packages-bpf
+packages-bpf:
+	@command -v dpkg-query >/dev/null || exit 0
+	release=$$(uname -r)
+	headers=
+	if [ ! -d "/lib/modules/$$release/build/include" ]; then
+	    headers=linux-headers-$$(dpkg --print-architecture)
+	    ! apt-cache show "linux-headers-$$release" &>/dev/null || headers=linux-headers-$$release
+	fi
+	$(call install_packages,$(PACKAGES_BPF) $$headers)
 
 # libFuzzer and the sanitizers' run-time are in a package that is named by clang's version.
 .PHONY: packages-test

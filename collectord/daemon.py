@@ -13,7 +13,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,22 +23,21 @@ from collectord.coverage import Coverage
 from collectord.drain.loop import Drain
 from collectord.errors import SinkError, UsageError
 from collectord.kernel.host import read_host
-from collectord.kernel.instance_note import read_note, remove_note, write_note
+from collectord.kernel.instance_note import read_note, remove_note
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import probe
-from collectord.meter import Drained, Meter
-from collectord.model import ScopeKind
+from collectord.maps.watch import BpfWatch
+from collectord.opening import Surroundings
+from collectord.plan.bpf_source import program_names
 from collectord.plan.build import blame, build
 from collectord.plan.nearest import did_you_mean
 from collectord.plan.session import FLIGHT_RECORDER, RetentionPlan
 from collectord.plan.source_events import tracepoint_patterns
 from collectord.plan.trace_source import chooses, is_used
 from collectord.salvage import salvage_leftovers
-from collectord.session import Session
-from collectord.sink.build import make_sink
 from collectord.sink.repair import Action, repair
 from collectord.sink.store import Store, count_unclean_stops
-from collectord.source import SOURCES
+from collectord.source import bpf_host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -49,7 +48,10 @@ if TYPE_CHECKING:
     from collectord.config.schema import Config, SessionConfig
     from collectord.kernel.port import Kernel
     from collectord.ledger import SessionBalance
+    from collectord.maps.status import BpfStatus
+    from collectord.maps.watch import Contents
     from collectord.model import ClockReading
+    from collectord.opening import AnySession
     from collectord.plan.facts import KernelFacts
     from collectord.plan.session import Plan, SessionPlan
     from collectord.sink.repair import Outcome
@@ -72,6 +74,7 @@ class DaemonStatus:
     cpus_covered: int
     uncovered_ns: int
     unclean_stops: int
+    bpf: tuple[BpfStatus, ...] = ()
 
 
 class Daemon:
@@ -81,6 +84,10 @@ class Daemon:
         config: what to collect.
         facts: what the kernel can do; by default it is probed.
         child: pid of the process that sessions of the `command` scope observe.
+
+    Attributes:
+        plan: what is opened.
+        counted: once it has run, what answers of BPF programs are made of, by session.
     """
 
     def __init__(
@@ -88,10 +95,12 @@ class Daemon:
     ) -> None:
         self._config = config
         self._kernel: Kernel = LinuxKernel()
-        self._facts = facts or host_facts(config)
+        self._facts = facts or host_facts(config, mount=True)
         self.plan: Plan = build(config, self._facts)
         self._child = child
-        self._sessions: list[Session] = []
+        self._sessions: list[AnySession] = []
+        self._watch = BpfWatch()
+        self.counted: dict[str, Contents] = {}
         self._drain = Drain(self.plan.core)
         self._host = read_host()
         self._clock = self._kernel.clocks()
@@ -130,8 +139,11 @@ class Daemon:
             self._repair()
             self._salvage(store, everything=salvage_all)
             stack.enter_context(self._drain)
+            surroundings = self._surroundings(store, worker)
             for plan in self.plan.sessions:
-                self._sessions.append(self._open(plan, store, worker, stack))
+                own = stack.enter_context(ExitStack())
+                with blame(self._config_of(plan)):
+                    self._sessions.append(surroundings.open(plan, own))
             for session in self._sessions:
                 stack.push_async_callback(session.close)
                 with blame(self._config_of(session.plan)):
@@ -142,11 +154,12 @@ class Daemon:
                 await stack.enter_async_context(_running(self._coverage.follow()))
             if on_open is not None:
                 await on_open()
-            await self._collect(stop, on_tick)
+            await self._collect(stop, on_tick, worker)
             if on_close is not None:
                 on_close()
             for session in self._sessions:
                 await session.close()
+            self.counted = await self._watch.finish(worker)
         return tuple(session.balance() for session in self._sessions)
 
     def status(self) -> DaemonStatus:
@@ -161,6 +174,7 @@ class Daemon:
             cpus_covered=len(self._coverage.online & self._coverage.covered),
             uncovered_ns=self._coverage.uncovered_ns(),
             unclean_stops=self._unclean_stops,
+            bpf=self._watch.status(),
         )
 
     async def snapshot(self, names: Sequence[str] = ()) -> list[str]:
@@ -199,7 +213,7 @@ class Daemon:
             instance.mark(text)
         return len(marked)
 
-    def _named(self, names: Sequence[str]) -> list[Session]:
+    def _named(self, names: Sequence[str]) -> list[AnySession]:
         known = {session.plan.name for session in self._sessions}
         for name in names:
             if name not in known:
@@ -209,49 +223,20 @@ class Daemon:
     @property
     def target_fds(self) -> tuple[int, ...]:
         """Readable once a process or thread that was named has exited."""
-        return tuple(fd for session in self._sessions for fd in session.source.target_fds)
+        sources = [s.source for s in self._sessions if s.source is not None]
+        return tuple(fd for source in sources for fd in source.target_fds)
 
-    def _open(
-        self, plan: SessionPlan, store: Store, worker: Executor, stack: AsyncExitStack
-    ) -> Session:
-        """Open rings, give them to the core, make the sink; the stack undoes it backwards."""
-        if plan.scope.kind is ScopeKind.COMMAND and self._child is not None:
-            plan = replace(plan, scope=replace(plan.scope, pids=(self._child,)))
-        own = stack.enter_context(ExitStack())
-        with blame(self._config_of(plan)):
-            source = SOURCES[plan.source](self._kernel, plan, own, exclude_tids=_own_threads())
-        if source.ftrace is not None:
-            write_note(source.ftrace.name, Path(plan.sink.directory))
-            own.callback(remove_note, source.ftrace.name)
-        pages = source.rings[0].pages
-        stream = self._drain.core.add_stream(subbuf_bytes=pages.subbuf_bytes if pages else 0)
-        rings = []
-        for handle in source.rings:
-            ring = self._drain.add_ring(stream, handle)
-            own.callback(self._drain.core.remove_ring, ring)
-            rings.append(Drained(handle, ring))
-        sink = make_sink(
-            plan,
-            source=source,
-            rings=rings,
+    def _surroundings(self, store: Store, worker: Executor) -> Surroundings:
+        return Surroundings(
             kernel=self._kernel,
+            drain=self._drain,
             host=self._host,
             facts=self._facts,
             clock=self._clock,
-            make_room=store.make_room,
-        )
-        own.callback(sink.close)
-        return Session(
-            plan,
-            source=source,
-            rings=tuple(rings),
-            stream=stream,
-            meter=Meter(source, rings, plan.events),
-            sink=sink,
-            kernel=self._kernel,
-            drain=self._drain,
             store=store,
             worker=worker,
+            watch=self._watch,
+            child=self._child,
         )
 
     def _config_of(self, plan: SessionPlan) -> SessionConfig:
@@ -259,7 +244,10 @@ class Daemon:
         return config
 
     async def _collect(
-        self, stop: asyncio.Event, on_tick: Callable[[DaemonStatus], None] | None
+        self,
+        stop: asyncio.Event,
+        on_tick: Callable[[DaemonStatus], None] | None,
+        worker: Executor,
     ) -> None:
         """Follow the core's flush timer until `stop`."""
         stopping = asyncio.ensure_future(stop.wait())
@@ -271,6 +259,7 @@ class Daemon:
                 break
             for session in self._sessions:
                 session.tick()
+            self._watch.tick(worker)
             if on_tick is not None:
                 on_tick(self.status())
         stopping.cancel()
@@ -320,14 +309,21 @@ class Daemon:
             )
 
 
-def host_facts(config: Config) -> KernelFacts:
-    """Probe this host for what a configuration needs to know; mounts tracefs if it must."""
+def host_facts(config: Config, *, mount: bool) -> KernelFacts:
+    """Probe this host for what a configuration needs to know.
+
+    Args:
+        config: what is to be planned.
+        mount: mount tracefs where it is not.
+    """
+    names = program_names(config)
     return probe(
         LinuxKernel(),
         tracepoint_patterns(config),
-        mount=True,
+        mount=mount,
         ftrace=is_used(config),
         measure=chooses(config),
+        bpf=bpf_host.wanted(config.bpf, names) if names else None,
     )
 
 
@@ -362,11 +358,6 @@ def _worker() -> Iterator[Executor]:
             worker.submit(all_running.wait)
         all_running.wait()
         yield worker
-
-
-def _own_threads() -> tuple[int, ...]:
-    """Kernel ids of this process's threads, the core's and the workers' included."""
-    return tuple(sorted(int(entry.name) for entry in Path("/proc/self/task").iterdir()))
 
 
 def _told(outcome: Outcome) -> dict[str, object]:

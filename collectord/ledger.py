@@ -131,6 +131,7 @@ class SessionBalance:
     unaccounted: int | None
     rings: tuple[RingBalance, ...]
     segments: tuple[str, ...]
+    directory: str = ""
     degraded_reasons: tuple[str, ...] = ()
     sink: SinkStats = field(default_factory=SinkStats)
 
@@ -149,19 +150,17 @@ def _losses(counters: RingCounters, kernel: Produced | None) -> dict[LossKey, in
     exact figure does not exist.
     """
     if kernel is not None and kernel.losses:
-        return {
-            **kernel.losses,
-            (Stage.STAGING, Reason.QUARANTINED): counters.quarantined,
-            (Stage.STAGING, Reason.DROPPED): 0,
-            (Stage.SINK, Reason.DISK_FULL): counters.lost_disk_full,
-            (Stage.SINK, Reason.DROPPED): counters.lost_dropped,
+        before_us = kernel.losses
+    else:
+        exact = kernel.lost if kernel is not None else None
+        before_us = {
+            (Stage.KERNEL_RING, Reason.RING_FULL): (
+                exact if exact is not None else counters.lost_records
+            ),
+            (Stage.KERNEL_RING, Reason.DROPPED): counters.lost_samples,
         }
-    exact = kernel.lost if kernel is not None else None
     return {
-        (Stage.KERNEL_RING, Reason.RING_FULL): (
-            exact if exact is not None else counters.lost_records
-        ),
-        (Stage.KERNEL_RING, Reason.DROPPED): counters.lost_samples,
+        **before_us,
         (Stage.STAGING, Reason.QUARANTINED): counters.quarantined,
         (Stage.SINK, Reason.DISK_FULL): counters.lost_disk_full,
         (Stage.SINK, Reason.DROPPED): counters.lost_dropped,
@@ -192,7 +191,7 @@ def _unaccounted(bracket: Bracket) -> int | None:
     if before is None or after is None or before.value is None or after.value is None:
         return None
     taken = _taken(bracket)
-    if before.losses and not bracket.closed:
+    if before.read_events is not None and after.read_events is not None and not bracket.closed:
         # What ftrace handed out is counted where it is taken: rings that nobody drains do not
         # matter, nor what is lost in them.
         return max(0, before.read_events - taken, taken - after.read_events)
@@ -265,7 +264,7 @@ def _foreign_reads(bracket: Bracket) -> int:
     """Events that the kernel had handed out before the pass, and that this program did not get."""
     if bracket.before is None or bracket.walked is not None:
         return 0
-    return max(0, bracket.before.read_events - bracket.counters.samples)
+    return max(0, (bracket.before.read_events or 0) - bracket.counters.samples)
 
 
 def _sum_known(values: Iterable[int | None]) -> int | None:
@@ -293,6 +292,7 @@ def balance_session(
     rings: tuple[RingBalance, ...],
     *,
     state: str,
+    directory: str = "",
     segments: tuple[str, ...] = (),
     degraded_reasons: tuple[str, ...] = (),
     sink: SinkStats | None = None,
@@ -315,6 +315,7 @@ def balance_session(
         unaccounted=_sum_known(ring.unaccounted for ring in data) if exact else None,
         rings=rings,
         segments=segments,
+        directory=directory,
         degraded_reasons=degraded_reasons,
         sink=sink or SinkStats(),
     )
@@ -373,6 +374,7 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
         "degraded": list(balance.degraded_reasons),
         "rings": [ring for ring in rings if ring["role"] == RingRole.DATA],
         "sideband_rings": [ring for ring in rings if ring["role"] == RingRole.SIDEBAND],
+        "directory": balance.directory,
         "segments": list(balance.segments),
     }
 

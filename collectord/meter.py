@@ -156,7 +156,7 @@ def _is_unseen(drained: Drained) -> bool:
 
 def _handed_on(drained: Drained, reading: Produced | None, counters: RingCounters) -> int | None:
     """What passed unseen by now: all that was handed out, without what the core has or gave up."""
-    if reading is None or not _is_unseen(drained):
+    if reading is None or reading.read_events is None or not _is_unseen(drained):
         return None
     known = counters.in_flight + counters.lost_disk_full + counters.lost_dropped
     return max(0, reading.read_events - known)

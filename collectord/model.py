@@ -62,6 +62,14 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),
     ),
+    "bpf": (
+        (Stage.PROGRAM, Reason.RECURSION),
+        (Stage.PROGRAM, Reason.DROPPED),
+        (Stage.KERNEL_RING, Reason.RING_FULL),
+        (Stage.STAGING, Reason.QUARANTINED),
+        (Stage.SINK, Reason.DISK_FULL),
+        (Stage.SINK, Reason.DROPPED),
+    ),
     "tracefs": (
         (Stage.KERNEL_RING, Reason.OVERRUN),
         (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN),
@@ -180,7 +188,7 @@ class Produced:
         per_event: (event id, value, lost) in the order of the ring's counter fds.
         losses: `lost` by stage and reason, where the kernel tells reasons apart.
         overwritten: events that a flight recorder's ring gave up for newer ones.
-        read_events: events that an ftrace ring handed out, to whichever reader.
+        read_events: events that an ftrace ring handed out, to whichever reader; None of others.
         unread: (gauge) events that it holds.
         unread_bytes: (gauge) the same in bytes, approximately.
         oldest_unread_ns: time of the oldest of them, None if there is none.
@@ -194,7 +202,7 @@ class Produced:
     per_event: tuple[tuple[int, int, int], ...] = field(default=())
     losses: Mapping[LossKey, int] = field(default_factory=dict)
     overwritten: int = 0
-    read_events: int = 0
+    read_events: int | None = None
     unread: int = 0
     unread_bytes: int = 0
     oldest_unread_ns: int | None = None

@@ -5,28 +5,42 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from collectord.control import workload
 from collectord.daemon import Daemon
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from typing import Any
 
     from collectord.config.schema import Config
     from collectord.daemon import DaemonStatus
     from collectord.ledger import SessionBalance
+    from collectord.maps.status import BpfStatus
+    from collectord.maps.watch import Contents
     from collectord.plan.facts import KernelFacts
+    from collectord.plan.session import Plan
 
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """What `record` ends with; `command_status` is negative for a signal, None if none ran."""
+    """What `record` ends with.
+
+    Attributes:
+        balances: of its sessions.
+        command_status: negative for a signal, None if no command ran.
+        plan: what was recorded.
+        programs: BPF programs, as they were looked at last.
+        counted: what their answers are made of, by session.
+    """
 
     balances: tuple[SessionBalance, ...]
     command_status: int | None
+    plan: Plan
+    programs: tuple[BpfStatus, ...] = ()
+    counted: Mapping[str, Contents] = field(default_factory=dict)
 
 
 async def record(
@@ -73,7 +87,7 @@ async def record(
         )
     if child is not None:
         status = child.status
-    return RecordResult(balances, status)
+    return RecordResult(balances, status, daemon.plan, daemon.status().bpf, daemon.counted)
 
 
 @contextmanager

@@ -249,6 +249,7 @@ class Session:
             self.plan.scope.describe(),
             self._meter.balances(),
             state=self._state or ("degraded" if self._health.reasons else "running"),
+            directory=self.plan.sink.directory,
             segments=tuple(self._sealed),
             degraded_reasons=self._health.reasons,
             sink=self._stats,

@@ -163,6 +163,15 @@ def trace_cmds() -> tuple[trace_cmd_support.TraceCmd, ...]:
     return trace_cmd_support.all_trace_cmds(Path(system))
 
 
+@pytest.fixture(scope="session")
+def bcc() -> None:
+    """Whatever compiles BPF programs: `make setup` installs it, so a lack of it is a failure."""
+    from collectord.source import bcc_client  # noqa: PLC0415
+
+    interpreter, reason = bcc_client.find_python()
+    assert interpreter, f"{reason}: make setup"
+
+
 @pytest.fixture
 def require() -> Callable[[str], None]:
     """`require(feature)` skips the test if this kernel lacks the feature."""

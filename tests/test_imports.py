@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,8 @@ PRIVILEGED_MODULES: Final = ("ctypes", "_ctypes", "cffi")
 PRIVILEGED_NAMES: Final = ("perf_event_open", "syscall", "ioctl")
 # The port's own name for the call is the seam itself.
 PORT_METHODS: Final = ("perf_event_open",)
+# A program of its own, in a process of its own, under an interpreter that has bcc.
+WORKER: Final = ("collectord.source.bcc_worker", "collectord.source.bcc_program")
 
 
 def _name(path: Path) -> str:
@@ -105,7 +108,11 @@ def test_layers(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in MODULES if not _within(_name(path), "collectord.kernel")],
+    [
+        path
+        for path in MODULES
+        if not _within(_name(path), "collectord.kernel") and _name(path) not in WORKER
+    ],
     ids=_name,
 )
 def test_privileged_calls_stay_behind_the_seam(path: Path) -> None:
@@ -119,6 +126,18 @@ def test_privileged_calls_stay_behind_the_seam(path: Path) -> None:
             if last in PORT_METHODS and "." in called:
                 continue
             assert last not in PRIVILEGED_NAMES, f"{path}:{node.lineno}: {called}"
+
+
+def test_the_bcc_worker_stands_alone() -> None:
+    """Its files import the standard library, bcc and each other, and no module imports them."""
+    own = {name.rpartition(".")[2] for name in WORKER}
+    for path in MODULES:
+        imported = set(_imports(path))
+        if _name(path) in WORKER:
+            roots = {name.partition(".")[0] for name in imported}
+            assert roots <= {*sys.stdlib_module_names, "bcc", *own}, path
+        else:
+            assert not imported & {*WORKER, *own}, path
 
 
 def test_core_is_plain_c() -> None:

@@ -22,11 +22,12 @@ VERBS: Final = {
     "record": "Record events into perf.data or trace.dat, and balance every ring.",
     "list": "List the events of this host and whether they can be opened.",
     "check": "Validate configuration files and print the plan; touch nothing.",
+    "bpf": "List BPF programs, or compile one and tell what it takes and gives.",
     "doctor": "Say what this kernel and user can do, and how to get what not.",
     "mark": "Write a marker into the ftrace rings of a running daemon.",
     "snapshot": "Store what the flight recorders of a running daemon hold.",
     "segments": "List, verify or repair the segments of a state directory.",
-    "events": "Decode, filter or count the events in trace.dat segments.",
+    "events": "Decode, filter, count or follow the events in segments.",
 }
 
 EXIT_OK: Final = 0

@@ -10,13 +10,10 @@ from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
+from collectord.daemon import host_facts
 from collectord.errors import ConfigError
-from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import probe
-from collectord.plan import trace_source
 from collectord.plan.build import build
 from collectord.plan.facts import KernelFacts
-from collectord.plan.source_events import tracepoint_patterns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,12 +66,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _facts(path: Path | None, config: Config) -> KernelFacts:
     if path is None:
-        return probe(
-            LinuxKernel(),
-            tracepoint_patterns(config),
-            ftrace=trace_source.is_used(config),
-            measure=trace_source.chooses(config),
-        )
+        return host_facts(config, mount=False)
     try:
         return KernelFacts.from_json(path.read_bytes(), path=str(path))
     except OSError as error:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.output import Column, emit, print_table, say
 from collectord.cli.parser import Parser
+from collectord.config.schema import BpfConfig
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import probe
+from collectord.source import bpf_host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +44,8 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Probe this host and print what was found."""
     args = parser().parse_args(arguments)
-    facts = probe(LinuxKernel(), ftrace=True, measure=True)
+    programs = bpf_host.wanted(BpfConfig(), None)
+    facts = probe(LinuxKernel(), ftrace=True, measure=True, bpf=programs)
     if args.json:
         emit(facts.to_json().decode() + "\n")
     else:

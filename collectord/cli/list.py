@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord list`: the events of this host, and whether this user can open them."""
+"""`collectord list`: events and BPF programs of this host, and whether this user can have them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.codec.perf_attr import EventType, PerfEventAttr
+from collectord.config.schema import BpfConfig
 from collectord.errors import (
     CollectordError,
     KernelError,
@@ -22,9 +23,10 @@ from collectord.kernel import checks
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.port import Purpose
 from collectord.kernel.probe import probe
-from collectord.plan import pmu
+from collectord.plan import bpf_program, pmu
 from collectord.plan.event_names import NAMED_EVENTS
 from collectord.plan.event_spec import PmuEvent
+from collectord.source import bpf_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +44,10 @@ _COLUMNS: Final = (Column("EVENT"), Column("KIND"), Column("HERE"), Column("WHY 
 
 @dataclass(frozen=True, slots=True)
 class ListedEvent:
-    """One event as `-e` takes it. `reason` says why it cannot be opened here, "" if it can."""
+    """One event as `-e` takes it, or program as `--bpf` does.
+
+    `reason` says why it cannot be opened here, "" if it can.
+    """
 
     name: str
     kind: str
@@ -68,8 +73,8 @@ def parser() -> Parser:
         metavar="GLOB",
         nargs="?",
         default="*",
-        help="names to list, or one kind: hardware, software, cache, pmu, tracepoint "
-        "(default: all)",
+        help="names to list, or one kind: hardware, software, cache, pmu, tracepoint, "
+        "bpf (default: all)",
     )
     made.add_argument(
         "--json", action="store_true", help="print the events as JSON (default: a table)"
@@ -81,10 +86,10 @@ def run(arguments: Sequence[str]) -> int:
     """Print the events that match, in perf's order of kinds."""
     args = parser().parse_args(arguments)
     kernel = LinuxKernel()
-    facts = probe(kernel, mount=True)
+    facts = probe(kernel, mount=True, bpf=bpf_host.wanted(BpfConfig(), None))
     found = [
         listed
-        for listing in (_named, _pmu_events, _tracepoints)
+        for listing in (_named, _pmu_events, _tracepoints, _programs)
         for listed in listing(kernel, facts, args.glob)
     ]
     if facts.tracefs_problem and _may_name_tracepoints(args.glob):
@@ -161,6 +166,14 @@ def _tracepoints(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Lis
     for name in sorted(facts.tracepoints):
         if _matches(glob, name, "tracepoint"):
             yield ListedEvent(name, "tracepoint", available=not reason, reason=reason)
+
+
+def _programs(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
+    """Not compiled: `bpf check` does that, one by one."""
+    reasons = {p.name: bpf_program.obstacle(p, facts) for p in facts.bpf.programs.values()}
+    for name, reason in sorted((reasons | facts.bpf.program_problems).items()):
+        if _matches(glob, name, "bpf"):
+            yield ListedEvent(name, "bpf", available=not reason, reason=reason)
 
 
 def _tried(

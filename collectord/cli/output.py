@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TextIO
 
+_ENCODER: Final = msgspec.json.Encoder()
 _STDOUT: Final = 1
 _STDERR: Final = 2
 _KIB: Final = 1024
@@ -109,6 +110,11 @@ def complain(text: str) -> None:
 def print_json(value: Any) -> None:  # noqa: ANN401  # whatever msgspec encodes
     """Print one JSON document and nothing else."""
     emit(msgspec.json.format(encode_json(value), indent=2).decode() + "\n")
+
+
+def print_line(value: Any) -> None:  # noqa: ANN401  # plain data that UTF-8 can encode
+    """Print one JSON document on a line of its own."""
+    emit(_ENCODER.encode(value).decode() + "\n")
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

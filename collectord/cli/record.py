@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import pwd
@@ -19,6 +20,7 @@ from collectord.cli.output import complain, flush
 from collectord.cli.summary import print_result
 from collectord.config.check import check_config
 from collectord.config.schema import (
+    BpfSourceConfig,
     Config,
     ControlConfig,
     DaemonConfig,
@@ -35,18 +37,27 @@ from collectord.config.schema import (
 from collectord.config.units import Bytes, Nanoseconds, Share
 from collectord.control import signals
 from collectord.errors import UsageError
+from collectord.kernel.names import HostNames
+from collectord.maps.answer import make_answer
 from collectord.plan import cpu_list, trace_names
 from collectord.plan.nearest import did_you_mean
+from collectord.source import bcc_client
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from collectord.config.schema import SourceConfig
     from collectord.daemon import DaemonStatus
+    from collectord.maps.answer import Answer
     from collectord.recording import RecordResult
 
 SESSION: Final = "record"
-DEFAULT_OUTPUT: Final = {PerfSourceConfig.kind: "perf.data", TracefsSourceConfig.kind: "trace.dat"}
+DEFAULT_OUTPUT: Final = {
+    PerfSourceConfig.kind: "perf.data",
+    TracefsSourceConfig.kind: "trace.dat",
+    BpfSourceConfig.kind: "perf.data",
+}
 DEFAULT_EVENT: Final = "cycles|cpu-clock"
 _SIGNAL_STATUS: Final = 128
 
@@ -63,12 +74,29 @@ def run(arguments: Sequence[str]) -> int:
         result = asyncio.run(_record(config, command, args.duration, on_tick))
     status = status_of(result.command_status)
     try:
-        print_result(result.balances, as_json=args.json)
+        answers = _answers(result)
+        print_result(result.balances, as_json=args.json, programs=result.programs, answers=answers)
         flush()
     except BrokenPipeError:
         if not command:
             raise
     return status
+
+
+def _answers(result: RecordResult) -> dict[str, list[Answer]]:
+    """What the BPF programs of a recording have to say, by program."""
+    found: dict[str, list[Answer]] = {}
+    for session in result.plan.sessions:
+        counted = result.counted.get(session.name)
+        if session.bpf is None or counted is None:
+            continue
+        symbols = functools.partial(bcc_client.symbols, python=session.bpf.python)
+        for one in session.bpf.programs:
+            found[one.name] = [
+                make_answer(config, counted.get(one.name, {}), HostNames(), symbols)
+                for config in one.program.manifest.answer
+            ]
+    return {program: answers for program, answers in found.items() if answers}
 
 
 def refuse_command(name: str) -> int:
@@ -93,7 +121,7 @@ async def _record(
     with signals.stop_event() as stop:
         return await recording.record(
             config,
-            daemon.host_facts(config),
+            daemon.host_facts(config, mount=True),
             command=command or None,
             duration_ns=duration_ns,
             on_tick=on_tick,
@@ -142,8 +170,8 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     Raises:
         UsageError: the options do not go together.
     """
-    source = _tracefs(args) if _by_ftrace(args) else _perf(args)
-    output = Path(args.output or DEFAULT_OUTPUT[source.kind]).absolute()
+    sources = _sources(args)
+    output = Path(args.output or DEFAULT_OUTPUT[sources[0].kind]).absolute()
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
     config = Config(
         daemon=DaemonConfig(state_dir=str(directory)),
@@ -156,8 +184,8 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
                 name=SESSION,
                 directory=str(directory),
                 single_file="" if args.output_dir else str(output),
-                target=_target(args, with_command=with_command),
-                source=(source,),
+                target=_target(args, with_command=with_command and not args.programs),
+                source=sources,
             ),
         ),
     )
@@ -165,6 +193,39 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         option = problem.key.rpartition(".")[2].replace("_", "-")
         raise UsageError(f"{option}: {problem.message}", hint=problem.hint)
     return config
+
+
+def _sources(args: argparse.Namespace) -> tuple[SourceConfig, ...]:
+    if args.programs:
+        return _bpf(args)
+    return (_tracefs(args) if _by_ftrace(args) else _perf(args),)
+
+
+def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
+    others = {
+        "-e": bool(args.events),
+        "--via ftrace": args.via == record_options.FTRACE,
+        "--transport": bool(args.transport),
+        "-p": bool(args.pid),
+        "-c": args.count is not None,
+        "-i": args.no_inherit,
+        **_of_perf(args),
+    }
+    wrong = next((name for name, given in others.items() if given), "")
+    if wrong:
+        raise UsageError(
+            f"{wrong} does not go with --bpf",
+            hint="a program sees whole CPUs; what it filters are its parameters (--bpf-arg)",
+        )
+    return tuple(
+        BpfSourceConfig(
+            program=program.name,
+            arguments=program.arguments,
+            ring=args.mmap_pages,
+            when="always",
+        )
+        for program in args.programs
+    )
 
 
 def _by_ftrace(args: argparse.Namespace) -> bool:
@@ -181,17 +242,21 @@ def _by_ftrace(args: argparse.Namespace) -> bool:
     return by_ftrace
 
 
-def _perf_only(args: argparse.Namespace) -> str:
-    """The first option that only perf's rings have, "" for none."""
-    options = {
+def _of_perf(args: argparse.Namespace) -> dict[str, bool]:
+    """Options that only perf's rings have, and whether they are given."""
+    return {
         "-F": args.freq is not None,
-        "-c": args.count not in (None, 1),
         "-g, --call-graph": bool(args.call_graph),
         "-t": bool(args.tid),
         "-u": args.uid is not None,
         "-G": args.cgroup is not None,
         "--per-thread": args.per_thread,
     }
+
+
+def _perf_only(args: argparse.Namespace) -> str:
+    """The first option that ftrace's rings have not, "" for none."""
+    options = {"-c": args.count not in (None, 1), **_of_perf(args)}
     for option in args.events:
         try:
             trace_names.parse(option.text)

@@ -32,6 +32,7 @@ _USAGE = (
     "[-i]",
     "[--via perf|ftrace|auto]",
     "[--transport auto|mmap|read|splice]",
+    "[--bpf NAME [--bpf-arg K=V]...]...",
     "[-m SIZE]",
     "[--duration TIME]",
     "[-o FILE | --output-dir DIR]",
@@ -44,6 +45,7 @@ _EXAMPLES = (
     "collectord record -e sched:sched_switch --filter 'prev_prio < 100' -- make",
     "collectord record -e raw_syscalls:sys_enter -C 0 --output-dir out -- ./load",
     "collectord record --via ftrace -e 'sched:*' -a --duration 10s -o trace.dat",
+    "collectord record --bpf biolatency --duration 10s",
 )
 
 
@@ -60,6 +62,50 @@ class EventOption:
         if len(self.filters) > 1:
             return " && ".join(f"({text})" for text in self.filters)
         return "".join(self.filters)
+
+
+@dataclass(slots=True)
+class ProgramOption:
+    """One --bpf with the --bpf-arg that follow it."""
+
+    name: str
+    arguments: dict[str, str]
+
+
+class _Program(argparse.Action):
+    """--bpf NAME."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401  # argparse's signature
+        _option: str | None = None,
+    ) -> None:
+        if any(program.name == values for program in namespace.programs):
+            parser.error(f"--bpf {values} is given twice")
+        namespace.programs = [*namespace.programs, ProgramOption(values, {})]
+
+
+class _ProgramArgument(argparse.Action):
+    """--bpf-arg K=V, for the program before it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401  # argparse's signature
+        _option: str | None = None,
+    ) -> None:
+        if not namespace.programs:
+            parser.error("--bpf-arg is for the --bpf before it, and there is none")
+        program = namespace.programs[-1]
+        name, equals, value = values.partition("=")
+        if not equals or not name:
+            parser.error(f"--bpf-arg {values!r} is not NAME=VALUE")
+        if name in program.arguments:
+            parser.error(f"--bpf-arg {name} of {program.name} is given twice")
+        program.arguments[name] = value
 
 
 class _Event(argparse.Action):
@@ -93,7 +139,9 @@ class _Filter(argparse.Action):
 def parser() -> Parser:
     """Options of `record`; COMMAND is split off before."""
     made = Parser("collectord record", _USAGE, VERBS["record"], _EXAMPLES)
-    _add_events(made.add_argument_group("what to record"))
+    what = made.add_argument_group("what to record")
+    _add_events(what)
+    _add_programs(what)
     _add_scope(made)
     _add_buffers(made.add_argument_group("how"))
     _add_output(made.add_argument_group("where to and how long"))
@@ -169,6 +217,26 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         metavar="MODE",
         type=_checked(call_graph.parse),
         help="record call graphs: fp, dwarf[,SIZE] or lbr (default: none; SIZE 8192 bytes)",
+    )
+
+
+def _add_programs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--bpf",
+        metavar="NAME",
+        dest="programs",
+        action=_Program,
+        default=[],
+        help="run this BPF program on whole CPUs and record what it submits, repeatable; what it "
+        "counts is printed at the end; see `collectord bpf list` (default: none)",
+    )
+    group.add_argument(
+        "--bpf-arg",
+        metavar="K=V",
+        action=_ProgramArgument,
+        default=argparse.SUPPRESS,
+        help="set a parameter of the --bpf before it; see `collectord bpf check NAME` (default: "
+        "the program's own)",
     )
 
 

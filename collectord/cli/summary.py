@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from collectord.cli.answer import print_answers
 from collectord.cli.output import Column, print_json, print_table, say
-from collectord.ledger import to_json
+from collectord.maps.status import session_json
+from collectord.model import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from collectord.ledger import RingBalance, SessionBalance
+    from collectord.maps.answer import Answer
+    from collectord.maps.status import BpfStatus
 
 _RIGHT: Final = "right"
 _BALANCE: Final = (
@@ -25,12 +29,38 @@ _SESSION_COLUMNS: Final = (Column("SESSION"), Column("SCOPE"), *_BALANCE)
 _RING_COLUMNS: Final = (Column("RING"), *_BALANCE, Column("PEAK FILL", _RIGHT))
 
 
-def print_result(balances: Sequence[SessionBalance], *, as_json: bool) -> None:
-    """Print what was recorded: the sessions, the rings with loss, the files."""
+def print_result(
+    balances: Sequence[SessionBalance],
+    *,
+    as_json: bool,
+    programs: Sequence[BpfStatus] = (),
+    answers: Mapping[str, Sequence[Answer]] | None = None,
+) -> None:
+    """Print what was recorded: answers of BPF programs, sessions, rings with loss, files.
+
+    Args:
+        balances: of the sessions.
+        as_json: one document instead of tables.
+        programs: BPF programs of all sessions.
+        answers: of those that have some, by program.
+    """
     if as_json:
-        print_json({"sessions": [to_json(balance) for balance in balances]})
+        print_json(
+            {
+                "sessions": [session_json(balance, programs) for balance in balances],
+                "answers": [
+                    {"program": program, **answer.to_dict()}
+                    for program, given in (answers or {}).items()
+                    for answer in given
+                ],
+            }
+        )
         return
-    print_table(_SESSION_COLUMNS, [[b.name, b.scope, *_balance_cells(b)] for b in balances])
+    for program, given in (answers or {}).items():
+        print_answers(program, given)
+    # Of programs that only fill maps there is nothing to balance.
+    drained = [b for b in balances if b.rings or b.basis is not Basis.NONE]
+    print_table(_SESSION_COLUMNS, [[b.name, b.scope, *_balance_cells(b)] for b in drained])
     print_table(
         _RING_COLUMNS,
         [

@@ -151,6 +151,12 @@ def body_end(header: RecordHeader, attr: PerfEventAttr) -> int:
     return header.offset + header.size - trailer
 
 
+def header_at(data: bytes | memoryview, at: int) -> RecordHeader:
+    """Read the header of the record at `at`, which is known to be whole."""
+    kind, misc, size = _HEADER.unpack_from(data, at)
+    return RecordHeader(kind, misc, size, at)
+
+
 def identifier(data: bytes | memoryview, header: RecordHeader) -> int:
     """Id of the event that wrote a record, if all events of the buffer carry IDENTIFIER.
 

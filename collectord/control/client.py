@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other end of the control API: what `mark` and `snapshot` ask a running daemon for."""
+"""The other end of the control API: what the verbs ask a running daemon for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _UnixConnection(HTTPConnection):
 
 
 def post(path: Path, place: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Ask the daemon behind a control socket, and wait for its answer.
+    """Ask the daemon behind a control socket to do something, and wait for its answer.
 
     Args:
         path: the socket.
@@ -40,9 +40,18 @@ def post(path: Path, place: str, body: dict[str, Any]) -> dict[str, Any]:
         KernelError: no daemon answers.
         CollectordError: what the daemon ran into.
     """
+    return _ask(path, "POST", place, json.dumps(body))
+
+
+def get(path: Path, place: str) -> dict[str, Any]:
+    """Read a place of the API, such as "/v1/status". Raises as `post`."""
+    return _ask(path, "GET", place, None)
+
+
+def _ask(path: Path, method: str, place: str, body: str | None) -> dict[str, Any]:
     connection = _UnixConnection(path)
     try:
-        connection.request("POST", place, json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(method, place, body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         data = response.read()
     except PermissionError as error:

@@ -27,7 +27,7 @@ from prometheus_client import exposition
 
 from collectord import __version__
 from collectord.errors import CollectordError, ConfigError, KernelError, UsageError
-from collectord.ledger import to_json
+from collectord.maps.status import session_json
 from collectord.text import encode_json
 
 if TYPE_CHECKING:
@@ -100,10 +100,10 @@ def control_app(status: StatusReader, commands: Commands) -> web.Application:
 
     async def session(request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        sessions = status().sessions
-        found = [to_json(balance) for balance in sessions if balance.name == name]
+        now = status()
+        found = [session_json(one, now.bpf) for one in now.sessions if one.name == name]
         if not found:
-            known = sorted({balance.name for balance in sessions})
+            known = sorted({balance.name for balance in now.sessions})
             return _json({"error": f"no session {name!r}", "sessions": known}, status=404)
         return _json({"sessions": found})
 
@@ -167,7 +167,7 @@ def status_json(status: DaemonStatus) -> dict[str, Any]:
         "unclean_stops": status.unclean_stops,
         "clocks": msgspec.to_builtins(status.clocks),
         "core": status.core._asdict(),
-        "sessions": [to_json(balance) for balance in status.sessions],
+        "sessions": [session_json(balance, status.bpf) for balance in status.sessions],
     }
 
 

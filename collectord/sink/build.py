@@ -12,13 +12,14 @@ from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import ClockData, Features, Group
 from collectord.codec.tracing_data import build as build_tracing_data
 from collectord.model import Transport
-from collectord.sink.manifest import Identity
+from collectord.sink.manifest import EventColumn, EventLayout, Identity
 from collectord.sink.perf_data import PerfDataSink
 from collectord.sink.trace_dat import TraceDatSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from collectord.config.bpf_program import BpfEventConfig
     from collectord.kernel.host import Host
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collectord.plan.session import SessionPlan
     from collectord.sink.base import Sink
     from collectord.source.base import OpenSource
+    from collectord.source.bpf import OpenProgram
 
 
 def make_sink(
@@ -84,8 +86,27 @@ def make_sink(
         attrs=[AttrSection(e.attr, source.event_ids[e.index], e.name) for e in plan.events],
         features=_features(plan, host, facts, clock),
         tracing_data=build_tracing_data(tracing) if tracing is not None else None,
+        layouts=_layouts(source.bpf.programs) if source.bpf is not None else {},
         make_room=make_room,
     )
+
+
+def _layouts(programs: Iterable[OpenProgram]) -> dict[str, EventLayout]:
+    """What the programs' samples carry, by the name of the event."""
+    return {
+        program.plan.name: EventLayout(
+            program=program.plan.name,
+            layout=program.layout,
+            columns=_columns(program.plan.program.manifest.event),
+        )
+        for program in programs
+        if program.layout is not None
+    }
+
+
+def _columns(event: BpfEventConfig | None) -> tuple[EventColumn, ...]:
+    shown = event.columns if event is not None else ()
+    return tuple(EventColumn(column.field, column.title, column.show) for column in shown)
 
 
 def _features(plan: SessionPlan, host: Host, facts: KernelFacts, clock: ClockReading) -> Features:

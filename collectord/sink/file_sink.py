@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ from collectord.sink.manifest import (
     RingEntry,
     common_fields,
     encode,
+    layouts_bytes,
     link,
     thin,
 )
@@ -48,13 +50,15 @@ if TYPE_CHECKING:
     from collectord._native._core import SegmentClosed
     from collectord.plan.session import SinkPlan
     from collectord.sink.base import Closing, Opening
+    from collectord.sink.manifest import EventLayout
     from collectord.sink.stored import FinishedFile
 
+NO_LAYOUTS: Final[Mapping[str, EventLayout]] = MappingProxyType({})
 UNLIMITED_BYTES: Final = 1 << 62
 # What a segment needs to begin with, asked for when its creation met a full disk.
 _BEGIN_BYTES: Final = 1 << 20
 # Room for a sealed manifest: the balance, and what it says of a ring and of its part of the file.
-# What it does not need it gives back.
+# What it does not need it gives back. Descriptions of events come on top.
 _MANIFEST_BYTES: Final = 32 << 10
 _RING_MANIFEST_BYTES: Final = 512
 
@@ -94,6 +98,7 @@ class FileSink(ABC):
         identity: Identity,
         *,
         events: Sequence[str],
+        layouts: Mapping[str, EventLayout] = NO_LAYOUTS,
         make_room: Callable[[int], bool] = lambda _need_bytes: False,
     ) -> None:
         """Make the directory ready.
@@ -102,6 +107,7 @@ class FileSink(ABC):
             plan: where the files go and when they end.
             identity: whose they are.
             events: their names, for the manifests.
+            layouts: of the events that no format describes, by name, for the manifests.
             make_room: called with bytes wanted when the disk is full; True if some were freed.
 
         Raises:
@@ -110,6 +116,7 @@ class FileSink(ABC):
         self._plan = plan
         self._identity = identity
         self._events = tuple(events)
+        self._layouts = dict(layouts)
         self._make_room = make_room
         self._lock = threading.Lock()
         self._open: dict[int, OpenSegment] = {}
@@ -283,9 +290,11 @@ class FileSink(ABC):
                     clocks=Clocks(open=opening.clock),
                     run=opening.run or self._run,
                     stored_before=self._stored,
+                    layouts=self._layouts,
                 )
                 write_durably(paths.open_manifest, encode(manifest))
                 room_bytes = _MANIFEST_BYTES + len(opening.rings) * _RING_MANIFEST_BYTES
+                room_bytes += layouts_bytes(self._layouts)
                 claim_room(paths.new_manifest, room_bytes)
                 sync_directory(paths.directory)
             stack.pop_all()

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from collectord import __version__
+from collectord.codec.bpf_struct import Layout  # noqa: TC001 - msgspec reads annotations
 from collectord.model import ClockReading  # noqa: TC001 - msgspec reads annotations
 from collectord.text import encode_json
 
@@ -91,6 +92,34 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
+class EventColumn(msgspec.Struct, frozen=True):
+    """A column of the table of an event.
+
+    Attributes:
+        field: of the layout.
+        title: above the column.
+        show: how its values are written, one of `codec.bpf_show.SHOWS`.
+    """
+
+    field: str
+    title: str
+    show: str = "decimal"
+
+
+class EventLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """What the samples of an event carry as raw data.
+
+    Attributes:
+        program: that submits them.
+        layout: of the struct.
+        columns: what a table shows of it, in this order; none: all fields.
+    """
+
+    program: str
+    layout: Layout
+    columns: tuple[EventColumn, ...] = ()
+
+
 class Common(msgspec.Struct, frozen=True, kw_only=True):
     """What the open and the sealed manifest share.
 
@@ -104,6 +133,8 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         run: one value for all segments of one stream, another for each other stream.
         stored_before: events in the segments of this run that were sealed before this one, those
             that were deleted since included. Of an open one: sealed before its creation.
+        layouts: what is in the samples, by the name of the event, for events whose raw data have
+            no description elsewhere.
     """
 
     schema: int = SCHEMA
@@ -124,6 +155,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     clocks: Clocks
     run: str = ""
     stored_before: int = 0
+    layouts: Mapping[str, EventLayout] = {}
 
 
 class OpenManifest(Common, frozen=True, kw_only=True):
@@ -178,6 +210,11 @@ M = TypeVar("M", OpenManifest, Manifest)
 def encode(manifest: OpenManifest | Manifest) -> bytes:
     """Give the manifest as indented JSON with a newline at its end."""
     return msgspec.json.format(encode_json(manifest), indent=1) + b"\n"
+
+
+def layouts_bytes(layouts: Mapping[str, EventLayout]) -> int:
+    """What descriptions of events take of a manifest as `encode` gives it, in bytes."""
+    return len(msgspec.json.format(encode_json({"layouts": dict(layouts)}), indent=1))
 
 
 def decode(data: bytes, kind: type[M]) -> M | None:

@@ -11,7 +11,7 @@ from collectord.codec.perf_data import AttrSection, build_head
 from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sideband import LostSamples
 from collectord.codec.perf_sideband import encode as encode_record
-from collectord.sink.file_sink import Contents, FileSink, Place, with_counts
+from collectord.sink.file_sink import NO_LAYOUTS, Contents, FileSink, Place, with_counts
 from collectord.sink.perf_file import DataSection, finish, write_head
 from collectord.sink.segment import PERF_DATA
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import Features
     from collectord.plan.session import SinkPlan
     from collectord.sink.base import Closing, OpenSegment
-    from collectord.sink.manifest import Identity
+    from collectord.sink.manifest import EventLayout, Identity
     from collectord.sink.stored import FinishedFile
 
 # Space that the writer allocates ahead: long extents, and little to give back at the close.
@@ -43,6 +43,7 @@ class PerfDataSink(FileSink):
         attrs: Sequence[AttrSection],
         features: Features,
         tracing_data: bytes | None = None,
+        layouts: Mapping[str, EventLayout] = NO_LAYOUTS,
         make_room: Callable[[int], bool] = lambda _need_bytes: False,
     ) -> None:
         """Make the directory ready.
@@ -53,6 +54,7 @@ class PerfDataSink(FileSink):
             attrs: the events with all their ids; a file with an unknown id is unreadable.
             features: feature sections that stay the same; the sample time is added at the seal.
             tracing_data: perf's TRACING_DATA section, required with tracepoints.
+            layouts: of what BPF programs submit, by the name of the event, for the manifests.
             make_room: called with bytes wanted when the disk is full; True if some were freed.
 
         Raises:
@@ -61,7 +63,7 @@ class PerfDataSink(FileSink):
         self._attrs = tuple(attrs)
         self._head = build_head(attrs, tracing_data, features=features)
         names = [section.name for section in attrs]
-        super().__init__(plan, identity, events=names, make_room=make_room)
+        super().__init__(plan, identity, events=names, layouts=layouts, make_room=make_room)
 
     def flush(
         self,

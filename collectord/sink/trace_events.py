@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import heapq
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.codec.ftrace_decode import known_events
 from collectord.codec.ftrace_page import PageFault, Walk
-from collectord.codec.perf_data import MAGIC as PERF_MAGIC
 from collectord.codec.tracing_data import MAGIC as TRACE_MAGIC
 from collectord.errors import CodecError, SinkError, UsageError
 from collectord.sink.segment import sink_errors
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _UNREADABLE: Final = "cannot read the segment"
-_MAGIC_BYTES: Final = max(len(PERF_MAGIC), len(TRACE_MAGIC))
 _IDLE: Final = "<idle>"
 _NAMELESS: Final = "<...>"
 
@@ -73,8 +70,8 @@ class TraceSegment:
         self._fd = fd
         self.path = path
         with sink_errors(_UNREADABLE, path, reading=True):
-            first = os.pread(fd, _MAGIC_BYTES, 0)
-            _refuse_others(first, path)
+            if os.pread(fd, len(TRACE_MAGIC), 0) != TRACE_MAGIC:
+                raise UsageError(f"{path} is neither trace.dat nor perf.data", text=str(path))
             try:
                 head = read_head(fd)
                 self.events = known_events(head.metadata)
@@ -124,26 +121,3 @@ class TraceSegment:
                 yield Damage(time_ns, cpu, at + walk.position.offset, walk.fault)
             if len(page) < self._sub_buffer_bytes:
                 return
-
-
-def _refuse_others(first: bytes, path: Path) -> None:
-    if first.startswith(TRACE_MAGIC):
-        return
-    if first.startswith(PERF_MAGIC):
-        raise UsageError(
-            f"{path} is perf.data, not trace.dat",
-            text=str(path),
-            hint=f"`perf script -i {path}` reads it",
-        )
-    raise UsageError(f"{path} is no trace.dat segment", text=str(path))
-
-
-@contextmanager
-def open_segment(path: Path) -> Iterator[TraceSegment]:
-    """Open a segment for the length of a block. Raises as `TraceSegment`."""
-    with sink_errors(_UNREADABLE, path, reading=True):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield TraceSegment(fd, path)
-    finally:
-        os.close(fd)

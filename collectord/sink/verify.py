@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from collectord.codec.bpf_struct import decoder
 from collectord.errors import CodecError, SinkError
 from collectord.sink.formats import open_stored
 from collectord.sink.manifest import (
@@ -192,11 +193,23 @@ def _findings(paths: SegmentPaths, fd: int, manifest: Manifest) -> Iterator[Find
             f"{manifest.data_offset} and {manifest.data_bytes}",
         )
         return
+    yield from _layout_findings(manifest)
     with mapped(fd, size_bytes) as view:
         yield from _span_findings(view, manifest)
         yield from _gap_findings(fd, view, manifest, sparse=file.sparse)
         yield from file.findings(view, manifest)
     yield from _chain_findings(paths, manifest)
+
+
+def _layout_findings(manifest: Manifest) -> Iterator[Finding]:
+    """Nothing else tells what is in the samples of a BPF program."""
+    for event, described in manifest.layouts.items():
+        if event not in manifest.events:
+            yield Finding(Check.MANIFEST, f"it describes {event}, which is none of its events")
+        try:
+            decoder(described.layout)
+        except CodecError as error:
+            yield Finding(Check.MANIFEST, f"it does not describe {event} as it can be: {error}")
 
 
 def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import ExitStack
 
     from collectord._native._core import PageMap, RingMap
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collectord.ledger import RingBalance
     from collectord.model import Basis, Geometry, Produced, RingKind, RingLabel, Transport
     from collectord.plan.session import SessionPlan
+    from collectord.source.bpf import Counts, OpenProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,21 @@ class Ftrace(Protocol):
         """
 
 
+class Bpf(Protocol):
+    """What a source of BPF programs can do beside; see `OpenSource.bpf`."""
+
+    @property
+    def programs(self) -> Sequence[OpenProgram]:
+        """The programs that run."""
+
+    def counts(self, program: OpenProgram) -> Mapping[int, Counts]:
+        """What a program counted of its submissions, by CPU; nothing if it does not count.
+
+        Raises:
+            KernelError: its counters cannot be read.
+        """
+
+
 class OpenSource(Protocol):
     """A source's open rings; the ExitStack given to `open` closes them."""
 
@@ -149,6 +165,10 @@ class OpenSource(Protocol):
     @property
     def ftrace(self) -> Ftrace | None:
         """What rings of ftrace have in common; None of a source of another kind."""
+
+    @property
+    def bpf(self) -> Bpf | None:
+        """What programs of BPF sources have in common; None of a source of another kind."""
 
     @property
     def event_ids(self) -> Mapping[int, tuple[int, ...]]:

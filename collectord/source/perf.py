@@ -89,6 +89,7 @@ class OpenPerf:
     ) -> None:
         self.rings = rings
         self.ftrace = None
+        self.bpf = None
         self._pids = pids
         self.target_fds = target_fds
         self._kernel = kernel
@@ -126,9 +127,14 @@ class OpenPerf:
 
     def disable(self) -> None:
         """Stop, sideband last. Counters are final afterwards."""
-        for role in (RingRole.DATA, RingRole.SIDEBAND):
-            for counter in self._counters(role):
-                self._kernel.disable(counter.fd)
+        for counter in self._counters(RingRole.DATA):
+            self._kernel.disable(counter.fd)
+        self.disable_sideband()
+
+    def disable_sideband(self) -> None:
+        """Stop to record names and mappings."""
+        for counter in self._counters(RingRole.SIDEBAND):
+            self._kernel.disable(counter.fd)
 
     def _enable(self, counter: CounterFd) -> None:
         if not self._events[counter.event_index].attr.enable_on_exec:

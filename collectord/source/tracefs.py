@@ -113,6 +113,7 @@ class OpenTracefs:
         self.target_fds = target_fds
         self.event_ids: Mapping[int, tuple[int, ...]] = {}
         self.ftrace = OpenInstance(instance, ftrace, rings)
+        self.bpf = None
         self._instance = instance
         self._recorder = plan.mode == FLIGHT_RECORDER
         self._stats = {
@@ -224,6 +225,7 @@ def produced(stats: CpuStats, *, recorder: bool) -> Produced:
         (Stage.KERNEL_RING, Reason.OVERRUN): overrun,
         (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN): stats.commit_overrun,
         (Stage.KERNEL_RING, Reason.DROPPED): stats.dropped,
+        (Stage.STAGING, Reason.DROPPED): 0,  # known once another process salvages the ring
     }
     return Produced(
         value=stats.written + stats.dropped + stats.commit_overrun,

@@ -262,7 +262,8 @@ def _attr(path: Path) -> str:
     text = subprocess.run(
         ["perf", "evlist", "-v", "-i", path], capture_output=True, text=True, check=True
     ).stdout
-    line = next(line for line in text.splitlines() if line.startswith(EVENT))
+    lines = text.splitlines()
+    line = next((line for line in lines if line.startswith(EVENT)), lines[0])
     parts = [re.search(rf"{key}: ([^,]+)", line) for key in ("sample_type", "sample_id_all")]
     return " ".join(found[0] for found in parts if found)
 

@@ -60,7 +60,7 @@ async def _record(config: Config, command: list[str]) -> dict[str, Any]:
     with signals.stop_event() as stop:
         result = await recording.record(
             config,
-            daemon.host_facts(config),
+            daemon.host_facts(config, mount=True),
             command=command,
             duration_ns=0,
             on_tick=on_tick,

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.bench import collectors, row, rows_ftrace
+from tests.bench import collectors, row, rows_bpf, rows_ftrace
 from tests.bench.measure import cpu_seconds_of, own_memory_bytes, voluntary_switches
 from tests.bench.row import Row
 
@@ -211,6 +211,7 @@ def idle_daemon(settings: Settings) -> list[Row]:
 ROWS: Final = {
     "stream": saturated_stream,
     "ftrace": rows_ftrace.saturated_ftrace,
+    "bpf": rows_bpf.saturated_bpf,
     "rotation": rotation,
     "spin": spinning_python,
     "idle": idle_daemon,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from collectord._native._core import CoreCounters
 from collectord.daemon import DaemonStatus
 from collectord.ledger import RingBalance, SessionBalance, SinkStats
+from collectord.maps.status import BpfStatus, FunctionRuns
 from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole
 
 CAPACITY_BYTES = 1 << 19
@@ -125,6 +126,18 @@ def status(*sessions: SessionBalance) -> DaemonStatus:
         cpus_covered=2,
         uncovered_ns=1_500_000_000,
         unclean_stops=1,
+        bpf=(program(),),
+    )
+
+
+def program() -> BpfStatus:
+    """A BPF program of the session `opens`, with all that is told of any."""
+    return BpfStatus(
+        session="opens",
+        program="opensnoop",
+        functions=(FunctionRuns("enter", 7, runs=3, run_time_ns=1500, recursion_misses=0),),
+        submit_failures={"ENOSPC": 0, "EBUSY": 0, "ENOENT": 0, "other": 0},
+        tables={"unmatched": False},
     )
 
 

@@ -8,9 +8,10 @@ import errno
 import os
 import platform
 import re
+import socket
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from _pytest.outcomes import Skipped  # pytest.skip.Exception, as a type
 
@@ -77,12 +78,52 @@ def _mapped_rings() -> str | None:
     return None if (major, minor) >= (6, 10) else "before 6.10"
 
 
+class MemoryCgroups(NamedTuple):
+    """Where cgroups with a limit of memory are made, and the names of their files.
+
+    Attributes:
+        root: the directory to make them in.
+        limit: of the file that takes the limit in bytes.
+        swap_limit: of the one that keeps them from swapping, and what it takes.
+    """
+
+    root: Path
+    limit: str
+    swap_limit: tuple[str, str]
+
+
+def memory_cgroups() -> MemoryCgroups | None:
+    """Where cgroups have the memory controller as this host is, None if nowhere."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        place, _, kind = line.partition(" - ")
+        root = Path(place.split()[4])
+        type_name, _, options = kind.split(" ", 2)
+        if type_name == "cgroup" and "memory" in options.split(","):
+            swap_limit = ("memory.memsw.limit_in_bytes", "{limit}")
+            return MemoryCgroups(root, "memory.limit_in_bytes", swap_limit)
+        if type_name == "cgroup2":
+            handed_down = (root / "cgroup.subtree_control").read_text().split()
+            if "memory" in handed_down:
+                return MemoryCgroups(root, "memory.max", ("memory.swap.max", "0"))
+    return None
+
+
+def _ipv6_loopback() -> str | None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        return str(error)
+    return None
+
+
 FEATURES: Final[dict[str, Callable[[], str | None]]] = {
     "hardware events": _hardware,
     "breakpoint events": lambda: _refusal(kind=_TYPE_BREAKPOINT, flags=_EXCLUDE_KERNEL),
     "PERF_FORMAT_LOST": lambda: _refusal(read_format=_FORMAT_LOST),
     "build-ids in MMAP2": lambda: _refusal(flags=_BUILD_ID),
     "raw_syscalls tracepoints": lambda: _in_tracefs("events/raw_syscalls/sys_enter/id"),
+    "page fault tracepoints": lambda: _in_tracefs("events/exceptions/page_fault_kernel/id"),
     "mapped ftrace rings": _mapped_rings,
     "sub-buffer sizes": lambda: _in_tracefs("buffer_subbuf_size_kb"),
     "two CPUs": _two_cpus,
@@ -90,6 +131,10 @@ FEATURES: Final[dict[str, Callable[[], str | None]]] = {
         None if " - cgroup2 " in Path("/proc/self/mountinfo").read_text() else "none mounted"
     ),
     "BPF": lambda: None if Path("/proc/sys/kernel/bpf_stats_enabled").exists() else "no bpf()",
+    "BTF": lambda: None if Path("/sys/kernel/btf/vmlinux").exists() else "no BTF of vmlinux",
+    "loop devices": lambda: None if Path("/dev/loop-control").exists() else "no loop-control",
+    "IPv6": _ipv6_loopback,
+    "memory cgroups": lambda: None if memory_cgroups() else "no controller for new cgroups",
     "dynamic PMU msr": lambda: None if (PMU_DEVICES / "msr").exists() else "no such PMU",
 }
 

@@ -155,9 +155,15 @@ def recording(
     first = running.process.stderr.readline()
     if first != "open\n":
         raise AssertionError(first + running.process.communicate()[1])
-    yield running
-    gate.write_text("\n")
-    stdout, stderr = running.process.communicate()
+    try:
+        yield running
+    finally:
+        key = os.open(gate, os.O_RDWR)  # waits for no reader, should the command be gone
+        try:
+            os.write(key, b"\n")
+            stdout, stderr = running.process.communicate()
+        finally:
+            os.close(key)
     assert running.process.returncode == 0, stderr
     assert [json.loads(line)["event"] for line in stderr.splitlines()] == [warning] * bool(warning)
     running.session = result_of(stdout)

@@ -291,7 +291,7 @@ def test_files_that_are_no_trace_dat(tmp_path: Path, segment: Path) -> None:
         events.run([str(segment), str(perf_data)])
     text = tmp_path / "text"
     text.write_text("no trace")
-    with pytest.raises(UsageError, match=r"is no trace\.dat segment"):
+    with pytest.raises(UsageError, match=r"neither trace\.dat nor perf\.data"):
         events.run([str(text)])
     cut = tmp_path / "cut.dat"
     with segment.open("rb") as file:

@@ -30,6 +30,7 @@ from collectord.config.schema import (
 )
 from collectord.config.units import RingSize
 from collectord.errors import UsageError
+from collectord.plan.session import CorePlan, Plan
 from collectord.recording import RecordResult
 from tests.support import balances
 
@@ -332,7 +333,8 @@ def test_reader_that_leaves_keeps_the_commands_status(
     """Where nobody reads the result, COMMAND has still ended as it did, and nothing is said."""
 
     async def recorded(*_arguments: object) -> RecordResult:
-        return RecordResult((balances.session("record"),), 3 if command else None)
+        plan = Plan((), CorePlan(1, 1, 1, 1, 1))
+        return RecordResult((balances.session("record"),), 3 if command else None, plan)
 
     monkeypatch.setattr(record, "_record", recorded)
     read, write = os.pipe()

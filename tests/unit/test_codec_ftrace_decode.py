@@ -10,19 +10,16 @@ import pytest
 
 from collectord.codec.ftrace_decode import (
     KnownEvent,
-    Term,
     bind,
     id_of,
-    is_named,
     known_events,
-    lacking,
-    parse_filter,
     pid_of,
     unknown_event,
     value_of,
     value_text,
 )
 from collectord.codec.ftrace_format import Field, Placement, parse_format
+from collectord.codec.record_filter import Term, parse_filter
 from collectord.codec.trace_dat_head import Metadata
 from collectord.errors import CodecError, UsageError
 from tests.support.trace_segments import GOLDEN
@@ -80,24 +77,6 @@ def test_event_without_a_format() -> None:
     assert pid_of(record, event) == 5
     (data,) = event.layout.fields
     assert value_text(value_of(record, data), data) == "0102ff"
-
-
-@pytest.mark.parametrize(
-    ("glob", "named"),
-    [
-        ("sched:sched_switch", True),
-        ("sched_switch", True),
-        ("sched:*", True),
-        ("*switch", True),
-        ("*", True),
-        ("sched", False),
-        ("sched:switch", False),
-        ("SCHED:*", False),
-    ],
-)
-def test_globs(glob: str, named: bool) -> None:  # a parameter
-    """A glob fits the whole name, with or without the system."""
-    assert is_named(SWITCH, ["no:such", glob]) is named
 
 
 @pytest.mark.parametrize(
@@ -191,7 +170,6 @@ def test_filters_that_do_not_parse(text: str, message: str) -> None:
 def test_filters(text: str, fits: bool) -> None:  # a parameter
     """A record fits if each comparison holds."""
     terms = parse_filter(text)
-    assert not lacking(terms, SWITCH)
     assert bind(terms, SWITCH)(RECORD) is fits
 
 
@@ -201,11 +179,6 @@ def test_cut_field_fits_nothing() -> None:
         assert not bind(parse_filter(f"next_pid {compare}"), SWITCH)(RECORD[:40])
     for compare in ("== x", "!= x"):
         assert not bind(parse_filter(f"next_comm {compare}"), SWITCH)(RECORD[:50])
-
-
-def test_fields_that_are_lacking() -> None:
-    """They are named."""
-    assert lacking(parse_filter("prev_pid == 1 && a == 2 && b == 3"), SWITCH) == {"a", "b"}
 
 
 @pytest.mark.parametrize(

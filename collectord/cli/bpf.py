@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`collectord bpf`: which BPF programs there are, and whether one compiles and loads here."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.cli import EXIT_OK, VERBS
+from collectord.cli.bpf_report import describe, say_report
+from collectord.cli.output import Column, complain, print_json, print_table
+from collectord.cli.parser import Parser
+from collectord.config.schema import BpfConfig
+from collectord.errors import BpfError, CollectordError, UsageError
+from collectord.kernel import bpf_files
+from collectord.kernel.bpf_files import LOCAL
+from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.names import HostNames
+from collectord.kernel.probe import probe
+from collectord.maps.answer import describe_tables
+from collectord.maps.metrics import MapReader
+from collectord.plan import bpf_program
+from collectord.source import bcc_client, bpf_host
+from collectord.source.bpf_event import event_layout
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from collectord.cli.bpf_report import Loading
+    from collectord.plan.bpf_program import BpfProgram
+    from collectord.plan.facts import KernelFacts
+
+_COLUMNS: Final = tuple(
+    map(Column, ("PROGRAM", "FROM", "HERE", "GIVES", "WHAT IT IS FOR", "WHY NOT"))
+)
+_NS_PER_SECOND: Final = 1_000_000_000
+
+
+def parser() -> Parser:
+    """Options of `bpf`."""
+    made = Parser(
+        "collectord bpf",
+        ("list|check", "[--bpf-arg K=V]...", "[--program-dir DIR]", "[--json]", "[NAME]"),
+        VERBS["bpf"],
+        (
+            "collectord bpf list",
+            "collectord bpf check biolatency",
+            "collectord bpf check opensnoop --bpf-arg pid=1234",
+            "collectord bpf check mine --program-dir ./bpf --json",
+        ),
+    )
+    made.add_argument(
+        "action",
+        choices=("list", "check"),
+        metavar="list|check",
+        help="list all programs and whether they can run here; compile one, attach it for a "
+        "moment, and tell what it takes and gives",
+    )
+    made.add_argument(
+        "name", metavar="NAME", nargs="?", default="", help="check: the program (default: none)"
+    )
+    made.add_argument(
+        "--bpf-arg",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="check: set a parameter, repeatable (default: the program's own)",
+    )
+    made.add_argument(
+        "--program-dir",
+        metavar="DIR",
+        type=Path,
+        default=LOCAL,
+        help=f"directory of this host's own programs (default: {LOCAL})",
+    )
+    made.add_argument(
+        "--json", action="store_true", help="print the result as JSON (default: text)"
+    )
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """List programs, or check one."""
+    args = parser().parse_intermixed_args(arguments)
+    if args.action == "list":
+        if args.name or args.bpf_arg:
+            raise UsageError("list takes neither NAME nor --bpf-arg", hint="bpf check NAME")
+        return _list(args)
+    if not args.name:
+        raise UsageError("check takes the NAME of a program", hint="`collectord bpf list`")
+    return _check(args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    facts = _facts(LinuxKernel(), _config(args), None)
+    rows: list[dict[str, Any]] = [
+        {
+            "name": program.name,
+            "origin": program.origin,
+            "path": program.path,
+            "summary": program.manifest.summary,
+            "gives": gives(program),
+            "available": not (reason := bpf_program.obstacle(program, facts)),
+            "reason": reason,
+        }
+        for program in facts.bpf.programs.values()
+    ]
+    rows += [
+        {"name": name, "available": False, "reason": reason}
+        for name, reason in facts.bpf.program_problems.items()
+    ]
+    rows.sort(key=lambda row: str(row["name"]))
+    if args.json:
+        print_json({"programs": rows})
+        return EXIT_OK
+    print_table(
+        _COLUMNS,
+        [
+            [
+                row["name"],
+                row.get("origin", ""),
+                "yes" if row["available"] else "no",
+                ", ".join(row.get("gives", ())),
+                row.get("summary", ""),
+                row["reason"],
+            ]
+            for row in rows
+        ],
+    )
+    return EXIT_OK
+
+
+def gives(program: BpfProgram) -> list[str]:
+    """What a program exports: events, metrics, kinds of answers."""
+    manifest = program.manifest
+    found = ["events"] if bpf_program.outputs(program.source) else []
+    found += ["metrics"] if manifest.metric else []
+    return found + list(dict.fromkeys(answer.kind for answer in manifest.answer))
+
+
+def _check(args: argparse.Namespace) -> int:
+    program = bpf_files.load(args.name, args.program_dir)
+    values = bpf_program.parameters(program, _given(args.bpf_arg))
+    kernel, config = LinuxKernel(), _config(args)
+    facts = _facts(kernel, config, (program.name,))
+    loading: Loading | None = None
+    failure: CollectordError | None = None
+    try:
+        bpf_program.require(program, facts)
+        loading = _load(kernel, config, facts, program, values)
+    except CollectordError as error:
+        failure = error
+    report = describe(program, values, facts, loading, failure)
+    if args.json:
+        print_json(report)
+    else:
+        say_report(report)
+    if failure is not None:
+        if isinstance(failure, BpfError):
+            for line in failure.text.splitlines():
+                complain(line)
+        raise failure
+    return EXIT_OK
+
+
+def _load(
+    kernel: LinuxKernel,
+    config: BpfConfig,
+    facts: KernelFacts,
+    program: BpfProgram,
+    values: dict[str, int | str],
+) -> Loading:
+    """Have it compiled, loaded and attached for a moment, and look at all that it exports.
+
+    Raises:
+        BpfError, MissingFeature, MissingPrivilege, KernelError: it does not go.
+    """
+    headers = kernel.bpf_headers(config.headers, config.cache)
+    with ExitStack() as stack:
+        loaded = bcc_client.load(
+            bcc_client.request(program, values, headers=headers),
+            python=facts.bpf.python,
+            stack=stack,
+            timeout_s=config.compile_time / _NS_PER_SECOND,
+            memory_bytes=config.compile_memory,
+        )
+        layout = event_layout(program, loaded.tables)
+        manifest = program.manifest
+        MapReader(kernel, program.name, loaded.tables, manifest.metric, HostNames())
+        describe_tables(kernel, program.name, loaded.tables, manifest.answer)
+    return loaded, layout, headers
+
+
+def _given(words: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--bpf-arg {word!r} is not NAME=VALUE", text=word)
+        if name in found:
+            raise UsageError(f"--bpf-arg {name} is given twice", text=word)
+        found[name] = value
+    return found
+
+
+def _config(args: argparse.Namespace) -> BpfConfig:
+    return BpfConfig(programs=str(args.program_dir))
+
+
+def _facts(kernel: LinuxKernel, config: BpfConfig, names: tuple[str, ...] | None) -> KernelFacts:
+    return probe(kernel, (), mount=True, bpf=bpf_host.wanted(config, names))

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `collectord bpf check` tells of a program, as data and as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.cli.output import Column, print_table, say
+from collectord.config.bpf_parameter import show_value
+from collectord.kernel.bpf import MapType
+from collectord.plan import bpf_program
+from collectord.plan.bpf_program import RING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from collectord.codec.bpf_struct import Layout
+    from collectord.errors import CollectordError
+    from collectord.plan.bpf_program import BpfProgram
+    from collectord.plan.facts import KernelFacts
+    from collectord.source.bcc_client import Loaded
+
+    # Descriptors are closed; the layout of its event if it has one; the tree of headers.
+    Loading = tuple[Loaded, Layout | None, str]
+
+_EXACT: Final = "collectord_submit() counts every event"
+_OTHER_SUBMITS: Final = "it also submits past collectord_submit(), which nothing counts"
+_UNCOUNTED: Final = 'it does not submit by collectord_submit() of "collectord.h"'
+_PARAMETERS: Final = tuple(map(Column, ("PARAMETER", "VALUE", "DEFAULT", "TYPE", "WHAT IT DOES")))
+_TABLES: Final = (
+    Column("TABLE"),
+    Column("TYPE"),
+    Column("KEY", "right"),
+    Column("VALUE", "right"),
+    Column("ENTRIES", "right"),
+)
+_FIELDS: Final = (
+    Column("FIELD"),
+    Column("TYPE"),
+    Column("OFFSET", "right"),
+    Column("SIZE", "right"),
+)
+
+
+def describe(
+    program: BpfProgram,
+    values: Mapping[str, int | str],
+    facts: KernelFacts,
+    loading: Loading | None,
+    failure: CollectordError | None,
+) -> dict[str, Any]:
+    """All that is known of a program, for JSON.
+
+    Args:
+        program: which.
+        values: of its parameters.
+        facts: of this host.
+        loading: what compiling it gave, None if it failed.
+        failure: why it cannot run, None if it can.
+    """
+    manifest, bpf = program.manifest, facts.bpf
+    return {
+        "name": program.name,
+        "origin": program.origin,
+        "path": program.path,
+        "summary": manifest.summary,
+        "license": manifest.license,
+        "available": failure is None,
+        "reason": str(failure) if failure is not None else "",
+        "needs": {name: bool(getattr(bpf, name, True)) for name in bpf_program.needs(program)},
+        "tracepoints": {
+            name: name in facts.tracepoints for name in bpf_program.tracepoints(program)
+        },
+        "raw_tracepoints": list(manifest.raw_tracepoints),
+        "bcc": {"python": bpf.python, "version": bpf.bcc_version},
+        "headers": {
+            "path": bpf.headers if loading is None else loading[2],
+            "kind": bpf.headers_kind,
+            "release": bpf.headers_release,
+            "match": bpf.headers_match,
+        },
+        "parameters": list(_parameters(program, values)),
+        "outputs": [_output(program, table) for table in bpf_program.outputs(program.source)],
+        "may_suppress": not bpf_program.passes_events(
+            program.source, bpf_program.tracepoint_functions(manifest)
+        ),
+        **(_loaded(*loading[:2]) if loading is not None else {}),
+    }
+
+
+def _parameters(program: BpfProgram, values: Mapping[str, int | str]) -> Iterator[dict[str, Any]]:
+    for name, parameter in program.manifest.parameter.items():
+        yield {
+            "name": name,
+            "type": parameter.type,
+            "unit": parameter.unit,
+            "value": values[name],
+            "shown": show_value(parameter, values[name]),
+            "default": bpf_program.show_default(parameter),
+            "help": parameter.help,
+        }
+
+
+def _output(program: BpfProgram, table: str) -> dict[str, str]:
+    """A table that it submits to, and what its ledger rests on."""
+    if table != RING:
+        return {"table": table, "basis": "lost_only", "reason": _UNCOUNTED}
+    if not bpf_program.counts_submissions(program.source):
+        return {"table": table, "basis": "lost_only", "reason": _OTHER_SUBMITS}
+    return {"table": table, "basis": "exact", "reason": _EXACT}
+
+
+def _loaded(loaded: Loaded, layout: Layout | None) -> dict[str, Any]:
+    return {
+        "functions": [
+            {"name": one.function, "attachments": list(one.attachments)} for one in loaded.programs
+        ],
+        "tables": [
+            {
+                "name": table.name,
+                "type": _type_name(table.type),
+                "key_bytes": table.key_bytes,
+                "value_bytes": table.leaf_bytes,
+                "max_entries": table.max_entries,
+            }
+            for table in loaded.tables.values()
+        ],
+        "event": None
+        if layout is None
+        else {
+            "bytes": layout.size,
+            "fields": [
+                {
+                    "name": field.name,
+                    "type": field.ctype,
+                    "offset": field.offset,
+                    "bytes": field.size,
+                    "count": field.count,
+                }
+                for field in layout.fields
+            ],
+        },
+        "messages": loaded.messages,
+    }
+
+
+def _type_name(number: int) -> str:
+    try:
+        return MapType(number).name.lower()
+    except ValueError:
+        return f"type {number}"
+
+
+def say_report(report: Mapping[str, Any]) -> None:
+    """Print it for people."""
+    say(f"{report['name']}: {report['summary']}")
+    say(f"  {report['origin']}, {report['path']}, {report['license']}")
+    for line in _lines(report):
+        say(f"  {line}")
+    _say_table(
+        _PARAMETERS,
+        [
+            [row["name"], row["shown"], row["default"], row["type"], row["help"]]
+            for row in report["parameters"]
+        ],
+    )
+    event = report.get("event")
+    if event:
+        _say_table(
+            _FIELDS,
+            [
+                [
+                    row["name"],
+                    row["type"] + (f"[{row['count']}]" if row["count"] else ""),
+                    str(row["offset"]),
+                    str(row["bytes"]),
+                ]
+                for row in event["fields"]
+            ],
+        )
+    _say_table(
+        _TABLES,
+        [
+            [
+                row["name"],
+                row["type"],
+                str(row["key_bytes"]),
+                str(row["value_bytes"]),
+                str(row["max_entries"]),
+            ]
+            for row in report.get("tables", ())
+        ],
+    )
+
+
+def _say_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    if rows:
+        say("")
+        print_table(columns, rows)
+
+
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    asked = report["needs"] | report["tracepoints"]
+    yield "needs: " + (", ".join(map(_presence, asked.items())) or "nothing but BPF")
+    if report["raw_tracepoints"]:
+        yield f"raw tracepoints: {', '.join(report['raw_tracepoints'])}"
+    bcc, headers = report["bcc"], report["headers"]
+    if bcc["python"]:
+        yield f"bcc {bcc['version']} under {bcc['python']}"
+    if headers["kind"]:
+        match = "of the running kernel" if headers["match"] else "NOT of the running kernel"
+        yield f"headers: {headers['path']}, of {headers['release']}, {match}"
+    for output in report["outputs"]:
+        yield f"events by {output['table']}: basis {output['basis']}, {output['reason']}"
+    if report["may_suppress"]:
+        yield "it may hide events of its tracepoints from perf: a way out does not return 1"
+    for function in report.get("functions", ()):
+        yield f"runs {function['name']} at {', '.join(function['attachments'])}"
+    event = report.get("event")
+    if event:
+        yield f"its event has {event['bytes']} bytes"
+    for line in report.get("messages", "").splitlines():
+        yield f"compiler: {line}"
+
+
+def _presence(item: tuple[str, bool]) -> str:
+    name, here = item
+    return name if here else f"{name} (MISSING)"

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `-e` and `--filter` of `collectord events` ask for, of events of any format."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from collectord.errors import UnknownEvent, UsageError
+from collectord.plan.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    from collectord.codec.record_filter import Term
+
+    Predicate = Callable[[Any], bool]
+
+
+class Choosable(NamedTuple):
+    """An event that can be chosen.
+
+    Attributes:
+        key: under which `Choice.predicates` gives what its records are to fit.
+        names: by which globs find it.
+        fields: that a filter may name.
+        bind: makes terms a predicate of its records. Raises UsageError.
+    """
+
+    key: Hashable
+    names: tuple[str, ...]
+    fields: frozenset[str]
+    bind: Callable[[Sequence[Term]], Predicate]
+
+
+class Choice(NamedTuple):
+    """What -e and --filter ask for."""
+
+    globs: Sequence[str]
+    terms: Sequence[Term]
+
+    @property
+    def everything(self) -> bool:
+        """Nothing particular is asked for."""
+        return not self.globs and not self.terms
+
+    def names(self, event: Choosable) -> bool:
+        """Tell whether -e chooses an event."""
+        return not self.globs or _is_named(event, self.globs)
+
+    def check(self, events: Sequence[Choosable]) -> None:
+        """Refuse what fits nothing that the segments can hold.
+
+        Raises:
+            UnknownEvent: a glob fits no event.
+            UsageError: no event has the filter's fields, or they cannot be compared like that.
+        """
+        for glob in self.globs:
+            if not any(_is_named(event, [glob]) for event in events):
+                known = {name for event in events for name in event.names}
+                hint = did_you_mean(glob.strip("*"), known) or "--count lists the events"
+                raise UnknownEvent(f"no event {glob!r} in the segments", text=glob, hint=hint)
+        chosen = [event for event in events if self.names(event)]
+        fields = {field for event in chosen for field in event.fields}
+        for term in self.terms:
+            if term.field not in fields:
+                hint = did_you_mean(term.field, fields) or f"one of {', '.join(sorted(fields))}"
+                raise UsageError(
+                    f"no event has a field {term.field!r}", text=term.field, hint=hint
+                )
+        complete = [event for event in chosen if self._filtered <= event.fields]
+        if not complete:
+            names = ", ".join(term.field for term in self.terms)
+            raise UsageError(f"no event has all of {names}")
+        refusals = []
+        for event in complete:
+            try:
+                event.bind(self.terms)
+            except UsageError as error:
+                refusals.append(error)
+        if len(refusals) == len(complete):
+            raise refusals[0]
+
+    def predicates(self, events: Iterable[Choosable]) -> dict[Hashable, Predicate]:
+        """Give what the records of each event that may fit are to fit, by the event's key."""
+        found = {}
+        for event in events:
+            if self.names(event) and self._filtered <= event.fields:
+                try:
+                    found[event.key] = event.bind(self.terms)
+                except UsageError:  # another event of this choice has such a field
+                    continue
+        return found
+
+    @property
+    def _filtered(self) -> set[str]:
+        return {term.field for term in self.terms}
+
+
+def _is_named(event: Choosable, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs for name in event.names)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`collectord events -f`: what BPF programs submit, while a daemon or a recording runs."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.cli import EXIT_FAILURE, EXIT_OK, events_bpf
+from collectord.cli.events_bpf import BpfStyle, BpfView
+from collectord.cli.output import complain, flush, print_line, say
+from collectord.control import client
+from collectord.errors import CollectordError, UsageError
+from collectord.kernel.names import HostNames
+from collectord.plan.nearest import did_you_mean
+from collectord.sink.live import LiveStreams
+from collectord.sink.segment import PARTIAL, SegmentPaths, segment_directories
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from collectord.cli.event_choice import Choice
+    from collectord.sink.perf_events import BpfSegment
+
+_PAUSE_S: Final = 0.2
+_SOURCE: Final = "bpf"
+
+
+def run(words: Sequence[str], socket: Path, choice: Choice, *, as_json: bool) -> int:
+    """Print what is submitted until nothing is running any more, or until Ctrl-C.
+
+    Args:
+        words: sessions of the daemon, directories and segments; none for all its BPF sessions.
+        socket: the daemon's.
+        choice: what is asked for.
+        as_json: an object a line.
+
+    Raises:
+        UsageError: there is nothing to follow, or nothing of it that was asked for.
+    """
+    with ExitStack() as stack:
+        try:
+            streams = [stack.enter_context(closing(one)) for one in _streams(words, socket)]
+            return _Follower(streams, choice, as_json=as_json).run()
+        except KeyboardInterrupt:
+            return EXIT_OK
+
+
+class _Follower:
+    """Prints what comes of some streams."""
+
+    def __init__(self, streams: Sequence[LiveStreams], choice: Choice, *, as_json: bool) -> None:
+        events = {e.name: e for one in streams for segment in one.segments for e in segment.events}
+        known = [c for one in streams for s in one.segments for c in events_bpf.choosables(s)]
+        choice.check(known)
+        self._streams = streams
+        self._choice = choice
+        self._style = BpfStyle(HostNames(), choice, events.values())
+        self._as_json = as_json
+        self._views: dict[BpfSegment, BpfView] = {}
+        self._failed = False
+
+    def run(self) -> int:
+        """Go on until all streams have ended."""
+        while True:
+            # Not any(): each stream is to be asked.
+            news = sum(self._print(stream) for stream in self._streams)
+            if news:
+                flush()
+            elif all(stream.ended for stream in self._streams):
+                return EXIT_FAILURE if self._failed else EXIT_OK
+            else:
+                time.sleep(_PAUSE_S)
+
+    def _print(self, stream: LiveStreams) -> bool:
+        """Print what is new; tells whether there was something."""
+        news = False
+        for segment, happening in stream.poll():
+            news = True
+            if segment not in self._views:
+                self._views[segment] = BpfView(segment, self._choice, self._style)
+            view = self._views[segment]
+            if self._as_json:
+                for found in view.data(happening):
+                    print_line(found)
+            else:
+                for line in view.text(happening):
+                    say(line)
+            self._failed |= view.damaged
+        for complaint in stream.take_complaints():
+            self._failed = True
+            complain(complaint)
+        current = {segment for one in self._streams for segment in one.segments}
+        self._views = {one: view for one, view in self._views.items() if one in current}
+        return news
+
+
+def _streams(words: Sequence[str], socket: Path) -> Iterator[LiveStreams]:
+    if not words:
+        sessions = [one for one in _sessions(socket) if one["source"] == _SOURCE]
+        yield from _running(
+            map(_directory, sessions), "no session of the daemon has events of BPF programs"
+        )
+    for word in words:
+        path = Path(word)
+        paths = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
+        if path.is_dir():
+            yield from _running(
+                segment_directories(path), f"nothing with BPF events is being written in {word}"
+            )
+        elif paths.data.exists() or paths.partial.exists():
+            yield LiveStreams(paths.directory, paths)
+        elif "/" in word:
+            raise UsageError(f"no directory or segment {word}", text=word)
+        else:
+            yield from _running(
+                _directories_of(word, socket), f"session {word} writes no BPF events"
+            )
+
+
+def _running(directories: Iterable[Path], problem: str) -> Iterator[LiveStreams]:
+    """Follow those of the directories in which something is running."""
+    found = [stream for stream in map(LiveStreams, dict.fromkeys(directories)) if stream.found]
+    if not found:
+        raise UsageError(problem, hint="-f follows events of BPF programs; of others it cannot")
+    yield from found
+
+
+def _directories_of(name: str, socket: Path) -> Iterator[Path]:
+    sessions = _sessions(socket)
+    found = [one for one in sessions if one["name"] == name]
+    if not found:
+        known = {str(one["name"]) for one in sessions}
+        hint = did_you_mean(name, known) or f"the daemon runs {', '.join(sorted(known)) or 'none'}"
+        raise UsageError(f"no session, directory or segment {name!r}", text=name, hint=hint)
+    return map(_directory, found)
+
+
+def _sessions(socket: Path) -> list[dict[str, Any]]:
+    return list(client.get(socket, "/v1/status")["sessions"])
+
+
+def _directory(session: dict[str, Any]) -> Path:
+    if not session.get("directory"):
+        raise CollectordError(
+            f"the daemon does not tell where session {session['name']} writes",
+            hint="name its directory instead",
+        )
+    return Path(session["directory"])

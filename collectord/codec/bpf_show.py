@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of BPF programs as people read them: durations, addresses, names of numbers.
+
+What cannot be shown as asked, because it is of another type, is shown as what it is. The result
+may hold text of the traced system: whoever prints it escapes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import struct
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectord.codec.bpf_struct import Scalar, Value
+
+    Shower = Callable[[int, "Names"], str]
+
+DECIMAL: Final = "decimal"
+TEXT: Final = "text"
+_HEX: Final = "hex"
+_IP: Final = "ip"
+_WORDS: Final = (32, 64)
+_MAX_ERRNO: Final = 4095  # of the kernel's ERR_PTR
+_IPV4_BYTES: Final = 4
+_IPV6_BYTES: Final = 16
+_REALTIME_SIGNALS: Final = range(34, 65)  # as glibc numbers them
+_TIME_UNITS: Final = (("ns", 1_000), ("us", 1_000), ("ms", 1_000), ("s", 0))
+_BYTE_UNITS: Final = (("B", 1024), ("KiB", 1024), ("MiB", 1024), ("GiB", 1024), ("TiB", 0))
+# include/net/tcp_states.h, from 1 on.
+_TCP_STATES: Final = (
+    *("ESTABLISHED", "SYN_SENT", "SYN_RECV", "FIN_WAIT1", "FIN_WAIT2", "TIME_WAIT", "CLOSE"),
+    *("CLOSE_WAIT", "LAST_ACK", "LISTEN", "CLOSING", "NEW_SYN_RECV", "BOUND_INACTIVE"),
+)
+
+
+class Names(Protocol):
+    """Names that this host has for numbers."""
+
+    def interface(self, ifindex: int) -> str:
+        """Of a network interface, its number if there is none."""
+
+    def device(self, dev: int) -> str:
+        """Of a block device by its `dev_t` as the kernel has it, MAJOR:MINOR if there is none."""
+
+
+def show(value: Value, how: str, names: Names) -> str:
+    """Write a value for people.
+
+    Args:
+        value: as `bpf_struct.decode` gives it.
+        how: one of SHOWS.
+        names: of interfaces and devices.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and how == _IP:
+        value = _words(value) or value
+    if isinstance(value, bytes):
+        if how == TEXT:
+            return value.partition(b"\0")[0].decode(errors="backslashreplace")
+        return _address(value) if how == _IP else value.hex()
+    if isinstance(value, list):
+        return f"[{','.join(_scalar(one, how, names) for one in value)}]"
+    return _scalar(value, how, names)
+
+
+def _scalar(value: Scalar, how: str, names: Names) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return _SHOWERS.get(how, _decimal)(int(value), names)
+
+
+def _decimal(value: int, _names: Names) -> str:
+    return str(value)
+
+
+def _hex(value: int, _names: Names) -> str:
+    return f"{value:#x}"
+
+
+def _errno(value: int, _names: Names) -> str:
+    """A result: negative, also where the field is unsigned, it is an error."""
+    for bits in _WORDS:
+        if (1 << bits) - _MAX_ERRNO <= value < 1 << bits:
+            value -= 1 << bits
+    return errno.errorcode.get(-value, str(value)) if value < 0 else str(value)
+
+
+def _duration(value: int, _names: Names) -> str:
+    return _with_unit(value, _TIME_UNITS, "")
+
+
+def _bytes(value: int, _names: Names) -> str:
+    return _with_unit(value, _BYTE_UNITS, " ")
+
+
+def _with_unit(value: int, units: tuple[tuple[str, int], ...], gap: str) -> str:
+    """Four digits and the unit that leaves so many, or more digits of the largest unit."""
+    unit, more = units[0]
+    if abs(value) < more:
+        return f"{value}{gap}{unit}"
+    shown = float(value)
+    for unit, more in units:  # noqa: B007 - the last unit is used
+        if not more or abs(shown) < more:
+            break
+        shown /= more
+    digits = f"{shown:.4g}"
+    return f"{f'{shown:.0f}' if 'e' in digits else digits}{gap}{unit}"
+
+
+def _ip(value: int, _names: Names) -> str:
+    """An address as it lies in memory, read as a number of 4 or 16 bytes."""
+    is_short = 0 <= value < 1 << 8 * _IPV4_BYTES
+    size = _IPV4_BYTES if is_short else _IPV6_BYTES
+    return _address((value % (1 << 8 * size)).to_bytes(size, "little"))
+
+
+def _address(raw: bytes) -> str:
+    """An address in network byte order; IPv4 inside of IPv6 is IPv4."""
+    if len(raw) == _IPV4_BYTES:
+        return str(IPv4Address(raw))
+    if len(raw) != _IPV6_BYTES:
+        return raw.hex()
+    address = IPv6Address(raw)
+    return str(address.ipv4_mapped or address)
+
+
+def _words(value: list[int] | list[float] | list[bool]) -> bytes:
+    """An address that is declared as numbers of 32 bits; nothing if it is none."""
+    try:
+        return struct.pack(f"<{_IPV6_BYTES // 4}I", *value)
+    except struct.error:
+        return b""
+
+
+def _port_be(value: int, _names: Names) -> str:
+    return str((value & 0xFF) << 8 | value >> 8 & 0xFF)
+
+
+def _interface(value: int, names: Names) -> str:
+    return names.interface(value)
+
+
+def _device(value: int, names: Names) -> str:
+    return names.device(value)
+
+
+def _signal(value: int, _names: Names) -> str:
+    if value in _REALTIME_SIGNALS:
+        rest = value - _REALTIME_SIGNALS[0]
+        return f"SIGRTMIN+{rest}" if rest else "SIGRTMIN"
+    try:
+        return signal.Signals(value).name
+    except ValueError:
+        return str(value)
+
+
+def _tcp_state(value: int, _names: Names) -> str:
+    return _TCP_STATES[value - 1] if 0 < value <= len(_TCP_STATES) else str(value)
+
+
+_SHOWERS: Final[dict[str, Shower]] = {
+    DECIMAL: _decimal,
+    _HEX: _hex,
+    "errno": _errno,
+    "duration": _duration,
+    "bytes": _bytes,
+    TEXT: _decimal,
+    _IP: _ip,
+    "port_be": _port_be,
+    "ifindex": _interface,
+    "device": _device,
+    "signal": _signal,
+    "tcp_state": _tcp_state,
+}
+# What `show` of a column can be: decimal; hex; errno, of a result that is negative if it is one;
+# duration, of ns; bytes, a size; text; ip, 4 or 16 bytes in network order; port_be, a port in
+# network order; ifindex; device, a dev_t; signal; tcp_state.
+SHOWS: Final = tuple(_SHOWERS)

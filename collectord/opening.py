@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open stage: from a session's plan to its rings in the core and its files in the sink."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import CollectordError
+from collectord.kernel.instance_note import remove_note, write_note
+from collectord.kernel.names import HostNames
+from collectord.maps.reader import BpfReader
+from collectord.meter import Drained, Meter
+from collectord.model import ScopeKind
+from collectord.ringless import RinglessSession
+from collectord.session import Session
+from collectord.sink.build import make_sink
+from collectord.source import SOURCES
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from collectord.drain.loop import Drain
+    from collectord.kernel.host import Host
+    from collectord.kernel.port import Kernel
+    from collectord.maps.watch import BpfWatch
+    from collectord.model import ClockReading
+    from collectord.plan.facts import KernelFacts
+    from collectord.plan.session import SessionPlan
+    from collectord.sink.store import Store
+    from collectord.source.base import OpenSource
+
+_LOG: Final = structlog.get_logger()
+
+AnySession = Session | RinglessSession
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all sessions of a daemon are opened with.
+
+    Attributes:
+        clock: a reading at the start.
+        watch: looks at BPF programs.
+        child: pid of the process that sessions of the `command` scope observe.
+    """
+
+    kernel: Kernel
+    drain: Drain
+    host: Host
+    facts: KernelFacts
+    clock: ClockReading
+    store: Store
+    worker: Executor
+    watch: BpfWatch
+    child: int | None
+
+    def open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:
+        """Open a session; the stack undoes it backwards.
+
+        What BPF programs fail with does not reach the other sessions, where the plan allows it.
+
+        Raises:
+            CollectordError: the session cannot be opened; nothing of it is left open.
+        """
+        if plan.bpf is not None and plan.bpf.may_fail:
+            if not plan.bpf.programs:
+                return RinglessSession(plan, None)
+            try:
+                return self._open(plan, stack)
+            except CollectordError as error:
+                _LOG.error("session_failed", session=plan.name, error=str(error))
+                return RinglessSession(plan, None, str(error))
+        return self._open(plan, stack)
+
+    def _open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:
+        with ExitStack() as own:
+            opened = self._open_parts(plan, own)
+            stack.push(own.pop_all())
+        return opened
+
+    def _open_parts(self, plan: SessionPlan, own: ExitStack) -> AnySession:
+        if plan.scope.kind is ScopeKind.COMMAND and self.child is not None:
+            plan = replace(plan, scope=replace(plan.scope, pids=(self.child,)))
+        source = SOURCES[plan.source](self.kernel, plan, own, exclude_tids=_own_threads())
+        if source.bpf is not None and plan.bpf is not None:
+            stats = plan.bpf.stats
+            reader = BpfReader(self.kernel, plan.name, source.bpf, HostNames(), stats=stats)
+            self.watch.add(plan.name, reader)
+        if not source.rings:
+            return RinglessSession(plan, source)
+        if source.ftrace is not None:
+            write_note(source.ftrace.name, Path(plan.sink.directory))
+            own.callback(remove_note, source.ftrace.name)
+        return self._drained(plan, source, own)
+
+    def _drained(self, plan: SessionPlan, source: OpenSource, own: ExitStack) -> Session:
+        """Give the rings to the core, and make the sink."""
+        pages = source.rings[0].pages
+        stream = self.drain.core.add_stream(subbuf_bytes=pages.subbuf_bytes if pages else 0)
+        rings = []
+        for handle in source.rings:
+            ring = self.drain.add_ring(stream, handle)
+            own.callback(self.drain.core.remove_ring, ring)
+            rings.append(Drained(handle, ring))
+        sink = make_sink(
+            plan,
+            source=source,
+            rings=rings,
+            kernel=self.kernel,
+            host=self.host,
+            facts=self.facts,
+            clock=self.clock,
+            make_room=self.store.make_room,
+        )
+        own.callback(sink.close)
+        return Session(
+            plan,
+            source=source,
+            rings=tuple(rings),
+            stream=stream,
+            meter=Meter(source, rings, plan.events),
+            sink=sink,
+            kernel=self.kernel,
+            drain=self.drain,
+            store=self.store,
+            worker=self.worker,
+        )
+
+
+def _own_threads() -> tuple[int, ...]:
+    """Kernel ids of this process's threads, the core's and the workers' included."""
+    return tuple(sorted(int(entry.name) for entry in Path("/proc/self/task").iterdir()))

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session without rings: BPF programs that only fill maps, or one that could not be opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from collectord.ledger import balance_session
+
+if TYPE_CHECKING:
+    from collectord.ledger import SessionBalance
+    from collectord.plan.session import SessionPlan
+    from collectord.source.base import OpenSource
+
+
+class RinglessSession:
+    """Nothing to drain, nothing to store: a state, and what the source can tell.
+
+    Args:
+        plan: what was to be opened.
+        source: what was opened; None if nothing could be.
+        failure: why nothing could be, "" if it is open or the plan says it.
+    """
+
+    def __init__(self, plan: SessionPlan, source: OpenSource | None, failure: str = "") -> None:
+        self.plan = plan
+        self.source = source
+        self.ftrace = None
+        self._failure = failure
+        if source is None:
+            self._state = "failed"
+        else:
+            self._state = "degraded" if plan.degraded else "running"
+
+    async def begin(self) -> None:
+        """Let the programs fill their maps."""
+        if self.source is not None:
+            self.source.enable()
+
+    def tick(self) -> None:
+        """Nothing: there is no ring to measure and no segment to rotate."""
+
+    async def snapshot(self) -> tuple[str, ...]:
+        """Nothing: it is no flight recorder."""
+        return ()
+
+    async def close(self) -> None:
+        """Stop to fill maps. What failed stays what it was."""
+        if self.source is not None:
+            self.source.disable()
+            self._state = "stopped"
+
+    def balance(self) -> SessionBalance:
+        """A balance without rings: nothing was produced that could be stored."""
+        reasons = (self._failure,) if self._failure else ()
+        return balance_session(
+            self.plan.name,
+            self.plan.source,
+            self.plan.scope.describe(),
+            (),
+            state=self._state,
+            degraded_reasons=(*reasons, *self.plan.degraded),
+        )

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: the events of BPF programs in a perf.data segment, by its head and its manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.codec import bpf_struct
+from collectord.codec.perf_attr import EventType, SoftwareId
+from collectord.codec.perf_sample import RawSamples
+from collectord.errors import CodecError, UsageError
+from collectord.sink.manifest import Manifest, OpenManifest, decode
+from collectord.sink.segment import PARTIAL, SegmentPaths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from collectord.codec.bpf_struct import Value
+    from collectord.codec.perf_data import AttrSection, Head
+    from collectord.sink.manifest import EventLayout
+
+# The one field of an event that nobody describes.
+DATA: Final = "data"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BpfEvent:
+    """An event of a file that a BPF program submits.
+
+    Attributes:
+        name: text that UTF-8 can encode.
+        described: what its samples carry, None where nobody tells.
+        samples: reads its samples.
+        values: gives the fields of a payload by name. Raises CodecError.
+    """
+
+    name: str
+    described: EventLayout | None
+    samples: RawSamples
+    values: Callable[[bytes], dict[str, Value]]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of all fields, in their order."""
+        if self.described is None:
+            return (DATA,)
+        return tuple(field.name for field in self.described.layout.fields)
+
+
+class SegmentNote(NamedTuple):
+    """What the manifest beside a segment says.
+
+    Attributes:
+        layouts: by the name of the event.
+        run: of the stream.
+        complete: all that was lost is known: the segment's own sink sealed it.
+    """
+
+    layouts: Mapping[str, EventLayout]
+    run: str = ""
+    complete: bool = False
+
+
+NO_NOTE: Final = SegmentNote({})
+
+
+def read_note(path: Path) -> SegmentNote | None:
+    """Read the manifest of a segment, sealed or running; None without one. Raises OSError."""
+    paths = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
+    # This one first, and not of a sealed file, which has its own: a running one is sealed before
+    # its open manifest goes, and a recording to one file may have an older one's beside it.
+    opened = decode(_read(paths.open_manifest), OpenManifest) if path == paths.partial else None
+    sealed = decode(_read(paths.manifest), Manifest) if opened is None else None
+    manifest = opened or sealed
+    if manifest is None:
+        return None
+    complete = isinstance(manifest, Manifest) and manifest.complete
+    return SegmentNote(manifest.layouts, manifest.run, complete)
+
+
+def bpf_events(head: Head, note: SegmentNote, path: Path) -> dict[int, BpfEvent]:
+    """Give the events of BPF programs by the ids of their samples.
+
+    Raises:
+        UsageError: there is none, or another program recorded it.
+    """
+    found: dict[int, BpfEvent] = {}
+    for section in head.attrs:
+        attr = section.attr
+        if attr.type != EventType.SOFTWARE or attr.config != SoftwareId.BPF_OUTPUT:
+            continue
+        try:
+            samples = RawSamples(attr)
+        except CodecError as error:
+            raise _perf_reads(f"{path} is by another program, {error.message}", path) from error
+        found |= dict.fromkeys(section.ids, _event(section, samples, note))
+    if not found:
+        raise _perf_reads(f"{path} has no events of BPF programs", path)
+    return found
+
+
+def _perf_reads(message: str, path: Path) -> UsageError:
+    return UsageError(message, text=str(path), hint=f"`perf script -i {path}` reads it")
+
+
+def _event(section: AttrSection, samples: RawSamples, note: SegmentNote) -> BpfEvent:
+    name = section.name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    described = note.layouts.get(name)
+    if described is not None:
+        try:
+            return BpfEvent(name, described, samples, bpf_struct.decoder(described.layout))
+        except CodecError:  # `segments verify` tells
+            pass
+    return BpfEvent(name, None, samples, lambda payload: {DATA: payload})
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""

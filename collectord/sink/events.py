@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: a segment whose events can be read back, of whatever format."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from collectord.codec.perf_data import MAGIC as PERF_MAGIC
+from collectord.sink.perf_events import BpfSegment
+from collectord.sink.segment import sink_errors
+from collectord.sink.trace_events import TraceSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def open_events(path: Path) -> Iterator[BpfSegment | TraceSegment]:
+    """Open a segment for the length of a block. Raises as `BpfSegment` and `TraceSegment`."""
+    with sink_errors("cannot read the segment", path, reading=True):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with sink_errors("cannot read the segment", path, reading=True):
+            is_perf = os.pread(fd, len(PERF_MAGIC), 0) == PERF_MAGIC
+        yield BpfSegment(fd, path) if is_perf else TraceSegment(fd, path)
+    finally:
+        os.close(fd)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `bpf` source: programs that BCC compiles, and the perf rings into which they submit.
+
+A worker process compiles, loads and attaches each program and hands over its descriptors. The
+rings are perf's: events of type PERF_COUNT_SW_BPF_OUTPUT, whose descriptors go into the program's
+BPF_PERF_OUTPUT, so that everything past `open` drains them like any other.
+
+A program that includes collectord.h has a gate on each CPU, which is opened when everything is
+ready, and counts each attempt to submit behind it, with the errno of those that fail. What it
+counted is `produced`; the kernel's own FORMAT_LOST is what did not fit the ring. Runs that the
+kernel left out because a program was running on that CPU already (`recursion_misses`) belong to no
+CPU: the first ring has them, among its produced and its lost.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.errors import BpfError
+from collectord.model import Basis, Produced, Reason, RingRole, Stage
+from collectord.source import bcc_client, perf
+from collectord.source.bpf_event import event_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from collectord.codec.bpf_struct import Layout
+    from collectord.kernel.bpf import MapInfo
+    from collectord.kernel.port import Kernel
+    from collectord.model import LossKey
+    from collectord.plan.bpf import BpfPlan, ProgramPlan
+    from collectord.plan.session import SessionPlan
+    from collectord.source.base import CounterFd, RingHandle
+    from collectord.source.bcc_client import Loaded, LoadedTable
+    from collectord.source.perf import OpenPerf
+
+# Names of collectord.h.
+_GATE: Final = "collectord_gate"
+_COUNTS: Final = "collectord_counts"
+_ZERO: Final = struct.pack("=I", 0)
+_NS_PER_SECOND: Final = 1_000_000_000
+
+
+class Counts(NamedTuple):
+    """`struct collectord_counts` of one CPU: attempts to submit, and those that failed by errno.
+
+    Attributes:
+        attempts: all of them.
+        no_space: ENOSPC, which the kernel counts as lost too.
+        busy: EBUSY, submissions nested too deep.
+        no_ring: ENOENT and EOPNOTSUPP, this CPU has no ring that is on.
+        refused: any other.
+    """
+
+    attempts: int = 0
+    no_space: int = 0
+    busy: int = 0
+    no_ring: int = 0
+    refused: int = 0
+
+
+_COUNTS_FORMAT: Final = struct.Struct(f"={len(Counts._fields)}Q")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProgram:
+    """A program that is loaded and attached.
+
+    Attributes:
+        plan: what it was compiled from.
+        loaded: its tables and functions; the ExitStack given to `open` closes their descriptors.
+        layout: of its event, None if it does not describe one.
+        maps: sizes of its gate and counters, by name; none if it does not count.
+    """
+
+    plan: ProgramPlan
+    loaded: Loaded
+    layout: Layout | None
+    maps: Mapping[str, MapInfo] = field(default_factory=dict)
+
+
+def open_session(
+    kernel: Kernel,
+    plan: SessionPlan,
+    stack: ExitStack,
+    *,
+    exclude_tids: tuple[int, ...] = (),
+) -> OpenBpf:
+    """Load a session's programs, and give them rings. See `source.base.Source`.
+
+    Raises:
+        BpfError: a program does not compile, load or attach, or its event cannot be described.
+    """
+    if plan.bpf is None:
+        raise ValueError(plan.source)
+    with ExitStack() as own:
+        programs = tuple(_programs(kernel, plan.bpf, own))
+        rings = perf.open_session(kernel, plan, own, exclude_tids=exclude_tids)
+        opened = OpenBpf(kernel, plan.bpf, programs, rings)
+        opened.connect()
+        if plan.bpf.stats:
+            own.callback(kernel.close, kernel.enable_bpf_stats())
+        stack.push(own.pop_all())
+    return opened
+
+
+def _programs(kernel: Kernel, plan: BpfPlan, stack: ExitStack) -> Iterator[OpenProgram]:
+    headers = kernel.bpf_headers(plan.headers, plan.cache)
+    for one in plan.programs:
+        loaded = bcc_client.load(
+            bcc_client.request(one.program, one.values, headers=headers),
+            python=plan.python,
+            stack=stack,
+            timeout_s=plan.compile_ns / _NS_PER_SECOND,
+            memory_bytes=plan.compile_bytes,
+        )
+        if one.passes:
+            kernel.own_programs({f.id: f.fd for f in loaded.programs}, stack)
+        maps: dict[str, MapInfo] = {
+            name: kernel.map_info(loaded.tables[name].fd)
+            for name in (_GATE, _COUNTS)
+            if name in loaded.tables
+        }
+        yield OpenProgram(one, loaded, event_layout(one.program, loaded.tables), maps)
+
+
+class OpenBpf:
+    """Programs that run, and their rings. See `source.base.OpenSource` and `source.base.Bpf`."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        plan: BpfPlan,
+        programs: tuple[OpenProgram, ...],
+        rings: OpenPerf,
+    ) -> None:
+        self._kernel = kernel
+        self._plan = plan
+        self._perf = rings
+        self._cpus = kernel.possible_cpus()
+        self._missed_before = 0
+        self._missed: int | None = None  # once nothing is submitted any more
+        self.programs = programs
+        self.rings = rings.rings
+        self.ftrace = None
+        self.bpf = self
+        self.event_ids = rings.event_ids
+        self.target_fds = rings.target_fds
+
+    def connect(self) -> None:
+        """Give each program the rings that it submits to."""
+        for program in self.programs:
+            for output in program.plan.outputs:
+                table = self._output(program, output.table)
+                info = self._kernel.map_info(table.fd)
+                for ring, counter in self._counters(output.event_index):
+                    key = struct.pack("=I", ring.label.cpu)
+                    value = struct.pack("=I", counter.fd)
+                    self._kernel.map_update(table.fd, key, value, info=info)
+
+    @staticmethod
+    def _output(program: OpenProgram, name: str) -> LoadedTable:
+        try:
+            return program.loaded.tables[name]
+        except KeyError:
+            raise BpfError(
+                f"{program.plan.name}: its output {name} is not among the compiled tables",
+                program=program.plan.name,
+                step="describe",
+                hint="declare it by BPF_PERF_OUTPUT, outside of #if",
+            ) from None
+
+    def _counters(self, event_index: int) -> Iterator[tuple[RingHandle, CounterFd]]:
+        for ring in self.rings:
+            for counter in ring.counters:
+                if counter.event_index == event_index:
+                    yield ring, counter
+
+    def enable_sideband(self) -> None:
+        """Start to record names and mappings."""
+        self._perf.enable_sideband()
+
+    def running_state(self) -> bytes:
+        """What ran before the sideband started, as its records."""
+        return self._perf.running_state()
+
+    def enable(self) -> None:
+        """Open the gates, once the rings take what comes through them."""
+        self._perf.enable()
+        self._missed_before = self._read_missed()
+        self._set_gates(opened=True)
+
+    def disable(self) -> None:
+        """Close the gates. A submission that had passed its gate still reaches its ring."""
+        self._set_gates(opened=False)
+        self._missed = self._read_missed()
+        for program in self.programs:
+            for output in program.plan.outputs:
+                if not output.counts:
+                    for _, counter in self._counters(output.event_index):
+                        self._kernel.disable(counter.fd)
+        self._perf.disable_sideband()
+
+    def _set_gates(self, *, opened: bool) -> None:
+        states = [struct.pack("=Q", opened and cpu in self._plan.cpus) for cpu in self._cpus]
+        for program in self.programs:
+            if _GATE in program.maps:
+                table = program.loaded.tables[_GATE]
+                self._kernel.map_update(table.fd, _ZERO, states, info=program.maps[_GATE])
+
+    def _read_missed(self) -> int:
+        """Runs of programs that submit events which the kernel left out since they were loaded."""
+        return sum(
+            self._kernel.program_info(function.fd).recursion_misses or 0
+            for program in self.programs
+            if program.plan.outputs
+            for function in program.loaded.programs
+        )
+
+    def counts(self, program: OpenProgram) -> dict[int, Counts]:
+        """What a program counted, by CPU; nothing if it does not count. Raises KernelError."""
+        info = program.maps.get(_COUNTS)
+        if info is None:
+            return {}
+        value = self._kernel.map_lookup(program.loaded.tables[_COUNTS].fd, _ZERO, info=info) or b""
+        return {
+            cpu: Counts(*_COUNTS_FORMAT.unpack_from(value, index * info.cpu_bytes))
+            for index, cpu in enumerate(self._cpus)
+        }
+
+    def read_produced(self, ring: RingHandle) -> Produced:
+        """Read what was tried on the ring's CPU, and what became of it."""
+        reading = self._perf.read_produced(ring)
+        if ring.label.role is not RingRole.DATA:
+            return reading
+        found = [self.counts(program).get(ring.label.cpu, Counts()) for program in self.programs]
+        total = Counts(*map(sum, zip(*found, strict=True)))
+        missed = self._missed_of(ring)
+        full = total.no_space if reading.lost is None else reading.lost
+        losses: dict[LossKey, int] = {
+            (Stage.PROGRAM, Reason.RECURSION): total.busy + missed,
+            (Stage.PROGRAM, Reason.DROPPED): total.no_ring + total.refused,
+            (Stage.KERNEL_RING, Reason.RING_FULL): full,
+        }
+        return Produced(
+            value=total.attempts + missed if ring.basis is Basis.EXACT else None,
+            lost=sum(losses.values()),
+            per_event=reading.per_event,
+            losses=losses,
+        )
+
+    def _missed_of(self, ring: RingHandle) -> int:
+        if ring is not self.rings[0]:
+            return 0
+        return (self._read_missed() if self._missed is None else self._missed) - (
+            self._missed_before
+        )
+
+    def suppressed_by(self, event_index: int) -> tuple[int, ...]:
+        """None: what a program submits is hidden by nobody."""
+        del event_index
+        return ()
