@@ -12,8 +12,8 @@ from collectord.cli.events_trace import time_text
 from collectord.cli.output import complain
 from collectord.codec import bpf_show
 from collectord.codec.bpf_filter import bind
+from collectord.config.bpf_program import ColumnConfig
 from collectord.errors import CodecError
-from collectord.sink.manifest import EventColumn
 from collectord.sink.perf_events import Damage, Loss, Record, Total
 from collectord.text import visible
 
@@ -185,11 +185,11 @@ class BpfStyle:
             yield self._row(columns, ["TIME", *titles])
         yield self._row(columns, [time_text(time_ns), *cells])
 
-    def _cell(self, column: EventColumn, values: Mapping[str, Value]) -> str:
+    def _cell(self, column: ColumnConfig, values: Mapping[str, Value]) -> str:
         value = values.get(column.field)
         return "?" if value is None else visible(bpf_show.show(value, column.show, self._names))
 
-    def _row(self, columns: Sequence[EventColumn], cells: Sequence[str]) -> str:
+    def _row(self, columns: Sequence[ColumnConfig], cells: Sequence[str]) -> str:
         """Align cells; a column that was too narrow is wider from here on."""
         self._widths = [*map(max, self._widths, map(len, cells))]
         is_figure = [True, *(column.show in _FIGURES for column in columns)]
@@ -200,15 +200,19 @@ class BpfStyle:
         return "  ".join(aligned).rstrip()
 
 
-def _columns(event: BpfEvent) -> tuple[EventColumn, ...]:
+def _columns(event: BpfEvent) -> tuple[ColumnConfig, ...]:
     """Those of the program's table, else all fields."""
     if event.described is None:
-        return tuple(EventColumn(name, name.upper()) for name in event.fields)
+        return tuple(ColumnConfig(field=name, title=name.upper()) for name in event.fields)
     return event.described.columns or tuple(
-        EventColumn(field.name, field.name.upper(), _KINDS.get(field.kind, bpf_show.DECIMAL))
+        ColumnConfig(
+            field=field.name,
+            title=field.name.upper(),
+            show=_KINDS.get(field.kind, bpf_show.DECIMAL),
+        )
         for field in event.described.layout.fields
     )
 
 
-def _width(column: EventColumn, title: str) -> int:
+def _width(column: ColumnConfig, title: str) -> int:
     return max(len(title), _FIGURES.get(column.show, 0), _WIDTHS.get(column.show, 0))

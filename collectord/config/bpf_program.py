@@ -108,7 +108,8 @@ class MetricConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         table: the map.
-        scale: of a histogram: slot n holds values of 2^n and more, or of n times `step`.
+        scale: of a histogram. log2: slot n holds 2^(n-1) to 2^n - 1, as bpf_log2l() gives it, and
+            slot 1 holds 0 too. linear: n times `step` and more, the last slot without end.
         slot: field of the map's key that is the slot; "" if the key is.
         step: width of a linear slot, in `unit`.
         unit: of slots and values; times become seconds.
@@ -189,6 +190,11 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
     event: BpfEventConfig | None = None
     metric: tuple[MetricConfig, ...] = ()
     answer: tuple[AnswerConfig, ...] = ()
+
+    @property
+    def columns(self) -> tuple[ColumnConfig, ...]:
+        """Of the event's table; none of a program without events, or for all fields."""
+        return self.event.columns if self.event is not None else ()
 
     @property
     def kernel_license(self) -> str:

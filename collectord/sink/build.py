@@ -12,14 +12,13 @@ from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import ClockData, Features, Group
 from collectord.codec.tracing_data import build as build_tracing_data
 from collectord.model import Transport
-from collectord.sink.manifest import EventColumn, EventLayout, Identity
+from collectord.sink.manifest import EventLayout, Identity
 from collectord.sink.perf_data import PerfDataSink
 from collectord.sink.trace_dat import TraceDatSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from collectord.config.bpf_program import BpfEventConfig
     from collectord.kernel.host import Host
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained
@@ -97,16 +96,11 @@ def _layouts(programs: Iterable[OpenProgram]) -> dict[str, EventLayout]:
         program.plan.name: EventLayout(
             program=program.plan.name,
             layout=program.layout,
-            columns=_columns(program.plan.program.manifest.event),
+            columns=program.plan.program.manifest.columns,
         )
         for program in programs
         if program.layout is not None
     }
-
-
-def _columns(event: BpfEventConfig | None) -> tuple[EventColumn, ...]:
-    shown = event.columns if event is not None else ()
-    return tuple(EventColumn(column.field, column.title, column.show) for column in shown)
 
 
 def _features(plan: SessionPlan, host: Host, facts: KernelFacts, clock: ClockReading) -> Features:

@@ -16,6 +16,9 @@ import msgspec
 
 from collectord import __version__
 from collectord.codec.bpf_struct import Layout  # noqa: TC001 - msgspec reads annotations
+from collectord.config.bpf_program import (
+    ColumnConfig,  # noqa: TC001 - msgspec reads annotations
+)
 from collectord.model import ClockReading  # noqa: TC001 - msgspec reads annotations
 from collectord.text import encode_json
 
@@ -92,20 +95,6 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class EventColumn(msgspec.Struct, frozen=True):
-    """A column of the table of an event.
-
-    Attributes:
-        field: of the layout.
-        title: above the column.
-        show: how its values are written, one of `codec.bpf_show.SHOWS`.
-    """
-
-    field: str
-    title: str
-    show: str = "decimal"
-
-
 class EventLayout(msgspec.Struct, frozen=True, kw_only=True):
     """What the samples of an event carry as raw data.
 
@@ -117,7 +106,7 @@ class EventLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     program: str
     layout: Layout
-    columns: tuple[EventColumn, ...] = ()
+    columns: tuple[ColumnConfig, ...] = ()
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,8 +40,7 @@ def event_layout(program: BpfProgram, tables: Mapping[str, LoadedTable]) -> Layo
             hint="use integers, char arrays and arrays of integers",
         ) from error
     known = [field.name for field in layout.fields]
-    shown = program.manifest.event.columns if program.manifest.event is not None else ()
-    for index, column in enumerate(shown):
+    for index, column in enumerate(program.manifest.columns):
         if column.field not in known:
             raise BpfError(
                 f"{program.name}.toml: event.columns[{index}].field: the event has no field "

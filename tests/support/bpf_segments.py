@@ -17,8 +17,9 @@ from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame, iter_records
 from collectord.codec.perf_sample import Sample, encode_sample
 from collectord.codec.perf_sideband import Comm, Fork, Lost, encode
+from collectord.config.bpf_program import ColumnConfig
 from collectord.plan.session import SinkPlan
-from collectord.sink.manifest import EventColumn, EventLayout
+from collectord.sink.manifest import EventLayout
 from collectord.sink.perf_data import PerfDataSink
 from tests.support import segments
 
@@ -73,11 +74,11 @@ LAYOUTS: Final[dict[str, Layout]] = {
     ),
 }
 COLUMNS: Final = (
-    EventColumn("pid", "PID"),
-    EventColumn("comm", "COMM", "text"),
-    EventColumn("result", "RESULT", "errno"),
-    EventColumn("took", "TOOK", "duration"),
-    EventColumn("path", "PATH", "text"),
+    ColumnConfig(field="pid", title="PID"),
+    ColumnConfig(field="comm", title="COMM", show="text"),
+    ColumnConfig(field="result", title="RESULT", show="errno"),
+    ColumnConfig(field="took", title="TOOK", show="duration"),
+    ColumnConfig(field="path", title="PATH", show="text"),
 )
 DESCRIBED: Final = {
     OPENS: EventLayout(program=OPENS, layout=LAYOUTS[OPENS], columns=COLUMNS),

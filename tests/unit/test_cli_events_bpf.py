@@ -10,8 +10,9 @@ import pytest
 
 from collectord import cli
 from collectord.cli import events
+from collectord.config.bpf_program import ColumnConfig
 from collectord.errors import UnknownEvent, UsageError
-from collectord.sink.manifest import EventColumn, EventLayout
+from collectord.sink.manifest import EventLayout
 from tests.support import bpf_segments as support
 from tests.support import trace_segments
 from tests.support.bpf_segments import (
@@ -250,7 +251,10 @@ def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_columns_of_another_struct(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A column without its field, and a way to show it that nobody knows, break nothing."""
-    columns = (EventColumn("gone", "GONE"), EventColumn("pid", "P\x1b", "later"))
+    columns = (
+        ColumnConfig(field="gone", title="GONE"),
+        ColumnConfig(field="pid", title="P\x1b", show="later"),
+    )
     described = EventLayout(program=EXITS, layout=LAYOUTS[EXITS], columns=columns)
     path = support.write(
         tmp_path,
