@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 SHIPPED: Final = sorted(
-    path.name.removesuffix(".bpf.c")
-    for path in (Path(__file__).resolve().parents[2] / "bpf").glob("*.bpf.c")
+    path.name.removesuffix(".bpf.c") for path in (ROOT / "bpf").glob("*.bpf.c")
 )
 HISTOGRAM: Final = """
     struct key key = { .dev = 1, .slot = bpf_log2l(args->next_pid) };
@@ -177,3 +178,18 @@ def test_facts_of_this_host() -> None:
     bpf_program.require(facts.bpf.programs["syscall_stream"], facts)
     names = {row.name for row in facts.checks}
     assert {"BPF programs", "bcc", "kernel headers", "BTF", "BPF JIT"} <= names
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_the_readmes_own_program(tmp_path: Path, run_cli: Run) -> None:
+    """The pair that README shows is one: it compiles, attaches and counts what it submits."""
+    readme = (ROOT / "README.md").read_text()
+    for suffix in (".bpf.c", ".toml"):
+        head = rf"^    (?:/\*|#) \S*/forks{re.escape(suffix)}.*\n"
+        found = re.search(head + r"((?:    .*\n|\n)+)", readme, re.MULTILINE)
+        assert found
+        (tmp_path / f"forks{suffix}").write_text(textwrap.dedent(found[1]))
+    status, report, err = check(run_cli, "forks", "--program-dir", tmp_path)
+    assert (status, err) == (0, "")
+    assert report["may_suppress"] is False
+    assert [output["basis"] for output in report["outputs"]] == ["exact"]
