@@ -28,7 +28,8 @@ class Coverage:
         self.online = frozenset(online)
         rings = (r for s in sessions for r in s.rings if r.role is RingRole.DATA)
         self._planned = frozenset(ring.cpu for ring in rings if ring.cpu >= 0)
-        self._all_wanted = any(s.scope.kind is ScopeKind.SYSTEM for s in sessions)
+        # Programs that only fill maps see every CPU, whichever come.
+        self._all_wanted = any(s.rings and s.scope.kind is ScopeKind.SYSTEM for s in sessions)
         self._detached: frozenset[int] = frozenset()
         self._uncovered_ns = 0
         self._counted_ns = time.monotonic_ns()

@@ -39,6 +39,8 @@ TRACE_FORMAT: Final = "trace.dat"
 _CPUS_PER_SHARD: Final = 16
 # Segments, sockets, epoll, eventfds, the log: descriptors that are not events.
 _OTHER_FILES: Final = 64
+# Maps, functions and attachments of a BPF program.
+_FILES_PER_PROGRAM: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,8 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[int]) -> Sessio
         for ring in ring_set.rings(size)
     )
     files = sum(len(ring.events) for ring in rings)
+    if draft.bpf is not None:
+        files += _FILES_PER_PROGRAM * len(draft.bpf.programs)
     notes = list(draft.notes)
     notes += [
         f"the watermark of {show_share(ring_set.watermark)} is more than half a ring: "
