@@ -13,8 +13,13 @@
  * a tracepoint of perf does: not at all while another one runs on that CPU. The request is then
  * counted with device 0:0 and operation "unknown". Raw tracepoints know no such limit: what is
  * left out is only a run inside a run of the same function, and the kernel counts those.
+ *
+ * Requests are followed whatever the gate of a CPU, so that `in_flight` is right. Each thing is
+ * counted if the gate is open where and when it happens: depth at the issue, all else of a request
+ * at its completion.
  */
 #include <uapi/linux/errno.h>
+#include "collectord.h"
 
 #define DEPTH_MAX 64 /* slot of all depths from there on */
 
@@ -65,7 +70,7 @@ struct depth_key {
 
 /* What the histograms lack. */
 struct biolatency_counts {
-	u64 unmatched;	/* completed, but not known: issued before the attachment, or untracked */
+	u64 unmatched;	/* issued before the attachment, untracked, or one end was not seen */
 	u64 untracked;	/* issued, but `requests` was full */
 	u64 unrecorded; /* measured, but a histogram or table was full */
 };
@@ -99,7 +104,7 @@ static inline void count_unmatched(void)
 {
 	struct biolatency_counts *found = this_cpu_counts();
 
-	if (found)
+	if (found && collectord_open())
 		ADD(found->unmatched, 1);
 }
 
@@ -107,10 +112,11 @@ static inline void count_untracked(void)
 {
 	struct biolatency_counts *found = this_cpu_counts();
 
-	if (found)
+	if (found && collectord_open())
 		ADD(found->untracked, 1);
 }
 
+/* Only behind an open gate. */
 static inline void count_unrecorded(void)
 {
 	struct biolatency_counts *found = this_cpu_counts();
@@ -280,6 +286,7 @@ RAW_TRACEPOINT_PROBE(block_rq_issue)
 	error = requests.insert(&address, &request);
 	if (error == -EEXIST) {
 		/* Its completion was not seen, and the memory is used again. */
+		count_unmatched();
 		stale = requests.lookup(&address);
 		if (stale)
 			forget(address, stale->device);
@@ -290,7 +297,7 @@ RAW_TRACEPOINT_PROBE(block_rq_issue)
 		return 0;
 	}
 	now_in_flight = change_in_flight(request.device, 1);
-	if (!wanted(request.device))
+	if (!wanted(request.device) || !collectord_open())
 		return 0;
 	if (now_in_flight)
 		record_depth(request.device, now_in_flight);
@@ -339,7 +346,7 @@ RAW_TRACEPOINT_PROBE(block_rq_complete)
 		return 0; /* a part; the rest completes later */
 	request = *found;
 	forget(address, request.device);
-	if (!wanted(request.device))
+	if (!wanted(request.device) || !collectord_open())
 		return 0;
 	ns = bpf_ktime_get_ns() - request.start_ns;
 	record_latency(&request, ns);

@@ -1,20 +1,40 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How a program hands its events to the daemon, so that each of them is accounted for.
+ * When a program counts, and how it hands its events to the daemon, so that each of them is
+ * accounted for.
  *
- * The program defines the struct of its event and says which one it is:
+ * On each CPU there is a gate, which the daemon opens when the session begins, on the CPUs of the
+ * session only, and closes when it ends. A program that only fills maps asks collectord_open()
+ * where it counts:
+ *
+ *	#include "collectord.h"
+ *
+ * A program that submits events defines the struct of its event and says which one it is:
  *
  *	struct open_event { ... };
  *	#define COLLECTORD_EVENT struct open_event
  *	#include "collectord.h"
  *
- * and then calls collectord_submit(). The daemon opens the gate of a CPU once that CPU has a ring,
- * drains the ring, and compares what it stored with what was counted here. A program that only
- * fills maps needs nothing of this file.
+ * and then calls collectord_submit(), which asks for itself. A gate is opened once its CPU has a
+ * ring. The daemon drains the ring, and compares what it stored with what was counted here.
  *
  * BCC rewrites methods of maps in plain text of the main file only. So this file is put into the
  * program's text where the #include stands, and no method hides in a macro.
  */
+
+/* 0: closed. Nothing is counted or submitted on this CPU. */
+BPF_PERCPU_ARRAY(collectord_gate, u64, 1);
+
+/* Whether what happens on this CPU is wanted. */
+static inline bool collectord_open(void)
+{
+	u32 zero = 0;
+	u64 *gate = collectord_gate.lookup(&zero);
+
+	return gate && *gate;
+}
+
+#ifdef COLLECTORD_EVENT
 #include <uapi/linux/errno.h>
 
 /*
@@ -29,21 +49,10 @@ struct collectord_counts {
 	u64 refused;	/* any other */
 };
 
-/* 0: closed. Nothing is submitted or counted on this CPU. */
-BPF_PERCPU_ARRAY(collectord_gate, u64, 1);
 BPF_PERCPU_ARRAY(collectord_counts, struct collectord_counts, 1);
 /* Tells the daemon the layout of the event; holds nothing. */
 BPF_ARRAY(collectord_event, COLLECTORD_EVENT, 1);
 BPF_PERF_OUTPUT(collectord_ring);
-
-/* Whether events are wanted on this CPU, for programs that would prepare one at some cost. */
-static inline bool collectord_open(void)
-{
-	u32 zero = 0;
-	u64 *gate = collectord_gate.lookup(&zero);
-
-	return gate && *gate;
-}
 
 /*
  * The adds are atomic: an interrupt's program may count on the same CPU, and so may, where programs
@@ -82,3 +91,4 @@ static inline int collectord_submit(void *ctx, COLLECTORD_EVENT *event)
 		collectord_failed(counts, error);
 	return error;
 }
+#endif

@@ -7,10 +7,14 @@
  * A task is known by the address of its task_struct, which the raw tracepoint passes; no member of
  * it is read. Ids, name and stacks are those of the current task, which is the one that leaves.
  *
+ * Tasks are followed whatever the gate of a CPU. A time is counted, and what became of its stacks,
+ * if the gate is open where and when the task comes back.
+ *
  * This runs under a lock of the scheduler with interrupts off, and never inside itself: plain adds
  * are exact in maps per CPU.
  */
 #include <uapi/linux/errno.h>
+#include "collectord.h"
 
 #if PARAMETER_KERNEL_ONLY && PARAMETER_USER_ONLY
 #error "kernel_only and user_only exclude each other: give one of them, or none for both stacks"
@@ -56,8 +60,8 @@ struct offcputime_counts {
 	u64 unmatched;	     /* likewise: the switch to the task was not seen */
 	u64 unrecorded;	     /* of `times`, those that are not in `off_cpu`, which was full */
 	u64 unrecorded_ns;   /* of `ns`, likewise */
-	u64 stacks_collided; /* stacks whose place was taken by another */
-	u64 stacks_failed;   /* stacks that could not be taken for any other reason */
+	u64 stacks_collided; /* of `times`, stacks whose place was taken by another */
+	u64 stacks_failed;   /* likewise, stacks that could not be taken for any other reason */
 };
 
 BPF_HASH(left, u64, struct left_task, PARAMETER_MAX_TASKS);
@@ -129,6 +133,22 @@ static inline struct offcputime_counts *this_cpu_counts(void)
 	return counts.lookup(&zero);
 }
 
+static inline void count_untracked(void)
+{
+	struct offcputime_counts *found = this_cpu_counts();
+
+	if (found && collectord_open())
+		found->untracked++;
+}
+
+static inline void count_unmatched(void)
+{
+	struct offcputime_counts *found = this_cpu_counts();
+
+	if (found && collectord_open())
+		found->unmatched++;
+}
+
 static inline void count_stack(struct offcputime_counts *found, s32 id)
 {
 	if (id == -EEXIST)
@@ -138,8 +158,7 @@ static inline void count_stack(struct offcputime_counts *found, s32 id)
 }
 
 /* The current task leaves. The idle task of each CPU has the id 0. */
-static inline void leave(struct bpf_raw_tracepoint_args *ctx, struct offcputime_counts *found,
-			 u64 now_ns)
+static inline void leave(struct bpf_raw_tracepoint_args *ctx, u64 now_ns)
 {
 	u64 task = ctx->args[1];
 	u64 id = bpf_get_current_pid_tgid();
@@ -156,25 +175,23 @@ static inline void leave(struct bpf_raw_tracepoint_args *ctx, struct offcputime_
 	entry.user_stack_id = NO_STACK;
 #if !PARAMETER_USER_ONLY
 	entry.kernel_stack_id = stacks.get_stackid(ctx, KERNEL_SKIP);
-	count_stack(found, entry.kernel_stack_id);
 #endif
 #if !PARAMETER_KERNEL_ONLY
 	entry.user_stack_id = stacks.get_stackid(ctx, BPF_F_USER_STACK);
-	if (entry.user_stack_id != -EFAULT) /* a thread of the kernel has none */
-		count_stack(found, entry.user_stack_id);
 #endif
 	bpf_get_current_comm(&entry.comm, sizeof(entry.comm));
 	error = left.insert(&task, &entry);
 	if (error == -EEXIST) {
-		found->unmatched++;
+		count_unmatched();
 		error = left.update(&task, &entry);
 	}
 	if (error)
-		found->untracked++;
+		count_untracked();
 }
 
-static inline void record(struct left_task *entry, struct offcputime_counts *found, u64 ns)
+static inline void record(struct left_task *entry, u64 ns)
 {
+	struct offcputime_counts *found = this_cpu_counts();
 	struct off_cpu_key key = {
 		.tgid = entry->tgid,
 		.pid = entry->pid,
@@ -184,8 +201,17 @@ static inline void record(struct left_task *entry, struct offcputime_counts *fou
 	struct off_cpu_time zero = {};
 	struct off_cpu_time *time;
 
+	if (!found)
+		return;
 	found->times++;
 	found->ns += ns;
+#if !PARAMETER_USER_ONLY
+	count_stack(found, entry->kernel_stack_id);
+#endif
+#if !PARAMETER_KERNEL_ONLY
+	if (entry->user_stack_id != NO_STACK) /* a thread of the kernel has none */
+		count_stack(found, entry->user_stack_id);
+#endif
 	__builtin_memcpy(key.comm, entry->comm, sizeof(key.comm));
 	time = off_cpu.lookup(&key);
 	if (!time) {
@@ -206,19 +232,16 @@ RAW_TRACEPOINT_PROBE(sched_switch)
 {
 	u64 next = ctx->args[2];
 	u64 now_ns = bpf_ktime_get_ns();
-	struct offcputime_counts *found = this_cpu_counts();
 	struct left_task *entry;
 	u64 ns;
 
-	if (!found)
-		return 0;
-	leave(ctx, found, now_ns);
+	leave(ctx, now_ns);
 	entry = left.lookup(&next);
 	if (!entry)
 		return 0;
 	ns = now_ns - entry->since_ns;
-	if (ns >= PARAMETER_MIN_US * 1000ULL)
-		record(entry, found, ns);
+	if (ns >= PARAMETER_MIN_US * 1000ULL && collectord_open())
+		record(entry, ns);
 	left.delete(&next);
 	return 0;
 }

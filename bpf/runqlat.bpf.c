@@ -6,18 +6,20 @@
  * A task is known by the address of its task_struct, which raw tracepoints pass; no member of it
  * is read. Ids come from the helpers, which tell them of the task that leaves. So with a filter a
  * wait is counted when the task leaves the CPU that it had waited for, and without one when it
- * gets it.
+ * gets it. Either is on that CPU, whose gate must be open from when the task gets it until the wait
+ * is counted. Waits are followed on all CPUs: they often begin on another one.
  *
  * All of this runs under a lock of the scheduler with interrupts off, and no program runs inside
  * another on the same CPU: plain adds are exact in maps per CPU.
  */
 #include <uapi/linux/errno.h>
+#include "collectord.h"
 
 #define FILTERED (PARAMETER_PID || PARAMETER_TID)
 
 /* Of the task that got a CPU last, as far as switches are seen. */
 struct run {
-	u64 task; /* 0 before the first switch after the attachment */
+	u64 task; /* 0 if the gate was closed then, and before the first switch */
 	u64 waited_ns;
 	u64 known; /* whether it is known since when it waited */
 };
@@ -42,7 +44,7 @@ static inline void count_untracked(void)
 	u32 zero = 0;
 	struct runqlat_counts *found = counts.lookup(&zero);
 
-	if (found)
+	if (found && collectord_open())
 		found->untracked++;
 }
 
@@ -101,13 +103,13 @@ RAW_TRACEPOINT_PROBE(sched_wakeup_new)
 }
 
 /* The current task leaves. The idle task of each CPU has the id 0, and never waits. */
-static inline void leave(u64 task, bool runnable, struct run *run, u64 now_ns)
+static inline void leave(u64 task, bool runnable, struct run *run, bool open, u64 now_ns)
 {
 	u64 id = bpf_get_current_pid_tgid();
 
 	if ((u32)id == 0)
 		return;
-	if (run->task && wanted(id)) {
+	if (open && run->task && wanted(id)) {
 		if (run->task != task || !run->known)
 			count_unmatched();
 		else if (FILTERED)
@@ -126,13 +128,14 @@ RAW_TRACEPOINT_PROBE(sched_switch)
 	u64 now_ns = bpf_ktime_get_ns();
 	u32 zero = 0;
 	struct run *run = running.lookup(&zero);
+	bool open = collectord_open();
 	bool runnable = (u8)ctx->args[0] || !(u32)ctx->args[3];
 	u64 *start_ns;
 
 	if (!run)
 		return 0;
-	leave(ctx->args[1], runnable, run, now_ns);
-	run->task = next;
+	leave(ctx->args[1], runnable, run, open, now_ns);
+	run->task = open ? next : 0;
 	run->known = 0;
 	start_ns = waiting.lookup(&next);
 	if (!start_ns)
@@ -140,7 +143,7 @@ RAW_TRACEPOINT_PROBE(sched_switch)
 	run->known = 1;
 	run->waited_ns = now_ns - *start_ns;
 	waiting.delete(&next);
-	if (!FILTERED)
+	if (open && !FILTERED)
 		record(run->waited_ns);
 	return 0;
 }

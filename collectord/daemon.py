@@ -21,7 +21,7 @@ import structlog
 
 from collectord.coverage import Coverage
 from collectord.drain.loop import Drain
-from collectord.errors import SinkError, UsageError
+from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.kernel.host import read_host
 from collectord.kernel.instance_note import read_note, remove_note
 from collectord.kernel.linux import LinuxKernel
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 _LOG: Final = structlog.get_logger()
 _LIMITS_INTERVAL_S: Final = 10.0
+# Compiling takes time, without a look at signals meanwhile.
+_SIGNALS_PAUSE_S: Final = 0.01
 _WORKERS: Final = 2  # one prepares the next segment while the other seals the last
 
 
@@ -118,6 +120,7 @@ class Daemon:
         on_tick: Callable[[DaemonStatus], None] | None = None,
         watch_cpus: bool = True,
         salvage_all: bool = True,
+        keep_counted: bool = False,
     ) -> tuple[SessionBalance, ...]:
         """Open every session, collect until `stop`, then flush, seal and balance.
 
@@ -129,6 +132,7 @@ class Daemon:
             watch_cpus: follow CPU hotplug; a short recording saves what that costs.
             salvage_all: take over what killed processes left of any ftrace session, not only of
                 those that are planned here.
+            keep_counted: read at the end what answers of BPF programs are made of.
 
         Raises:
             CollectordError: a session cannot be opened or begun; nothing is left open.
@@ -139,15 +143,8 @@ class Daemon:
             self._repair()
             self._salvage(store, everything=salvage_all)
             stack.enter_context(self._drain)
-            surroundings = self._surroundings(store, worker)
-            for plan in self.plan.sessions:
-                own = stack.enter_context(ExitStack())
-                with blame(self._config_of(plan)):
-                    self._sessions.append(surroundings.open(plan, own))
-            for session in self._sessions:
-                stack.push_async_callback(session.close)
-                with blame(self._config_of(session.plan)):
-                    await session.begin()
+            if not await self._open(stop, store, worker, stack):
+                return ()
             if store.limited:
                 await stack.enter_async_context(_running(_keep_limits(store, worker)))
             if watch_cpus:
@@ -159,7 +156,9 @@ class Daemon:
                 on_close()
             for session in self._sessions:
                 await session.close()
-            self.counted = await self._watch.finish(worker)
+            await self._watch.look(worker)
+            if keep_counted:
+                self.counted = await self._watch.contents(worker)
         return tuple(session.balance() for session in self._sessions)
 
     def status(self) -> DaemonStatus:
@@ -226,7 +225,53 @@ class Daemon:
         sources = [s.source for s in self._sessions if s.source is not None]
         return tuple(fd for source in sources for fd in source.target_fds)
 
-    def _surroundings(self, store: Store, worker: Executor) -> Surroundings:
+    async def _open(
+        self, stop: asyncio.Event, store: Store, worker: Executor, stack: AsyncExitStack
+    ) -> bool:
+        """Open and begin all sessions; False if `stop` came before all were open."""
+        surroundings = self._surroundings(store, worker, stats=self._count_costs(stack))
+        for plan in self.plan.sessions:
+            if plan.bpf is not None:
+                await asyncio.sleep(_SIGNALS_PAUSE_S)
+            if stop.is_set():
+                return False
+            own = stack.enter_context(ExitStack())
+            with blame(self._config_of(plan)):
+                self._sessions.append(surroundings.open(plan, own))
+        stack.push_async_callback(self._watch.rest)
+        for number, session in enumerate(self._sessions):
+            stack.push_async_callback(session.close)
+            await self._begin(number, session, surroundings)
+        self._coverage = Coverage(
+            [session.plan for session in self._sessions], self._kernel.online_cpus()
+        )
+        return True
+
+    async def _begin(self, number: int, session: AnySession, surroundings: Surroundings) -> None:
+        """Start a session; one that may fail is replaced by the reason."""
+        bpf = session.plan.bpf
+        try:
+            with blame(self._config_of(session.plan)):
+                await session.begin()
+        except CollectordError as error:
+            if bpf is None or not bpf.may_fail:
+                raise
+            await session.close()
+            self._sessions[number] = surroundings.failed(session.plan, error)
+
+    def _count_costs(self, stack: AsyncExitStack) -> bool:
+        """Have the kernel count what BPF programs cost, if that is wanted and permitted."""
+        if not any(plan.bpf is not None and plan.bpf.stats for plan in self.plan.sessions):
+            return False
+        try:
+            fd = self._kernel.enable_bpf_stats()
+        except KernelError as error:
+            _LOG.warning("bpf_stats_refused", error=str(error))
+            return False
+        stack.callback(self._kernel.close, fd)
+        return True
+
+    def _surroundings(self, store: Store, worker: Executor, *, stats: bool) -> Surroundings:
         return Surroundings(
             kernel=self._kernel,
             drain=self._drain,
@@ -236,6 +281,7 @@ class Daemon:
             store=store,
             worker=worker,
             watch=self._watch,
+            stats=stats,
             child=self._child,
         )
 
@@ -259,6 +305,7 @@ class Daemon:
                 break
             for session in self._sessions:
                 session.tick()
+                session.note("maps", self._watch.trouble(session.plan.name))
             self._watch.tick(worker)
             if on_tick is not None:
                 on_tick(self.status())

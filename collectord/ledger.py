@@ -150,7 +150,9 @@ def _losses(counters: RingCounters, kernel: Produced | None) -> dict[LossKey, in
     exact figure does not exist.
     """
     if kernel is not None and kernel.losses:
-        before_us = kernel.losses
+        before_us = dict(kernel.losses)
+        if kernel.lost is None:
+            before_us[Stage.KERNEL_RING, Reason.RING_FULL] = counters.lost_records
     else:
         exact = kernel.lost if kernel is not None else None
         before_us = {

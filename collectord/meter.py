@@ -61,8 +61,9 @@ class Meter:
         for label, drained in self._rings.items():
             last = self._brackets[label]
             counters = drained.ring.counters()
-            # An ftrace ring's counters cost no interrupt, and rise without anything drained.
-            idle = drained.handle.pages is None and counters.records == last.counters.records
+            # Counters of an ftrace ring, and of BPF programs, rise without anything drained.
+            still = drained.handle.pages is None and self._source.bpf is None
+            idle = still and counters.records == last.counters.records
             before, after = last.before, last.after
             if not idle:
                 before, after = after, self._source.read_produced(drained.handle)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import CollectordError
+from collectord.errors import BpfError, CollectordError
 from collectord.kernel.instance_note import remove_note, write_note
 from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
@@ -46,6 +46,7 @@ class Surroundings:
     Attributes:
         clock: a reading at the start.
         watch: looks at BPF programs.
+        stats: the kernel counts what they cost.
         child: pid of the process that sessions of the `command` scope observe.
     """
 
@@ -57,6 +58,7 @@ class Surroundings:
     store: Store
     worker: Executor
     watch: BpfWatch
+    stats: bool
     child: int | None
 
     def open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:
@@ -73,9 +75,15 @@ class Surroundings:
             try:
                 return self._open(plan, stack)
             except CollectordError as error:
-                _LOG.error("session_failed", session=plan.name, error=str(error))
-                return RinglessSession(plan, None, str(error))
+                return self.failed(plan, error)
         return self._open(plan, stack)
+
+    def failed(self, plan: SessionPlan, error: CollectordError) -> RinglessSession:
+        """What stands for a session that cannot be, and says why."""
+        self.watch.forget(plan.name)
+        said = error.text if isinstance(error, BpfError) else ""
+        _LOG.error("session_failed", session=plan.name, error=str(error), text=said)
+        return RinglessSession(plan, None, str(error))
 
     def _open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:
         with ExitStack() as own:
@@ -88,9 +96,10 @@ class Surroundings:
             plan = replace(plan, scope=replace(plan.scope, pids=(self.child,)))
         source = SOURCES[plan.source](self.kernel, plan, own, exclude_tids=_own_threads())
         if source.bpf is not None and plan.bpf is not None:
-            stats = plan.bpf.stats
-            reader = BpfReader(self.kernel, plan.name, source.bpf, HostNames(), stats=stats)
+            names = HostNames()
+            reader = BpfReader(self.kernel, plan.name, source.bpf, names, stats=self.stats)
             self.watch.add(plan.name, reader)
+            own.callback(self.watch.remove, plan.name)  # before the descriptors close
         if not source.rings:
             return RinglessSession(plan, source)
         if source.ftrace is not None:

@@ -83,7 +83,12 @@ async def record(
                 stack.enter_context(_stop_after(_all_readable(daemon.target_fds), stop))
 
         balances = await daemon.run(
-            stop, on_open=on_open, on_tick=on_tick, watch_cpus=False, salvage_all=False
+            stop,
+            on_open=on_open,
+            on_tick=on_tick,
+            watch_cpus=False,
+            salvage_all=False,
+            keep_counted=True,
         )
     if child is not None:
         status = child.status

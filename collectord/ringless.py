@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collectord.ledger import balance_session
@@ -23,10 +24,12 @@ class RinglessSession:
     """
 
     def __init__(self, plan: SessionPlan, source: OpenSource | None, failure: str = "") -> None:
-        self.plan = plan
+        # A session that failed covers no CPU.
+        self.plan = plan if source is not None else replace(plan, rings=())
         self.source = source
         self.ftrace = None
         self._failure = failure
+        self._troubles: dict[str, str] = {}
         if source is None:
             self._state = "failed"
         else:
@@ -40,6 +43,10 @@ class RinglessSession:
     def tick(self) -> None:
         """Nothing: there is no ring to measure and no segment to rotate."""
 
+    def note(self, about: str, trouble: str) -> None:
+        """Say what is wrong from now on, "" when nothing is."""
+        self._troubles[about] = trouble
+
     async def snapshot(self) -> tuple[str, ...]:
         """Nothing: it is no flight recorder."""
         return ()
@@ -52,12 +59,13 @@ class RinglessSession:
 
     def balance(self) -> SessionBalance:
         """A balance without rings: nothing was produced that could be stored."""
-        reasons = (self._failure,) if self._failure else ()
+        reasons = tuple(filter(None, (self._failure, *self._troubles.values())))
+        degraded = self._state == "running" and bool(reasons)
         return balance_session(
             self.plan.name,
             self.plan.source,
             self.plan.scope.describe(),
             (),
-            state=self._state,
+            state="degraded" if degraded else self._state,
             degraded_reasons=(*reasons, *self.plan.degraded),
         )

@@ -140,6 +140,10 @@ class Session:
         if age_ns and time.monotonic_ns() - self._segment_since_ns >= age_ns:
             self.rotate()
 
+    def note(self, about: str, trouble: str) -> None:
+        """Say what is wrong with the session from now on, "" when nothing is."""
+        self._health.note(about, trouble)
+
     def rotate(self) -> None:
         """Go on in a new segment from the next chunk on."""
         self._segment_since_ns = time.monotonic_ns()

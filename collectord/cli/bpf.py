@@ -11,7 +11,7 @@ from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.bpf_report import describe, say_report
 from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.cli.parser import Parser
-from collectord.config.schema import BpfConfig
+from collectord.config.schema import BpfConfig, DaemonConfig
 from collectord.errors import BpfError, CollectordError, UsageError
 from collectord.kernel import bpf_files
 from collectord.kernel.bpf_files import LOCAL
@@ -21,6 +21,7 @@ from collectord.kernel.probe import probe
 from collectord.maps.answer import describe_tables
 from collectord.maps.metrics import MapReader
 from collectord.plan import bpf_program
+from collectord.plan.bpf_source import cache_folder
 from collectord.source import bcc_client, bpf_host
 from collectord.source.bpf_event import event_layout
 
@@ -177,7 +178,8 @@ def _load(
     Raises:
         BpfError, MissingFeature, MissingPrivilege, KernelError: it does not go.
     """
-    headers = kernel.bpf_headers(config.headers, config.cache)
+    cache = cache_folder(config, DaemonConfig().state_dir, facts.euid)
+    headers = kernel.bpf_headers(config.headers, cache)
     with ExitStack() as stack:
         loaded = bcc_client.load(
             bcc_client.request(program, values, headers=headers),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     # Descriptors are closed; the layout of its event if it has one; the tree of headers.
     Loading = tuple[Loaded, Layout | None, str]
 
+_UNSEEN_MISSES: Final = "this kernel does not count the runs that it leaves out"
 _EXACT: Final = "collectord_submit() counts every event"
 _OTHER_SUBMITS: Final = "it also submits past collectord_submit(), which nothing counts"
 _UNCOUNTED: Final = 'it does not submit by collectord_submit() of "collectord.h"'
@@ -80,10 +81,10 @@ def describe(
             "match": bpf.headers_match,
         },
         "parameters": list(_parameters(program, values)),
-        "outputs": [_output(program, table) for table in bpf_program.outputs(program.source)],
-        "may_suppress": not bpf_program.passes_events(
-            program.source, bpf_program.tracepoint_functions(manifest)
-        ),
+        "outputs": [
+            _output(program, table, facts.release) for table in bpf_program.outputs(program.source)
+        ],
+        "may_suppress": not bpf_program.passes(program, facts.release),
         **(_loaded(*loading[:2]) if loading is not None else {}),
     }
 
@@ -101,12 +102,14 @@ def _parameters(program: BpfProgram, values: Mapping[str, int | str]) -> Iterato
         }
 
 
-def _output(program: BpfProgram, table: str) -> dict[str, str]:
+def _output(program: BpfProgram, table: str, release: str) -> dict[str, str]:
     """A table that it submits to, and what its ledger rests on."""
     if table != RING:
         return {"table": table, "basis": "lost_only", "reason": _UNCOUNTED}
     if not bpf_program.counts_submissions(program.source):
         return {"table": table, "basis": "lost_only", "reason": _OTHER_SUBMITS}
+    if not bpf_program.misses_are_counted(program, release):
+        return {"table": table, "basis": "lost_only", "reason": _UNSEEN_MISSES}
     return {"table": table, "basis": "exact", "reason": _EXACT}
 
 

@@ -7,11 +7,17 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli.output import Column, print_json, print_table, say
+from collectord.ledger import loss_name
+from collectord.model import LOSS_PAIRS
+from collectord.sink.bpf_events import RING_FULL
+from collectord.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _COLUMNS: Final = (Column("EVENT"), Column("COUNT", "right"))
+# Beside full rings, of which each event tells.
+_STAGES: Final = tuple(s for s in map(loss_name, LOSS_PAIRS["bpf"]) if s != RING_FULL)
 
 
 class EventCount:
@@ -21,6 +27,7 @@ class EventCount:
         self._counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._losses: list[tuple[int, int | None]] = []
         self._lost: dict[str, int | None] = {}
+        self._stages: list[Mapping[str, int] | None] = []
 
     def add(self, event: str, cpu: int) -> None:
         """Count an event."""
@@ -35,6 +42,10 @@ class EventCount:
         before = self._lost.get(event, 0)
         self._lost[event] = None if before is None or events is None else before + events
 
+    def lose_stages(self, losses: Mapping[str, int] | None) -> None:
+        """Count what a segment lost of any events, by `<stage>/<reason>`; None: nobody tells."""
+        self._stages.append(losses)
+
     def show(self, *, as_json: bool) -> None:
         """Print it, the most frequent first."""
         names = {*self._counts, *(name for name, events in self._lost.items() if events)}
@@ -44,7 +55,8 @@ class EventCount:
             for cpu in sorted({cpu for cpu, _ in self._losses})
         }
         if as_json:
-            print_json({"events": [self._row(name) for name in ordered], "lost": lost})
+            counted = {"events": [self._row(name) for name in ordered], "lost": lost}
+            print_json(counted | ({"segments_lost": self._by_stage()} if self._stages else {}))
             return
         print_table(_COLUMNS, [[name, f"{self._counts[name].total():,}"] for name in ordered])
         for cpu, events in lost.items():
@@ -52,6 +64,21 @@ class EventCount:
         for name in ordered:
             if self._lost.get(name):
                 say(loss_text(name, self._lost[name]))
+        known = [losses for losses in self._stages if losses is not None]
+        for stage in self._names_of_stages():
+            events = sum(losses.get(stage, 0) for losses in known)
+            if events:
+                say(loss_text(visible(stage), events))
+
+    def _by_stage(self) -> dict[str, int | None]:
+        return {
+            stage: sum_known([None if one is None else one.get(stage, 0) for one in self._stages])
+            for stage in self._names_of_stages()
+        }
+
+    def _names_of_stages(self) -> list[str]:
+        known = {stage for losses in self._stages for stage in losses or ()}
+        return [*_STAGES, *sorted(known.difference(_STAGES))]
 
     def _row(self, name: str) -> dict[str, object]:
         cpus = self._counts[name]

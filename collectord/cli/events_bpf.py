@@ -14,6 +14,7 @@ from collectord.codec import bpf_show
 from collectord.codec.bpf_filter import bind
 from collectord.config.bpf_program import ColumnConfig
 from collectord.errors import CodecError
+from collectord.sink.bpf_events import stage_losses
 from collectord.sink.perf_events import Damage, Loss, Record, Total
 from collectord.text import visible
 
@@ -68,6 +69,7 @@ class BpfView:
         self._segment = segment
         self._style = style
         self._predicates = choice.predicates(choosables(segment))
+        self._columns = {event: _columns(event) for event in segment.events}
         self.damaged = False
         if all(event.described is None for event in segment.events):
             complain(f"{segment.path}: no manifest describes its events; they are shown as bytes")
@@ -83,7 +85,12 @@ class BpfView:
             yield from self.data(happening)
 
     def count(self, into: EventCount) -> None:
-        """Add the records and losses up; the losses as the seal has them, where it tells."""
+        """Add the records and losses up; the losses as the seal has them, where it tells.
+
+        Those of programs and of the sink are the segment's, of whatever event.
+        """
+        segment = self._segment
+        into.lose_stages(stage_losses(segment.path) if segment.complete else None)
         for name in self._predicates:
             into.lose_event(str(name), 0 if self._segment.complete else None)
         for happening in self._segment.by_time():
@@ -99,7 +106,7 @@ class BpfView:
         """Lines for what happened; none if it was not asked for."""
         match self._chosen(happening):
             case Shown() as shown:
-                yield from self._style.lines(shown)
+                yield from self._style.lines(shown, self._columns[shown.record.event])
             case Loss(_, cpu, events):
                 yield loss_text(f"CPU {cpu}", events)
             case Total(event, events):
@@ -159,27 +166,27 @@ class BpfStyle:
     Args:
         names: of interfaces and devices.
         choice: what is asked for.
-        events: of all segments.
+        events: of all segments that are known; others may follow.
     """
 
     def __init__(self, names: Names, choice: Choice, events: Iterable[BpfEvent]) -> None:
         self._names = names
-        self._columns = {
-            event.name: _columns(event) for event in events if choice.names(_choosable(event))
-        }
+        self._events = {event.name for event in events if choice.names(_choosable(event))}
+        self._titled: tuple[ColumnConfig, ...] | None = None
         self._widths: list[int] = []
 
-    def lines(self, shown: Shown) -> Iterator[str]:
-        """Write a record, behind the titles if it is the first of a table."""
+    def lines(self, shown: Shown, columns: tuple[ColumnConfig, ...]) -> Iterator[str]:
+        """Write a record, behind the titles if it is the first of a table with these columns."""
         (time_ns, cpu, _, tid, event, _), values, comm = shown
-        columns = self._columns[event.name]
         cells = [self._cell(column, values) for column in columns]
-        if len(self._columns) > 1:
+        self._events.add(event.name)
+        if len(self._events) > 1:
             task = f"{visible(comm)}-{tid}"
             fields = " ".join(f"{c.field}={text}" for c, text in zip(columns, cells, strict=True))
             yield f"{time_text(time_ns)} [{cpu:03}] {task:<22} {event.name}: {fields}"
             return
-        if not self._widths:
+        if columns != self._titled:
+            self._titled = columns
             titles = [visible(column.title) for column in columns]
             self._widths = [_TIME_WIDTH, *map(_width, columns, titles)]
             yield self._row(columns, ["TIME", *titles])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S: Final = 0.2
 _SOURCE: Final = "bpf"
+_FAILED: Final = "failed"
 
 
 def run(words: Sequence[str], socket: Path, choice: Choice, *, as_json: bool) -> int:
@@ -99,10 +100,8 @@ class _Follower:
 
 def _streams(words: Sequence[str], socket: Path) -> Iterator[LiveStreams]:
     if not words:
-        sessions = [one for one in _sessions(socket) if one["source"] == _SOURCE]
-        yield from _running(
-            map(_directory, sessions), "no session of the daemon has events of BPF programs"
-        )
+        problem = "no session of the daemon has events of BPF programs"
+        yield from _running(_directories(_sessions(socket), problem), problem)
     for word in words:
         path = Path(word)
         paths = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
@@ -115,9 +114,8 @@ def _streams(words: Sequence[str], socket: Path) -> Iterator[LiveStreams]:
         elif "/" in word:
             raise UsageError(f"no directory or segment {word}", text=word)
         else:
-            yield from _running(
-                _directories_of(word, socket), f"session {word} writes no BPF events"
-            )
+            problem = f"session {word} writes no BPF events"
+            yield from _running(_directories(_named(word, socket), problem), problem)
 
 
 def _running(directories: Iterable[Path], problem: str) -> Iterator[LiveStreams]:
@@ -128,14 +126,51 @@ def _running(directories: Iterable[Path], problem: str) -> Iterator[LiveStreams]
     yield from found
 
 
-def _directories_of(name: str, socket: Path) -> Iterator[Path]:
+def _named(name: str, socket: Path) -> list[dict[str, Any]]:
     sessions = _sessions(socket)
     found = [one for one in sessions if one["name"] == name]
     if not found:
         known = {str(one["name"]) for one in sessions}
         hint = did_you_mean(name, known) or f"the daemon runs {', '.join(sorted(known)) or 'none'}"
         raise UsageError(f"no session, directory or segment {name!r}", text=name, hint=hint)
-    return map(_directory, found)
+    return found
+
+
+def _directories(sessions: Iterable[dict[str, Any]], problem: str) -> list[Path]:
+    """Where sessions write events of BPF programs; those that cannot are left out.
+
+    Args:
+        sessions: as the daemon tells of them.
+        problem: what it means if none is left.
+
+    Raises:
+        UsageError: there are others, and none of them writes such events.
+        CollectordError: there is one that would, but has failed.
+    """
+    programs = [one for one in sessions if one["source"] == _SOURCE]
+    failed = [one for one in programs if one.get("state") == _FAILED]
+    running = [one for one in programs if one not in failed]
+    found = [_directory(one) for one in running if _has_rings(one)]
+    if not found and programs:
+        said = "; ".join(
+            [f"{one['name']} has failed{_reason(one)}" for one in failed]
+            + [f"{one['name']} has no rings, its programs fill only maps" for one in running]
+        )
+        if failed:
+            raise CollectordError(f"{problem}: {said}")
+        raise UsageError(f"{problem}: {said}", hint="/metrics of the daemon tells of maps")
+    for one in failed:
+        complain(f"session {one['name']} is not followed, it has failed{_reason(one)}")
+    return found
+
+
+def _has_rings(session: dict[str, Any]) -> bool:
+    return bool(session.get("rings", True) and session.get("directory", True))
+
+
+def _reason(session: dict[str, Any]) -> str:
+    reasons = "; ".join(map(str, session.get("degraded", ())))
+    return f" ({reasons})" if reasons else ""
 
 
 def _sessions(socket: Path) -> list[dict[str, Any]]:
@@ -143,7 +178,7 @@ def _sessions(socket: Path) -> list[dict[str, Any]]:
 
 
 def _directory(session: dict[str, Any]) -> Path:
-    if not session.get("directory"):
+    if "directory" not in session:
         raise CollectordError(
             f"the daemon does not tell where session {session['name']} writes",
             hint="name its directory instead",

@@ -20,6 +20,7 @@ from collectord.cli.output import complain, flush
 from collectord.cli.summary import print_result
 from collectord.config.check import check_config
 from collectord.config.schema import (
+    BpfConfig,
     BpfSourceConfig,
     Config,
     ControlConfig,
@@ -36,7 +37,7 @@ from collectord.config.schema import (
 )
 from collectord.config.units import Bytes, Nanoseconds, Share
 from collectord.control import signals
-from collectord.errors import UsageError
+from collectord.errors import CollectordError, UsageError
 from collectord.kernel.names import HostNames
 from collectord.maps.answer import make_answer
 from collectord.plan import cpu_list, trace_names
@@ -59,6 +60,7 @@ DEFAULT_OUTPUT: Final = {
     BpfSourceConfig.kind: "perf.data",
 }
 DEFAULT_EVENT: Final = "cycles|cpu-clock"
+_USERS_CACHE: Final = ".cache/collectord/headers"
 _SIGNAL_STATUS: Final = 128
 
 
@@ -90,13 +92,22 @@ def _answers(result: RecordResult) -> dict[str, list[Answer]]:
         counted = result.counted.get(session.name)
         if session.bpf is None or counted is None:
             continue
-        symbols = functools.partial(bcc_client.symbols, python=session.bpf.python)
+        symbols = functools.partial(_symbols, session.bpf.python)
         for one in session.bpf.programs:
             found[one.name] = [
                 make_answer(config, counted.get(one.name, {}), HostNames(), symbols)
                 for config in one.program.manifest.answer
             ]
     return {program: answers for program, answers in found.items() if answers}
+
+
+def _symbols(python: str, stacks: Sequence[tuple[int, Sequence[int]]]) -> list[list[str]]:
+    """Names of addresses; the numbers where they cannot be had: the recording is worth more."""
+    try:
+        return bcc_client.symbols(stacks, python=python)
+    except CollectordError as error:
+        complain(f"addresses have no names: {error}")
+        return [[f"{address:#x}" for address in addresses] for _, addresses in stacks]
 
 
 def refuse_command(name: str) -> int:
@@ -177,6 +188,8 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         daemon=DaemonConfig(state_dir=str(directory)),
         metrics=MetricsConfig(listen=""),
         control=ControlConfig(socket=""),
+        # Not among the recordings.
+        bpf=BpfConfig(cache="" if os.geteuid() == 0 else str(Path.home() / _USERS_CACHE)),
         # What was recorded by hand is deleted by hand.
         retention=RetentionConfig(bytes=Bytes(0), age=Nanoseconds(0), free=Share()),
         session=(

@@ -51,6 +51,8 @@ _CODES: Final[dict[tuple[int, Kind], str]] = {
     (1, "bool"): "?", (4, "float"): "f", (8, "float"): "d",
 }  # fmt: skip
 _WIDE_BYTES: Final = 16
+_WIDE: Final = frozenset({(_WIDE_BYTES, "int"), (_WIDE_BYTES, "uint")})
+_BYTE_KINDS: Final = frozenset({"char", "bytes"})
 # A record is at most 64 KiB, and nobody reads a table of more columns.
 _SIZE_MAX_BYTES: Final = 1 << 16
 _FIELDS_MAX: Final = 1024
@@ -221,8 +223,9 @@ def decoder(layout: Layout) -> Callable[[bytes | memoryview], dict[str, Value]]:
     """Prepare `decode` for many records of one layout.
 
     Raises:
-        CodecError: the layout contradicts itself: it comes from a damaged manifest.
+        CodecError: the layout contradicts itself or is too large: its manifest is damaged.
     """
+    _check(layout)
     passes = [_Pass(layout.size, fields) for fields in _without_overlap(layout)]
     if len(passes) == 1:
         return passes[0].values
@@ -259,7 +262,6 @@ class _Pass:
         self._mends: list[tuple[int, Callable[[bytes], Value]]] = []
         form, at = "<", 0
         for index, field in enumerate(fields):
-            _check(field, size)
             code, mend = _code(field)
             form += f"{field.offset - at}x{code}"
             at = field.offset + field.size
@@ -278,12 +280,32 @@ class _Pass:
         return dict(zip(self._names, found, strict=True))
 
 
-def _check(field: Field, size: int) -> None:
-    each = field.size // (field.count or 1)
-    known = field.kind in {"char", "bytes"} or (each, field.kind) in _CODES or each == _WIDE_BYTES
-    whole = 0 < each * (field.count or 1) == field.size
-    if not known or not whole or field.offset < 0 or field.offset + field.size > size:
-        raise _refusal(field.name, field.ctype, "does not fit its record", field.offset)
+def _check(layout: Layout) -> None:
+    """Refuse what `from_bcc` would never make."""
+    if not 0 <= layout.size <= _SIZE_MAX_BYTES or len(layout.fields) > _FIELDS_MAX:
+        raise CodecError(
+            f"{len(layout.fields)} members in {layout.size} bytes are no record",
+            offset=0,
+            reason="layout",
+        )
+    seen: set[str] = set()
+    for field in layout.fields:
+        if not _is_sound(field, layout.size):
+            raise _refusal(field.name, field.ctype, "does not fit its record", field.offset)
+        if field.name in seen:
+            raise _refusal(field.name, field.ctype, "is there twice", field.offset)
+        seen.add(field.name)
+
+
+def _is_sound(field: Field, size: int) -> bool:
+    if min(field.offset, field.count) < 0 or field.size <= 0 or field.offset + field.size > size:
+        return False
+    each, rest = divmod(field.size, field.count or 1)
+    if field.kind in _BYTE_KINDS:
+        known = each == 1
+    else:
+        known = (each, field.kind) in _CODES or (each, field.kind) in _WIDE
+    return known and not rest
 
 
 def _code(field: Field) -> tuple[str, Callable[[bytes], Value] | None]:

@@ -64,6 +64,7 @@ _UNBOUNDED_LABELS: Final = frozenset(
     {"pid", "tid", "tgid", "comm", "path", "file", "filename", "cgroup"}
 )
 _SERIES_MAX: Final = 1024
+_RELEASE: Final = re.compile(r"\d{1,3}\.\d{1,3}", re.ASCII)
 _COLUMNS_MAX: Final = 64
 _OF_KIND: Final = {
     "scale": "histogram",
@@ -113,6 +114,8 @@ def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
             f"the kernel lets {manifest.license!r} not trace",
             'it takes e.g. "GPL-2.0-only", "GPL-2.0-only OR BSD-2-Clause" or "Dual MIT/GPL"',
         )
+    if manifest.linux and _RELEASE.fullmatch(manifest.linux) is None:
+        yield Problem("linux", f"{manifest.linux!r} is no release", 'such as "5.18"')
     yield from _names("tracepoints", manifest.tracepoints, TRACEPOINT, "SYSTEM:NAME")
     yield from _names("raw_tracepoints", manifest.raw_tracepoints, _IDENTIFIER, "a plain name")
     for name, parameter in manifest.parameter.items():
@@ -278,9 +281,10 @@ def _labels(metric: MetricConfig) -> Iterator[Problem]:
             yield Problem(f"{key}.name", f"{label.name!r} is no label's name", NAME_WORDS)
         elif label.name in _TAKEN_LABELS:
             yield Problem(f"{key}.name", f"{label.name} is taken")
-        elif label.name in _UNBOUNDED_LABELS:
-            hint = "have an [[answer]] or events tell it"
-            yield Problem(f"{key}.name", f"{label.name} is no label: it has no bound", hint)
+        for part, text in (("name", label.name), ("field", label.field.rpartition(".")[2])):
+            if text in _UNBOUNDED_LABELS:
+                hint = "have an [[answer]] or events tell it"
+                yield Problem(f"{key}.{part}", f"{text} is no label: it has no bound", hint)
         if label.max < 1:
             yield Problem(f"{key}.max", f"{label.max}", f"1 to {_SERIES_MAX}")
         # "" is a key that is no struct; of a histogram that is the slot.

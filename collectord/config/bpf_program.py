@@ -175,6 +175,7 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
         summary: one line.
         license: an SPDX expression or the kernel's own spelling.
         requires: features of the kernel beyond those of its attachments.
+        linux: the oldest release that it runs on, "5.18", "" for any.
         tracepoints: SYSTEM:NAME of each TRACEPOINT_PROBE.
         raw_tracepoints: NAME of each RAW_TRACEPOINT_PROBE.
     """
@@ -183,6 +184,7 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
     license: str
     description: str = ""
     requires: tuple[Requirement, ...] = ()
+    linux: str = ""
     tracepoints: tuple[str, ...] = ()
     raw_tracepoints: tuple[str, ...] = ()
     parameter: dict[str, ParameterConfig] = {}

@@ -65,7 +65,7 @@ class BpfConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     programs: str = "/etc/collectord/bpf"
     python: str = ""
     headers: str = ""
-    cache: str = "/var/lib/collectord/headers"
+    cache: str = ""
     compile_time: Nanoseconds = Nanoseconds(60 * _SECOND_NS)
     compile_memory: Bytes = Bytes(_GIB)
     stats: bool = False

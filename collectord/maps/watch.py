@@ -33,13 +33,31 @@ class BpfWatch:
     def __init__(self) -> None:
         self._readers: dict[str, BpfReader] = {}
         self._last: dict[str, tuple[BpfStatus, ...]] = {}
+        self._troubles: dict[str, str] = {}
         self._look: asyncio.Task[None] | None = None
-        self._failing = False
 
     def add(self, session: str, reader: BpfReader) -> None:
-        """Look at this session's programs too; the first time at once."""
-        self._readers[session] = reader
+        """Look at this session's programs too; the first time at once. Raises KernelError."""
         self._last[session] = reader.read()
+        self._readers[session] = reader
+
+    def remove(self, session: str) -> None:
+        """Look at them no more; what they were last is told still. No look may be on its way."""
+        self._readers.pop(session, None)
+
+    def forget(self, session: str) -> None:
+        """Tell nothing more of a session that failed."""
+        self.remove(session)
+        self._last.pop(session, None)
+
+    def trouble(self, session: str) -> str:
+        """Why the last look at a session's programs failed, "" if it did not."""
+        return self._troubles.get(session, "")
+
+    async def rest(self) -> None:
+        """Wait for a look that is on its way: descriptors must not close under it."""
+        if self._look is not None:
+            await self._look
 
     def status(self) -> tuple[BpfStatus, ...]:
         """All programs as they were last looked at."""
@@ -50,15 +68,13 @@ class BpfWatch:
         if self._readers and (self._look is None or self._look.done()):
             self._look = asyncio.get_running_loop().create_task(self._read(worker))
 
-    async def finish(self, worker: Executor) -> dict[str, Contents]:
-        """Look a last time, when programs count no more.
-
-        Returns:
-            what the answers of each session's programs are made of.
-        """
-        if self._look is not None:
-            await self._look
+    async def look(self, worker: Executor) -> None:
+        """Look a last time, when programs count no more."""
+        await self.rest()
         await self._read(worker)
+
+    async def contents(self, worker: Executor) -> dict[str, Contents]:
+        """Read what the answers of each session's programs are made of; after the last look."""
         loop = asyncio.get_running_loop()
         found: dict[str, Contents] = {}
         for session, reader in self._readers.items():
@@ -70,12 +86,12 @@ class BpfWatch:
 
     async def _read(self, worker: Executor) -> None:
         loop = asyncio.get_running_loop()
-        failed = ""
         for session, reader in self._readers.items():
+            trouble = ""
             try:
                 self._last[session] = await loop.run_in_executor(worker, reader.read)
             except KernelError as error:
-                failed = str(error)
-                if not self._failing:
-                    _LOG.error("maps_not_read", session=session, error=failed)
-        self._failing = bool(failed)
+                trouble = f"maps not read: {error}"
+                if not self._troubles.get(session):
+                    _LOG.error("maps_not_read", session=session, error=str(error))
+            self._troubles[session] = trouble

@@ -37,12 +37,14 @@ class ProgramPlan:
         program: its text and manifest.
         values: of all its parameters, as `plan.bpf_program.parameters` gives them.
         outputs: where it submits events; none if it fills maps only.
+        gated: it counts only where its gate is open (collectord.h).
         passes: on a tracepoint it never hides an event from perf.
     """
 
     program: BpfProgram
     values: dict[str, int | str]
     outputs: tuple[OutputPlan, ...]
+    gated: bool
     passes: bool
 
     @property

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 HEADER: Final = "collectord.h"
 EVENT: Final = "COLLECTORD_EVENT"
-# The output of collectord_submit() in collectord.h.
+# The output of collectord_submit() in collectord.h, which is there for an event only.
 RING: Final = "collectord_ring"
+_SUBMIT: Final = "collectord_submit"
 _PARAMETER: Final = "PARAMETER_"
 
 _INT: Final = range(-(1 << 31) + 1, 1 << 31)
@@ -44,6 +45,8 @@ _NEEDED_BY_KIND: Final = {
     "fentry": "fentry",
     "fexit": "fentry",
 }
+_MISSES_COUNTED: Final = (6, 7)
+_MISSED_UNCOUNTED: Final = frozenset({"kprobe", "kretprobe", "perf_event"})
 _TRACEPOINT_HEADS: Final = ("TRACEPOINT_PROBE", r"tracepoint__\w+")
 _MAP: Final = re.compile(r"\bBPF_[A-Z_0-9]+\s*\(\s*(\w+)")
 _SUBMITS: Final = re.compile(r"\bperf_submit\w*|\bbpf_perf_event_output\b")
@@ -157,6 +160,38 @@ def counts_submissions(source: str) -> bool:
     return RING in outputs(source) and not _SUBMITS.search(c_source.strip(source))
 
 
+def misses_are_counted(program: BpfProgram, release: str) -> bool:
+    """Whether the kernel counts the runs that it leaves out as another program runs on the CPU.
+
+    Of raw tracepoints, and of uprobes, which it never leaves out, always; of tracepoints since
+    Linux 6.7 (trace_call_bpf); of kprobes only a part, and of perf events none. Nothing but the
+    release tells.
+
+    Args:
+        program: which.
+        release: of the kernel, as `uname -r` has it.
+    """
+    kinds = {attach.kind for attach in program.manifest.attach}
+    if kinds & _MISSED_UNCOUNTED or "kprobes" in needs(program):
+        return False
+    if not tracepoints(program):
+        return True
+    return numbers(release) >= _MISSES_COUNTED
+
+
+def numbers(release: str) -> tuple[int, ...]:
+    """The first two numbers of a kernel's release, (0, 0) of none."""
+    return tuple(map(int, re.findall(r"\d+", release)[:2])) or (0, 0)
+
+
+def passes(program: BpfProgram, release: str) -> bool:
+    """It hides no event from perf but by a run that the kernel leaves out, and counts."""
+    if not tracepoints(program):
+        return True
+    functions = tracepoint_functions(program.manifest)
+    return misses_are_counted(program, release) and passes_events(program.source, functions)
+
+
 def passes_events(source: str, functions: Collection[str] = ()) -> bool:
     """On a tracepoint it never returns what hides the event from perf.
 
@@ -211,6 +246,11 @@ def require(program: BpfProgram, facts: KernelFacts) -> None:
     for feature in needs(program):
         if not getattr(bpf, feature, True):
             raise MissingFeature(f"{name}: no {feature} in this kernel", feature=feature)
+    if numbers(facts.release) < numbers(program.manifest.linux):
+        raise MissingFeature(
+            f"{name} needs Linux {program.manifest.linux}, and this is {facts.release}",
+            feature=f"Linux {program.manifest.linux}",
+        )
     for tracepoint in tracepoints(program):
         if tracepoint in facts.tracepoints:
             continue
@@ -262,7 +302,8 @@ def problems(program: BpfProgram) -> Iterator[Problem]:
 def _event_problems(manifest: BpfManifest, source: str) -> Iterator[Problem]:
     at, event = c_source.includes(source, HEADER), c_source.defined(source, EVENT)
     sent = outputs(source)
-    if at >= 0 and not 0 <= event < at:
+    submits = manifest.event is not None or _SUBMIT in c_source.words(c_source.strip(source))
+    if 0 <= at < event or (submits and event < 0 <= at):
         hint = f'"#define {EVENT} struct x" before #include "{HEADER}"'
         yield Problem("event", "the program does not say what its event is", hint)
     elif manifest.event is not None and RING not in sent:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import (
@@ -17,7 +17,7 @@ from collectord.codec.perf_attr import (
 from collectord.config.schema import BpfSourceConfig
 from collectord.errors import ConfigError, MissingFeature, MissingPrivilege, UsageError
 from collectord.model import Basis, RingRole
-from collectord.plan import bpf_program, budget
+from collectord.plan import bpf_program, budget, c_source
 from collectord.plan.bpf import BpfPlan, OutputPlan, ProgramPlan
 from collectord.plan.events import BASE_SAMPLE_TYPE, EventPlan, read_format
 from collectord.plan.ring_set import Rings, RingSet, rounded, sideband
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collectord.plan.facts import BpfFacts, KernelFacts
 
 SOURCE: Final = BpfSourceConfig.kind
-_MISSES_COUNTED: Final = (6, 7)
+# Of root's compiling. What another user could write, root does not trust, nor the other way.
+_ROOT_CACHE: Final = "/var/cache/collectord/headers"
 
 # What `when = "present"` takes for absence: a host that cannot, or a program that is none.
 _ABSENCE: Final = (MissingFeature, MissingPrivilege, ConfigError)
@@ -57,8 +58,14 @@ class BpfDraft(Rings):
     plan: BpfPlan | None = None
 
 
+def cache_folder(config: BpfConfig, state_dir: str, euid: int) -> str:
+    """Where this user's header trees are put together."""
+    own = _ROOT_CACHE if euid == 0 else str(PurePosixPath(state_dir, "headers"))
+    return config.cache or own
+
+
 def draft(
-    sources: Sequence[BpfSourceConfig], config: BpfConfig, scope: Scope, facts: KernelFacts
+    sources: Sequence[BpfSourceConfig], whole: Config, scope: Scope, facts: KernelFacts
 ) -> BpfDraft:
     """Plan the programs of a session: they share its rings.
 
@@ -68,6 +75,7 @@ def draft(
         MissingFeature, MissingPrivilege, ConfigError: the host cannot run a program, or it is
             none, and nothing allows for that.
     """
+    config = whole.bpf
     programs: list[ProgramPlan] = []
     events: list[EventPlan] = []
     notes: list[str] = []
@@ -99,7 +107,7 @@ def draft(
         cpus=cpus,
         python=config.python or facts.bpf.python,
         headers=config.headers,
-        cache=config.cache,
+        cache=cache_folder(config, whole.daemon.state_dir, facts.euid),
         compile_ns=config.compile_time,
         compile_bytes=config.compile_memory,
         stats=config.stats,
@@ -114,21 +122,23 @@ def _plan(
 ) -> tuple[ProgramPlan, list[EventPlan]]:
     """A program and its events, numbered from `first_index`."""
     given = {name: _as_text(value) for name, value in source.arguments.items()}
-    observed = _misses_are_counted(program, facts)
+    exact = bpf_program.misses_are_counted(
+        program, facts.release
+    ) and bpf_program.counts_submissions(program.source)
     outputs = []
     events = []
     for index, table in enumerate(bpf_program.outputs(program.source), start=first_index):
         shared = table == bpf_program.RING
-        counts = shared and observed and bpf_program.counts_submissions(program.source)
+        counts = shared and exact
         name = program.name if shared else f"{program.name}/{table}"
         outputs.append(OutputPlan(table, index, counts))
         events.append(_event(name, index, facts, counts=counts))
-    on_tracepoints = bpf_program.tracepoint_functions(program.manifest)
     planned = ProgramPlan(
         program,
         bpf_program.parameters(program, given),
         tuple(outputs),
-        passes=observed and bpf_program.passes_events(program.source, on_tracepoints),
+        gated=c_source.includes(program.source, bpf_program.HEADER) >= 0,
+        passes=bpf_program.passes(program, facts.release),
     )
     return planned, events
 
@@ -147,19 +157,6 @@ def _program(name: str, facts: KernelFacts) -> BpfProgram:
         raise UsageError(unknown or f"there is no BPF program {name!r}", text=name)
     bpf_program.require(program, facts)
     return program
-
-
-def _misses_are_counted(program: BpfProgram, facts: KernelFacts) -> bool:
-    """Whether the kernel counts the runs that it leaves out as another program runs on the CPU.
-
-    Of programs on tracepoints and kprobes since Linux 6.7 (trace_call_bpf), of raw tracepoints
-    since they can be left out at all. Nothing but the release tells.
-    """
-    numbers = re.findall(r"\d+", facts.release)[:2]
-    if tuple(map(int, numbers)) >= _MISSES_COUNTED:
-        return True
-    others = bpf_program.tracepoints(program) or bpf_program.needs(program)
-    return not others
 
 
 def _headers_notes(bpf: BpfFacts) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft
         draft = _Draft(session, scope, perf.sets, perf.notes, perf.degraded)
         programs = [source for source in session.source if isinstance(source, BpfSourceConfig)]
         if programs:
-            bpf = bpf_source.draft(programs, config.bpf, scope, facts)
+            bpf = bpf_source.draft(programs, config, scope, facts)
             draft = replace(
                 draft, sets=bpf.sets, bpf=bpf.plan, notes=bpf.notes, degraded=bpf.degraded
             )
@@ -184,6 +184,7 @@ def _sessions(config: Config, draft: _Draft, sizes: Sequence[int]) -> Iterator[S
     """Sources of a kind share rings, ledger and files: a plan for each kind."""
     if draft.sets or draft.bpf is not None:
         yield _perf_session(config, draft, sizes)
+    told = bool(draft.sets) or draft.bpf is not None
     if draft.trace is not None:
         yield SessionPlan(
             name=draft.config.name,
@@ -194,7 +195,7 @@ def _sessions(config: Config, draft: _Draft, sizes: Sequence[int]) -> Iterator[S
             sink=_sink(config, draft.config, TRACE_FORMAT),
             files=draft.trace.files,
             notes=draft.trace.notes,
-            degraded=(*(() if draft.sets else draft.degraded), *draft.trace.degraded),
+            degraded=(*(() if told else draft.degraded), *draft.trace.degraded),
             ftrace=draft.trace.plan,
         )
 

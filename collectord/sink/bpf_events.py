@@ -10,8 +10,10 @@ from collectord.codec import bpf_struct
 from collectord.codec.perf_attr import EventType, SoftwareId
 from collectord.codec.perf_sample import RawSamples
 from collectord.errors import CodecError, UsageError
+from collectord.ledger import loss_name
+from collectord.model import Reason, Stage
 from collectord.sink.manifest import Manifest, OpenManifest, decode
-from collectord.sink.segment import PARTIAL, SegmentPaths
+from collectord.sink.segment import PARTIAL, SegmentPaths, sink_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 # The one field of an event that nobody describes.
 DATA: Final = "data"
+RING_FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +104,61 @@ def bpf_events(head: Head, note: SegmentNote, path: Path) -> dict[int, BpfEvent]
     return found
 
 
+def stage_losses(path: Path) -> dict[str, int] | None:
+    """Give what was lost while a sealed segment was written, by `<stage>/<reason>`.
+
+    A manifest has the ledger from the session's start to the seal, so what is the segment's own is
+    the difference from the ledger of the segment before it in its run. What its rings lost of
+    each event, which is in the file itself, is not among it.
+
+    Returns:
+        None where nobody tells: it has no manifest, a repair sealed it, or there were losses and
+        the segment before it is gone.
+
+    Raises:
+        SinkError: a manifest cannot be read.
+    """
+    manifest = _sealed(SegmentPaths(path.parent, path.name).manifest)
+    if manifest is None or not manifest.complete:
+        return None
+    until = _losses(manifest)
+    if until is None:
+        return None
+    before = _losses_before(path.parent, manifest) if any(until.values()) else {}
+    if before is None:
+        return None
+    lost = {stage: max(0, events - before.get(stage, 0)) for stage, events in until.items()}
+    untold = lost.pop(RING_FULL, 0) - sum(manifest.lost_samples.values())
+    return lost | {RING_FULL: untold} if untold > 0 else lost
+
+
+def _losses_before(directory: Path, manifest: Manifest) -> Mapping[str, int] | None:
+    """Losses of the run up to the segment before this one; None where nobody tells."""
+    seen: set[str] = set()
+    at = manifest
+    while at.previous is not None and at.previous.manifest not in seen:
+        name = at.previous.manifest
+        seen.add(name)
+        earlier = _sealed(directory / name) if "/" not in name else None
+        if earlier is None:
+            return None if manifest.stored_before else {}
+        if earlier.run == manifest.run:
+            return _losses(earlier)
+        if not manifest.stored_before:
+            return {}
+        at = earlier
+    return None if manifest.stored_before else {}
+
+
+def _losses(manifest: Manifest) -> dict[str, int] | None:
+    lost = manifest.ledger.get("lost")
+    if not isinstance(lost, dict):
+        return None
+    if not all(isinstance(events, int) and events >= 0 for events in lost.values()):
+        return None
+    return lost
+
+
 def _perf_reads(message: str, path: Path) -> UsageError:
     return UsageError(message, text=str(path), hint=f"`perf script -i {path}` reads it")
 
@@ -121,3 +179,8 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         return b""
+
+
+def _sealed(path: Path) -> Manifest | None:
+    with sink_errors("cannot read the manifest", path, reading=True):
+        return decode(_read(path), Manifest)

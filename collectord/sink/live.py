@@ -7,6 +7,7 @@ running one ends with its seal, and is renamed then; one that never held an even
 
 from __future__ import annotations
 
+import errno
 import time
 from collections import deque
 from contextlib import ExitStack
@@ -16,7 +17,14 @@ from collectord.errors import SinkError, UsageError
 from collectord.sink.bpf_events import read_note
 from collectord.sink.events import open_events
 from collectord.sink.perf_events import BpfSegment
-from collectord.sink.segment import PARTIAL, PERF_DATA, Group, SegmentPaths, group_files
+from collectord.sink.segment import (
+    PARTIAL,
+    PERF_DATA,
+    Group,
+    SegmentPaths,
+    group_files,
+    sink_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +37,9 @@ if TYPE_CHECKING:
 QUIET_S: Final = 1.0
 # Between a segment's seal and the creation of one that a full disk has delayed, at most.
 GRACE_S: Final = 2.0
+# For so long after a change of its names a directory is looked through: a segment gets its open
+# manifest after its name, and two changes within one tick of the clock have one time.
+SETTLE_S: Final = 2.0
 
 
 class _Opened(NamedTuple):
@@ -80,6 +91,26 @@ class _Tail:
         self.over = segment.sealed or deleted or self.abandoned
 
 
+class _Changes:
+    """Tells whether a directory's names changed lately, by one stat(2) and not by a walk."""
+
+    def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._last: tuple[int, int] | None = None
+        self._seen_s = clock()
+
+    def are_recent(self) -> bool:
+        """Whether it is to be looked through. Raises SinkError."""
+        with sink_errors("cannot read the directory", self._directory, reading=True):
+            status = self._directory.stat()
+        current = status.st_ino, status.st_mtime_ns
+        now_s = self._clock()
+        if current != self._last:
+            self._last, self._seen_s = current, now_s
+        return now_s - self._seen_s <= SETTLE_S
+
+
 class LiveStreams:
     """The streams of BPF events in a directory, each from one segment into the next.
 
@@ -108,11 +139,14 @@ class LiveStreams:
         self._clock = clock
         self._waiting: dict[str, deque[_Waiting]] = {}
         self._tails: dict[str, _Tail] = {}
+        self._changes = _Changes(directory, clock)
         self._ended_s = clock()
         self._alone = False
         self._run: str | None = None
         if begin is not None:
-            note = read_note(begin.partial if begin.partial.exists() else begin.data)
+            path = begin.partial if begin.partial.exists() else begin.data
+            with sink_errors("cannot read the manifest", path, reading=True):
+                note = read_note(path)
             self._run = note.run if note is not None else ""
             self._alone = not (begin.rotated and self._run)
             self._waiting[self._run] = deque([_Waiting(begin, None)])
@@ -128,8 +162,14 @@ class LiveStreams:
 
     def poll(self) -> Iterator[tuple[BpfSegment, Happening]]:
         """What came since the last call, by streams. Raises as `BpfSegment.news`."""
-        if not self._alone and self._waiting.keys() != self._tails.keys():
-            self._look_for_more()
+        if not self._alone:
+            try:
+                if self._changes.are_recent():
+                    self._look_for_more()
+            except SinkError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                self._known.clear()  # the directory went with its last segment, and may come again
         self._go_on()
         for run, tail in [*self._tails.items()]:
             for happening in tail.news():
@@ -140,12 +180,14 @@ class LiveStreams:
                     self._complaints.append(f"{tail.segment.path}: {hint}")
                 self._ended_s = self._clock()
                 del self._tails[run]
+                if not self._waiting[run]:
+                    del self._waiting[run]
                 tail.opened.close()
 
     @property
     def ended(self) -> bool:
         """Nothing is running any more."""
-        if self._tails or any(self._waiting.values()):
+        if self._tails or self._waiting:
             return False
         return self._alone or self._clock() - self._ended_s >= GRACE_S
 
@@ -170,7 +212,7 @@ class LiveStreams:
 
     def _go_on(self) -> None:
         """Begin with the next segment of each stream whose last one is over."""
-        for run, waiting in self._waiting.items():
+        for run, waiting in [*self._waiting.items()]:
             while run not in self._tails and waiting:
                 paths, opened = waiting.popleft()
                 opened = opened or _open(paths)
@@ -182,6 +224,8 @@ class LiveStreams:
                     opened.segment.look()
                     opened.segment.skip()
                 self._fresh.discard(run)
+            if run not in self._tails:
+                del self._waiting[run]
 
     def _look_for_more(self) -> None:
         """Note segments that were not there before; they follow one another by their names.
@@ -193,7 +237,9 @@ class LiveStreams:
             is_running = PARTIAL in group.suffixes
             if paths.name in self._known:
                 continue
-            note = read_note(paths.partial if is_running else paths.data)
+            path = paths.partial if is_running else paths.data
+            with sink_errors("cannot read the manifest", path, reading=True):
+                note = read_note(path)
             if note is None:  # it is just being created, or has lost its manifest
                 continue
             self._known.add(paths.name)

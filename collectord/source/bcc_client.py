@@ -334,7 +334,7 @@ def _answer(words: bcc_failure.Words, outcome: Outcome) -> _Answer:
         raise problem
     try:
         answer = msgspec.json.decode(outcome.answer or b"", type=_Answer)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise words.garbage(outcome) from error
     if answer.failure is not None:
         raise words.of_failure(answer.failure, outcome)

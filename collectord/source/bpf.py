@@ -101,8 +101,6 @@ def open_session(
         rings = perf.open_session(kernel, plan, own, exclude_tids=exclude_tids)
         opened = OpenBpf(kernel, plan.bpf, programs, rings)
         opened.connect()
-        if plan.bpf.stats:
-            own.callback(kernel.close, kernel.enable_bpf_stats())
         stack.push(own.pop_all())
     return opened
 
@@ -122,7 +120,7 @@ def _programs(kernel: Kernel, plan: BpfPlan, stack: ExitStack) -> Iterator[OpenP
         maps: dict[str, MapInfo] = {
             name: kernel.map_info(loaded.tables[name].fd)
             for name in (_GATE, _COUNTS)
-            if name in loaded.tables
+            if one.gated and name in loaded.tables
         }
         yield OpenProgram(one, loaded, event_layout(one.program, loaded.tables), maps)
 
@@ -141,8 +139,10 @@ class OpenBpf:
         self._plan = plan
         self._perf = rings
         self._cpus = kernel.possible_cpus()
-        self._missed_before = 0
+        self._missed_before: int | None = None  # until something is submitted
         self._missed: int | None = None  # once nothing is submitted any more
+        self._counted: dict[str, dict[int, Counts]] = {}  # by program and CPU
+        self._counted_for: set[int] = set()  # CPUs whose rings were read since
         self.programs = programs
         self.rings = rings.rings
         self.ftrace = None
@@ -236,28 +236,41 @@ class OpenBpf:
         reading = self._perf.read_produced(ring)
         if ring.label.role is not RingRole.DATA:
             return reading
-        found = [self.counts(program).get(ring.label.cpu, Counts()) for program in self.programs]
-        total = Counts(*map(sum, zip(*found, strict=True)))
+        total = self._counts_of(ring.label.cpu)
         missed = self._missed_of(ring)
-        full = total.no_space if reading.lost is None else reading.lost
+        exact = ring.basis is Basis.EXACT
         losses: dict[LossKey, int] = {
             (Stage.PROGRAM, Reason.RECURSION): total.busy + missed,
             (Stage.PROGRAM, Reason.DROPPED): total.no_ring + total.refused,
-            (Stage.KERNEL_RING, Reason.RING_FULL): full,
         }
+        # Before Linux 6.0 the programs' own count is as good, where all of them count.
+        full = total.no_space if reading.lost is None and exact else reading.lost
+        if full is not None:
+            losses[Stage.KERNEL_RING, Reason.RING_FULL] = full
         return Produced(
-            value=total.attempts + missed if ring.basis is Basis.EXACT else None,
-            lost=sum(losses.values()),
+            value=total.attempts + missed if exact else None,
+            lost=sum(losses.values()) if full is not None else None,
             per_event=reading.per_event,
             losses=losses,
         )
 
+    def _counts_of(self, cpu: int) -> Counts:
+        """Counts of all programs on a CPU, which are read for all CPUs at once.
+
+        A ring that is read for the second time has them read anew.
+        """
+        if not self._counted or cpu in self._counted_for:
+            self._counted = {one.plan.name: self.counts(one) for one in self.programs}
+            self._counted_for.clear()
+        self._counted_for.add(cpu)
+        found = [counts.get(cpu, Counts()) for counts in self._counted.values()]
+        return Counts(*map(sum, zip(*found, strict=True)))
+
     def _missed_of(self, ring: RingHandle) -> int:
-        if ring is not self.rings[0]:
+        if ring is not self.rings[0] or self._missed_before is None:
             return 0
-        return (self._read_missed() if self._missed is None else self._missed) - (
-            self._missed_before
-        )
+        missed = self._read_missed() if self._missed is None else self._missed
+        return missed - self._missed_before
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """None: what a program submits is hidden by nobody."""

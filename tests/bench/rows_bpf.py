@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.config.schema import BpfConfig
 from collectord.kernel.linux import LinuxKernel
+from collectord.plan.bpf_source import cache_folder
 from collectord.source import bcc_client
 from tests.bench import row
 from tests.bench.collectors import GENERATOR_CPU, Collector
@@ -65,7 +66,7 @@ def _bcc(settings: Settings) -> Collector:
     python, reason = bcc_client.find_python()
     if not python:
         raise RuntimeError(reason)
-    source = LinuxKernel().bpf_headers("", BpfConfig().cache)
+    source = LinuxKernel().bpf_headers("", cache_folder(BpfConfig(), "/", os.geteuid()))
     program = settings.directory.parent / "peer.bpf.c"
     program.write_text(_PROGRAM)
     return Collector(

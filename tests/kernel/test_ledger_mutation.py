@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.trace_cmds import TraceCmd
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 COUNT: Final = 20_000
+BPF: Final = ("--bpf", "syscall_stream", "--bpf-arg", f"nr={NUMBER}")
 # Whatever an installed or editable package would give, the core is this one.
 LAUNCH: Final = """
 import importlib.util, sys
@@ -74,8 +75,13 @@ def mutant(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ((*CALLS, "-C", "0", "-m", "1"), ("count", {"nr": NUMBER, "count": COUNT, "cpu": 0})),
         (("-e", "page-faults"), ("faults", {"pages": COUNT})),
         (("-e", "page-faults", "-m", "1"), ("faults", {"pages": COUNT})),
+        ((*BPF, "-C", "0"), ("count", {"nr": NUMBER, "count": COUNT, "cpu": 0})),
+        ((*BPF, "-m", "1"), ("count", {"nr": NUMBER, "count": COUNT, "cpu": 0})),
     ],
-    ids=["cpu", "system", "process", "thread", "overload", "software", "software overload"],
+    ids=[
+        *("cpu", "system", "process", "thread", "overload", "software", "software overload"),
+        *("bpf", "bpf overload"),
+    ],
 )
 def test_a_forgotten_record_is_missed(
     tmp_path: Path,
@@ -91,7 +97,9 @@ def test_a_forgotten_record_is_missed(
     session = _missed(
         tmp_path, generator.command(mode, now=True, hold=False, **options), mutant, words
     )
-    assert sum(len(script(perf, path)) for path in segments_of(session)) == session["stored"]
+    fields = ("-F", "comm,tid,time,event")  # a line each, of BPF events too
+    listed = sum(len(script(perf, path, *fields)) for path in segments_of(session))
+    assert listed == session["stored"]
 
 
 @pytest.mark.parametrize("transport", ["read", "mmap", "splice"])

@@ -20,7 +20,7 @@ from tests.support.daemons import wait_for
 from tests.support.recording import result_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import IO
 
     Start = Callable[..., subprocess.Popen[str]]
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 COMM: Final = "sleeper"
 DEVICE: Final = "DEVICE"
 OPERATION: Final = "OPERATION"
+IN_FLIGHT: Final = "in flight"
 # Of `record -- COMMAND`: it runs from the moment that everything counts until a line comes.
 _GATE: Final = 'echo open >&2 && read -r _ < "$0"'
-_DISKSTATS: Final = {"read": 3, "write": 7, "discard": 14, "flush": 18}  # since Linux 5.5
+# Columns of /proc/diskstats since Linux 5.5.
+_DISKSTATS: Final = {"read": 3, "write": 7, IN_FLIGHT: 11, "discard": 14, "flush": 18}
 _SWITCHES: Final = re.compile(r"^(?:non)?voluntary_ctxt_switches:\t(\d+)$", re.MULTILINE)
 # Each of its threads takes orders from a pipe of its own, and tells when one is done. What they
 # need is done once before, so that no page of it is missing then.
@@ -133,7 +135,7 @@ class Switches(NamedTuple):
 class Child:
     """A process that does what it is told, and blocks when it has."""
 
-    def __init__(self, process: subprocess.Popen[str], orders: list[IO[str]]) -> None:
+    def __init__(self, process: subprocess.Popen[str], orders: Sequence[IO[str]]) -> None:
         self.pid = process.pid
         self._process = process
         self._orders = orders
@@ -149,7 +151,7 @@ class Child:
             times: how often.
         """
         self.begin(order, times)
-        self._await("done\n")
+        self.finish()
 
     def begin(self, order: str, times: int = 1) -> None:
         """As `do`, without the wait."""
@@ -157,10 +159,14 @@ class Child:
             pipe.write(f"{order} {times}\n")
             pipe.flush()
 
+    def finish(self) -> None:
+        """Wait until all have done what `begin` began, and block again."""
+        self._await("done\n")
+
     def stop(self) -> None:
         """End what `begin("spin")` began, and wait until all block again."""
         os.kill(self.pid, signal.SIGUSR1)
-        self._await("done\n")
+        self.finish()
 
     def switches(self, tid: int | None = None) -> Switches:
         """Of all threads, or of one."""
@@ -228,8 +234,8 @@ def unprobed(device: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def completed() -> dict[str, Counter[str]]:
-    """How many requests each block device has completed, by operation, as the kernel counts."""
+def requests() -> dict[str, Counter[str]]:
+    """Requests that block devices have completed by operation, and have in flight, by device."""
     lines = (line.split() for line in Path("/proc/diskstats").read_text().splitlines())
     return {
         line[2]: Counter({name: int(line[column]) for name, column in _DISKSTATS.items()})

@@ -31,6 +31,7 @@ def program(maps: FakeMaps, name: str, *, answer: AnswerConfig = SIZES) -> OpenP
         BpfProgram(name=name, path=name, source="", manifest=manifest, origin="shipped"),
         values={},
         outputs=(),
+        gated=True,
         passes=True,
     )
     function = LoadedProgram("on_call", FUNCTION_FD, 9, ())

@@ -14,6 +14,7 @@ from collectord.config.bpf_program import ColumnConfig
 from collectord.errors import UnknownEvent, UsageError
 from collectord.sink.manifest import EventLayout
 from tests.support import bpf_segments as support
+from tests.support import segments as perf_support
 from tests.support import trace_segments
 from tests.support.bpf_segments import (
     EXITS,
@@ -29,9 +30,18 @@ from tests.support.bpf_segments import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 ENOENT: Final = -2
+# Where events are lost beside full rings.
+ELSEWHERE: Final = (
+    "program/recursion",
+    "program/dropped",
+    "staging/quarantined",
+    "sink/disk_full",
+    "sink/dropped",
+)
 CHUNKS: Final = (
     chunk(
         comm(S_NS, 500, b"five\x1b[2J"),
@@ -174,6 +184,7 @@ def test_count(segment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
             {"event": EXITS, "count": 1, "cpus": {"1": 1}, "lost": 0},
         ],
         "lost": {},
+        "segments_lost": dict.fromkeys(ELSEWHERE, 0),
     }
     writer = support.Writer(tmp_path / "running")
     writer.write(*CHUNKS)
@@ -181,6 +192,67 @@ def test_count(segment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     writer.sink.close()
     assert counted["lost"] == {"1": 3}
     assert [row["lost"] for row in counted["events"]] == [None, None]
+    assert counted["segments_lost"] == dict.fromkeys(ELSEWHERE)
+
+
+def sealed(
+    writer: support.Writer,
+    total: Mapping[str, int],
+    *,
+    final: bool = True,
+    lost_samples: Mapping[int, int] | None = None,
+) -> Path:
+    """Seal a segment with these losses since the session's start in its ledger."""
+    ledger = perf_support.LEDGER | {"lost": total}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(perf_support, "LEDGER", ledger)
+        return writer.seal(final=final, lost_samples=lost_samples)
+
+
+def test_count_of_losses_before_the_rings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each segment has those of its own time, by stage; the rings' are told with their events."""
+    first = support.Writer(tmp_path)
+    second = support.Writer(tmp_path, first.sink, token=2)
+    first.write(*CHUNKS)
+    second.write(*CHUNKS)
+    total = {"program/recursion": 4, "program/dropped": 0, "kernel_ring/ring_full": 3}
+    one = sealed(first, total, final=False, lost_samples={11: 3})
+    total = {"program/recursion": 5, "program/dropped": 2, "kernel_ring/ring_full": 3}
+    two = sealed(second, total)
+    first.sink.close()
+    assert [line.split() for line in shown(capsys, "--count", one)][3:] == [
+        ["opensnoop:", "3", "events", "lost"],
+        ["program/recursion:", "4", "events", "lost"],
+    ]
+    assert [line.split() for line in shown(capsys, "--count", two)][3:] == [
+        ["program/recursion:", "1", "event", "lost"],
+        ["program/dropped:", "2", "events", "lost"],
+    ]
+    counted = json.loads("\n".join(shown(capsys, "--count", "--json", one, two)))
+    assert counted["segments_lost"] == dict.fromkeys(ELSEWHERE, 0) | {
+        "program/recursion": 5,
+        "program/dropped": 2,
+    }
+    one.with_name(one.name + ".json").unlink()
+    counted = json.loads("\n".join(shown(capsys, "--count", "--json", two)))
+    assert counted["segments_lost"] == dict.fromkeys(ELSEWHERE)
+
+
+def test_count_of_losses_of_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are none of this one's; and of a kernel that tells no event's they are by stage."""
+    for total in (9, 2):
+        writer = support.Writer(tmp_path)
+        writer.write(*CHUNKS)
+        path = sealed(writer, {"program/dropped": total, "kernel_ring/ring_full": total})
+        writer.sink.close()
+    assert [line.split() for line in shown(capsys, "--count", path)][3:] == [
+        ["program/dropped:", "2", "events", "lost"],
+        ["kernel_ring/ring_full:", "2", "events", "lost"],
+    ]
 
 
 def test_event_of_which_all_was_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,6 +318,21 @@ def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err.splitlines() == [
         f"collectord: {path}: a record has size 0 at byte {at}, left out up to the next chunk",
         f"collectord: {path}: a record of exits has 4 bytes of a record of 8 at byte 4 (short)",
+    ]
+
+
+def test_segments_with_other_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is shown by its own manifest, below its own titles."""
+    code = ColumnConfig(field="code", title="STATUS")
+    described = EventLayout(program=EXITS, layout=LAYOUTS[EXITS], columns=(code,))
+    one = chunk(sample(S_NS, exited(5, -1), event=EXITS), ends_round=True)
+    plain = support.write(tmp_path / "a", one, events=(EXITS,))
+    other = support.write(tmp_path / "b", one, events=(EXITS,), layouts={EXITS: described})
+    assert [line.split() for line in shown(capsys, plain, other)] == [
+        ["TIME", "PID", "CODE"],
+        ["1.000000000", "5", "-1"],
+        ["TIME", "STATUS"],
+        ["1.000000000", "-1"],
     ]
 
 

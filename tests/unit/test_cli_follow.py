@@ -17,11 +17,22 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pytest
 
 from collectord.cli import events, follow
+from collectord.config.bpf_program import ColumnConfig
 from collectord.errors import CollectordError, KernelError, UnknownEvent, UsageError
 from collectord.sink import live
+from collectord.sink.manifest import EventLayout
 from tests.support import segments as perf_support
 from tests.support import trace_segments
-from tests.support.bpf_segments import EXITS, OPENS, Writer, chunk, exited, sample
+from tests.support.bpf_segments import (
+    EXITS,
+    LAYOUTS,
+    OPENS,
+    Writer,
+    chunk,
+    exited,
+    opened,
+    sample,
+)
 
 if TYPE_CHECKING:
     import subprocess
@@ -31,6 +42,9 @@ if TYPE_CHECKING:
     Start = Callable[..., subprocess.Popen[str]]
 
 S_NS: Final = 1_000_000_000
+# What is said of sessions that write nothing.
+_BAD: Final = "bad has failed (no BTF; no headers)"
+_MAPS: Final = "maps has no rings, its programs fill only maps"
 
 
 def numbered(*values: int) -> bytes:
@@ -75,6 +89,20 @@ def daemon(path: Path, sessions: Sequence[dict[str, Any]]) -> Iterator[None]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def running(name: str, directory: Path) -> dict[str, Any]:
+    """What the daemon tells of a session that writes."""
+    ring = {"role": "data", "cpu": 0}
+    told = {"source": "bpf", "state": "running", "degraded": [], "rings": [ring]}
+    return told | {"name": name, "directory": str(directory)}
+
+
+def ringless(name: str, *failures: str) -> dict[str, Any]:
+    """What it tells of one that writes nothing: it only fills maps, or has failed."""
+    state = "failed" if failures else "running"
+    told = {"source": "bpf", "state": state, "degraded": [*failures], "rings": []}
+    return told | {"name": name, "directory": ""}
 
 
 class Following:
@@ -151,8 +179,9 @@ def test_until_the_session_ends(
     """A session's events come from now on, over a rotation, and its end is the end."""
     path = tmp_path / "s"
     sessions = [
-        {"name": "exits", "source": "bpf", "directory": str(tmp_path / "exits")},
-        {"name": "files", "source": "tracefs", "directory": str(tmp_path / "none")},
+        running("exits", tmp_path / "exits"),
+        running("files", tmp_path / "none") | {"source": "tracefs"},
+        ringless("maps"),
     ]
     writer.write(numbered(1))
     second = Writer(tmp_path, writer.sink, token=2)
@@ -209,6 +238,94 @@ def test_segment_from_its_beginning(writer: Writer) -> None:
     assert (status, values_of(out.partition("\n")[2])) == (0, [1, 2, 3])
 
 
+def test_session_that_has_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], writer: Writer
+) -> None:
+    """Without words it is told of and passed over, as is one that only fills maps."""
+    path = tmp_path / "s"
+    sessions = [
+        ringless("bad", "no BTF"),
+        ringless("maps"),
+        running("exits", tmp_path / "exits"),
+    ]
+    with daemon(path, sessions), Following(["--json", "--socket", path]) as following:
+        line, _ = following.first_line(writer)
+        assert json.loads(line)["event"] == EXITS
+        writer.seal()
+        writer.sink.close()
+        assert following.rest()[0] == 0
+    told = "collectord: session bad is not followed, it has failed (no BTF)\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
+    ("names", "words", "status", "message"),
+    [
+        (["bad", "maps"], [], 1, f"has events of BPF programs: {_BAD}; {_MAPS}"),
+        (["maps"], [], 2, f"has events of BPF programs: {_MAPS}; /metrics"),
+        (["bad", "maps"], ["bad"], 1, f"session bad writes no BPF events: {_BAD}"),
+        (["bad", "maps"], ["maps"], 2, f"session maps writes no BPF events: {_MAPS}"),
+    ],
+)
+def test_only_sessions_that_write_nothing(
+    tmp_path: Path, names: list[str], words: list[str], status: int, message: str
+) -> None:
+    """It is said why; a session that has failed is a failure, another choice is none."""
+    path = tmp_path / "s"
+    known = {"bad": ringless("bad", "no BTF", "no headers"), "maps": ringless("maps")}
+    with daemon(path, [known[name] for name in names]), pytest.raises(CollectordError) as caught:
+        events.run(["-f", "--socket", str(path), *words])
+    assert message in str(caught.value)
+    assert caught.value.exit_code == status
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_next_run_has_another_program(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    writer: Writer,
+    ends_first: bool,  # parametrized
+) -> None:
+    """Its events are shown too, and say what they are of from then on."""
+    with Following([tmp_path / "exits"]) as following:
+        titles, _ = following.first_line(writer)
+        assert titles.split() == ["TIME", "PID", "CODE"]
+        if ends_first:
+            writer.seal()
+        other = Writer(tmp_path / "exits", events=(OPENS,))
+        other.write(chunk(sample(5000 * S_NS, opened(5)), ends_round=True))
+        while "opensnoop" not in (line := following.line()):
+            assert line
+        assert " opensnoop: pid=5 comm=task 5 result=3" in line
+        if not ends_first:
+            writer.seal()
+        writer.sink.close()
+        other.seal()
+        other.sink.close()
+        assert following.rest()[0] == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_next_run_has_other_columns(tmp_path: Path, writer: Writer) -> None:
+    """A table goes on below the titles of its new columns."""
+    with Following([tmp_path / "exits"]) as following:
+        following.first_line(writer)
+        writer.seal()
+        code = ColumnConfig(field="code", title="STATUS")
+        described = EventLayout(program=EXITS, layout=LAYOUTS[EXITS], columns=(code,))
+        other = Writer(tmp_path / "exits", events=(EXITS,), layouts={EXITS: described})
+        other.write(chunk(sample(5000 * S_NS, exited(5, -7), event=EXITS), ends_round=True))
+        other.seal()
+        other.sink.close()
+        writer.sink.close()
+        status, out = following.rest()
+    assert status == 0
+    assert [line.split() for line in out.splitlines()[-2:]] == [
+        ["TIME", "STATUS"],
+        ["5000.000000000", "-7"],
+    ]
+
+
 def test_sessions_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], writer: Writer
 ) -> None:
@@ -245,7 +362,7 @@ def test_nothing_to_follow(tmp_path: Path, writer: Writer) -> None:
     perf = perf_support.make_sink(tmp_path / "perf")
     perf.next_segment(1, perf_support.OPENING)
     trace = trace_segments.orphan(tmp_path / "trace")
-    sessions = [{"name": "perf", "source": "perf", "directory": str(tmp_path / "perf")}]
+    sessions = [running("perf", tmp_path / "perf") | {"source": "perf"}]
     refused: list[tuple[list[str], type[UsageError], str]] = [
         ([], UsageError, "no session of the daemon has events of BPF programs"),
         (["perf"], UsageError, "session perf writes no BPF events"),

@@ -224,10 +224,42 @@ def test_layout_goes_through_json() -> None:
         Field("a", "int", 0, 0, 0, "int"),
         Field("a", "int", 0, 8, 3, "int"),
         Field("a", "int", 0, 8, -2, "int"),
+        Field("a", "int", 0, -4, 0, "int"),
+        Field("a", "int", 0, 4, -1, "int"),
         Field("a", "char", 0, 9, 9, "char"),
+        Field("a", "char", 0, 8, -2, "char"),
+        Field("a", "char", 0, 8, 3, "char"),
+        Field("a", "char", 0, 8, 4, "char"),
+        Field("a", "unsigned char", 0, 8, 0, "bytes"),
+        Field("a", "int", 1 << 63, 4, 0, "int"),
     ],
 )
 def test_layout_of_a_damaged_manifest(field: Field) -> None:
     """A layout that contradicts itself is refused before any record."""
     with pytest.raises(CodecError):
         decoder(Layout("x", 8, (field,)))
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout("x", 2**64 - 1, (Field("a", "int", 1 << 63, 4, 0, "int"),)),
+        Layout("x", 2**64 - 1, ()),
+        Layout("x", (1 << 16) + 1, (Field("a", "int", 0, 4, 0, "int"),)),
+        Layout("x", -1, ()),
+        Layout("x", 32, (Field("a", "double", 0, 16, 0, "float"),)),
+        Layout("x", 8, (Field("a", "int", 0, 4, 0, "int"), Field("a", "int", 4, 4, 0, "int"))),
+        Layout("x", 8, tuple(Field(f"a{n}", "int", 0, 4, 0, "int") for n in range(1025))),
+    ],
+)
+def test_layout_of_a_hostile_manifest(layout: Layout) -> None:
+    """What no program submits is refused before work is spent on it."""
+    with pytest.raises(CodecError):
+        decoder(layout)
+
+
+def test_largest_layout() -> None:
+    """As many members as a description may have, all at one place, are read."""
+    fields = tuple(Field(f"a{n}", "int", (1 << 16) - 4, 4, 0, "int") for n in range(1024))
+    values = decode(Layout("x", 1 << 16, fields), bytes((1 << 16) - 4) + b"\1\0\0\0")
+    assert list(values.values()) == [1] * 1024

@@ -271,6 +271,34 @@ def test_a_pair_that_contradicts_itself(old: str, new: str, key: str, words: str
     assert words in told[key]
 
 
+def test_a_program_without_events_asks_for_the_gate() -> None:
+    """The header has it without an event too; what is said of events needs one."""
+    source = (
+        '#include "collectord.h"\nBPF_HISTOGRAM(latency);\n'
+        "RAW_TRACEPOINT_PROBE(sys_enter)\n"
+        "{ if (collectord_open()) latency.increment(0); return 0; }\n"
+    )
+    manifest = """
+summary = "s"
+license = "GPL"
+raw_tracepoints = ["sys_enter"]
+[[answer]]
+kind = "histogram"
+title = "t"
+table = "latency"
+scale = "log2"
+unit = "us"
+"""
+    assert found(source, manifest) == {}
+    assert bpf_program.outputs(source) == ()
+    assert not bpf_program.counts_submissions(source)
+    event = '[event]\ncolumns = [{ field = "pid", title = "PID" }]\n'
+    assert "what its event is" in found(source, manifest + event)["event"]
+    submits = source.replace("return 0;", "collectord_submit(ctx, 0); return 0;")
+    assert "what its event is" in found(submits, manifest)["event"]
+    assert found(source + "// collectord_submit()\n", manifest) == {}
+
+
 def test_the_event_is_defined_before_the_header() -> None:
     """The header uses it."""
     lines = SOURCE.replace("#define COLLECTORD_EVENT struct event\n", "")

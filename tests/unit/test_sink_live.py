@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.errors import SinkError, UsageError
-from collectord.sink.live import GRACE_S, QUIET_S, LiveStreams
+from collectord.sink import live
+from collectord.sink.live import GRACE_S, QUIET_S, SETTLE_S, LiveStreams
 from collectord.sink.perf_events import Record
 from collectord.sink.repair import repair
-from collectord.sink.segment import SegmentPaths
+from collectord.sink.segment import SegmentPaths, group_files
 from tests.support import bpf_segments as support
 from tests.support import segments as perf_support
 from tests.support import trace_segments
@@ -21,6 +22,8 @@ from tests.support.bpf_segments import EXITS, Writer, chunk, exited, sample
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from collectord.sink.segment import Group
 
 PAGE: Final = perf_support.PAGE_BYTES
 
@@ -170,6 +173,90 @@ def test_streams_of_one_directory(tmp_path: Path, writer: Writer, clock: Clock) 
         assert polled(streams) == [2]
         other.sink.close()
     perf.close()
+
+
+def test_stream_that_begins_beside_another(tmp_path: Path, writer: Writer, clock: Clock) -> None:
+    """It is found while those that are known go on."""
+    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+        clock.pass_(2 * SETTLE_S)
+        assert polled(streams) == []
+        other = Writer(tmp_path)
+        other.write(numbered(2))
+        assert polled(streams) == []
+        clock.pass_(QUIET_S)
+        assert polled(streams) == [2]
+        writer.write(numbered(1))
+        assert polled(streams) == []
+        clock.pass_(QUIET_S)
+        assert polled(streams) == [1]
+        other.sink.close()
+
+
+def test_quiet_directory_is_left_alone(
+    tmp_path: Path, writer: Writer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone through for a while after each change, whatever has ended in it, and no more."""
+    walks = []
+
+    def counted(directory: Path) -> list[Group]:
+        walks.append(directory)
+        return group_files(directory)
+
+    monkeypatch.setattr(live, "group_files", counted)
+    orphan = tmp_path / "20260101T000000Z-000001.perf.data.partial"
+    orphan.touch()  # it never gets an open manifest
+    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+        writer.write(numbered(1))
+        writer.seal()
+        assert polled(streams) == [1]
+        for _ in range(3):
+            walks.clear()
+            assert polled(streams) == []
+            assert walks
+            clock.pass_(2 * SETTLE_S)
+            assert polled(streams) == []
+            walks.clear()
+            assert [polled(streams) for _ in range(5)] == [[]] * 5
+            assert walks == []
+            assert streams.ended
+            (tmp_path / f"changed at {clock.now_s}").touch()
+        Writer(tmp_path, writer.sink, token=2).write(numbered(2))
+        assert polled(streams) == []
+        assert not streams.ended
+
+
+def test_manifest_that_comes_behind_its_segment(
+    tmp_path: Path, writer: Writer, clock: Clock
+) -> None:
+    """A segment is taken up once its open manifest is whole, which changes no name."""
+    manifest = writer.segment.paths.open_manifest
+    whole = manifest.read_bytes()
+    manifest.write_bytes(b"")
+    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+        assert polled(streams) == []
+        manifest.write_bytes(whole)
+        writer.write(numbered(1))
+        clock.pass_(SETTLE_S / 2)
+        assert polled(streams) == []
+        assert len(streams.segments) == 1
+
+
+def test_directory_that_goes_with_its_stream(tmp_path: Path, clock: Clock) -> None:
+    """A recording that stored nothing leaves none behind, which is an end like any other."""
+    writer = Writer(tmp_path / "made")
+    with closing(LiveStreams(tmp_path / "made", clock=clock)) as streams:
+        writer.sink.close()
+        assert not (tmp_path / "made").exists()
+        assert polled(streams) == []
+        clock.pass_(GRACE_S)
+        assert polled(streams) == []
+        assert streams.ended
+        again = Writer(tmp_path / "made")
+        again.write(numbered(3))
+        assert polled(streams) == []
+        clock.pass_(QUIET_S)
+        assert polled(streams) == [3]
+        again.sink.close()
 
 
 def test_recording_to_one_file(tmp_path: Path, clock: Clock) -> None:
