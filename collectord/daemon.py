@@ -22,22 +22,18 @@ import structlog
 from collectord.coverage import Coverage
 from collectord.drain.loop import Drain
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
+from collectord.host import host_facts
 from collectord.kernel.host import read_host
 from collectord.kernel.instance_note import read_note, remove_note
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import probe
 from collectord.maps.watch import BpfWatch
 from collectord.opening import Surroundings
-from collectord.plan.bpf_source import program_names
 from collectord.plan.build import blame, build
 from collectord.plan.nearest import did_you_mean
 from collectord.plan.session import FLIGHT_RECORDER, RetentionPlan
-from collectord.plan.source_events import tracepoint_patterns
-from collectord.plan.trace_source import chooses, is_used
 from collectord.salvage import salvage_leftovers
 from collectord.sink.repair import Action, repair
 from collectord.sink.store import Store, count_unclean_stops
-from collectord.source import bpf_host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -354,24 +350,6 @@ class Daemon:
                 path=str(salvaged.path) if salvaged.path is not None else None,
                 **salvaged.ledger,
             )
-
-
-def host_facts(config: Config, *, mount: bool) -> KernelFacts:
-    """Probe this host for what a configuration needs to know.
-
-    Args:
-        config: what is to be planned.
-        mount: mount tracefs where it is not.
-    """
-    names = program_names(config)
-    return probe(
-        LinuxKernel(),
-        tracepoint_patterns(config),
-        mount=mount,
-        ftrace=is_used(config),
-        measure=chooses(config),
-        bpf=bpf_host.wanted(config.bpf, names) if names else None,
-    )
 
 
 @asynccontextmanager

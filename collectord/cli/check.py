@@ -10,8 +10,8 @@ from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
-from collectord.daemon import host_facts
 from collectord.errors import ConfigError
+from collectord.host import host_facts
 from collectord.plan.build import build
 from collectord.plan.facts import KernelFacts
 

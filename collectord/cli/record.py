@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord import daemon, log, recording
+from collectord import log, recording
 from collectord.cli import EXIT_NO_COMMAND, EXIT_NOT_EXECUTABLE, EXIT_OK, record_options
 from collectord.cli.output import complain, flush
 from collectord.cli.summary import print_result
@@ -38,6 +38,7 @@ from collectord.config.schema import (
 from collectord.config.units import Bytes, Nanoseconds, Share
 from collectord.control import signals
 from collectord.errors import CollectordError, UsageError
+from collectord.host import host_facts
 from collectord.kernel.names import HostNames
 from collectord.maps.answer import make_answer
 from collectord.plan import cpu_list, trace_names
@@ -132,7 +133,7 @@ async def _record(
     with signals.stop_event() as stop:
         return await recording.record(
             config,
-            daemon.host_facts(config, mount=True),
+            host_facts(config, mount=True),
             command=command or None,
             duration_ns=duration_ns,
             on_tick=on_tick,

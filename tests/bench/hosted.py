@@ -23,6 +23,7 @@ from collectord import daemon, log, recording
 from collectord.cli import record, record_options
 from collectord.config.units import Nanoseconds
 from collectord.control import signals
+from collectord.host import host_facts
 from collectord.ledger import to_json
 from tests.bench.collectors import EVENT, GENERATOR_CPU
 
@@ -60,7 +61,7 @@ async def _record(config: Config, command: list[str]) -> dict[str, Any]:
     with signals.stop_event() as stop:
         result = await recording.record(
             config,
-            daemon.host_facts(config, mount=True),
+            host_facts(config, mount=True),
             command=command,
             duration_ns=0,
             on_tick=on_tick,
