@@ -25,7 +25,7 @@ class RinglessSession:
 
     def __init__(self, plan: SessionPlan, source: OpenSource | None, failure: str = "") -> None:
         # A session that failed covers no CPU.
-        self.plan = plan if source is not None else replace(plan, rings=())
+        self.plan = plan if source is not None else replace(plan, rings=(), bpf=None)
         self.source = source
         self.ftrace = None
         self._failure = failure

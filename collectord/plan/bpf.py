@@ -59,7 +59,7 @@ class BpfPlan:
 
     Attributes:
         programs: in the order of the configuration; none where the host has not what they need.
-        cpus: on which they submit events.
+        cpus: on which they count and submit events.
         python: interpreter that has bcc.
         headers: kernel headers that the configuration names, "" to find them.
         cache: directory for header trees that are put together.

@@ -36,8 +36,8 @@ def test_every_submission_is_in_the_balance(
 ) -> None:
     """On one CPU: the program's own count, what is stored, and what perf lists are the same."""
     command = generator.command("count", cpu=0, nr=NUMBER, count=COUNT)
-    words = ("--bpf", "syscall_stream", "-C", "0", "--output-dir", tmp_path / "out", "--json")
-    done = run_cli("record", *words, "--", *command)
+    words = ("--bpf", "syscall_stream", "-C", "0", "-m", "16M")
+    done = run_cli("record", *words, "--output-dir", tmp_path / "out", "--json", "--", *command)
     assert done.returncode == 0, done.stderr
     session = result_of(done.stdout)
     check_balance(session, perfs)
@@ -54,8 +54,8 @@ def test_every_submission_is_in_the_balance(
 def test_all_cpus(run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs) -> None:
     """Without -C each online CPU has a ring, and what migrates is counted once."""
     command = generator.command("count", threads=4, nr=NUMBER, count=COUNT // 10)
-    words = ("--bpf", "syscall_stream", "--output-dir", tmp_path / "out", "--json")
-    done = run_cli("record", *words, "--", *command)
+    words = ("--bpf", "syscall_stream", "-m", "16M")
+    done = run_cli("record", *words, "--output-dir", tmp_path / "out", "--json", "--", *command)
     assert done.returncode == 0, done.stderr
     session = result_of(done.stdout)
     check_balance(session, perfs)

@@ -100,9 +100,11 @@ def test_a_program_of_maps_has_no_ring() -> None:
     known = facts(("switches", MAPS_ONLY))
     (session,) = plan(known, source()).sessions
     assert (session.rings, session.basis) == ((), Basis.NONE)
-    coverage = Coverage((session,), (0, 1))
-    assert coverage.covered == {0, 1}
+    coverage = Coverage((session,), (0, 1, 2, 3))
+    assert coverage.covered == {0, 1, 2, 3}
     assert coverage.uncovered_ns() == 0
+    coverage.change((0, 1, 2, 3, 4))
+    assert 4 not in coverage.covered
 
 
 @pytest.mark.parametrize(
