@@ -274,7 +274,7 @@ def _bcc_of(python: str) -> tuple[str, str]:
         return "", error.strerror or str(error)
     except subprocess.SubprocessError:
         return "", "it does not run"
-    folders = [Path(os.fsdecode(line)) for line in found.stdout.splitlines()]
+    folders = [Path(os.fsdecode(line)) for line in found.stdout.splitlines() if line]
     if not folders:
         return "", "it has no bcc"
     for folder in folders:
