@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test must leave as it found it: fds, threads, processes, instances, mounts, programs."""
+"""What a test must leave as it found it: fds, threads, processes, tracefs instances, mounts."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ import ctypes
 import gc
 import os
 import signal
-import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from collectord.errors import MissingPrivilege
-from collectord.kernel import bpf
-
 _PR_SET_CHILD_SUBREAPER: Final = 36
-# kprobe, tracepoint, perf event, raw tracepoint, its writable form, fentry: enum bpf_prog_type.
-_TRACING_TYPES: Final = frozenset({2, 5, 7, 17, 24, 26})
 # A joined thread and a killed child are seen in /proc for a moment after the join.
 _GRACE_S: Final = 2.0
 _TRACEFS_ROOTS: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
@@ -77,26 +71,6 @@ def _mounts() -> frozenset[str]:
     return frozenset(f"mount on {line.split()[4]}" for line in lines)
 
 
-def _programs() -> frozenset[str]:
-    """BPF programs for tracing, whoever loaded them; none without the privilege to list them."""
-    try:
-        ids = bpf.program_ids()
-    except MissingPrivilege:
-        return frozenset()
-    found = set()
-    for number in ids:
-        fd = bpf.call(bpf.Command.PROG_GET_FD_BY_ID, bytearray(struct.pack("<I", number)))
-        if fd < 0:  # unloaded since
-            continue
-        try:
-            info = bpf.program_info(fd)
-        finally:
-            os.close(fd)
-        if info.type in _TRACING_TYPES:
-            found.add(f"BPF program {number} ({info.name})")
-    return frozenset(found)
-
-
 @dataclass(frozen=True, slots=True)
 class Holdings:
     """What this process holds now."""
@@ -106,7 +80,6 @@ class Holdings:
     processes: frozenset[str]
     instances: frozenset[str]
     mounts: frozenset[str]
-    programs: frozenset[str]
 
     @staticmethod
     def now() -> Holdings:
@@ -117,7 +90,6 @@ class Holdings:
             processes=frozenset(f"process {pid} ({name})" for pid, name in _children().items()),
             instances=_instances(),
             mounts=_mounts(),
-            programs=_programs(),
         )
 
     def beyond(self, earlier: Holdings) -> list[str]:
