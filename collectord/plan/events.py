@@ -122,8 +122,10 @@ def sideband_event(facts: KernelFacts) -> EventPlan:
         comm=True,
         comm_exec=True,
         task=True,
-        ksymbol=True,
-        bpf_event=True,
+        # Neither ksymbol nor bpf_event: the kernel makes one record of these for all who listen on
+        # a CPU, and adds the sample id's size to it for each (perf_event_ksymbol_output(), Linux
+        # 6.18). With several sessions such a record is longer than its layout, and perf reads no
+        # further. Programs that were loaded before are in what ran before the sideband.
         build_id=facts.build_id_mmap,
         sample_id_all=True,
         use_clockid=True,

@@ -347,12 +347,14 @@ def test_wrong_call_graphs_are_usage_errors(text: str) -> None:
 
 
 def test_the_sideband_event_carries_everything_but_samples() -> None:
-    """Maps, names, tasks, symbols and programs come from a dummy that never fires."""
+    """Maps, names and tasks come from a dummy that never fires."""
     plan = sideband_event(host())
     found = plan.attr
     assert (found.type, found.config) == (EventType.SOFTWARE, 9)
     assert all((found.mmap, found.mmap2, found.comm, found.comm_exec, found.task))
-    assert all((found.ksymbol, found.bpf_event, found.build_id, found.sample_id_all))
+    assert all((found.build_id, found.sample_id_all))
+    # The kernel makes these too long where several sessions listen.
+    assert not any((found.ksymbol, found.bpf_event))
     assert found.exclude_kernel
     assert not sideband_event(host(build_id_mmap=False)).attr.build_id
     assert plan.basis is Basis.LOST_ONLY
