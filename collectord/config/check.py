@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from collectord.config import bpf_check
 from collectord.config.problems import Problem, under
 from collectord.config.schema import (
     BpfSourceConfig,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         TargetConfig,
     )
 
-_PROGRAM: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _LISTEN: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})", re.ASCII)
 _PORT_MAX: Final = 65535
@@ -86,9 +86,9 @@ def _source(source: SourceConfig) -> Iterator[Problem]:
         case TracefsSourceConfig():
             yield from _tracefs(source)
         case BpfSourceConfig():
-            if _PROGRAM.fullmatch(source.program) is None:
-                hint = "small letters, digits and _, beginning with a letter"
-                yield Problem("program", f"{source.program!r} is no program's name", hint)
+            if bpf_check.NAME.fullmatch(source.program) is None:
+                text = f"{source.program!r} is no program's name"
+                yield Problem("program", text, bpf_check.NAME_WORDS)
 
 
 def _mode(session: SessionConfig) -> Iterator[Problem]:

@@ -61,7 +61,8 @@ class BpfProblem:
     reason: str
 
 
-def _shipped_place() -> Path:
+def shipped_place() -> Path:
+    """The folder of the shipped programs and their header: of the package, or of a checkout."""
     return next((place for place in _PLACES if (place / HEADER).is_file()), _PLACES[0])
 
 
@@ -112,7 +113,7 @@ class _Catalogue:
         self._owner = owner
         self._folders: dict[Origin, tuple[Path, Mapping[str, frozenset[str]]]] = {}
         self.refused: tuple[BpfProblem, ...] = ()
-        self._look("shipped", _shipped_place())
+        self._look("shipped", shipped_place())
         self._look("local", Path(os.path.abspath(local)))  # noqa: PTH100 - links stay
 
     def _look(self, origin: Origin, folder: Path) -> None:

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.kernel import bpf_files
+from collectord.plan.bpf_program import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HEADER: Final = "collectord.h"
-_PACKAGE: Final = Path(__file__).resolve().parent.parent
 
 _OPAQUE: Final = re.compile(
     r"""
@@ -35,10 +35,8 @@ class _Edit(NamedTuple):
 
 
 def header_text() -> str:
-    """collectord.h, from the installed package or from the folder beside it in a checkout."""
-    folders = (_PACKAGE / "bpf", _PACKAGE.parent / "bpf")
-    folder = next((path for path in folders if (path / HEADER).is_file()), folders[0])
-    return (folder / HEADER).read_text()
+    """collectord.h, which is beside the shipped programs."""
+    return (bpf_files.shipped_place() / HEADER).read_text()
 
 
 def prepare(name: str, source: str, *, header: str, defines: str = "") -> str:
