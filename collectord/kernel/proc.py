@@ -79,7 +79,7 @@ def scan(
             out.add(known, _KERNEL_PID, 0)
         else:
             out.add(Mmap(*place, image.name, Misc.KERNEL), _KERNEL_PID, 0)
-    for function in bpf_programs.loaded_functions():
+    for function in bpf_programs.loaded_functions(proc):
         symbol = Ksymbol(function.addr, function.length, KsymbolType.BPF, 0, function.name)
         out.add(symbol, _KERNEL_PID, 0)
     root = os.fspath(proc)

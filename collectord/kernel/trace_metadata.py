@@ -64,10 +64,14 @@ def read_metadata(
 
 
 def _functions(kallsyms: bytes) -> bytes:
-    """The lines of functions; none where the kernel hides addresses."""
-    if _HIDDEN.match(kallsyms):
+    """The lines of functions; none where the kernel hides addresses.
+
+    Other symbols may be at 0 even so: Linux 6.12 on x86 begins with its per-CPU variables, there.
+    """
+    lines: list[bytes] = _FUNCTION.findall(kallsyms)
+    if not lines or _HIDDEN.match(lines[0]):
         return b""
-    return b"".join(_FUNCTION.findall(kallsyms))
+    return b"".join(lines)
 
 
 def _optional(path: Path) -> bytes:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.vm  # also with Linux 6.12
-
 PAGE: Final = mmap.PAGESIZE
 TRANSPORTS: Final = ("read", "mmap", "splice")
 SIZES: Final = (PAGE, 64 << 10)
@@ -308,6 +306,7 @@ STEPS: Final = st.lists(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+@pytest.mark.vm
 def test_nothing_is_skipped_or_repeated(
     tree: Tracefs,
     cpus: tuple[int, ...],
@@ -368,6 +367,7 @@ def test_rings_under_load(
     rig.check_complete()
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_full_extents_wait_for_the_next_segment(
     tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...], transport: str
@@ -386,6 +386,7 @@ def test_full_extents_wait_for_the_next_segment(
     rig.check_complete()
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_partial_pages_are_merged(
     tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...], transport: str
@@ -405,6 +406,7 @@ def test_partial_pages_are_merged(
     assert rig.stream.track_bytes() == (0, {})
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_watermark_wakes(
     tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...], transport: str
@@ -426,6 +428,7 @@ def test_watermark_wakes(
     rig.check_complete()
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("subbuf_bytes", SIZES)
 def test_overwritten_events_are_told(
@@ -460,6 +463,7 @@ def test_overwritten_events_are_told(
         assert rig.rings[cpu].counters().page_losses == overrun
 
 
+@pytest.mark.vm
 def test_reset_while_mapped(tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...]) -> None:
     """Somebody empties a mapped ring: that is counted, and what comes then is stored once."""
     cpu = cpus[0]
@@ -475,6 +479,7 @@ def test_reset_while_mapped(tree: Tracefs, stack: ExitStack, cpus: tuple[int, ..
     assert rig.marks(cpu) == list(range(rig.written[cpu]))
 
 
+@pytest.mark.vm
 def test_mapping(tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...]) -> None:
     """A mapped ring tells its layout and counts, and is not unmapped under a core."""
     cpu = cpus[0]
@@ -492,6 +497,7 @@ def test_mapping(tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...]) -> None
         _ = ring_map.entries
 
 
+@pytest.mark.vm
 def test_mapping_is_refused(tree: Tracefs) -> None:
     """What is no ring cannot be mapped, with the kernel's error."""
     with (
@@ -504,6 +510,7 @@ def test_mapping_is_refused(tree: Tracefs) -> None:
         _core.PageMap(-1)
 
 
+@pytest.mark.vm
 def test_removed_ring_is_drained(tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...]) -> None:
     """A ring that leaves the core is drained before; one that is held is left as it is."""
     rig = Rig(tree, stack, "read", PAGE, cpus=cpus)
