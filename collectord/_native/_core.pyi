@@ -11,8 +11,8 @@ SAMPLE_RECORD_MAX: Final[int]  # highest kernel record type that is stored; othe
 class SegmentClosed(NamedTuple):
     """A segment got its last byte. `end_offset` is where its data section ends (4096-aligned).
 
-    Of a page stream `end_offset` and `xxh3` are 0, `tracks` tells instead; records and samples
-    are events, those that were spliced not among them.
+    Of page and relay streams `end_offset` and `xxh3` are 0, `tracks` tells instead; of pages
+    records and samples are events, those that were spliced not among them.
     """
 
     stream: int
@@ -27,7 +27,7 @@ class SegmentClosed(NamedTuple):
     last_ns: int
     rings: tuple[tuple[int, int, int], ...]  # (ring id, samples, bytes) stored in this segment
     final: bool = False  # closed by `Stream.finish`
-    # (ring id, bytes, XXH3-64 of them) of each extent; XXH3 0 where pages were spliced
+    # (ring id, bytes, XXH3-64 of them) of each extent or file; XXH3 0 where pages were spliced
     tracks: tuple[tuple[int, int, int], ...] = ()
 
 class SegmentWanted(NamedTuple):
@@ -107,12 +107,27 @@ def scan_pages(data: bytes | bytearray | memoryview | mmap, subbuf_bytes: int) -
     A page of zeros is one whose timestamp and commit word are 0: nothing was written there.
     """
 
+class BlktraceScan(NamedTuple):
+    """What a walk over one CPU's records of blktrace found."""
+
+    end: int  # just behind the last whole record
+    events: int  # records with a number
+    notes: int  # names of processes, times and messages, which have none
+    numbered: int  # how far the numbers went from the first record on, that included
+    first_ns: int
+    last_ns: int
+    fault: str  # one of QUARANTINE_REASONS: "ok" when only a record that is cut short was left
+
+def scan_blktrace(data: bytes | bytearray | memoryview | mmap) -> BlktraceScan:
+    """Walk whole records from the start of `data`; see `blk_walk.h`."""
+
 class RingCounters(NamedTuple):
     """Counters of one ring since it was added; all monotonic but the three marked.
 
     Of a page ring samples and records are events; those in pages that were spliced are in none of
     the counts, except where such pages had to be given up. `bytes` are those of events with their
     headers, of spliced pages all. used_bytes, high_watermark_bytes and fill_buckets stay 0.
+    Of a relay ring whose records nobody knows samples and records are bytes.
     """
 
     samples: int  # walked PERF_RECORD_SAMPLE
@@ -144,6 +159,9 @@ class RingCounters(NamedTuple):
     # given up in the middle of a splice
     resets: int  # times that somebody emptied the ring while it was mapped
     spliced_bytes: int  # of pages that went from the ring to the file without being seen
+    numbered: int  # events that the kernel numbered, of blktrace; read after `samples`
+    notes: int  # its records without a number
+    torn_bytes: int  # of a record whose end never came before the channel went
 
 class CoreCounters(NamedTuple):
     """Counters of the whole core."""
@@ -253,6 +271,13 @@ class Stream:
         all extents together hold more than `limit_bytes`. `step_bytes` > 0: space is allocated
         that far ahead in each extent. Raises OSError (EBUSY: one is prepared already).
         """
+    def prepare_files(self, token: int, *, files: Mapping[int, int], limit_bytes: int) -> None:
+        """Hand over the next segment's files to a relay stream: a descriptor by ring id.
+
+        Each ring's data go to its own from offset 0 on. The stream moves on to the next prepared
+        segment before all of them together hold more than `limit_bytes`, or where a ring's share
+        of a chunk begins. Raises OSError (EBUSY: one is prepared already).
+        """
     def track_bytes(self) -> tuple[int, dict[int, int]]:
         """Tell token and bytes per ring id of the running segment, the last page included.
 
@@ -290,6 +315,8 @@ class Core:
     def start(self) -> None: ...
     def add_stream(self, *, sideband_bytes: int = 16 << 20, subbuf_bytes: int = 0) -> Stream:
         """Add one; `subbuf_bytes` > 0: a page stream, for rings with sub-buffers of that size."""
+    def add_relay_stream(self) -> Stream:
+        """Add one for relay files, each of which is written to a file of its own."""
     def add_ring(
         self,
         shard: int,
@@ -329,6 +356,23 @@ class Core:
         them. `transport`: "read", "mmap" (with `page_map`) or "splice", which falls back to "read"
         where the ring takes no splice. Raises OSError (EINVAL: sizes do not fit the stream, the
         map or the core's chunks).
+        """
+    def add_relay_ring(
+        self,
+        shard: int,
+        stream: Stream,
+        fd: int,
+        *,
+        capacity_bytes: int,
+        longest_bytes: int = 0,
+        blktrace: bool = False,
+        held: bool = False,
+    ) -> Ring:
+        """Begin to read a file of a relay channel, one CPU's or the only one.
+
+        `capacity_bytes`: of all its sub-buffers. `blktrace`: it has records of blktrace, which
+        are counted and never split; `longest_bytes` > 0: none has more. RingHungUp tells that the
+        channel was closed or its file has gone, after all was read. Raises OSError.
         """
     def remove_ring(self, ring: Ring) -> None:
         """Drain once more, then leave the ring: its map may be closed, its counters stay.

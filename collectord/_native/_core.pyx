@@ -21,13 +21,14 @@ WriteFailed = namedtuple("WriteFailed", "stream token errno")
 RingQuarantined = namedtuple("RingQuarantined", "ring reason position")
 RingHungUp = namedtuple("RingHungUp", "ring")
 RecordScan = namedtuple("RecordScan", "end records samples lost_samples first_ns last_ns last fault")
+BlktraceScan = namedtuple("BlktraceScan", "end events notes numbered first_ns last_ns fault")
 PageScan = namedtuple("PageScan", "pages end events lost lost_unknown first_ns last_ns fault")
 RingCounters = namedtuple(
     "RingCounters",
     "samples records bytes stored in_flight lost_disk_full lost_dropped lost_records lost_samples "
     "neutralised relabelled quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
     "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets pages "
-    "page_losses page_losses_unknown resets spliced_bytes")
+    "page_losses page_losses_unknown resets spliced_bytes numbered notes torn_bytes")
 CoreCounters = namedtuple(
     "CoreCounters",
     "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "
@@ -37,7 +38,8 @@ CHUNK_ALIGN_BYTES = ALIGN_BYTES
 SAMPLE_RECORD_MAX = WALK_KERNEL_TYPE_MAX
 QUARANTINE_REASONS = (
     *(walk_fault__name(<walk_fault>i).decode() for i in range(WALK_FAULTS)),
-    *(subbuf_fault__name(<subbuf_fault>i).decode() for i in range(1, SUBBUF_FAULTS)))
+    *(subbuf_fault__name(<subbuf_fault>i).decode() for i in range(1, SUBBUF_FAULTS)),
+    *(blk_fault__name(<blk_fault>i).decode() for i in range(1, BLK_FAULTS)))
 cdef dict TRANSPORTS = {"read": PAGE_READ, "mmap": PAGE_MMAP, "splice": PAGE_SPLICE}
 
 
@@ -72,6 +74,19 @@ def scan_pages(const uint8_t[::1] data not None, uint32_t subbuf_bytes):
             end = subbuf__pages(&data[0], data.shape[0], subbuf_bytes, &tally, &fault)
     return PageScan(tally.pages, end, tally.events, tally.lost, tally.lost_unknown,
                     tally.first_ns, tally.last_ns, subbuf_fault__name(fault).decode())
+
+
+def scan_blktrace(const uint8_t[::1] data not None):
+    cdef blk_tally tally
+    cdef blk_state state = blk_state(0, False)
+    cdef blk_fault fault = BLK_OK
+    cdef size_t end = 0
+    memset(&tally, 0, sizeof(tally))
+    if data.shape[0] > 0:
+        with nogil:
+            end = blk__run(&data[0], data.shape[0], 0, &state, &tally, &fault)
+    return BlktraceScan(end, tally.events, tally.notes, tally.numbered, tally.first_ns,
+                        tally.last_ns, blk_fault__name(fault).decode())
 
 
 cdef class PageMap:
@@ -190,6 +205,12 @@ cdef class Ring:
                 counter__read(&p.losses_unknown) + counter__read(&p.torn),
                 counter__read(&p.resets), counter__read(&p.spliced_bytes))
 
+    cdef tuple relay_counters(self):
+        cdef relay_ring *p = self.ring.relay
+        if p == NULL:
+            return (0, 0, 0)
+        return (counter__read(&p.numbered), counter__read(&p.notes), counter__read(&p.torn_bytes))
+
     def counters(self):
         cdef ring *r = self.ring
         return RingCounters(
@@ -204,7 +225,7 @@ cdef class Ring:
             counter__read(&r.used_bytes), counter__read(&r.high_watermark_bytes),
             counter__read(&r.last_sample_ns),
             tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
-            *self.page_counters())
+            *self.page_counters(), *self.relay_counters())
 
 
 cdef class Stream:
@@ -233,6 +254,20 @@ cdef class Stream:
         with nogil:
             ret = core__prepare_pages(self.owner.core, self.stream, token, fd, first, count,
                                       capacity_bytes, limit_bytes, step_bytes)
+        check(ret)
+
+    def prepare_files(self, uint64_t token, *, files, uint64_t limit_bytes):
+        cdef int[::1] listed = array("i", [-1]) * (max(files, default=-1) + 1)
+        cdef const int *first = NULL
+        cdef uint32_t count = <uint32_t>listed.shape[0]
+        cdef int ret
+        for ring, fd in files.items():
+            listed[ring] = fd
+        if count > 0:
+            first = &listed[0]
+        with nogil:
+            ret = core__prepare_files(self.owner.core, self.stream, token, first, count,
+                                      limit_bytes)
         check(ret)
 
     def track_bytes(self):
@@ -304,6 +339,12 @@ cdef class Core:
         stream.owner = self
         return stream
 
+    def add_relay_stream(self):
+        cdef Stream stream = Stream.__new__(Stream)
+        check(core__add_relay_stream(self.core, &stream.stream))
+        stream.owner = self
+        return stream
+
     def add_ring(self, uint32_t shard, Stream stream not None, RingMap ring_map not None,
                  int wakeup_fd, *, bint sideband, uint16_t time_offset, uint16_t time_trailer,
                  ids=(), bint held=False):
@@ -351,6 +392,24 @@ cdef class Core:
         self.rings.append(ring)
         return ring
 
+    def add_relay_ring(self, uint32_t shard, Stream stream not None, int fd, *,
+                       uint64_t capacity_bytes, uint32_t longest_bytes=0, bint blktrace=False,
+                       bint held=False):
+        cdef relay_ring_options options
+        cdef Ring ring = Ring.__new__(Ring)
+        cdef int ret
+        options.contents = RELAY_BLKTRACE if blktrace else RELAY_BYTES
+        options.fd = fd
+        options.capacity = capacity_bytes
+        options.longest = longest_bytes
+        options.held = held
+        with nogil:
+            ret = core__add_relay_ring(self.core, shard, stream.stream, &options, &ring.ring)
+        check(ret)
+        ring.owner = self
+        self.rings.append(ring)
+        return ring
+
     def remove_ring(self, Ring ring not None):
         cdef int ret
         if ring not in self.rings:
@@ -390,7 +449,7 @@ cdef class Core:
                           for i in range(e.ring_count)),
                     e.final != 0,
                     tuple((e.rings[i].id, e.rings[i].bytes, e.rings[i].xxh3)
-                          for i in range(e.ring_count)) if e.paged else ()))
+                          for i in range(e.ring_count)) if e.split else ()))
             elif e.kind == EVENT_SEGMENT_WANTED:
                 found.append(SegmentWanted(e.stream))
             elif e.kind == EVENT_SPACE_WANTED:

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "blk_walk.h"
 #include "subbuf.h"
 
 #define RECORD_MAX_BYTES 65536u
@@ -146,6 +147,22 @@ void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 	span->sealed = sealed;
 	chunk->used += bytes;
 	chunk->records += tally->events;
+}
+
+void chunk__append_relay(struct chunk *chunk, struct ring *ring, uint32_t bytes,
+			 const struct blk_tally *tally)
+{
+	struct span *span = chunk__span(chunk, ring);
+
+	if (span->first_ns == 0 || (tally->first_ns != 0 && tally->first_ns < span->first_ns))
+		span->first_ns = tally->first_ns;
+	if (tally->last_ns > span->last_ns)
+		span->last_ns = tally->last_ns;
+	span->samples += tally->events;
+	span->records += tally->events + tally->notes;
+	span->bytes += bytes;
+	chunk->used += bytes;
+	chunk->records += tally->events + tally->notes;
 }
 
 uint32_t chunk__pad(uint8_t *data, uint32_t used, bool round)

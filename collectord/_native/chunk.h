@@ -16,6 +16,7 @@
 
 struct ring;
 struct lane;
+struct blk_tally;
 struct chunk;
 struct subbuf_tally;
 
@@ -34,13 +35,15 @@ struct item {
 	uint64_t queued_ns;
 };
 
-/* What one ring put into a chunk. The last three are of pages only. */
+/* What one ring put into a chunk. Times are of pages and relay, `sealed` of pages only, `records`
+ * of relay. */
 struct span {
 	struct ring *ring;
 	uint64_t samples;
 	uint64_t bytes;
+	uint64_t records;
 	uint64_t first_ns;
-	uint64_t last_ns; /* where time stands at the end of the last page */
+	uint64_t last_ns; /* of pages where time stands at the end of the last one */
 	bool sealed;	  /* nothing can be put behind that page's data */
 };
 
@@ -93,6 +96,10 @@ void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
  */
 void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 			const struct subbuf_tally *tally, bool sealed);
+
+/* Add `bytes` of a relay file at the end. */
+void chunk__append_relay(struct chunk *chunk, struct ring *ring, uint32_t bytes,
+			 const struct blk_tally *tally);
 
 /*
  * Pad `used` bytes at `data` to CHUNK_ALIGN_BYTES with one record that readers ignore, behind a

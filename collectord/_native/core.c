@@ -11,6 +11,9 @@
 #include "stream.h"
 #include "writer.h"
 
+/* The least that a table takes, of streams that have no sideband. */
+#define NO_SIDEBAND_BYTES (1u << 20)
+
 struct core {
 	struct pool pool;
 	struct event_list events;
@@ -123,6 +126,15 @@ int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_byt
 	return 0;
 }
 
+int core__add_relay_stream(struct core *core, struct stream **out)
+{
+	const int ret = core__add_stream(core, NO_SIDEBAND_BYTES, 0, out);
+
+	if (ret == 0)
+		(*out)->relay = true;
+	return ret;
+}
+
 static int core__keep_ring(struct core *core, struct ring *ring)
 {
 	struct ring **rings;
@@ -167,7 +179,7 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 	struct ring *ring;
 	int ret;
 
-	if (shard >= core->writer.shard_count || stream->page_bytes > 0)
+	if (shard >= core->writer.shard_count || stream__is_split(stream))
 		return -EINVAL;
 	ring = malloc(sizeof(*ring));
 	if (ring == NULL)
@@ -198,6 +210,22 @@ int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream
 	if (shard >= core->writer.shard_count || stream->page_bytes != options->page_bytes)
 		return -EINVAL;
 	ret = page_ring__new(options, &ring);
+	if (ret == 0)
+		ret = core__enlist(core, shard, stream, ring);
+	if (ret == 0)
+		*out = ring;
+	return ret;
+}
+
+int core__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream,
+			 const struct relay_ring_options *options, struct ring **out)
+{
+	struct ring *ring;
+	int ret;
+
+	if (shard >= core->writer.shard_count || !stream->relay)
+		return -EINVAL;
+	ret = relay_ring__new(options, &ring);
 	if (ret == 0)
 		ret = core__enlist(core, shard, stream, ring);
 	if (ret == 0)
@@ -282,6 +310,30 @@ int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token
 		writer__poke(&core->writer);
 	else
 		free(segment.extents);
+	return ret;
+}
+
+int core__prepare_files(struct core *core, struct stream *stream, uint64_t token,
+			const int *files, uint32_t file_count, uint64_t limit)
+{
+	struct segment segment = {
+		.token = token,
+		.limit = limit,
+		.files = malloc((file_count + 1) * sizeof(*files)),
+		.file_count = file_count,
+		.fd = -1,
+		.open = true,
+	};
+	int ret;
+
+	if (segment.files == NULL)
+		return -ENOMEM;
+	memcpy(segment.files, files, file_count * sizeof(*files));
+	ret = stream__prepare(stream, &segment);
+	if (ret == 0)
+		writer__poke(&core->writer);
+	else
+		free(segment.files);
 	return ret;
 }
 

@@ -58,9 +58,12 @@ cdef extern from "ring.h":
     uint64_t counter__read(const counter_t *counter)
     struct page_ring:
         counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
+    struct relay_ring:
+        counter_t numbered, notes, torn_bytes
     struct ring:
         uint32_t id, fault
         page_ring *pages
+        relay_ring *relay
         uint64_t position
         counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
         counter_t lost_records, lost_samples, neutralised, relabelled, quarantined_bytes
@@ -92,6 +95,29 @@ cdef extern from "page_ring.h":
         page_map *map
         bint held
 
+cdef extern from "blk_walk.h":
+    enum blk_fault:
+        BLK_OK
+        BLK_FAULTS
+    const char *blk_fault__name(blk_fault fault)
+    struct blk_tally:
+        uint64_t events, notes, numbered, first_ns, last_ns
+    struct blk_state:
+        uint32_t sequence
+        bint begun
+    size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, blk_state *state,
+                    blk_tally *tally, blk_fault *fault) nogil
+
+cdef extern from "relay_ring.h":
+    enum relay_contents:
+        RELAY_BYTES, RELAY_BLKTRACE
+    struct relay_ring_options:
+        relay_contents contents
+        int fd
+        uint64_t capacity
+        uint32_t longest
+        bint held
+
 cdef extern from "page_stream.h":
     const uint64_t NO_EXTENT
     struct page_progress_ring:
@@ -113,7 +139,7 @@ cdef extern from "event_list.h":
         event_kind kind
         int error
         uint32_t stream, ring_count
-        bint final, paged
+        bint final, split
         uint64_t token, end_offset, xxh3, chunks, records, samples, replayed, first_ns, last_ns
         event_ring *rings
 
@@ -140,6 +166,9 @@ cdef extern from "core.h":
                        ring **out) nogil
     int core__add_page_ring(core *c, uint32_t shard, stream *s, const page_ring_options *options,
                             ring **out) nogil
+    int core__add_relay_stream(core *c, stream **out) nogil
+    int core__add_relay_ring(core *c, uint32_t shard, stream *s,
+                             const relay_ring_options *options, ring **out) nogil
     void core__hold(core *c, ring *r, bint held) nogil
     int core__remove_ring(core *c, ring *r) nogil
     uint64_t core__issue(core *c) nogil
@@ -151,6 +180,8 @@ cdef extern from "core.h":
     int core__prepare_pages(core *c, stream *s, uint64_t token, int fd, const uint64_t *extents,
                             uint32_t extent_count, uint64_t capacity, uint64_t limit,
                             uint64_t step_bytes) nogil
+    int core__prepare_files(core *c, stream *s, uint64_t token, const int *files,
+                            uint32_t file_count, uint64_t limit) nogil
     void core__rotate(core *c, stream *s) nogil
     void core__finish(core *c, stream *s) nogil
     void core__answer_space(core *c, stream *s, bint retry) nogil

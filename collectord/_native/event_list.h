@@ -16,7 +16,7 @@ enum event_kind {
 
 struct event_ring {
 	uint64_t samples, bytes;
-	uint64_t xxh3; /* of pages */
+	uint64_t xxh3; /* of pages and relay */
 	uint32_t id;
 };
 
@@ -25,7 +25,7 @@ struct event {
 	enum event_kind kind;
 	int error;
 	bool final; /* of a closed segment: the stream was finished */
-	bool paged; /* of a closed segment: each ring has an extent of its own */
+	bool split; /* of a closed segment: each ring has an extent or a file of its own */
 	uint32_t stream;
 	uint32_t ring_count;
 	uint64_t token, end_offset, xxh3;

@@ -7,6 +7,7 @@
 #include "clock.h"
 #include "event_list.h"
 #include "page_ring.h"
+#include "relay_ring.h"
 
 static struct chunk *pass__take_chunk(struct shard *shard)
 {
@@ -17,6 +18,15 @@ static struct chunk *pass__take_chunk(struct shard *shard)
 	/* First say so, then look again: a chunk given back in between wakes nobody. */
 	atomic_store(&shard->starved, true);
 	return pool__take(shard->pool);
+}
+
+static enum ring_take pass__take(struct shard *shard, struct ring *ring, struct chunk *chunk)
+{
+	if (ring->pages != NULL)
+		return page_ring__take(ring, chunk, shard->pool->chunk_bytes);
+	if (ring->relay != NULL)
+		return relay_ring__take(ring, chunk, shard->pool->chunk_bytes);
+	return ring__take(ring, chunk, shard->pool->chunk_bytes);
 }
 
 /* False: no chunk was free, part of the ring is unread. */
@@ -33,9 +43,7 @@ static bool pass__drain_ring(struct shard *shard, struct ring *ring)
 			counter__add(&ring->starved, 1);
 			return false;
 		}
-		took = ring->pages != NULL
-			       ? page_ring__take(ring, lane->open, shard->pool->chunk_bytes)
-			       : ring__take(ring, lane->open, shard->pool->chunk_bytes);
+		took = pass__take(shard, ring, lane->open);
 		if (took == RING_SPLICED) {
 			/* What was read before comes before in the file. */
 			if (lane->open->used > 0)
@@ -78,6 +86,24 @@ static bool pass__drain_pages(struct shard *shard, struct ring *ring, bool asked
 		counter__add(&ring->wakeups_timer, 1);
 	if (complete && !pages->armed && (pages->full || !pages->erred))
 		pass__arm(shard, ring);
+	return complete;
+}
+
+static bool pass__drain_relay(struct shard *shard, struct ring *ring, bool asked)
+{
+	const uint64_t position = ring->position;
+	const bool woken = ring->woken;
+	bool complete;
+
+	if (ring->held || ring->relay->ended || !(woken || ring->relay->full) ||
+	    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+		return true;
+	ring->woken = false;
+	if (woken)
+		counter__add(&ring->wakeups_watermark, 1);
+	complete = pass__drain_ring(shard, ring);
+	if (!woken && asked && ring->position != position)
+		counter__add(&ring->wakeups_timer, 1);
 	return complete;
 }
 
@@ -142,6 +168,8 @@ static void pass__begin(struct shard *shard, bool full)
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->pages != NULL)
 			pass__begin_pages(shard->rings[i], full);
+		else if (shard->rings[i]->relay != NULL)
+			relay_ring__begin(shard->rings[i], full);
 		else if (shard->rings[i]->sideband == NULL)
 			ring__begin(shard->rings[i]);
 	for (uint32_t i = 0; i < shard->ring_count; i++)
@@ -158,6 +186,7 @@ static bool pass__data_is_due(const struct shard *shard)
 {
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband == NULL && shard->rings[i]->pages == NULL &&
+		    shard->rings[i]->relay == NULL &&
 		    !shard->rings[i]->held &&
 		    ring__is_due(shard->rings[i], shard->floor_bytes))
 			return true;
@@ -179,6 +208,10 @@ static bool pass__drain(struct shard *shard, bool sideband, uint64_t floor_bytes
 			continue;
 		if (ring->pages != NULL) {
 			complete &= pass__drain_pages(shard, ring, asked);
+			continue;
+		}
+		if (ring->relay != NULL) {
+			complete &= pass__drain_relay(shard, ring, asked);
 			continue;
 		}
 		ring->woken = false;
@@ -233,6 +266,10 @@ bool pass__last(struct shard *shard, struct ring *ring)
 	if (ring->pages != NULL) {
 		page_ring__begin(ring->pages, true);
 		unread = atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+	} else if (ring->relay != NULL) {
+		relay_ring__begin(ring, true);
+		unread = !ring->relay->ended &&
+			 atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
 	} else {
 		unread = ring__begin(ring) > 0;
 	}

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "page_ring.h"
+#include "relay_ring.h"
 #include "sideband.h"
 
 /*
@@ -29,8 +30,10 @@ void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
 void ring__deinit(struct ring *ring)
 {
 	page_ring__free(ring->pages);
+	relay_ring__free(ring->relay);
 	free(ring->id_list);
 	ring->pages = NULL;
+	ring->relay = NULL;
 	ring->id_list = NULL;
 }
 

@@ -12,6 +12,7 @@
 #define RING_FILL_BUCKETS 11u /* <= 0.1 .. <= 0.9, <= 0.95, <= 1.0 */
 
 struct page_ring;
+struct relay_ring;
 struct sideband;
 
 /* One ring as its shard drains it. Counters: `stored`, `lost_*` and `segment_*` are written by
@@ -20,7 +21,8 @@ struct ring {
 	struct ring_map *map;
 	struct lane *lane;
 	struct sideband *sideband; /* NULL: a ring of counted events */
-	struct page_ring *pages;   /* NULL: a perf ring; else `map`, `head` and `layout` are unused */
+	struct page_ring *pages;   /* of ftrace, `relay` of relay; with one of them `map`, `head` and */
+	struct relay_ring *relay;  /* `layout` are unused; both NULL: a perf ring */
 	struct walk_layout layout;
 	struct walk_ids ids;
 	uint64_t *id_list; /* the ring's own memory behind `ids` */
@@ -33,7 +35,7 @@ struct ring {
 	bool left;	   /* removed from its shard */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
-	_Atomic uint32_t fault; /* enum walk_fault, or page_ring__fault() */
+	_Atomic uint32_t fault; /* enum walk_fault, page_ring__fault() or relay_ring__fault() */
 	_Atomic bool fault_told;
 
 	counter_t samples, records, bytes;

@@ -18,6 +18,8 @@ struct segment {
 	uint64_t *extents; /* of pages: a ring's extent by its id, or NO_EXTENT; allocated */
 	uint32_t extent_count;
 	uint64_t capacity; /* of each extent */
+	int *files;	   /* of relay: a ring's file by its id, or -1; allocated */
+	uint32_t file_count;
 	int fd;
 	bool open;
 };

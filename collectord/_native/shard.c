@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "page_ring.h"
 #include "pass.h"
+#include "relay_ring.h"
 
 #define EPOLL_BATCH 64
 /* How long a removal waits for a chunk, and how often it looks. */
@@ -99,6 +100,9 @@ static void shard__collect_wakeups(struct shard *shard, const struct epoll_event
 			if (ring->pages != NULL) {
 				ring->pages->armed = false;
 				ring->pages->erred =
+					(events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
+			} else if (ring->relay != NULL) {
+				ring->relay->ending |=
 					(events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
 			} else if ((events[i].events & EPOLLHUP) != 0)
 				atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);

@@ -11,6 +11,7 @@
 
 #include "event_list.h"
 #include "page_stream.h"
+#include "relay_stream.h"
 #include "ring.h"
 
 /*
@@ -56,6 +57,8 @@ void stream__deinit(struct stream *stream)
 	free(stream->rings);
 	free(stream->current.extents);
 	free(stream->next.extents);
+	free(stream->current.files);
+	free(stream->next.files);
 	pthread_mutex_destroy(&stream->lock);
 	memset(stream, 0, sizeof(*stream));
 }
@@ -65,7 +68,8 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 	int ret = 0;
 
 	if (segment->begin % CHUNK_ALIGN_BYTES != 0 ||
-	    (stream->page_bytes > 0) != (segment->extents != NULL))
+	    (stream->page_bytes > 0) != (segment->extents != NULL) ||
+	    stream->relay != (segment->files != NULL))
 		return -EINVAL;
 	pthread_mutex_lock(&stream->lock);
 	if (stream->next.open)
@@ -76,6 +80,19 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 	if (ret == 0)
 		atomic_store_explicit(&stream->begun, true, memory_order_relaxed);
 	return ret;
+}
+
+bool stream__is_split(const struct stream *stream)
+{
+	return stream->page_bytes > 0 || stream->relay;
+}
+
+static void stream__begin_ring(struct ring *ring, const struct segment *segment)
+{
+	if (ring->pages != NULL)
+		page_stream__begin(ring, segment);
+	else if (ring->relay != NULL)
+		relay_stream__begin(ring, segment);
 }
 
 int stream__add_ring(struct stream *stream, struct ring *ring)
@@ -90,8 +107,8 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 	} else {
 		rings[stream->ring_count++] = ring;
 		stream->rings = rings;
-		if (ring->pages != NULL && stream->current.open)
-			page_stream__begin(ring, &stream->current);
+		if (stream->current.open)
+			stream__begin_ring(ring, &stream->current);
 	}
 	pthread_mutex_unlock(&stream->lock);
 	return ret;
@@ -105,9 +122,9 @@ static void stream__close_current(struct stream *stream, bool final)
 
 	if (event != NULL) {
 		event->final = final;
-		event->paged = stream->page_bytes > 0;
+		event->split = stream__is_split(stream);
 		event->token = segment->token;
-		if (stream->page_bytes == 0) {
+		if (!event->split) {
 			event->end_offset = segment->offset;
 			event->xxh3 = XXH3_64bits_digest(stream->hash);
 		}
@@ -129,6 +146,8 @@ static void stream__close_current(struct stream *stream, bool final)
 			};
 		if (event != NULL && ring->pages != NULL)
 			page_stream__tell(ring, &event->rings[i]);
+		if (event != NULL && ring->relay != NULL)
+			relay_stream__tell(ring, &event->rings[i]);
 		counter__set(&ring->segment_samples, 0);
 		counter__set(&ring->segment_bytes, 0);
 	}
@@ -143,12 +162,13 @@ static void stream__open_next(struct stream *stream)
 	if (!stream->next.open)
 		return;
 	free(stream->current.extents);
+	free(stream->current.files);
 	stream->current = stream->next;
 	stream->next.open = false;
 	stream->next.extents = NULL;
+	stream->next.files = NULL;
 	for (uint32_t i = 0; i < stream->ring_count; i++)
-		if (stream->rings[i]->pages != NULL)
-			page_stream__begin(stream->rings[i], &stream->current);
+		stream__begin_ring(stream->rings[i], &stream->current);
 	XXH3_64bits_reset(stream->hash);
 	event_list__push(stream->events, event__new(EVENT_SEGMENT_WANTED, stream->id, 0));
 }

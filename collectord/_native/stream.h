@@ -54,6 +54,7 @@ struct stream {
 	struct event_list *events;
 	uint32_t id;
 	uint32_t page_bytes; /* > 0: of ftrace's sub-buffers, see page_stream.h */
+	bool relay;	     /* of relay files, see relay_stream.h */
 };
 
 enum { SPACE_UNANSWERED = -1, SPACE_GIVE_UP = 0, SPACE_RETRY = 1 };
@@ -90,6 +91,9 @@ bool stream__completes_round(const struct stream *stream, const struct lane *lan
 
 /* Under `lock`: is there a running segment that cannot take `bytes` more? */
 bool stream__is_full(const struct stream *stream, uint64_t bytes);
+
+/* Its rings have files, or parts of one, to themselves: nothing but data is written there. */
+bool stream__is_split(const struct stream *stream);
 
 /* A lane of this stream that has rings or unwritten items, or NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);
