@@ -245,12 +245,13 @@ class Daemon:
 
     async def _begin(self, number: int, session: AnySession, surroundings: Surroundings) -> None:
         """Start a session; one that may fail is replaced by the reason."""
-        bpf = session.plan.bpf
+        bpf, relay = session.plan.bpf, session.plan.relay
+        may_fail = (bpf is not None and bpf.may_fail) or (relay is not None and relay.may_fail)
         try:
             with blame(self._config_of(session.plan)):
                 await session.begin()
         except CollectordError as error:
-            if bpf is None or not bpf.may_fail:
+            if not may_fail:
                 raise
             await session.close()
             self._sessions[number] = surroundings.failed(session.plan, error)
@@ -342,6 +343,9 @@ class Daemon:
             self._tell_repairs(repair(directory) if directory.is_dir() else [])
             return directory
 
+        if everything:
+            for left in self._kernel.end_left_traces():
+                _LOG.warning("trace_left_behind", **left._asdict())
         for salvaged in salvage_leftovers(self._kernel, self._host, place, store.make_room):
             remove_note(salvaged.instance)
             _LOG.warning(

@@ -116,7 +116,11 @@ class SinkStats:
 
 @dataclass(frozen=True, slots=True)
 class SessionBalance:
-    """The sum over a session's data rings; `rings` holds its sideband rings too."""
+    """The sum over a session's data rings; `rings` holds its sideband rings too.
+
+    Attributes:
+        shared: losses that the kernel does not tell by ring, among `lost` and `produced`.
+    """
 
     name: str
     source: str
@@ -134,6 +138,7 @@ class SessionBalance:
     directory: str = ""
     degraded_reasons: tuple[str, ...] = ()
     sink: SinkStats = field(default_factory=SinkStats)
+    shared: dict[str, int] = field(default_factory=dict)
 
 
 def loss_name(key: LossKey) -> str:
@@ -298,20 +303,29 @@ def balance_session(
     segments: tuple[str, ...] = (),
     degraded_reasons: tuple[str, ...] = (),
     sink: SinkStats | None = None,
+    shared: Mapping[LossKey, int] | None = None,
 ) -> SessionBalance:
-    """Add a session's data rings up. Its basis is the weakest of theirs."""
+    """Add a session's data rings up. Its basis is the weakest of theirs.
+
+    `shared` is what was lost of all rings together.
+    """
     data = tuple(ring for ring in rings if ring.label.role is RingRole.DATA)
     basis = Basis.weakest([ring.basis for ring in data])
     exact = basis is Basis.EXACT
+    produced = _sum_known(ring.produced for ring in data) if exact else None
+    by_name = {loss_name(key): n for key, n in (shared or {}).items()}
+    lost = Counter({loss_name(key): 0 for key in LOSS_PAIRS[source]})
+    lost.update(add_losses(data))
+    lost.update(by_name)
     return SessionBalance(
         name=name,
         source=source,
         scope=scope,
         basis=basis,
         state=state,
-        produced=_sum_known(ring.produced for ring in data) if exact else None,
+        produced=produced + sum(by_name.values()) if produced is not None else None,
         stored=sum(ring.stored for ring in data),
-        lost={loss_name(key): 0 for key in LOSS_PAIRS[source]} | add_losses(data),
+        lost=dict(lost),
         overwritten=sum(ring.overwritten for ring in data),
         in_flight=sum(ring.in_flight for ring in data),
         unaccounted=_sum_known(ring.unaccounted for ring in data) if exact else None,
@@ -320,6 +334,7 @@ def balance_session(
         directory=directory,
         degraded_reasons=degraded_reasons,
         sink=sink or SinkStats(),
+        shared=by_name,
     )
 
 
@@ -381,8 +396,14 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
     }
 
 
-def cut(balance: SessionBalance, brackets: Mapping[RingLabel, Bracket]) -> dict[str, Any]:
+def cut(
+    balance: SessionBalance,
+    brackets: Mapping[RingLabel, Bracket],
+    shared: tuple[int, int] = (0, 0),
+) -> dict[str, Any]:
     """The balance as a manifest records it: with both ends of its brackets.
+
+    `shared` is what was lost of all rings together, at both ends.
 
     "produced" is null unless the basis is `exact`; equality is claimed only where "closed".
     """
@@ -394,8 +415,8 @@ def cut(balance: SessionBalance, brackets: Mapping[RingLabel, Bracket]) -> dict[
         "basis": str(balance.basis),
         "closed": all(b.closed for b in data),
         "produced": balance.produced,
-        "produced_before": before if exact else None,
-        "produced_after": after if exact else None,
+        "produced_before": before + shared[0] if exact and before is not None else None,
+        "produced_after": after + shared[1] if exact and after is not None else None,
         "stored": balance.stored,
         "lost": balance.lost,
         "overwritten": balance.overwritten,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from collectord._native._core import Ring, RingCounters
     from collectord.ledger import RingBalance
-    from collectord.model import Produced, RingLabel
+    from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.events import EventPlan
     from collectord.source.base import OpenSource, RingHandle
 
@@ -47,14 +47,41 @@ class Meter:
         self._told_lost: dict[int, int] = {}
         self._found: Counter[int] = Counter()
         self._brackets: dict[RingLabel, Bracket] = {}
+        self._shared = self._shared_before = source.shared_losses()
         for label, drained in self._rings.items():
-            reading = source.read_produced(drained.handle)
-            self._brackets[label] = Bracket(reading, drained.ring.counters(), reading)
+            counters = drained.ring.counters()
+            reading = self._read(drained, counters)
+            self._brackets[label] = Bracket(reading, counters, reading)
 
     @property
     def brackets(self) -> Mapping[RingLabel, Bracket]:
         """The last bracket of each ring."""
         return self._brackets
+
+    @property
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """What was lost of all rings together, as of the last reading."""
+        return self._shared
+
+    @property
+    def shared_bounds(self) -> tuple[int, int]:
+        """The same as a number, of the reading before the last one and of that."""
+        return sum(self._shared_before.values()), sum(self._shared.values())
+
+    def _read(self, drained: Drained, counters: RingCounters) -> Produced:
+        """A ring's kernel counters; blktrace's numbers come with the records, to the core.
+
+        The core counts a number before the event that carries it, and gives the number last: so
+        what it has walked is among the numbers of the same reading.
+        """
+        reading = self._source.read_produced(drained.handle)
+        relay = drained.handle.relay
+        if relay is not None and relay.blktrace:
+            return replace(reading, value=counters.numbered)
+        return reading
+
+    def _read_shared(self) -> None:
+        self._shared_before, self._shared = self._shared, self._source.shared_losses()
 
     def measure(self) -> None:
         """Take a reading. Call it after a full pass that began after the last reading."""
@@ -66,17 +93,19 @@ class Meter:
             idle = still and counters.records == last.counters.records
             before, after = last.before, last.after
             if not idle:
-                before, after = after, self._source.read_produced(drained.handle)
+                before, after = after, self._read(drained, counters)
             walked = _handed_on(drained, after, counters)
             self._brackets[label] = Bracket(before, counters, after, walked=walked)
+        self._read_shared()
 
     def close(self) -> None:
         """Take the final reading: the events are disabled and all is drained and written."""
         for label, drained in self._rings.items():
-            reading = self._source.read_produced(drained.handle)
             counters = drained.ring.counters()
+            reading = self._read(drained, counters)
             walked = _handed_on(drained, reading, counters)
             self._brackets[label] = Bracket(reading, counters, reading, closed=True, walked=walked)
+        self._read_shared()
 
     def found(self, samples: Mapping[int, int]) -> None:
         """Count what the seal of a segment found, by the core's ring id."""

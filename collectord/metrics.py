@@ -9,6 +9,7 @@ basis is `exact`, because a 0 there would be a claim. No `_created` series are w
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -116,7 +117,7 @@ class DaemonCollector(Collector):
     def _ledger(self, sessions: tuple[SessionBalance, ...]) -> Iterator[Metric]:
         parts = [part for session in sessions for part in self._parts(session)]
         names = self._label_names()
-        yield _gauge(
+        yield _highest(
             "collectord_session_state",
             "1 for the state that a session is in.",
             ("session", "source", "state"),
@@ -178,13 +179,13 @@ class DaemonCollector(Collector):
                 if ring.label.role is RingRole.SIDEBAND
             ),
         )
-        yield _gauge(
+        yield _highest(
             "collectord_loss_observable",
             "1 where the source reports its loss, 0 where it cannot.",
             ("session", "source"),
             (((s.name, s.source), s.basis is not Basis.NONE) for s in sessions),
         )
-        yield _gauge(
+        yield _highest(
             "collectord_suppression_possible",
             "1 while a foreign BPF program on one of the events can hide records from all "
             "counters.",
@@ -388,13 +389,30 @@ class DaemonCollector(Collector):
                 (self._labels(session, ring), ring)
                 for ring in session.rings
                 if ring.label.role is RingRole.DATA
-            ]
+            ] + _of_no_ring(session)
         return [((session.name, session.source), session)]
 
     def _labels(self, session: SessionBalance, ring: RingBalance) -> Labels:
         if self._per_cpu:
             return (session.name, session.source, str(ring.label.cpu))
         return (session.name, session.source)
+
+
+def _of_no_ring(session: SessionBalance) -> list[tuple[Labels, SessionBalance | RingBalance]]:
+    """What was lost of all rings together has no CPU."""
+    if not session.shared:
+        return []
+    lost = sum(session.shared.values())
+    part = replace(
+        session,
+        produced=lost,
+        stored=0,
+        lost=dict(session.shared),
+        overwritten=0,
+        in_flight=0,
+        unaccounted=0,
+    )
+    return [((session.name, session.source, "-1"), part)]
 
 
 def window_ns(rings: Iterable[RingBalance]) -> int:

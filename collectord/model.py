@@ -79,6 +79,13 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),
     ),
+    "relay": (
+        (Stage.KERNEL_RING, Reason.DROPPED),
+        (Stage.KERNEL_RING, Reason.OVERRUN),
+        (Stage.STAGING, Reason.QUARANTINED),
+        (Stage.SINK, Reason.DISK_FULL),
+        (Stage.SINK, Reason.DROPPED),
+    ),
 }
 
 
@@ -87,6 +94,7 @@ class RingKind(StrEnum):
 
     PERF = "perf"
     FTRACE = "ftrace"
+    RELAY = "relay"
 
 
 class Transport(StrEnum):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import BpfError, CollectordError
+from collectord.errors import BpfError, CollectordError, KernelError
 from collectord.kernel.instance_note import remove_note, write_note
 from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
@@ -64,7 +64,8 @@ class Surroundings:
     def open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:
         """Open a session; the stack undoes it backwards.
 
-        What BPF programs fail with does not reach the other sessions, where the plan allows it.
+        What BPF programs and relay channels fail with does not reach the other sessions, where the
+        plan allows it.
 
         Raises:
             CollectordError: the session cannot be opened; nothing of it is left open.
@@ -75,6 +76,13 @@ class Surroundings:
             try:
                 return self._open(plan, stack)
             except CollectordError as error:
+                return self.failed(plan, error)
+        if plan.relay is not None and plan.relay.may_fail:
+            if not plan.rings:
+                return RinglessSession(plan, None)
+            try:
+                return self._open(plan, stack)
+            except KernelError as error:
                 return self.failed(plan, error)
         return self._open(plan, stack)
 
@@ -110,7 +118,10 @@ class Surroundings:
     def _drained(self, plan: SessionPlan, source: OpenSource, own: ExitStack) -> Session:
         """Give the rings to the core, and make the sink."""
         pages = source.rings[0].pages
-        stream = self.drain.core.add_stream(subbuf_bytes=pages.subbuf_bytes if pages else 0)
+        if plan.relay is not None:
+            stream = self.drain.core.add_relay_stream()
+        else:
+            stream = self.drain.core.add_stream(subbuf_bytes=pages.subbuf_bytes if pages else 0)
         rings = []
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)

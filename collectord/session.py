@@ -122,6 +122,9 @@ class Session:
         self._stream.load_sideband(await self._in_worker(self.source.running_state))
         await self._prepare()
         self.source.enable()
+        for drained in self._rings.values():
+            if drained.handle.relay is not None:
+                drained.ring.hold(False)  # noqa: FBT003 - the binding's
         self._segment_since_ns = time.monotonic_ns()
 
     def tick(self) -> None:
@@ -265,6 +268,7 @@ class Session:
             segments=tuple(self._sealed),
             degraded_reasons=self._health.reasons,
             sink=self._stats,
+            shared=self._meter.shared_losses,
         )
 
     # What the core tells (drain.loop.Listener).
@@ -302,6 +306,15 @@ class Session:
         self._health.note(f"ring/{ring}", f"ring {label} quarantined: {reason}")
         self._log.error("ring_quarantined", ring=label, reason=reason, position=position)
 
+    def ring_hung_up(self, ring: int) -> None:
+        """A task ends when it ends; a channel that does is news."""
+        handle = self._rings[ring].handle
+        if handle.relay is None or self._state:
+            return
+        label = str(handle.label)
+        self._health.note(f"ring/{ring}", f"ring {label}: its channel was closed")
+        self._log.warning("channel_closed", ring=label)
+
     # Work beside the event loop.
 
     def _start(self, job: Coroutine[Any, Any, None]) -> None:
@@ -323,7 +336,11 @@ class Session:
 
     def _hand_over(self, segment: OpenSegment) -> None:
         """Give the stream its next file, by the kind of its format."""
-        if segment.offsets:
+        if segment.files:
+            self._stream.prepare_files(
+                segment.token, files=segment.files, limit_bytes=segment.limit_bytes
+            )
+        elif segment.offsets:
             self._stream.prepare_pages(
                 segment.token,
                 segment.fd,
@@ -364,7 +381,7 @@ class Session:
             closing = Closing(
                 clock=self._kernel.clocks(),
                 rings=self._ring_entries(),
-                ledger=cut(self.balance(), self._meter.brackets),
+                ledger=cut(self.balance(), self._meter.brackets, self._meter.shared_bounds),
                 flushes=tuple(self._clocks),
                 lost_samples=self._meter.take_losses(),
                 ring_stats=self._ring_stats(),
@@ -377,7 +394,7 @@ class Session:
     def _recut(self, found: Mapping[int, int]) -> Mapping[str, Any]:
         """The final balance, from what the last segment holds too. Called by the seal."""
         self._meter.settle(found)
-        return cut(self.balance(), self._meter.brackets)
+        return cut(self.balance(), self._meter.brackets, self._meter.shared_bounds)
 
     def _ring_stats(self) -> Mapping[int, str]:
         if self.ftrace is None:
@@ -404,7 +421,7 @@ class Session:
                 self._tell(segment.token, info)
                 if info is not None:
                     self._meter.found({e.ring: e.samples for e in info.manifest.rings})
-                    self._sealed.append(str(info.path))
+                    self._sealed += map(str, (info.path, *info.more))
                     self._log.info("segment_sealed", path=str(info.path), samples=closed.samples)
             if self._health.note("seal", failed) and failed:
                 self._log.error("segment_not_sealed", error=failed)

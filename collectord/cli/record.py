@@ -18,6 +18,7 @@ from collectord import log, recording
 from collectord.cli import EXIT_NO_COMMAND, EXIT_NOT_EXECUTABLE, EXIT_OK, record_options
 from collectord.cli.output import complain, flush
 from collectord.cli.summary import print_result
+from collectord.config import relay_check
 from collectord.config.check import check_config
 from collectord.config.schema import (
     BpfConfig,
@@ -28,6 +29,7 @@ from collectord.config.schema import (
     EventConfig,
     MetricsConfig,
     PerfSourceConfig,
+    RelaySourceConfig,
     RetentionConfig,
     ScopeName,
     SessionConfig,
@@ -35,7 +37,7 @@ from collectord.config.schema import (
     TraceEventConfig,
     TracefsSourceConfig,
 )
-from collectord.config.units import Bytes, Nanoseconds, Share
+from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
 from collectord.control import signals
 from collectord.errors import CollectordError, UsageError
 from collectord.host import host_facts
@@ -183,7 +185,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         UsageError: the options do not go together.
     """
     sources = _sources(args)
-    output = Path(args.output or DEFAULT_OUTPUT[sources[0].kind]).absolute()
+    output = Path(args.output or _default_output(sources[0])).absolute()
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
     config = Config(
         daemon=DaemonConfig(state_dir=str(directory)),
@@ -198,7 +200,9 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
                 name=SESSION,
                 directory=str(directory),
                 single_file="" if args.output_dir else str(output),
-                target=_target(args, with_command=with_command and not args.programs),
+                target=_target(
+                    args, with_command=with_command and not (args.programs or args.relays)
+                ),
                 source=sources,
             ),
         ),
@@ -209,7 +213,17 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     return config
 
 
+def _default_output(source: SourceConfig) -> str:
+    """As blktrace: files of the device's name, where the user is."""
+    if isinstance(source, RelaySourceConfig):
+        (name,) = (*relay_check.names(source.device), *relay_check.names(source.path))[:1]
+        return Path(name).name
+    return DEFAULT_OUTPUT[source.kind]
+
+
 def _sources(args: argparse.Namespace) -> tuple[SourceConfig, ...]:
+    if args.relays:
+        return _relay(args)
     if args.programs:
         return _bpf(args)
     return (_tracefs(args) if _by_ftrace(args) else _perf(args),)
@@ -240,6 +254,37 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
         )
         for program in args.programs
     )
+
+
+def _relay(args: argparse.Namespace) -> tuple[RelaySourceConfig, ...]:
+    others = {
+        "-e": bool(args.events),
+        "--bpf": bool(args.programs),
+        "--via ftrace": args.via == record_options.FTRACE,
+        "-p": bool(args.pid),
+        "-C": bool(args.cpu),
+        "-c": args.count is not None,
+        "-i": args.no_inherit,
+        "-m": args.mmap_pages != RingSize(),
+        **_of_perf(args),
+    }
+    wrong = next((name for name, given in others.items() if given), "")
+    if wrong:
+        hint = "it has all CPUs; a configuration can narrow blktrace and size its buffers"
+        raise UsageError(f"{wrong} does not go with --relay", hint=hint)
+    if len(args.relays) > 1 and not args.output_dir:
+        raise UsageError("several --relay make several sets of files", hint="add --output-dir")
+    transport = args.transport or "read"
+    return tuple(
+        RelaySourceConfig(device=path, transport=transport)
+        if _is_device(path)
+        else RelaySourceConfig(path=path, transport=transport)
+        for path in (str(Path(name).absolute()) for name in args.relays)
+    )
+
+
+def _is_device(path: str) -> bool:
+    return path.startswith("/dev/") or Path(path).is_block_device()
 
 
 def _by_ftrace(args: argparse.Namespace) -> bool:

@@ -33,6 +33,7 @@ _USAGE = (
     "[--via perf|ftrace|auto]",
     "[--transport auto|mmap|read|splice]",
     "[--bpf NAME [--bpf-arg K=V]...]...",
+    "[--relay DEV|PATH]...",
     "[-m SIZE]",
     "[--duration TIME]",
     "[-o FILE | --output-dir DIR]",
@@ -46,6 +47,7 @@ _EXAMPLES = (
     "collectord record -e raw_syscalls:sys_enter -C 0 --output-dir out -- ./load",
     "collectord record --via ftrace -e 'sched:*' -a --duration 10s -o trace.dat",
     "collectord record --bpf biolatency --duration 10s",
+    "collectord record --relay /dev/vdb --duration 10s -o vdb",
 )
 
 
@@ -142,6 +144,7 @@ def parser() -> Parser:
     what = made.add_argument_group("what to record")
     _add_events(what)
     _add_programs(what)
+    _add_relay(what)
     _add_scope(made)
     _add_buffers(made.add_argument_group("how"))
     _add_output(made.add_argument_group("where to and how long"))
@@ -240,6 +243,20 @@ def _add_programs(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_relay(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--relay",
+        metavar="DEV|PATH",
+        dest="relays",
+        action="append",
+        type=_path,
+        default=[],
+        help="trace this block device as blktrace does, or read this relay channel below debugfs, "
+        "given without the CPU's number; repeatable with --output-dir; see `collectord list relay` "
+        "(default: none)",
+    )
+
+
 def _add_scope(made: Parser) -> None:
     group = made.add_argument_group("whom to observe")
     whom = group.add_mutually_exclusive_group()
@@ -326,7 +343,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--output",
         metavar="FILE",
         type=_path,
-        help="write one file (default: perf.data, of ftrace trace.dat)",
+        help="write one file (default: perf.data, of ftrace trace.dat); of --relay one for each "
+        "CPU, FILE.blktrace.N or FILE.relay.N (default: the name of the device or channel)",
     )
     where.add_argument(
         "--output-dir",

@@ -6,12 +6,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from collectord.config import bpf_check
+from collectord.config import bpf_check, relay_check
 from collectord.config.problems import Problem, under
 from collectord.config.schema import (
     BpfSourceConfig,
     EventConfig,
     PerfSourceConfig,
+    RelaySourceConfig,
     TraceEventConfig,
     TracefsSourceConfig,
 )
@@ -89,6 +90,8 @@ def _source(source: SourceConfig) -> Iterator[Problem]:
             if bpf_check.NAME.fullmatch(source.program) is None:
                 text = f"{source.program!r} is no program's name"
                 yield Problem("program", text, bpf_check.NAME_WORDS)
+        case RelaySourceConfig():
+            yield from relay_check.check(source)
 
 
 def _mode(session: SessionConfig) -> Iterator[Problem]:
@@ -98,6 +101,9 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
     programs: set[str] = set()
     for index, source in enumerate(session.source):
         key = f"source[{index}]"
+        if isinstance(source, RelaySourceConfig):
+            yield from under(key, relay_check.check_session(session))
+            continue
         if isinstance(source, PerfSourceConfig):
             if recorder:
                 hint = 'kind = "tracefs", or mode = "stream"'

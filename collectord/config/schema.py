@@ -178,7 +178,31 @@ class BpfSourceConfig(
     when: When = "present"
 
 
-SourceConfig = PerfSourceConfig | TracefsSourceConfig | BpfSourceConfig
+class RelaySourceConfig(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="relay",
+):
+    """`[[session.source]]` of kind "relay": blktrace of devices, or channels by path."""
+
+    kind: ClassVar[Literal["relay"]] = "relay"
+    device: str | tuple[str, ...] = ()
+    path: str | tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+    start_lba: int = 0
+    end_lba: int = 0
+    pid: int = 0
+    subbuf: Bytes = Bytes(0)
+    subbufs: int = 0
+    header: Bytes = Bytes(0)
+    transport: TransportName = "read"
+    when: When = "always"
+
+
+SourceConfig = PerfSourceConfig | TracefsSourceConfig | BpfSourceConfig | RelaySourceConfig
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

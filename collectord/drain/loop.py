@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Final, Protocol
-
-import structlog
+from typing import TYPE_CHECKING, Protocol
 
 from collectord._native import _core
 from collectord.model import RingRole
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 
     from collectord.plan.session import CorePlan
     from collectord.source.base import RingHandle
-
-_LOG: Final = structlog.get_logger()
 
 
 class Listener(Protocol):
@@ -44,6 +40,9 @@ class Listener(Protocol):
 
     def ring_quarantined(self, ring: int, reason: str, position: int) -> None:
         """A ring is not read any more."""
+
+    def ring_hung_up(self, ring: int) -> None:
+        """A ring's task, or its channel, is gone."""
 
 
 class Drain:
@@ -92,6 +91,17 @@ class Drain:
                 transport=str(pages.transport),
                 page_map=pages.page_map,
                 held=handle.held,
+            )
+        if handle.relay is not None:
+            relay = handle.relay
+            return self.core.add_relay_ring(
+                shard,
+                stream,
+                relay.fd,
+                capacity_bytes=relay.capacity_bytes,
+                longest_bytes=relay.longest_bytes,
+                blktrace=relay.blktrace,
+                held=True,
             )
         if handle.map is None:
             raise ValueError(handle.label)
@@ -156,4 +166,4 @@ class Drain:
                 reason = _core.QUARANTINE_REASONS[event.reason]
                 self._rings[event.ring].ring_quarantined(event.ring, reason, event.position)
             case _core.RingHungUp():
-                _LOG.debug("ring_hung_up", ring=event.ring)
+                self._rings[event.ring].ring_hung_up(event.ring)

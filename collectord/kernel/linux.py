@@ -19,6 +19,7 @@ from collectord.codec.perf_attr import OpenFlag, ReadFormat
 from collectord.codec.tracing_data import TracingData
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget
 from collectord.kernel import (
+    blktrace,
     bpf,
     bpf_entries,
     cgroups,
@@ -27,6 +28,7 @@ from collectord.kernel import (
     instance_lock,
     proc,
     refusal,
+    relay_channel,
     trace_probes,
 )
 from collectord.kernel.capabilities import effective_capabilities
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
+    from collectord.codec.blktrace import Setup
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.instance import InstanceSettings
     from collectord.model import ClockReading
@@ -293,6 +296,20 @@ class LinuxKernel:
         """See `Kernel.remove_orphan_probes`."""
         if self.tracefs.mounted:
             trace_probes.remove_orphans(self.tracefs, proc=self.proc)
+
+    def open_blktrace(
+        self, device: str, setup: Setup, session: str, stack: ExitStack
+    ) -> blktrace.Blktrace:
+        """See `Kernel.open_blktrace`."""
+        return blktrace.open_trace(device, setup, session, stack, proc=self.proc, sys=self.sys)
+
+    def end_left_traces(self) -> Sequence[blktrace.Leftover]:
+        """See `Kernel.end_left_traces`."""
+        return blktrace.end_leftovers(self.proc, self.sys)
+
+    def open_channel(self, path: str, stack: ExitStack) -> tuple[relay_channel.RelayFile, ...]:
+        """See `Kernel.open_channel`."""
+        return relay_channel.open_channel(Path(path), stack)
 
     def clocks(self) -> ClockReading:
         """See `Kernel.clocks`."""

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from collectord._native._core import PageMap, RingMap
+    from collectord.codec.blktrace import Setup
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.tracing_data import TracingData
+    from collectord.kernel.blktrace import Blktrace
+    from collectord.kernel.blktrace import Leftover as LeftTrace
     from collectord.kernel.bpf import MapInfo, ProgramInfo
     from collectord.kernel.bpf_entries import Entries
     from collectord.kernel.instance import Instance, InstanceSettings
+    from collectord.kernel.relay_channel import RelayFile
     from collectord.kernel.salvage import Leftover
     from collectord.model import ClockReading
 
@@ -235,6 +239,27 @@ class Kernel(Protocol):
 
         Raises:
             KernelError: someone else has enabled one; the others are removed all the same.
+        """
+
+    def open_blktrace(self, device: str, setup: Setup, session: str, stack: ExitStack) -> Blktrace:
+        """Set up a trace of a block device for a session, not started; the stack ends it.
+
+        Raises:
+            NoSuchTarget: there is no such block device.
+            MissingFeature: debugfs is not mounted, or the kernel has no blktrace.
+            MissingPrivilege: the device or its relay files may not be opened.
+            KernelError: EBUSY; it is traced already, by whom is said.
+        """
+
+    def end_left_traces(self) -> Sequence[LeftTrace]:
+        """End traces of block devices that killed processes of this program left."""
+
+    def open_channel(self, path: str, stack: ExitStack) -> tuple[RelayFile, ...]:
+        """Open the files of a relay channel, `path` itself or those with a CPU's number behind.
+
+        Raises:
+            MissingFeature: there are none, or they are no relay files.
+            MissingPrivilege, KernelError: they cannot be opened.
         """
 
     def clocks(self) -> ClockReading:

@@ -18,12 +18,13 @@ from collectord.codec.perf_attr import (
     SoftwareId,
 )
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
-from collectord.kernel import checks, checks_bpf, cpus
+from collectord.kernel import checks, checks_bpf, checks_relay, cpus
 from collectord.kernel.bpf_probe import probe_bpf
 from collectord.kernel.ftrace_probe import probe_ftrace
 from collectord.kernel.lockdown import read_lockdown
 from collectord.kernel.pmus import read_pmus
 from collectord.kernel.port import Purpose
+from collectord.kernel.relay_probe import probe_relay
 from collectord.plan import bpf_program
 from collectord.plan.facts import BpfFacts, FtraceFacts, KernelFacts
 
@@ -52,6 +53,7 @@ def probe(
     ftrace: bool = False,
     measure: bool = False,
     bpf: BpfWanted | None = None,
+    relay: bool | Iterable[str] = False,
 ) -> KernelFacts:
     """Look at the running kernel.
 
@@ -65,6 +67,8 @@ def probe(
         measure: the costs of ftrace's transports too.
         bpf: programs that are needed, and their tracepoints; None for nothing of BPF, of which
             then nothing is known to be missing.
+        relay: devices and channels that are needed of relay; True for all that can be found,
+            False for nothing of it.
 
     Raises:
         KernelError: sysfs does not tell the CPUs.
@@ -77,6 +81,9 @@ def probe(
     tracepoints, problem, need, remedy = _tracepoints(kernel, wanted, mount=mount)
     attempts = _Attempts(kernel)
     online = kernel.online_cpus()
+    relayed = None
+    if relay:
+        relayed = probe_relay(kernel, None if relay is True else tuple(relay))
     traced = probe_ftrace(kernel, measure=measure) if ftrace else FtraceFacts()
     return KernelFacts(
         release=os.uname().release,
@@ -105,6 +112,7 @@ def probe(
         precise_ip_max=attempts.precise_ip_max(),
         ftrace=traced,
         bpf=programs,
+        relay=relayed,
         checks=(
             checks.perf_events(limits, attempts.refusal(_DUMMY, pid=0, cpu=-1)),
             checks.every_task(limits, attempts.refusal(_DUMMY, pid=-1, cpu=online[0])),
@@ -113,6 +121,11 @@ def probe(
             *(
                 checks_bpf.bpf(programs, limits, read_lockdown(kernel.sys))
                 if bpf is not None
+                else ()
+            ),
+            *(
+                checks_relay.relay(relayed, read_lockdown(kernel.sys))
+                if relayed is not None
                 else ()
             ),
             checks.hardware(attempts.cycles_refusal()),

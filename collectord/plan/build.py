@@ -8,13 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.schema import BpfSourceConfig, PerfSourceConfig, TracefsSourceConfig
+from collectord.config.schema import (
+    BpfSourceConfig,
+    PerfSourceConfig,
+    RelaySourceConfig,
+    TracefsSourceConfig,
+)
 from collectord.config.units import show_bytes, show_share
 from collectord.errors import (
     PlanError,
     UsageError,
 )
-from collectord.plan import bpf_source, budget, trace_source
+from collectord.plan import bpf_source, budget, relay_source, trace_source
 from collectord.plan.bpf_metrics import check_metrics
 from collectord.plan.ring_set import perf_rings
 from collectord.plan.scope import scope_of, shortfalls
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from collectord.plan.bpf import BpfPlan
     from collectord.plan.events import EventPlan
     from collectord.plan.facts import KernelFacts
+    from collectord.plan.relay_source import RelayDraft
     from collectord.plan.ring_set import RingSet
     from collectord.plan.trace_source import TraceDraft
 
@@ -54,6 +60,7 @@ class _Draft:
     degraded: tuple[str, ...]
     bpf: BpfPlan | None = None
     trace: TraceDraft | None = None
+    relay: tuple[RelayDraft, ...] = ()
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -77,7 +84,7 @@ def build(config: Config, facts: KernelFacts) -> Plan:
         if draft.sets:
             missing = shortfalls(draft.scope, draft.events, facts)
             warnings += [f"session {session.name}: {reason}" for reason in missing]
-        if draft.sets or draft.bpf is not None or draft.trace is not None:
+        if draft.sets or draft.bpf is not None or draft.trace is not None or draft.relay:
             drafts.append(draft)
         else:
             reasons = "; ".join(draft.degraded)
@@ -121,6 +128,9 @@ def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft
                     draft = replace(draft, degraded=(*draft.degraded, *trace.degraded))
                 else:
                     draft = replace(draft, trace=trace)
+            elif isinstance(source, RelaySourceConfig):
+                drafted = relay_source.draft(source, facts)
+                draft = replace(draft, relay=(*draft.relay, *drafted))
         return draft
 
 
@@ -197,6 +207,19 @@ def _sessions(config: Config, draft: _Draft, sizes: Sequence[int]) -> Iterator[S
             notes=draft.trace.notes,
             degraded=(*(() if told else draft.degraded), *draft.trace.degraded),
             ftrace=draft.trace.plan,
+        )
+    for relay in draft.relay:
+        yield SessionPlan(
+            name=draft.config.name,
+            source=relay_source.SOURCE,
+            scope=draft.scope,
+            mode=draft.config.mode,
+            rings=relay.rings,
+            sink=_sink(config, draft.config, relay.form),
+            files=relay.files,
+            notes=relay.notes,
+            degraded=relay.degraded,
+            relay=relay.plan,
         )
 
 

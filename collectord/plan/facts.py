@@ -132,6 +132,30 @@ class BpfFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RelayFacts:
+    """What relay sources need.
+
+    Attributes:
+        debugfs: where it is mounted, "" if it is not.
+        problem: why relay files cannot be opened, "" if they can.
+        need: the least privilege that would let them be opened, "" if none is missing.
+        remedy: what to do about the problem.
+        blktrace: the kernel traces block devices.
+        devices: paths of block devices.
+        channels: paths of channels that were found, without the CPU's number, to the CPUs that
+            have a file; (-1,) for a channel with one file.
+    """
+
+    debugfs: str = ""
+    problem: str = ""
+    need: str = ""
+    remedy: str = ""
+    blktrace: bool = False
+    devices: tuple[str, ...] = ()
+    channels: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFacts:
     """What was probed, on the host and for the user that runs the plan.
 
@@ -162,6 +186,7 @@ class KernelFacts:
         precise_ip_max: highest precise_ip that a cycles event takes, 3 (any) when unknown.
         ftrace: of tracefs sources.
         bpf: of BPF sources.
+        relay: of relay sources, None where nobody asked.
         checks: what `doctor` prints.
     """
 
@@ -191,6 +216,7 @@ class KernelFacts:
     precise_ip_max: int = 3
     ftrace: FtraceFacts = field(default_factory=FtraceFacts)
     bpf: BpfFacts = field(default_factory=BpfFacts)
+    relay: RelayFacts | None = None
     checks: tuple[Check, ...] = ()
     version: int = FACTS_VERSION
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collectord.plan.bpf import BpfPlan
     from collectord.plan.events import EventPlan
     from collectord.plan.ftrace import FtracePlan
+    from collectord.plan.relay import RelayPlan
 
 
 # The mode of a session whose rings are read when somebody asks, and overwritten until then.
@@ -43,6 +44,7 @@ class RingPlan:
         events: what writes into it. The first one owns the ring (it is mapped and polled), the
             others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
             Of an ftrace ring none: its instance enables them for all rings.
+        own_basis: of a ring without events: what its balance rests on.
     """
 
     source: str
@@ -52,12 +54,13 @@ class RingPlan:
     data_bytes: int
     watermark_bytes: int
     events: tuple[EventPlan, ...]
+    own_basis: Basis = Basis.EXACT  # an ftrace ring counts all that is written into it
 
     @property
     def basis(self) -> Basis:
         """What the ring's balance rests on: the weakest of its events."""
         if not self.events:
-            return Basis.EXACT  # an ftrace ring counts all that is written into it
+            return self.own_basis
         return Basis.weakest([event.basis for event in self.events])
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,7 +99,8 @@ class SinkPlan:
     """Where a session's records go.
 
     Attributes:
-        format: "perf.data" or "trace.dat".
+        format: "perf.data", "trace.dat", "blktrace" or "relay"; the last two are sets of files,
+            one for each CPU, with its number behind the format.
         directory: folder of the session's segments; of `single_file` its parent.
         single_file: the one file to write, None for rotated segments.
         segment_bytes: a segment is closed at the chunk that reaches it; 0 is no limit.
@@ -119,7 +123,7 @@ class SessionPlan:
     Attributes:
         name: names its folder, labels and metrics; unique but for sources of two kinds in one
             configured session, which become two plans of its name.
-        source: source kind, "perf", "tracefs" or "bpf".
+        source: source kind, "perf", "tracefs", "bpf" or "relay".
         scope: what is observed. Threads of pids and of users are looked up at open.
         mode: "stream" or "flight-recorder".
         rings: all rings, data before sideband.
@@ -129,6 +133,8 @@ class SessionPlan:
         degraded: what was asked for and will be missing, each a reason.
         ftrace: what the instance of a tracefs source is to be, None for others.
         bpf: the programs of BPF sources, None for others; without events they have no rings.
+        relay: the device or channel of a relay source, None for others; each has a plan of its
+            session's name.
     """
 
     name: str
@@ -142,6 +148,7 @@ class SessionPlan:
     degraded: tuple[str, ...] = ()
     ftrace: FtracePlan | None = None
     bpf: BpfPlan | None = None
+    relay: RelayPlan | None = None
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -163,12 +170,19 @@ class SessionPlan:
             lines += [f"  {line}" for line in self.ftrace.describe()]
         if self.bpf is not None:
             lines += [f"  {line}" for line in self.bpf.describe()]
+        if self.relay is not None:
+            lines += [f"  {line}" for line in self.relay.describe()]
         lines += [f"  rings {words}" for words in _ring_words(self.rings)]
         lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
         lines.append(f"  sink  {_sink_words(self.sink)}")
         lines += [f"  note  {note}" for note in self.notes]
         lines += [f"  lacks {reason}" for reason in self.degraded]
         return lines
+
+    @property
+    def watches_cpus(self) -> bool:
+        """It is to see each CPU; a channel has the files that its client made."""
+        return self.relay is None or self.relay.is_blktrace
 
     @property
     def per_task(self) -> bool:
@@ -186,6 +200,7 @@ class SessionPlan:
             "events": [_event_dict(event) for event in self.events],
             "ftrace": self.ftrace.to_dict() if self.ftrace is not None else None,
             "bpf": self.bpf.to_dict() if self.bpf is not None else None,
+            "relay": self.relay.to_dict() if self.relay is not None else None,
             "rings": [ring.to_dict() for ring in self.rings],
             "sink": {
                 "format": self.sink.format,
@@ -291,7 +306,9 @@ def _ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
         alike.setdefault((ring.source, str(ring.role), *sizes), []).append(ring.cpu)
     for (source, role, size, requested, watermark), cpus in alike.items():
         shrunk = f" (of {show_bytes(requested)})" if size < requested else ""
-        where = "one a thread" if cpus == [-1] else f"CPUs {cpu_list.render(cpus)}"
+        where = "one a thread" if source != "relay" else "one for all CPUs"
+        if cpus != [-1]:
+            where = f"CPUs {cpu_list.render(cpus)}"
         wake = f"wake at {show_bytes(watermark)}, " if watermark else ""
         yield f"{source} {role}: {len(cpus)} x {show_bytes(size)}{shrunk}, {wake}{where}"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.schema import BpfSourceConfig, EventConfig
+from collectord.config.schema import BpfSourceConfig, EventConfig, RelaySourceConfig
 from collectord.errors import CollectordError, MissingFeature, UnknownEvent, UsageError
 from collectord.model import ScopeKind
 from collectord.plan import call_graph, event_spec
@@ -36,7 +36,7 @@ def tracepoint_patterns(config: Config) -> tuple[str, ...]:
         f"{event.body.system}:{event.body.name}"
         for session in config.session
         for source in session.source
-        if not isinstance(source, BpfSourceConfig)
+        if not isinstance(source, BpfSourceConfig | RelaySourceConfig)
         for item in source.events
         for choice in event_spec.parse_choices(_text(item))
         for group in choice

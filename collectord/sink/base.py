@@ -75,6 +75,7 @@ class OpenSegment:
         direct: False where the filesystem refuses O_DIRECT.
         offsets: ring id to where its sub-buffers go, for formats that keep the rings apart.
         capacity_bytes: room for each ring from its offset on.
+        files: ring id to the descriptor of its file, for segments that are sets of files.
     """
 
     token: int
@@ -88,15 +89,17 @@ class OpenSegment:
     manifest: OpenManifest
     offsets: Mapping[int, int] = field(default_factory=dict)
     capacity_bytes: int = 0
+    files: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """A sealed segment."""
+    """A sealed segment; `more` are the other files of a set, whose rings the manifest tells too."""
 
     token: int
     path: Path
     manifest: Manifest
+    more: tuple[Path, ...] = ()
 
 
 class Sink(Protocol):

@@ -14,6 +14,7 @@ from collectord.codec.tracing_data import build as build_tracing_data
 from collectord.model import Transport
 from collectord.sink.manifest import EventLayout, Identity
 from collectord.sink.perf_data import PerfDataSink
+from collectord.sink.relay_set import RelaySink
 from collectord.sink.trace_dat import TraceDatSink
 
 if TYPE_CHECKING:
@@ -76,6 +77,14 @@ def make_sink(
             make_room=make_room,
             comms=source.ftrace.comms,
             recount=any(p is not None and p.transport is Transport.SPLICE for _, p in pages),
+        )
+    if plan.relay is not None:
+        return RelaySink(
+            plan.sink,
+            identity,
+            cpus={drained.ring.id: drained.handle.label.cpu for drained in rings},
+            channel=plan.relay.name,
+            make_room=make_room,
         )
     tracepoints = tuple(e.tracepoint for e in plan.events if e.tracepoint is not None)
     tracing = kernel.tracing_data(tracepoints) if tracepoints else None

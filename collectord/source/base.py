@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
     from collectord.ledger import RingBalance
-    from collectord.model import Basis, Geometry, Produced, RingKind, RingLabel, Transport
+    from collectord.model import (
+        Basis,
+        Geometry,
+        LossKey,
+        Produced,
+        RingKind,
+        RingLabel,
+        Transport,
+    )
     from collectord.plan.session import SessionPlan
     from collectord.source.bpf import Counts, OpenProgram
 
@@ -62,10 +70,27 @@ class PageRing:
 
 
 @dataclass(frozen=True, slots=True)
+class RelayRing:
+    """One file of a relay channel.
+
+    Attributes:
+        fd: to read from.
+        capacity_bytes: of all its sub-buffers, or of the most that one pass reads.
+        longest_bytes: that a record may have, 0 where nobody knows.
+        blktrace: it has records of blktrace, which are walked and counted; else bytes.
+    """
+
+    fd: int
+    capacity_bytes: int
+    longest_bytes: int
+    blktrace: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RingHandle:
     """A ring and the counters that tell what went into it.
 
-    Either `map` or `pages` is there, by `kind`.
+    One of `map`, `pages` and `relay` is there, by `kind`.
 
     Attributes:
         map: a perf ring's mapping.
@@ -80,6 +105,7 @@ class RingHandle:
         time_offset: `Core.add_ring`'s, of samples.
         time_trailer: `Core.add_ring`'s, of other records.
         held: a flight recorder's: nothing is taken but for a snapshot.
+        relay: a file of a relay channel; nothing is taken before its session has begun.
     """
 
     map: RingMap | None
@@ -94,6 +120,7 @@ class RingHandle:
     time_offset: int
     time_trailer: int
     held: bool = False
+    relay: RelayRing | None = None
 
 
 class Ftrace(Protocol):
@@ -209,6 +236,13 @@ class OpenSource(Protocol):
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Read the kernel's counters of a ring."""
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """What the kernel counts as lost of all rings together, and does not tell by ring.
+
+        Raises:
+            KernelError: it cannot be read.
+        """
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """Ids of foreign BPF programs that can hide this event from every counter."""

@@ -278,6 +278,10 @@ class OpenBpf:
         missed = self._read_missed() if self._missed is None else self._missed
         return missed - self._missed_before
 
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """None: each ring tells its own."""
+        return {}
+
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """None: what a program submits is hidden by nobody."""
         del event_index

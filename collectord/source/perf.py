@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from collectord._native._core import RingMap
     from collectord.kernel.port import Kernel
+    from collectord.model import LossKey
     from collectord.plan.events import EventPlan
     from collectord.plan.session import RingPlan, SessionPlan
 
@@ -161,6 +162,10 @@ class OpenPerf:
                 for c, r in zip(ring.counters, readings, strict=True)
             ),
         )
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """None: each ring tells its own."""
+        return {}
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """Ids of the BPF programs on the event's tracepoint; none of them is this program's.

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.kernel.ring_stats import CpuStats
     from collectord.ledger import RingBalance
+    from collectord.model import LossKey
     from collectord.plan.ftrace import FtracePlan
     from collectord.plan.session import RingPlan, SessionPlan
 
@@ -154,6 +155,10 @@ class OpenTracefs:
         reading = produced(stats.read(), recorder=self._recorder)
         capacity_bytes = self.ftrace.sizes[ring.label.cpu]
         return replace(reading, resets=stats.resets, capacity_bytes=capacity_bytes)
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """None: each ring tells its own."""
+        return {}
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:  # noqa: ARG002 - the protocol's
         """None: a program on a tracepoint does not see what ftrace writes."""
