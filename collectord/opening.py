@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import BpfError, CollectordError, KernelError
+from collectord.errors import BpfError, CollectordError
 from collectord.kernel.instance_note import remove_note, write_note
 from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
@@ -70,21 +70,15 @@ class Surroundings:
         Raises:
             CollectordError: the session cannot be opened; nothing of it is left open.
         """
-        if plan.bpf is not None and plan.bpf.may_fail:
-            if not plan.bpf.programs:
-                return RinglessSession(plan, None)
-            try:
-                return self._open(plan, stack)
-            except CollectordError as error:
-                return self.failed(plan, error)
-        if plan.relay is not None and plan.relay.may_fail:
-            if not plan.rings:
-                return RinglessSession(plan, None)
-            try:
-                return self._open(plan, stack)
-            except KernelError as error:
-                return self.failed(plan, error)
-        return self._open(plan, stack)
+        bpf, relay = plan.bpf, plan.relay
+        if not (bpf is not None and bpf.may_fail) and not (relay is not None and relay.may_fail):
+            return self._open(plan, stack)
+        if (bpf is not None and not bpf.programs) or (relay is not None and not plan.rings):
+            return RinglessSession(plan, None)
+        try:
+            return self._open(plan, stack)
+        except CollectordError as error:
+            return self.failed(plan, error)
 
     def failed(self, plan: SessionPlan, error: CollectordError) -> RinglessSession:
         """What stands for a session that cannot be, and says why."""

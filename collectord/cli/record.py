@@ -36,6 +36,7 @@ from collectord.config.schema import (
     TargetConfig,
     TraceEventConfig,
     TracefsSourceConfig,
+    TransportName,
 )
 from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
 from collectord.control import signals
@@ -274,7 +275,7 @@ def _relay(args: argparse.Namespace) -> tuple[RelaySourceConfig, ...]:
         raise UsageError(f"{wrong} does not go with --relay", hint=hint)
     if len(args.relays) > 1 and not args.output_dir:
         raise UsageError("several --relay make several sets of files", hint="add --output-dir")
-    transport = args.transport or "read"
+    transport: TransportName = args.transport or "read"
     return tuple(
         RelaySourceConfig(device=path, transport=transport)
         if _is_device(path)

@@ -252,8 +252,8 @@ def _add_relay(group: argparse._ArgumentGroup) -> None:
         type=_path,
         default=[],
         help="trace this block device as blktrace does, or read this relay channel below debugfs, "
-        "given without the CPU's number; repeatable with --output-dir; see `collectord list relay` "
-        "(default: none)",
+        "given without the CPU's number; repeatable with --output-dir; see `collectord list "
+        "relay` (default: none)",
     )
 
 

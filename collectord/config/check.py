@@ -99,11 +99,10 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
     recorder = session.mode == FLIGHT_RECORDER
     seen = False
     programs: set[str] = set()
+    if any(isinstance(source, RelaySourceConfig) for source in session.source):
+        yield from relay_check.check_session(session)
     for index, source in enumerate(session.source):
         key = f"source[{index}]"
-        if isinstance(source, RelaySourceConfig):
-            yield from under(key, relay_check.check_session(session))
-            continue
         if isinstance(source, PerfSourceConfig):
             if recorder:
                 hint = 'kind = "tracefs", or mode = "stream"'
@@ -111,6 +110,8 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
             continue
         if isinstance(source, BpfSourceConfig):
             yield from under(key, _program(session, source, programs))
+            continue
+        if not isinstance(source, TracefsSourceConfig):
             continue
         if seen:
             yield Problem(

@@ -89,7 +89,7 @@ def _buffers(source: RelaySourceConfig, *, blktrace: bool) -> Iterator[Problem]:
 def check_session(session: SessionConfig) -> Iterator[Problem]:
     """Problems of a relay source in its session."""
     if session.mode == FLIGHT_RECORDER:
-        yield Problem("kind", "relay channels make no flight recorder", 'mode = "stream"')
+        yield Problem("mode", "relay channels make no flight recorder", 'mode = "stream"')
     if session.target.scope != "system":
         yield Problem(
             "kind",

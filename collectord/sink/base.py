@@ -94,7 +94,7 @@ class OpenSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """A sealed segment; `more` are the other files of a set, whose rings the manifest tells too."""
+    """A sealed segment; `more` are other files of a set, whose rings the manifest tells too."""
 
     token: int
     path: Path
