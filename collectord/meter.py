@@ -125,7 +125,7 @@ class Meter:
                 self._brackets[label],
                 self._programs(drained.handle),
                 transport=pages.transport if pages is not None else None,
-                held=pages is not None and pages.held,
+                held=drained.handle.held,
             )
             for label, drained in self._rings.items()
             for pages in [drained.handle.pages]

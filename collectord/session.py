@@ -213,8 +213,7 @@ class Session:
             if self.plan.mode != FLIGHT_RECORDER or self._state:
                 return ()
             self._awaited = {}
-            self._hold(held=False)
-            await self._drain.full_pass()
+            await self._take_windows()
             if self._state:  # the end takes all
                 return ()
             self._hold(held=True)
@@ -234,6 +233,15 @@ class Session:
             paths = await asyncio.gather(*self._awaited.values())
             return tuple(path for path in paths if path is not None)
 
+    async def _take_windows(self) -> None:
+        """Have what the rings hold now in staging; they stand still no longer than that takes."""
+        try:
+            self.source.pause()
+            self._hold(held=False)
+            await self._drain.full_pass()
+        finally:
+            self.source.resume()
+
     def _await_seal(self, token: int) -> None:
         """Have a snapshot wait for this segment."""
         if token not in self._awaited:
@@ -242,7 +250,7 @@ class Session:
     def _hold(self, *, held: bool) -> None:
         """Have the rings of a flight recorder left alone, or drained."""
         for drained in self._rings.values():
-            if drained.handle.pages is not None and drained.handle.pages.held:
+            if drained.handle.held:
                 drained.ring.hold(held)
 
     def balance(self) -> SessionBalance:

@@ -216,10 +216,9 @@ class Ring:
     def id(self) -> int: ...
     def counters(self) -> RingCounters: ...
     def hold(self, held: bool) -> None:
-        """While a page ring is held passes leave it alone; none is at it on return.
+        """While a ring is held passes leave it alone; none is at it on return.
 
-        What is in it when it is let go comes with the next generation. Raises ValueError for a
-        perf ring.
+        What is in it when it is let go comes with the next generation.
         """
 
 class Stream:
@@ -302,12 +301,14 @@ class Core:
         time_offset: int,
         time_trailer: int,
         ids: Sequence[int] = (),
+        held: bool = False,
     ) -> Ring:
         """Begin to drain.
 
         Times: of a sample at `time_offset` from its start, of any other record at `time_trailer`
         before its end; 0 where the records carry no time. `ids`: of the events that write into
         the ring, if samples begin with an id; one that is none of them is replaced by the lowest.
+        `held`: see `Ring.hold`.
         """
     def add_page_ring(
         self,

@@ -179,8 +179,6 @@ cdef class Ring:
             self.page_map.map.users += more
 
     def hold(self, bint held):
-        if self.ring.pages == NULL:
-            raise ValueError("only a page ring can be held")
         with nogil:
             core__hold(self.owner.core, self.ring, held)
 
@@ -308,7 +306,7 @@ cdef class Core:
 
     def add_ring(self, uint32_t shard, Stream stream not None, RingMap ring_map not None,
                  int wakeup_fd, *, bint sideband, uint16_t time_offset, uint16_t time_trailer,
-                 ids=()):
+                 ids=(), bint held=False):
         cdef walk_layout layout = walk_layout(time_offset, time_trailer, NULL)
         cdef uint64_t[::1] listed = array("Q", ids)
         cdef walk_ids known = walk_ids(NULL, <uint32_t>listed.shape[0])
@@ -319,7 +317,7 @@ cdef class Core:
             known.all = &listed[0]
         with nogil:
             ret = core__add_ring(self.core, shard, stream.stream, &ring_map.map, wakeup_fd,
-                                 &layout, &known, sideband, &ring.ring)
+                                 &layout, &known, sideband, held, &ring.ring)
         check(ret)
         ring.owner = self
         ring.map = ring_map

@@ -162,7 +162,7 @@ static int core__enlist(struct core *core, uint32_t shard, struct stream *stream
 
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
-		   const struct walk_ids *ids, bool sideband, struct ring **out)
+		   const struct walk_ids *ids, bool sideband, bool held, struct ring **out)
 {
 	struct ring *ring;
 	int ret;
@@ -178,6 +178,7 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		free(ring);
 		return ret;
 	}
+	ring->held = held;
 	if (sideband) {
 		ring->sideband = &stream->sideband;
 		sideband__set_layout(&stream->sideband, layout);

@@ -50,7 +50,7 @@ int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_byt
 		     struct stream **stream);
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
-		   const struct walk_ids *ids, bool sideband, struct ring **ring);
+		   const struct walk_ids *ids, bool sideband, bool held, struct ring **ring);
 /* -EINVAL: the stream's pages have another size, or are larger than a chunk. */
 int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
 			const struct page_ring_options *options, struct ring **ring);

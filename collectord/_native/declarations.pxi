@@ -136,7 +136,7 @@ cdef extern from "core.h":
     int core__add_stream(core *c, size_t sideband_bytes, uint32_t page_bytes,
                          stream **out) nogil
     int core__add_ring(core *c, uint32_t shard, stream *s, ring_map *map, int wakeup_fd,
-                       const walk_layout *layout, const walk_ids *ids, bint sideband,
+                       const walk_layout *layout, const walk_ids *ids, bint sideband, bint held,
                        ring **out) nogil
     int core__add_page_ring(core *c, uint32_t shard, stream *s, const page_ring_options *options,
                             ring **out) nogil

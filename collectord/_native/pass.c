@@ -67,7 +67,7 @@ static bool pass__drain_pages(struct shard *shard, struct ring *ring, bool asked
 	const bool woken = ring->woken;
 	bool complete;
 
-	if (pages->held || !(woken || pages->full) ||
+	if (ring->held || !(woken || pages->full) ||
 	    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
 		return true;
 	ring->woken = false;
@@ -158,6 +158,7 @@ static bool pass__data_is_due(const struct shard *shard)
 {
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband == NULL && shard->rings[i]->pages == NULL &&
+		    !shard->rings[i]->held &&
 		    ring__is_due(shard->rings[i], shard->floor_bytes))
 			return true;
 	return false;
@@ -183,7 +184,7 @@ static bool pass__drain(struct shard *shard, bool sideband, uint64_t floor_bytes
 		ring->woken = false;
 		if (woken)
 			counter__add(&ring->wakeups_watermark, 1);
-		if (!due || ring->head == ring->position ||
+		if (ring->held || !due || ring->head == ring->position ||
 		    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
 			continue;
 		if (!woken && asked)
@@ -231,12 +232,11 @@ bool pass__last(struct shard *shard, struct ring *ring)
 
 	if (ring->pages != NULL) {
 		page_ring__begin(ring->pages, true);
-		unread = !ring->pages->held &&
-			 atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+		unread = atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
 	} else {
 		unread = ring__begin(ring) > 0;
 	}
-	if (!unread || pass__drain_ring(shard, ring))
+	if (!unread || ring->held || pass__drain_ring(shard, ring))
 		return true;
 	pass__yield_chunks(shard);
 	return false;

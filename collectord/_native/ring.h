@@ -29,6 +29,7 @@ struct ring {
 	uint32_t id;
 	int wakeup_fd;
 	bool woken;
+	bool held;	   /* passes leave it alone; under the shard's lock */
 	bool left;	   /* removed from its shard */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;

@@ -215,7 +215,7 @@ int shard__remove(struct shard *shard, struct ring *ring)
 void shard__hold(struct shard *shard, struct ring *ring, bool held)
 {
 	pthread_mutex_lock(&shard->lock);
-	ring->pages->held = held;
+	ring->held = held;
 	pthread_mutex_unlock(&shard->lock);
 }
 

@@ -91,7 +91,7 @@ class Drain:
                 subbufs=pages.subbufs,
                 transport=str(pages.transport),
                 page_map=pages.page_map,
-                held=pages.held,
+                held=handle.held,
             )
         if handle.map is None:
             raise ValueError(handle.label)
@@ -104,6 +104,7 @@ class Drain:
             time_offset=handle.time_offset,
             time_trailer=handle.time_trailer,
             ids=[counter.event_id for counter in handle.counters],
+            held=handle.held,
         )
 
     def thread_ids(self) -> tuple[int, ...]:

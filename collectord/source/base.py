@@ -51,7 +51,6 @@ class PageRing:
         subbufs: of the ring, the reader's own not among them; of a flight recorder's as many as
             it may grow to.
         page_map: its mapping, None unless the transport is `mmap`.
-        held: a flight recorder's: nothing is taken but for a snapshot.
     """
 
     fd: int
@@ -60,7 +59,6 @@ class PageRing:
     subbuf_bytes: int
     subbufs: int
     page_map: PageMap | None
-    held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +79,7 @@ class RingHandle:
         counters: one per event and target that writes into it; none of an ftrace ring.
         time_offset: `Core.add_ring`'s, of samples.
         time_trailer: `Core.add_ring`'s, of other records.
+        held: a flight recorder's: nothing is taken but for a snapshot.
     """
 
     map: RingMap | None
@@ -94,6 +93,7 @@ class RingHandle:
     counters: tuple[CounterFd, ...]
     time_offset: int
     time_trailer: int
+    held: bool = False
 
 
 class Ftrace(Protocol):
@@ -189,6 +189,23 @@ class OpenSource(Protocol):
 
     def disable(self) -> None:
         """Stop. Counters are final afterwards."""
+
+    def pause(self) -> None:
+        """Have a flight recorder's rings stand still, so that their windows can be taken.
+
+        What comes meanwhile is lost and the kernel counts it. Rings that can be read while they
+        are written go on. Always followed by `resume`, unless the session ends.
+
+        Raises:
+            KernelError: a ring cannot be stopped; `resume` is called all the same.
+        """
+
+    def resume(self) -> None:
+        """Let the rings go on: their windows are in memory. Also after a `pause` that failed.
+
+        Raises:
+            KernelError: a ring cannot be started again.
+        """
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Read the kernel's counters of a ring."""

@@ -136,6 +136,12 @@ class OpenPerf:
         for counter in self._counters(RingRole.SIDEBAND):
             self._kernel.disable(counter.fd)
 
+    def pause(self) -> None:
+        """Nothing: a streamed ring has no window to take."""
+
+    def resume(self) -> None:
+        """Nothing stood still."""
+
     def _enable(self, counter: CounterFd) -> None:
         if not self._events[counter.event_index].attr.enable_on_exec:
             self._kernel.enable(counter.fd)
