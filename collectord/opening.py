@@ -16,6 +16,7 @@ from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
 from collectord.meter import Drained, Meter
 from collectord.model import ScopeKind
+from collectord.plan.session import FLIGHT_RECORDER
 from collectord.ringless import RinglessSession
 from collectord.session import Session
 from collectord.sink.build import make_sink
@@ -110,7 +111,10 @@ class Surroundings:
     def _drained(self, plan: SessionPlan, source: OpenSource, own: ExitStack) -> Session:
         """Give the rings to the core, and make the sink."""
         pages = source.rings[0].pages
-        stream = self.drain.core.add_stream(subbuf_bytes=pages.subbuf_bytes if pages else 0)
+        stream = self.drain.core.add_stream(
+            subbuf_bytes=pages.subbuf_bytes if pages else 0,
+            snapshots=pages is None and plan.mode == FLIGHT_RECORDER,
+        )
         rings = []
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)

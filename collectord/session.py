@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import KernelError, SinkError
+from collectord.errors import KernelError, SinkError, UsageError
 from collectord.health import Health
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
+from collectord.meter import is_overwritable
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
+from collectord.windows import Windows, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
     from collectord.model import ClockReading
     from collectord.plan.session import SessionPlan
     from collectord.sink.base import OpenSegment, SegmentInfo, Sink
+    from collectord.sink.manifest import SnapshotNote
     from collectord.sink.store import Store
     from collectord.source.base import OpenSource
+    from collectord.windows import Snapshot
 
     T = TypeVar("T")
 
@@ -101,8 +105,12 @@ class Session:
         self._showing = asyncio.Lock()
         self._preparing = asyncio.Lock()
         self._has_next = False
+        self._windows = Windows(source, rings, meter, drain)
         self._snapshot = asyncio.Lock()
-        self._awaited: dict[int, asyncio.Future[str | None]] = {}
+        self._note: SnapshotNote | None = None  # of the snapshot that is being stored
+        self._awaited: dict[int, asyncio.Future[SegmentInfo | None]] = {}
+        self._records = 0
+        self.last_snapshot: Snapshot | None = None
         self._finished = asyncio.Event()
         self._health = Health(plan, source, meter)
         self._write_errors = 0
@@ -155,7 +163,7 @@ class Session:
             return
         self._state = "stopped"
         self.source.disable()
-        self._hold(held=False)
+        await self._take_last_windows()
         self._health.look()
         await self._drain_to_the_end()
         self._health.look()
@@ -164,6 +172,7 @@ class Session:
             await self._finished.wait()
         while self._jobs:
             await asyncio.gather(*self._jobs)
+        self._tell_last_snapshot()
         if not self._unsealed:
             self._meter.settle({})
         try:
@@ -199,59 +208,89 @@ class Session:
                 return
             await asyncio.sleep(_LAST_PAUSE_S)
 
-    async def snapshot(self) -> tuple[str, ...]:
+    async def snapshot(self, trigger: str) -> Snapshot | None:
         """Store what a flight recorder's rings hold now, in segments of its own.
 
+        Args:
+            trigger: one of `windows.Trigger`, for the manifests.
+
         Returns:
-            the segments' paths, more than one where the window is larger than a segment; none
-            where there is nothing to store, or the session is no flight recorder or ends.
+            None where the session is no flight recorder, or ends.
 
         Raises:
             SinkError: a segment cannot be created or sealed; it will be, once there is room.
+            KernelError: the rings cannot be stopped, or not started again.
+            UsageError: all goes into one file, at the end.
         """
         async with self._snapshot:
             if self.plan.mode != FLIGHT_RECORDER or self._state:
-                return ()
+                return None
+            if self.plan.sink.single_file is not None:
+                raise UsageError(
+                    f"session {self.plan.name} writes one file, at its end",
+                    text=self.plan.sink.single_file,
+                    hint="with --output-dir DIR each snapshot gets a file of its own",
+                )
             self._awaited = {}
-            await self._take_windows()
-            if self._state:  # the end takes all
-                return ()
-            self._hold(held=True)
-            # A pass that had begun before may drain on: this one begins after it.
-            await self._drain.written(await self._drain.full_pass())
-            self._measure()
-            token, sizes = self._stream.track_bytes()
-            if any(sizes.values()):
-                await self._prepare_or_degrade()
-                if self._wanted:
-                    path = self.plan.sink.directory
-                    raise SinkError(
-                        "no segment to go on in: the snapshot is not closed", path=path
-                    )
-                self._await_seal(token)
-                self.rotate()
-            paths = await asyncio.gather(*self._awaited.values())
-            return tuple(path for path in paths if path is not None)
+            self._note = await self._windows.take(trigger)
+            try:
+                return await self._store_windows(self._note)
+            finally:
+                if not self._state:
+                    self._note = None
 
-    async def _take_windows(self) -> None:
-        """Have what the rings hold now in staging; they stand still no longer than that takes."""
-        try:
-            self.source.pause()
-            self._hold(held=False)
-            await self._drain.full_pass()
-        finally:
-            self.source.resume()
+    async def _store_windows(self, note: SnapshotNote) -> Snapshot | None:
+        """Bring windows that were taken to segments, and these to an end."""
+        if self._state:  # the end takes all
+            return None
+        self._windows.hold(held=True)
+        # A pass that had begun before may drain on: this one begins after it.
+        await self._drain.written(await self._drain.full_pass())
+        self._measure()
+        token, sizes = self._stream.track_bytes()
+        if any(sizes.values()) or self._holds_records():
+            await self._prepare_or_degrade()
+            if self._wanted:
+                path = self.plan.sink.directory
+                raise SinkError("no segment to go on in: the snapshot is not closed", path=path)
+            self._await_seal(token)
+            self.rotate()
+        infos = await asyncio.gather(*self._awaited.values())
+        sealed = [info for info in infos if info is not None]
+        self.last_snapshot = summarise(self.plan.name, self.plan.source, note, sealed)
+        return self.last_snapshot
+
+    def _holds_records(self) -> bool:
+        """Whether overwritable rings have given anything since a segment was closed last."""
+        records = sum(
+            drained.ring.counters().records
+            for drained in self._rings.values()
+            if is_overwritable(drained.handle)
+        )
+        before, self._records = self._records, records
+        return records > before
+
+    async def _take_last_windows(self) -> None:
+        """Nothing comes any more: have all that a flight recorder's rings hold stored."""
+        if self.plan.mode != FLIGHT_RECORDER:
+            return
+        # A record that was begun when its event was disabled is there a moment later.
+        await asyncio.sleep(_LAST_PAUSE_S)
+        self._note = self._windows.take_last()
+        self._awaited = {t: sealed for t, sealed in self._awaited.items() if not sealed.done()}
+
+    def _tell_last_snapshot(self) -> None:
+        if self._note is None:
+            return
+        told = [future for future in self._awaited.values() if future.done()]
+        infos = [future.result() for future in told if future.exception() is None]
+        sealed = [info for info in infos if info is not None]
+        self.last_snapshot = summarise(self.plan.name, self.plan.source, self._note, sealed)
 
     def _await_seal(self, token: int) -> None:
         """Have a snapshot wait for this segment."""
         if token not in self._awaited:
             self._awaited[token] = asyncio.get_running_loop().create_future()
-
-    def _hold(self, *, held: bool) -> None:
-        """Have the rings of a flight recorder left alone, or drained."""
-        for drained in self._rings.values():
-            if drained.handle.held:
-                drained.ring.hold(held)
 
     def balance(self) -> SessionBalance:
         """The balance as of the last reading; touches neither rings nor kernel counters."""
@@ -265,13 +304,15 @@ class Session:
             segments=tuple(self._sealed),
             degraded_reasons=self._health.reasons,
             sink=self._stats,
+            snapshots=self._windows.taken,
+            paused_ns=self._windows.paused_ns,
         )
 
     # What the core tells (drain.loop.Listener).
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
         """Seal it."""
-        if self._snapshot.locked():
+        if self._note is not None:
             self._await_seal(closed.token)
         self._start(self._seal(self._segments.pop(closed.token), closed))
         if closed.final:
@@ -369,6 +410,7 @@ class Session:
                 lost_samples=self._meter.take_losses(),
                 ring_stats=self._ring_stats(),
                 recut=self._recut if closed.final and not self._unsealed else None,
+                snapshot=self._note,
             )
             self._clocks.clear()
             self._unsealed.append((segment, closed, closing))
@@ -422,7 +464,7 @@ class Session:
         if isinstance(end, SinkError):
             waiting.set_exception(end)
         else:
-            waiting.set_result(str(end.path) if end is not None else None)
+            waiting.set_result(end)
 
     def _show_pages(self) -> None:
         """Have readers of the running trace.dat see what was written to it until now."""

@@ -46,14 +46,18 @@ void core__stop(struct core *core);
 int core__notify_fd(const struct core *core);
 
 /* `page_bytes` > 0: a stream of ftrace's sub-buffers. */
+/* In a stream of `snapshots` sideband is kept for what a snapshot needs of it, and not written as
+ * it comes. */
 int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
-		     struct stream **stream);
+		     bool snapshots, struct stream **stream);
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
 		   const struct walk_ids *ids, bool sideband, bool held, struct ring **ring);
 /* -EINVAL: the stream's pages have another size, or are larger than a chunk. */
 int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
 			const struct page_ring_options *options, struct ring **ring);
+/* Have memory ready for what the next core__hold(false) copies. */
+void core__warm(struct core *core, struct ring *ring);
 void core__hold(struct core *core, struct ring *ring, bool held);
 /* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, it was left as it
  * is. */

@@ -7,6 +7,7 @@
 #include "clock.h"
 #include "event_list.h"
 #include "page_ring.h"
+#include "window.h"
 
 static struct chunk *pass__take_chunk(struct shard *shard)
 {
@@ -17,6 +18,15 @@ static struct chunk *pass__take_chunk(struct shard *shard)
 	/* First say so, then look again: a chunk given back in between wakes nobody. */
 	atomic_store(&shard->starved, true);
 	return pool__take(shard->pool);
+}
+
+static enum ring_take pass__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+{
+	if (ring->pages != NULL)
+		return page_ring__take(ring, chunk, chunk_bytes);
+	if (ring->window != NULL)
+		return window__give(ring, chunk, chunk_bytes);
+	return ring__take(ring, chunk, chunk_bytes);
 }
 
 /* False: no chunk was free, part of the ring is unread. */
@@ -33,9 +43,7 @@ static bool pass__drain_ring(struct shard *shard, struct ring *ring)
 			counter__add(&ring->starved, 1);
 			return false;
 		}
-		took = ring->pages != NULL
-			       ? page_ring__take(ring, lane->open, shard->pool->chunk_bytes)
-			       : ring__take(ring, lane->open, shard->pool->chunk_bytes);
+		took = pass__take(ring, lane->open, shard->pool->chunk_bytes);
 		if (took == RING_SPLICED) {
 			/* What was read before comes before in the file. */
 			if (lane->open->used > 0)
@@ -45,7 +53,7 @@ static bool pass__drain_ring(struct shard *shard, struct ring *ring)
 		}
 		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
 			lane__close(lane, shard->writer, 0, 0);
-		if (took != RING_CHUNK_FULL)
+		if (took != RING_CHUNK_FULL && took != RING_MORE)
 			return true;
 	}
 }
@@ -142,11 +150,21 @@ static void pass__begin(struct shard *shard, bool full)
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->pages != NULL)
 			pass__begin_pages(shard->rings[i], full);
+		else if (shard->rings[i]->window != NULL)
+			window__look(shard->rings[i], full);
 		else if (shard->rings[i]->sideband == NULL)
 			ring__begin(shard->rings[i]);
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband != NULL)
 			ring__begin(shard->rings[i]);
+}
+
+/* The window of a ring is in our memory, whatever has become of the ring. */
+static bool ring__is_left_alone(const struct ring *ring)
+{
+	return ring->window == NULL &&
+	       (ring->held ||
+		atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK);
 }
 
 static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
@@ -158,7 +176,7 @@ static bool pass__data_is_due(const struct shard *shard)
 {
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband == NULL && shard->rings[i]->pages == NULL &&
-		    !shard->rings[i]->held &&
+		    !ring__is_left_alone(shard->rings[i]) &&
 		    ring__is_due(shard->rings[i], shard->floor_bytes))
 			return true;
 	return false;
@@ -184,8 +202,7 @@ static bool pass__drain(struct shard *shard, bool sideband, uint64_t floor_bytes
 		ring->woken = false;
 		if (woken)
 			counter__add(&ring->wakeups_watermark, 1);
-		if (ring->held || !due || ring->head == ring->position ||
-		    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+		if (!due || ring->head == ring->position || ring__is_left_alone(ring))
 			continue;
 		if (!woken && asked)
 			counter__add(&ring->wakeups_timer, 1);
@@ -233,10 +250,12 @@ bool pass__last(struct shard *shard, struct ring *ring)
 	if (ring->pages != NULL) {
 		page_ring__begin(ring->pages, true);
 		unread = atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+	} else if (ring->window != NULL) {
+		unread = ring->head != ring->position;
 	} else {
 		unread = ring__begin(ring) > 0;
 	}
-	if (!unread || ring->held || pass__drain_ring(shard, ring))
+	if (!unread || ring__is_left_alone(ring) || pass__drain_ring(shard, ring))
 		return true;
 	pass__yield_chunks(shard);
 	return false;

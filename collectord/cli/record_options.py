@@ -34,6 +34,7 @@ _USAGE = (
     "[--transport auto|mmap|read|splice]",
     "[--bpf NAME [--bpf-arg K=V]...]...",
     "[-m SIZE]",
+    "[--overwrite]",
     "[--duration TIME]",
     "[-o FILE | --output-dir DIR]",
     "[--json]",
@@ -46,6 +47,7 @@ _EXAMPLES = (
     "collectord record -e raw_syscalls:sys_enter -C 0 --output-dir out -- ./load",
     "collectord record --via ftrace -e 'sched:*' -a --duration 10s -o trace.dat",
     "collectord record --bpf biolatency --duration 10s",
+    "collectord record --overwrite -m 8M -e sched:sched_switch -a -- ./until-it-fails",
 )
 
 
@@ -143,7 +145,9 @@ def parser() -> Parser:
     _add_events(what)
     _add_programs(what)
     _add_scope(made)
-    _add_buffers(made.add_argument_group("how"))
+    how = made.add_argument_group("how")
+    _add_buffers(how)
+    _add_recorder(how)
     _add_output(made.add_argument_group("where to and how long"))
     made.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
     return made
@@ -308,6 +312,15 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
         default=RingSize(),
         help="data size of each ring, in pages or with a unit such as 8M; perf's are rounded up "
         "to a power of two of pages (default: as large as the plan finds right)",
+    )
+
+
+def _add_recorder(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="let the rings overwrite their oldest records, and store what they hold at the end; "
+        "with --output-dir also at each SIGUSR2 (default: everything is stored as it comes)",
     )
 
 

@@ -99,9 +99,6 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
     for index, source in enumerate(session.source):
         key = f"source[{index}]"
         if isinstance(source, PerfSourceConfig):
-            if recorder:
-                hint = 'kind = "tracefs", or mode = "stream"'
-                yield Problem(f"{key}.kind", "perf rings make no flight recorder", hint)
             continue
         if isinstance(source, BpfSourceConfig):
             yield from under(key, _program(session, source, programs))

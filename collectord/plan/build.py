@@ -214,7 +214,7 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[int]) -> Sessio
         f"the watermark of {show_share(ring_set.watermark)} is more than half a ring: "
         f"wakes at {show_bytes(size // 2)}"
         for ring_set, size in zip(draft.sets, sizes, strict=True)
-        if budget.is_late(ring_set.watermark, size)
+        if budget.is_late(ring_set.watermark, size) and not ring_set.overwrite
     ]
     return SessionPlan(
         name=draft.config.name,

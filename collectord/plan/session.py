@@ -43,6 +43,7 @@ class RingPlan:
         events: what writes into it. The first one owns the ring (it is mapped and polled), the
             others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
             Of an ftrace ring none: its instance enables them for all rings.
+        overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
     """
 
     source: str
@@ -52,13 +53,18 @@ class RingPlan:
     data_bytes: int
     watermark_bytes: int
     events: tuple[EventPlan, ...]
+    overwrite: bool = False
 
     @property
     def basis(self) -> Basis:
-        """What the ring's balance rests on: the weakest of its events."""
+        """What the ring's balance rests on: the weakest of its events.
+
+        Nobody counts records as they are overwritten.
+        """
         if not self.events:
             return Basis.EXACT  # an ftrace ring counts all that is written into it
-        return Basis.weakest([event.basis for event in self.events])
+        bases = [event.basis for event in self.events]
+        return Basis.weakest([*bases, Basis.LOST_ONLY] if self.overwrite else bases)
 
     def to_dict(self) -> dict[str, Any]:
         """The ring for `check --json`; its events by index."""
@@ -69,6 +75,7 @@ class RingPlan:
             "requested_bytes": self.requested_bytes,
             "data_bytes": self.data_bytes,
             "watermark_bytes": self.watermark_bytes,
+            "overwrite": self.overwrite,
             "events": [event.index for event in self.events],
             "ledger_basis": str(self.basis),
         }
@@ -288,7 +295,8 @@ def _ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
     alike: dict[tuple[str, str, int, int, int], list[int]] = {}
     for ring in rings:
         sizes = (ring.data_bytes, ring.requested_bytes, ring.watermark_bytes)
-        alike.setdefault((ring.source, str(ring.role), *sizes), []).append(ring.cpu)
+        role = f"{ring.role}, overwritten" if ring.overwrite else str(ring.role)
+        alike.setdefault((ring.source, role, *sizes), []).append(ring.cpu)
     for (source, role, size, requested, watermark), cpus in alike.items():
         shrunk = f" (of {show_bytes(requested)})" if size < requested else ""
         where = "one a thread" if cpus == [-1] else f"CPUs {cpu_list.render(cpus)}"
