@@ -89,7 +89,7 @@ class Daemon:
     Attributes:
         plan: what is opened.
         counted: once it has run, what answers of BPF programs are made of, by session.
-        snapshots: the last ones; once it has run, with those at the end.
+        snapshots: the last ones that were asked for; once it has run, with all others.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Daemon:
                 on_close()
             for session in self._sessions:
                 await session.close()
-            self.snapshots.extend(s.last_snapshot for s in self._sessions if s.last_snapshot)
+            self.snapshots.extend(one for s in self._sessions for one in s.snapshots)
             await self._watch.look(worker)
             if keep_counted:
                 self.counted = await self._watch.contents(worker)

@@ -29,7 +29,7 @@ class RinglessSession:
         self.plan = plan if source is not None else replace(plan, rings=(), bpf=None)
         self.source = source
         self.ftrace = None
-        self.last_snapshot: Snapshot | None = None
+        self.snapshots: tuple[Snapshot, ...] = ()
         self._failure = failure
         self._troubles: dict[str, str] = {}
         if source is None:

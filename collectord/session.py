@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import KernelError, SinkError, UsageError
+from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.health import Health
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
 from collectord.meter import is_overwritable
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
-from collectord.windows import Windows, summarise
+from collectord.windows import Trigger, Windows, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -49,6 +50,7 @@ _ROOM_BYTES: Final = 64 << 20
 # A virtual CPU may be off for some time while it holds the last record.
 _LAST_PASSES: Final = 5
 _LAST_PAUSE_S: Final = 0.01
+_SNAPSHOTS_KEPT: Final = 1000
 
 
 class Session:
@@ -110,7 +112,8 @@ class Session:
         self._note: SnapshotNote | None = None  # of the snapshot that is being stored
         self._awaited: dict[int, asyncio.Future[SegmentInfo | None]] = {}
         self._records = 0
-        self.last_snapshot: Snapshot | None = None
+        self._freezing = False
+        self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
         self._finished = asyncio.Event()
         self._health = Health(plan, source, meter)
         self._write_errors = 0
@@ -130,6 +133,8 @@ class Session:
         self._stream.load_sideband(await self._in_worker(self.source.running_state))
         await self._prepare()
         self.source.enable()
+        for fd in self.source.freeze_fds:
+            asyncio.get_running_loop().add_reader(fd, self._look_frozen)
         self._segment_since_ns = time.monotonic_ns()
 
     def tick(self) -> None:
@@ -137,6 +142,7 @@ class Session:
         self._measure()
         self._clocks.append(self._kernel.clocks())
         self._health.look()
+        self._look_frozen()
         if self.ftrace is not None:
             self._health.note("window", self.ftrace.keep_window(self._meter.balances()))
             self._show_pages()
@@ -162,6 +168,8 @@ class Session:
         if self._state:
             return
         self._state = "stopped"
+        for fd in self.source.freeze_fds:
+            asyncio.get_running_loop().remove_reader(fd)
         self.source.disable()
         await self._take_last_windows()
         self._health.look()
@@ -257,8 +265,7 @@ class Session:
             self.rotate()
         infos = await asyncio.gather(*self._awaited.values())
         sealed = [info for info in infos if info is not None]
-        self.last_snapshot = summarise(self.plan.name, self.plan.source, note, sealed)
-        return self.last_snapshot
+        return summarise(self.plan.name, self.plan.source, note, sealed)
 
     def _holds_records(self) -> bool:
         """Whether overwritable rings have given anything since a segment was closed last."""
@@ -269,6 +276,38 @@ class Session:
         )
         before, self._records = self._records, records
         return records > before
+
+    def _look_frozen(self) -> None:
+        """If the kernel has stopped a ring, have the others stop, and store what they hold."""
+        if not self.plan.freezes or self._freezing or self._state:
+            return
+        try:
+            if not self.source.frozen():
+                return
+            if self.plan.sink.single_file is None:
+                self.source.pause()
+            else:
+                self.source.disable()  # what comes later has no place in the one file
+        except KernelError as error:
+            self._log.error("freeze_not_seen", error=str(error))
+            return
+        self._freezing = True
+        self._log.warning("ring_frozen")
+        if self.plan.sink.single_file is None:
+            self._start(self._store_frozen())
+
+    async def _store_frozen(self) -> None:
+        try:
+            made = await self.snapshot(Trigger.FREEZE)
+        except CollectordError as error:
+            self._health.note("freeze", f"a frozen ring was not stored: {error}")
+            self._log.error("snapshot_failed", error=str(error))
+        else:
+            self._health.note("freeze", "")
+            if made is not None:
+                self.snapshots.append(made)
+        finally:
+            self._freezing = False
 
     async def _take_last_windows(self) -> None:
         """Nothing comes any more: have all that a flight recorder's rings hold stored."""
@@ -285,7 +324,7 @@ class Session:
         told = [future for future in self._awaited.values() if future.done()]
         infos = [future.result() for future in told if future.exception() is None]
         sealed = [info for info in infos if info is not None]
-        self.last_snapshot = summarise(self.plan.name, self.plan.source, self._note, sealed)
+        self.snapshots.append(summarise(self.plan.name, self.plan.source, self._note, sealed))
 
     def _await_seal(self, token: int) -> None:
         """Have a snapshot wait for this segment."""

@@ -204,6 +204,8 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
             SessionConfig(
                 name=SESSION,
                 mode=FLIGHT_RECORDER if args.overwrite else "stream",
+                freeze_on=args.freeze_on,
+                freeze_filter=args.freeze_filter,
                 directory=str(directory),
                 single_file="" if args.output_dir else str(output),
                 target=_target(args, with_command=with_command and not args.programs),

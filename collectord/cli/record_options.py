@@ -34,7 +34,7 @@ _USAGE = (
     "[--transport auto|mmap|read|splice]",
     "[--bpf NAME [--bpf-arg K=V]...]...",
     "[-m SIZE]",
-    "[--overwrite]",
+    "[--overwrite [--freeze-on EVENT [--freeze-filter F]]]",
     "[--duration TIME]",
     "[-o FILE | --output-dir DIR]",
     "[--json]",
@@ -148,6 +148,7 @@ def parser() -> Parser:
     how = made.add_argument_group("how")
     _add_buffers(how)
     _add_recorder(how)
+    _add_freeze(how)
     _add_output(made.add_argument_group("where to and how long"))
     made.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
     return made
@@ -321,6 +322,22 @@ def _add_recorder(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="let the rings overwrite their oldest records, and store what they hold at the end; "
         "with --output-dir also at each SIGUSR2 (default: everything is stored as it comes)",
+    )
+
+
+def _add_freeze(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--freeze-on",
+        metavar="EVENT",
+        default="",
+        help="with --overwrite: have the kernel stop the ring at the moment that EVENT happens, "
+        "store what all rings hold, and go on (default: nothing stops them)",
+    )
+    group.add_argument(
+        "--freeze-filter",
+        metavar="F",
+        default="",
+        help="filter of the tracepoint of --freeze-on (default: none)",
     )
 
 

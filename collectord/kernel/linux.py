@@ -163,6 +163,10 @@ class LinuxKernel:
         """See `Kernel.disable`."""
         self._ioctl(fd, perf_attr.IOC_DISABLE, 0, "cannot disable an event")
 
+    def refresh(self, fd: int) -> None:
+        """See `Kernel.refresh`."""
+        self._ioctl(fd, perf_attr.IOC_REFRESH, 1, "cannot arm an event")
+
     def set_filter(self, fd: int, text: str) -> None:
         """See `Kernel.set_filter`."""
         data = bytearray(os.fsencode(text) + b"\0")

@@ -127,6 +127,12 @@ class Kernel(Protocol):
     def disable(self, fd: int) -> None:
         """PERF_EVENT_IOC_DISABLE, inherited children included; the counter is final after it."""
 
+    def refresh(self, fd: int) -> None:
+        """PERF_EVENT_IOC_REFRESH: enable the event until its next overflow, which disables it.
+
+        Its group goes with it. Each call adds one overflow: call it once, and once after each.
+        """
+
     def set_filter(self, fd: int, text: str) -> None:
         """Give a tracepoint event its filter. The kernel allows this once per event.
 

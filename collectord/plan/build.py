@@ -116,7 +116,8 @@ def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft
             )
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):
-                trace = trace_source.draft(source, session.mode, scope, facts)
+                freeze = trace_source.freezing_event(session)
+                trace = trace_source.draft(source, session.mode, scope, facts, freeze)
                 if trace.plan is None:
                     draft = replace(draft, degraded=(*draft.degraded, *trace.degraded))
                 else:
@@ -191,6 +192,7 @@ def _sessions(config: Config, draft: _Draft, sizes: Sequence[int]) -> Iterator[S
             source=trace_source.SOURCE,
             scope=draft.scope,
             mode=draft.config.mode,
+            freezes=bool(draft.config.freeze_on),
             rings=draft.trace.rings,
             sink=_sink(config, draft.config, TRACE_FORMAT),
             files=draft.trace.files,
@@ -221,6 +223,7 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[int]) -> Sessio
         source=BpfSourceConfig.kind if draft.bpf is not None else PerfSourceConfig.kind,
         scope=draft.scope,
         mode=draft.config.mode,
+        freezes=bool(draft.config.freeze_on),
         rings=rings,
         sink=_sink(config, draft.config, PERF_FORMAT),
         files=files,

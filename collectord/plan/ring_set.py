@@ -15,7 +15,13 @@ from collectord.plan import budget, cpu_list
 from collectord.plan.events import sideband_event
 from collectord.plan.scope import ring_cpus
 from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
-from collectord.plan.source_events import ABSENCE, in_scope, source_events
+from collectord.plan.source_events import (
+    ABSENCE,
+    freezing_event,
+    frozen_by,
+    in_scope,
+    source_events,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,8 +73,9 @@ class RingSet:
                 event,
                 attr=replace(
                     event.attr,
-                    watermark=True,
-                    wakeup=watermark,
+                    # What freezes the ring tells so at once: one sample.
+                    watermark=not event.freezes,
+                    wakeup=1 if event.freezes else watermark,
                     write_backward=self.overwrite,
                 ),
             )
@@ -110,6 +117,8 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         name = source.kind if number == 1 else f"{source.kind}-{number}"
         try:
             events = tuple(source_events(source, scope, facts, notes))
+            if session.freeze_on:
+                events = frozen_by(freezing_event(session, scope, facts), events)
         except ABSENCE as error:
             if source.when != "present":
                 raise

@@ -136,6 +136,7 @@ class SessionPlan:
         degraded: what was asked for and will be missing, each a reason.
         ftrace: what the instance of a tracefs source is to be, None for others.
         bpf: the programs of BPF sources, None for others; without events they have no rings.
+        freezes: an event of the kernel stops its rings, to be stored.
     """
 
     name: str
@@ -149,6 +150,7 @@ class SessionPlan:
     degraded: tuple[str, ...] = ()
     ftrace: FtracePlan | None = None
     bpf: BpfPlan | None = None
+    freezes: bool = False
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -275,6 +277,8 @@ def _event_words(event: EventPlan) -> str:
     attr = event.attr
     rate = f"{attr.sample_period} Hz" if attr.freq else f"period {attr.sample_period}"
     words = [event.name, rate, str(event.basis)]
+    if event.freezes:
+        words.insert(1, "freezes its ring")
     if attr.sample_type & SampleType.STACK_USER:
         words.append(f"dwarf call chains of {attr.sample_stack_user} bytes")
     elif attr.sample_type & SampleType.BRANCH_STACK:

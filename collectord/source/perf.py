@@ -98,6 +98,13 @@ class OpenPerf:
         self.target_fds = target_fds
         self._kernel = kernel
         self._events = {event.index: event for event in events}
+        self._freezers = {
+            counter.fd: counter
+            for counter in self._counters(RingRole.DATA)
+            if self._events[counter.event_index].freezes
+        }
+        self._happened: dict[int, int] = {}  # by descriptor, as often as it was found
+        self._fired: set[int] = set()
 
     @property
     def event_ids(self) -> Mapping[int, tuple[int, ...]]:
@@ -140,21 +147,47 @@ class OpenPerf:
         for counter in self._counters(RingRole.SIDEBAND):
             self._kernel.disable(counter.fd)
 
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """Those of the events that stop a ring."""
+        return tuple(self._freezers)
+
+    def frozen(self) -> bool:
+        """Look which of these events have happened since they were armed.
+
+        The kernel has disabled them with all others of their group, on their CPU.
+        """
+        for fd, counter in self._freezers.items():
+            reading = self._kernel.read_counter(fd, counter.read_format)
+            if reading.value > self._happened.get(fd, 0):
+                self._happened[fd] = reading.value
+                self._fired.add(fd)
+        return bool(self._fired)
+
     def pause(self) -> None:
         """Have overwritable rings refuse what is written; streamed ones go on."""
         for ring in self._overwritable():
             self._kernel.pause_output(ring.map_fd, paused=True)
 
     def resume(self) -> None:
-        """Let overwritable rings be written again."""
+        """Let overwritable rings be written again, and those that were frozen too."""
         for ring in self._overwritable():
             self._kernel.pause_output(ring.map_fd, paused=False)
+        for fd in self._fired:
+            # What it counted between its overflow and its end is no new incident.
+            reading = self._kernel.read_counter(fd, self._freezers[fd].read_format)
+            self._happened[fd] = reading.value
+            self._kernel.refresh(fd)
+        self._fired.clear()
 
     def _overwritable(self) -> list[RingHandle]:
         return [ring for ring in self.rings if ring.kind is RingKind.OVERWRITABLE]
 
     def _enable(self, counter: CounterFd) -> None:
-        if not self._events[counter.event_index].attr.enable_on_exec:
+        event = self._events[counter.event_index]
+        if event.freezes:
+            self._kernel.refresh(counter.fd)
+        elif not event.attr.enable_on_exec:
             self._kernel.enable(counter.fd)
 
     def _counters(self, role: RingRole) -> list[CounterFd]:
@@ -330,7 +363,9 @@ class _Opening:
             # Tasks get their names and maps before they enter the cgroup.
             target = _Target(_EVERY_TASK)
         key = (position, target.tid if plan.cpu < 0 else -1)
-        if key not in self._rings and plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS:
+        shared = plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS
+        # What freezes a ring wakes by its samples, and the ring by its watermark: not one event.
+        if key not in self._rings and (shared or plan.events[0].freezes):
             keeper = _keeper_attr(plan.events[0].attr)
             self._map_ring(key, plan, keeper, _Target(os.getpid()), Purpose("a ring"))
         leaders: dict[int, int] = {}
