@@ -153,7 +153,7 @@ class DaemonCollector(Collector):
             "collectord_overwritten_records",
             "Records a flight recorder's ring overwrote; not loss.",
             names,
-            ((labels, part.overwritten) for labels, part in parts),
+            ((labels, part.overwritten) for labels, part in parts if part.overwritten is not None),
         )
         yield _gauge(
             "collectord_in_flight_records",

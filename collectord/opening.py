@@ -16,6 +16,7 @@ from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
 from collectord.meter import Drained, Meter
 from collectord.model import ScopeKind
+from collectord.plan.session import FLIGHT_RECORDER
 from collectord.ringless import RinglessSession
 from collectord.session import Session
 from collectord.sink.build import make_sink
@@ -115,7 +116,10 @@ class Surroundings:
         if plan.relay is not None:
             stream = self.drain.core.add_relay_stream()
         else:
-            stream = self.drain.core.add_stream(subbuf_bytes=pages.subbuf_bytes if pages else 0)
+            stream = self.drain.core.add_stream(
+                subbuf_bytes=pages.subbuf_bytes if pages else 0,
+                snapshots=pages is None and plan.mode == FLIGHT_RECORDER,
+            )
         rings = []
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)

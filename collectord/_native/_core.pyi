@@ -162,6 +162,14 @@ class RingCounters(NamedTuple):
     numbered: int  # events that the kernel numbered, of blktrace; read after `samples`
     notes: int  # its records without a number
     torn_bytes: int  # of a record whose end never came before the channel went
+    windows: int = 0  # of an overwritable ring: windows that were taken, and
+    window_taken: int = 0  # samples that were in one for the first time
+    window_repeated: int = 0  # samples that were in the window before too, and were left out
+    window_repeated_bytes: int = 0  # the same with all other records
+    window_overwritten_bytes: int = 0  # of records that no window has, up to the last one
+    window_held_ns: int = (
+        0  # (gauge) how far back the ring reaches, about; as of the last full pass
+    )
 
 class CoreCounters(NamedTuple):
     """Counters of the whole core."""
@@ -186,10 +194,15 @@ class RingMap:
     Works on a perf event fd and, for tests, on any fd whose file has the same layout.
     """
 
-    def __init__(self, fd: int, data_bytes: int) -> None:
-        """Map read-write. Raises OSError (EPERM: mlock budget, EINVAL: size or redirected)."""
+    def __init__(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> None:
+        """Map read-write, or to overwrite read-only.
+
+        Raises OSError (EPERM: mlock budget, EINVAL: size or redirected).
+        """
     @property
     def data_bytes(self) -> int: ...
+    @property
+    def overwrite(self) -> bool: ...
     @property
     def head(self) -> int: ...
     @property
@@ -236,8 +249,12 @@ class Ring:
     def hold(self, held: bool) -> None:
         """While a ring is held passes leave it alone; none is at it on return.
 
-        What is in it when it is let go comes with the next generation.
+        What is in it when it is let go comes with the next generation. An overwritable ring is
+        always left alone: to let it go copies what it holds, once, and that comes with the next
+        generation. Nobody may write to it meanwhile (PERF_EVENT_IOC_PAUSE_OUTPUT).
         """
+    def warm(self) -> None:
+        """Have the memory ready that the next window of an overwritable ring is copied to."""
 
 class Stream:
     """One sequence of segments: what the rings that feed it hold, in files."""
@@ -313,8 +330,14 @@ class Core:
     def notify_fd(self) -> int:
         """Readable (eventfd) when `events()` has something or a generation completed."""
     def start(self) -> None: ...
-    def add_stream(self, *, sideband_bytes: int = 16 << 20, subbuf_bytes: int = 0) -> Stream:
-        """Add one; `subbuf_bytes` > 0: a page stream, for rings with sub-buffers of that size."""
+    def add_stream(
+        self, *, sideband_bytes: int = 16 << 20, subbuf_bytes: int = 0, snapshots: bool = False
+    ) -> Stream:
+        """Add one; `subbuf_bytes` > 0: a page stream, for rings with sub-buffers of that size.
+
+        `snapshots`: it takes windows of overwritable rings. Sideband records are kept for these
+        and come with the replay only, and no marker orders what is written.
+        """
     def add_relay_stream(self) -> Stream:
         """Add one for relay files, each of which is written to a file of its own."""
     def add_ring(

@@ -28,7 +28,9 @@ RingCounters = namedtuple(
     "samples records bytes stored in_flight lost_disk_full lost_dropped lost_records lost_samples "
     "neutralised relabelled quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
     "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets pages "
-    "page_losses page_losses_unknown resets spliced_bytes numbered notes torn_bytes")
+    "page_losses page_losses_unknown resets spliced_bytes numbered notes torn_bytes windows "
+    "window_taken window_repeated window_repeated_bytes window_overwritten_bytes window_held_ns",
+    defaults=(0,) * 6)
 CoreCounters = namedtuple(
     "CoreCounters",
     "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "
@@ -140,12 +142,12 @@ cdef class PageMap:
 cdef class RingMap:
     cdef ring_map map
 
-    def __init__(self, int fd, uint64_t data_bytes):
+    def __init__(self, int fd, uint64_t data_bytes, *, bint overwrite=False):
         cdef int ret
         if self.map.data_bytes != 0:
             raise ValueError("the ring is mapped already")
         with nogil:
-            ret = ring_map__init(&self.map, fd, data_bytes)
+            ret = ring_map__init(&self.map, fd, data_bytes, overwrite)
         check(ret)
 
     def __dealloc__(self):
@@ -159,6 +161,10 @@ cdef class RingMap:
     @property
     def data_bytes(self):
         return self.map.data_bytes
+
+    @property
+    def overwrite(self):
+        return self.map.overwrite
 
     @property
     def head(self):
@@ -197,6 +203,18 @@ cdef class Ring:
         with nogil:
             core__hold(self.owner.core, self.ring, held)
 
+    def warm(self):
+        with nogil:
+            core__warm(self.owner.core, self.ring)
+
+    cdef tuple window_counters(self):
+        cdef window *w = self.ring.window
+        if w == NULL:
+            return (0, 0, 0, 0, 0, 0)
+        return (counter__read(&w.windows), counter__read(&w.taken), counter__read(&w.repeated),
+                counter__read(&w.repeated_bytes), counter__read(&w.overwritten_bytes),
+                counter__read(&w.held_ns))
+
     cdef tuple page_counters(self):
         cdef page_ring *p = self.ring.pages
         if p == NULL:
@@ -225,7 +243,7 @@ cdef class Ring:
             counter__read(&r.used_bytes), counter__read(&r.high_watermark_bytes),
             counter__read(&r.last_sample_ns),
             tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
-            *self.page_counters(), *self.relay_counters())
+            *self.page_counters(), *self.relay_counters(), *self.window_counters())
 
 
 cdef class Stream:
@@ -333,9 +351,10 @@ cdef class Core:
     def start(self):
         check(core__start(self.core))
 
-    def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0):
+    def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0,
+                   bint snapshots=False):
         cdef Stream stream = Stream.__new__(Stream)
-        check(core__add_stream(self.core, sideband_bytes, subbuf_bytes, &stream.stream))
+        check(core__add_stream(self.core, sideband_bytes, subbuf_bytes, snapshots, &stream.stream))
         stream.owner = self
         return stream
 

@@ -47,8 +47,10 @@ void core__stop(struct core *core);
 int core__notify_fd(const struct core *core);
 
 /* `page_bytes` > 0: a stream of ftrace's sub-buffers. */
+/* In a stream of `snapshots` sideband is kept for what a snapshot needs of it, and not written as
+ * it comes. */
 int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
-		     struct stream **stream);
+		     bool snapshots, struct stream **stream);
 /* A stream whose rings are relay files, each written to a file of its own. */
 int core__add_relay_stream(struct core *core, struct stream **stream);
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
@@ -60,6 +62,8 @@ int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream
 /* -EINVAL: the stream is none of relay. */
 int core__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream,
 			 const struct relay_ring_options *options, struct ring **ring);
+/* Have memory ready for what the next core__hold(false) copies. */
+void core__warm(struct core *core, struct ring *ring);
 void core__hold(struct core *core, struct ring *ring, bool held);
 /* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, it was left as it
  * is. */

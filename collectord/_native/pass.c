@@ -8,6 +8,7 @@
 #include "event_list.h"
 #include "page_ring.h"
 #include "relay_ring.h"
+#include "window.h"
 
 static struct chunk *pass__take_chunk(struct shard *shard)
 {
@@ -20,13 +21,15 @@ static struct chunk *pass__take_chunk(struct shard *shard)
 	return pool__take(shard->pool);
 }
 
-static enum ring_take pass__take(struct shard *shard, struct ring *ring, struct chunk *chunk)
+static enum ring_take pass__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
 	if (ring->pages != NULL)
-		return page_ring__take(ring, chunk, shard->pool->chunk_bytes);
+		return page_ring__take(ring, chunk, chunk_bytes);
 	if (ring->relay != NULL)
-		return relay_ring__take(ring, chunk, shard->pool->chunk_bytes);
-	return ring__take(ring, chunk, shard->pool->chunk_bytes);
+		return relay_ring__take(ring, chunk, chunk_bytes);
+	if (ring->window != NULL)
+		return window__give(ring, chunk, chunk_bytes);
+	return ring__take(ring, chunk, chunk_bytes);
 }
 
 /* False: no chunk was free, part of the ring is unread. */
@@ -43,7 +46,7 @@ static bool pass__drain_ring(struct shard *shard, struct ring *ring)
 			counter__add(&ring->starved, 1);
 			return false;
 		}
-		took = pass__take(shard, ring, lane->open);
+		took = pass__take(ring, lane->open, shard->pool->chunk_bytes);
 		if (took == RING_SPLICED) {
 			/* What was read before comes before in the file. */
 			if (lane->open->used > 0)
@@ -53,7 +56,7 @@ static bool pass__drain_ring(struct shard *shard, struct ring *ring)
 		}
 		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
 			lane__close(lane, shard->writer, 0, 0);
-		if (took != RING_CHUNK_FULL)
+		if (took != RING_CHUNK_FULL && took != RING_MORE)
 			return true;
 	}
 }
@@ -170,11 +173,21 @@ static void pass__begin(struct shard *shard, bool full)
 			pass__begin_pages(shard->rings[i], full);
 		else if (shard->rings[i]->relay != NULL)
 			relay_ring__begin(shard->rings[i], full);
+		else if (shard->rings[i]->window != NULL)
+			window__look(shard->rings[i], full);
 		else if (shard->rings[i]->sideband == NULL)
 			ring__begin(shard->rings[i]);
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband != NULL)
 			ring__begin(shard->rings[i]);
+}
+
+/* The window of a ring is in our memory, whatever has become of the ring. */
+static bool ring__is_left_alone(const struct ring *ring)
+{
+	return ring->window == NULL &&
+	       (ring->held ||
+		atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK);
 }
 
 static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
@@ -186,8 +199,7 @@ static bool pass__data_is_due(const struct shard *shard)
 {
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband == NULL && shard->rings[i]->pages == NULL &&
-		    shard->rings[i]->relay == NULL &&
-		    !shard->rings[i]->held &&
+		    shard->rings[i]->relay == NULL && !ring__is_left_alone(shard->rings[i]) &&
 		    ring__is_due(shard->rings[i], shard->floor_bytes))
 			return true;
 	return false;
@@ -217,8 +229,7 @@ static bool pass__drain(struct shard *shard, bool sideband, uint64_t floor_bytes
 		ring->woken = false;
 		if (woken)
 			counter__add(&ring->wakeups_watermark, 1);
-		if (ring->held || !due || ring->head == ring->position ||
-		    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+		if (!due || ring->head == ring->position || ring__is_left_alone(ring))
 			continue;
 		if (!woken && asked)
 			counter__add(&ring->wakeups_timer, 1);
@@ -270,10 +281,12 @@ bool pass__last(struct shard *shard, struct ring *ring)
 		relay_ring__begin(ring, true);
 		unread = !ring->relay->ended &&
 			 atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+	} else if (ring->window != NULL) {
+		unread = ring->head != ring->position;
 	} else {
 		unread = ring__begin(ring) > 0;
 	}
-	if (!unread || ring->held || pass__drain_ring(shard, ring))
+	if (!unread || ring__is_left_alone(ring) || pass__drain_ring(shard, ring))
 		return true;
 	pass__yield_chunks(shard);
 	return false;

@@ -14,6 +14,7 @@
 struct page_ring;
 struct relay_ring;
 struct sideband;
+struct window;
 
 /* One ring as its shard drains it. Counters: `stored`, `lost_*` and `segment_*` are written by
  * the writer thread, `in_flight` by both, all others by the shard's thread. */
@@ -23,6 +24,7 @@ struct ring {
 	struct sideband *sideband; /* NULL: a ring of counted events */
 	struct page_ring *pages;   /* of ftrace, `relay` of relay; with one of them `map`, `head` and */
 	struct relay_ring *relay;  /* `layout` are unused; both NULL: a perf ring */
+	struct window *window;	   /* NULL: what is written waits for us; else it is overwritten */
 	struct walk_layout layout;
 	struct walk_ids ids;
 	uint64_t *id_list; /* the ring's own memory behind `ids` */
@@ -32,6 +34,7 @@ struct ring {
 	int wakeup_fd;
 	bool woken;
 	bool held;	   /* passes leave it alone; under the shard's lock */
+	bool absorbed;	   /* its records go no further than to `sideband` */
 	bool left;	   /* removed from its shard */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
@@ -71,6 +74,7 @@ enum ring_take {
 	RING_CHUNK_FULL, /* the next record needs another chunk */
 	RING_FAULTY,	/* the ring went into quarantine */
 	RING_SPLICED,	/* the ring's pipe has something for the writer */
+	RING_MORE,	/* there is more, and the chunk may take it */
 };
 
 /*
@@ -78,5 +82,11 @@ enum ring_take {
  * tail behind the last whole record taken.
  */
 enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
+
+/* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
+void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes);
+
+/* Read nothing of it any more; so many bytes stay unread. */
+void ring__quarantine(struct ring *ring, enum walk_fault fault, uint64_t unread);
 
 #endif

@@ -14,6 +14,7 @@
 #include "page_ring.h"
 #include "pass.h"
 #include "relay_ring.h"
+#include "window.h"
 
 #define EPOLL_BATCH 64
 /* How long a removal waits for a chunk, and how often it looks. */
@@ -166,7 +167,8 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 		shard->rings = rings;
 	if (rings == NULL || ring->lane == NULL)
 		ret = -ENOMEM;
-	else if (epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
+	else if (ring->window == NULL && /* the kernel wakes for each turn of it, and nobody wants that */
+		 epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
 		ret = -errno;
 	if (ret == 0) {
 		shard->rings[shard->ring_count++] = ring;
@@ -220,6 +222,8 @@ void shard__hold(struct shard *shard, struct ring *ring, bool held)
 {
 	pthread_mutex_lock(&shard->lock);
 	ring->held = held;
+	if (ring->window != NULL && !held)
+		window__want(ring);
 	pthread_mutex_unlock(&shard->lock);
 }
 

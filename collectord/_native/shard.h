@@ -54,7 +54,8 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
  * more. */
 int shard__remove(struct shard *shard, struct ring *ring);
 
-/* While a ring is held passes leave it alone; none is at it when this returns. */
+/* While a ring is held passes leave it alone; none is at it when this returns. An overwritable one
+ * is read at no other time: to let it go is to take its window. */
 void shard__hold(struct shard *shard, struct ring *ring, bool held);
 
 /* Wake the thread: a new generation, or a stop. */

@@ -3,6 +3,7 @@
 #define COLLECTORD_SIDEBAND_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -64,6 +65,9 @@ int sideband__load(struct sideband *sideband, const uint8_t *records, size_t byt
 
 /* Move what is older than `until_ns` from the log into the table, in the order of time. */
 void sideband__settle(struct sideband *sideband, uint64_t until_ns);
+
+/* Is more than half of the log in use? */
+bool sideband__is_crowded(struct sideband *sideband);
 
 /* Emit the table, then the log. */
 int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context);

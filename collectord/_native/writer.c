@@ -357,7 +357,7 @@ static void writer__process(struct writer *writer, struct item *queued)
 	struct lane *lane = item.lane;
 	struct stream *stream = lane->stream;
 	const bool pages = stream->page_bytes > 0;
-	const bool round = !stream__is_split(stream) &&
+	const bool round = !stream__is_split(stream) && !stream->snapshots &&
 			   stream__completes_round(stream, lane, item.stamp);
 	bool marked = false;
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli.answer import print_answers
-from collectord.cli.output import Column, print_json, print_table, say
+from collectord.cli.output import Column, print_json, print_table, say, snapshot_text
 from collectord.maps.status import session_json
 from collectord.model import Basis
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collectord.ledger import RingBalance, SessionBalance
     from collectord.maps.answer import Answer
     from collectord.maps.status import BpfStatus
+    from collectord.windows import Snapshot
 
 _RIGHT: Final = "right"
 _BALANCE: Final = (
@@ -35,6 +36,7 @@ def print_result(
     as_json: bool,
     programs: Sequence[BpfStatus] = (),
     answers: Mapping[str, Sequence[Answer]] | None = None,
+    snapshots: Sequence[Snapshot] = (),
 ) -> None:
     """Print what was recorded: answers of BPF programs, sessions, rings with loss, files.
 
@@ -43,6 +45,7 @@ def print_result(
         as_json: one document instead of tables.
         programs: BPF programs of all sessions.
         answers: of those that have some, by program.
+        snapshots: of flight recorders.
     """
     if as_json:
         print_json(
@@ -53,6 +56,7 @@ def print_result(
                     for program, given in (answers or {}).items()
                     for answer in given
                 ],
+                "snapshots": [snapshot.to_json() for snapshot in snapshots],
             }
         )
         return
@@ -72,6 +76,8 @@ def print_result(
     )
     for line in _remarks(balances):
         say(line)
+    for snapshot in snapshots:
+        say(snapshot_text(snapshot.to_json()))
 
 
 def _balance_cells(balance: SessionBalance | RingBalance) -> list[str]:

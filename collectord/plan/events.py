@@ -52,6 +52,7 @@ class EventPlan:
         cpus: CPUs that the event may be opened on, empty for any.
         uncore: it counts for the whole machine: no task scope can have it.
         note: what was decided that the spelling does not say.
+        freezes: it leads its ring's events, and stops them all on its CPU when it happens.
     """
 
     index: int
@@ -66,6 +67,7 @@ class EventPlan:
     cpus: tuple[int, ...] = ()
     uncore: bool = False
     note: str = ""
+    freezes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,14 @@ from collectord.model import RingRole
 from collectord.plan import budget, cpu_list
 from collectord.plan.events import sideband_event
 from collectord.plan.scope import ring_cpus
-from collectord.plan.session import TASK_SCOPES, RingPlan
-from collectord.plan.source_events import ABSENCE, in_scope, source_events
+from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
+from collectord.plan.source_events import (
+    ABSENCE,
+    freezing_event,
+    frozen_by,
+    in_scope,
+    source_events,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +32,9 @@ if TYPE_CHECKING:
     from collectord.plan.facts import KernelFacts
 
 _SIDEBAND_WATERMARK: Final = Share(percent=25.0)
+# A flight recorder's ring cannot grow; a busy scheduler's 4000 events a second, for 16 s.
+RECORDER_RING_BYTES: Final = 4 << 20
+ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,7 @@ class RingSet:
         watermark: fill at which they wake the drain.
         events: what writes into them, those that cannot be on a CPU included.
         cpus: one ring on each; (-1,) for one a thread.
+        overwrite: they overwrite their oldest records.
     """
 
     source: str
@@ -47,13 +57,28 @@ class RingSet:
     watermark: Share
     events: tuple[EventPlan, ...]
     cpus: tuple[int, ...]
+    overwrite: bool = False
 
     def rings(self, data_bytes: int) -> Iterator[RingPlan]:
-        """Plan the rings at the size that the budget allows."""
+        """Plan the rings at the size that the budget allows.
+
+        One that overwrites wakes nobody; the kernel would at each turn of it, at the latest.
+        """
         watermark = budget.watermark_bytes(self.watermark, data_bytes)
+        if self.overwrite:
+            watermark = data_bytes
         # The event that is mapped sets the ring's watermark; any may be the first on a CPU.
         events = [
-            replace(event, attr=replace(event.attr, watermark=True, wakeup=watermark))
+            replace(
+                event,
+                attr=replace(
+                    event.attr,
+                    # What freezes the ring tells so at once: one sample.
+                    watermark=not event.freezes,
+                    wakeup=1 if event.freezes else watermark,
+                    write_backward=self.overwrite,
+                ),
+            )
             for event in self.events
         ]
         for cpu in self.cpus:
@@ -63,7 +88,8 @@ class RingSet:
                 cpu=cpu,
                 requested_bytes=self.requested_bytes,
                 data_bytes=data_bytes,
-                watermark_bytes=watermark,
+                watermark_bytes=0 if self.overwrite else watermark,
+                overwrite=self.overwrite,
                 events=tuple(e for e in events if cpu < 0 or not e.cpus or cpu in e.cpus),
             )
 
@@ -80,6 +106,7 @@ class Rings:
 def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Rings:
     """Rings of a session's perf sources, and their sideband. Raises as `build` does."""
     cpus = ring_cpus(scope, facts)
+    recorder = session.mode == FLIGHT_RECORDER
     sets: list[RingSet] = []
     notes: list[str] = []
     degraded: list[str] = []
@@ -90,6 +117,8 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         name = source.kind if number == 1 else f"{source.kind}-{number}"
         try:
             events = tuple(source_events(source, scope, facts, notes))
+            if session.freeze_on:
+                events = frozen_by(freezing_event(session, scope, facts), events)
         except ABSENCE as error:
             if source.when != "present":
                 raise
@@ -101,7 +130,7 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         )
         count += len(events)
         groups = events[-1].group + 1
-        default = _default_ring_bytes(events)
+        default = RECORDER_RING_BYTES if recorder else _default_ring_bytes(events)
         sets.append(
             RingSet(
                 name,
@@ -110,8 +139,11 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
                 source.watermark,
                 events,
                 _where(events, cpus, scope),
+                overwrite=recorder,
             )
         )
+        if recorder:
+            notes.append(_window(sets[-1]))
         wanted = source.sideband_ring.in_bytes(facts.page_size, 0)
         sideband_bytes = max(sideband_bytes, wanted)
     if sets:
@@ -169,6 +201,14 @@ def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> 
     if cpus == (-1,) or not all(event.cpus for event in events):
         return cpus
     return tuple(cpu for cpu in cpus if any(cpu in event.cpus for event in events))
+
+
+def _window(rings: RingSet) -> str:
+    """What a flight recorder's rings hold, in words."""
+    size = rings.requested_bytes
+    seconds = size / ASSUMED_BYTES_PER_SECOND
+    rate = f"{show_bytes(ASSUMED_BYTES_PER_SECOND)}/s a CPU"
+    return f"{rings.source} keeps the last {show_bytes(size)} a CPU, {seconds:.3g}s at {rate}"
 
 
 def _default_ring_bytes(events: Sequence[EventPlan]) -> int:

@@ -45,6 +45,7 @@ class RingPlan:
             others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
             Of an ftrace ring none: its instance enables them for all rings.
         own_basis: of a ring without events: what its balance rests on.
+        overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
     """
 
     source: str
@@ -55,13 +56,18 @@ class RingPlan:
     watermark_bytes: int
     events: tuple[EventPlan, ...]
     own_basis: Basis = Basis.EXACT  # an ftrace ring counts all that is written into it
+    overwrite: bool = False
 
     @property
     def basis(self) -> Basis:
-        """What the ring's balance rests on: the weakest of its events."""
+        """What the ring's balance rests on: the weakest of its events.
+
+        Nobody counts records as they are overwritten.
+        """
         if not self.events:
             return self.own_basis
-        return Basis.weakest([event.basis for event in self.events])
+        bases = [event.basis for event in self.events]
+        return Basis.weakest([*bases, Basis.LOST_ONLY] if self.overwrite else bases)
 
     def to_dict(self) -> dict[str, Any]:
         """The ring for `check --json`; its events by index."""
@@ -72,6 +78,7 @@ class RingPlan:
             "requested_bytes": self.requested_bytes,
             "data_bytes": self.data_bytes,
             "watermark_bytes": self.watermark_bytes,
+            "overwrite": self.overwrite,
             "events": [event.index for event in self.events],
             "ledger_basis": str(self.basis),
         }
@@ -135,6 +142,7 @@ class SessionPlan:
         bpf: the programs of BPF sources, None for others; without events they have no rings.
         relay: the device or channel of a relay source, None for others; each has a plan of its
             session's name.
+        freezes: an event of the kernel stops its rings, to be stored.
     """
 
     name: str
@@ -149,6 +157,7 @@ class SessionPlan:
     ftrace: FtracePlan | None = None
     bpf: BpfPlan | None = None
     relay: RelayPlan | None = None
+    freezes: bool = False
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -283,6 +292,8 @@ def _event_words(event: EventPlan) -> str:
     attr = event.attr
     rate = f"{attr.sample_period} Hz" if attr.freq else f"period {attr.sample_period}"
     words = [event.name, rate, str(event.basis)]
+    if event.freezes:
+        words.insert(1, "freezes its ring")
     if attr.sample_type & SampleType.STACK_USER:
         words.append(f"dwarf call chains of {attr.sample_stack_user} bytes")
     elif attr.sample_type & SampleType.BRANCH_STACK:
@@ -303,7 +314,8 @@ def _ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
     alike: dict[tuple[str, str, int, int, int], list[int]] = {}
     for ring in rings:
         sizes = (ring.data_bytes, ring.requested_bytes, ring.watermark_bytes)
-        alike.setdefault((ring.source, str(ring.role), *sizes), []).append(ring.cpu)
+        role = f"{ring.role}, overwritten" if ring.overwrite else str(ring.role)
+        alike.setdefault((ring.source, role, *sizes), []).append(ring.cpu)
     for (source, role, size, requested, watermark), cpus in alike.items():
         shrunk = f" (of {show_bytes(requested)})" if size < requested else ""
         where = "one a thread" if source != "relay" else "one for all CPUs"

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `perf` source: regular rings, written forward, read by a shared mapping.
+"""The `perf` source: rings that are read by a shared mapping.
+
+A streamed ring is written forward, and waits for its reader. A flight recorder's is written
+backward, waits for nobody, and is read while it stands still (PERF_EVENT_IOC_PAUSE_OUTPUT); the
+sideband of its session is streamed all the same.
 
 Facts of the kernel (kernel/events/core.c) that shape this module:
 
@@ -95,6 +99,13 @@ class OpenPerf:
         self.target_fds = target_fds
         self._kernel = kernel
         self._events = {event.index: event for event in events}
+        self._freezers = {
+            counter.fd: counter
+            for counter in self._counters(RingRole.DATA)
+            if self._events[counter.event_index].freezes
+        }
+        self._happened: dict[int, int] = {}  # by descriptor, as often as it was found
+        self._fired: set[int] = set()
 
     @property
     def event_ids(self) -> Mapping[int, tuple[int, ...]]:
@@ -137,25 +148,58 @@ class OpenPerf:
         for counter in self._counters(RingRole.SIDEBAND):
             self._kernel.disable(counter.fd)
 
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """Those of the events that stop a ring."""
+        return tuple(self._freezers)
+
+    def frozen(self) -> bool:
+        """Look which of these events have happened since they were armed.
+
+        The kernel has disabled them with all others of their group, on their CPU.
+        """
+        for fd, counter in self._freezers.items():
+            reading = self._kernel.read_counter(fd, counter.read_format)
+            if reading.value > self._happened.get(fd, 0):
+                self._happened[fd] = reading.value
+                self._fired.add(fd)
+        return bool(self._fired)
+
     def pause(self) -> None:
-        """Nothing: a streamed ring has no window to take."""
+        """Have overwritable rings refuse what is written; streamed ones go on."""
+        for ring in self._overwritable():
+            self._kernel.pause_output(ring.map_fd, paused=True)
 
     def resume(self) -> None:
-        """Nothing stood still."""
+        """Let overwritable rings be written again, and those that were frozen too."""
+        for ring in self._overwritable():
+            self._kernel.pause_output(ring.map_fd, paused=False)
+        for fd in self._fired:
+            # What it counted between its overflow and its end is no new incident.
+            reading = self._kernel.read_counter(fd, self._freezers[fd].read_format)
+            self._happened[fd] = reading.value
+            self._kernel.refresh(fd)
+        self._fired.clear()
+
+    def _overwritable(self) -> list[RingHandle]:
+        return [ring for ring in self.rings if ring.kind is RingKind.OVERWRITABLE]
 
     def _enable(self, counter: CounterFd) -> None:
-        if not self._events[counter.event_index].attr.enable_on_exec:
+        event = self._events[counter.event_index]
+        if event.freezes:
+            self._kernel.refresh(counter.fd)
+        elif not event.attr.enable_on_exec:
             self._kernel.enable(counter.fd)
 
     def _counters(self, role: RingRole) -> list[CounterFd]:
         return [c for ring in self.rings if ring.label.role is role for c in ring.counters]
 
     def read_produced(self, ring: RingHandle) -> Produced:
-        """Sum the ring's counters; `value` is None unless its basis is exact."""
+        """Sum the ring's counters; `value` is None unless each of its events counts records."""
         readings = [self._kernel.read_counter(c.fd, c.read_format) for c in ring.counters]
         losses = [reading.lost for reading in readings if reading.lost is not None]
         return Produced(
-            value=sum(r.value for r in readings) if ring.basis is Basis.EXACT else None,
+            value=sum(r.value for r in readings) if self._counts_records(ring) else None,
             lost=sum(losses) if len(losses) == len(readings) else None,
             per_event=tuple(
                 (c.event_id, r.value, r.lost or 0)
@@ -166,6 +210,10 @@ class OpenPerf:
     def shared_losses(self) -> Mapping[LossKey, int]:
         """None: each ring tells its own."""
         return {}
+
+    def _counts_records(self, ring: RingHandle) -> bool:
+        events = [self._events[counter.event_index] for counter in ring.counters]
+        return bool(events) and all(event.basis is Basis.EXACT for event in events)
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """Ids of the BPF programs on the event's tracepoint; none of them is this program's.
@@ -247,13 +295,14 @@ class _Opening:
             pages=None,
             map_fd=ring.owner_fd,
             wakeup_fd=ring.owner_fd,
-            kind=RingKind.PERF,
+            kind=RingKind.OVERWRITABLE if plan.overwrite else RingKind.PERF,
             basis=plan.basis,
             geometry=ring.geometry,
             label=RingLabel(self._plan.name, plan.source, plan.role, plan.cpu, ring.tid),
             counters=tuple(ring.counters),
             time_offset=sample_time_offset(attr),
             time_trailer=id_time_trailer(attr),
+            held=plan.overwrite,
         )
 
     def _open_processes(self) -> None:
@@ -319,7 +368,9 @@ class _Opening:
             # Tasks get their names and maps before they enter the cgroup.
             target = _Target(_EVERY_TASK)
         key = (position, target.tid if plan.cpu < 0 else -1)
-        if key not in self._rings and plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS:
+        shared = plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS
+        # What freezes a ring wakes by its samples, and the ring by its watermark: not one event.
+        if key not in self._rings and (shared or plan.events[0].freezes):
             keeper = _keeper_attr(plan.events[0].attr)
             self._map_ring(key, plan, keeper, _Target(os.getpid()), Purpose("a ring"))
         leaders: dict[int, int] = {}
@@ -377,12 +428,14 @@ class _Opening:
         size = plan.data_bytes
         while size >= self._kernel.page_bytes:
             watermark = max(1, plan.watermark_bytes * size // plan.data_bytes)
+            if plan.overwrite:
+                watermark = size  # as late as can be: nobody waits for it
             sized = replace(attr, watermark=True, wakeup=watermark)
             with ExitStack() as attempt:
                 fd = self._perf_open(sized, plan.cpu, target, -1, purpose)
                 attempt.callback(self._kernel.close, fd)
                 try:
-                    ring_map = self._kernel.map_ring(fd, size)
+                    ring_map = self._kernel.map_ring(fd, size, overwrite=plan.overwrite)
                 except KernelError as error:
                     if error.errno not in (errno.EPERM, errno.ENOMEM):
                         raise
@@ -432,4 +485,5 @@ def _keeper_attr(attr: PerfEventAttr) -> PerfEventAttr:
         exclude_hv=True,
         use_clockid=attr.use_clockid,
         clockid=attr.clockid,
+        write_backward=attr.write_backward,
     )

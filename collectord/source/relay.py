@@ -136,6 +136,15 @@ class OpenRelay:
         if self._trace is not None:
             self._trace.quiet()
 
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """None: there is no flight recorder of this kind."""
+        return ()
+
+    def frozen(self) -> bool:
+        """Never."""
+        return False
+
     def pause(self) -> None:
         """Nothing: there is no flight recorder of this kind."""
 
