@@ -22,12 +22,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import QUARANTINE_REASONS
+from collectord.aux_ledger import aux_cut, aux_json
 from collectord.model import LOSS_PAIRS, Basis, LossKey, Reason, RingRole, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from collectord._native._core import RingCounters
+    from collectord.aux_ledger import AuxBalance
     from collectord.model import Produced, RingLabel
 
 # Task, soft interrupt, interrupt, NMI: perf's contexts, each of which may hold one record that is
@@ -134,6 +136,7 @@ class SessionBalance:
     directory: str = ""
     degraded_reasons: tuple[str, ...] = ()
     sink: SinkStats = field(default_factory=SinkStats)
+    aux: tuple[AuxBalance, ...] = ()
 
 
 def loss_name(key: LossKey) -> str:
@@ -298,6 +301,7 @@ def balance_session(
     segments: tuple[str, ...] = (),
     degraded_reasons: tuple[str, ...] = (),
     sink: SinkStats | None = None,
+    aux: tuple[AuxBalance, ...] = (),
 ) -> SessionBalance:
     """Add a session's data rings up. Its basis is the weakest of theirs."""
     data = tuple(ring for ring in rings if ring.label.role is RingRole.DATA)
@@ -320,6 +324,7 @@ def balance_session(
         directory=directory,
         degraded_reasons=degraded_reasons,
         sink=sink or SinkStats(),
+        aux=aux,
     )
 
 
@@ -376,6 +381,7 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
         "degraded": list(balance.degraded_reasons),
         "rings": [ring for ring in rings if ring["role"] == RingRole.DATA],
         "sideband_rings": [ring for ring in rings if ring["role"] == RingRole.SIDEBAND],
+        "aux": [aux_json(area) for area in balance.aux],
         "directory": balance.directory,
         "segments": list(balance.segments),
     }
@@ -401,4 +407,5 @@ def cut(balance: SessionBalance, brackets: Mapping[RingLabel, Bracket]) -> dict[
         "overwritten": balance.overwritten,
         "in_flight": balance.in_flight,
         "unaccounted": balance.unaccounted,
+        **({"aux": aux_cut(balance.aux)} if balance.aux else {}),
     }

@@ -110,12 +110,15 @@ class Surroundings:
     def _drained(self, plan: SessionPlan, source: OpenSource, own: ExitStack) -> Session:
         """Give the rings to the core, and make the sink."""
         pages = source.rings[0].pages
-        stream = self.drain.core.add_stream(subbuf_bytes=pages.subbuf_bytes if pages else 0)
+        stream = self.drain.core.add_stream(
+            subbuf_bytes=pages.subbuf_bytes if pages else 0, foreign_clock=plan.perf_clock
+        )
         rings = []
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)
             own.callback(self.drain.core.remove_ring, ring)
-            rings.append(Drained(handle, ring))
+            area = self.drain.add_aux(ring, handle.aux) if handle.aux is not None else None
+            rings.append(Drained(handle, ring, area))
         sink = make_sink(
             plan,
             source=source,

@@ -35,7 +35,7 @@ from collectord.config.schema import (
     TraceEventConfig,
     TracefsSourceConfig,
 )
-from collectord.config.units import Bytes, Nanoseconds, Share
+from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
 from collectord.control import signals
 from collectord.errors import CollectordError, UsageError
 from collectord.host import host_facts
@@ -198,6 +198,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
                 name=SESSION,
                 directory=str(directory),
                 single_file="" if args.output_dir else str(output),
+                mode="flight-recorder" if args.snapshot else "stream",
                 target=_target(args, with_command=with_command and not args.programs),
                 source=sources,
             ),
@@ -235,7 +236,7 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
         BpfSourceConfig(
             program=program.name,
             arguments=program.arguments,
-            ring=args.mmap_pages,
+            ring=args.mmap_pages.data,
             when="always",
         )
         for program in args.programs
@@ -265,6 +266,8 @@ def _of_perf(args: argparse.Namespace) -> dict[str, bool]:
         "-u": args.uid is not None,
         "-G": args.cgroup is not None,
         "--per-thread": args.per_thread,
+        "-S": args.snapshot,
+        "-m DATA,AUX": args.mmap_pages.aux != RingSize(),
     }
 
 
@@ -286,7 +289,8 @@ def _perf(args: argparse.Namespace) -> PerfSourceConfig:
         frequency=args.freq,
         period=args.count,
         call_graph=str(args.call_graph or ""),
-        ring=args.mmap_pages,
+        ring=args.mmap_pages.data,
+        aux=args.mmap_pages.aux,
     )
 
 
@@ -302,7 +306,7 @@ def _tracefs(args: argparse.Namespace) -> TracefsSourceConfig:
     return TracefsSourceConfig(
         events=tuple(TraceEventConfig(event=o.text, filter=o.filter) for o in args.events),
         transport=args.transport or "auto",
-        ring=args.mmap_pages,
+        ring=args.mmap_pages.data,
     )
 
 

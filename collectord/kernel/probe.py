@@ -19,6 +19,8 @@ from collectord.codec.perf_attr import (
 )
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel import checks, checks_bpf, cpus
+from collectord.kernel.aux_pmus import read_aux_pmus
+from collectord.kernel.aux_trial import with_aux
 from collectord.kernel.bpf_probe import probe_bpf
 from collectord.kernel.ftrace_probe import probe_ftrace
 from collectord.kernel.lockdown import read_lockdown
@@ -28,7 +30,7 @@ from collectord.plan import bpf_program
 from collectord.plan.facts import BpfFacts, FtraceFacts, KernelFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from collectord.kernel.bpf_probe import BpfWanted
     from collectord.kernel.linux import LinuxKernel
@@ -52,6 +54,7 @@ def probe(
     ftrace: bool = False,
     measure: bool = False,
     bpf: BpfWanted | None = None,
+    tracing: Collection[str] = (),
 ) -> KernelFacts:
     """Look at the running kernel.
 
@@ -65,6 +68,8 @@ def probe(
         measure: the costs of ftrace's transports too.
         bpf: programs that are needed, and their tracepoints; None for nothing of BPF, of which
             then nothing is known to be missing.
+        tracing: PMUs of which it must be known whether they have an AUX area; of those that no
+            table knows an event is opened to see.
 
     Raises:
         KernelError: sysfs does not tell the CPUs.
@@ -94,7 +99,8 @@ def probe(
         capabilities=limits.capabilities,
         euid=limits.euid,
         lockdown=read_lockdown(kernel.sys),
-        pmus=read_pmus(kernel.sys),
+        pmus=with_aux(kernel, read_pmus(kernel.sys), tracing),
+        aux_pmus=read_aux_pmus(kernel.sys),
         tracepoints=tracepoints,
         tracefs_path=str(kernel.tracefs.root) if kernel.tracefs.mounted else None,
         tracefs_problem=problem,

@@ -10,7 +10,7 @@ from collectord.config.schema import BpfSourceConfig, EventConfig
 from collectord.errors import CollectordError, MissingFeature, UnknownEvent, UsageError
 from collectord.model import ScopeKind
 from collectord.plan import call_graph, event_spec
-from collectord.plan.event_spec import Tracepoint
+from collectord.plan.event_spec import PmuEvent, Tracepoint
 from collectord.plan.events import Sampling, resolve
 from collectord.plan.session import TASK_SCOPES
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config, PerfSourceConfig, TraceEventConfig
     from collectord.model import Scope
-    from collectord.plan.event_spec import EventGroup
+    from collectord.plan.event_spec import EventGroup, EventSpec
     from collectord.plan.events import EventPlan
     from collectord.plan.facts import KernelFacts
 
@@ -34,16 +34,26 @@ def tracepoint_patterns(config: Config) -> tuple[str, ...]:
     """
     patterns = {
         f"{event.body.system}:{event.body.name}"
-        for session in config.session
-        for source in session.source
-        if not isinstance(source, BpfSourceConfig)
-        for item in source.events
-        for choice in event_spec.parse_choices(_text(item))
-        for group in choice
-        for event in group.events
+        for event in _every_event(config)
         if isinstance(event.body, Tracepoint)
     }
     return tuple(sorted(patterns))
+
+
+def pmu_names(config: Config) -> tuple[str, ...]:
+    """Every PMU that the configuration names, except for the CPU's own, which samples."""
+    names = {e.body.pmu for e in _every_event(config) if isinstance(e.body, PmuEvent)}
+    return tuple(sorted(names - {"cpu", "software", "tracepoint", "breakpoint"}))
+
+
+def _every_event(config: Config) -> Iterator[EventSpec]:
+    for session in config.session:
+        for source in session.source:
+            if isinstance(source, BpfSourceConfig):
+                continue
+            for item in source.events:
+                for choice in event_spec.parse_choices(_text(item)):
+                    yield from (event for group in choice for event in group.events)
 
 
 def _text(item: str | EventConfig | TraceEventConfig) -> str:

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import ExitStack
 
-    from collectord._native._core import PageMap, RingMap
+    from collectord._native._core import AuxMap, PageMap, RingMap
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
     from collectord.ledger import RingBalance
     from collectord.model import Basis, Geometry, Produced, RingKind, RingLabel, Transport
+    from collectord.plan.aux import AuxPlan
     from collectord.plan.session import SessionPlan
     from collectord.source.bpf import Counts, OpenProgram
 
@@ -51,7 +52,6 @@ class PageRing:
         subbufs: of the ring, the reader's own not among them; of a flight recorder's as many as
             it may grow to.
         page_map: its mapping, None unless the transport is `mmap`.
-        held: a flight recorder's: nothing is taken but for a snapshot.
     """
 
     fd: int
@@ -60,7 +60,25 @@ class PageRing:
     subbuf_bytes: int
     subbufs: int
     page_map: PageMap | None
-    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AuxHandle:
+    """The AUX area that hangs on a perf ring.
+
+    Attributes:
+        map: its mapping.
+        plan: what it was to be; `data_bytes` is what it became.
+        label: whose it is, with the role `aux`.
+        index: its number among the session's, which perf calls idx.
+        counters: of the events that write into it, one for each target.
+    """
+
+    map: AuxMap
+    plan: AuxPlan
+    label: RingLabel
+    index: int
+    counters: tuple[CounterFd, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +99,9 @@ class RingHandle:
         counters: one per event and target that writes into it; none of an ftrace ring.
         time_offset: `Core.add_ring`'s, of samples.
         time_trailer: `Core.add_ring`'s, of other records.
+        held: a flight recorder's: nothing is taken but for a snapshot.
+        cpu_trailer: `Core.add_ring`'s, of records that are no samples.
+        aux: the AUX area that hangs on it, None without.
     """
 
     map: RingMap | None
@@ -94,6 +115,9 @@ class RingHandle:
     counters: tuple[CounterFd, ...]
     time_offset: int
     time_trailer: int
+    held: bool = False
+    cpu_trailer: int = 0
+    aux: AuxHandle | None = None
 
 
 class Ftrace(Protocol):
@@ -189,6 +213,23 @@ class OpenSource(Protocol):
 
     def disable(self) -> None:
         """Stop. Counters are final afterwards."""
+
+    def pause(self) -> None:
+        """Have a flight recorder's rings stand still, so that their windows can be taken.
+
+        What comes meanwhile is lost and the kernel counts it. Rings that can be read while they
+        are written go on. Always followed by `resume`, unless the session ends.
+
+        Raises:
+            KernelError: a ring cannot be stopped; `resume` is called all the same.
+        """
+
+    def resume(self) -> None:
+        """Let the rings go on: their windows are in memory. Also after a `pause` that failed.
+
+        Raises:
+            KernelError: a ring cannot be started again.
+        """
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Read the kernel's counters of a ring."""

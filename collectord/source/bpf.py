@@ -204,6 +204,12 @@ class OpenBpf:
                         self._kernel.disable(counter.fd)
         self._perf.disable_sideband()
 
+    def pause(self) -> None:
+        """Nothing: programs make no flight recorder."""
+
+    def resume(self) -> None:
+        """Nothing stood still."""
+
     def _set_gates(self, *, opened: bool) -> None:
         states = [struct.pack("=Q", opened and cpu in self._plan.cpus) for cpu in self._cpus]
         for program in self.programs:

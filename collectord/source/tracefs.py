@@ -142,6 +142,12 @@ class OpenTracefs:
         """Stop, in all rings at one moment."""
         self._instance.disable()
 
+    def pause(self) -> None:
+        """Nothing: pages are taken out of a ring while it is written, and none is lost by that."""
+
+    def resume(self) -> None:
+        """Nothing stood still."""
+
     def read_produced(self, ring: RingHandle) -> Produced:
         """Read the ring's `stats`, without an interrupt of its CPU. Raises KernelError."""
         stats = self._stats[ring.label]
@@ -337,7 +343,6 @@ def _open_rings(
             subbuf_bytes=effective.subbuf_bytes,
             subbufs=max(effective.buffer_bytes, ftrace.max_bytes) // effective.subbuf_bytes,
             page_map=page_map,
-            held=plan.mode == FLIGHT_RECORDER,
         )
         handle = RingHandle(
             map=None,
@@ -351,6 +356,7 @@ def _open_rings(
             counters=(),
             time_offset=0,
             time_trailer=0,
+            held=plan.mode == FLIGHT_RECORDER,
         )
         rings.append(handle)
     return tuple(rings)

@@ -182,7 +182,7 @@ def test_handles_describe_the_rings(kernel: LinuxKernel, stack: ExitStack, sessi
         assert ring.pages is not None
         assert (ring.map, ring.kind, ring.basis) == (None, RingKind.FTRACE, Basis.EXACT)
         assert str(ring.label) == f"{session}/tracefs/data/cpu{ring.label.cpu}"
-        assert (ring.pages.subbuf_bytes, ring.pages.held) == (4 * PAGE, False)
+        assert (ring.pages.subbuf_bytes, ring.held) == (4 * PAGE, False)
         assert (ring.pages.transport, ring.pages.page_map) == (Transport.READ, None)
         assert ring.geometry.data_bytes == ring.pages.subbufs * 4 * PAGE >= RING_BYTES
         assert ring.geometry.watermark_bytes == ring.geometry.data_bytes // 2
@@ -305,7 +305,7 @@ def test_a_ring_that_nobody_reads(
     ring = opened.rings[0]
     reading = opened.read_produced(ring)
     assert ring.pages is not None
-    assert ring.pages.held == (not mode)
+    assert ring.held == (not mode)
     gone = 20 * COUNT - reading.unread
     assert reading.value == 20 * COUNT
     assert 0 < reading.unread < 2_000

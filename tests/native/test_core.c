@@ -101,7 +101,7 @@ static void begin(const struct core_options *options, bool forever)
 		fake_ring__init(&producer->fake, 32);
 		CHECK_EQ(core__add_ring(core, i % options->shards, streams[i / 2 % STREAMS],
 					&producer->fake.map, producer->fake.wakeup_fd,
-					&records__layout, &(struct walk_ids){0}, false,
+					&records__layout, &(struct walk_ids){0}, false, false,
 					&producer->ring),
 			 0);
 	}
@@ -278,7 +278,7 @@ static void rings_come_and_go_while_others_run(void)
 		fake_ring__init(&fake, 1);
 		CHECK_EQ(core__add_ring(core, n % 2, streams[n / 2 % STREAMS], &fake.map,
 					fake.wakeup_fd, &records__layout, &(struct walk_ids){0},
-					n % 3 == 0, &guests[n]),
+					n % 3 == 0, false, &guests[n]),
 			 0);
 		for (uint32_t i = 0; i < 20; i++)
 			CHECK(fake_ring__write(&fake, record,
@@ -367,10 +367,10 @@ static void options_that_make_no_core_are_refused(void)
 	CHECK_EQ(core__add_stream(core, 4096, 0, &stream), 0);
 	fake_ring__init(&fake, 1);
 	CHECK_EQ(-core__add_ring(core, 1, stream, &fake.map, fake.wakeup_fd, &records__layout,
-				 &(struct walk_ids){0}, false, &ring),
+				 &(struct walk_ids){0}, false, false, &ring),
 		 EINVAL);
 	CHECK_EQ(-core__add_ring(core, 0, stream, &fake.map, -1, &records__layout,
-				 &(struct walk_ids){0}, false, &ring),
+				 &(struct walk_ids){0}, false, false, &ring),
 		 EBADF);
 	for (uint32_t i = 1; i < STREAMS_MAX; i++)
 		CHECK_EQ(core__add_stream(core, 4096, 0, &stream), 0);

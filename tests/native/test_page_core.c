@@ -405,7 +405,8 @@ static void pages_and_records_do_not_mix(void)
 	CHECK_EQ(core__add_stream(core, 4096, 0, &records), 0);
 	CHECK_EQ(-core__add_page_ring(core, 0, stream, &ring, &added), EINVAL);
 	CHECK_EQ(-core__add_page_ring(core, 0, records, &ring, &added), EINVAL);
-	CHECK_EQ(-core__add_ring(core, 0, stream, NULL, 0, &layout, &ids, false, &added), EINVAL);
+	CHECK_EQ(-core__add_ring(core, 0, stream, NULL, 0, &layout, &ids, false, false,
+				&added), EINVAL);
 	CHECK_EQ(-core__prepare_pages(core, records, 1, 0, NULL, 0, 1, 1, 0), EINVAL);
 	CHECK_EQ(-core__prepare_pages(core, stream, 1, 0, &crooked, 1, 1, 1, 0), EINVAL);
 	CHECK_EQ(-core__prepare(core, stream, 1, 0, 0, 1, 0), EINVAL);
