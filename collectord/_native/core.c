@@ -123,6 +123,11 @@ int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_byt
 	return 0;
 }
 
+void core__set_foreign_clock(struct stream *stream)
+{
+	stream->sideband.foreign_clock = true;
+}
+
 static int core__keep_ring(struct core *core, struct ring *ring)
 {
 	struct ring **rings;
@@ -162,7 +167,7 @@ static int core__enlist(struct core *core, uint32_t shard, struct stream *stream
 
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
-		   const struct walk_ids *ids, bool sideband, struct ring **out)
+		   const struct walk_ids *ids, bool sideband, bool held, struct ring **out)
 {
 	struct ring *ring;
 	int ret;
@@ -178,6 +183,7 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		free(ring);
 		return ret;
 	}
+	ring->held = held;
 	if (sideband) {
 		ring->sideband = &stream->sideband;
 		sideband__set_layout(&stream->sideband, layout);
@@ -204,9 +210,46 @@ int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream
 	return ret;
 }
 
-void core__hold(struct core *core, struct ring *ring, bool held)
+int core__add_aux_ring(struct core *core, struct ring *pair,
+		       const struct aux_ring_options *options, struct ring **out)
 {
-	shard__hold(&core->shards[ring->lane->shard], ring, held);
+	struct aux_ring_options own = *options;
+	struct ring *ring;
+	int ret;
+
+	own.chunk_bytes = core->pool.chunk_bytes;
+	ret = aux_ring__new(&own, pair, &ring);
+	if (ret < 0)
+		return ret;
+	ret = core__keep_ring(core, ring);
+	if (ret < 0) {
+		ring__deinit(ring);
+		free(ring);
+		return ret;
+	}
+	ret = shard__pair(&core->shards[pair->lane->shard], pair, ring);
+	if (ret == 0)
+		ret = stream__add_ring(pair->lane->stream, ring);
+	if (ret == 0)
+		*out = ring;
+	else
+		shard__unpair(&core->shards[pair->lane->shard], pair, ring);
+	return ret;
+}
+
+int core__set_enable_fds(struct core *core, struct ring *aux, const int *fds, uint32_t count)
+{
+	return shard__set_enable_fds(&core->shards[aux->lane->shard], aux, fds, count);
+}
+
+void core__stop_enabling(struct core *core, struct ring *aux)
+{
+	shard__stop_enabling(&core->shards[aux->lane->shard], aux);
+}
+
+int core__hold(struct core *core, struct ring *ring, bool held)
+{
+	return shard__hold(&core->shards[ring->lane->shard], ring, held);
 }
 
 int core__remove_ring(struct core *core, struct ring *ring)

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "aux_ring.h"
 #include "event_list.h"
 #include "page_ring.h"
 #include "ring.h"
@@ -48,13 +49,21 @@ int core__notify_fd(const struct core *core);
 /* `page_bytes` > 0: a stream of ftrace's sub-buffers. */
 int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
 		     struct stream **stream);
+/* The stream's records carry another clock than CLOCK_MONOTONIC. Before it gets a ring. */
+void core__set_foreign_clock(struct stream *stream);
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
-		   const struct walk_ids *ids, bool sideband, struct ring **ring);
+		   const struct walk_ids *ids, bool sideband, bool held, struct ring **ring);
 /* -EINVAL: the stream's pages have another size, or are larger than a chunk. */
 int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
 			const struct page_ring_options *options, struct ring **ring);
-void core__hold(struct core *core, struct ring *ring, bool held);
+/* The AUX area of `pair`, a perf ring; `options->chunk_bytes` is not used. For errors see
+ * aux_ring__new() and shard__pair(). */
+int core__add_aux_ring(struct core *core, struct ring *pair,
+		       const struct aux_ring_options *options, struct ring **ring);
+int core__set_enable_fds(struct core *core, struct ring *aux, const int *fds, uint32_t count);
+void core__stop_enabling(struct core *core, struct ring *aux);
+int core__hold(struct core *core, struct ring *ring, bool held);
 /* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, it was left as it
  * is. */
 int core__remove_ring(struct core *core, struct ring *ring);

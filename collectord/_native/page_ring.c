@@ -81,13 +81,13 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 	pages->page_bytes = options->page_bytes;
 	pages->subbufs = options->subbufs;
 	pages->map = options->map;
-	pages->held = options->held;
 	pages->pipe[0] = pages->pipe[1] = -1;
 	if (pages->transport == PAGE_SPLICE)
 		page_ring__open_pipe(pages);
 	if (pages->transport == PAGE_MMAP)
 		page_ring__look(pages);
 	ring->pages = pages;
+	ring->held = options->held;
 	ring->wakeup_fd = options->fd;
 	*out = ring;
 	return 0;

@@ -38,7 +38,6 @@ struct page_ring {
 	int fd; /* non-blocking */
 	uint32_t page_bytes, subbufs;
 	struct page_map *map;
-	bool held;  /* passes leave it alone */
 	bool armed; /* a wake-up is to come */
 	bool erred; /* there is no ring behind the fd now; it is armed by full passes only */
 	bool full;  /* this pass takes the sub-buffer too that the kernel still writes */

@@ -11,6 +11,7 @@
 
 #define RING_FILL_BUCKETS 11u /* <= 0.1 .. <= 0.9, <= 0.95, <= 1.0 */
 
+struct aux_ring;
 struct page_ring;
 struct sideband;
 
@@ -21,6 +22,8 @@ struct ring {
 	struct lane *lane;
 	struct sideband *sideband; /* NULL: a ring of counted events */
 	struct page_ring *pages;   /* NULL: a perf ring; else `map`, `head` and `layout` are unused */
+	struct aux_ring *aux;	   /* NULL: no AUX area; else `map` and `layout` are unused */
+	struct ring *aux_pair;	   /* the AUX area of this data ring, or NULL */
 	struct walk_layout layout;
 	struct walk_ids ids;
 	uint64_t *id_list; /* the ring's own memory behind `ids` */
@@ -29,6 +32,7 @@ struct ring {
 	uint32_t id;
 	int wakeup_fd;
 	bool woken;
+	bool held;	   /* passes leave it alone; under the shard's lock */
 	bool left;	   /* removed from its shard */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
@@ -47,6 +51,7 @@ struct ring {
 	counter_t fill[RING_FILL_BUCKETS];
 	counter_t stored, lost_disk_full, lost_dropped;
 	counter_t segment_samples, segment_bytes;
+	counter_t overwritten_samples, overwritten_records;
 	_Atomic uint64_t in_flight;
 };
 
@@ -75,5 +80,12 @@ enum ring_take {
  * tail behind the last whole record taken.
  */
 enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
+
+/*
+ * Give up the oldest whole records, until no more than `keep` bytes up to the head of this pass are
+ * left: they are counted as overwritten, what they tell is noted. `scratch` takes the longest
+ * record.
+ */
+void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, uint64_t keep);
 
 #endif
