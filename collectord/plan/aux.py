@@ -138,8 +138,8 @@ class AuxSet:
 def arrange(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
     """Events in an order that they can be opened in: those with an AUX area first.
 
-    Events that pause and resume an AUX event become members of its group, which the kernel wants
-    (perf_get_aux_event() in kernel/events/core.c).
+    Such an event leads its group: it is opened first. Events that pause and resume it become
+    members of that, which the kernel wants (perf_get_aux_event() in kernel/events/core.c).
 
     Raises:
         PlanError: events of two PMUs that have AUX: a ring has one area.
@@ -164,27 +164,31 @@ def arrange(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
             )
     if not owners:
         return tuple(events)
-    leader = owners[0]
+    led = next(e for e in events if e.group == owners[0].group and e.leader)
+    attr = replace(
+        owners[0].attr, disabled=True, pinned=led.attr.pinned, enable_on_exec=led.attr.enable_on_exec
+    )
+    leader = replace(owners[0], leader=True, attr=attr)
     members, rest = [], []
-    for event in others:
-        if event.attr.aux_action & acting:
+    for event in (*owners[1:], *others):
+        if event.attr.aux_action & acting or event.group == leader.group:
             attr = replace(event.attr, disabled=False, pinned=False, enable_on_exec=False)
             members.append(replace(event, group=leader.group, leader=False, attr=attr))
         else:
             rest.append(event)
-    alone = _in_place_of_leaders(rest)
-    return _numbered((leader, *members, *owners[1:], *alone))
+    return _numbered((leader, *members, *_in_place_of_leaders(rest)))
 
 
 def _in_place_of_leaders(events: Sequence[EventPlan]) -> list[EventPlan]:
     """A group whose leader went elsewhere is led by the next of its events."""
+    on_exec = any(event.attr.enable_on_exec for event in events)
     led: set[int] = set()
     found = []
     for event in events:
         if event.group in led or event.leader:
             found.append(event)
         else:
-            attr = replace(event.attr, disabled=True)
+            attr = replace(event.attr, disabled=True, enable_on_exec=on_exec)
             found.append(replace(event, leader=True, attr=attr))
         led.add(event.group)
     return found
