@@ -257,6 +257,11 @@ class WholeRecordWalk:
         return not self.stopped
 
     @property
+    def whole(self) -> int:
+        """Offset past the last whole record, from the start of the data section."""
+        return self._end
+
+    @property
     def end(self) -> int:
         """Offset past the last record to keep, from the start of the data section.
 
