@@ -18,7 +18,7 @@ from collectord.codec.perf_attr import (
     SoftwareId,
 )
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
-from collectord.kernel import checks, checks_bpf, cpus
+from collectord.kernel import checks, checks_aux, checks_bpf, cpus
 from collectord.kernel.aux_pmus import read_aux_pmus
 from collectord.kernel.aux_trial import with_aux
 from collectord.kernel.bpf_probe import probe_bpf
@@ -83,6 +83,8 @@ def probe(
     attempts = _Attempts(kernel)
     online = kernel.online_cpus()
     traced = probe_ftrace(kernel, measure=measure) if ftrace else FtraceFacts()
+    pmus = with_aux(kernel, read_pmus(kernel.sys), tracing)
+    aux_pmus = read_aux_pmus(kernel.sys)
     return KernelFacts(
         release=os.uname().release,
         arch=os.uname().machine,
@@ -99,8 +101,8 @@ def probe(
         capabilities=limits.capabilities,
         euid=limits.euid,
         lockdown=read_lockdown(kernel.sys),
-        pmus=with_aux(kernel, read_pmus(kernel.sys), tracing),
-        aux_pmus=read_aux_pmus(kernel.sys),
+        pmus=pmus,
+        aux_pmus=aux_pmus,
         tracepoints=tracepoints,
         tracefs_path=str(kernel.tracefs.root) if kernel.tracefs.mounted else None,
         tracefs_problem=problem,
@@ -122,6 +124,7 @@ def probe(
                 else ()
             ),
             checks.hardware(attempts.cycles_refusal()),
+            *checks_aux.aux(pmus, aux_pmus, attempts.own_refusal),
             checks.ring_memory(limits, len(online)),
             checks.feature(
                 "lost counters",
@@ -162,6 +165,10 @@ class _Attempts:
         except KernelError as error:
             return error
         return None
+
+    def own_refusal(self, attr: PerfEventAttr) -> KernelError | None:
+        """Why an event of this process cannot be opened, None if it can."""
+        return self.refusal(attr, pid=0, cpu=-1)
 
     def knows(self, **fields: int | bool) -> bool:
         """Whether the kernel takes these fields of a dummy event.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import BreakpointType, EventType
 from collectord.errors import MissingFeature, MissingPrivilege, UnknownEvent, UsageError
+from collectord.plan.aux_defaults import default_terms
 from collectord.plan.aux_facts import decoder_of
 from collectord.plan.event_names import NAMED_EVENTS, NamedEvent
 from collectord.plan.event_spec import Alias, Breakpoint, PmuEvent, Raw, Tracepoint
@@ -190,7 +191,9 @@ def _pmu(event: PmuEvent, text: str, facts: KernelFacts) -> Kind:
             f"{text!r}: {event.pmu} events are made in tracefs", text=text, hint="use SYSTEM:NAME"
         )
     sinks = [name for name, value in event.terms if name.startswith("@") and value is None]
-    words = lay_out(replace(event, terms=_without(event.terms, sinks)), pmu, text)
+    aux = facts.aux_pmus.get(event.pmu)
+    terms = (*(default_terms(aux, pmu) if aux else ()), *_without(event.terms, sinks))
+    words = lay_out(replace(event, terms=terms), pmu, text)
     # A tracing PMU may have a `cpumask` and traces tasks all the same (arm_spe). Of one that no
     # table knows nothing is asked that its driver may refuse.
     core = pmu.core and pmu.type not in (EventType.SOFTWARE, EventType.BREAKPOINT)
