@@ -158,7 +158,7 @@ def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBala
         lost_records=after.lost_records,
         unrecorded=counters.unrecorded_bytes,
         enables=counters.enables,
-        stopped_ns=getattr(counters, "disabled_ns", 0),
+        stopped_ns=counters.disabled_ns,
         wakeups_watermark=counters.wakeups_watermark,
         wakeups_timer=counters.wakeups_timer,
         snapshots=counters.windows,

@@ -10,6 +10,7 @@
 #include <x86intrin.h>
 #endif
 
+#include "clock.h"
 #include "stream.h"
 
 /* With less room than this left a chunk is closed rather than filled with a small piece. */
@@ -128,6 +129,18 @@ uint64_t aux_ring__begin(struct aux_ring *aux)
 	return used;
 }
 
+/* The time that a record tells, if it is of our clock; else the time now. */
+static uint64_t aux_ring__time_of(const struct aux_ring *aux, const uint8_t *record)
+{
+	const uint64_t now_ns = clock__now_ns();
+	uint64_t time_ns;
+
+	if (aux->pair->lane->stream->sideband.foreign_clock)
+		return now_ns;
+	time_ns = walk__trailer_time(record, &aux->pair->layout);
+	return time_ns != 0 && time_ns < now_ns ? time_ns : now_ns;
+}
+
 static void learn_aux(struct aux_ring *aux, const uint8_t *record)
 {
 	const uint64_t offset = walk__load(record + AT_AUX_OFFSET);
@@ -143,6 +156,9 @@ static void learn_aux(struct aux_ring *aux, const uint8_t *record)
 	if ((flags & PERF_AUX_FLAG_TRUNCATED) != 0) {
 		counter__add(&aux->truncated, 1);
 		aux->touched = true;
+		if (!aux->halted)
+			aux->halted_ns = aux_ring__time_of(aux, record);
+		aux->halted = true;
 	}
 	/* In a snapshot the two mean what the driver likes, and no kernel hands out more than all. */
 	if (aux->map->snapshot || size > aux->map->bytes)
@@ -286,17 +302,34 @@ enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uint32_t c
 
 void aux_ring__enable(struct aux_ring *aux, bool woken, bool full)
 {
-	const bool began = aux->self->position != aux->start;
+	const uint64_t position = aux->self->position;
+	const bool began = position != aux->start;
+	bool restart = aux->halted;
 
+	if (full) {
+		/* The record that told of a full area may be lost with the data ring. */
+		restart |= began && position == aux->idle_position;
+		aux->idle_position = position;
+	}
 	/* Before its first byte an event may wait for its exec, or for whom knows what. */
 	if (aux->map->snapshot || aux->stopping || aux->enable_count == 0 ||
-	    !(aux->touched || (began && (woken || full))))
+	    !(aux->touched || restart || (began && (woken || full))))
 		return;
-	for (uint32_t i = 0; i < aux->enable_count; i++)
-		/* Costs no interrupt when it is enabled. An error is that of an event whose CPU or
-		 * task is gone. */
+	for (uint32_t i = 0; i < aux->enable_count; i++) {
+		/* ENABLE costs no interrupt when it is enabled. An error is that of an event whose
+		 * CPU or task is gone. */
+		if (restart)
+			(void)ioctl(aux->enable_fds[i], PERF_EVENT_IOC_DISABLE, 0);
 		(void)ioctl(aux->enable_fds[i], PERF_EVENT_IOC_ENABLE, 0);
+	}
 	counter__add(&aux->enables, 1);
+	if (aux->halted) {
+		const uint64_t now_ns = clock__now_ns();
+
+		counter__add(&aux->disabled_ns,
+			     now_ns > aux->halted_ns ? now_ns - aux->halted_ns : 0);
+		aux->halted = false;
+	}
 }
 
 void aux_ring__open_window(struct aux_ring *aux)
