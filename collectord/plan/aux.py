@@ -127,7 +127,9 @@ class AuxSet:
             data_bytes=data_bytes,
             watermark_bytes=min(watermark, _U32_MAX),
             framing=Framing.AUXTRACE if kind else Framing.HIDDEN,
-            whole_records=kind == CS_ETM,
+            # Perf's decoders join nothing that two pieces share: not CoreSight's buffers, not a
+            # packet of Intel PT. Where an AUX record ends, the hardware had come to an end.
+            whole_records=kind is not None,
             head_rule=HeadRule.OFFSET if offset else HeadRule.MONOTONIC,
             snapshot=self.snapshot,
             flush_ns=0 if self.snapshot else self.flush_ns,

@@ -157,8 +157,8 @@ def test_decoders_get_perfs_clock_and_switches() -> None:
 @pytest.mark.parametrize(
     ("event", "framing", "whole", "rule", "flush_ns"),
     [
-        ("intel_pt//", Framing.AUXTRACE, False, HeadRule.OFFSET, 0),
-        ("arm_spe_0//", Framing.AUXTRACE, False, HeadRule.OFFSET, 0),
+        ("intel_pt//", Framing.AUXTRACE, True, HeadRule.OFFSET, 0),
+        ("arm_spe_0//", Framing.AUXTRACE, True, HeadRule.OFFSET, 0),
         ("cs_etm//", Framing.AUXTRACE, True, HeadRule.MONOTONIC, 100_000_000),
         ("plain//", Framing.HIDDEN, False, HeadRule.MONOTONIC, 0),
     ],
@@ -194,11 +194,11 @@ def test_lost_bytes_are_known_where_the_pmu_counts_bytes() -> None:
 
 
 def test_whole_records_take_large_chunks() -> None:
-    """A piece of CoreSight's may be as large as its area; staging must hold four such chunks."""
+    """A piece that perf decodes may be as large as its area; staging must hold four of it."""
     made = plan("cs_etm//", aux=RingSize(4 << 20))
     assert (made.core.chunk_bytes, made.core.chunks) == (8 << 20, 8)
     assert any("AUX records stay whole" in warning for warning in made.warnings)
-    assert plan("intel_pt//").core.chunk_bytes == 1 << 20
+    assert plan("plain//").core.chunk_bytes == 1 << 20
     with pytest.raises(PlanError, match="holds fewer than 4"):
         plan("cs_etm//", aux=RingSize(4 << 20), daemon=DaemonConfig(staging=Bytes(16 << 20)))
 
