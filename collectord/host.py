@@ -10,7 +10,7 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import probe
 from collectord.plan import relay_source
 from collectord.plan.bpf_source import program_names
-from collectord.plan.source_events import tracepoint_patterns
+from collectord.plan.source_events import pmu_names, tracepoint_patterns
 from collectord.plan.trace_source import chooses, is_used
 from collectord.source import bpf_host
 
@@ -40,4 +40,5 @@ def host_facts(config: Config, *, mount: bool) -> KernelFacts:
         measure=chooses(config),
         bpf=bpf_host.wanted(config.bpf, names) if names else None,
         relay=relayed,
+        tracing=pmu_names(config),
     )

@@ -22,12 +22,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import QUARANTINE_REASONS
+from collectord.aux_ledger import aux_cut, aux_json
 from collectord.model import LOSS_PAIRS, Basis, LossKey, Reason, RingRole, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from collectord._native._core import RingCounters
+    from collectord.aux_ledger import AuxBalance
     from collectord.model import Produced, RingLabel
 
 # Task, soft interrupt, interrupt, NMI: perf's contexts, each of which may hold one record that is
@@ -156,6 +158,7 @@ class SessionBalance:
     shared: dict[str, int] = field(default_factory=dict)
     snapshots: int = 0
     paused_ns: int = 0
+    aux: tuple[AuxBalance, ...] = ()
 
     @property
     def repeated(self) -> int:
@@ -342,6 +345,7 @@ def balance_session(
     shared: Mapping[LossKey, int] | None = None,
     snapshots: int = 0,
     paused_ns: int = 0,
+    aux: tuple[AuxBalance, ...] = (),
 ) -> SessionBalance:
     """Add a session's data rings up. Its basis is the weakest of theirs.
 
@@ -375,6 +379,7 @@ def balance_session(
         shared=by_name,
         snapshots=snapshots,
         paused_ns=paused_ns,
+        aux=aux,
     )
 
 
@@ -438,6 +443,7 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
         "degraded": list(balance.degraded_reasons),
         "rings": [ring for ring in rings if ring["role"] == RingRole.DATA],
         "sideband_rings": [ring for ring in rings if ring["role"] == RingRole.SIDEBAND],
+        "aux": [aux_json(area) for area in balance.aux],
         "directory": balance.directory,
         "segments": list(balance.segments),
     }
@@ -470,4 +476,5 @@ def cut(
         "repeated": balance.repeated,
         "in_flight": balance.in_flight,
         "unaccounted": balance.unaccounted,
+        **({"aux": aux_cut(balance.aux)} if balance.aux else {}),
     }

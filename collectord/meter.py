@@ -13,7 +13,7 @@ from collectord.model import Basis, RingKind, RingRole, Transport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from collectord._native._core import Ring, RingCounters
+    from collectord._native._core import AuxRing, Ring, RingCounters
     from collectord.ledger import RingBalance
     from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.events import EventPlan
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A ring as its source opened it, and as the core drains it."""
+    """A ring as its source opened it, and as the core drains it; its AUX area where it has one."""
 
     handle: RingHandle
     ring: Ring
+    aux: AuxRing | None = None
 
 
 class Meter:

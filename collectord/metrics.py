@@ -23,7 +23,7 @@ from prometheus_client.core import (
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from collectord import __version__, metrics_bpf
+from collectord import __version__, metrics_aux, metrics_bpf
 from collectord.model import LOSS_PAIRS, Basis, RingRole
 from collectord.sink.retention import EvictReason
 
@@ -79,6 +79,7 @@ class DaemonCollector(Collector):
         yield from self._buffers(status)
         yield from self._draining(status)
         yield from self._sink(status.sessions)
+        yield from metrics_aux.families(status.sessions, per_cpu=self._per_cpu)
         yield from metrics_bpf.families(status.bpf)
 
     def _host(self, status: DaemonStatus) -> Iterator[Metric]:

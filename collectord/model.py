@@ -108,10 +108,14 @@ class Transport(StrEnum):
 
 
 class RingRole(StrEnum):
-    """`data` rings carry counted events; `sideband` rings carry the dummy event's records."""
+    """`data` rings carry counted events; `sideband` rings carry the dummy event's records.
+
+    `aux` names the AUX area of a data ring, where it is told apart from that.
+    """
 
     DATA = "data"
     SIDEBAND = "sideband"
+    AUX = "aux"
 
 
 class ScopeKind(StrEnum):

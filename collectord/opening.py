@@ -118,13 +118,15 @@ class Surroundings:
         else:
             stream = self.drain.core.add_stream(
                 subbuf_bytes=pages.subbuf_bytes if pages else 0,
-                snapshots=pages is None and plan.mode == FLIGHT_RECORDER,
+                snapshots=any(ring.overwrite for ring in plan.rings),
+                foreign_clock=plan.perf_clock,
             )
         rings = []
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)
             own.callback(self.drain.core.remove_ring, ring)
-            rings.append(Drained(handle, ring))
+            area = self.drain.add_aux(ring, handle.aux) if handle.aux is not None else None
+            rings.append(Drained(handle, ring, area))
         sink = make_sink(
             plan,
             source=source,

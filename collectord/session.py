@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from collectord.aux_meter import AuxMeter
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.health import Health
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
@@ -23,6 +24,7 @@ from collectord.meter import is_overwritable
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
+from collectord.source.aux import AuxFlush
 from collectord.windows import Trigger, Windows, summarise
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from collectord.drain.loop import Drain
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained, Meter
-    from collectord.model import ClockReading
+    from collectord.model import ClockReading, RingLabel
     from collectord.plan.session import SessionPlan
     from collectord.sink.base import OpenSegment, SegmentInfo, Sink
     from collectord.sink.manifest import SnapshotNote
@@ -89,6 +91,8 @@ class Session:
         self._rings = {drained.ring.id: drained for drained in rings}
         self._stream = stream
         self._meter = meter
+        self._aux = AuxMeter(kernel, rings)
+        self._flush = AuxFlush(kernel, [drained.handle for drained in rings])
         self._sink = sink
         self._kernel = kernel
         self._drain = drain
@@ -128,7 +132,9 @@ class Session:
         Raises:
             SinkError: the first segment cannot be created.
         """
-        self._drain.listen(self, self._stream, [drained.ring for drained in self._rings.values()])
+        rings = list(self._rings.values())
+        areas = [drained.aux for drained in rings if drained.aux is not None]
+        self._drain.listen(self, self._stream, [*(drained.ring for drained in rings), *areas])
         self.source.enable_sideband()
         self._stream.load_sideband(await self._in_worker(self.source.running_state))
         await self._prepare()
@@ -139,6 +145,22 @@ class Session:
         for fd in self.source.freeze_fds:
             asyncio.get_running_loop().add_reader(fd, self._look_frozen)
         self._segment_since_ns = time.monotonic_ns()
+        if self._flush.interval_ns:
+            self._start(self._flush_aux())
+
+    async def _flush_aux(self) -> None:
+        """Have CoreSight give its trace, which it does when it is stopped, until the end."""
+        while not self._state:
+            await asyncio.sleep(self._flush.interval_ns / 1e9)
+            if self._state:
+                return
+            try:
+                self._flush.flush()
+            except KernelError as error:
+                if self._health.note("flush", f"AUX not flushed: {error}"):
+                    self._log.error("aux_not_flushed", error=str(error))
+            else:
+                self._health.note("flush", "")
 
     def tick(self) -> None:
         """Once per flush interval, after a full pass: count, look for suppression, rotate."""
@@ -173,6 +195,9 @@ class Session:
         self._state = "stopped"
         for fd in self.source.freeze_fds:
             asyncio.get_running_loop().remove_reader(fd)
+        for drained in self._rings.values():
+            if drained.aux is not None:
+                drained.aux.stop()  # a pass would start the event again
         self.source.disable()
         await self._take_last_windows()
         self._health.look()
@@ -198,8 +223,10 @@ class Session:
         try:
             if last:
                 self._meter.close()
+                self._aux.close()
             else:
                 self._meter.measure()
+                self._aux.measure()
         except KernelError as error:
             if self._health.note("counters", f"counters not read: {error}"):
                 self._log.error("counters_not_read", error=str(error))
@@ -215,7 +242,9 @@ class Session:
         for _ in range(_LAST_PASSES):
             await self._drain.written(await self._drain.full_pass())
             self._measure(last=True)
-            if all(ring.unaccounted in (None, 0) for ring in self._meter.balances()):
+            missing = [ring.unaccounted for ring in self._meter.balances()]
+            missing += [area.unaccounted for area in self._aux.balances()]
+            if not any(missing):
                 return
             await asyncio.sleep(_LAST_PAUSE_S)
 
@@ -349,6 +378,7 @@ class Session:
             shared=self._meter.shared_losses,
             snapshots=self._windows.taken,
             paused_ns=self._windows.paused_ns,
+            aux=self._aux.balances(),
         )
 
     # What the core tells (drain.loop.Listener).
@@ -382,7 +412,7 @@ class Session:
 
     def ring_quarantined(self, ring: int, reason: str, position: int) -> None:
         """Say so; the ring fills up and the kernel counts what it refuses."""
-        label = str(self._rings[ring].handle.label)
+        label = str(self._labels()[ring])
         self._health.note(f"ring/{ring}", f"ring {label} quarantined: {reason}")
         self._log.error("ring_quarantined", ring=label, reason=reason, position=position)
 
@@ -568,6 +598,14 @@ class Session:
             self._store.stats, Path(self.plan.sink.directory), self._write_errors
         )
         self._sealed = await self._in_worker(_existing, self._sealed)
+
+    def _labels(self) -> dict[int, RingLabel]:
+        """Of rings and of AUX areas, by the core's number."""
+        labels = {number: drained.handle.label for number, drained in self._rings.items()}
+        for drained in self._rings.values():
+            if drained.aux is not None and drained.handle.aux is not None:
+                labels[drained.aux.id] = drained.handle.aux.label
+        return labels
 
     def _ring_entries(self) -> tuple[RingEntry, ...]:
         return tuple(

@@ -80,6 +80,7 @@ struct chunk *pool__take(struct pool *pool)
 		return NULL;
 	chunk->used = 0;
 	chunk->span_count = 0;
+	chunk->piece_count = 0;
 	chunk->records = 0;
 	chunk->first_ns = chunk->last_ns = 0;
 	chunk->next = NULL;
@@ -132,6 +133,18 @@ void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 		chunk->first_ns = tally->first_ns;
 	if (tally->last_ns > chunk->last_ns)
 		chunk->last_ns = tally->last_ns;
+}
+
+void chunk__append_piece(struct chunk *chunk, struct ring *ring, uint32_t bytes, uint64_t payload,
+			 bool listed)
+{
+	struct span *span = chunk__span(chunk, ring);
+
+	if (listed)
+		chunk->pieces[chunk->piece_count++] = chunk->used;
+	span->samples += payload;
+	span->bytes += bytes;
+	chunk->used += bytes;
 }
 
 void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,

@@ -12,6 +12,7 @@
 
 #define CHUNK_ALIGN_BYTES 4096u
 #define CHUNK_SPANS 512u
+#define CHUNK_PIECES 256u
 #define CHUNK_MARKER_BYTES 8u /* kept free at the end of a chunk for a FINISHED_ROUND */
 
 struct ring;
@@ -35,8 +36,8 @@ struct item {
 	uint64_t queued_ns;
 };
 
-/* What one ring put into a chunk. Times are of pages and relay, `sealed` of pages only, `records`
- * of relay. */
+/* What one ring put into a chunk; samples of an AUX ring are bytes of payload. Times are of pages and
+ * relay, `sealed` of pages only, `records` of relay. */
 struct span {
 	struct ring *ring;
 	uint64_t samples;
@@ -62,6 +63,8 @@ struct chunk {
 	struct chunk *next;
 	struct item item;
 	struct span spans[CHUNK_SPANS];
+	uint32_t piece_count;
+	uint32_t pieces[CHUNK_PIECES]; /* where AUXTRACE records begin */
 };
 
 /* The staging memory, cut into equal chunks, and the list of the free ones. */
@@ -89,6 +92,11 @@ uint32_t pool__free_count(struct pool *pool);
 /* Add `bytes` of walked records at the end. The caller has seen to room and a free span. */
 void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 		   const struct walk_tally *tally);
+
+/* Add an AUX piece of `bytes` bytes, with `payload` of them, at the end; `listed`: its place in the
+ * file will be asked for. */
+void chunk__append_piece(struct chunk *chunk, struct ring *ring, uint32_t bytes, uint64_t payload,
+			 bool listed);
 
 /*
  * Add a walked page of `bytes` bytes at the end; with 0 bytes its data were put into the page of

@@ -128,6 +128,11 @@ int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_byt
 	return 0;
 }
 
+void core__set_foreign_clock(struct stream *stream)
+{
+	stream->sideband.foreign_clock = true;
+}
+
 int core__add_relay_stream(struct core *core, struct stream **out)
 {
 	const int ret = core__add_stream(core, NO_SIDEBAND_BYTES, 0, false, out);
@@ -246,9 +251,46 @@ void core__warm(struct core *core, struct ring *ring)
 		window__warm(ring->window);
 }
 
-void core__hold(struct core *core, struct ring *ring, bool held)
+int core__add_aux_ring(struct core *core, struct ring *pair,
+		       const struct aux_ring_options *options, struct ring **out)
 {
-	shard__hold(&core->shards[ring->lane->shard], ring, held);
+	struct aux_ring_options own = *options;
+	struct ring *ring;
+	int ret;
+
+	own.chunk_bytes = core->pool.chunk_bytes;
+	ret = aux_ring__new(&own, pair, &ring);
+	if (ret < 0)
+		return ret;
+	ret = core__keep_ring(core, ring);
+	if (ret < 0) {
+		ring__deinit(ring);
+		free(ring);
+		return ret;
+	}
+	ret = shard__pair(&core->shards[pair->lane->shard], pair, ring);
+	if (ret == 0)
+		ret = stream__add_ring(pair->lane->stream, ring);
+	if (ret == 0)
+		*out = ring;
+	else
+		shard__unpair(&core->shards[pair->lane->shard], pair, ring);
+	return ret;
+}
+
+int core__set_enable_fds(struct core *core, struct ring *aux, const int *fds, uint32_t count)
+{
+	return shard__set_enable_fds(&core->shards[aux->lane->shard], aux, fds, count);
+}
+
+void core__stop_enabling(struct core *core, struct ring *aux)
+{
+	shard__stop_enabling(&core->shards[aux->lane->shard], aux);
+}
+
+int core__hold(struct core *core, struct ring *ring, bool held)
+{
+	return shard__hold(&core->shards[ring->lane->shard], ring, held);
 }
 
 int core__remove_ring(struct core *core, struct ring *ring)

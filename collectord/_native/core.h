@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "aux_ring.h"
 #include "event_list.h"
 #include "page_ring.h"
 #include "relay_ring.h"
@@ -51,6 +52,8 @@ int core__notify_fd(const struct core *core);
  * it comes. */
 int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
 		     bool snapshots, struct stream **stream);
+/* The stream's records carry another clock than CLOCK_MONOTONIC. Before it gets a ring. */
+void core__set_foreign_clock(struct stream *stream);
 /* A stream whose rings are relay files, each written to a file of its own. */
 int core__add_relay_stream(struct core *core, struct stream **stream);
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
@@ -62,9 +65,15 @@ int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream
 /* -EINVAL: the stream is none of relay. */
 int core__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream,
 			 const struct relay_ring_options *options, struct ring **ring);
+/* The AUX area of `pair`, a perf ring; `options->chunk_bytes` is not used. For errors see
+ * aux_ring__new() and shard__pair(). */
+int core__add_aux_ring(struct core *core, struct ring *pair,
+		       const struct aux_ring_options *options, struct ring **ring);
+int core__set_enable_fds(struct core *core, struct ring *aux, const int *fds, uint32_t count);
+void core__stop_enabling(struct core *core, struct ring *aux);
 /* Have memory ready for what the next core__hold(false) copies. */
 void core__warm(struct core *core, struct ring *ring);
-void core__hold(struct core *core, struct ring *ring, bool held);
+int core__hold(struct core *core, struct ring *ring, bool held);
 /* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, it was left as it
  * is. */
 int core__remove_ring(struct core *core, struct ring *ring);

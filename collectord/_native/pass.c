@@ -4,6 +4,7 @@
 
 #include <sys/epoll.h>
 
+#include "aux_ring.h"
 #include "clock.h"
 #include "event_list.h"
 #include "page_ring.h"
@@ -29,6 +30,8 @@ static enum ring_take pass__take(struct ring *ring, struct chunk *chunk, uint32_
 		return relay_ring__take(ring, chunk, chunk_bytes);
 	if (ring->window != NULL)
 		return window__give(ring, chunk, chunk_bytes);
+	if (ring->aux != NULL)
+		return aux_ring__take(ring, chunk, chunk_bytes);
 	return ring__take(ring, chunk, chunk_bytes);
 }
 
@@ -164,6 +167,15 @@ static void pass__begin_pages(struct ring *ring, bool full)
 	page_ring__begin(pages, full);
 }
 
+/* A perf ring's heads: that of its AUX area first, so that the AUX records of what is below it are
+ * below the other. */
+static void pass__begin_perf(struct ring *ring)
+{
+	if (ring->aux_pair != NULL)
+		aux_ring__begin(ring->aux_pair->aux);
+	ring__begin(ring);
+}
+
 /* All heads first: what follows copies a cut through the rings at one instant. Those of sideband
  * last: the cut has whatever names a sample in it. */
 static void pass__begin(struct shard *shard, bool full)
@@ -176,7 +188,7 @@ static void pass__begin(struct shard *shard, bool full)
 		else if (shard->rings[i]->window != NULL)
 			window__look(shard->rings[i], full);
 		else if (shard->rings[i]->sideband == NULL)
-			ring__begin(shard->rings[i]);
+			pass__begin_perf(shard->rings[i]);
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband != NULL)
 			ring__begin(shard->rings[i]);
@@ -192,7 +204,10 @@ static bool ring__is_left_alone(const struct ring *ring)
 
 static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
 {
-	return ring->woken || ring->head - ring->position >= floor_bytes;
+	const struct ring *const aux = ring->aux_pair;
+
+	return ring->woken || ring->head - ring->position >= floor_bytes ||
+	       (aux != NULL && aux->head - aux->position >= floor_bytes);
 }
 
 static bool pass__data_is_due(const struct shard *shard)
@@ -203,6 +218,51 @@ static bool pass__data_is_due(const struct shard *shard)
 		    ring__is_due(shard->rings[i], shard->floor_bytes))
 			return true;
 	return false;
+}
+
+static bool ring__is_unread(const struct ring *ring)
+{
+	/* A window was checked when it was copied: a fault is what ended it. */
+	return ring->head != ring->position &&
+	       (ring->window != NULL ||
+		atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0);
+}
+
+static void ring__count_wakeup(struct ring *ring, bool woken, bool asked)
+{
+	if (woken)
+		counter__add(&ring->wakeups_watermark, 1);
+	else if (asked)
+		counter__add(&ring->wakeups_timer, 1);
+}
+
+/* Drain an AUX area whose data ring was due; `complete`: that one was read to its head. */
+static bool pass__drain_aux(struct shard *shard, struct ring *ring, bool complete, bool woken,
+			    bool asked)
+{
+	if (complete) {
+		aux_ring__note_emptied(ring->aux, asked);
+		if (ring__is_unread(ring)) {
+			ring__count_wakeup(ring, woken, asked);
+			complete = pass__drain_ring(shard, ring);
+		}
+	}
+	aux_ring__enable(ring->aux, woken, asked);
+	return complete;
+}
+
+static bool pass__drain_perf(struct shard *shard, struct ring *ring, bool woken, bool asked)
+{
+	bool complete = true;
+
+	if (ring__is_unread(ring)) {
+		if (!woken && asked)
+			counter__add(&ring->wakeups_timer, 1);
+		complete = pass__drain_ring(shard, ring);
+	}
+	if (ring->aux_pair != NULL)
+		complete = pass__drain_aux(shard, ring->aux_pair, complete, woken, asked);
+	return complete;
 }
 
 /* Drain the sideband rings, or the others, that hold at least so much or that woke the shard.
@@ -229,11 +289,11 @@ static bool pass__drain(struct shard *shard, bool sideband, uint64_t floor_bytes
 		ring->woken = false;
 		if (woken)
 			counter__add(&ring->wakeups_watermark, 1);
-		if (!due || ring->head == ring->position || ring__is_left_alone(ring))
+		if (ring->held && ring->aux_pair != NULL)
+			aux_ring__recycle(ring->aux_pair->aux);
+		if (!due || (ring->held && ring->window == NULL))
 			continue;
-		if (!woken && asked)
-			counter__add(&ring->wakeups_timer, 1);
-		complete &= pass__drain_ring(shard, ring);
+		complete &= pass__drain_perf(shard, ring, woken, asked);
 	}
 	return complete;
 }
@@ -284,9 +344,15 @@ bool pass__last(struct shard *shard, struct ring *ring)
 	} else if (ring->window != NULL) {
 		unread = ring->head != ring->position;
 	} else {
-		unread = ring__begin(ring) > 0;
+		if (ring->aux_pair != NULL)
+			ring->aux_pair->aux->stopping = true;
+		pass__begin_perf(ring);
+		unread = true;
 	}
-	if (!unread || ring__is_left_alone(ring) || pass__drain_ring(shard, ring))
+	if (!unread || (ring->held && ring->window == NULL))
+		return true;
+	if (ring->map != NULL ? pass__drain_perf(shard, ring, false, false)
+			      : pass__drain_ring(shard, ring))
 		return true;
 	pass__yield_chunks(shard);
 	return false;

@@ -11,6 +11,7 @@
 
 #define RING_FILL_BUCKETS 11u /* <= 0.1 .. <= 0.9, <= 0.95, <= 1.0 */
 
+struct aux_ring;
 struct page_ring;
 struct relay_ring;
 struct sideband;
@@ -22,8 +23,10 @@ struct ring {
 	struct ring_map *map;
 	struct lane *lane;
 	struct sideband *sideband; /* NULL: a ring of counted events */
-	struct page_ring *pages;   /* of ftrace, `relay` of relay; with one of them `map`, `head` and */
-	struct relay_ring *relay;  /* `layout` are unused; both NULL: a perf ring */
+	struct page_ring *pages;   /* of ftrace, `relay` of relay, `aux` of an AUX area; with one of */
+	struct relay_ring *relay;  /* them `map` and `layout` are unused; all NULL: a perf ring */
+	struct aux_ring *aux;
+	struct ring *aux_pair;	   /* the AUX area of this data ring, or NULL */
 	struct window *window;	   /* NULL: what is written waits for us; else it is overwritten */
 	struct walk_layout layout;
 	struct walk_ids ids;
@@ -53,6 +56,7 @@ struct ring {
 	counter_t fill[RING_FILL_BUCKETS];
 	counter_t stored, lost_disk_full, lost_dropped;
 	counter_t segment_samples, segment_bytes;
+	counter_t overwritten_samples, overwritten_records;
 	_Atomic uint64_t in_flight;
 };
 
@@ -88,5 +92,11 @@ void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes);
 
 /* Read nothing of it any more; so many bytes stay unread. */
 void ring__quarantine(struct ring *ring, enum walk_fault fault, uint64_t unread);
+/*
+ * Give up the oldest whole records, until no more than `keep` bytes up to the head of this pass are
+ * left: they are counted as overwritten, what they tell is noted. `scratch` takes the longest
+ * record.
+ */
+void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, uint64_t keep);
 
 #endif

@@ -57,6 +57,7 @@ void stream__deinit(struct stream *stream)
 	sideband__deinit(&stream->sideband);
 	free(stream->rings);
 	free(stream->current.extents);
+	free(stream->current.aux_index);
 	free(stream->next.extents);
 	free(stream->current.files);
 	free(stream->next.files);
@@ -118,7 +119,7 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 /* Under `lock`. */
 static void stream__close_current(struct stream *stream, bool final)
 {
-	const struct segment *segment = &stream->current;
+	struct segment *segment = &stream->current;
 	struct event *event = event__new(EVENT_SEGMENT_CLOSED, stream->id, stream->ring_count);
 
 	if (event != NULL) {
@@ -135,7 +136,12 @@ static void stream__close_current(struct stream *stream, bool final)
 		event->replayed = segment->replayed;
 		event->first_ns = segment->first_ns;
 		event->last_ns = segment->last_ns;
+		event->aux_index = segment->aux_index;
+		event->aux_count = segment->aux_count;
+	} else {
+		free(segment->aux_index);
 	}
+	segment->aux_index = NULL;
 	for (uint32_t i = 0; i < stream->ring_count; i++) {
 		struct ring *ring = stream->rings[i];
 
@@ -144,6 +150,7 @@ static void stream__close_current(struct stream *stream, bool final)
 				.id = ring->id,
 				.samples = counter__read(&ring->segment_samples),
 				.bytes = counter__read(&ring->segment_bytes),
+				.aux = ring->aux != NULL,
 			};
 		if (event != NULL && ring->pages != NULL)
 			page_stream__tell(ring, &event->rings[i]);
@@ -387,13 +394,17 @@ static int stream__replay(struct stream *stream)
 	return ret;
 }
 
-static void stream__account(struct segment *segment, const struct chunk *chunk)
+/* `chunk` was written at `offset`. */
+static void stream__account(struct segment *segment, const struct chunk *chunk, uint64_t offset)
 {
 	segment->records += chunk->records;
+	for (uint32_t i = 0; i < chunk->piece_count; i++)
+		segment->aux_index[segment->aux_count++] = offset + chunk->pieces[i];
 	for (uint32_t i = 0; i < chunk->span_count; i++) {
 		const struct span *span = &chunk->spans[i];
 
-		segment->samples += span->samples;
+		if (span->ring->aux == NULL)
+			segment->samples += span->samples;
 		counter__add(&span->ring->stored, span->samples);
 		counter__add(&span->ring->segment_samples, span->samples);
 		counter__add(&span->ring->segment_bytes, span->bytes);
@@ -405,19 +416,21 @@ static void stream__account(struct segment *segment, const struct chunk *chunk)
 int stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes)
 {
 	struct segment *segment = &stream->current;
+	uint64_t offset;
 	int ret;
 
 	if (!segment->open)
 		return -EXFULL;
-	if (segment->chunks == 0) {
+	ret = segment__reserve_aux(segment, chunk->piece_count);
+	if (ret == 0 && segment->chunks == 0)
 		ret = stream__replay(stream);
-		if (ret < 0)
-			return ret;
-	}
+	if (ret < 0)
+		return ret;
+	offset = segment->offset;
 	ret = stream__append(stream, chunk->data, bytes);
 	if (ret < 0)
 		return ret;
-	stream__account(segment, chunk);
+	stream__account(segment, chunk, offset);
 	if (chunk->first_ns != 0 &&
 	    (segment->first_ns == 0 || chunk->first_ns < segment->first_ns))
 		segment->first_ns = chunk->first_ns;

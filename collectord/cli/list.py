@@ -19,7 +19,7 @@ from collectord.errors import (
     MissingPrivilege,
     UsageError,
 )
-from collectord.kernel import checks
+from collectord.kernel import checks, checks_aux
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.port import Purpose
 from collectord.kernel.probe import probe
@@ -73,7 +73,7 @@ def parser() -> Parser:
         metavar="GLOB",
         nargs="?",
         default="*",
-        help="names to list, or one kind: hardware, software, cache, pmu, tracepoint, "
+        help="names to list, or one kind: hardware, software, cache, pmu, aux, tracepoint, "
         "bpf (default: all)",
     )
     made.add_argument(
@@ -89,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
     facts = probe(kernel, mount=True, bpf=bpf_host.wanted(BpfConfig(), None))
     found = [
         listed
-        for listing in (_named, _pmu_events, _tracepoints, _programs)
+        for listing in (_named, _pmu_events, _aux_events, _tracepoints, _programs)
         for listed in listing(kernel, facts, args.glob)
     ]
     if facts.tracefs_problem and _may_name_tracepoints(args.glob):
@@ -158,6 +158,27 @@ def _pmu_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Liste
             )
             cpu = -1 if pmu_facts.core else (*pmu_facts.cpus, *facts.cpus_online)[0]
             yield _tried(kernel, facts, ListedEvent(name, "pmu", available=True), attr, cpu=cpu)
+
+
+def _aux_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
+    """PMUs that trace into AUX areas: those of this host, and the known ones that it lacks."""
+    here = {name: pmu for name, pmu in facts.pmus.items() if pmu.aux}
+    decoders = {facts.aux_pmus[name].decoder for name in here if name in facts.aux_pmus}
+    absent = {
+        pmu: need
+        for decoder, (_, pmu, need) in checks_aux.KNOWN.items()
+        if decoder not in decoders and pmu not in here
+    }
+    for pmu_name in sorted({*here, *absent}):
+        name = f"{pmu_name}//"
+        if not _matches(glob, name, "aux"):
+            continue
+        if pmu_name in absent:
+            reason = f"not on this host: needs {absent[pmu_name]}"
+            yield ListedEvent(name, "aux", available=False, reason=reason)
+            continue
+        attr = checks_aux.trial_attr(here[pmu_name], facts.aux_pmus.get(pmu_name))
+        yield _tried(kernel, facts, ListedEvent(name, "aux", available=True), attr)
 
 
 def _tracepoints(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:

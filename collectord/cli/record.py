@@ -206,7 +206,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         session=(
             SessionConfig(
                 name=SESSION,
-                mode=FLIGHT_RECORDER if args.overwrite else "stream",
+                mode=FLIGHT_RECORDER if args.overwrite or args.snapshot else "stream",
                 freeze_on=args.freeze_on,
                 freeze_filter=args.freeze_filter,
                 directory=str(directory),
@@ -261,7 +261,7 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
         BpfSourceConfig(
             program=program.name,
             arguments=program.arguments,
-            ring=args.mmap_pages,
+            ring=args.mmap_pages.data,
             when="always",
         )
         for program in args.programs
@@ -322,6 +322,8 @@ def _of_perf(args: argparse.Namespace) -> dict[str, bool]:
         "-u": args.uid is not None,
         "-G": args.cgroup is not None,
         "--per-thread": args.per_thread,
+        "-S": args.snapshot,
+        "-m DATA,AUX": args.mmap_pages.aux != RingSize(),
     }
 
 
@@ -343,7 +345,8 @@ def _perf(args: argparse.Namespace) -> PerfSourceConfig:
         frequency=args.freq,
         period=args.count,
         call_graph=str(args.call_graph or ""),
-        ring=args.mmap_pages,
+        ring=args.mmap_pages.data,
+        aux=args.mmap_pages.aux,
     )
 
 
@@ -359,7 +362,7 @@ def _tracefs(args: argparse.Namespace) -> TracefsSourceConfig:
     return TracefsSourceConfig(
         events=tuple(TraceEventConfig(event=o.text, filter=o.filter) for o in args.events),
         transport=args.transport or "auto",
-        ring=args.mmap_pages,
+        ring=args.mmap_pages.data,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import VERBS
@@ -34,7 +34,8 @@ _USAGE = (
     "[--transport auto|mmap|read|splice]",
     "[--bpf NAME [--bpf-arg K=V]...]...",
     "[--relay DEV|PATH]...",
-    "[-m SIZE]",
+    "[-m DATA[,AUX]]",
+    "[-S]",
     "[--overwrite [--freeze-on EVENT [--freeze-filter F]]]",
     "[--duration TIME]",
     "[-o FILE | --output-dir DIR]",
@@ -47,10 +48,19 @@ _EXAMPLES = (
     "collectord record -e sched:sched_switch --filter 'prev_prio < 100' -- make",
     "collectord record -e raw_syscalls:sys_enter -C 0 --output-dir out -- ./load",
     "collectord record --via ftrace -e 'sched:*' -a --duration 10s -o trace.dat",
+    "collectord record -e intel_pt// -m ,16M --duration 1s -o trace.data",
     "collectord record --bpf biolatency --duration 10s",
     "collectord record --relay /dev/vdb --duration 10s -o vdb",
     "collectord record --overwrite -m 8M -e sched:sched_switch -a -- ./until-it-fails",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class RingSizes:
+    """-m: of data rings, and of their AUX areas."""
+
+    data: RingSize = field(default_factory=RingSize)
+    aux: RingSize = field(default_factory=RingSize)
 
 
 @dataclass(slots=True)
@@ -186,15 +196,16 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         action=_Event,
         default=[],
         help="event as perf spells it, repeatable: cycles:u, page-faults, sched:sched_*, "
-        "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k' (default: cycles, else cpu-clock; of "
-        "ftrace none)",
+        "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k', intel_pt// (default: cycles, else "
+        "cpu-clock; of ftrace none)",
     )
     group.add_argument(
         "--filter",
         metavar="F",
         action=_Filter,
         default=argparse.SUPPRESS,
-        help="filter of the tracepoints of the -e before it (default: none)",
+        help="filter of the tracepoints of the -e before it, or of its AUX event the addresses: "
+        "'filter 0x1000/0x200@/bin/x', start, stop, tracestop (default: none)",
     )
     rate = group.add_mutually_exclusive_group()
     rate.add_argument(
@@ -325,11 +336,19 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-m",
         "--mmap-pages",
-        metavar="SIZE",
-        type=_ring_size,
-        default=RingSize(),
-        help="data size of each ring, in pages or with a unit such as 8M; perf's are rounded up "
-        "to a power of two of pages (default: as large as the plan finds right)",
+        metavar="DATA[,AUX]",
+        type=_ring_sizes,
+        default=RingSizes(),
+        help="data size of each ring, and of its AUX area, in pages or with a unit such as 8M; "
+        "perf's are rounded up to a power of two of pages (default: as large as the plan finds "
+        "right)",
+    )
+    group.add_argument(
+        "-S",
+        "--snapshot",
+        action="store_true",
+        help="let AUX areas run free, and store what they hold at the end and at each SIGUSR2 "
+        "(default: store all trace)",
     )
 
 
@@ -430,6 +449,17 @@ def _cpus(text: str) -> Any:  # noqa: ANN401  # CPUs, through _checked
     if not cpus:
         raise argparse.ArgumentTypeError("its list of CPUs is empty")
     return cpus
+
+
+def _ring_sizes(text: str) -> RingSizes:
+    """As perf: either may be left out, but not both."""
+    data, comma, area = text.partition(",")
+    if comma and not area:
+        raise argparse.ArgumentTypeError(f"no AUX size behind the comma of {text!r}")
+    return RingSizes(
+        _ring_size(data) if data or not comma else RingSize(),
+        _ring_size(area) if comma else RingSize(),
+    )
 
 
 def _ring_size(text: str) -> Any:  # noqa: ANN401  # RingSize, through _checked

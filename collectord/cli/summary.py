@@ -13,6 +13,7 @@ from collectord.model import Basis
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from collectord.aux_ledger import AuxBalance
     from collectord.ledger import RingBalance, SessionBalance
     from collectord.maps.answer import Answer
     from collectord.maps.status import BpfStatus
@@ -27,6 +28,15 @@ _BALANCE: Final = (
     Column("UNACCOUNTED", _RIGHT),
 )
 _SESSION_COLUMNS: Final = (Column("SESSION"), Column("SCOPE"), *_BALANCE)
+_AUX_COLUMNS: Final = (
+    Column("AUX"),
+    Column("PMU"),
+    Column("BASIS"),
+    *(
+        Column(title, _RIGHT)
+        for title in ("PRODUCED BYTES", "STORED BYTES", "LOST BYTES", "TRUNCATED", "UNACCOUNTED")
+    ),
+)
 _RING_COLUMNS: Final = (Column("RING"), *_BALANCE, Column("PEAK FILL", _RIGHT))
 
 
@@ -74,6 +84,7 @@ def print_result(
             if any(r.lost.values()) or r.quarantined is not None
         ],
     )
+    print_table(_AUX_COLUMNS, [_aux_cells(area) for b in balances for area in b.aux])
     for line in _remarks(balances):
         say(line)
     for snapshot in snapshots:
@@ -87,6 +98,21 @@ def _balance_cells(balance: SessionBalance | RingBalance) -> list[str]:
         _figure(balance.stored),
         _figure(sum(balance.lost.values())),
         _figure(balance.unaccounted),
+    ]
+
+
+def _aux_cells(area: AuxBalance) -> list[str]:
+    known = [count for count in area.lost.values() if count is not None]
+    return [
+        str(area.label),
+        area.pmu,
+        str(area.basis),
+        _figure(area.produced),
+        _figure(area.stored),
+        # Where the PMU does not count, how often something was lost is all that is known.
+        _figure(sum(known) if len(known) == len(area.lost) else None),
+        _figure(area.truncated),
+        _figure(area.unaccounted),
     ]
 
 

@@ -41,6 +41,7 @@ _LISTEN: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})", re.
 _PORT_MAX: Final = 65535
 _SHARDS_MAX: Final = 1024
 _MAX_STACK: Final = 65535  # sample_max_stack has 16 bits
+_AUX_FLUSH_MIN_NS: Final = 1_000_000
 _PID_MAX: Final = (1 << 31) - 1  # pid_t
 _CHUNK_ALIGN_BYTES: Final = 4096
 # The longest record has 64 KiB less 8: a chunk must hold one and its padding.
@@ -265,6 +266,9 @@ def _perf(source: PerfSourceConfig) -> Iterator[Problem]:
             call_graph.parse(source.call_graph)
         except UsageError as error:
             yield Problem("call_graph", error.message, error.hint)
+    if source.aux_flush and source.aux_flush < _AUX_FLUSH_MIN_NS:
+        hint = '"0" for never; each flush stops and starts the events'
+        yield Problem("aux_flush", "less than 1ms", hint)
     if not 0 <= source.max_stack <= _MAX_STACK:
         yield Problem("max_stack", f"{source.max_stack} frames", f"0 to {_MAX_STACK}")
 

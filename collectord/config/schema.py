@@ -112,6 +112,9 @@ class PerfSourceConfig(
     ring: RingSize = RingSize()
     watermark: Share = Share(percent=25.0)
     sideband_ring: RingSize = RingSize(256 * _KIB)
+    aux: RingSize = RingSize()
+    aux_watermark: Share = Share(percent=25.0)
+    aux_flush: Nanoseconds | None = None
     include_self: bool = False
     when: When = "always"
 

@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord._native._core import PageMap, RingMap
+from collectord._native._core import AuxMap, PageMap, RingMap
 from collectord.codec import perf_attr
 from collectord.codec.perf_attr import OpenFlag, ReadFormat
 from collectord.codec.tracing_data import TracingData
@@ -32,7 +32,7 @@ from collectord.kernel import (
     trace_probes,
 )
 from collectord.kernel.capabilities import effective_capabilities
-from collectord.kernel.clocks import read_clocks
+from collectord.kernel.clocks import read_clocks, read_time_conversion
 from collectord.kernel.instance import Instance
 from collectord.kernel.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.port import CounterReading, Limits, Purpose
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.instance import InstanceSettings
     from collectord.model import ClockReading
+    from collectord.plan.aux_facts import TimeConversion
 
 # arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h for the others.
 _PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "loongarch64": 241}
@@ -269,6 +270,20 @@ class LinuxKernel:
         except OSError as error:
             code = error.errno or 0
             raise refusal.map_refused(code, data_bytes, self.limits()) from error
+
+    def map_aux(self, fd: int, ring: RingMap, aux_bytes: int, *, snapshot: bool) -> AuxMap:
+        """See `Kernel.map_aux`."""
+        try:
+            return AuxMap(fd, ring, aux_bytes, snapshot=snapshot)
+        except OSError as error:
+            code = error.errno or 0
+            if code == errno.EOPNOTSUPP:
+                raise refusal.no_aux(code) from error
+            raise refusal.map_refused(code, aux_bytes, self.limits(), what="AUX area") from error
+
+    def time_conversion(self) -> TimeConversion:
+        """See `Kernel.time_conversion`."""
+        return read_time_conversion(self._perf_event_open, self.page_bytes)
 
     def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
         """See `Kernel.create_instance`."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
-    from collectord._native._core import PageMap, RingMap
+    from collectord._native._core import AuxMap, PageMap, RingMap
     from collectord.codec.blktrace import Setup
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.tracing_data import TracingData
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collectord.kernel.relay_channel import RelayFile
     from collectord.kernel.salvage import Leftover
     from collectord.model import ClockReading
+    from collectord.plan.aux_facts import TimeConversion
 
 # What SET_FILTER fails with for a filter that is wrong. The last three are no errors at all:
 # calc_stack() in kernel/trace/trace_events_filter.c numbers unbalanced parentheses and quotes -1
@@ -138,7 +139,9 @@ class Kernel(Protocol):
         """
 
     def set_filter(self, fd: int, text: str) -> None:
-        """Give a tracepoint event its filter. The kernel allows this once per event.
+        """Give a tracepoint event its filter, or a tracing event its addresses.
+
+        The kernel allows the former once per event.
 
         Raises:
             KernelError: EINVAL for a bad filter (`filter_refusal` has the reason).
@@ -216,6 +219,24 @@ class Kernel(Protocol):
             MissingPrivilege: EPERM, over the mlock budget.
             RingSetupError: any other errno.
         """
+
+    def map_aux(self, fd: int, ring: RingMap, aux_bytes: int, *, snapshot: bool) -> AuxMap:
+        """Map the AUX area of the event that owns a ring.
+
+        Args:
+            fd: the event's.
+            ring: the mapping of its ring; the area is closed before it.
+            aux_bytes: a power of two of pages.
+            snapshot: read-only, so that the kernel goes on over what nobody has read.
+
+        Raises:
+            MissingFeature: the PMU has no AUX area.
+            MissingPrivilege: EPERM, over the mlock budget.
+            RingSetupError: any other errno.
+        """
+
+    def time_conversion(self) -> TimeConversion:
+        """How the CPU's counter becomes perf's clock, as far as the kernel tells."""
 
     def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
         """Make a tracefs instance; tracefs is mounted if it must be. See `Instance.create`.

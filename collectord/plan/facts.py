@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from collectord.errors import ConfigError
+from collectord.plan.aux_facts import AuxPmuFacts  # noqa: TC001 - of the facts' JSON
 from collectord.plan.bpf_program import BpfProgram  # noqa: TC001 - of the facts' JSON
 
 # Read by `from_json`; raised when a field changes its meaning, not when one is added.
@@ -48,6 +49,9 @@ class PmuFacts:
             core PMU); empty means any.
         core: it counts for a CPU core and knows privilege levels; an uncore PMU (one with a
             `cpumask`) refuses task scopes and exclude_* bits.
+        aux: its events write into an AUX area.
+        address_filters: how many address ranges an event of it takes, 0 for none.
+        units: alias to the unit of its count, e.g. {"trace": "bytes"}.
     """
 
     type: int
@@ -55,6 +59,9 @@ class PmuFacts:
     events: dict[str, str] = field(default_factory=dict)
     cpus: tuple[int, ...] = ()
     core: bool = True
+    aux: bool = False
+    address_filters: int = 0
+    units: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +183,7 @@ class KernelFacts:
         euid: effective user id.
         lockdown: "none", "integrity", "confidentiality", or "" when the kernel has none.
         pmus: dynamic PMUs by name, "cpu" included.
+        aux_pmus: those with an AUX area whose trace perf can decode, by name.
         tracepoints: "system:name" to its id, of those that could be read.
         tracefs_path: where tracefs is mounted, None if it is not.
         tracefs_problem: why tracepoints cannot be read; "" if they can.
@@ -206,6 +214,7 @@ class KernelFacts:
     euid: int = 0
     lockdown: str = ""
     pmus: dict[str, PmuFacts] = field(default_factory=dict)
+    aux_pmus: dict[str, AuxPmuFacts] = field(default_factory=dict)
     tracepoints: dict[str, int] = field(default_factory=dict)
     tracefs_path: str | None = None
     tracefs_problem: str = ""

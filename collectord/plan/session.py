@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.codec.perf_attr import BranchSampleType, ReadFormat, SampleType
+from collectord.codec.perf_attr import AuxAction, BranchSampleType, ReadFormat, SampleType
 from collectord.config.units import show_bytes, show_ns
 from collectord.model import Basis, RingRole, Scope, ScopeKind
 from collectord.plan import cpu_list
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from enum import IntFlag
 
     from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.plan.aux import AuxPlan
     from collectord.plan.bpf import BpfPlan
     from collectord.plan.events import EventPlan
     from collectord.plan.ftrace import FtracePlan
@@ -46,6 +47,7 @@ class RingPlan:
             Of an ftrace ring none: its instance enables them for all rings.
         own_basis: of a ring without events: what its balance rests on.
         overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
+        aux: the AUX area that hangs on it, None without. Its event is the first of `events`.
     """
 
     source: str
@@ -57,16 +59,18 @@ class RingPlan:
     events: tuple[EventPlan, ...]
     own_basis: Basis = Basis.EXACT  # an ftrace ring counts all that is written into it
     overwrite: bool = False
+    aux: AuxPlan | None = None
 
     @property
     def basis(self) -> Basis:
-        """What the ring's balance rests on: the weakest of its events.
+        """What the ring's balance rests on: the weakest of its events that make samples.
 
         Nobody counts records as they are overwritten.
         """
         if not self.events:
             return self.own_basis
-        bases = [event.basis for event in self.events]
+        sampling = [event.basis for event in self.events if not event.aux]
+        bases = sampling or [event.basis for event in self.events]
         return Basis.weakest([*bases, Basis.LOST_ONLY] if self.overwrite else bases)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,6 +85,7 @@ class RingPlan:
             "overwrite": self.overwrite,
             "events": [event.index for event in self.events],
             "ledger_basis": str(self.basis),
+            "aux": self.aux.to_dict() if self.aux is not None else None,
         }
 
 
@@ -194,6 +199,11 @@ class SessionPlan:
         return self.relay is None or self.relay.is_blktrace
 
     @property
+    def perf_clock(self) -> bool:
+        """Records are stamped with perf's own clock, not with CLOCK_MONOTONIC."""
+        return bool(self.events) and not self.events[0].attr.use_clockid
+
+    @property
     def per_task(self) -> bool:
         """Events are opened for each observed thread, not once per CPU."""
         return self.ftrace is None and self.scope.kind in TASK_SCOPES
@@ -302,6 +312,7 @@ def _event_words(event: EventPlan) -> str:
         words.append("call chains")
     if event.filter:
         words.append(f"filter {event.filter!r}")
+    words += [f"aux-action {action}" for action in _action_words(event.attr.aux_action)]
     if event.exclude_self:
         words.append("without our own threads")
     if event.cpus:
@@ -309,20 +320,29 @@ def _event_words(event: EventPlan) -> str:
     return ", ".join(words) + (f" ({event.note})" if event.note else "")
 
 
+def _action_words(actions: int) -> Iterator[str]:
+    for action in AuxAction:
+        if actions & action and action.name is not None:
+            yield action.name.lower().replace("_", "-")
+
+
 def _ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
     """Equal rings together, e.g. "2 x 512KiB data, wake at 128KiB"."""
-    alike: dict[tuple[str, str, int, int, int], list[int]] = {}
+    alike: dict[tuple[str, str, int, int, int, str], list[int]] = {}
     for ring in rings:
         sizes = (ring.data_bytes, ring.requested_bytes, ring.watermark_bytes)
         role = f"{ring.role}, overwritten" if ring.overwrite else str(ring.role)
-        alike.setdefault((ring.source, role, *sizes), []).append(ring.cpu)
-    for (source, role, size, requested, watermark), cpus in alike.items():
+        area = ring.aux.words() if ring.aux is not None else ""
+        alike.setdefault((ring.source, role, *sizes, area), []).append(ring.cpu)
+    for (source, role, size, requested, watermark, area), cpus in alike.items():
         shrunk = f" (of {show_bytes(requested)})" if size < requested else ""
         where = "one a thread" if source != "relay" else "one for all CPUs"
         if cpus != [-1]:
             where = f"CPUs {cpu_list.render(cpus)}"
         wake = f"wake at {show_bytes(watermark)}, " if watermark else ""
         yield f"{source} {role}: {len(cpus)} x {show_bytes(size)}{shrunk}, {wake}{where}"
+        if area:
+            yield f"{source} aux: {len(cpus)} x {area}"
 
 
 def _sink_words(sink: SinkPlan) -> str:
@@ -355,6 +375,8 @@ def _event_dict(event: EventPlan) -> dict[str, Any]:
         "exclude_self": event.exclude_self,
         "cpus": list(event.cpus),
         "note": event.note,
+        "pmu": event.pmu,
+        "aux": event.aux,
         "attr": _attr_dict(event.attr),
     }
 

@@ -10,7 +10,7 @@ from collectord.config.schema import BpfSourceConfig, EventConfig, RelaySourceCo
 from collectord.errors import CollectordError, MissingFeature, UnknownEvent, UsageError
 from collectord.model import ScopeKind
 from collectord.plan import call_graph, event_spec
-from collectord.plan.event_spec import Tracepoint
+from collectord.plan.event_spec import PmuEvent, Tracepoint
 from collectord.plan.events import Sampling, resolve
 from collectord.plan.session import TASK_SCOPES
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         TraceEventConfig,
     )
     from collectord.model import Scope
-    from collectord.plan.event_spec import EventGroup
+    from collectord.plan.event_spec import EventGroup, EventSpec
     from collectord.plan.events import EventPlan
     from collectord.plan.facts import KernelFacts
 
@@ -39,13 +39,7 @@ def tracepoint_patterns(config: Config) -> tuple[str, ...]:
     """
     patterns = {
         f"{event.body.system}:{event.body.name}"
-        for session in config.session
-        for source in session.source
-        if not isinstance(source, BpfSourceConfig | RelaySourceConfig)
-        for text in (*map(_text, source.events), *filter(None, (session.freeze_on,)))
-        for choice in event_spec.parse_choices(text)
-        for group in choice
-        for event in group.events
+        for event in _every_event(config)
         if isinstance(event.body, Tracepoint)
     }
     return tuple(sorted(patterns))
@@ -83,6 +77,22 @@ def frozen_by(freezing: EventPlan, events: Sequence[EventPlan]) -> tuple[EventPl
         for event in events
     )
     return (freezing, *members)
+
+
+def pmu_names(config: Config) -> tuple[str, ...]:
+    """Every PMU that the configuration names, except for the CPU's own, which samples."""
+    names = {e.body.pmu for e in _every_event(config) if isinstance(e.body, PmuEvent)}
+    return tuple(sorted(names - {"cpu", "software", "tracepoint", "breakpoint"}))
+
+
+def _every_event(config: Config) -> Iterator[EventSpec]:
+    for session in config.session:
+        for source in session.source:
+            if isinstance(source, BpfSourceConfig | RelaySourceConfig):
+                continue
+            for text in (*map(_text, source.events), *filter(None, (session.freeze_on,))):
+                for choice in event_spec.parse_choices(text):
+                    yield from (event for group in choice for event in group.events)
 
 
 def _text(item: str | EventConfig | TraceEventConfig) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import ExitStack
 
-    from collectord._native._core import PageMap, RingMap
+    from collectord._native._core import AuxMap, PageMap, RingMap
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
     from collectord.ledger import RingBalance
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RingLabel,
         Transport,
     )
+    from collectord.plan.aux import AuxPlan
     from collectord.plan.session import SessionPlan
     from collectord.source.bpf import Counts, OpenProgram
 
@@ -87,6 +88,25 @@ class RelayRing:
 
 
 @dataclass(frozen=True, slots=True)
+class AuxHandle:
+    """The AUX area that hangs on a perf ring.
+
+    Attributes:
+        map: its mapping.
+        plan: what it was to be; `data_bytes` is what it became.
+        label: whose it is, with the role `aux`.
+        index: its number among the session's, which perf calls idx.
+        counters: of the events that write into it, one for each target.
+    """
+
+    map: AuxMap
+    plan: AuxPlan
+    label: RingLabel
+    index: int
+    counters: tuple[CounterFd, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RingHandle:
     """A ring and the counters that tell what went into it.
 
@@ -106,6 +126,8 @@ class RingHandle:
         time_trailer: `Core.add_ring`'s, of other records.
         held: a flight recorder's: nothing is taken but for a snapshot.
         relay: a file of a relay channel; nothing is taken before its session has begun.
+        cpu_trailer: `Core.add_ring`'s, of records that are no samples.
+        aux: the AUX area that hangs on it, None without.
     """
 
     map: RingMap | None
@@ -121,6 +143,8 @@ class RingHandle:
     time_trailer: int
     held: bool = False
     relay: RelayRing | None = None
+    cpu_trailer: int = 0
+    aux: AuxHandle | None = None
 
 
 class Ftrace(Protocol):
