@@ -16,7 +16,6 @@ from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
 from collectord.meter import Drained, Meter
 from collectord.model import ScopeKind
-from collectord.plan.session import FLIGHT_RECORDER
 from collectord.ringless import RinglessSession
 from collectord.session import Session
 from collectord.sink.build import make_sink
