@@ -159,6 +159,9 @@ class Session:
         self._state = "stopped"
         self.source.disable()
         self._hold(held=False)
+        for drained in self._rings.values():
+            if drained.handle.relay is not None:
+                drained.ring.read_all()
         self._health.look()
         await self._drain_to_the_end()
         self._health.look()

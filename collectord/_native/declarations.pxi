@@ -59,7 +59,7 @@ cdef extern from "ring.h":
     struct page_ring:
         counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
     struct relay_ring:
-        counter_t numbered, notes, torn_bytes
+        counter_t numbered, missing, notes, skipped_bytes, torn_bytes
     struct ring:
         uint32_t id, fault
         page_ring *pages
@@ -101,7 +101,7 @@ cdef extern from "blk_walk.h":
         BLK_FAULTS
     const char *blk_fault__name(blk_fault fault)
     struct blk_tally:
-        uint64_t events, notes, numbered, first_ns, last_ns
+        uint64_t events, notes, numbered, missing, first_ns, last_ns
     struct blk_state:
         uint32_t sequence
         bint begun
@@ -169,6 +169,7 @@ cdef extern from "core.h":
     int core__add_relay_stream(core *c, stream **out) nogil
     int core__add_relay_ring(core *c, uint32_t shard, stream *s,
                              const relay_ring_options *options, ring **out) nogil
+    void core__read_all(core *c, ring *r) nogil
     void core__hold(core *c, ring *r, bint held) nogil
     int core__remove_ring(core *c, ring *r) nogil
     uint64_t core__issue(core *c) nogil

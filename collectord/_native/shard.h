@@ -57,6 +57,9 @@ int shard__remove(struct shard *shard, struct ring *ring);
 /* While a ring is held passes leave it alone; none is at it when this returns. */
 void shard__hold(struct shard *shard, struct ring *ring, bool held);
 
+/* From now on passes read parts of sub-buffers of a relay ring too. */
+void shard__read_all(struct shard *shard, struct ring *ring);
+
 /* Wake the thread: a new generation, or a stop. */
 void shard__poke(struct shard *shard);
 /* Wake it if its last pass found no free chunk. */
