@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from collectord.ledger import Bracket, balance_ring
-from collectord.model import Basis, RingKind, RingRole, Transport
+from collectord.model import Basis, Reason, RingKind, RingRole, Stage, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.events import EventPlan
     from collectord.source.base import OpenSource, RingHandle
+
+
+OVERRUN: Final = (Stage.KERNEL_RING, Reason.OVERRUN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +74,26 @@ class Meter:
         return sum(self._shared_before.values()), sum(self._shared.values())
 
     def _read(self, drained: Drained, counters: RingCounters) -> Produced:
-        """A ring's kernel counters; blktrace's numbers come with the records, to the core.
+        """A ring's kernel counters; those of a relay file the core finds where it reads.
 
         The core counts a number before the event that carries it, and gives the number last: so
         what it has walked is among the numbers of the same reading.
         """
         reading = self._source.read_produced(drained.handle)
         relay = drained.handle.relay
-        if relay is not None and relay.blktrace:
-            return replace(reading, value=counters.numbered)
         if is_overwritable(drained.handle):
             known = reading.value is not None
             overwritten = self._overwritten[drained.handle.label] if known else None
             return replace(reading, overwritten=overwritten)
-        return reading
+        if relay is None:
+            return reading
+        overrun = counters.missing if relay.blktrace else counters.skipped_bytes
+        return replace(
+            reading,
+            value=counters.numbered if relay.blktrace else None,
+            lost=overrun,
+            losses={**reading.losses, OVERRUN: overrun},
+        )
 
     def _read_shared(self) -> None:
         self._shared_before, self._shared = self._shared, self._source.shared_losses()

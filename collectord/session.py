@@ -200,6 +200,9 @@ class Session:
                 drained.aux.stop()  # a pass would start the event again
         self.source.disable()
         await self._take_last_windows()
+        for drained in self._rings.values():
+            if drained.handle.relay is not None:
+                drained.ring.read_all()
         self._health.look()
         await self._drain_to_the_end()
         self._health.look()

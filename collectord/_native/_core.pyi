@@ -128,6 +128,7 @@ class BlktraceScan(NamedTuple):
     events: int  # records with a number
     notes: int  # names of processes, times and messages, which have none
     numbered: int  # how far the numbers went from the first record on, that included
+    missing: int  # of them, those whose record is not there
     first_ns: int
     last_ns: int
     fault: str  # one of QUARANTINE_REASONS: "ok" when only a record that is cut short was left
@@ -174,8 +175,10 @@ class RingCounters(NamedTuple):
     resets: int  # times that somebody emptied the ring while it was mapped
     spliced_bytes: int  # of pages that went from the ring to the file without being seen
     numbered: int  # events that the kernel numbered, of blktrace; read after `samples`
+    missing: int  # of them, those whose record no read gave
     notes: int  # its records without a number
-    torn_bytes: int  # of a record whose end never came before the channel went
+    skipped_bytes: int  # of completed sub-buffers of a relay file that no read gave
+    torn_bytes: int  # in it that were no record, or a record's beginning without its end
     overwritten: int  # samples that a held ring paired with an AUX ring gave up for newer ones
     overwritten_records: int  # likewise, records of any type
     windows: int = 0  # of an overwritable ring: windows that were taken, and
@@ -362,6 +365,13 @@ class AuxRing:
 
         No pass is in the middle of an ENABLE on return. From now on a pass takes bytes also
         where no AUX record says that they are whole.
+        """
+
+    def read_all(self) -> None:
+        """Have passes read what is in a part of a sub-buffer too, of a relay ring.
+
+        Call it when nothing is written any more: a record that has its room and not yet its
+        contents would be met there otherwise. Raises ValueError for another ring.
         """
 
 class Stream:

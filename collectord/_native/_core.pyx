@@ -25,14 +25,16 @@ RecordScan = namedtuple(
     "RecordScan",
     "end records samples lost_samples first_ns last_ns last fault aux_pieces aux_bytes",
     defaults=(0, 0))
-BlktraceScan = namedtuple("BlktraceScan", "end events notes numbered first_ns last_ns fault")
+BlktraceScan = namedtuple("BlktraceScan", "end events notes numbered missing first_ns "
+                          "last_ns fault")
 PageScan = namedtuple("PageScan", "pages end events lost lost_unknown first_ns last_ns fault")
 RingCounters = namedtuple(
     "RingCounters",
     "samples records bytes stored in_flight lost_disk_full lost_dropped lost_records lost_samples "
     "neutralised relabelled quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
     "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets pages "
-    "page_losses page_losses_unknown resets spliced_bytes numbered notes torn_bytes overwritten "
+    "page_losses page_losses_unknown resets spliced_bytes numbered missing notes "
+    "skipped_bytes torn_bytes overwritten "
     "overwritten_records windows window_taken window_repeated window_repeated_bytes "
     "window_overwritten_bytes window_held_ns",
     defaults=(0,) * 6)
@@ -104,8 +106,8 @@ def scan_blktrace(const uint8_t[::1] data not None):
     if data.shape[0] > 0:
         with nogil:
             end = blk__run(&data[0], data.shape[0], 0, &state, &tally, &fault)
-    return BlktraceScan(end, tally.events, tally.notes, tally.numbered, tally.first_ns,
-                        tally.last_ns, blk_fault__name(fault).decode())
+    return BlktraceScan(end, tally.events, tally.notes, tally.numbered, tally.missing,
+                        tally.first_ns, tally.last_ns, blk_fault__name(fault).decode())
 
 
 cdef class PageMap:
@@ -287,6 +289,12 @@ cdef class Ring:
                 counter__read(&w.repeated_bytes), counter__read(&w.overwritten_bytes),
                 counter__read(&w.held_ns))
 
+    def read_all(self):
+        if self.ring.relay == NULL:
+            raise ValueError("only a relay ring has parts of sub-buffers")
+        with nogil:
+            core__read_all(self.owner.core, self.ring)
+
     cdef tuple page_counters(self):
         cdef page_ring *p = self.ring.pages
         if p == NULL:
@@ -298,8 +306,9 @@ cdef class Ring:
     cdef tuple relay_counters(self):
         cdef relay_ring *p = self.ring.relay
         if p == NULL:
-            return (0, 0, 0)
-        return (counter__read(&p.numbered), counter__read(&p.notes), counter__read(&p.torn_bytes))
+            return (0, 0, 0, 0, 0)
+        return (counter__read(&p.numbered), counter__read(&p.missing), counter__read(&p.notes),
+                counter__read(&p.skipped_bytes), counter__read(&p.torn_bytes))
 
     def counters(self):
         cdef ring *r = self.ring

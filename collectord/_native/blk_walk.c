@@ -10,6 +10,7 @@ const char *blk_fault__name(enum blk_fault fault)
 	static const char *const names[BLK_FAULTS] = {
 		[BLK_OK] = "ok",
 		[BLK_NO_MAGIC] = "no_blktrace_magic",
+		[BLK_STALE] = "stale_blktrace_record",
 		[BLK_OLD_MAGIC] = "foreign_blktrace_version",
 	};
 
@@ -34,17 +35,22 @@ static enum blk_fault blk__check(uint32_t magic)
 	return BLK_NO_MAGIC;
 }
 
-static void blk__count(const uint8_t *record, struct blk_state *state, struct blk_tally *tally)
+static enum blk_fault blk__count(const uint8_t *record, struct blk_state *state,
+				 struct blk_tally *tally)
 {
 	const uint32_t sequence = load32(record + 4);
+	/* Modulo 2^32 on purpose: the number wraps. */
+	const uint32_t ahead = state->begun ? sequence - state->sequence : 1;
 	uint64_t time_ns;
 
 	if ((load32(record + 28) & BLK_CLASS_NOTIFY) != 0) {
 		tally->notes++;
-		return;
+		return BLK_OK;
 	}
-	/* Modulo 2^32 on purpose: the number wraps. */
-	tally->numbered += state->begun ? (uint32_t)(sequence - state->sequence) : 1;
+	if (ahead == 0 || ahead > UINT32_MAX / 2)
+		return BLK_STALE;
+	tally->numbered += ahead;
+	tally->missing += ahead - 1;
 	state->sequence = sequence;
 	state->begun = true;
 	tally->events++;
@@ -53,6 +59,15 @@ static void blk__count(const uint8_t *record, struct blk_state *state, struct bl
 		tally->first_ns = time_ns;
 	if (time_ns > tally->last_ns)
 		tally->last_ns = time_ns;
+	return BLK_OK;
+}
+
+size_t blk__next(const uint8_t *data, size_t bytes)
+{
+	for (size_t at = 1; at + 4 <= bytes; at++)
+		if (load32(data + at) == BLK_MAGIC)
+			return at;
+	return bytes;
 }
 
 size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_state *state,
@@ -76,7 +91,9 @@ size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_
 		}
 		if (size > bytes - at)
 			break;
-		blk__count(data + at, state, tally);
+		*fault = blk__count(data + at, state, tally);
+		if (*fault != BLK_OK)
+			break;
 		at += size;
 	}
 	/* Also of a header that is not all there its first word must be right. */

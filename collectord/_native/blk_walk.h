@@ -20,7 +20,9 @@
  * Records have no alignment. Facts of kernel/trace/blktrace.c, and what follows: each CPU numbers
  * its records from 1 on, but only those for which there was room, so that a gap is a record that
  * was written and is not here; what there was no room for is in the file `dropped`. Notes (class
- * NOTIFY: names of processes, times, messages) have no number, whatever stands in its place.
+ * NOTIFY: names of processes, times, messages) have no number, whatever stands in its place. A
+ * record's room is taken before it is filled: who reads then gets what was there before, zeros or
+ * an old record.
  */
 #define BLK_HEADER_BYTES 48u
 #define BLK_MAGIC 0x65617407u
@@ -30,6 +32,7 @@
 enum blk_fault {
 	BLK_OK,
 	BLK_NO_MAGIC,  /* no record begins here */
+	BLK_STALE,     /* a record that came before */
 	BLK_OLD_MAGIC, /* a record of another version, or of a machine of the other byte order */
 	BLK_FAULTS
 };
@@ -41,15 +44,19 @@ struct blk_tally {
 	uint64_t events;   /* records with a number */
 	uint64_t notes;
 	uint64_t numbered; /* how far the numbers went since the first record, that included */
+	uint64_t missing;  /* of them, those whose record did not come */
 	uint64_t first_ns; /* of the first event; 0: there was none */
 	uint64_t last_ns;
 };
 
-/* The last number; `begun` is false before the first. */
+/* The last number; `begun` is false before the first, unless it must be 1. */
 struct blk_state {
 	uint32_t sequence;
 	bool begun;
 };
+
+/* Where a record may begin behind `data`, which is none: `bytes` if there is nothing like it. */
+size_t blk__next(const uint8_t *data, size_t bytes);
 
 /*
  * Walk the whole records from `data` on. Returns where the walk ended: behind the last whole

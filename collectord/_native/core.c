@@ -293,6 +293,11 @@ int core__hold(struct core *core, struct ring *ring, bool held)
 	return shard__hold(&core->shards[ring->lane->shard], ring, held);
 }
 
+void core__read_all(struct core *core, struct ring *ring)
+{
+	shard__read_all(&core->shards[ring->lane->shard], ring);
+}
+
 int core__remove_ring(struct core *core, struct ring *ring)
 {
 	return shard__remove(&core->shards[ring->lane->shard], ring);

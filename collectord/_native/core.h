@@ -92,6 +92,8 @@ int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token
 /* Each ring's file by its id, -1 for none; copied. */
 int core__prepare_files(struct core *core, struct stream *stream, uint64_t token,
 			const int *files, uint32_t file_count, uint64_t limit);
+/* Nothing is written into the relay ring any more: read what is in a part of a sub-buffer too. */
+void core__read_all(struct core *core, struct ring *ring);
 void core__rotate(struct core *core, struct stream *stream);
 void core__finish(struct core *core, struct stream *stream);
 void core__answer_space(struct core *core, struct stream *stream, bool retry);

@@ -95,7 +95,7 @@ cdef extern from "ring.h":
     struct page_ring:
         counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
     struct relay_ring:
-        counter_t numbered, notes, torn_bytes
+        counter_t numbered, missing, notes, skipped_bytes, torn_bytes
     struct ring:
         uint32_t id, fault
         page_ring *pages
@@ -141,7 +141,7 @@ cdef extern from "blk_walk.h":
         BLK_FAULTS
     const char *blk_fault__name(blk_fault fault)
     struct blk_tally:
-        uint64_t events, notes, numbered, first_ns, last_ns
+        uint64_t events, notes, numbered, missing, first_ns, last_ns
     struct blk_state:
         uint32_t sequence
         bint begun
@@ -225,6 +225,7 @@ cdef extern from "core.h":
     int core__add_relay_stream(core *c, stream **out) nogil
     int core__add_relay_ring(core *c, uint32_t shard, stream *s,
                              const relay_ring_options *options, ring **out) nogil
+    void core__read_all(core *c, ring *r) nogil
     int core__add_aux_ring(core *c, ring *pair, const aux_ring_options *options,
                            ring **out) nogil
     int core__set_enable_fds(core *c, ring *aux, const int *fds, uint32_t count) nogil

@@ -19,12 +19,18 @@ enum relay_contents {
  * What a ring has more when it is a file of a relay channel.
  *
  * Facts of kernel/relay.c, and what follows: read(2) never waits, whatever the flags; 0 means that
- * nothing is there now. It gives what is in the sub-buffer that is still written too, and leaves
- * padding out. Fewer bytes than asked for mean that the rest came too late for this read: a pass
- * ends there and does not chase the writer. poll(2) tells of whole sub-buffers only, each of which
- * wakes: edge-triggered, a wake-up is one sub-buffer more, and what is in a part of one comes with
- * the full passes. A channel that its client closes tells nobody: full passes ask for it
- * (POLLERR), or for its file being gone (POLLHUP, and EIO of the read).
+ * nothing is there now. It leaves padding out. It gives what is in the sub-buffer that is still
+ * written too, and may meet a record there that has its room and not yet its contents. The file's
+ * size, as fstat(2) has it, is what completed sub-buffers held, padding left out, since the channel
+ * was opened. So a pass reads up to there; a part of a sub-buffer is read by a full pass that found
+ * no other completed since the last one, and when nothing is written any more.
+ *
+ * A read of a buffer that is full, or is overwritten, may go on behind sub-buffers that nobody
+ * read: then the size is ahead of what was read when no more comes.
+ *
+ * poll(2) tells of whole sub-buffers only, each of which wakes: edge-triggered. A channel that its
+ * client closes tells nobody: full passes ask for it (POLLERR), or for its file being gone
+ * (POLLHUP, and EIO of the read).
  *
  * Threads: the shard's, but `file` is the writer's.
  */
@@ -33,10 +39,17 @@ struct relay_ring {
 	int fd;
 	uint64_t capacity; /* bytes of all sub-buffers */
 	uint32_t longest;  /* bytes that a record may have: those of a sub-buffer; 0: not known */
-	bool full;	   /* this pass reads what is in a part of a sub-buffer too */
+	bool full;	   /* this pass is one of all rings */
+	bool partly;	   /* and reads a part of a sub-buffer too */
+	bool last;	   /* nothing is written any more; under the shard's lock */
 	bool ending;	   /* nothing more will be written */
 	bool ended;	   /* and all was read */
 	uint64_t pass_bytes;
+	uint64_t position;   /* in what completed sub-buffers hold, from the opening on */
+	bool placed;	     /* `position` is known: it is not where others have read before */
+	uint64_t completed;  /* the file's size when the pass began, 0 where it does not tell */
+	uint64_t last_completed; /* and when the last full pass did */
+	uint64_t astray_bytes;	 /* that were no record, since the last that was one */
 	/* The beginning of a record whose end a read did not give. */
 	uint8_t *carry;
 	uint32_t carry_bytes;
@@ -44,7 +57,9 @@ struct relay_ring {
 
 	counter_t numbered; /* by the kernel: see blk_walk.h */
 	counter_t notes;
-	counter_t torn_bytes; /* of a record whose end never came */
+	counter_t missing;	 /* numbered events that were not among what was read */
+	counter_t skipped_bytes; /* of completed sub-buffers that no read gave */
+	counter_t torn_bytes;	 /* that were no record, or the beginning of one without its end */
 
 	struct relay_file file;
 };

@@ -289,6 +289,13 @@ void shard__stop_enabling(struct shard *shard, struct ring *aux)
 	pthread_mutex_unlock(&shard->lock);
 }
 
+void shard__read_all(struct shard *shard, struct ring *ring)
+{
+	pthread_mutex_lock(&shard->lock);
+	ring->relay->last = true;
+	pthread_mutex_unlock(&shard->lock);
+}
+
 int shard__start(struct shard *shard)
 {
 	const int ret = -pthread_create(&shard->thread, NULL, shard__run, shard);

@@ -68,6 +68,9 @@ void shard__unpair(struct shard *shard, struct ring *ring, struct ring *aux);
 int shard__set_enable_fds(struct shard *shard, struct ring *aux, const int *fds, uint32_t count);
 void shard__stop_enabling(struct shard *shard, struct ring *aux);
 
+/* From now on passes read parts of sub-buffers of a relay ring too. */
+void shard__read_all(struct shard *shard, struct ring *ring);
+
 /* Wake the thread: a new generation, or a stop. */
 void shard__poke(struct shard *shard);
 /* Wake it if its last pass found no free chunk. */

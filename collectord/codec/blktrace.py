@@ -60,6 +60,16 @@ _EVENTS: Final = {
 _NOTES: Final = {0: "process", 1: "timestamp", 2: "message"}
 
 
+def event_names() -> dict[str, str]:
+    """What can happen to a request: its name, and blkparse's letter."""
+    return {name: letter for letter, name in _EVENTS.values()}
+
+
+def note_names() -> tuple[str, ...]:
+    """Kinds of notes."""
+    return tuple(_NOTES.values())
+
+
 def action_mask(names: tuple[str, ...]) -> int:
     """The mask of these classes; of none all. Raises KeyError for a name that is none."""
     if not names:

@@ -100,12 +100,12 @@ def _source(source: SourceConfig) -> Iterator[Problem]:
 
 def _mode(session: SessionConfig) -> Iterator[Problem]:
     """Which sources a mode takes, and which of their keys."""
+    if any(isinstance(source, RelaySourceConfig) for source in session.source):
+        yield from relay_check.check_session(session)
     recorder = session.mode == FLIGHT_RECORDER
     yield from _freeze(session)
     seen = False
     programs: set[str] = set()
-    if any(isinstance(source, RelaySourceConfig) for source in session.source):
-        yield from relay_check.check_session(session)
     for index, source in enumerate(session.source):
         key = f"source[{index}]"
         if isinstance(source, PerfSourceConfig):

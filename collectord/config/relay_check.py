@@ -53,7 +53,7 @@ def check(source: RelaySourceConfig) -> Iterator[Problem]:
         hint = 'relay files are read: "read"; kernels of today cannot splice them'
         yield Problem("transport", f"relay files have no {source.transport}", hint)
     yield from _selection(source, blktrace=bool(devices))
-    yield from _buffers(source, blktrace=bool(devices))
+    yield from _buffers(source)
 
 
 def _selection(source: RelaySourceConfig, *, blktrace: bool) -> Iterator[Problem]:
@@ -74,16 +74,12 @@ def _selection(source: RelaySourceConfig, *, blktrace: bool) -> Iterator[Problem
         yield Problem("pid", f"{source.pid} is no pid")
 
 
-def _buffers(source: RelaySourceConfig, *, blktrace: bool) -> Iterator[Problem]:
+def _buffers(source: RelaySourceConfig) -> Iterator[Problem]:
     """Sizes, to be made by blktrace or as a client made them."""
-    if source.header and blktrace:
-        yield Problem("header", "blktrace's sub-buffers have no header", "it is of a path's")
     if source.subbuf and not (_SUBBUF_MIN_BYTES <= source.subbuf <= _U32_MAX):
         yield Problem("subbuf", f"{source.subbuf} bytes", f"{_SUBBUF_MIN_BYTES}B to 4GiB")
     if source.subbufs < 0 or source.subbufs == 1:
         yield Problem("subbufs", f"{source.subbufs} sub-buffers", "2 or more")
-    if source.header and source.subbuf and source.header >= source.subbuf:
-        yield Problem("header", "it leaves nothing of a sub-buffer")
 
 
 def check_session(session: SessionConfig) -> Iterator[Problem]:

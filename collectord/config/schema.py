@@ -200,7 +200,6 @@ class RelaySourceConfig(
     pid: int = 0
     subbuf: Bytes = Bytes(0)
     subbufs: int = 0
-    header: Bytes = Bytes(0)
     transport: TransportName = "read"
     when: When = "always"
 

@@ -25,7 +25,6 @@ class RelayPlan:
         pid: whose requests, 0 for all.
         subbuf_bytes, subbufs: of each CPU's buffer; of a channel as its client made them, 0 where
             nobody said.
-        header_bytes: that the channel's client reserves in each sub-buffer.
         may_fail: the session comes up without it.
     """
 
@@ -37,7 +36,6 @@ class RelayPlan:
     pid: int = 0
     subbuf_bytes: int = 0
     subbufs: int = 0
-    header_bytes: int = 0
     may_fail: bool = False
 
     @property
@@ -59,8 +57,6 @@ class RelayPlan:
         """What `check` prints of it, a line each."""
         if not self.is_blktrace:
             yield f"channel {self.channel}, bytes as its client wrote them"
-            if self.header_bytes:
-                yield f"headers {show_bytes(self.header_bytes)} at the begin of each sub-buffer"
             return
         words = "all" if self.actions == ALL_ACTIONS else ",".join(action_names(self.actions))
         limits = f", sectors {self.start_lba} to {self.end_lba}" if self.end_lba else ""
@@ -79,5 +75,4 @@ class RelayPlan:
             "pid": self.pid,
             "subbuf_bytes": self.subbuf_bytes,
             "subbufs": self.subbufs,
-            "header_bytes": self.header_bytes,
         }

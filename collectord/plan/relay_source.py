@@ -82,7 +82,6 @@ def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[RelayDraft]
             channel=path,
             subbuf_bytes=source.subbuf,
             subbufs=source.subbufs,
-            header_bytes=source.header,
             may_fail=may_fail,
         )
         yield _drafted(plan, facts)

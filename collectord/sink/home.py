@@ -124,7 +124,7 @@ class FollowingHome(Home):
         self._leader = leader
 
     def claim(self, started_ns: int) -> tuple[SegmentPaths, int]:
-        """Create and lock the file of the leader's name. Raises SinkError; EEXIST if it is there."""
+        """Create and lock the file of the leader's name. Raises SinkError (EEXIST)."""
         if self._plan.single_file is not None:
             return super().claim(started_ns)
         paths = SegmentPaths(self._directory, self._leader.base + self._format)
