@@ -36,9 +36,9 @@ AuxCounters = namedtuple(
     "AuxCounters",
     "taken_bytes stored_bytes in_flight_bytes lost_disk_full_bytes lost_dropped_bytes quarantined "
     "quarantine_reason quarantined_bytes pieces records truncated partial collisions "
-    "unrecorded_bytes orphan_bytes enables disabled_ns wakeups_watermark wakeups_timer starved used_bytes "
-    "high_watermark_bytes fill_buckets windows window_bytes window_taken_bytes repeated_bytes "
-    "overwritten_bytes")
+    "unrecorded_bytes orphan_bytes enables restarts disabled_ns wakeups_watermark wakeups_timer "
+    "starved used_bytes high_watermark_bytes fill_buckets windows window_bytes window_taken_bytes "
+    "repeated_bytes overwritten_bytes")
 CoreCounters = namedtuple(
     "CoreCounters",
     "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "
@@ -312,7 +312,7 @@ cdef class AuxRing:
             counter__read(&a.pieces), counter__read(&a.aux_records), counter__read(&a.truncated),
             counter__read(&a.partial), counter__read(&a.collisions),
             counter__read(&a.unrecorded_bytes), counter__read(&a.orphan_bytes),
-            counter__read(&a.enables), counter__read(&a.disabled_ns),
+            counter__read(&a.enables), counter__read(&a.restarts), counter__read(&a.disabled_ns),
             counter__read(&r.wakeups_watermark),
             counter__read(&r.wakeups_timer), counter__read(&r.starved),
             counter__read(&r.used_bytes), counter__read(&r.high_watermark_bytes),

@@ -81,7 +81,7 @@ cdef extern from "ring.h":
     uint64_t counter__read(const counter_t *counter)
     struct aux_ring:
         counter_t pieces, aux_records, truncated, partial, collisions
-        counter_t unrecorded_bytes, orphan_bytes, enables, disabled_ns
+        counter_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
         counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
     struct page_ring:
         counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
