@@ -76,7 +76,7 @@ def test_without_a_count_of_bytes_only_occurrences_are_known() -> None:
         ({"stored_bytes": 600, "taken_bytes": 600, "quarantined_bytes": 400}, 0),
     ],
 )
-def test_what_is_missing_shows(changes: dict[str, int], unaccounted: int) -> None:
+def test_what_is_missing_shows(changes: dict[str, Any], unaccounted: int) -> None:
     """Closed, the kernel's head is the sum of all places."""
     assert balance_aux(LABEL, PLAN, bracket(**changes)).unaccounted == unaccounted
 

@@ -430,19 +430,21 @@ def test_a_sink_without_interrupt_is_flushed(start_cli: Start, checker: Checker)
 
 
 def test_another_event_resumes_and_pauses(run_cli: Run, checker: Checker, pmu: Pmu) -> None:
-    """`aux-action`: nothing is traced before the event that resumes."""
-    events = f"{PMU}/trace,aux-action=start-paused/"
-    code = "import os; os.getppid()"
-    words = ("record", "--json", "--output-dir", "out", "-e", events)
-    never = run_cli(*words, "-e", "cs/aux-action=pause/", "--", sys.executable, "-c", "pass")
+    """`aux-action`: nothing is traced before the event that resumes, or after one that pauses."""
+    resume = "syscalls:sys_enter_getppid/aux-action=resume/"
+    busy = "for _ in range(3000000): pass"
+    words = ("record", "--json", "--output-dir", "out", "-e")
+    paused = f"{PMU}/trace,aux-action=start-paused/"
+    never = run_cli(*words, paused, "-e", resume, "--", sys.executable, "-c", busy)
     assert never.returncode == 0, never.stderr
-    session = result_of(never.stdout)
-    assert all(area["produced_bytes"] == 0 for area in session["aux"])
+    assert all(area["produced_bytes"] == 0 for area in result_of(never.stdout)["aux"])
+    pauses = ("-e", "faults/aux-action=pause/")
+    stopped = run_cli(*words, TRACE, *pauses, "--", sys.executable, "-c", busy)
+    assert stopped.returncode == 0, stopped.stderr
     assert sum(c.pauses for c in pmu.counters().values()) > 0
-    busy = f"{code}\nfor _ in range(3000000): pass"
     resumed = run_cli(
-        *(*words, "-e", "syscalls:sys_enter_getppid/aux-action=resume/"),
-        *("--", sys.executable, "-c", busy),
+        *(*words, paused, "-e", resume),
+        *("--", sys.executable, "-c", f"import os; os.getppid()\n{busy}"),
     )
     assert resumed.returncode == 0, resumed.stderr
     session = result_of(resumed.stdout)
