@@ -218,6 +218,7 @@ class AuxCounters(NamedTuple):
     # by the driver without a record (arm_spe pads that way); nothing of it is missing here
     orphan_bytes: int  # whole_records: taken without a record that says where they end
     enables: int  # passes that ended in PERF_EVENT_IOC_ENABLE
+    restarts: int  # of these, those with a DISABLE before it: the kernel had stopped the event
     disabled_ns: int  # from each truncated record to that; with a foreign clock from its pass
     wakeups_watermark: int
     wakeups_timer: int

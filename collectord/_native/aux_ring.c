@@ -124,6 +124,7 @@ uint64_t aux_ring__begin(struct aux_ring *aux)
 		aux_ring__quarantine(aux);
 		return 0;
 	}
+	aux->suspect |= used > aux->map->bytes / 2;
 	counter__set(&ring->used_bytes, used);
 	ring__count_fill(ring, used, aux->map->bytes);
 	return used;
@@ -303,12 +304,21 @@ enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uint32_t c
 void aux_ring__enable(struct aux_ring *aux, bool woken, bool full)
 {
 	const uint64_t position = aux->self->position;
+	const uint64_t lost = counter__read(&aux->pair->lost_records);
 	const bool began = position != aux->start;
 	bool restart = aux->halted;
 
 	if (full) {
-		/* The record that told of a full area may be lost with the data ring. */
-		restart |= began && position == aux->idle_position;
+		/*
+		 * With no room at all there is no record, and one may be lost with the data ring.
+		 * An event that is only idle is left alone: restarting it costs an interrupt and a
+		 * gap in its trace.
+		 */
+		if (began && position == aux->idle_position) {
+			restart |= aux->suspect || lost != aux->idle_lost;
+			aux->suspect = false;
+			aux->idle_lost = lost;
+		}
 		aux->idle_position = position;
 	}
 	/* Before its first byte an event may wait for its exec, or for whom knows what. */
@@ -323,6 +333,8 @@ void aux_ring__enable(struct aux_ring *aux, bool woken, bool full)
 		(void)ioctl(aux->enable_fds[i], PERF_EVENT_IOC_ENABLE, 0);
 	}
 	counter__add(&aux->enables, 1);
+	if (restart)
+		counter__add(&aux->restarts, 1);
 	if (aux->halted) {
 		const uint64_t now_ns = clock__now_ns();
 

@@ -26,8 +26,9 @@
  * truncated record, stops the event until it is enabled again; when that happened beside a pass
  * that made room, no byte and no record tells, only the wake-up does. Linux before 6.16 stops the
  * event's PMU and goes on to call the event active, so that ENABLE alone changes nothing there
- * (found on 6.12.117): after a truncated record, which may be of size 0, and for an area from which
- * nothing has come from one full pass to the next, DISABLE precedes it. Its own account of the time
+ * (found on 6.12.117): after a truncated record, which may be of size 0, and where nothing has come
+ * from one full pass to the next since the area was found more than half full, or the data ring lost
+ * records, DISABLE precedes it. Its own account of the time
  * that an event is enabled goes on meanwhile, too, so how long it stood is measured here.
  *
  * Threads: the shard's.
@@ -44,7 +45,9 @@ struct aux_ring {
 	bool touched;  /* this pass took bytes, or saw a truncated record */
 	bool halted;   /* a truncated record was seen, and the events not enabled since */
 	uint64_t halted_ns;	/* time of that record, of the pass with a foreign clock */
+	bool suspect;  /* the area may have been full since it was last found idle */
 	uint64_t idle_position; /* at the end of the last full pass */
+	uint64_t idle_lost;	/* what the data ring had lost when it was last found idle */
 	int *enable_fds;
 	uint32_t enable_count;
 	uint64_t start;		/* the head when the ring was added */
@@ -58,7 +61,7 @@ struct aux_ring {
 	counter_t pieces;
 	counter_t aux_records, truncated, partial, collisions;
 	counter_t unrecorded_bytes, orphan_bytes;
-	counter_t enables, disabled_ns;
+	counter_t enables, restarts, disabled_ns;
 	counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes;
 };
 

@@ -83,7 +83,7 @@ cdef extern from "counter.h":
 cdef extern from "aux_ring.h":
     struct aux_ring:
         counter_t pieces, aux_records, truncated, partial, collisions
-        counter_t unrecorded_bytes, orphan_bytes, enables, disabled_ns
+        counter_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
         counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
 
 cdef extern from "window.h":

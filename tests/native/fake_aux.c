@@ -32,9 +32,12 @@ void fake_aux__deinit(struct fake_aux *aux)
 
 void fake_aux__poke(struct fake_aux *aux, uint64_t position, const void *bytes, size_t count)
 {
-	for (size_t i = 0; i < count; i++)
-		aux->memory.data[(position + i) & (aux->map.bytes - 1)] =
-			((const uint8_t *)bytes)[i];
+	const size_t index = (size_t)(position & (aux->map.bytes - 1));
+	const size_t until_wrap = (size_t)aux->map.bytes - index;
+	const size_t first = count < until_wrap ? count : until_wrap;
+
+	memcpy(aux->memory.data + index, bytes, first);
+	memcpy(aux->memory.data, (const uint8_t *)bytes + first, count - first);
 }
 
 void fake_aux__set_head(struct fake_aux *aux, uint64_t head)
@@ -58,9 +61,7 @@ uint16_t record__aux(uint8_t *to, uint64_t offset, uint64_t size, uint64_t flags
 static void put_words(struct fake_aux *aux, uint64_t words)
 {
 	for (uint64_t i = 0; i < words; i++) {
-		const size_t index = (size_t)((aux->head + i * 8) & (aux->map.bytes - 1));
-
-		memcpy(aux->memory.data + index, &aux->word, 8);
+		fake_aux__poke(aux, aux->head + i * 8, &aux->word, 8);
 		aux->word++;
 	}
 }
@@ -81,7 +82,8 @@ uint64_t fake_aux__run(struct fake_aux *aux, uint64_t words)
 	const uint64_t tail =
 		__atomic_load_n(&aux->ring.map.page->aux_tail, __ATOMIC_ACQUIRE);
 	/* CIRC_SPACE: never filled to the last byte. */
-	const uint64_t room = (aux->map.bytes - 1 - (aux->head - tail)) / 8;
+	const uint64_t used = aux->head - tail;
+	const uint64_t room = used < aux->map.bytes ? (aux->map.bytes - 1 - used) / 8 : 0;
 	const uint64_t fit = words < room ? words : room;
 
 	put_words(aux, fit);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "clock.h"
 #include "fake_aux.h"
 #include "output.h"
 #include "records.h"
@@ -653,6 +654,82 @@ static void events_are_enabled_when_the_kernel_may_have_disabled_them(void)
 	}
 }
 
+/* Let `full` full passes, and one of the other kind before them, find nothing. */
+static void idle(uint32_t full)
+{
+	for (uint32_t i = 0; i <= full; i++) {
+		CHECK_EQ(pass(i > 0), RING_EMPTY);
+		aux_ring__enable(aux->aux, false, i > 0);
+	}
+}
+
+/* ENABLE alone is not enough where the kernel takes a stopped event for an active one. */
+static void an_event_that_may_stand_is_disabled_first(void)
+{
+	const struct aux_ring_options options = plain();
+	const int fd = event_fd();
+	uint8_t record[64];
+	uint64_t before_ns;
+
+	begin(false);
+	pair(&options);
+	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+	CHECK_EQ(fake_aux__run(&fake, 10), 10);
+	idle(3);
+	CHECK(counter__read(&aux->aux->enables) > 0);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 0); /* it is idle, no more */
+
+	/* A truncated record, of no bytes. */
+	CHECK(fake_ring__write(&fake.ring, record,
+			       record__aux(record, 80, 0, PERF_AUX_FLAG_TRUNCATED,
+					   clock__now_ns() - 5000000)));
+	idle(0);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+	CHECK(counter__read(&aux->aux->disabled_ns) >= 5000000);
+	idle(3);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+	/* In that order: it is on. */
+	before_ns = enabled_ns(fd);
+	CHECK(enabled_ns(fd) > before_ns);
+
+	/* It was nearly full, and then nothing came any more. */
+	CHECK_EQ(fake_aux__run(&fake, AUX_BYTES / 16 + 1), AUX_BYTES / 16 + 1);
+	idle(1);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+	idle(3);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 2);
+
+	/* The data ring lost records, of which one may have told. */
+	CHECK_EQ(fake_aux__run(&fake, 1), 1);
+	CHECK(fake_ring__write(&fake.ring, record, record__lost(record, 1, 1)));
+	idle(1);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 2);
+	idle(3);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 3);
+	end();
+	close(fd);
+}
+
+/* Of a clock that is not ours the time between says nothing. */
+static void a_foreign_clock_does_not_tell_how_long_an_event_stood(void)
+{
+	const struct aux_ring_options options = plain();
+	const int fd = event_fd();
+	uint8_t record[64];
+
+	begin(false);
+	pair(&options);
+	stream.sideband.foreign_clock = true;
+	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+	CHECK(fake_ring__write(&fake.ring, record,
+			       record__aux(record, 80, 0, PERF_AUX_FLAG_TRUNCATED, 1)));
+	idle(0);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+	CHECK(counter__read(&aux->aux->disabled_ns) < clock__now_ns() / 2);
+	end();
+	close(fd);
+}
+
 int main(void)
 {
 	RUN(payload_follows_auxtrace_records);
@@ -674,5 +751,7 @@ int main(void)
 	RUN(a_held_data_ring_gives_up_its_oldest_records);
 	RUN(garbage_in_a_held_data_ring_stops_it);
 	RUN(events_are_enabled_when_the_kernel_may_have_disabled_them);
+	RUN(an_event_that_may_stand_is_disabled_first);
+	RUN(a_foreign_clock_does_not_tell_how_long_an_event_stood);
 	return 0;
 }
