@@ -351,6 +351,12 @@ class Ring:
         """
     def warm(self) -> None:
         """Have the memory ready that the next window of an overwritable ring is copied to."""
+    def read_all(self) -> None:
+        """Have passes read what is in a part of a sub-buffer too, of a relay ring.
+
+        Call it when nothing is written any more: a record that has its room and not yet its
+        contents would be met there otherwise. Raises ValueError for another ring.
+        """
 
 class AuxRing:
     """The AUX area of a data ring that a core drains."""
@@ -366,13 +372,6 @@ class AuxRing:
 
         No pass is in the middle of an ENABLE on return. From now on a pass takes bytes also
         where no AUX record says that they are whole.
-        """
-
-    def read_all(self) -> None:
-        """Have passes read what is in a part of a sub-buffer too, of a relay ring.
-
-        Call it when nothing is written any more: a record that has its room and not yet its
-        contents would be met there otherwise. Raises ValueError for another ring.
         """
 
 class Stream:
