@@ -55,7 +55,7 @@ def parser() -> Parser:
             "collectord events trace.dat",
             "collectord events -e 'sched:*' --filter 'prev_prio < 100' trace.dat",
             "collectord events --count out/*.trace.dat",
-            "collectord events -e complete --filter 'error != 0' out/20261121T101500Z-000001",
+            "collectord events -e complete --filter 'error != 0' vdb",
             "collectord events --json trace.dat | jq -c 'select(.event) | .fields'",
             "collectord events -f",
             "collectord events -f --filter 'comm ~ \"nginx*\"' opens",

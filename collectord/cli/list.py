@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord list`: events and BPF programs of this host, and whether this user can have them."""
+"""`collectord list`: events, programs, devices and channels, and whether this user has them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _COLUMNS: Final = (Column("EVENT"), Column("KIND"), Column("HERE"), Column("WHY 
 
 @dataclass(frozen=True, slots=True)
 class ListedEvent:
-    """One event as `-e` takes it, or program as `--bpf` does.
+    """One event as `-e` takes it, program as `--bpf`, device or channel as `--relay` does.
 
     `reason` says why it cannot be opened here, "" if it can.
     """
@@ -66,6 +66,7 @@ def parser() -> Parser:
             "collectord list software",
             "collectord list 'sched:*'",
             "collectord list --json '*cache*'",
+            "collectord list blktrace",
         ),
     )
     made.add_argument(
@@ -74,7 +75,7 @@ def parser() -> Parser:
         nargs="?",
         default="*",
         help="names to list, or one kind: hardware, software, cache, pmu, aux, tracepoint, "
-        "bpf (default: all)",
+        "bpf, blktrace (block devices), relay (channels) (default: all)",
     )
     made.add_argument(
         "--json", action="store_true", help="print the events as JSON (default: a table)"
@@ -86,10 +87,10 @@ def run(arguments: Sequence[str]) -> int:
     """Print the events that match, in perf's order of kinds."""
     args = parser().parse_args(arguments)
     kernel = LinuxKernel()
-    facts = probe(kernel, mount=True, bpf=bpf_host.wanted(BpfConfig(), None))
+    facts = probe(kernel, mount=True, bpf=bpf_host.wanted(BpfConfig(), None), relay=True)
     found = [
         listed
-        for listing in (_named, _pmu_events, _aux_events, _tracepoints, _programs)
+        for listing in (_named, _pmu_events, _aux_events, _tracepoints, _programs, _relay)
         for listed in listing(kernel, facts, args.glob)
     ]
     if facts.tracefs_problem and _may_name_tracepoints(args.glob):
@@ -195,6 +196,21 @@ def _programs(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Listed
     for name, reason in sorted((reasons | facts.bpf.program_problems).items()):
         if _matches(glob, name, "bpf"):
             yield ListedEvent(name, "bpf", available=not reason, reason=reason)
+
+
+def _relay(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
+    """Devices are not tried: who traces one keeps others from it."""
+    relay = facts.relay
+    if relay is None:
+        return
+    reason = relay.problem
+    blktrace = reason or ("" if relay.blktrace else "this kernel has no blktrace")
+    for device in relay.devices:
+        if _matches(glob, device, "blktrace"):
+            yield ListedEvent(device, "blktrace", available=not blktrace, reason=blktrace)
+    for channel in sorted(relay.channels):
+        if _matches(glob, channel, "relay"):
+            yield ListedEvent(channel, "relay", available=not reason, reason=reason)
 
 
 def _tried(

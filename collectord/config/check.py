@@ -122,15 +122,20 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
                 "one instance has all events of a session: put them into the first",
             )
         seen = True
-        for name in ("keep", "max"):
-            value = getattr(source, name)
-            if value is not None and not recorder:
-                hint = f'mode = "{FLIGHT_RECORDER}"'
-                yield Problem(f"{key}.{name}", "only a flight recorder has it", hint)
-            elif value is not None and value <= 0:
-                yield Problem(f"{key}.{name}", "must not be 0")
-        if recorder and not source.overwrite:
-            yield Problem(f"{key}.overwrite", "a flight recorder overwrites its oldest events")
+        yield from under(key, _window(source, recorder=recorder))
+
+
+def _window(source: TracefsSourceConfig, *, recorder: bool) -> Iterator[Problem]:
+    """What only a flight recorder has, and what it must have."""
+    for name in ("keep", "max"):
+        value = getattr(source, name)
+        if value is not None and not recorder:
+            hint = f'mode = "{FLIGHT_RECORDER}"'
+            yield Problem(name, "only a flight recorder has it", hint)
+        elif value is not None and value <= 0:
+            yield Problem(name, "must not be 0")
+    if recorder and not source.overwrite:
+        yield Problem("overwrite", "a flight recorder overwrites its oldest events")
 
 
 def _freeze(session: SessionConfig) -> Iterator[Problem]:

@@ -37,7 +37,7 @@ def check(source: RelaySourceConfig) -> Iterator[Problem]:
             'device = "/dev/sda" for blktrace, or path = "/sys/kernel/debug/DIR/NAME"',
         )
     for key, given in (("device", devices), ("path", paths)):
-        for name in given:
+        for name in dict.fromkeys(given):
             if not name.startswith("/"):
                 yield Problem(key, f"{name!r} is no absolute path")
             elif given.count(name) > 1:

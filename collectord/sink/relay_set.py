@@ -4,8 +4,8 @@
     <UTC start>-<seq>.blktrace.0, .blktrace.1 ..    what `blkparse -i <UTC start>-<seq>` reads
     <UTC start>-<seq>.relay.0 ..                    bytes of a channel that nobody knows
 
-All files of a segment have one name but for the number, each its own manifest, and each number from
-0 on its file, with data or without: blkparse stops at the first that is missing.
+All files of a segment have one name but for the number, each its own manifest, and each number
+from 0 on its file, with data or without: blkparse stops at the first that is missing.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class SegmentPaths:
 
     @property
     def set_format(self) -> str:
-        """Format of a file of a set, `blktrace.N` or `relay.N`, also of a name from `record -o`."""
+        """Format of a file of a set, `blktrace.N` or `relay.N`, also of a `record -o`; else ""."""
         match = _SET.fullmatch(self.name)
         return f"{match['kind']}.{match['number']}" if match else ""
 

@@ -242,8 +242,11 @@ def test_channel(
 ) -> None:
     """Every record that found room is in the files, once and in order, whatever the channel is."""
     count = 200
-    knobs: dict[str, bool | int] = {"global": one, "header_bytes": header, "vary": 40}
-    with loaded_relay(mode=mode, subbuf_size=512, n_subbufs=32, **knobs) as relay:
+    with loaded_relay(mode=mode, subbuf_size=512, n_subbufs=32, vary=40) as relay:
+        # Obeyed by the next channel.
+        relay.close()
+        relay.set(header_bytes=header, **{"global": one})
+        relay.open()
         path = relay.file(0) if one else relay.base
         source = f'path = "{path}"\nsubbuf = "512B"\nsubbufs = 32'
         with daemons.running(start_cli, write_config(tmp_path, source)) as daemon:
