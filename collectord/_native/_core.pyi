@@ -212,10 +212,8 @@ class AuxCounters(NamedTuple):
     truncated: int
     partial: int
     collisions: int
-    unrecorded_bytes: (
-        int  # in the gaps between AUX records: lost with a full data ring, or skipped
-    )
-    # by the driver without a record (arm_spe pads that way); nothing of it is missing here
+    unrecorded_bytes: int  # in gaps between AUX records: lost with a full data ring, or none was
+    # made by the driver (arm_spe pads that way); nothing of it is missing here
     orphan_bytes: int  # whole_records: taken without a record that says where they end
     enables: int  # passes that ended in PERF_EVENT_IOC_ENABLE
     restarts: int  # of these, those with a DISABLE before it: the kernel had stopped the event
@@ -223,9 +221,7 @@ class AuxCounters(NamedTuple):
     wakeups_watermark: int
     wakeups_timer: int
     starved: int  # passes that left the ring alone because no chunk was free
-    used_bytes: (
-        int  # (gauge) at the last pass's start; of a snapshot ring what a window would hold
-    )
+    used_bytes: int  # (gauge) at the last pass's start; of a snapshot ring: in a window now
     high_watermark_bytes: int  # (gauge)
     fill_buckets: tuple[int, ...]  # passes by fill ratio, as in RingCounters
     windows: int  # snapshots taken
@@ -482,8 +478,8 @@ class Core:
         """Begin to drain.
 
         cpu_trailer: where CPU is in records other than samples, in bytes before their end; 0: they
-        carry none. Switches, ITRACE_START and AUX_OUTPUT_HW_ID are replayed only where they do; the
-        last 8 bytes of such a record are taken as the event's id if CPU is not there.
+        carry none. Switches, ITRACE_START and AUX_OUTPUT_HW_ID are replayed only where they do;
+        the last 8 bytes of such a record are taken as the event's id if CPU is not there.
 
         Times: of a sample at `time_offset` from its start, of any other record at `time_trailer`
         before its end; 0 where the records carry no time. `ids`: of the events that write into
@@ -545,24 +541,24 @@ class Core:
     ) -> AuxRing:
         """Begin to drain the AUX area of `ring` (a data ring, no sideband) into the ring's stream.
 
-        framing: "auxtrace": as PERF_RECORD_AUXTRACE with the payload behind it; "hidden": inside of
-        records that readers ignore, for PMUs that perf cannot decode. idx, cpu, tid: as in that
-        record; cpu -1 for a ring of a thread, tid -1 for one of a CPU. reference: likewise, or, with
-        reference_tsc, the time-stamp counter when the piece is made. whole_records: no piece ends
-        inside of what one PERF_RECORD_AUX tells of. enable_fds: AUX events of this ring,
+        framing: "auxtrace": as PERF_RECORD_AUXTRACE with the payload behind it; "hidden": inside
+        of records that readers ignore, for PMUs that perf cannot decode. idx, cpu, tid: as in that
+        record; cpu -1 for a ring of a thread, tid -1 for one of a CPU. reference: likewise, or,
+        with reference_tsc, the time-stamp counter when the piece is made. whole_records: no piece
+        ends inside of what one PERF_RECORD_AUX tells of. enable_fds: AUX events of this ring,
         enabled again after each pass that took bytes or saw a truncated record; of a snapshot
         ring never. The fds stay the caller's, and must live until they are replaced, or the ring
         is removed, or the core has stopped.
 
-        Snapshot rings: head_rule "monotonic": the head counts bytes; "offset": it is a place in the
-        buffer. window_bytes > 0: only so many of the newest bytes are taken. They are held when
-        `ring` is, and only they may be.
+        Snapshot rings: head_rule "monotonic": the head counts bytes; "offset": it is a place in
+        the buffer. window_bytes > 0: only so many of the newest bytes are taken. They are held
+        when `ring` is, and only they may be.
 
         Both rings are removed by `remove_ring(ring)`. Add before the events are enabled.
 
-        Raises OSError (EINVAL: `ring` is held and this is no snapshot ring, a chunk has no room for `whole_records` of
-        this size, or the stream's sideband has its time elsewhere in its records; EEXIST: the ring
-        has one already).
+        Raises OSError (EINVAL: `ring` is held and this is no snapshot ring, a chunk has no room
+        for `whole_records` of this size, or the stream's sideband has its time elsewhere in its
+        records; EEXIST: the ring has one already).
         """
     def remove_ring(self, ring: Ring) -> None:
         """Drain once more, then leave the ring: its map may be closed, its counters stay.

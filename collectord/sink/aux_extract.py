@@ -83,7 +83,8 @@ def extract(segment: Path, directory: Path) -> Extraction:
                             with data[piece.at : piece.at + piece.size] as payload:
                                 traces.take(piece, payload)
                 except CodecError as error:
-                    damage = f"no record at byte {file.data_offset + error.offset} ({error.reason})"
+                    at = file.data_offset + error.offset
+                    damage = f"no record at byte {at} ({error.reason})"
             found = traces.finish()
     return Extraction(found, damage)
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tests.support.aux_words import Checker, Found
 
+    Load = Callable[..., Pmu]
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Start = Callable[..., subprocess.Popen[str]]
 
@@ -36,6 +37,7 @@ PMU: Final = "collectord_test"
 TRACE: Final = f"{PMU}/trace/"
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+NS: Final = 1_000_000_000  # of a second
 CPUS: Final = tuple(range(os.cpu_count() or 1))
 TRUNCATED: Final = "kernel_ring/truncated"
 # At a timer of 1 ms: 4, 8, 16 and 32 MB a second on each CPU.
@@ -52,10 +54,22 @@ def checker(tmp_path_factory: pytest.TempPathFactory) -> Checker:
 
 
 @pytest.fixture
-def pmu() -> Iterator[Pmu]:
+def load_pmu() -> Iterator[Load]:
+    """Load the test PMU with these parameters, at most once in a test.
+
+    Tests name this fixture, or `pmu`, ahead of those that start processes: these end first, and a
+    module that is in use cannot go.
+    """
+    with ExitStack() as stack:
+        yield lambda name=PMU, **knobs: stack.enter_context(
+            loaded_pmu(name, catch_up_ticks=100, **knobs)
+        )
+
+
+@pytest.fixture
+def pmu(load_pmu: Load) -> Pmu:
     """The test PMU under its own name, at 16 MB a second on each CPU."""
-    with loaded_pmu(PMU, catch_up_ticks=100) as loaded:
-        yield loaded
+    return load_pmu()
 
 
 class Recording:
@@ -169,74 +183,74 @@ def chunk_bytes(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["reading", "reader stopped for 2 s"])
 def test_a_gigabyte(
-    start_cli: Start, checker: Checker, chunk_bytes: int, *, stopped: bool
+    load_pmu: Load, start_cli: Start, checker: Checker, chunk_bytes: int, *, stopped: bool
 ) -> None:
     """1 GiB on all CPUs at the rate that calibration found, or while nobody reads for 2 s."""
-    with loaded_pmu(PMU, catch_up_ticks=100, chunk_bytes=chunk_bytes) as pmu:
-        recording = record(start_cli, pmu, "-a", "-e", TRACE, "-m", ",8M")
-        if stopped:
-            recording.await_bytes(GIB // 8)
-            recording.process.send_signal(signal.SIGSTOP)
-            time.sleep(2)
-            wait_for(lambda: all(c.halts for c in pmu.counters().values()), "full areas")
-            recording.process.send_signal(signal.SIGCONT)
-        recording.await_bytes(GIB)
-        session = recording.stop()
-        truncated = check_cpus(session, checker(segments_of(session)), recording.before, pmu)
-        if stopped:
-            assert all(truncated.values())
-            assert all(area["truncated"] for area in session["aux"])
-            assert all(area["disabled_ns"] for area in session["aux"])
+    pmu = load_pmu(chunk_bytes=chunk_bytes)
+    recording = record(start_cli, pmu, "-a", "-e", TRACE, "-m", ",8M")
+    if stopped:
+        recording.await_bytes(GIB // 8)
+        recording.process.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        wait_for(lambda: all(c.halts for c in pmu.counters().values()), "full areas")
+        recording.process.send_signal(signal.SIGCONT)
+    recording.await_bytes(GIB)
+    session = recording.stop()
+    truncated = check_cpus(session, checker(segments_of(session)), recording.before, pmu)
+    if stopped:
+        assert all(truncated.values())
+        assert all(area["truncated"] for area in session["aux"])
+        assert all(area["disabled_ns"] for area in session["aux"])
 
 
 def test_what_was_lost_while_it_stood_is_counted(
-    start_cli: Start, checker: Checker, pmu: Pmu
+    pmu: Pmu, start_cli: Start, checker: Checker
 ) -> None:
     """A PMU that counts on while it finds no room tells how much: the gap in the words."""
     pmu.set(produce_while_stopped=True)
     recording = record(start_cli, pmu, "-a", "-e", TRACE, "-m", ",1M")
     recording.await_words(MIB // WORD_BYTES)
     recording.process.send_signal(signal.SIGSTOP)
-    halted = pmu.counters()
-    recording.await_words(16 * MIB // WORD_BYTES)
-    recording.process.send_signal(signal.SIGCONT)
     wait_for(
-        lambda: all(c.starts > halted[c.cpu].starts for c in pmu.counters().values()),
-        "events that go on",
+        lambda: all(c.halted and c.halted_ns > NS for c in pmu.counters().values()),
+        "areas that were full for a second",
     )
-    recording.await_words(24 * MIB // WORD_BYTES)
+    recording.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: all(c.starts > 1 for c in pmu.counters().values()), "events that go on")
+    recording.await_words(8 * MIB // WORD_BYTES)
     session = recording.stop()
     truncated = check_cpus(session, checker(segments_of(session)), recording.before, pmu)
     assert all(lost > MIB for lost in truncated.values())
+    for area in session["aux"]:
+        assert area["disabled_ns"] > NS
 
 
 def test_rotation_every_second(
-    start_cli: Start, checker: Checker, tmp_path: Path, chunk_bytes: int
+    load_pmu: Load, start_cli: Start, checker: Checker, tmp_path: Path, chunk_bytes: int
 ) -> None:
     """1 GiB through segments of a second each: they follow on, byte for byte."""
     config = write_config(tmp_path, 'segment_age = "1s"', aux="8MiB")
-    with loaded_pmu(PMU, catch_up_ticks=100, chunk_bytes=chunk_bytes) as pmu:
-        with running(start_cli, config) as daemon:
-            before = dict.fromkeys(CPUS, 0)
-            wait_for(
-                lambda: sum(c.next_word for c in pmu.counters().values()) * WORD_BYTES >= GIB,
-                "a GiB",
-            )
-            assert daemon.stop().status == 0
-        segments = sealed(tmp_path)
-        assert len(segments) > 5
-        found = checker(segments)
-        now = pmu.counters()
-        assert found.in_order
-        areas = {area["cpu"]: area for area in manifest(segments[-1])["ledger"]["aux"]}
-        for words in found.words:
-            lost = now[words.cpu].truncated_bytes
-            assert words.words * WORD_BYTES + lost == now[words.cpu].produced_bytes
-            assert areas[words.cpu]["produced_bytes"] == now[words.cpu].produced_bytes
-            assert areas[words.cpu]["stored_bytes"] == words.words * WORD_BYTES
-            assert areas[words.cpu]["lost_bytes"][TRUNCATED] == lost
-            assert areas[words.cpu]["unaccounted_bytes"] == 0
-        assert sorted(found.of_cpu()) == sorted(before)
+    pmu = load_pmu(chunk_bytes=chunk_bytes)
+    with running(start_cli, config) as daemon:
+        wait_for(
+            lambda: sum(c.next_word for c in pmu.counters().values()) * WORD_BYTES >= GIB,
+            "a GiB",
+        )
+        assert daemon.stop().status == 0
+    segments = sealed(tmp_path)
+    assert len(segments) > 5
+    found = checker(segments)
+    now = pmu.counters()
+    assert found.in_order
+    areas = {area["cpu"]: area for area in manifest(segments[-1])["ledger"]["aux"]}
+    assert sorted(found.of_cpu()) == sorted(areas) == list(CPUS)
+    for words in found.words:
+        lost = now[words.cpu].truncated_bytes
+        assert words.words * WORD_BYTES + lost == now[words.cpu].produced_bytes
+        assert areas[words.cpu]["produced_bytes"] == now[words.cpu].produced_bytes
+        assert areas[words.cpu]["stored_bytes"] == words.words * WORD_BYTES
+        assert areas[words.cpu]["lost_bytes"][TRUNCATED] == lost
+        assert areas[words.cpu]["unaccounted_bytes"] == 0
 
 
 def write_config(
@@ -350,7 +364,7 @@ def test_a_snapshot_holds_what_came_last(
                 assert words.words == new
 
 
-def test_record_s_stores_the_end(start_cli: Start, checker: Checker, pmu: Pmu) -> None:
+def test_record_s_stores_the_end(pmu: Pmu, start_cli: Start, checker: Checker) -> None:
     """`record -S` lets the areas run free, and stores the last of them when it ends."""
     recording = record(start_cli, pmu, "-a", "-e", TRACE, "-m", ",1M", "-S")
     recording.await_words(2 * MIB // WORD_BYTES)
@@ -370,7 +384,7 @@ def test_record_s_stores_the_end(start_cli: Start, checker: Checker, pmu: Pmu) -
 
 
 @pytest.mark.parametrize("flag", ["truncated", "partial", "collision"])
-def test_flags_are_counted(start_cli: Start, checker: Checker, pmu: Pmu, flag: str) -> None:
+def test_flags_are_counted(pmu: Pmu, start_cli: Start, checker: Checker, flag: str) -> None:
     """Each flag of an AUX record as often as the driver raised it; tracing goes on after it."""
     pmu.set(**{f"force_{flag}": 20})
     recording = record(start_cli, pmu, "-a", "-e", TRACE)
@@ -386,7 +400,7 @@ def test_flags_are_counted(start_cli: Start, checker: Checker, pmu: Pmu, flag: s
 
 
 def test_records_lost_with_a_full_data_ring_lose_no_byte(
-    start_cli: Start, checker: Checker, pmu: Pmu
+    pmu: Pmu, start_cli: Start, checker: Checker
 ) -> None:
     """A data ring of a page is full of AUX records soon; the bytes come by the head."""
     pmu.set(chunk_bytes=1024, aux_record_bytes=1024)
@@ -406,30 +420,32 @@ def test_records_lost_with_a_full_data_ring_lose_no_byte(
     assert all(area["unrecorded_bytes"] > 0 for area in session["aux"])
 
 
-def test_a_sink_without_interrupt_is_flushed(start_cli: Start, checker: Checker) -> None:
+def test_a_sink_without_interrupt_is_flushed(
+    load_pmu: Load, start_cli: Start, checker: Checker
+) -> None:
     """CoreSight's kind gives its trace when the event stops: it is stopped at an interval."""
-    with loaded_pmu("cs_etm", flush_on_stop=True, chunk_bytes=256) as pmu:
-        recording = record(start_cli, pmu, "-a", "-e", "cs_etm//", "-m", ",4M")
-        before = pmu.counters()
-        wait_for(
-            lambda: all(c.stops > before[c.cpu].stops + 5 for c in pmu.counters().values()),
-            "flushes",
-        )
-        session = recording.stop()
-        found = checker(segments_of(session))
-        now = pmu.counters()
-        assert found.in_order
-        for words in found.words:
-            assert words.gaps == 0
-            assert words.words == now[words.cpu].next_word
-            (area,) = (a for a in session["aux"] if a["cpu"] == words.cpu)
-            assert area["stored_bytes"] == words.words * WORD_BYTES
-            assert area["unaccounted_bytes"] == 0
-            # No count of bytes: what would have been lost is known by its flags alone.
-            assert (area["ledger_basis"], area["lost_bytes"][TRUNCATED]) == ("lost_only", None)
+    pmu = load_pmu("cs_etm", flush_on_stop=True, chunk_bytes=256)
+    recording = record(start_cli, pmu, "-a", "-e", "cs_etm//", "-m", ",4M")
+    before = pmu.counters()
+    wait_for(
+        lambda: all(c.stops > before[c.cpu].stops + 5 for c in pmu.counters().values()),
+        "flushes",
+    )
+    session = recording.stop()
+    found = checker(segments_of(session))
+    now = pmu.counters()
+    assert found.in_order
+    for words in found.words:
+        assert words.gaps == 0
+        assert words.words == now[words.cpu].next_word
+        (area,) = (a for a in session["aux"] if a["cpu"] == words.cpu)
+        assert area["stored_bytes"] == words.words * WORD_BYTES
+        assert area["unaccounted_bytes"] == 0
+        # No count of bytes: what would have been lost is known by its flags alone.
+        assert (area["ledger_basis"], area["lost_bytes"][TRUNCATED]) == ("lost_only", None)
 
 
-def test_another_event_resumes_and_pauses(run_cli: Run, checker: Checker, pmu: Pmu) -> None:
+def test_another_event_resumes_and_pauses(pmu: Pmu, run_cli: Run, checker: Checker) -> None:
     """`aux-action`: nothing is traced before the event that resumes, or after one that pauses."""
     resume = "syscalls:sys_enter_getppid/aux-action=resume/"
     busy = "for _ in range(3000000): pass"
@@ -455,7 +471,7 @@ def test_another_event_resumes_and_pauses(run_cli: Run, checker: Checker, pmu: P
     assert session["produced"] == session["stored"] > 0  # the tracepoint in the same ring
 
 
-def test_addresses_reach_the_pmu(run_cli: Run, pmu: Pmu) -> None:
+def test_addresses_reach_the_pmu(pmu: Pmu, run_cli: Run) -> None:
     """Ranges of a file that the command maps, as the user gave them."""
     program = Path("/bin/true").resolve()
     done = run_cli(
@@ -505,7 +521,7 @@ def check_tasks(session: dict[str, Any], found: Found, pmu: Pmu) -> None:
     assert all(area["unaccounted_bytes"] == 0 for area in session["aux"])
 
 
-def test_a_command_and_its_children(run_cli: Run, checker: Checker, pmu: Pmu) -> None:
+def test_a_command_and_its_children(pmu: Pmu, run_cli: Run, checker: Checker) -> None:
     """The default deployment: an area a CPU, owned by the command's event; children inherit."""
     done = run_cli(
         *("record", "--json", "--output-dir", "out", "-e", TRACE),
@@ -534,7 +550,7 @@ def threads() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_running_process(
-    start_cli: Start, checker: Checker, pmu: Pmu, threads: subprocess.Popen[bytes]
+    pmu: Pmu, threads: subprocess.Popen[bytes], start_cli: Start, checker: Checker
 ) -> None:
     """Its threads share the areas of the CPUs, whichever of them owns these."""
     recording = record(start_cli, pmu, "-p", str(threads.pid), "-e", TRACE, wait=False)
@@ -545,7 +561,7 @@ def test_a_running_process(
 
 
 def test_threads_with_areas_of_their_own(
-    start_cli: Start, checker: Checker, pmu: Pmu, threads: subprocess.Popen[bytes]
+    pmu: Pmu, threads: subprocess.Popen[bytes], start_cli: Start, checker: Checker
 ) -> None:
     """`--per-thread`: an area for each thread, whose words come from the CPUs that it ran on."""
     tids = sorted(int(path.name) for path in Path(f"/proc/{threads.pid}/task").iterdir())
@@ -562,7 +578,7 @@ def test_threads_with_areas_of_their_own(
     check_tasks(session, checker(segments_of(session)), pmu)
 
 
-def test_listed_cpus(start_cli: Start, checker: Checker, pmu: Pmu) -> None:
+def test_listed_cpus(pmu: Pmu, start_cli: Start, checker: Checker) -> None:
     """Nothing of the others."""
     before = pmu.counters()
     recording = record(start_cli, pmu, "-C", "1,3", "-e", TRACE, wait=False)
@@ -578,7 +594,7 @@ def test_listed_cpus(start_cli: Start, checker: Checker, pmu: Pmu) -> None:
         assert area["unaccounted_bytes"] == 0
 
 
-def test_an_ordinary_event_shares_the_ring(start_cli: Start, checker: Checker, pmu: Pmu) -> None:
+def test_an_ordinary_event_shares_the_ring(pmu: Pmu, start_cli: Start, checker: Checker) -> None:
     """Its samples stand in the data ring that the AUX event owns, and are balanced exactly."""
     events = ("-e", "sched:sched_switch", "-e", TRACE)
     recording = record(start_cli, pmu, "-a", *events)
