@@ -142,6 +142,7 @@ def test_what_was_prepared_goes_with_the_sink(tmp_path: Path) -> None:
     filled(sink, 1, {})
     sink.close()
     assert not (tmp_path / "new").exists()
+    sink.close()
 
 
 def test_a_killed_writer_leaves_whole_records(tmp_path: Path) -> None:
