@@ -92,7 +92,7 @@ class Blktrace:
         self._running = True
 
     def quiet(self) -> None:
-        """Have no record written any more, and none in work. Raises KernelError."""
+        """Have no record written any more, and none in work."""
         if not self._running:
             return
         try:
@@ -101,8 +101,8 @@ class Blktrace:
                 self._mask.write_text("0")
             _wait_for_tracepoints()
         except OSError as error:
-            _LOG.warning("trace_not_quieted", device=self.name, error=str(error))
-            self._stop()
+            _LOG.info("trace_not_quieted", device=self.name, error=str(error))
+            self.end()
 
     def dropped(self) -> int:
         """Records that found no room, of all CPUs. Raises KernelError."""
@@ -159,11 +159,9 @@ def open_trace(
         fd, number = _open_device(device, own)
         note = LockedNote(number, proc=proc)
         with ExitStack() as undo:
-            undo.callback(note.release)
+            undo.callback(note.remove if note.left is None else note.release)
             folder = root / "block" / _kernel_name(number, sys)
-            left = note.left
-            note.write(left or TraceNote(device=device, session=session))
-            name = _set_up(fd, device, setup, left, folder, proc=proc)
+            name = _set_up(fd, device, setup, note.left, folder, proc=proc)
             undo.pop_all()
         own.callback(note.remove)
         own.callback(_tear_down, fd)

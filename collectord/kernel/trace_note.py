@@ -33,7 +33,7 @@ class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device: path of the block device.
         session: whose it is.
-        inode: of the trace's `dropped`, 0 before there is one.
+        inode: of the trace's `dropped`.
     """
 
     device: str
@@ -63,11 +63,7 @@ class LockedNote:
             notes.mkdir(parents=True, exist_ok=True)
             self._fd = self._claim()
         except OSError as error:
-            raise KernelError(
-                f"cannot note in {notes} whose trace it is",
-                errno=error.errno or 0,
-                hint="after a crash nobody could tell, and the trace would stay",
-            ) from error
+            raise _unwritable(notes, error) from error
         self.left = _decoded(os.pread(self._fd, 1 << 16, 0))
 
     def _claim(self) -> int:
@@ -85,10 +81,12 @@ class LockedNote:
             os.close(fd)  # its holder removed it since it was opened
 
     def write(self, note: TraceNote) -> None:
-        """Replace what the note says. Raises OSError."""
-        data = msgspec.json.encode(note)
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, data, 0)
+        """Replace what the note says. Raises KernelError."""
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, msgspec.json.encode(note), 0)
+        except OSError as error:
+            raise _unwritable(self._path.parent, error) from error
 
     def remove(self) -> None:
         """The trace is gone."""
@@ -108,6 +106,14 @@ def numbers(notes: Path = NOTES) -> Iterator[int]:
             major, _, minor = entry.name.partition(":")
             if major.isdigit() and minor.isdigit():
                 yield os.makedev(int(major), int(minor))
+
+
+def _unwritable(notes: Path, error: OSError) -> KernelError:
+    return KernelError(
+        f"cannot note in {notes} whose trace it is",
+        errno=error.errno or 0,
+        hint="after a crash nobody could tell, and the trace would stay",
+    )
 
 
 def _in_use(note: TraceNote | None, owner: str) -> KernelError:

@@ -243,12 +243,12 @@ class RelaySink:
 
     def close(self) -> None:
         """Discard segments of which no file holds data. Raises SinkError."""
+        sets, self._sets = self._sets, {}
         with ExitStack() as stack:
             for part in self._parts:
                 stack.callback(part.close)
-            for token, made in self._sets.copy().items():
-                parts = zip(self._parts, made, strict=True)
+            for made in sets.values():
+                parts = list(zip(self._parts, made, strict=True))
                 if any(part.may_hold_data(one) for part, one in parts):
-                    for part, one in zip(self._parts, made, strict=True):
+                    for part, one in parts:
                         part.leave(one)  # for the repair, empty ones too
-                    del self._sets[token]

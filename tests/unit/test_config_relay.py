@@ -129,12 +129,12 @@ def test_a_channel_is_planned_as_it_is() -> None:
 def test_a_channel_covers_no_cpus() -> None:
     """Its files are its client's; those of a device are one for each CPU."""
     online = facts().cpus_online
-    for source, planned in ((RelaySourceConfig(path=CHANNEL), 0), ({"device": "/dev/vdb"}, 1)):
-        made = source if isinstance(source, RelaySourceConfig) else RelaySourceConfig(**source)
-        coverage = Coverage(build(config(made), facts()).sessions, online)
+    channel, device = RelaySourceConfig(path=CHANNEL), RelaySourceConfig(device="/dev/vdb")
+    for source, uncovered in ((channel, 0), (device, 1)):
+        coverage = Coverage(build(config(source), facts()).sessions, online)
         assert coverage.covered == frozenset(online)
         coverage.change([*online, max(online) + 1])
-        assert len(coverage.online - coverage.covered) == planned
+        assert len(coverage.online - coverage.covered) == uncovered
 
 
 @pytest.mark.parametrize(
