@@ -61,9 +61,7 @@ def load_pmu() -> Iterator[Load]:
     module that is in use cannot go.
     """
     with ExitStack() as stack:
-        yield lambda name=PMU, **knobs: stack.enter_context(
-            loaded_pmu(name, catch_up_ticks=100, **knobs)
-        )
+        yield lambda name=PMU, **knobs: stack.enter_context(loaded_pmu(name, **knobs))
 
 
 @pytest.fixture
@@ -161,7 +159,7 @@ def chunk_bytes(tmp_path_factory: pytest.TempPathFactory) -> int:
     The highest of CHUNKS that a short recording sustained; the least if none did.
     """
     for chunk in CHUNKS:
-        with loaded_pmu(PMU, catch_up_ticks=100, chunk_bytes=chunk) as pmu:
+        with loaded_pmu(PMU, chunk_bytes=chunk) as pmu:
             out = tmp_path_factory.mktemp("calibration")
             process = subprocess.Popen(
                 [
@@ -304,7 +302,7 @@ def recorder(
     event = f"{name}/trace/" if name == PMU else f"{name}//"
     config = write_config(directory, 'mode = "flight-recorder"', event=event)
     with (
-        loaded_pmu(name, head=rule, catch_up_ticks=100) as pmu,
+        loaded_pmu(name, head=rule) as pmu,
         running(start_cli, config) as daemon,
     ):
         wait_for(lambda: all(c.active for c in pmu.counters().values()), "tracing on every CPU")
