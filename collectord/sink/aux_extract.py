@@ -83,7 +83,9 @@ def extract(segment: Path, directory: Path) -> Extraction:
                             with data[piece.at : piece.at + piece.size] as payload:
                                 traces.take(piece, payload)
                 except CodecError as error:
-                    damage = f"no record at byte {file.data_offset + error.offset} ({error.reason})"
+                    damage = (
+                        f"no record at byte {file.data_offset + error.offset} ({error.reason})"
+                    )
             found = traces.finish()
     return Extraction(found, damage)
 
