@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from collectord.ledger import Bracket, balance_ring
-from collectord.model import Basis, RingRole, Transport
+from collectord.model import Basis, RingKind, RingRole, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,8 +48,9 @@ class Meter:
         self._told_lost: dict[int, int] = {}
         self._found: Counter[int] = Counter()
         self._brackets: dict[RingLabel, Bracket] = {}
+        self._overwritten: Counter[RingLabel] = Counter()
         for label, drained in self._rings.items():
-            reading = source.read_produced(drained.handle)
+            reading = self._read(drained)
             self._brackets[label] = Bracket(reading, drained.ring.counters(), reading)
 
     @property
@@ -67,17 +68,53 @@ class Meter:
             idle = still and counters.records == last.counters.records
             before, after = last.before, last.after
             if not idle:
-                before, after = after, self._source.read_produced(drained.handle)
+                before, after = after, self._read(drained)
             walked = _handed_on(drained, after, counters)
             self._brackets[label] = Bracket(before, counters, after, walked=walked)
 
     def close(self) -> None:
         """Take the final reading: the events are disabled and all is drained and written."""
+        self.count_overwritten()
         for label, drained in self._rings.items():
-            reading = self._source.read_produced(drained.handle)
+            reading = self._read(drained)
             counters = drained.ring.counters()
             walked = _handed_on(drained, reading, counters)
             self._brackets[label] = Bracket(reading, counters, reading, closed=True, walked=walked)
+
+    def before_windows(self) -> Mapping[RingLabel, Produced]:
+        """Read the counters of overwritable rings, for `count_overwritten` thereafter."""
+        return {
+            label: self._source.read_produced(drained.handle)
+            for label, drained in self._rings.items()
+            if is_overwritable(drained.handle)
+        }
+
+    def count_overwritten(self, before: Mapping[RingLabel, Produced] | None = None) -> None:
+        """See what is in no window: all that was written before these, and is in none yet.
+
+        A ring's records are counted by the kernel as they are written, and by the core as a window
+        is taken; of what is in the ring between two windows nobody counts records. So the first
+        reading has to be made shortly before the windows are, or when nothing comes any more.
+
+        Args:
+            before: of `before_windows`; None: the events are disabled, and the last windows taken.
+        """
+        readings = before if before is not None else self.before_windows()
+        for label, reading in readings.items():
+            if reading.value is None:
+                continue
+            counters = self._rings[label].ring.counters()
+            lost = reading.lost if reading.lost is not None else counters.lost_records
+            gone = reading.value - lost - counters.window_taken
+            self._overwritten[label] = max(gone, self._overwritten[label])
+
+    def _read(self, drained: Drained) -> Produced:
+        reading = self._source.read_produced(drained.handle)
+        if not is_overwritable(drained.handle):
+            return reading
+        known = reading.value is not None
+        label = drained.handle.label
+        return replace(reading, overwritten=self._overwritten[label] if known else None)
 
     def found(self, samples: Mapping[int, int]) -> None:
         """Count what the seal of a segment found, by the core's ring id."""
@@ -127,6 +164,7 @@ class Meter:
                 self._programs(drained.handle),
                 transport=pages.transport if pages is not None else None,
                 held=drained.handle.held,
+                overwritable=is_overwritable(drained.handle),
             )
             for label, drained in self._rings.items()
             for pages in [drained.handle.pages]
@@ -148,6 +186,11 @@ class Meter:
         indexes = {counter.event_index for counter in handle.counters}
         found = {p for index in indexes for p in self._suppressed.get(index, ())}
         return tuple(sorted(found))
+
+
+def is_overwritable(handle: RingHandle) -> bool:
+    """The kernel overwrites what nobody reads: it has a window, and nothing is unread."""
+    return handle.kind is RingKind.OVERWRITABLE
 
 
 def _is_unseen(drained: Drained) -> bool:

@@ -57,6 +57,7 @@ LossKey = tuple[Stage, Reason]
 LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
     "perf": (
         (Stage.KERNEL_RING, Reason.RING_FULL),
+        (Stage.KERNEL_RING, Reason.PAUSED),
         (Stage.KERNEL_RING, Reason.DROPPED),
         (Stage.STAGING, Reason.QUARANTINED),
         (Stage.SINK, Reason.DISK_FULL),
@@ -86,6 +87,7 @@ class RingKind(StrEnum):
     """How a ring is drained; past `open` no code knows more of a ring's origin."""
 
     PERF = "perf"
+    OVERWRITABLE = "overwritable"  # perf's too, but with a window, and nothing is unread
     FTRACE = "ftrace"
 
 
@@ -187,11 +189,12 @@ class Produced:
     """One reading of a ring's kernel counters.
 
     Attributes:
-        value: events that the kernel counted, None where the basis is not `exact`.
+        value: events that the kernel counted, None where it counts something else.
         lost: records that the kernel could not write (PERF_FORMAT_LOST), None before 6.0.
         per_event: (event id, value, lost) in the order of the ring's counter fds.
         losses: `lost` by stage and reason, where the kernel tells reasons apart.
-        overwritten: events that a flight recorder's ring gave up for newer ones.
+        overwritten: events that a flight recorder's ring gave up for newer ones; None where nobody
+            counts them.
         read_events: events that an ftrace ring handed out, to whichever reader; None of others.
         unread: (gauge) events that it holds.
         unread_bytes: (gauge) the same in bytes, approximately.
@@ -205,7 +208,7 @@ class Produced:
     lost: int | None
     per_event: tuple[tuple[int, int, int], ...] = field(default=())
     losses: Mapping[LossKey, int] = field(default_factory=dict)
-    overwritten: int = 0
+    overwritten: int | None = 0
     read_events: int | None = None
     unread: int = 0
     unread_bytes: int = 0

@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from collectord.aux_meter import AuxMeter
-from collectord.errors import KernelError, SinkError
+from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.health import Health
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
+from collectord.meter import is_overwritable
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 from collectord.source.aux import AuxFlush
+from collectord.windows import Trigger, Windows, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -36,8 +39,10 @@ if TYPE_CHECKING:
     from collectord.model import ClockReading, RingLabel
     from collectord.plan.session import SessionPlan
     from collectord.sink.base import OpenSegment, SegmentInfo, Sink
+    from collectord.sink.manifest import SnapshotNote
     from collectord.sink.store import Store
     from collectord.source.base import OpenSource
+    from collectord.windows import Snapshot
 
     T = TypeVar("T")
 
@@ -47,6 +52,7 @@ _ROOM_BYTES: Final = 64 << 20
 # A virtual CPU may be off for some time while it holds the last record.
 _LAST_PASSES: Final = 5
 _LAST_PAUSE_S: Final = 0.01
+_SNAPSHOTS_KEPT: Final = 1000
 
 
 class Session:
@@ -105,8 +111,13 @@ class Session:
         self._showing = asyncio.Lock()
         self._preparing = asyncio.Lock()
         self._has_next = False
+        self._windows = Windows(source, rings, meter, drain)
         self._snapshot = asyncio.Lock()
-        self._awaited: dict[int, asyncio.Future[str | None]] = {}
+        self._note: SnapshotNote | None = None  # of the snapshot that is being stored
+        self._awaited: dict[int, asyncio.Future[SegmentInfo | None]] = {}
+        self._records = 0
+        self._freezing = False
+        self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
         self._finished = asyncio.Event()
         self._health = Health(plan, source, meter)
         self._write_errors = 0
@@ -128,6 +139,8 @@ class Session:
         self._stream.load_sideband(await self._in_worker(self.source.running_state))
         await self._prepare()
         self.source.enable()
+        for fd in self.source.freeze_fds:
+            asyncio.get_running_loop().add_reader(fd, self._look_frozen)
         self._segment_since_ns = time.monotonic_ns()
         if self._flush.interval_ns:
             self._start(self._flush_aux())
@@ -151,6 +164,7 @@ class Session:
         self._measure()
         self._clocks.append(self._kernel.clocks())
         self._health.look()
+        self._look_frozen()
         if self.ftrace is not None:
             self._health.note("window", self.ftrace.keep_window(self._meter.balances()))
             self._show_pages()
@@ -176,11 +190,13 @@ class Session:
         if self._state:
             return
         self._state = "stopped"
+        for fd in self.source.freeze_fds:
+            asyncio.get_running_loop().remove_reader(fd)
         for drained in self._rings.values():
             if drained.aux is not None:
                 drained.aux.stop()  # a pass would start the event again
         self.source.disable()
-        self._hold(held=False)
+        await self._take_last_windows()
         self._health.look()
         await self._drain_to_the_end()
         self._health.look()
@@ -189,6 +205,7 @@ class Session:
             await self._finished.wait()
         while self._jobs:
             await asyncio.gather(*self._jobs)
+        self._tell_last_snapshot()
         if not self._unsealed:
             self._meter.settle({})
         try:
@@ -228,59 +245,125 @@ class Session:
                 return
             await asyncio.sleep(_LAST_PAUSE_S)
 
-    async def snapshot(self) -> tuple[str, ...]:
+    async def snapshot(self, trigger: str) -> Snapshot | None:
         """Store what a flight recorder's rings hold now, in segments of its own.
 
+        Args:
+            trigger: one of `windows.Trigger`, for the manifests.
+
         Returns:
-            the segments' paths, more than one where the window is larger than a segment; none
-            where there is nothing to store, or the session is no flight recorder or ends.
+            None where the session is no flight recorder, or ends.
 
         Raises:
             SinkError: a segment cannot be created or sealed; it will be, once there is room.
+            KernelError: the rings cannot be stopped, or not started again.
+            UsageError: all goes into one file, at the end.
         """
         async with self._snapshot:
             if self.plan.mode != FLIGHT_RECORDER or self._state:
-                return ()
+                return None
+            if self.plan.sink.single_file is not None:
+                raise UsageError(
+                    f"session {self.plan.name} writes one file, at its end",
+                    text=self.plan.sink.single_file,
+                    hint="with --output-dir DIR each snapshot gets a file of its own",
+                )
             self._awaited = {}
-            await self._take_windows()
-            if self._state:  # the end takes all
-                return ()
-            self._hold(held=True)
-            # A pass that had begun before may drain on: this one begins after it.
-            await self._drain.written(await self._drain.full_pass())
-            self._measure()
-            token, sizes = self._stream.track_bytes()
-            if any(sizes.values()):
-                await self._prepare_or_degrade()
-                if self._wanted:
-                    path = self.plan.sink.directory
-                    raise SinkError(
-                        "no segment to go on in: the snapshot is not closed", path=path
-                    )
-                self._await_seal(token)
-                self.rotate()
-            paths = await asyncio.gather(*self._awaited.values())
-            return tuple(path for path in paths if path is not None)
+            self._note = await self._windows.take(trigger)
+            try:
+                return await self._store_windows(self._note)
+            finally:
+                if not self._state:
+                    self._note = None
 
-    async def _take_windows(self) -> None:
-        """Have what the rings hold now in staging; they stand still no longer than that takes."""
+    async def _store_windows(self, note: SnapshotNote) -> Snapshot | None:
+        """Bring windows that were taken to segments, and these to an end."""
+        if self._state:  # the end takes all
+            return None
+        self._windows.hold(held=True)
+        # A pass that had begun before may drain on: this one begins after it.
+        await self._drain.written(await self._drain.full_pass())
+        self._measure()
+        token, sizes = self._stream.track_bytes()
+        if any(sizes.values()) or self._holds_records():
+            await self._prepare_or_degrade()
+            if self._wanted:
+                path = self.plan.sink.directory
+                raise SinkError("no segment to go on in: the snapshot is not closed", path=path)
+            self._await_seal(token)
+            self.rotate()
+        infos = await asyncio.gather(*self._awaited.values())
+        sealed = [info for info in infos if info is not None]
+        return summarise(self.plan.name, self.plan.source, note, sealed)
+
+    def _holds_records(self) -> bool:
+        """Whether rings with windows have given anything since a segment was closed last."""
+        records = sum(
+            drained.ring.counters().records
+            for drained in self._rings.values()
+            if is_overwritable(drained.handle)
+        )
+        records += sum(
+            drained.aux.counters().taken_bytes
+            for drained in self._rings.values()
+            if drained.aux is not None and drained.handle.held
+        )
+        before, self._records = self._records, records
+        return records > before
+
+    def _look_frozen(self) -> None:
+        """If the kernel has stopped a ring, have the others stop, and store what they hold."""
+        if not self.plan.freezes or self._freezing or self._state:
+            return
         try:
-            self.source.pause()
-            self._hold(held=False)
-            await self._drain.full_pass()
+            if not self.source.frozen():
+                return
+            if self.plan.sink.single_file is None:
+                self.source.pause()
+            else:
+                self.source.disable()  # what comes later has no place in the one file
+        except KernelError as error:
+            self._log.error("freeze_not_seen", error=str(error))
+            return
+        self._freezing = True
+        self._log.warning("ring_frozen")
+        if self.plan.sink.single_file is None:
+            self._start(self._store_frozen())
+
+    async def _store_frozen(self) -> None:
+        try:
+            made = await self.snapshot(Trigger.FREEZE)
+        except CollectordError as error:
+            self._health.note("freeze", f"a frozen ring was not stored: {error}")
+            self._log.error("snapshot_failed", error=str(error))
+        else:
+            self._health.note("freeze", "")
+            if made is not None:
+                self.snapshots.append(made)
         finally:
-            self.source.resume()
+            self._freezing = False
+
+    async def _take_last_windows(self) -> None:
+        """Nothing comes any more: have all that a flight recorder's rings hold stored."""
+        if self.plan.mode != FLIGHT_RECORDER:
+            return
+        # A record that was begun when its event was disabled is there a moment later.
+        await asyncio.sleep(_LAST_PAUSE_S)
+        self._note = self._windows.take_last()
+        self._awaited = {t: sealed for t, sealed in self._awaited.items() if not sealed.done()}
+
+    def _tell_last_snapshot(self) -> None:
+        if self._note is None:
+            return
+        told = [future for future in self._awaited.values() if future.done()]
+        infos = [future.result() for future in told if future.exception() is None]
+        sealed = [info for info in infos if info is not None]
+        self.snapshots.append(summarise(self.plan.name, self.plan.source, self._note, sealed))
 
     def _await_seal(self, token: int) -> None:
         """Have a snapshot wait for this segment."""
         if token not in self._awaited:
             self._awaited[token] = asyncio.get_running_loop().create_future()
-
-    def _hold(self, *, held: bool) -> None:
-        """Have the rings of a flight recorder left alone, or drained."""
-        for drained in self._rings.values():
-            if drained.handle.held:
-                drained.ring.hold(held)
 
     def balance(self) -> SessionBalance:
         """The balance as of the last reading; touches neither rings nor kernel counters."""
@@ -295,13 +378,15 @@ class Session:
             degraded_reasons=self._health.reasons,
             sink=self._stats,
             aux=self._aux.balances(),
+            snapshots=self._windows.taken,
+            paused_ns=self._windows.paused_ns,
         )
 
     # What the core tells (drain.loop.Listener).
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
         """Seal it."""
-        if self._snapshot.locked():
+        if self._note is not None:
             self._await_seal(closed.token)
         self._start(self._seal(self._segments.pop(closed.token), closed))
         if closed.final:
@@ -399,6 +484,7 @@ class Session:
                 lost_samples=self._meter.take_losses(),
                 ring_stats=self._ring_stats(),
                 recut=self._recut if closed.final and not self._unsealed else None,
+                snapshot=self._note,
             )
             self._clocks.clear()
             self._unsealed.append((segment, closed, closing))
@@ -452,7 +538,7 @@ class Session:
         if isinstance(end, SinkError):
             waiting.set_exception(end)
         else:
-            waiting.set_result(str(end.path) if end is not None else None)
+            waiting.set_result(end)
 
     def _show_pages(self) -> None:
         """Have readers of the running trace.dat see what was written to it until now."""

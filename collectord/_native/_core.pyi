@@ -158,8 +158,16 @@ class RingCounters(NamedTuple):
     # given up in the middle of a splice
     resets: int  # times that somebody emptied the ring while it was mapped
     spliced_bytes: int  # of pages that went from the ring to the file without being seen
-    overwritten: int  # samples that a held ring paired with an AUX ring gave up for newer ones
-    overwritten_records: int  # likewise, records of any type
+    overwritten: int = 0  # samples that a held ring paired with an AUX ring gave up for newer ones
+    overwritten_records: int = 0  # likewise, records of any type
+    windows: int = 0  # of an overwritable ring: windows that were taken, and
+    window_taken: int = 0  # samples that were in one for the first time
+    window_repeated: int = 0  # samples that were in the window before too, and were left out
+    window_repeated_bytes: int = 0  # the same with all other records
+    window_overwritten_bytes: int = 0  # of records that no window has, up to the last one
+    window_held_ns: int = (
+        0  # (gauge) how far back the ring reaches, about; as of the last full pass
+    )
 
 class AuxCounters(NamedTuple):
     """Counters of one AUX ring since it was added; bytes are payload, without headers and padding.
@@ -225,10 +233,15 @@ class RingMap:
     Works on a perf event fd and, for tests, on any fd whose file has the same layout.
     """
 
-    def __init__(self, fd: int, data_bytes: int) -> None:
-        """Map read-write. Raises OSError (EPERM: mlock budget, EINVAL: size or redirected)."""
+    def __init__(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> None:
+        """Map read-write, or to overwrite read-only.
+
+        Raises OSError (EPERM: mlock budget, EINVAL: size or redirected).
+        """
     @property
     def data_bytes(self) -> int: ...
+    @property
+    def overwrite(self) -> bool: ...
     @property
     def head(self) -> int: ...
     @property
@@ -302,13 +315,17 @@ class Ring:
     def hold(self, held: bool) -> None:
         """While a ring is held passes leave it alone; none is at it on return.
 
-        What is in it when it is let go comes with the next generation.
+        What is in it when it is let go comes with the next generation. An overwritable ring is
+        always left alone: to let it go copies what it holds, once, and that comes with the next
+        generation. Nobody may write to it meanwhile (PERF_EVENT_IOC_PAUSE_OUTPUT).
 
         A data ring is held together with its AUX ring, which must be a snapshot one. Its oldest
         records are then given up whenever it is more than half full. Letting go fixes the AUX
         window: the events have been disabled before, and are enabled again after the full pass
         that followed.
         """
+    def warm(self) -> None:
+        """Have the memory ready that the next window of an overwritable ring is copied to."""
 
 class AuxRing:
     """The AUX area of a data ring that a core drains."""
@@ -394,12 +411,20 @@ class Core:
         """Readable (eventfd) when `events()` has something or a generation completed."""
     def start(self) -> None: ...
     def add_stream(
-        self, *, sideband_bytes: int = 16 << 20, subbuf_bytes: int = 0, foreign_clock: bool = False
+        self,
+        *,
+        sideband_bytes: int = 16 << 20,
+        subbuf_bytes: int = 0,
+        foreign_clock: bool = False,
+        snapshots: bool = False,
     ) -> Stream:
         """Add one; `subbuf_bytes` > 0: a page stream, for rings with sub-buffers of that size.
 
         foreign_clock: the records carry another clock than CLOCK_MONOTONIC. How far it is behind
         is then taken from when records are read.
+
+        `snapshots`: it takes windows of overwritable rings. Sideband records are kept for these
+        and come with the replay only, and no marker orders what is written.
         """
     def add_ring(
         self,

@@ -31,7 +31,9 @@ RingCounters = namedtuple(
     "samples records bytes stored in_flight lost_disk_full lost_dropped lost_records lost_samples "
     "neutralised relabelled quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
     "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets pages "
-    "page_losses page_losses_unknown resets spliced_bytes overwritten overwritten_records")
+    "page_losses page_losses_unknown resets spliced_bytes overwritten overwritten_records "
+    "windows window_taken window_repeated "
+    "window_repeated_bytes window_overwritten_bytes window_held_ns", defaults=(0,) * 8)
 AuxCounters = namedtuple(
     "AuxCounters",
     "taken_bytes stored_bytes in_flight_bytes lost_disk_full_bytes lost_dropped_bytes quarantined "
@@ -141,12 +143,12 @@ cdef class PageMap:
 cdef class RingMap:
     cdef ring_map map
 
-    def __init__(self, int fd, uint64_t data_bytes):
+    def __init__(self, int fd, uint64_t data_bytes, *, bint overwrite=False):
         cdef int ret
         if self.map.data_bytes != 0:
             raise ValueError("the ring is mapped already")
         with nogil:
-            ret = ring_map__init(&self.map, fd, data_bytes)
+            ret = ring_map__init(&self.map, fd, data_bytes, overwrite)
         check(ret)
 
     def __dealloc__(self):
@@ -160,6 +162,10 @@ cdef class RingMap:
     @property
     def data_bytes(self):
         return self.map.data_bytes
+
+    @property
+    def overwrite(self):
+        return self.map.overwrite
 
     @property
     def head(self):
@@ -253,6 +259,18 @@ cdef class Ring:
         if ret < 0:
             raise ValueError("the ring's AUX area is no snapshot")
 
+    def warm(self):
+        with nogil:
+            core__warm(self.owner.core, self.ring)
+
+    cdef tuple window_counters(self):
+        cdef window *w = self.ring.window
+        if w == NULL:
+            return (0, 0, 0, 0, 0, 0)
+        return (counter__read(&w.windows), counter__read(&w.taken), counter__read(&w.repeated),
+                counter__read(&w.repeated_bytes), counter__read(&w.overwritten_bytes),
+                counter__read(&w.held_ns))
+
     cdef tuple page_counters(self):
         cdef page_ring *p = self.ring.pages
         if p == NULL:
@@ -276,7 +294,7 @@ cdef class Ring:
             counter__read(&r.last_sample_ns),
             tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
             *self.page_counters(), counter__read(&r.overwritten_samples),
-            counter__read(&r.overwritten_records))
+            counter__read(&r.overwritten_records), *self.window_counters())
 
 
 cdef class AuxRing:
@@ -414,9 +432,9 @@ cdef class Core:
         check(core__start(self.core))
 
     def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0,
-                   bint foreign_clock=False):
+                   bint foreign_clock=False, bint snapshots=False):
         cdef Stream stream = Stream.__new__(Stream)
-        check(core__add_stream(self.core, sideband_bytes, subbuf_bytes, &stream.stream))
+        check(core__add_stream(self.core, sideband_bytes, subbuf_bytes, snapshots, &stream.stream))
         if foreign_clock:
             core__set_foreign_clock(stream.stream)
         stream.owner = self

@@ -9,6 +9,7 @@
 
 #include "shard.h"
 #include "stream.h"
+#include "window.h"
 #include "writer.h"
 
 struct core {
@@ -103,7 +104,7 @@ int core__notify_fd(const struct core *core)
 }
 
 int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
-		     struct stream **out)
+		     bool snapshots, struct stream **out)
 {
 	const uint32_t id = core->writer.stream_count;
 	int ret;
@@ -116,6 +117,7 @@ int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_byt
 			   page_bytes, &core->events);
 	if (ret < 0)
 		return ret;
+	core->streams[id].snapshots = snapshots;
 	core->writer.streams[id] = &core->streams[id];
 	/* Release; the partner is the acquire where the writer's thread reads the count. */
 	atomic_store_explicit(&core->writer.stream_count, id + 1, memory_order_release);
@@ -179,13 +181,17 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		return -ENOMEM;
 	ring__init(ring, map, wakeup_fd, layout);
 	ret = ring__set_ids(ring, ids->all, ids->count);
+	if (ret == 0 && map->overwrite)
+		ret = window__new(map, &ring->window);
 	if (ret < 0) {
+		ring__deinit(ring);
 		free(ring);
 		return ret;
 	}
 	ring->held = held;
 	if (sideband) {
 		ring->sideband = &stream->sideband;
+		ring->absorbed = stream->snapshots;
 		sideband__set_layout(&stream->sideband, layout);
 	}
 	ret = core__enlist(core, shard, stream, ring);
@@ -208,6 +214,13 @@ int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream
 	if (ret == 0)
 		*out = ring;
 	return ret;
+}
+
+void core__warm(struct core *core, struct ring *ring)
+{
+	(void)core;
+	if (ring->window != NULL)
+		window__warm(ring->window);
 }
 
 int core__add_aux_ring(struct core *core, struct ring *pair,

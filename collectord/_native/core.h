@@ -47,8 +47,10 @@ void core__stop(struct core *core);
 int core__notify_fd(const struct core *core);
 
 /* `page_bytes` > 0: a stream of ftrace's sub-buffers. */
+/* In a stream of `snapshots` sideband is kept for what a snapshot needs of it, and not written as
+ * it comes. */
 int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
-		     struct stream **stream);
+		     bool snapshots, struct stream **stream);
 /* The stream's records carry another clock than CLOCK_MONOTONIC. Before it gets a ring. */
 void core__set_foreign_clock(struct stream *stream);
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
@@ -63,6 +65,8 @@ int core__add_aux_ring(struct core *core, struct ring *pair,
 		       const struct aux_ring_options *options, struct ring **ring);
 int core__set_enable_fds(struct core *core, struct ring *aux, const int *fds, uint32_t count);
 void core__stop_enabling(struct core *core, struct ring *aux);
+/* Have memory ready for what the next core__hold(false) copies. */
+void core__warm(struct core *core, struct ring *ring);
 int core__hold(struct core *core, struct ring *ring, bool held);
 /* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, it was left as it
  * is. */

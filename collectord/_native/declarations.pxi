@@ -27,8 +27,9 @@ cdef extern from "walk.h":
 cdef extern from "ring_map.h":
     struct ring_map:
         uint64_t data_bytes
+        bint overwrite
         unsigned users
-    int ring_map__init(ring_map *map, int fd, uint64_t data_bytes) nogil
+    int ring_map__init(ring_map *map, int fd, uint64_t data_bytes, bint overwrite) nogil
     void ring_map__deinit(ring_map *map) nogil
     uint64_t ring_map__head(const ring_map *map)
     uint64_t ring_map__tail(const ring_map *map)
@@ -75,10 +76,16 @@ cdef extern from "page_map.h":
     int page_map__init(page_map *map, int fd) nogil
     void page_map__deinit(page_map *map)
 
-cdef extern from "ring.h":
-    const int RING_FILL_BUCKETS
+cdef extern from "counter.h":
     ctypedef uint64_t counter_t
     uint64_t counter__read(const counter_t *counter)
+
+cdef extern from "window.h":
+    struct window:
+        counter_t windows, taken, repeated, repeated_bytes, overwritten_bytes, held_ns
+
+cdef extern from "ring.h":
+    const int RING_FILL_BUCKETS
     struct aux_ring:
         counter_t pieces, aux_records, truncated, partial, collisions
         counter_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
@@ -90,6 +97,7 @@ cdef extern from "ring.h":
         page_ring *pages
         aux_ring *aux
         ring *aux_pair
+        window *window
         uint64_t position
         counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
         counter_t lost_records, lost_samples, neutralised, relabelled, quarantined_bytes
@@ -179,7 +187,7 @@ cdef extern from "core.h":
     int core__start(core *c) nogil
     void core__stop(core *c) nogil
     int core__notify_fd(const core *c)
-    int core__add_stream(core *c, size_t sideband_bytes, uint32_t page_bytes,
+    int core__add_stream(core *c, size_t sideband_bytes, uint32_t page_bytes, bint snapshots,
                          stream **out) nogil
     int core__add_ring(core *c, uint32_t shard, stream *s, ring_map *map, int wakeup_fd,
                        const walk_layout *layout, const walk_ids *ids, bint sideband, bint held,
@@ -191,6 +199,7 @@ cdef extern from "core.h":
                            ring **out) nogil
     int core__set_enable_fds(core *c, ring *aux, const int *fds, uint32_t count) nogil
     void core__stop_enabling(core *c, ring *aux) nogil
+    void core__warm(core *c, ring *r) nogil
     int core__hold(core *c, ring *r, bint held) nogil
     int core__remove_ring(core *c, ring *r) nogil
     uint64_t core__issue(core *c) nogil

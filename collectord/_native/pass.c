@@ -8,6 +8,7 @@
 #include "clock.h"
 #include "event_list.h"
 #include "page_ring.h"
+#include "window.h"
 
 static struct chunk *pass__take_chunk(struct shard *shard)
 {
@@ -18,6 +19,17 @@ static struct chunk *pass__take_chunk(struct shard *shard)
 	/* First say so, then look again: a chunk given back in between wakes nobody. */
 	atomic_store(&shard->starved, true);
 	return pool__take(shard->pool);
+}
+
+static enum ring_take pass__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+{
+	if (ring->pages != NULL)
+		return page_ring__take(ring, chunk, chunk_bytes);
+	if (ring->window != NULL)
+		return window__give(ring, chunk, chunk_bytes);
+	if (ring->aux != NULL)
+		return aux_ring__take(ring, chunk, chunk_bytes);
+	return ring__take(ring, chunk, chunk_bytes);
 }
 
 /* False: no chunk was free, part of the ring is unread. */
@@ -34,12 +46,7 @@ static bool pass__drain_ring(struct shard *shard, struct ring *ring)
 			counter__add(&ring->starved, 1);
 			return false;
 		}
-		if (ring->pages != NULL)
-			took = page_ring__take(ring, lane->open, shard->pool->chunk_bytes);
-		else if (ring->aux != NULL)
-			took = aux_ring__take(ring, lane->open, shard->pool->chunk_bytes);
-		else
-			took = ring__take(ring, lane->open, shard->pool->chunk_bytes);
+		took = pass__take(ring, lane->open, shard->pool->chunk_bytes);
 		if (took == RING_SPLICED) {
 			/* What was read before comes before in the file. */
 			if (lane->open->used > 0)
@@ -49,7 +56,7 @@ static bool pass__drain_ring(struct shard *shard, struct ring *ring)
 		}
 		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
 			lane__close(lane, shard->writer, 0, 0);
-		if (took != RING_CHUNK_FULL)
+		if (took != RING_CHUNK_FULL && took != RING_MORE)
 			return true;
 	}
 }
@@ -155,11 +162,21 @@ static void pass__begin(struct shard *shard, bool full)
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->pages != NULL)
 			pass__begin_pages(shard->rings[i], full);
+		else if (shard->rings[i]->window != NULL)
+			window__look(shard->rings[i], full);
 		else if (shard->rings[i]->sideband == NULL)
 			pass__begin_perf(shard->rings[i]);
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband != NULL)
 			ring__begin(shard->rings[i]);
+}
+
+/* The window of a ring is in our memory, whatever has become of the ring. */
+static bool ring__is_left_alone(const struct ring *ring)
+{
+	return ring->window == NULL &&
+	       (ring->held ||
+		atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK);
 }
 
 static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
@@ -174,7 +191,7 @@ static bool pass__data_is_due(const struct shard *shard)
 {
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband == NULL && shard->rings[i]->pages == NULL &&
-		    !shard->rings[i]->held &&
+		    !ring__is_left_alone(shard->rings[i]) &&
 		    ring__is_due(shard->rings[i], shard->floor_bytes))
 			return true;
 	return false;
@@ -183,7 +200,8 @@ static bool pass__data_is_due(const struct shard *shard)
 static bool ring__is_unread(const struct ring *ring)
 {
 	return ring->head != ring->position &&
-	       atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+	       (ring->window != NULL ||
+		atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0);
 }
 
 static void ring__count_wakeup(struct ring *ring, bool woken, bool asked)
@@ -245,7 +263,7 @@ static bool pass__drain(struct shard *shard, bool sideband, uint64_t floor_bytes
 			counter__add(&ring->wakeups_watermark, 1);
 		if (ring->held && ring->aux_pair != NULL)
 			aux_ring__recycle(ring->aux_pair->aux);
-		if (ring->held || !due)
+		if (!due || (ring->held && ring->window == NULL))
 			continue;
 		complete &= pass__drain_perf(shard, ring, woken, asked);
 	}
@@ -291,13 +309,15 @@ bool pass__last(struct shard *shard, struct ring *ring)
 	if (ring->pages != NULL) {
 		page_ring__begin(ring->pages, true);
 		unread = atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+	} else if (ring->window != NULL) {
+		unread = ring->head != ring->position;
 	} else {
 		if (ring->aux_pair != NULL)
 			ring->aux_pair->aux->stopping = true;
 		pass__begin_perf(ring);
 		unread = true;
 	}
-	if (!unread || ring->held)
+	if (!unread || (ring->held && ring->window == NULL))
 		return true;
 	if (ring->pages != NULL ? pass__drain_ring(shard, ring)
 				: pass__drain_perf(shard, ring, false, false))

@@ -8,6 +8,7 @@
 #include "aux_ring.h"
 #include "page_ring.h"
 #include "sideband.h"
+#include "window.h"
 
 /*
  * The ring's cache lines were written by another core, and walking them in place is a chain of
@@ -31,9 +32,11 @@ void ring__deinit(struct ring *ring)
 {
 	page_ring__free(ring->pages);
 	aux_ring__free(ring->aux);
+	window__free(ring->window);
 	free(ring->id_list);
 	ring->pages = NULL;
 	ring->aux = NULL;
+	ring->window = NULL;
 	ring->id_list = NULL;
 }
 
@@ -58,10 +61,8 @@ int ring__set_ids(struct ring *ring, const uint64_t *ids, uint32_t count)
 	return 0;
 }
 
-static void ring__quarantine(struct ring *ring, enum walk_fault fault)
+void ring__quarantine(struct ring *ring, enum walk_fault fault, uint64_t unread)
 {
-	const uint64_t unread = ring->head - ring->position;
-
 	/* A bad head may say more than there is. */
 	counter__set(&ring->quarantined_bytes,
 		     unread < ring->map->data_bytes ? unread : ring->map->data_bytes);
@@ -94,7 +95,7 @@ uint64_t ring__begin(struct ring *ring)
 	ring->head = ring_map__head(ring->map);
 	used = ring->head - ring->position;
 	if (used > ring->map->data_bytes || (used & 7u) != 0) {
-		ring__quarantine(ring, WALK_BAD_HEAD);
+		ring__quarantine(ring, WALK_BAD_HEAD, used);
 		return 0;
 	}
 	counter__set(&ring->used_bytes, used);
@@ -136,6 +137,39 @@ static size_t mutate(struct ring *ring, const uint8_t *copy, size_t walked,
 }
 #endif
 
+/* Add walked records that lie behind the end of `chunk`. */
+static void ring__keep(struct ring *ring, struct chunk *chunk, size_t bytes,
+		       struct walk_tally *tally)
+{
+	const uint8_t *const records = chunk->data + chunk->used;
+
+#ifdef COLLECTORD_MUTATION
+	bytes = mutate(ring, records, bytes, tally);
+#endif
+	if (bytes == 0)
+		return;
+	counter__add(&ring->samples, tally->samples);
+	counter__add(&ring->relabelled, tally->relabelled);
+	counter__add(&ring->records, tally->records);
+	counter__add(&ring->bytes, bytes);
+	if (ring->sideband != NULL)
+		sideband__append(ring->sideband, records, bytes);
+	ring__note(ring, records, bytes, tally);
+	if (ring->absorbed)
+		return;
+	atomic_fetch_add_explicit(&ring->in_flight, tally->samples, memory_order_relaxed);
+	chunk__append(chunk, ring, (uint32_t)bytes, tally);
+}
+
+void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes)
+{
+	struct walk_tally tally = {0};
+	enum walk_fault fault;
+
+	bytes = walk__run(chunk->data + chunk->used, bytes, &ring->layout, &tally, &fault);
+	ring__keep(ring, chunk, bytes, &tally);
+}
+
 enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
 	uint8_t *const to = chunk->data + chunk->used;
@@ -144,7 +178,7 @@ enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk
 	const size_t span = unread < room ? (size_t)unread : room;
 	struct walk_tally tally = {0};
 	enum walk_fault fault = WALK_OK;
-	size_t copied = 0, walked = 0, kept;
+	size_t copied = 0, walked = 0;
 
 	while (copied < span && fault == WALK_OK) {
 		const size_t piece = span - copied < PIECE_BYTES ? span - copied : PIECE_BYTES;
@@ -161,28 +195,16 @@ enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk
 		    (has_header && walk__size(walk__load(to + walked)) > unread - walked))
 			fault = WALK_PAST_HEAD;
 	}
-	kept = walked;
-#ifdef COLLECTORD_MUTATION
-	kept = mutate(ring, to, walked, &tally);
-#endif
-	if (kept > 0) {
-		if (ring->sideband != NULL)
-			sideband__append(ring->sideband, to, kept);
-		counter__add(&ring->samples, tally.samples);
-		counter__add(&ring->relabelled, tally.relabelled);
-		counter__add(&ring->records, tally.records);
-		counter__add(&ring->bytes, kept);
-		ring__note(ring, to, kept, &tally);
-		atomic_fetch_add_explicit(&ring->in_flight, tally.samples, memory_order_relaxed);
-		chunk__append(chunk, ring, (uint32_t)kept, &tally);
-	}
+	ring__keep(ring, chunk, walked, &tally);
 	ring->position += walked;
 	ring_map__publish_tail(ring->map, ring->position);
 	if (fault != WALK_OK) {
-		ring__quarantine(ring, fault);
+		ring__quarantine(ring, fault, ring->head - ring->position);
 		return RING_FAULTY;
 	}
-	return ring->position == ring->head ? RING_EMPTY : RING_CHUNK_FULL;
+	if (ring->position == ring->head)
+		return RING_EMPTY;
+	return ring->absorbed ? RING_MORE : RING_CHUNK_FULL;
 }
 
 /* The length of the first whole records at `copy`, of as many as make `bytes` if they are there. */
@@ -226,6 +248,6 @@ void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, ui
 			fault = WALK_PAST_HEAD;
 		}
 		if (fault != WALK_OK)
-			ring__quarantine(ring, fault);
+			ring__quarantine(ring, fault, ring->head - ring->position);
 	}
 }

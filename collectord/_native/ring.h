@@ -14,6 +14,7 @@
 struct aux_ring;
 struct page_ring;
 struct sideband;
+struct window;
 
 /* One ring as its shard drains it. Counters: `stored`, `lost_*` and `segment_*` are written by
  * the writer thread, `in_flight` by both, all others by the shard's thread. */
@@ -24,6 +25,7 @@ struct ring {
 	struct page_ring *pages;   /* NULL: a perf ring; else `map`, `head` and `layout` are unused */
 	struct aux_ring *aux;	   /* NULL: no AUX area; else `map` and `layout` are unused */
 	struct ring *aux_pair;	   /* the AUX area of this data ring, or NULL */
+	struct window *window;	   /* NULL: what is written waits for us; else it is overwritten */
 	struct walk_layout layout;
 	struct walk_ids ids;
 	uint64_t *id_list; /* the ring's own memory behind `ids` */
@@ -33,6 +35,7 @@ struct ring {
 	int wakeup_fd;
 	bool woken;
 	bool held;	   /* passes leave it alone; under the shard's lock */
+	bool absorbed;	   /* its records go no further than to `sideband` */
 	bool left;	   /* removed from its shard */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
@@ -73,6 +76,7 @@ enum ring_take {
 	RING_CHUNK_FULL, /* the next record needs another chunk */
 	RING_FAULTY,	/* the ring went into quarantine */
 	RING_SPLICED,	/* the ring's pipe has something for the writer */
+	RING_MORE,	/* there is more, and the chunk may take it */
 };
 
 /*
@@ -87,5 +91,10 @@ enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk
  * record.
  */
 void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, uint64_t keep);
+/* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
+void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes);
+
+/* Read nothing of it any more; so many bytes stay unread. */
+void ring__quarantine(struct ring *ring, enum walk_fault fault, uint64_t unread);
 
 #endif

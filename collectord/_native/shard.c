@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "page_ring.h"
 #include "pass.h"
+#include "window.h"
 
 #define EPOLL_BATCH 64
 /* How long a removal waits for a chunk, and how often it looks. */
@@ -163,7 +164,8 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 		shard->rings = rings;
 	if (rings == NULL || ring->lane == NULL)
 		ret = -ENOMEM;
-	else if (epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
+	else if (ring->window == NULL && /* the kernel wakes for each turn of it, and nobody wants that */
+		 epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
 		ret = -errno;
 	if (ret == 0) {
 		shard->rings[shard->ring_count++] = ring;
@@ -231,6 +233,8 @@ int shard__hold(struct shard *shard, struct ring *ring, bool held)
 		if (ring->aux_pair != NULL && ring->aux_pair->aux->map->snapshot && !held)
 			aux_ring__open_window(ring->aux_pair->aux);
 		ring->held = held;
+		if (ring->window != NULL && !held)
+			window__want(ring);
 	}
 	pthread_mutex_unlock(&shard->lock);
 	return ret;

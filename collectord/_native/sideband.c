@@ -281,6 +281,16 @@ void sideband__settle(struct sideband *sideband, uint64_t until_ns)
 	free(order);
 }
 
+bool sideband__is_crowded(struct sideband *sideband)
+{
+	bool crowded;
+
+	pthread_mutex_lock(&sideband->log_lock);
+	crowded = sideband->log_used > sideband->log_bytes / 2;
+	pthread_mutex_unlock(&sideband->log_lock);
+	return crowded;
+}
+
 int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context)
 {
 	const struct walk_layout layout = sideband__layout(sideband);

@@ -83,6 +83,9 @@ int sideband__load(struct sideband *sideband, const uint8_t *records, size_t byt
  */
 void sideband__settle(struct sideband *sideband, uint64_t until_ns);
 
+/* Is more than half of the log in use? */
+bool sideband__is_crowded(struct sideband *sideband);
+
 /* Emit the table, then the log. */
 int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context);
 

@@ -12,6 +12,7 @@
 #include "event_list.h"
 #include "page_stream.h"
 #include "ring.h"
+#include "window.h"
 
 /*
  * A record's time is taken before it becomes visible in the ring; an interrupt, or a preempted
@@ -258,6 +259,32 @@ bool stream__completes_round(const struct stream *stream, const struct lane *lan
 	return least > stream->round;
 }
 
+/*
+ * The time before which no ring holds anything, at most `settled_ns`. Where more happens within the
+ * window than there is memory for, the older half of it does without names that are gone since.
+ */
+static uint64_t stream__horizon(struct stream *stream, uint64_t settled_ns)
+{
+	uint64_t horizon_ns = settled_ns;
+
+	pthread_mutex_lock(&stream->lock);
+	for (uint32_t i = 0; i < stream->ring_count; i++) {
+		const struct window *window = stream->rings[i]->window;
+
+		if (window != NULL && counter__read(&window->horizon_ns) < horizon_ns)
+			horizon_ns = counter__read(&window->horizon_ns);
+	}
+	pthread_mutex_unlock(&stream->lock);
+	if (sideband__is_crowded(&stream->sideband)) {
+		const uint64_t since_ns = horizon_ns > stream->crowded_ns ? horizon_ns
+									   : stream->crowded_ns;
+
+		horizon_ns = since_ns + (settled_ns - since_ns) / 2;
+		stream->crowded_ns = horizon_ns;
+	}
+	return horizon_ns;
+}
+
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item)
 {
 	uint64_t settled_ns, least;
@@ -281,6 +308,8 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 	}
 	if (least > stream->round)
 		stream->round = least;
+	if (stream->snapshots)
+		settled_ns = stream__horizon(stream, settled_ns);
 	if (settled_ns > PUBLISH_DELAY_NS)
 		sideband__settle(&stream->sideband, settled_ns - PUBLISH_DELAY_NS);
 }

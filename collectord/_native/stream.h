@@ -54,6 +54,10 @@ struct stream {
 	struct event_list *events;
 	uint32_t id;
 	uint32_t page_bytes; /* > 0: of ftrace's sub-buffers, see page_stream.h */
+	/* What is written is older than what sideband came meanwhile: that stays in `sideband`, and no
+	 * marker says that nothing older follows. */
+	bool snapshots;
+	uint64_t crowded_ns; /* sideband up to here was settled for want of memory */
 };
 
 enum { SPACE_UNANSWERED = -1, SPACE_GIVE_UP = 0, SPACE_RETRY = 1 };

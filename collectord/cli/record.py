@@ -43,6 +43,7 @@ from collectord.kernel.names import HostNames
 from collectord.maps.answer import make_answer
 from collectord.plan import cpu_list, trace_names
 from collectord.plan.nearest import did_you_mean
+from collectord.plan.session import FLIGHT_RECORDER
 from collectord.source import bcc_client
 
 if TYPE_CHECKING:
@@ -78,7 +79,13 @@ def run(arguments: Sequence[str]) -> int:
     status = status_of(result.command_status)
     try:
         answers = _answers(result)
-        print_result(result.balances, as_json=args.json, programs=result.programs, answers=answers)
+        print_result(
+            result.balances,
+            as_json=args.json,
+            programs=result.programs,
+            answers=answers,
+            snapshots=result.snapshots,
+        )
         flush()
     except BrokenPipeError:
         if not command:
@@ -196,9 +203,11 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         session=(
             SessionConfig(
                 name=SESSION,
+                mode=FLIGHT_RECORDER if args.overwrite or args.snapshot else "stream",
+                freeze_on=args.freeze_on,
+                freeze_filter=args.freeze_filter,
                 directory=str(directory),
                 single_file="" if args.output_dir else str(output),
-                mode="flight-recorder" if args.snapshot else "stream",
                 target=_target(args, with_command=with_command and not args.programs),
                 source=sources,
             ),
@@ -224,6 +233,7 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
         "-p": bool(args.pid),
         "-c": args.count is not None,
         "-i": args.no_inherit,
+        "--overwrite": args.overwrite,
         **_of_perf(args),
     }
     wrong = next((name for name, given in others.items() if given), "")

@@ -35,6 +35,7 @@ _USAGE = (
     "[--bpf NAME [--bpf-arg K=V]...]...",
     "[-m DATA[,AUX]]",
     "[-S]",
+    "[--overwrite [--freeze-on EVENT [--freeze-filter F]]]",
     "[--duration TIME]",
     "[-o FILE | --output-dir DIR]",
     "[--json]",
@@ -48,6 +49,7 @@ _EXAMPLES = (
     "collectord record --via ftrace -e 'sched:*' -a --duration 10s -o trace.dat",
     "collectord record -e intel_pt// -m ,16M --duration 1s -o trace.data",
     "collectord record --bpf biolatency --duration 10s",
+    "collectord record --overwrite -m 8M -e sched:sched_switch -a -- ./until-it-fails",
 )
 
 
@@ -153,7 +155,10 @@ def parser() -> Parser:
     _add_events(what)
     _add_programs(what)
     _add_scope(made)
-    _add_buffers(made.add_argument_group("how"))
+    how = made.add_argument_group("how")
+    _add_buffers(how)
+    _add_recorder(how)
+    _add_freeze(how)
     _add_output(made.add_argument_group("where to and how long"))
     made.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
     return made
@@ -327,6 +332,31 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="let AUX areas run free, and store what they hold at the end and at each SIGUSR2 "
         "(default: store all trace)",
+    )
+
+
+def _add_recorder(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="let the rings overwrite their oldest records, and store what they hold at the end; "
+        "with --output-dir also at each SIGUSR2 (default: everything is stored as it comes)",
+    )
+
+
+def _add_freeze(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--freeze-on",
+        metavar="EVENT",
+        default="",
+        help="with --overwrite: have the kernel stop the ring at the moment that EVENT happens, "
+        "store what all rings hold, and go on (default: nothing stops them)",
+    )
+    group.add_argument(
+        "--freeze-filter",
+        metavar="F",
+        default="",
+        help="filter of the tracepoint of --freeze-on (default: none)",
     )
 
 

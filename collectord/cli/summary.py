@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli.answer import print_answers
-from collectord.cli.output import Column, print_json, print_table, say
+from collectord.cli.output import Column, print_json, print_table, say, snapshot_text
 from collectord.maps.status import session_json
 from collectord.model import Basis
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collectord.ledger import RingBalance, SessionBalance
     from collectord.maps.answer import Answer
     from collectord.maps.status import BpfStatus
+    from collectord.windows import Snapshot
 
 _RIGHT: Final = "right"
 _BALANCE: Final = (
@@ -45,6 +46,7 @@ def print_result(
     as_json: bool,
     programs: Sequence[BpfStatus] = (),
     answers: Mapping[str, Sequence[Answer]] | None = None,
+    snapshots: Sequence[Snapshot] = (),
 ) -> None:
     """Print what was recorded: answers of BPF programs, sessions, rings with loss, files.
 
@@ -53,6 +55,7 @@ def print_result(
         as_json: one document instead of tables.
         programs: BPF programs of all sessions.
         answers: of those that have some, by program.
+        snapshots: of flight recorders.
     """
     if as_json:
         print_json(
@@ -63,6 +66,7 @@ def print_result(
                     for program, given in (answers or {}).items()
                     for answer in given
                 ],
+                "snapshots": [snapshot.to_json() for snapshot in snapshots],
             }
         )
         return
@@ -83,6 +87,8 @@ def print_result(
     print_table(_AUX_COLUMNS, [_aux_cells(area) for b in balances for area in b.aux])
     for line in _remarks(balances):
         say(line)
+    for snapshot in snapshots:
+        say(snapshot_text(snapshot.to_json()))
 
 
 def _balance_cells(balance: SessionBalance | RingBalance) -> list[str]:

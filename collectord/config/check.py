@@ -18,6 +18,7 @@ from collectord.config.schema import (
 from collectord.errors import UsageError
 from collectord.kernel.trace_probes import Probe, ProbeKind
 from collectord.plan import call_graph, cpu_list, event_spec, trace_names
+from collectord.plan.event_spec import Modifiers, Tracepoint
 from collectord.plan.session import FLIGHT_RECORDER
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ _CHUNK_MAX_BYTES: Final = 1 << 30
 _CHUNKS_MIN: Final = 4
 _RULE_OF_SCOPE: Final = {"cpus": "cpus", "process": "pids", "thread": "pids", "user": "user"}
 _TASK_SCOPES: Final = ("process", "thread", "command", "user")
+# Events of these belong to a CPU: IOC_REFRESH is refused for what children inherit.
+FREEZABLE: Final = ("system", "cpus", "cgroup")
 
 
 def check_config(config: Config) -> Iterator[Problem]:
@@ -95,6 +98,7 @@ def _source(source: SourceConfig) -> Iterator[Problem]:
 def _mode(session: SessionConfig) -> Iterator[Problem]:
     """Which sources a mode takes, and which of their keys."""
     recorder = session.mode == FLIGHT_RECORDER
+    yield from _freeze(session)
     seen = False
     programs: set[str] = set()
     for index, source in enumerate(session.source):
@@ -120,6 +124,34 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
                 yield Problem(f"{key}.{name}", "must not be 0")
         if recorder and not source.overwrite:
             yield Problem(f"{key}.overwrite", "a flight recorder overwrites its oldest events")
+
+
+def _freeze(session: SessionConfig) -> Iterator[Problem]:
+    """What may stop a flight recorder by itself."""
+    if session.freeze_filter and not session.freeze_on:
+        yield Problem("freeze_filter", "is the filter of freeze_on, which is not given")
+    if not session.freeze_on:
+        return
+    if session.mode != FLIGHT_RECORDER:
+        hint = f'mode = "{FLIGHT_RECORDER}"'
+        yield Problem("freeze_on", "only a flight recorder can be frozen", hint)
+    if session.target.scope not in FREEZABLE:
+        yield Problem(
+            "freeze_on",
+            f"does not go with scope {session.target.scope!r}: a task's event stops no ring",
+            ", ".join(f'scope = "{scope}"' for scope in FREEZABLE),
+        )
+    try:
+        choices = event_spec.parse_choices(session.freeze_on)
+    except UsageError as error:
+        yield Problem("freeze_on", error.message, error.hint)
+        return
+    if [len(group.events) for choice in choices for group in choice] != [1]:
+        yield Problem("freeze_on", f"{session.freeze_on!r} is not one event")
+    ftrace = any(isinstance(source, TracefsSourceConfig) for source in session.source)
+    spec = choices[0][0].events[0]
+    if ftrace and (not isinstance(spec.body, Tracepoint) or spec.modifiers != Modifiers()):
+        yield Problem("freeze_on", "a tracefs source can be frozen by a tracepoint only")
 
 
 def _program(

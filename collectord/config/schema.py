@@ -196,6 +196,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     name: str
     mode: Mode = "stream"
+    freeze_on: str = ""
+    freeze_filter: str = ""
     segment_bytes: Bytes = Bytes(256 * _MIB)
     segment_age: Nanoseconds = Nanoseconds(3600 * _SECOND_NS)
     directory: str = ""

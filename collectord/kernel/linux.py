@@ -164,6 +164,16 @@ class LinuxKernel:
         """See `Kernel.disable`."""
         self._ioctl(fd, perf_attr.IOC_DISABLE, 0, "cannot disable an event")
 
+    def refresh(self, fd: int) -> None:
+        """See `Kernel.refresh`.
+
+        Newer kernels stop the event at its last overflow and disable it later. To enable it again
+        does not start it (perf_trace_add(), Linux 6.18): setting its period, to what it is, does.
+        """
+        self._ioctl(fd, perf_attr.IOC_REFRESH, 1, "cannot arm an event")
+        period = bytearray(struct.pack("=Q", 1))
+        self._ioctl(fd, perf_attr.IOC_PERIOD, period, "cannot start an event again")
+
     def set_filter(self, fd: int, text: str) -> None:
         """See `Kernel.set_filter`."""
         data = bytearray(os.fsencode(text) + b"\0")
@@ -252,10 +262,14 @@ class LinuxKernel:
         enabled, running, event_id, lost = (next(words) if bit else None for bit in wanted)
         return CounterReading(value, enabled or 0, running or 0, event_id or 0, lost)
 
-    def map_ring(self, fd: int, data_bytes: int) -> RingMap:
+    def pause_output(self, fd: int, *, paused: bool) -> None:
+        """See `Kernel.pause_output`."""
+        self._ioctl(fd, perf_attr.IOC_PAUSE_OUTPUT, int(paused), "cannot pause a ring")
+
+    def map_ring(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> RingMap:
         """See `Kernel.map_ring`."""
         try:
-            return RingMap(fd, data_bytes)
+            return RingMap(fd, data_bytes, overwrite=overwrite)
         except OSError as error:
             code = error.errno or 0
             raise refusal.map_refused(code, data_bytes, self.limits()) from error

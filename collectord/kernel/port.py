@@ -128,6 +128,13 @@ class Kernel(Protocol):
     def disable(self, fd: int) -> None:
         """PERF_EVENT_IOC_DISABLE, inherited children included; the counter is final after it."""
 
+    def refresh(self, fd: int) -> None:
+        """PERF_EVENT_IOC_REFRESH: enable the event, of period 1, until its next overflow.
+
+        That disables it, and its group with it. Each call adds one overflow: call it once, and
+        once after each.
+        """
+
     def set_filter(self, fd: int, text: str) -> None:
         """Give a tracepoint event its filter, or a tracing event its addresses.
 
@@ -193,8 +200,17 @@ class Kernel(Protocol):
     def read_counter(self, fd: int, read_format: int) -> CounterReading:
         """Read the event's counter. It costs an interrupt of the event's CPU if that runs it."""
 
-    def map_ring(self, fd: int, data_bytes: int) -> RingMap:
+    def pause_output(self, fd: int, *, paused: bool) -> None:
+        """Have the ring of this event refuse what is written to it, and count it as lost, or not.
+
+        A record that was begun before is still finished.
+        """
+
+    def map_ring(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> RingMap:
         """Map the event's ring: a control page and `data_bytes` (a power of two of pages).
+
+        With `overwrite` read-only: the kernel does not wait for a reader then, and the event must
+        have `write_backward`.
 
         Raises:
             MissingPrivilege: EPERM, over the mlock budget.

@@ -116,7 +116,8 @@ def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft
             )
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):
-                trace = trace_source.draft(source, session.mode, scope, facts)
+                freeze = trace_source.freezing_event(session)
+                trace = trace_source.draft(source, session.mode, scope, facts, freeze)
                 if trace.plan is None:
                     draft = replace(draft, degraded=(*draft.degraded, *trace.degraded))
                 else:
@@ -204,6 +205,7 @@ def _sessions(
             source=trace_source.SOURCE,
             scope=draft.scope,
             mode=draft.config.mode,
+            freezes=bool(draft.config.freeze_on),
             rings=draft.trace.rings,
             sink=_sink(config, draft.config, TRACE_FORMAT),
             files=draft.trace.files,
@@ -227,13 +229,14 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]
         f"the watermark of {show_share(ring_set.watermark)} is more than half a ring: "
         f"wakes at {show_bytes(size // 2)}"
         for ring_set, (size, _) in zip(draft.sets, sizes, strict=True)
-        if budget.is_late(ring_set.watermark, size)
+        if budget.is_late(ring_set.watermark, size) and not ring_set.overwrite
     ]
     return SessionPlan(
         name=draft.config.name,
         source=BpfSourceConfig.kind if draft.bpf is not None else PerfSourceConfig.kind,
         scope=draft.scope,
         mode=draft.config.mode,
+        freezes=bool(draft.config.freeze_on),
         rings=rings,
         sink=_sink(config, draft.config, PERF_FORMAT),
         files=files,

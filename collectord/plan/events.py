@@ -59,6 +59,7 @@ class EventPlan:
         pmu: name of its dynamic PMU, "" without.
         aux: it writes into an AUX area, and so owns its ring; `filter` is one of addresses.
         counts_bytes: its counter has the bytes that it traced, lost ones too.
+        freezes: it leads its ring's events, and stops them all on its CPU when it happens.
     """
 
     index: int
@@ -76,6 +77,7 @@ class EventPlan:
     pmu: str = ""
     aux: bool = False
     counts_bytes: bool = False
+    freezes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

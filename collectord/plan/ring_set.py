@@ -17,7 +17,13 @@ from collectord.plan.aux_facts import decoder_of
 from collectord.plan.events import sideband_event
 from collectord.plan.scope import ring_cpus
 from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
-from collectord.plan.source_events import ABSENCE, in_scope, source_events
+from collectord.plan.source_events import (
+    ABSENCE,
+    freezing_event,
+    frozen_by,
+    in_scope,
+    source_events,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +37,9 @@ if TYPE_CHECKING:
 _SIDEBAND_WATERMARK: Final = Share(percent=25.0)
 # A hundred thousand context switches a second are 6 MiB of records.
 _SWITCHES_RING_BYTES: Final = 1 << 20
+# A flight recorder's ring cannot grow; a busy scheduler's 4000 events a second, for 16 s.
+RECORDER_RING_BYTES: Final = 4 << 20
+ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,7 @@ class RingSet:
         events: what writes into them, those that cannot be on a CPU included.
         cpus: one ring on each; (-1,) for one a thread.
         aux: the AUX area of each, None without.
+        overwrite: they overwrite their oldest records.
     """
 
     source: str
@@ -54,14 +64,29 @@ class RingSet:
     events: tuple[EventPlan, ...]
     cpus: tuple[int, ...]
     aux: AuxSet | None = None
+    overwrite: bool = False
 
     def rings(self, data_bytes: int, aux_bytes: int = 0) -> Iterator[RingPlan]:
-        """Plan the rings, and their AUX areas, at the sizes that the budget allows."""
+        """Plan the rings, and their AUX areas, at the sizes that the budget allows.
+
+        One that overwrites wakes nobody; the kernel would at each turn of it, at the latest.
+        """
         watermark = budget.watermark_bytes(self.watermark, data_bytes)
+        if self.overwrite:
+            watermark = data_bytes
         area = self.aux.plan(aux_bytes) if self.aux is not None else None
         # The event that is mapped sets the ring's watermark; any may be the first on a CPU.
         events = [
-            replace(event, attr=replace(event.attr, watermark=True, wakeup=watermark))
+            replace(
+                event,
+                attr=replace(
+                    event.attr,
+                    # What freezes the ring tells so at once: one sample.
+                    watermark=not event.freezes,
+                    wakeup=1 if event.freezes else watermark,
+                    write_backward=self.overwrite,
+                ),
+            )
             for event in self.events
         ]
         if area is not None:
@@ -78,7 +103,8 @@ class RingSet:
                 cpu=cpu,
                 requested_bytes=self.requested_bytes,
                 data_bytes=data_bytes,
-                watermark_bytes=watermark,
+                watermark_bytes=0 if self.overwrite else watermark,
+                overwrite=self.overwrite,
                 events=tuple(e for e in events if cpu < 0 or not e.cpus or cpu in e.cpus),
                 aux=area,
             )
@@ -96,6 +122,7 @@ class Rings:
 def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Rings:
     """Rings of a session's perf sources, and their sideband. Raises as `build` does."""
     cpus = ring_cpus(scope, facts)
+    recorder = session.mode == FLIGHT_RECORDER
     sets: list[RingSet] = []
     notes: list[str] = []
     degraded: list[str] = []
@@ -106,6 +133,8 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         name = source.kind if number == 1 else f"{source.kind}-{number}"
         try:
             events = arrange(tuple(source_events(source, scope, facts, notes)))
+            if session.freeze_on:
+                events = _frozen(session, scope, facts, events)
         except ABSENCE as error:
             if source.when != "present":
                 raise
@@ -117,7 +146,9 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         )
         count += len(events)
         groups = max(event.group for event in events) + 1
-        default = _default_ring_bytes(events)
+        area = aux_set(source, events, facts, snapshot=recorder)
+        overwrite = recorder and area is None
+        default = RECORDER_RING_BYTES if overwrite else _default_ring_bytes(events)
         sets.append(
             RingSet(
                 name,
@@ -126,9 +157,12 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
                 source.watermark,
                 events,
                 _where(events, cpus, scope),
-                aux_set(source, events, facts, snapshot=session.mode == FLIGHT_RECORDER),
+                area,
+                overwrite,
             )
         )
+        if overwrite:
+            notes.append(_window(sets[-1]))
         wanted = source.sideband_ring.in_bytes(facts.page_size, 0)
         sideband_bytes = max(sideband_bytes, wanted)
     if sets:
@@ -137,6 +171,20 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         if not facts.format_lost:
             notes.append("kernel before 6.0: what is lost after a ring's last record is not told")
     return Rings(tuple(sets), tuple(notes), tuple(degraded))
+
+
+def _frozen(
+    session: SessionConfig, scope: Scope, facts: KernelFacts, events: tuple[EventPlan, ...]
+) -> tuple[EventPlan, ...]:
+    """The events of a ring, led by one that stops it. Raises as that, and PlanError with AUX."""
+    owner = next((event for event in events if event.aux), None)
+    if owner is not None:
+        raise PlanError(
+            f"freeze_on does not stop the AUX area of {owner.name}",
+            what="freeze_on",
+            hint="an event of the source with aux-action=pause does; the end stores the area",
+        )
+    return frozen_by(freezing_event(session, scope, facts), events)
 
 
 def _for_decoders(sets: list[RingSet], facts: KernelFacts, notes: list[str]) -> list[RingSet]:
@@ -222,6 +270,14 @@ def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> 
     if cpus == (-1,) or not all(event.cpus for event in events):
         return cpus
     return tuple(cpu for cpu in cpus if any(cpu in event.cpus for event in events))
+
+
+def _window(rings: RingSet) -> str:
+    """What a flight recorder's rings hold, in words."""
+    size = rings.requested_bytes
+    seconds = size / ASSUMED_BYTES_PER_SECOND
+    rate = f"{show_bytes(ASSUMED_BYTES_PER_SECOND)}/s a CPU"
+    return f"{rings.source} keeps the last {show_bytes(size)} a CPU, {seconds:.3g}s at {rate}"
 
 
 def _default_ring_bytes(events: Sequence[EventPlan]) -> int:

@@ -45,6 +45,7 @@ class RingPlan:
             others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
             Of an ftrace ring none: its instance enables them for all rings.
         aux: the AUX area that hangs on it, None without. Its event is the first of `events`.
+        overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
     """
 
     source: str
@@ -55,14 +56,19 @@ class RingPlan:
     watermark_bytes: int
     events: tuple[EventPlan, ...]
     aux: AuxPlan | None = None
+    overwrite: bool = False
 
     @property
     def basis(self) -> Basis:
-        """What the ring's balance rests on: the weakest of its events that make samples."""
+        """What the ring's balance rests on: the weakest of its events that make samples.
+
+        Nobody counts records as they are overwritten.
+        """
         if not self.events:
             return Basis.EXACT  # an ftrace ring counts all that is written into it
-        sampling = [event.basis for event in self.events if not event.aux]
-        return Basis.weakest(sampling or [event.basis for event in self.events])
+        bases = [event.basis for event in self.events if not event.aux]
+        gives_up = self.overwrite or (self.aux is not None and self.aux.snapshot)
+        return Basis.weakest([*bases, Basis.LOST_ONLY] if gives_up or not bases else bases)
 
     def to_dict(self) -> dict[str, Any]:
         """The ring for `check --json`; its events by index."""
@@ -73,6 +79,7 @@ class RingPlan:
             "requested_bytes": self.requested_bytes,
             "data_bytes": self.data_bytes,
             "watermark_bytes": self.watermark_bytes,
+            "overwrite": self.overwrite,
             "events": [event.index for event in self.events],
             "ledger_basis": str(self.basis),
             "aux": self.aux.to_dict() if self.aux is not None else None,
@@ -134,6 +141,7 @@ class SessionPlan:
         degraded: what was asked for and will be missing, each a reason.
         ftrace: what the instance of a tracefs source is to be, None for others.
         bpf: the programs of BPF sources, None for others; without events they have no rings.
+        freezes: an event of the kernel stops its rings, to be stored.
     """
 
     name: str
@@ -147,6 +155,7 @@ class SessionPlan:
     degraded: tuple[str, ...] = ()
     ftrace: FtracePlan | None = None
     bpf: BpfPlan | None = None
+    freezes: bool = False
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -278,6 +287,8 @@ def _event_words(event: EventPlan) -> str:
     attr = event.attr
     rate = f"{attr.sample_period} Hz" if attr.freq else f"period {attr.sample_period}"
     words = [event.name, rate, str(event.basis)]
+    if event.freezes:
+        words.insert(1, "freezes its ring")
     if attr.sample_type & SampleType.STACK_USER:
         words.append(f"dwarf call chains of {attr.sample_stack_user} bytes")
     elif attr.sample_type & SampleType.BRANCH_STACK:
@@ -305,8 +316,9 @@ def _ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
     alike: dict[tuple[str, str, int, int, int, str], list[int]] = {}
     for ring in rings:
         sizes = (ring.data_bytes, ring.requested_bytes, ring.watermark_bytes)
+        role = f"{ring.role}, overwritten" if ring.overwrite else str(ring.role)
         area = ring.aux.words() if ring.aux is not None else ""
-        alike.setdefault((ring.source, str(ring.role), *sizes, area), []).append(ring.cpu)
+        alike.setdefault((ring.source, role, *sizes, area), []).append(ring.cpu)
     for (source, role, size, requested, watermark, area), cpus in alike.items():
         shrunk = f" (of {show_bytes(requested)})" if size < requested else ""
         where = "one a thread" if cpus == [-1] else f"CPUs {cpu_list.render(cpus)}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from collectord._native._core import SegmentClosed
     from collectord.model import ClockReading
-    from collectord.sink.manifest import Manifest, OpenManifest, RingEntry
+    from collectord.sink.manifest import Manifest, OpenManifest, RingEntry, SnapshotNote
     from collectord.sink.segment import SegmentPaths
 
 
@@ -48,6 +48,7 @@ class Closing:
         recovered: the data are what a killed process left, found by a later one.
         recut: given what the seal found of each ring, by its id, makes the balance anew: for
             data that nobody has counted before.
+        snapshot: what asked for a flight recorder's segment; None of a stream's.
     """
 
     clock: ClockReading
@@ -59,6 +60,7 @@ class Closing:
     ring_stats: Mapping[int, str] = field(default_factory=dict)
     recovered: bool = False
     recut: Callable[[Mapping[int, int]], Mapping[str, Any]] | None = None
+    snapshot: SnapshotNote | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,6 +231,7 @@ class FileSink(ABC):
             spans=file.spans,
             build_ids=closing.build_ids,
             previous=self._home.previous,
+            snapshot=closing.snapshot,
         )
         encoded = encode(manifest)
         yield from publish(segment.paths, segment.paths, encoded)

@@ -214,6 +214,19 @@ class OpenSource(Protocol):
     def disable(self) -> None:
         """Stop. Counters are final afterwards."""
 
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """Readable when a ring may have been frozen; none where `frozen` must be asked."""
+
+    def frozen(self) -> bool:
+        """Whether the kernel has stopped a ring, as `freeze_on` asks, and it stands still yet.
+
+        `resume` lets those go on that this call has found.
+
+        Raises:
+            KernelError: it cannot be told.
+        """
+
     def pause(self) -> None:
         """Have a flight recorder's rings stand still, so that their windows can be taken.
 

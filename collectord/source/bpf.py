@@ -204,6 +204,15 @@ class OpenBpf:
                         self._kernel.disable(counter.fd)
         self._perf.disable_sideband()
 
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """None: programs make no flight recorder."""
+        return ()
+
+    def frozen(self) -> bool:
+        """Never."""
+        return False
+
     def pause(self) -> None:
         """Nothing: programs make no flight recorder."""
 

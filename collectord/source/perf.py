@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `perf` source: regular rings, written forward, read by a shared mapping.
+"""The `perf` source: rings that are read by a shared mapping.
+
+A streamed ring is written forward, and waits for its reader. A flight recorder's is written
+backward, waits for nobody, and is read while it stands still (PERF_EVENT_IOC_PAUSE_OUTPUT); the
+sideband of its session is streamed all the same.
 
 Facts of the kernel (kernel/events/core.c) that shape this module:
 
@@ -98,6 +102,13 @@ class OpenPerf:
         self.target_fds = target_fds
         self._kernel = kernel
         self._events = {event.index: event for event in events}
+        self._freezers = {
+            counter.fd: counter
+            for counter in self._counters(RingRole.DATA)
+            if self._events[counter.event_index].freezes
+        }
+        self._happened: dict[int, int] = {}  # by descriptor, as often as it was found
+        self._fired: set[int] = set()
 
     @property
     def event_ids(self) -> Mapping[int, tuple[int, ...]]:
@@ -140,32 +151,66 @@ class OpenPerf:
         for counter in self._counters(RingRole.SIDEBAND):
             self._kernel.disable(counter.fd)
 
-    def pause(self) -> None:
-        """Stop what writes into AUX areas that run free; a streamed ring has no window to take.
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """Those of the events that stop a ring."""
+        return tuple(self._freezers)
 
-        The driver posts what it has, and where its head is, when the event stops.
+    def frozen(self) -> bool:
+        """Look which of these events have happened since they were armed.
+
+        The kernel has disabled them with all others of their group, on their CPU.
         """
+        for fd, counter in self._freezers.items():
+            reading = self._kernel.read_counter(fd, counter.read_format)
+            if reading.value > self._happened.get(fd, 0):
+                self._happened[fd] = reading.value
+                self._fired.add(fd)
+        return bool(self._fired)
+
+    def pause(self) -> None:
+        """Have the rings of a flight recorder stand still; streamed ones go on.
+
+        Overwritable rings refuse what is written. What writes into AUX areas that run free is
+        stopped: the driver posts what it has then, and where its head is.
+        """
+        for ring in self._overwritable():
+            self._kernel.pause_output(ring.map_fd, paused=True)
         for counter in self._free_running():
             self._kernel.disable(counter.fd)
 
     def resume(self) -> None:
-        """Start it again."""
+        """Let the rings be written again, and those that were frozen too."""
         for counter in self._free_running():
             self._kernel.enable(counter.fd)
+        for ring in self._overwritable():
+            self._kernel.pause_output(ring.map_fd, paused=False)
+        for fd in self._fired:
+            # What it counted between its overflow and its end is no new incident.
+            reading = self._kernel.read_counter(fd, self._freezers[fd].read_format)
+            self._happened[fd] = reading.value
+            self._kernel.refresh(fd)
+        self._fired.clear()
+
+    def _overwritable(self) -> list[RingHandle]:
+        return [ring for ring in self.rings if ring.kind is RingKind.OVERWRITABLE]
 
     def _free_running(self) -> list[CounterFd]:
         areas = [ring.aux for ring in self.rings if ring.aux is not None]
         return [counter for area in areas if area.plan.snapshot for counter in area.counters]
 
     def _enable(self, counter: CounterFd) -> None:
-        if not self._events[counter.event_index].attr.enable_on_exec:
+        event = self._events[counter.event_index]
+        if event.freezes:
+            self._kernel.refresh(counter.fd)
+        elif not event.attr.enable_on_exec:
             self._kernel.enable(counter.fd)
 
     def _counters(self, role: RingRole) -> list[CounterFd]:
         return [c for ring in self.rings if ring.label.role is role for c in ring.counters]
 
     def read_produced(self, ring: RingHandle) -> Produced:
-        """Sum the ring's counters; `value` is None unless its basis is exact.
+        """Sum the ring's counters; `value` is None unless each of its events counts records.
 
         What an event with AUX counts, and loses in this ring, are no samples: see `aux_meter`.
         """
@@ -176,10 +221,15 @@ class OpenPerf:
         samples = [r for c, r in readings if not self._events[c.event_index].aux]
         losses = [reading.lost for reading in samples if reading.lost is not None]
         return Produced(
-            value=sum(r.value for r in samples) if ring.basis is Basis.EXACT else None,
+            value=sum(r.value for r in samples) if self._counts_records(ring) else None,
             lost=sum(losses) if len(losses) == len(samples) else None,
             per_event=tuple((c.event_id, r.value, r.lost or 0) for c, r in readings),
         )
+
+    def _counts_records(self, ring: RingHandle) -> bool:
+        events = [self._events[counter.event_index] for counter in ring.counters]
+        sampling = [event for event in events if not event.aux]
+        return bool(sampling) and all(event.basis is Basis.EXACT for event in sampling)
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """Ids of the BPF programs on the event's tracepoint; none of them is this program's.
@@ -263,14 +313,14 @@ class _Opening:
             pages=None,
             map_fd=ring.owner_fd,
             wakeup_fd=ring.owner_fd,
-            kind=RingKind.PERF,
+            kind=RingKind.OVERWRITABLE if plan.overwrite else RingKind.PERF,
             basis=plan.basis,
             geometry=ring.geometry,
             label=label,
             counters=tuple(ring.counters),
             time_offset=sample_time_offset(attr),
             time_trailer=id_time_trailer(attr),
-            held=plan.aux is not None and plan.aux.snapshot,
+            held=plan.overwrite or (plan.aux is not None and plan.aux.snapshot),
             cpu_trailer=id_cpu_trailer(attr),
             aux=self._aux_handle(number, ring, label),
         )
@@ -351,7 +401,9 @@ class _Opening:
             target = _Target(_EVERY_TASK)
         key = (position, target.tid if plan.cpu < 0 else -1)
         shared = plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS
-        if key not in self._rings and shared and plan.aux is None:
+        # What freezes a ring wakes by its samples, and the ring by its watermark: not one event.
+        apart = (shared and plan.aux is None) or plan.events[0].freezes
+        if key not in self._rings and apart:
             keeper = _keeper_attr(plan.events[0].attr)
             self._map_ring(key, plan, keeper, _Target(os.getpid()), Purpose("a ring"))
         leaders: dict[int, int] = {}
@@ -410,6 +462,8 @@ class _Opening:
         area = plan.aux.data_bytes if plan.aux is not None else 0
         while size >= self._kernel.page_bytes:
             watermark = max(1, plan.watermark_bytes * size // plan.data_bytes)
+            if plan.overwrite:
+                watermark = size  # as late as can be: nobody waits for it
             sized = replace(attr, watermark=True, wakeup=watermark)
             aux_map: AuxMap | None = None
             with ExitStack() as attempt:
@@ -419,7 +473,7 @@ class _Opening:
                 fd = self._perf_open(sized, plan.cpu, target, -1, purpose)
                 attempt.callback(self._kernel.close, fd)
                 try:
-                    ring_map = self._kernel.map_ring(fd, size)
+                    ring_map = self._kernel.map_ring(fd, size, overwrite=plan.overwrite)
                 except KernelError as error:
                     if error.errno not in (errno.EPERM, errno.ENOMEM):
                         raise
@@ -485,4 +539,5 @@ def _keeper_attr(attr: PerfEventAttr) -> PerfEventAttr:
         exclude_hv=True,
         use_clockid=attr.use_clockid,
         clockid=attr.clockid,
+        write_backward=attr.write_backward,
     )
