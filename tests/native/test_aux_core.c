@@ -140,7 +140,7 @@ static void begin(const struct core_options *options, const struct aux_ring_opti
 		  bool snapshot)
 {
 	CHECK_EQ(core__new(options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 1 << 20, 0, &stream), 0);
+	CHECK_EQ(core__add_stream(core, 1 << 20, 0, false, &stream), 0);
 	prepared_count = closed_count = 0;
 	finished = false;
 	memset(segments, 0, sizeof(segments));
