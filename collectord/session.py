@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collectord.drain.loop import Drain
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained, Meter
-    from collectord.model import ClockReading, RingLabel
+    from collectord.model import ClockReading, Geometry, RingLabel
+    from collectord.plan.aux import AuxPlan
     from collectord.plan.session import SessionPlan
     from collectord.sink.base import OpenSegment, SegmentInfo, Sink
     from collectord.sink.manifest import SnapshotNote
@@ -596,17 +597,27 @@ class Session:
         return labels
 
     def _ring_entries(self) -> tuple[RingEntry, ...]:
-        return tuple(
-            RingEntry(
-                ring=number,
-                role=str(drained.handle.label.role),
-                cpu=drained.handle.label.cpu,
-                tid=drained.handle.label.tid,
-                data_bytes=drained.handle.geometry.data_bytes,
-                watermark_bytes=drained.handle.geometry.watermark_bytes,
-            )
+        rings = [
+            _entry(number, drained.handle.label, drained.handle.geometry)
             for number, drained in self._rings.items()
-        )
+        ]
+        areas = [
+            _entry(drained.aux.id, drained.handle.aux.label, drained.handle.aux.plan)
+            for drained in self._rings.values()
+            if drained.aux is not None and drained.handle.aux is not None
+        ]
+        return (*rings, *areas)
+
+
+def _entry(number: int, label: RingLabel, sizes: Geometry | AuxPlan) -> RingEntry:
+    return RingEntry(
+        ring=number,
+        role=str(label.role),
+        cpu=label.cpu,
+        tid=label.tid,
+        data_bytes=sizes.data_bytes,
+        watermark_bytes=sizes.watermark_bytes,
+    )
 
 
 def _existing(paths: list[str]) -> list[str]:
