@@ -47,7 +47,7 @@ _EXAMPLES = (
     "collectord record -e raw_syscalls:sys_enter -C 0 --output-dir out -- ./load",
     "collectord record --via ftrace -e 'sched:*' -a --duration 10s -o trace.dat",
     "collectord record --bpf biolatency --duration 10s",
-    "collectord record --overwrite -m 8M -e sched:sched_switch -a -- ./until-it-fails",
+    "collectord record --overwrite -m 8M -e sched:sched_switch -- ./until-it-fails",
 )
 
 

@@ -66,7 +66,9 @@ def calls_in(perfs: Perfs, segments: Iterable[str | Path]) -> list[Call]:
     listed = []
     for perf in perfs:
         lines = [
-            line for path in segments for line in script(perf, Path(path), "-F", "trace:cpu,time,trace")
+            line
+            for path in segments
+            for line in script(perf, Path(path), "-F", "trace:cpu,time,trace")
         ]
         found = [_LINE.search(line) for line in lines]
         assert all(found), lines[:3]
@@ -290,7 +292,7 @@ def test_a_window_of_several_segments(
         with generator.start("count", count=count, nr=NUMBER, cpu=0) as load:
             load.run()
         made = snapshot(daemon)
-        assert len(made["segments"]) > 3
+        assert len(made["segments"]) > 1
         check_run([call.serial for call in calls_in(perfs, made["segments"])], count - 1)
         assert made["samples"] == count
         assert daemon.stop().status == 0
