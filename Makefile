@@ -28,6 +28,7 @@ PACKAGES_RUN := python3 python3-dev python3-venv gcc libc6-dev cmake ninja-build
 PACKAGES_TEST := linux-perf trace-cmd clang
 # What compiles BPF programs. The headers of the running kernel if the archive has them.
 PACKAGES_BPF := python3-bpfcc
+PACKAGES_VM := debootstrap e2fsprogs mount util-linux
 NATIVE := $(shell find collectord/_native -type f ! -name '*.pyi' ! -name '*.pyc' ! -name '*.so')
 
 # The first Python that has the version, venv and the headers. python3 may be a version manager's.
@@ -96,6 +97,15 @@ packages-clang: packages-test
 	clang=$$(dpkg-query -W -f '$${Depends}' clang | sed -n 's/.*clang-\([0-9]*\).*/\1/p')
 	$(call install_packages,libclang-rt-$$clang-dev)
 
+# What builds the guest. tests/support/qemu10.sh gets a newer QEMU where the archive's is too old.
+.PHONY: packages-vm
+packages-vm:
+	@command -v dpkg-query >/dev/null || exit 0
+	qemu=qemu-system-x86
+	version=$$(apt-cache policy $$qemu | sed -n 's/.*Candidate: //p')
+	dpkg --compare-versions "$$version" ge 1:10 || qemu=
+	$(call install_packages,$(PACKAGES_VM) $$qemu)
+
 $(STAMPS)/venv: | packages-run
 	@if ! $(BIN)/python -c '' 2>/dev/null; then
 	    $(find_python)
@@ -132,6 +142,10 @@ run: $(STAMPS)/run ## the daemon in the foreground with config/collectord.toml; 
 .PHONY: test
 test: setup packages-clang ## every lane; the kernel lane needs root
 	@exec $(BIN)/pytest --lanes=$(LANES) $(PYTEST)
+
+.PHONY: test-vm
+test-vm: setup packages-vm ## the tests marked vm in a guest with Linux 6.12; VM_TESTS= chooses some
+	@exec $(BIN)/python -m tests.vm -- $(VM_TESTS)
 
 .PHONY: lint
 lint: $(STAMPS)/dev $(STAMPS)/run ## ruff and mypy

@@ -19,7 +19,6 @@ import structlog
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.health import Health
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
-from collectord.meter import is_overwritable
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
@@ -268,11 +267,11 @@ class Session:
         return summarise(self.plan.name, self.plan.source, note, sealed)
 
     def _holds_records(self) -> bool:
-        """Whether overwritable rings have given anything since a segment was closed last."""
+        """Whether held perf rings have given anything since this was asked last."""
         records = sum(
             drained.ring.counters().records
             for drained in self._rings.values()
-            if is_overwritable(drained.handle)
+            if drained.handle.held and drained.handle.pages is None
         )
         before, self._records = self._records, records
         return records > before

@@ -22,13 +22,15 @@ import pytest
 from tests.support import features, leaks, perf_tools
 from tests.support import generator as generator_support
 from tests.support import trace_cmds as trace_cmd_support
+from tests.support.patience import patient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TRACEFS: Final = Path("/sys/kernel/tracing")
-CLI_TIMEOUT_S: Final = 120
+CLI_TIMEOUT_S: Final = patient(120)
+IN_GUEST: Final = "COLLECTORD_GUEST" in os.environ  # of `make test-vm`
 
 _passed: Counter[str] = Counter()
 
@@ -49,18 +51,30 @@ def pytest_configure() -> None:
     leaks.adopt_orphans()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The kernel and native lanes carry their markers by where they live."""
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The kernel, native and vm lanes carry their markers by where they live.
+
+    Outside the guest nobody who does not ask for `vm` gets the tests of tests/vm.
+    """
+    asked = IN_GUEST or "vm" in config.getoption("markexpr")
+    beside = [item for item in items if _lane(item.path) == "vm" and not asked]
+    if beside:
+        items[:] = [item for item in items if item not in beside]
+        config.hook.pytest_deselected(items=beside)
     for item in items:
         lane = _lane(item.path)
-        if lane in {"kernel", "native"}:
+        if lane in {"kernel", "native", "vm"}:
             item.add_marker(lane)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The kernel lane cannot run without root, and says so instead of passing unseen."""
-    if item.get_closest_marker("kernel") and os.geteuid() != 0:
-        pytest.fail("the kernel lane needs root: sudo make test", pytrace=False)
+    """A lane that cannot run here says so instead of passing unseen."""
+    lane = _lane(item.path)
+    if lane in {"kernel", "vm"} and os.geteuid() != 0:
+        pytest.fail(f"the {lane} lane needs root: sudo make test", pytrace=False)
+    if lane == "vm" and not IN_GUEST:
+        pytest.fail(f"runs in the guest: make test-vm VM_TESTS={item.nodeid}", pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)

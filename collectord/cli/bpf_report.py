@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.cli.output import Column, print_table, say
 from collectord.config.bpf_parameter import show_value
 from collectord.kernel.bpf import MapType
-from collectord.plan import bpf_program
+from collectord.plan import bpf_metrics, bpf_program
 from collectord.plan.bpf_program import RING
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _TABLES: Final = (
     Column("VALUE", "right"),
     Column("ENTRIES", "right"),
 )
+_METRICS: Final = tuple(map(Column, ("METRIC", "TYPE", "LABELS", "WHAT IT TELLS")))
 _FIELDS: Final = (
     Column("FIELD"),
     Column("TYPE"),
@@ -81,6 +82,15 @@ def describe(
             "match": bpf.headers_match,
         },
         "parameters": list(_parameters(program, values)),
+        "metrics": [
+            {
+                "name": bpf_metrics.exported(metric.name, metric.type),
+                "type": metric.type,
+                "labels": ["session", "program", *(label.name for label in metric.labels)],
+                "help": metric.help,
+            }
+            for metric in manifest.metric
+        ],
         "outputs": [
             _output(program, table, facts.release) for table in bpf_program.outputs(program.source)
         ],
@@ -165,6 +175,13 @@ def say_report(report: Mapping[str, Any]) -> None:
         [
             [row["name"], row["shown"], row["default"], row["type"], row["help"]]
             for row in report["parameters"]
+        ],
+    )
+    _say_table(
+        _METRICS,
+        [
+            [row["name"], row["type"], ", ".join(row["labels"]), row["help"]]
+            for row in report["metrics"]
         ],
     )
     event = report.get("event")

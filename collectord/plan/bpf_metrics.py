@@ -34,6 +34,11 @@ def family(name: str) -> str:
     return PREFIX + name.removesuffix(_TOTAL)
 
 
+def exported(name: str, kind: str) -> str:
+    """What a scrape calls a metric of a manifest: counters end in `_total`."""
+    return family(name) + (_TOTAL if kind == "counter" else "")
+
+
 def check_metrics(programs: Iterable[BpfProgram]) -> None:
     """See that programs which run together export what a scrape can tell apart.
 

@@ -193,3 +193,17 @@ def test_the_readmes_own_program(tmp_path: Path, run_cli: Run) -> None:
     assert (status, err) == (0, "")
     assert report["may_suppress"] is False
     assert [output["basis"] for output in report["outputs"]] == ["exact"]
+
+
+def test_the_metrics_are_told(run_cli: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """Each with the name that a scrape shows, its type and labels, as data and as text."""
+    done = run_cli("bpf", "check", "biolatency", "--json")
+    metrics = {one["name"]: one for one in json.loads(done.stdout)["metrics"]}
+    latency = metrics["collectord_bpf_block_io_latency_seconds"]
+    assert (latency["type"], latency["labels"]) == (
+        "histogram",
+        ["session", "program", "device", "operation"],
+    )
+    assert metrics["collectord_bpf_block_io_bytes_total"]["type"] == "counter"
+    text = run_cli("bpf", "check", "biolatency").stdout
+    assert "collectord_bpf_block_io_bytes_total" in text

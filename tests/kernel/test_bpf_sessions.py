@@ -16,6 +16,7 @@ import pytest
 from collectord.kernel import bpf
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
+from tests.support.patience import patient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,7 +183,7 @@ def test_events_are_followed(tmp_path: Path, start_cli: Start, generator: Genera
             if len(seen) == 2 * BURST:
                 break
         assert daemon.stop().status == 0
-        rest, complaints = follower.communicate(timeout=30)
+        rest, complaints = follower.communicate(timeout=patient(30))
         assert complaints == ""
     assert (follower.returncode, rest, complaints) == (0, "", "")
     assert [event["fields"]["nr"] for event in seen] == [NUMBER] * (2 * BURST)

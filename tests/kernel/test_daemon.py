@@ -21,6 +21,7 @@ import pytest
 from tests.conftest import ROOT, cli_command, cli_environment
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
+from tests.support.patience import patient
 from tests.support.recording import check_balance, result_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ ESCAPE_SHOWN: Final = r"\x1b[31mred"
 ESCAPE_TOML: Final = r"\u001b[31mred"
 CALLS: Final = ("-e", EVENT, "--filter", FILTER)
 STATUS_FAILED: Final = 1
-HANG_S: Final = 30.0  # a second daemon that serves would run for ever
+HANG_S: Final = patient(30)  # a second daemon that serves would run for ever
 _PTY_BYTES: Final = 65536
 
 

@@ -19,6 +19,7 @@ from collectord.kernel import bpf, bpf_entries, cpus
 from collectord.kernel.bpf_entries import map_entries, walk_entries
 from tests.support import bpf as support
 from tests.support.bpf_tables import u32, u64
+from tests.support.patience import patient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ KINDS: Final = (
 CPUS: Final = len(cpus.possible())
 LOOKS: Final = 60
 CHANGED: Final = 50
-GRACE_S: Final = 10.0
+GRACE_S: Final = patient(10)
 PAGES: Final = 64
 
 

@@ -25,6 +25,7 @@ from collectord.codec.ftrace_page import Walk
 from collectord.kernel.instance import Instance, InstanceSettings
 from collectord.kernel.tracefs import Tracefs
 from tests.support.features import MissingFeature
+from tests.support.patience import patient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ PAGE: Final = mmap.PAGESIZE
 TRANSPORTS: Final = ("read", "mmap", "splice")
 SIZES: Final = (PAGE, 64 << 10)
 NEVER_NS: Final = 3600 * 10**9
-WAIT_S: Final = 30
+WAIT_S: Final = patient(30)
 EXTENT_BYTES: Final = 64 << 20
 # A marker, as `Rig.write` makes it: which ring, and the how manieth.
 MARK: Final = re.compile(rb"<(\d+):(\d{8})>")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.support import features
 from tests.support.daemons import wait_for
+from tests.support.patience import patient
 from tests.support.recording import segments_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 SECTOR_BYTES: Final = 512
 # A hang is a failure, and not a slow machine.
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = patient(60)
 AT_FDCWD: Final = -100
 _EXECVEAT: Final = {"x86_64": 322, "aarch64": 281}
 _OPENAT: Final = {"x86_64": 257, "aarch64": 56}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.control import client
+from tests.support.patience import patient
 
 if TYPE_CHECKING:
     import subprocess
@@ -29,7 +30,7 @@ NUMBER: Final = 100_000 + os.getpid()
 EVENT: Final = "raw_syscalls:sys_enter"
 FILTER: Final = f"id == {NUMBER}"
 # A hang is a failure, and not a slow machine.
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = patient(60)
 _LOOK_S: Final = 0.01
 _CONTROL: Final = "control.sock"
 _METRICS: Final = re.compile(r"^metrics +(http://\S+)$", re.MULTILINE)

@@ -13,9 +13,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
+from tests.support.patience import patient
+
 _PR_SET_CHILD_SUBREAPER: Final = 36
 # A joined thread and a killed child are seen in /proc for a moment after the join.
-_GRACE_S: Final = 2.0
+_GRACE_S: Final = patient(2)
 _TRACEFS_ROOTS: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 
 

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run of the guest: QEMU, what it prints, and what it leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tarfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.vm.layers import Disks
+
+CPUS: Final = 4
+MEMORY: Final = "4G"
+CONSOLE_LINES_SHOWN: Final = 60
+_FETCH_QEMU: Final = Path(__file__).parent.parent / "support" / "qemu10.sh"
+_POLL_S: Final = 0.2
+_PROBE_S: Final = 30
+_SECTOR_BYTES: Final = 512
+# A panic ends QEMU (-no-reboot). Soft lockups are what a busy host looks like from inside.
+_KERNEL_WORDS: Final = (
+    "root=/dev/vda rw init=/sbin/guest-init console=ttyS0 "
+    "panic=-1 oops=panic nowatchdog mitigations=off"
+)
+
+
+class GuestFailed(Exception):  # noqa: N818 -- says what happened
+    """The guest did not run its job to the end.
+
+    Attributes:
+        reason: what became of it.
+        console: its kernel's messages.
+    """
+
+    def __init__(self, reason: str, console: Path) -> None:
+        self.reason = reason
+        self.console = console
+        super().__init__(f"{reason}; the console is in {console}")
+
+    def console_end(self) -> str:
+        """The last lines of the console."""
+        text = self.console.read_text(errors="replace") if self.console.exists() else ""
+        return "\n".join(text.splitlines()[-CONSOLE_LINES_SHOWN:])
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a guest is given up.
+
+    Attributes:
+        total_s: seconds from its start.
+        silent_s: seconds without a word of output.
+    """
+
+    total_s: float
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The files of one run, in a folder of its own."""
+
+    folder: Path
+
+    @property
+    def console(self) -> Path:
+        """The kernel's and systemd's messages."""
+        return self.folder / "console.log"
+
+    @property
+    def output(self) -> Path:
+        """What the job printed."""
+        return self.folder / "output.log"
+
+    @property
+    def results(self) -> Path:
+        """The files that the job left, its status, and the journal."""
+        return self.folder / "results"
+
+
+def run(job: str, disks: Disks, files: Run, limits: Limits, show: Callable[[str], None]) -> int:
+    """Boot a guest, have it run the shell script `job`, and return the script's status.
+
+    Raises:
+        GuestFailed: it crashed, hung, or stopped without a result.
+    """
+    result = files.folder / "result.tar"
+    disk = files.folder / "job"
+    script = job.encode() + b"\n"
+    disk.write_bytes(script + b"\n" * (-len(script) % _SECTOR_BYTES))
+    qemu = _qemu()
+    words = (
+        *_machine(qemu, disks),
+        *("-append", _KERNEL_WORDS, "-smp", str(CPUS), "-m", MEMORY),
+        *_drive(disks.base, "snapshot=on"),
+        *_drive(disks.project, "snapshot=on"),
+        *_drive(disk, "readonly=on"),
+        *("-serial", f"file:{files.console}"),
+        *("-device", "virtio-serial-pci", *_port("output", files.output)),
+        *_port("result", result),
+        *("-object", "rng-random,id=rng,filename=/dev/urandom"),
+        *("-device", "virtio-rng-pci,rng=rng"),
+    )
+    with (files.folder / "qemu.log").open("wb") as log:
+        reason = _watch(words, files, limits, show, log.fileno())
+    if reason:
+        raise GuestFailed(reason, files.console)
+    try:
+        with tarfile.open(result) as archive:
+            archive.extractall(files.results, filter="data")
+        status = int((files.results / "status").read_text())
+    except (tarfile.TarError, OSError, ValueError) as error:
+        message = f"the guest stopped without a result ({error})"
+        raise GuestFailed(message, files.console) from error
+    result.unlink()
+    disk.unlink()
+    return status
+
+
+def _machine(qemu: str, disks: Disks) -> tuple[str, ...]:
+    common = (
+        *(qemu, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-machine", "q35,usb=off,vmport=off"),
+        *("-kernel", str(disks.kernel), "-initrd", str(disks.initrd)),
+    )
+    kvm = (*common, "-accel", "kvm", "-cpu", "host")
+    if _boots(kvm):
+        return kvm
+    return (*common, "-accel", "tcg,thread=multi", "-cpu", "max,la57=off")
+
+
+def _boots(machine: tuple[str, ...]) -> bool:
+    """Whether this machine's KVM gets a kernel as far as to look for its root."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return False
+    words = (*machine, "-append", "console=ttyS0 panic=-1 break=top", "-m", "1G")
+    try:
+        done = subprocess.run(
+            (*words, "-serial", "stdio"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_PROBE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0 and b"Linux version" in done.stdout
+
+
+def _drive(path: Path, options: str) -> tuple[str, str]:
+    return "-drive", f"file={path},if=virtio,format=raw,{options}"
+
+
+def _port(name: str, path: Path) -> tuple[str, ...]:
+    return (
+        *("-chardev", f"file,id={name},path={path}"),
+        *("-device", f"virtserialport,chardev={name},name=collectord.{name}"),
+    )
+
+
+def _qemu() -> str:
+    done = subprocess.run([_FETCH_QEMU], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    return done.stdout.strip()
+
+
+def _watch(
+    words: tuple[str, ...], files: Run, limits: Limits, show: Callable[[str], None], log: int
+) -> str:
+    """Run QEMU to its end, show the output as it comes. Returns why it was given up, or ""."""
+    began = heard = time.monotonic()
+    files.output.touch()
+    with ExitStack() as stack:
+        output = stack.enter_context(files.output.open(errors="replace"))
+        process = subprocess.Popen(
+            ("setpriv", "--pdeathsig", "KILL", "--", *words),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        while True:
+            status = process.poll()
+            if text := output.read():
+                heard = time.monotonic()
+                show(text)
+            now = time.monotonic()
+            if status is not None:
+                break
+            if now - heard > limits.silent_s:
+                return f"the guest printed nothing for {limits.silent_s:.0f} s"
+            if now - began > limits.total_s:
+                return f"the guest did not end within {limits.total_s:.0f} s"
+            time.sleep(_POLL_S)
+    if status == -signal.SIGKILL:
+        return "QEMU was killed"
+    return f"QEMU ended with status {status}" if status else ""

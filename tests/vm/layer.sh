@@ -1,0 +1,138 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# layer.sh VERB UPPER LOWER... -- ARGUMENT...: builds one layer over the guest's tree. UPPER gets
+# what the build writes; LOWER... are the layers below it, the topmost first.
+#
+#     dependencies CACHE SOURCES   the virtual environment: what pyproject.toml and Makefile ask for
+#     product CACHE SOURCES        the checkout in /usr/src/collectord, `make setup`, `make install`
+#     modules SOURCES              the kernel modules of SOURCES, beside their sources
+#     image DISK                   no layer: DISK holds the layers
+#
+# Runs in a mount and a PID namespace of its own (layers.py), so nothing stays mounted or running
+# whatever ends it.
+set -euo pipefail
+shopt -s nullglob
+
+verb=$1
+upper=$2
+shift 2
+lowers=()
+while [ "$1" != -- ]; do
+    lowers+=("$1")
+    shift
+done
+shift
+
+checkout=/usr/src/collectord
+work=$(mktemp -d "$upper.work.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+mkdir "$root" "$work/overlay"
+
+joined() {
+    local IFS=:
+    echo "$*"
+}
+
+merge() {
+    mkdir -p "$upper"
+    mount -t overlay -o "lowerdir=$(joined "${lowers[@]}"),upperdir=$upper,workdir=$work/overlay" \
+        overlay "$root"
+    trap 'umount -R -l "$root"; rm -rf "$work"' EXIT
+    mount -t proc proc "$root/proc"
+    mount -t sysfs -o ro sysfs "$root/sys"
+    mount --rbind -o ro /dev "$root/dev"
+    mount -t tmpfs tmpfs "$root/dev/shm"
+    mount -t tmpfs tmpfs "$root/tmp"
+    mount -t tmpfs tmpfs "$root/run"
+    mount -t tmpfs tmpfs "$root/root"
+}
+
+# shared FOLDER: the same folder as this machine's, at the same place.
+shared() {
+    mkdir -p "$root$1"
+    mount --bind -o ro "$1" "$root$1"
+}
+
+# pip as this machine is set up to use it, with a cache that outlives the build.
+with_pip() {
+    local cache=$1 name value word
+    pip=()
+    mkdir -p "$root/root/pip" "$cache/pip"
+    mount --bind "$cache/pip" "$root/root/pip"
+    mount --bind "$(readlink -e /etc/resolv.conf)" "$root/etc/resolv.conf"
+    mount --bind /etc/hosts "$root/etc/hosts"
+    while IFS='=' read -r name value; do
+        case $name in global.* | install.* | download.* | :env:.*) ;; *) continue ;; esac
+        name=${name#:env:.}
+        name=${name#*.}
+        [ "$name" != cache-dir ] || continue
+        value=${value#\'}
+        value=${value%\'}
+        pip+=("PIP_$(tr a-z- A-Z_ <<<"$name")=$value")
+        for word in $value; do
+            word=${word#file://}
+            # an index is beside its files
+            case $word:$name in
+            /etc/ssl/certs/ca-certificates.crt:*)
+                mount --bind -o ro "$word" "$root$word"
+                ;;
+            /*:*index-url) [ ! -d "$word" ] || shared "$(dirname "$word")" ;;
+            /*) [ ! -d "$word" ] || shared "$word" ;;
+            esac
+        done
+    done < <(python3 -m pip config list)
+    while IFS= read -r value; do pip+=("$value"); done \
+        < <(env | grep -iE '^(https?|no)_proxy=' || true)
+}
+
+inside() {
+    env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
+        LC_ALL=C.UTF-8 PIP_CACHE_DIR=/root/pip "${pip[@]}" \
+        chroot "$root" /bin/bash -euo pipefail -c "cd $checkout; $*"
+}
+
+kernel=$(basename "$(echo "${lowers[-1]}"/lib/modules/*)")
+
+case $verb in
+dependencies)
+    merge
+    with_pip "$1"
+    mkdir -p "$root$checkout"
+    cp -p "$2/pyproject.toml" "$2/Makefile" "$root$checkout"
+    inside make .venv/.stamps/requirements .venv/.stamps/dev
+    rm "$root$checkout"/{pyproject.toml,Makefile}
+    ;;
+product)
+    merge
+    with_pip "$1"
+    cp -a "$2/." "$root$checkout"
+    # the layer below is of this pyproject.toml, however old the file looks
+    touch "$root$checkout"/.venv/.stamps/*
+    # what make asks for are headers of the running kernel, which here is another one's
+    running=$root/lib/modules/$(uname -r)
+    mkdir -p "$running"
+    ln -s "/lib/modules/$kernel/build" "$running/build"
+    inside make setup
+    inside make install
+    rm -r "$running" "$root$checkout/build"
+    ;;
+modules)
+    pip=()
+    merge
+    for folder in "$1"/*/; do
+        name=$(basename "$folder")
+        mkdir -p "$root$checkout/tests/vm/modules/$name"
+        cp -a "$folder/." "$root$checkout/tests/vm/modules/$name"
+        inside make -s -C "/lib/modules/$kernel/build" \
+            M="$checkout/tests/vm/modules/$name" KCFLAGS=-Werror modules
+    done
+    ;;
+image)
+    mount -t overlay -o "ro,lowerdir=$(joined "${lowers[@]}")" overlay "$root"
+    trap 'umount -l "$root"; rm -rf "$work"' EXIT
+    mke2fs -q -t ext4 -E lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0 -m 0 -L project \
+        -d "$root" "$1.partial" 3G
+    mv "$1.partial" "$1"
+    ;;
+esac

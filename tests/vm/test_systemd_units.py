@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make install` installs, as a real systemd runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from tests.support import daemons
+from tests.support.daemons import wait_for
+from tests.support.patience import patient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.perf_tools import Perf
+
+UNIT: Final = "collectord.service"
+PROGRAM: Final = "/usr/local/bin/collectord"
+METRICS: Final = "http://127.0.0.1:9590/metrics"
+STATE: Final = Path("/var/lib/collectord")
+CONFIG: Final = Path("/etc/collectord/collectord.d/test.toml")
+SESSIONS: Final = ("profile", "exec", "blackbox")
+STATUS_CONFIG: Final = 6
+# An event of another session than the installed ones: what a user puts into collectord.d.
+KPROBED: Final = """
+[[session]]
+name = "forks"
+
+[[session.source]]
+kind = "tracefs"
+events = []
+probes = [{ kind = "kprobe", name = "forked", place = "kernel_clone" }]
+"""
+
+
+def systemctl(*words: str, status: int = 0) -> str:
+    """Run `systemctl WORDS...`, which must end with this status; gives what it prints."""
+    done = subprocess.run(
+        ["systemctl", "--no-pager", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stdout + done.stderr + _journal()
+    return done.stdout
+
+
+def shown(*properties: str) -> tuple[str, ...]:
+    """Properties of the unit."""
+    text = systemctl("show", UNIT, *(f"--property={name}" for name in properties))
+    found = dict(line.split("=", 1) for line in text.splitlines())
+    return tuple(found[name] for name in properties)
+
+
+def _journal(*words: str) -> str:
+    return subprocess.run(
+        ["journalctl", "--no-pager", "--output=cat", f"--unit={UNIT}", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+class Scrape(NamedTuple):
+    """An answer of the metrics endpoint."""
+
+    content_type: str
+    text: str
+
+    def value(self, series: str) -> float:
+        """The value of one series."""
+        found = re.search(rf"^{re.escape(series)} (\S+)$", self.text, re.MULTILINE)
+        assert found, f"no series {series}"
+        return float(found[1])
+
+
+def scrape() -> Scrape:
+    """Ask for the metrics as Prometheus does."""
+    request = urllib.request.Request(
+        METRICS,
+        headers={
+            "Accept": "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4",
+            "X-Prometheus-Scrape-Timeout-Seconds": "10",
+        },
+    )
+    with urllib.request.urlopen(request, timeout=patient(10)) as answer:
+        assert answer.status == 200
+        return Scrape(answer.headers["Content-Type"], answer.read().decode())
+
+
+def levels() -> set[str]:
+    """The levels of all lines that the service logged since it was last started."""
+    (invocation,) = shown("InvocationID")
+    lines = _journal(f"_SYSTEMD_INVOCATION_ID={invocation}").splitlines()
+    logged = [json.loads(line) for line in lines if line.startswith("{")]
+    assert logged
+    return {line["level"] for line in logged}
+
+
+@pytest.fixture
+def service() -> Iterator[None]:
+    """The service does not run, has no state and never ran; the same holds afterwards."""
+    assert shown("ActiveState") == ("inactive",)
+    yield
+    CONFIG.unlink(missing_ok=True)
+    systemctl("disable", "--now", "--quiet", UNIT)
+    systemctl("reset-failed", UNIT, status=0)
+    systemctl("clean", "--what=state", UNIT)
+    subprocess.run(["journalctl", "--rotate", "--vacuum-size=1", "--quiet"], check=True)
+
+
+def status_of() -> dict[str, Any]:
+    """`/v1/status` of the service."""
+    words = ["curl", "--silent", "--show-error", "--fail", "--unix-socket"]
+    where = ["/run/collectord/control.sock", "http://localhost/v1/status"]
+    found = json.loads(subprocess.check_output([*words, *where], text=True))
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.usefixtures("service")
+def test_the_service_runs(perf: Perf) -> None:
+    """As README says: enabled and started it is ready, is scraped, restarts, and stops clean."""
+    systemctl("enable", "--now", "--quiet", UNIT)
+    state, pid, user, text, restarts = shown(
+        "ActiveState", "MainPID", "User", "StatusText", "NRestarts"
+    )
+    assert (state, user, text, restarts) == ("active", "collectord", "3 sessions", "0")
+    assert Path(f"/proc/{pid}").owner() == "collectord"
+    assert "Active: active (running)" in systemctl("status", UNIT)
+
+    first = scrape()
+    assert first.content_type.startswith("text/plain; version=")
+    release = os.uname().release
+    assert f'kernel="{release}"' in first.text
+    assert first.value("collectord_unclean_stops_total") == 0
+    online = os.sysconf("SC_NPROCESSORS_ONLN")
+    assert first.value("collectord_cpus_online") == online
+    assert first.value("collectord_cpus_covered") == online
+    for name in SESSIONS:
+        source = "tracefs" if name == "blackbox" else "perf"
+        labels = f'session="{name}",source="{source}",state="running"'
+        assert first.value(f"collectord_session_state{{{labels}}}") == 1
+
+    stored = 'collectord_stored_records_total{session="exec",source="perf"}'
+    subprocess.run(["true"], check=True)  # a fork, an exec and an exit
+    wait_for(lambda: scrape().value(stored) > first.value(stored), "stored records")
+    wait_for(lambda: scrape().value(stored.replace("exec", "profile")) > 0, "samples")
+    assert levels() == {"info"}
+
+    systemctl("restart", UNIT)
+    assert shown("ActiveState", "NRestarts") == ("active", "0")
+    assert status_of()["pid"] == int(shown("MainPID")[0]) != int(pid)
+    assert scrape().value("collectord_unclean_stops_total") == 0
+
+    systemctl("stop", UNIT)
+    ended = shown("ActiveState", "Result", "ExecMainStatus", "ExecMainCode")
+    assert ended == ("inactive", "success", "0", str(int(os.CLD_EXITED)))
+    assert levels() == {"info"}
+    assert not _journal("--priority=warning")
+    assert daemons.left_open(STATE) == []
+    segments = daemons.sealed(STATE)
+    assert {path.parent.name for path in segments} == {"exec", "profile"}
+    for path in segments:
+        assert path.owner() == "collectord"
+        assert len(perf.script(path)) >= daemons.manifest(path)["samples"]
+    subprocess.run([PROGRAM, "segments", "verify", STATE], check=True)
+
+
+@pytest.mark.usefixtures("service")
+def test_a_killed_service_comes_back(tracefs: Path) -> None:
+    """After a kill systemd starts it again, and it seals and salvages what the first one left."""
+    systemctl("start", UNIT)
+    wait_for(lambda: scrape().value("collectord_write_bytes_total") > 0, "written chunks")
+    (pid,) = shown("MainPID")
+    systemctl("kill", "--kill-whom=main", f"--signal={int(signal.SIGKILL)}", UNIT)
+
+    def again() -> bool:
+        return shown("ActiveState", "NRestarts") == ("active", "1")
+
+    wait_for(again, "a restart")
+    assert shown("MainPID") != (pid,)
+    assert scrape().value("collectord_unclean_stops_total") == 1
+    recovered = [path for path in daemons.sealed(STATE) if daemons.manifest(path)["recovered"]]
+    assert {path.parent.name for path in recovered} >= {"exec"}
+    (salvaged,) = (STATE / "blackbox").glob("*.trace.dat")
+    ledger = daemons.manifest(salvaged)["ledger"]
+    assert ledger["closed"]
+    assert ledger["unaccounted"] == 0
+    systemctl("stop", UNIT)
+    assert shown("Result", "ExecMainStatus") == ("success", "0")
+    assert not [p for p in (tracefs / "instances").iterdir() if p.name.startswith("collectord")]
+    subprocess.run([PROGRAM, "segments", "verify", STATE], check=True)
+
+
+@pytest.mark.usefixtures("service")
+def test_a_bad_configuration_is_not_tried_again() -> None:
+    """It ends with its own status, systemd leaves it at that, and the journal says why."""
+    CONFIG.write_text('[daemon]\nstate_dri = "/tmp"\n')
+    systemctl("start", UNIT, status=1)
+    ended = shown("ActiveState", "ExecMainStatus", "NRestarts")
+    assert ended == ("failed", str(STATUS_CONFIG), "0")
+    assert "state_dir" in _journal()
+
+
+@pytest.mark.usefixtures("service")
+def test_kprobes_within_the_sandbox(tracefs: Path) -> None:
+    """The unit's privileges suffice for a probe of the session's own, which goes with it."""
+    CONFIG.write_text(KPROBED)
+    systemctl("start", UNIT)
+    produced = 'collectord_produced_records_total{session="forks",source="tracefs"}'
+    before = scrape().value(produced)
+    subprocess.run(["true"], check=True)
+    wait_for(lambda: scrape().value(produced) > before, "a fork")
+    systemctl("stop", UNIT)
+    assert shown("Result", "ExecMainStatus") == ("success", "0")
+    assert "forked" not in (tracefs / "kprobe_events").read_text()
+    (segment,) = (STATE / "forks").glob("*.trace.dat")
+    ledger = daemons.manifest(segment)["ledger"]
+    assert (ledger["basis"], ledger["unaccounted"]) == ("exact", 0)
+    assert ledger["produced"] == ledger["stored"] > 0
+
+
+def test_the_unit_is_sound() -> None:
+    """systemd finds nothing to say against the installed unit."""
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", UNIT],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
