@@ -20,7 +20,6 @@ from collectord.aux_meter import AuxMeter
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.health import Health
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
-from collectord.meter import is_overwritable
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
@@ -302,7 +301,7 @@ class Session:
         records = sum(
             drained.ring.counters().records
             for drained in self._rings.values()
-            if is_overwritable(drained.handle)
+            if drained.handle.held and drained.handle.pages is None
         )
         records += sum(
             drained.aux.counters().taken_bytes

@@ -292,7 +292,7 @@ def test_a_window_of_several_segments(
         with generator.start("count", count=count, nr=NUMBER, cpu=0) as load:
             load.run()
         made = snapshot(daemon)
-        assert len(made["segments"]) > 3
+        assert len(made["segments"]) > 1
         check_run([call.serial for call in calls_in(perfs, made["segments"])], count - 1)
         assert made["samples"] == count
         assert daemon.stop().status == 0

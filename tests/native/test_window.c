@@ -337,6 +337,46 @@ static void any_order_of_calls_is_right(void)
 	close_ring();
 }
 
+/* Names are kept for as long as the window reaches back, and there is memory. */
+static void names_give_way_where_they_are_too_many(void)
+{
+	static struct rig rig;
+	struct lane lane = {0};
+	const struct item item = {.lane = &lane, .stamp = 1, .begun_ns = 2000000000};
+	struct stream *stream;
+	struct sideband *names;
+	size_t used;
+
+	rig__init(&rig, 1, 1, 2, RIG_NEVER_NS);
+	stream = &rig.streams[0];
+	names = &stream->sideband;
+	stream->snapshots = true;
+	open_ring(1);
+	CHECK_EQ(stream__add_ring(stream, &ring), 0);
+	sideband__set_layout(names, &records__layout);
+	for (uint32_t i = 1; i <= 10; i++)
+		sideband__append(names, record,
+				 record__comm(record, i, i, "early", 0, i * UINT64_C(100000000)));
+	used = names->log_used;
+	/* The ring may reach back to the beginning. */
+	stream__pass_written(stream, &lane, &item);
+	CHECK_EQ(names->log_used, used);
+	counter__set(&ring.window->horizon_ns, 450000000);
+	stream__pass_written(stream, &lane, &item);
+	CHECK_EQ(names->log_used, used / 10 * 7);
+	while (!sideband__is_crowded(names))
+		sideband__append(names, record,
+				 record__comm(record, 7, 7, "late", 0, 1900000000));
+	used = names->log_used - 7 * (used / 10);
+	/* Half of the time that is left, less what may lie between a record and its time. */
+	stream__pass_written(stream, &lane, &item);
+	CHECK_EQ(names->log_used, used);
+	stream->rings[0] = NULL;
+	stream->ring_count = 0;
+	close_ring();
+	rig__deinit(&rig);
+}
+
 static struct {
 	pthread_mutex_t still;
 	uint64_t written;
@@ -443,6 +483,7 @@ int main(void)
 	RUN(how_far_it_reaches_is_known);
 	RUN(names_are_kept_for_what_is_on_its_way);
 	RUN(any_order_of_calls_is_right);
+	RUN(names_give_way_where_they_are_too_many);
 	RUN(a_core_stores_windows_while_records_come);
 	guarded__deinit(&staging);
 	return 0;
