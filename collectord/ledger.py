@@ -80,6 +80,7 @@ class RingBalance:
         oldest_unread_age_ns: age of the oldest event that is still in an ftrace ring; None where
             there is none.
         window_ns: the same for a flight recorder's ring: how far back a snapshot would reach.
+        held: it is a flight recorder's.
         foreign_reads: events that somebody else took out of an ftrace ring.
         resets: times that somebody else emptied it; what was in it then nobody can count.
     """
@@ -113,6 +114,7 @@ class RingBalance:
     transport: str | None = None
     oldest_unread_age_ns: int | None = None
     window_ns: int | None = None
+    held: bool = False
     foreign_reads: int = 0
     resets: int = 0
 
@@ -156,9 +158,9 @@ class SessionBalance:
     degraded_reasons: tuple[str, ...] = ()
     sink: SinkStats = field(default_factory=SinkStats)
     shared: dict[str, int] = field(default_factory=dict)
+    aux: tuple[AuxBalance, ...] = ()
     snapshots: int = 0
     paused_ns: int = 0
-    aux: tuple[AuxBalance, ...] = ()
 
     @property
     def repeated(self) -> int:
@@ -301,6 +303,7 @@ def balance_ring(
         transport=transport,
         oldest_unread_age_ns=age_ns,
         window_ns=window_ns if held else None,
+        held=held,
         foreign_reads=_foreign_reads(bracket) if transport else 0,
         resets=after.resets if after is not None else 0,
     )

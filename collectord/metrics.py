@@ -156,6 +156,7 @@ class DaemonCollector(Collector):
             names,
             ((labels, part.overwritten) for labels, part in parts if part.overwritten is not None),
         )
+        yield from self._recorders(sessions)
         yield _gauge(
             "collectord_in_flight_records",
             "Records copied from the rings and not yet on disk.",
@@ -192,6 +193,51 @@ class DaemonCollector(Collector):
             "counters.",
             ("session", "source"),
             (((s.name, s.source), any(r.suppressed_by for r in s.rings)) for s in sessions),
+        )
+
+    @staticmethod
+    def _recorders(sessions: tuple[SessionBalance, ...]) -> Iterator[Metric]:
+        """Of flight recorders; nothing of a stream."""
+        names = ("session", "source")
+        recorders = [
+            ((s.name, s.source), s) for s in sessions if any(is_held(ring) for ring in s.rings)
+        ]
+        yield _counter(
+            "collectord_snapshots",
+            "Windows of a flight recorder that were stored.",
+            names,
+            ((labels, session.snapshots) for labels, session in recorders),
+        )
+        yield _counter(
+            "collectord_repeated_records",
+            "Records that a snapshot left out since the one before it has them; not loss.",
+            names,
+            ((labels, session.repeated) for labels, session in recorders),
+        )
+        yield _counter(
+            "collectord_paused_seconds",
+            "Time that a flight recorder's rings stood still for snapshots.",
+            names,
+            ((labels, session.paused_ns / NS_PER_SECOND) for labels, session in recorders),
+        )
+        yield _gauge(
+            "collectord_recorder_window_bytes",
+            "What a flight recorder's rings hold.",
+            names,
+            (
+                (labels, sum(ring.used_bytes for ring in session.rings if is_held(ring)))
+                for labels, session in recorders
+            ),
+        )
+        yield _gauge(
+            "collectord_recorder_window_seconds",
+            "How far back a flight recorder's rings go without a gap; 0 of a stream of ftrace.",
+            names,
+            (
+                ((s.name, s.source), window_ns(s.rings) / NS_PER_SECOND)
+                for s in sessions
+                if any(ring.transport is not None or is_held(ring) for ring in s.rings)
+            ),
         )
 
     def _buffers(self, status: DaemonStatus) -> Iterator[Metric]:
@@ -287,16 +333,6 @@ class DaemonCollector(Collector):
             "Age of the oldest event that is still in an ftrace ring, 0 without one.",
             names,
             ((labels, (ring.oldest_unread_age_ns or 0) / NS_PER_SECOND) for labels, ring in rings),
-        )
-        yield _gauge(
-            "collectord_recorder_window_seconds",
-            "How far back a flight recorder's rings go without a gap; 0 of a stream.",
-            ("session", "source"),
-            (
-                ((s.name, s.source), window_ns(s.rings) / NS_PER_SECOND)
-                for s in sessions
-                if any(ring.transport is not None for ring in s.rings)
-            ),
         )
         yield _gauge(
             "collectord_foreign_read_records",
@@ -421,11 +457,21 @@ def window_ns(rings: Iterable[RingBalance]) -> int:
 
     A ring that gave up none goes back to the beginning, however old its oldest event is.
     """
-    held = [ring for ring in rings if ring.window_ns is not None]
-    full = [ring.window_ns or 0 for ring in held if ring.overwritten]
+    held = [ring for ring in rings if is_held(ring)]
+    full = [ring.window_ns or 0 for ring in held if _has_given_up(ring)]
     if full:
         return min(full)
     return max((ring.window_ns or 0 for ring in held), default=0)
+
+
+def is_held(ring: RingBalance) -> bool:
+    """Whether it is a flight recorder's."""
+    return ring.held
+
+
+def _has_given_up(ring: RingBalance) -> bool:
+    """Whether it holds less than all: an overwritable ring is full from then on."""
+    return bool(ring.overwritten) or ring.used_bytes >= ring.capacity_bytes
 
 
 def _unix_seconds(status: DaemonStatus, monotonic_ns: int) -> float:

@@ -14,7 +14,7 @@ from collectord.errors import BpfError, CollectordError
 from collectord.kernel.instance_note import remove_note, write_note
 from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
-from collectord.meter import Drained, Meter
+from collectord.meter import Drained, Meter, is_overwritable
 from collectord.model import ScopeKind
 from collectord.ringless import RinglessSession
 from collectord.session import Session
@@ -117,8 +117,8 @@ class Surroundings:
         else:
             stream = self.drain.core.add_stream(
                 subbuf_bytes=pages.subbuf_bytes if pages else 0,
-                snapshots=any(ring.overwrite for ring in plan.rings),
                 foreign_clock=plan.perf_clock,
+                snapshots=any(is_overwritable(handle) for handle in source.rings),
             )
         rings = []
         for handle in source.rings:

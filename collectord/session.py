@@ -20,7 +20,6 @@ from collectord.aux_meter import AuxMeter
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.health import Health
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
-from collectord.meter import is_overwritable
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
@@ -36,7 +35,8 @@ if TYPE_CHECKING:
     from collectord.drain.loop import Drain
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained, Meter
-    from collectord.model import ClockReading, RingLabel
+    from collectord.model import ClockReading, Geometry, RingLabel
+    from collectord.plan.aux import AuxPlan
     from collectord.plan.session import SessionPlan
     from collectord.sink.base import OpenSegment, SegmentInfo, Sink
     from collectord.sink.manifest import SnapshotNote
@@ -303,11 +303,16 @@ class Session:
         return summarise(self.plan.name, self.plan.source, note, sealed)
 
     def _holds_records(self) -> bool:
-        """Whether overwritable rings have given anything since a segment was closed last."""
+        """Whether rings with windows have given anything since a segment was closed last."""
         records = sum(
             drained.ring.counters().records
             for drained in self._rings.values()
-            if is_overwritable(drained.handle)
+            if drained.handle.held and drained.handle.pages is None
+        )
+        records += sum(
+            drained.aux.counters().taken_bytes
+            for drained in self._rings.values()
+            if drained.aux is not None and drained.handle.held
         )
         before, self._records = self._records, records
         return records > before
@@ -611,17 +616,27 @@ class Session:
         return labels
 
     def _ring_entries(self) -> tuple[RingEntry, ...]:
-        return tuple(
-            RingEntry(
-                ring=number,
-                role=str(drained.handle.label.role),
-                cpu=drained.handle.label.cpu,
-                tid=drained.handle.label.tid,
-                data_bytes=drained.handle.geometry.data_bytes,
-                watermark_bytes=drained.handle.geometry.watermark_bytes,
-            )
+        rings = [
+            _entry(number, drained.handle.label, drained.handle.geometry)
             for number, drained in self._rings.items()
-        )
+        ]
+        areas = [
+            _entry(drained.aux.id, drained.handle.aux.label, drained.handle.aux.plan)
+            for drained in self._rings.values()
+            if drained.aux is not None and drained.handle.aux is not None
+        ]
+        return (*rings, *areas)
+
+
+def _entry(number: int, label: RingLabel, sizes: Geometry | AuxPlan) -> RingEntry:
+    return RingEntry(
+        ring=number,
+        role=str(label.role),
+        cpu=label.cpu,
+        tid=label.tid,
+        data_bytes=sizes.data_bytes,
+        watermark_bytes=sizes.watermark_bytes,
+    )
 
 
 def _existing(paths: list[str]) -> list[str]:

@@ -40,7 +40,7 @@ class Snapshot:
         segments: paths, more than one where the window is larger than a segment; none where there
             was nothing to store.
         samples: events in them.
-        bytes: of the records that came out of the rings.
+        bytes: of the records that came out of the rings, and of the trace in their AUX areas.
         first_ns, last_ns: times of the oldest and the newest event, 0 without one.
         repeated: events that were left out, because the snapshot before has them.
         repeated_bytes: the same, with records that are no events.
@@ -94,7 +94,7 @@ def summarise(
         trigger=note.trigger,
         segments=tuple(str(info.path) for info in infos),
         samples=sum(manifest.samples for manifest in manifests),
-        bytes=sum(r.bytes for m in manifests for r in m.rings if r.role == RingRole.DATA),
+        bytes=sum(r.bytes for m in manifests for r in m.rings if r.role != RingRole.SIDEBAND),
         first_ns=min((manifest.first_ns for manifest in dated), default=0),
         last_ns=max((manifest.last_ns for manifest in dated), default=0),
         repeated=note.repeated,

@@ -174,13 +174,13 @@ class RingCounters(NamedTuple):
     # given up in the middle of a splice
     resets: int  # times that somebody emptied the ring while it was mapped
     spliced_bytes: int  # of pages that went from the ring to the file without being seen
-    numbered: int  # events that the kernel numbered, of blktrace; read after `samples`
-    missing: int  # of them, those whose record no read gave
-    notes: int  # its records without a number
-    skipped_bytes: int  # of completed sub-buffers of a relay file that no read gave
-    torn_bytes: int  # in it that were no record, or a record's beginning without its end
-    overwritten: int  # samples that a held ring paired with an AUX ring gave up for newer ones
-    overwritten_records: int  # likewise, records of any type
+    numbered: int = 0  # events that the kernel numbered, of blktrace; read after `samples`
+    missing: int = 0  # of them, those whose record no read gave
+    notes: int = 0  # its records without a number
+    skipped_bytes: int = 0  # of completed sub-buffers of a relay file that no read gave
+    torn_bytes: int = 0  # in it that were no record, or a record's beginning without its end
+    overwritten: int = 0  # samples that a held ring paired with an AUX ring gave up for newer ones
+    overwritten_records: int = 0  # likewise, records of any type
     windows: int = 0  # of an overwritable ring: windows that were taken, and
     window_taken: int = 0  # samples that were in one for the first time
     window_repeated: int = 0  # samples that were in the window before too, and were left out
@@ -449,15 +449,16 @@ class Core:
         *,
         sideband_bytes: int = 16 << 20,
         subbuf_bytes: int = 0,
-        snapshots: bool = False,
         foreign_clock: bool = False,
+        snapshots: bool = False,
     ) -> Stream:
         """Add one; `subbuf_bytes` > 0: a page stream, for rings with sub-buffers of that size.
 
+        foreign_clock: the records carry another clock than CLOCK_MONOTONIC. How far it is behind
+        is then taken from when records are read.
+
         `snapshots`: it takes windows of overwritable rings. Sideband records are kept for these
         and come with the replay only, and no marker orders what is written.
-        `foreign_clock`: the records carry another clock than CLOCK_MONOTONIC. How far it is behind
-        is then taken from when records are read.
         """
     def add_relay_stream(self) -> Stream:
         """Add one for relay files, each of which is written to a file of its own."""

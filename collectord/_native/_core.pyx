@@ -33,11 +33,10 @@ RingCounters = namedtuple(
     "samples records bytes stored in_flight lost_disk_full lost_dropped lost_records lost_samples "
     "neutralised relabelled quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
     "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets pages "
-    "page_losses page_losses_unknown resets spliced_bytes numbered missing notes "
-    "skipped_bytes torn_bytes overwritten "
-    "overwritten_records windows window_taken window_repeated window_repeated_bytes "
-    "window_overwritten_bytes window_held_ns",
-    defaults=(0,) * 6)
+    "page_losses page_losses_unknown resets spliced_bytes numbered missing notes skipped_bytes "
+    "torn_bytes overwritten overwritten_records windows window_taken window_repeated "
+    "window_repeated_bytes window_overwritten_bytes window_held_ns",
+    defaults=(0,) * 13)
 AuxCounters = namedtuple(
     "AuxCounters",
     "taken_bytes stored_bytes in_flight_bytes lost_disk_full_bytes lost_dropped_bytes quarantined "
@@ -477,7 +476,7 @@ cdef class Core:
         check(core__start(self.core))
 
     def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0,
-                   bint snapshots=False, bint foreign_clock=False):
+                   bint foreign_clock=False, bint snapshots=False):
         cdef Stream stream = Stream.__new__(Stream)
         check(core__add_stream(self.core, sideband_bytes, subbuf_bytes, snapshots, &stream.stream))
         if foreign_clock:

@@ -221,8 +221,8 @@ static uint64_t aux_ring__next(struct aux_ring *aux, const struct chunk *chunk,
 	const struct ring *const ring = aux->self;
 	const uint64_t unread = ring->head - ring->position;
 	const uint32_t used = chunk->used + CHUNK_MARKER_BYTES + aux_piece__head_bytes(aux->framing);
-	/* No pad in the middle: what is cut off by the chunk's end is a multiple of 8. */
-	const uint64_t room = used < chunk_bytes ? (chunk_bytes - used) & ~7u : 0;
+	/* No pad in the middle: all of these, and so what the chunk's end cuts, are multiples of 8. */
+	const uint64_t room = used < chunk_bytes ? chunk_bytes - used : 0;
 	uint64_t limit = unread < room ? unread : room;
 
 	*waits = false;

@@ -60,11 +60,11 @@ static void find_offset(struct aux_window *window, const struct aux_map *map, ui
 			struct aux_extent *extent)
 {
 	const uint64_t mask = map->bytes - 1;
-	const uint64_t head = aux_map__head(map);
-	const uint64_t at = head & mask;
+	/* Just behind the end is where it begins again. */
+	const uint64_t at = aux_map__head(map) & mask;
 	const uint64_t fresh = (at - taken) & mask;
 
-	window->wrapped |= head >= map->bytes || (window->any && at < taken) || has_tail(map, at);
+	window->wrapped |= (window->any && at < taken) || has_tail(map, at);
 	extent->held = window->wrapped ? map->bytes : at;
 	if (!window->wrapped)
 		extent->end = at;

@@ -80,18 +80,16 @@ cdef extern from "counter.h":
     ctypedef uint64_t counter_t
     uint64_t counter__read(const counter_t *counter)
 
-cdef extern from "aux_ring.h":
-    struct aux_ring:
-        counter_t pieces, aux_records, truncated, partial, collisions
-        counter_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
-        counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
-
 cdef extern from "window.h":
     struct window:
         counter_t windows, taken, repeated, repeated_bytes, overwritten_bytes, held_ns
 
 cdef extern from "ring.h":
     const int RING_FILL_BUCKETS
+    struct aux_ring:
+        counter_t pieces, aux_records, truncated, partial, collisions
+        counter_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
+        counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
     struct page_ring:
         counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
     struct relay_ring:

@@ -351,8 +351,8 @@ bool pass__last(struct shard *shard, struct ring *ring)
 	}
 	if (!unread || (ring->held && ring->window == NULL))
 		return true;
-	if (ring->map != NULL ? pass__drain_perf(shard, ring, false, false)
-			      : pass__drain_ring(shard, ring))
+	if (ring->pages != NULL ? pass__drain_ring(shard, ring)
+				: pass__drain_perf(shard, ring, false, false))
 		return true;
 	pass__yield_chunks(shard);
 	return false;

@@ -87,16 +87,16 @@ enum ring_take {
  */
 enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
 
-/* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
-void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes);
-
-/* Read nothing of it any more; so many bytes stay unread. */
-void ring__quarantine(struct ring *ring, enum walk_fault fault, uint64_t unread);
 /*
  * Give up the oldest whole records, until no more than `keep` bytes up to the head of this pass are
  * left: they are counted as overwritten, what they tell is noted. `scratch` takes the longest
  * record.
  */
 void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, uint64_t keep);
+/* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
+void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes);
+
+/* Read nothing of it any more; so many bytes stay unread. */
+void ring__quarantine(struct ring *ring, enum walk_fault fault, uint64_t unread);
 
 #endif

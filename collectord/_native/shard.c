@@ -234,7 +234,7 @@ int shard__hold(struct shard *shard, struct ring *ring, bool held)
 	if (!may_hold(ring->aux_pair)) {
 		ret = -EINVAL;
 	} else {
-		if (ring->aux_pair != NULL && ring->held && !held)
+		if (ring->aux_pair != NULL && ring->aux_pair->aux->map->snapshot && !held)
 			aux_ring__open_window(ring->aux_pair->aux);
 		ring->held = held;
 		if (ring->window != NULL && !held)

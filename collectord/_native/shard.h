@@ -56,7 +56,7 @@ int shard__remove(struct shard *shard, struct ring *ring);
 
 /* While a ring is held passes leave it alone; none is at it when this returns. An overwritable one
  * is read at no other time: to let it go is to take its window. -EINVAL: its AUX area is none that
- * can be. */
+ * can be held. */
 int shard__hold(struct shard *shard, struct ring *ring, bool held);
 
 /* Drain the AUX area too that belongs to `ring`. -EEXIST: it has one; -EINVAL: it is sideband, or it

@@ -150,13 +150,14 @@ void window__look(struct ring *ring, bool full)
  */
 static uint64_t window__copy(struct ring *ring, uint64_t *stable)
 {
+	const uint64_t data_bytes = ring->map->data_bytes;
 	uint64_t head = ring_map__head(ring->map), moved = 0;
 
 	for (int copies = 0; copies < COPIES_MAX; copies++) {
 		uint64_t now;
 
 		ring_map__copy(ring->map, head, ring->window->copy,
-			       (size_t)ring->map->data_bytes);
+			       (size_t)least(written_to(head), data_bytes));
 		/* The copy is done before the head is looked at again. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		now = ring_map__head(ring->map);
@@ -166,7 +167,7 @@ static uint64_t window__copy(struct ring *ring, uint64_t *stable)
 		if (copies + 1 < COPIES_MAX)
 			head = now;
 	}
-	*stable = least(written_to(head), ring->map->data_bytes - least(moved, ring->map->data_bytes));
+	*stable = least(written_to(head), data_bytes - least(moved, data_bytes));
 	return head;
 }
 
@@ -261,6 +262,11 @@ static void window__take(struct ring *ring)
 
 	window->wanted = false;
 	fresh = window->last - head;
+	/* It counts down, in steps of records. */
+	if ((head & 7u) != 0 || fresh > INT64_MAX) {
+		ring__quarantine(ring, WALK_BAD_HEAD, stable);
+		return;
+	}
 	walk = window__walk(window, (size_t)stable, wrapped);
 	/* Of a ring that has never been full nothing is overwritten, and all must be records. */
 	if (walk.fault == WALK_OK && !wrapped && walk.kept != stable)

@@ -193,7 +193,9 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         UsageError: the options do not go together.
     """
     sources = _sources(args)
-    output = Path(args.output or _default_output(sources[0])).absolute()
+    if (args.freeze_on or args.freeze_filter) and not args.overwrite:
+        raise UsageError("there is nothing to freeze without --overwrite", hint="add --overwrite")
+    output = Path(args.output or DEFAULT_OUTPUT[sources[0].kind]).absolute()
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
     config = Config(
         daemon=DaemonConfig(state_dir=str(directory)),

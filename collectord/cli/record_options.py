@@ -51,7 +51,7 @@ _EXAMPLES = (
     "collectord record -e intel_pt// -m ,16M --duration 1s -o trace.data",
     "collectord record --bpf biolatency --duration 10s",
     "collectord record --relay /dev/vdb --duration 10s -o vdb",
-    "collectord record --overwrite -m 8M -e sched:sched_switch -a -- ./until-it-fails",
+    "collectord record --overwrite -m 8M -e sched:sched_switch -- ./until-it-fails",
 )
 
 

@@ -125,6 +125,8 @@ def _remarks(balances: Sequence[SessionBalance]) -> list[str]:
             for ring in balance.rings
             if ring.quarantined is not None
         ]
+        if balance.overwritten:
+            lines.append(f"{balance.name}: {balance.overwritten:,} gave way to newer ones")
         lines += [f"{balance.name}: degraded, {reason}" for reason in balance.degraded_reasons]
         lines += [f"wrote {path}" for path in balance.segments]
     return lines

@@ -168,8 +168,14 @@ class LinuxKernel:
         self._ioctl(fd, perf_attr.IOC_DISABLE, 0, "cannot disable an event")
 
     def refresh(self, fd: int) -> None:
-        """See `Kernel.refresh`."""
+        """See `Kernel.refresh`.
+
+        Newer kernels stop the event at its last overflow and disable it later. To enable it again
+        does not start it (perf_trace_add(), Linux 6.18): setting its period, to what it is, does.
+        """
         self._ioctl(fd, perf_attr.IOC_REFRESH, 1, "cannot arm an event")
+        period = bytearray(struct.pack("=Q", 1))
+        self._ioctl(fd, perf_attr.IOC_PERIOD, period, "cannot start an event again")
 
     def set_filter(self, fd: int, text: str) -> None:
         """See `Kernel.set_filter`."""

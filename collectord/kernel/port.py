@@ -133,9 +133,10 @@ class Kernel(Protocol):
         """PERF_EVENT_IOC_DISABLE, inherited children included; the counter is final after it."""
 
     def refresh(self, fd: int) -> None:
-        """PERF_EVENT_IOC_REFRESH: enable the event until its next overflow, which disables it.
+        """PERF_EVENT_IOC_REFRESH: enable the event, of period 1, until its next overflow.
 
-        Its group goes with it. Each call adds one overflow: call it once, and once after each.
+        That disables it, and its group with it. Each call adds one overflow: call it once, and
+        once after each.
         """
 
     def set_filter(self, fd: int, text: str) -> None:

@@ -168,7 +168,10 @@ def arrange(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
         return tuple(events)
     led = next(e for e in events if e.group == owners[0].group and e.leader)
     attr = replace(
-        owners[0].attr, disabled=True, pinned=led.attr.pinned, enable_on_exec=led.attr.enable_on_exec
+        owners[0].attr,
+        disabled=True,
+        pinned=led.attr.pinned,
+        enable_on_exec=led.attr.enable_on_exec,
     )
     leader = replace(owners[0], leader=True, attr=attr)
     members, rest = [], []

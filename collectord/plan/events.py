@@ -56,10 +56,10 @@ class EventPlan:
         cpus: CPUs that the event may be opened on, empty for any.
         uncore: it counts for the whole machine: no task scope can have it.
         note: what was decided that the spelling does not say.
-        freezes: it leads its ring's events, and stops them all on its CPU when it happens.
         pmu: name of its dynamic PMU, "" without.
         aux: it writes into an AUX area, and so owns its ring; `filter` is one of addresses.
         counts_bytes: its counter has the bytes that it traced, lost ones too.
+        freezes: it leads its ring's events, and stops them all on its CPU when it happens.
     """
 
     index: int
@@ -74,10 +74,10 @@ class EventPlan:
     cpus: tuple[int, ...] = ()
     uncore: bool = False
     note: str = ""
-    freezes: bool = False
     pmu: str = ""
     aux: bool = False
     counts_bytes: bool = False
+    freezes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from collectord.plan.facts import KernelFacts
 
 _SIDEBAND_WATERMARK: Final = Share(percent=25.0)
+# A hundred thousand context switches a second are 6 MiB of records.
+_SWITCHES_RING_BYTES: Final = 1 << 20
 # A flight recorder's ring cannot grow; a busy scheduler's 4000 events a second, for 16 s.
 RECORDER_RING_BYTES: Final = 4 << 20
 ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
-# A hundred thousand context switches a second are 6 MiB of records.
-_SWITCHES_RING_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class RingSet:
         watermark: fill at which they wake the drain.
         events: what writes into them, those that cannot be on a CPU included.
         cpus: one ring on each; (-1,) for one a thread.
-        overwrite: they overwrite their oldest records.
         aux: the AUX area of each, None without.
+        overwrite: they overwrite their oldest records.
     """
 
     source: str
@@ -63,8 +63,8 @@ class RingSet:
     watermark: Share
     events: tuple[EventPlan, ...]
     cpus: tuple[int, ...]
-    overwrite: bool = False
     aux: AuxSet | None = None
+    overwrite: bool = False
 
     def rings(self, data_bytes: int, aux_bytes: int = 0) -> Iterator[RingPlan]:
         """Plan the rings, and their AUX areas, at the sizes that the budget allows.
@@ -134,7 +134,7 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         try:
             events = arrange(tuple(source_events(source, scope, facts, notes)))
             if session.freeze_on:
-                events = frozen_by(freezing_event(session, scope, facts), events)
+                events = _frozen(session, scope, facts, events)
         except ABSENCE as error:
             if source.when != "present":
                 raise
@@ -147,7 +147,6 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         count += len(events)
         groups = max(event.group for event in events) + 1
         area = aux_set(source, events, facts, snapshot=recorder)
-        # The kernel writes where an AUX area ends into its ring: that must be read and let go.
         overwrite = recorder and area is None
         default = RECORDER_RING_BYTES if overwrite else _default_ring_bytes(events)
         sets.append(
@@ -158,8 +157,8 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
                 source.watermark,
                 events,
                 _where(events, cpus, scope),
-                overwrite,
                 area,
+                overwrite,
             )
         )
         if overwrite:
@@ -172,6 +171,20 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         if not facts.format_lost:
             notes.append("kernel before 6.0: what is lost after a ring's last record is not told")
     return Rings(tuple(sets), tuple(notes), tuple(degraded))
+
+
+def _frozen(
+    session: SessionConfig, scope: Scope, facts: KernelFacts, events: tuple[EventPlan, ...]
+) -> tuple[EventPlan, ...]:
+    """The events of a ring, led by one that stops it. Raises as that, and PlanError with AUX."""
+    owner = next((event for event in events if event.aux), None)
+    if owner is not None:
+        raise PlanError(
+            f"freeze_on does not stop the AUX area of {owner.name}",
+            what="freeze_on",
+            hint="an event of the source with aux-action=pause does; the end stores the area",
+        )
+    return frozen_by(freezing_event(session, scope, facts), events)
 
 
 def _for_decoders(sets: list[RingSet], facts: KernelFacts, notes: list[str]) -> list[RingSet]:

@@ -45,9 +45,9 @@ class RingPlan:
         events: what writes into it. The first one owns the ring (it is mapped and polled), the
             others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
             Of an ftrace ring none: its instance enables them for all rings.
-        own_basis: of a ring without events: what its balance rests on.
-        overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
         aux: the AUX area that hangs on it, None without. Its event is the first of `events`.
+        overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
+        own_basis: of a ring without events: what its balance rests on.
     """
 
     source: str
@@ -57,9 +57,9 @@ class RingPlan:
     data_bytes: int
     watermark_bytes: int
     events: tuple[EventPlan, ...]
-    own_basis: Basis = Basis.EXACT  # an ftrace ring counts all that is written into it
-    overwrite: bool = False
     aux: AuxPlan | None = None
+    overwrite: bool = False
+    own_basis: Basis = Basis.EXACT  # an ftrace ring counts all that is written into it
 
     @property
     def basis(self) -> Basis:
@@ -69,9 +69,9 @@ class RingPlan:
         """
         if not self.events:
             return self.own_basis
-        sampling = [event.basis for event in self.events if not event.aux]
-        bases = sampling or [event.basis for event in self.events]
-        return Basis.weakest([*bases, Basis.LOST_ONLY] if self.overwrite else bases)
+        bases = [event.basis for event in self.events if not event.aux]
+        gives_up = self.overwrite or (self.aux is not None and self.aux.snapshot)
+        return Basis.weakest([*bases, Basis.LOST_ONLY] if gives_up or not bases else bases)
 
     def to_dict(self) -> dict[str, Any]:
         """The ring for `check --json`; its events by index."""

@@ -45,6 +45,22 @@ def tracepoint_patterns(config: Config) -> tuple[str, ...]:
     return tuple(sorted(patterns))
 
 
+def pmu_names(config: Config) -> tuple[str, ...]:
+    """Every PMU that the configuration names, except for the CPU's own, which samples."""
+    names = {e.body.pmu for e in _every_event(config) if isinstance(e.body, PmuEvent)}
+    return tuple(sorted(names - {"cpu", "software", "tracepoint", "breakpoint"}))
+
+
+def _every_event(config: Config) -> Iterator[EventSpec]:
+    for session in config.session:
+        for source in session.source:
+            if isinstance(source, BpfSourceConfig | RelaySourceConfig):
+                continue
+            for text in (*map(_text, source.events), *filter(None, (session.freeze_on,))):
+                for choice in event_spec.parse_choices(text):
+                    yield from (event for group in choice for event in group.events)
+
+
 def freezing_event(session: SessionConfig, scope: Scope, facts: KernelFacts) -> EventPlan:
     """The event that stops a flight recorder: its first hit is an overflow, which disables it.
 
@@ -77,22 +93,6 @@ def frozen_by(freezing: EventPlan, events: Sequence[EventPlan]) -> tuple[EventPl
         for event in events
     )
     return (freezing, *members)
-
-
-def pmu_names(config: Config) -> tuple[str, ...]:
-    """Every PMU that the configuration names, except for the CPU's own, which samples."""
-    names = {e.body.pmu for e in _every_event(config) if isinstance(e.body, PmuEvent)}
-    return tuple(sorted(names - {"cpu", "software", "tracepoint", "breakpoint"}))
-
-
-def _every_event(config: Config) -> Iterator[EventSpec]:
-    for session in config.session:
-        for source in session.source:
-            if isinstance(source, BpfSourceConfig | RelaySourceConfig):
-                continue
-            for text in (*map(_text, source.events), *filter(None, (session.freeze_on,))):
-                for choice in event_spec.parse_choices(text):
-                    yield from (event for group in choice for event in group.events)
 
 
 def _text(item: str | EventConfig | TraceEventConfig) -> str:

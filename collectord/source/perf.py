@@ -170,10 +170,10 @@ class OpenPerf:
         return bool(self._fired)
 
     def pause(self) -> None:
-        """Have overwritable rings refuse what is written, and stop what writes into AUX areas.
+        """Have the rings of a flight recorder stand still; streamed ones go on.
 
-        The driver posts what it has, and where its head is, when the event stops. Streamed rings
-        go on.
+        Overwritable rings refuse what is written. What writes into AUX areas that run free is
+        stopped: the driver posts what it has then, and where its head is.
         """
         for ring in self._overwritable():
             self._kernel.pause_output(ring.map_fd, paused=True)
@@ -181,7 +181,9 @@ class OpenPerf:
             self._kernel.disable(counter.fd)
 
     def resume(self) -> None:
-        """Let all be written again, what was frozen too."""
+        """Let the rings be written again, and those that were frozen too."""
+        for counter in self._free_running():
+            self._kernel.enable(counter.fd)
         for ring in self._overwritable():
             self._kernel.pause_output(ring.map_fd, paused=False)
         for counter in self._free_running():
@@ -235,8 +237,7 @@ class OpenPerf:
     def _counts_records(self, ring: RingHandle) -> bool:
         events = [self._events[counter.event_index] for counter in ring.counters]
         sampling = [event for event in events if not event.aux]
-        exact = bool(sampling) and all(event.basis is Basis.EXACT for event in sampling)
-        return exact or ring.basis is Basis.EXACT
+        return bool(sampling) and all(event.basis is Basis.EXACT for event in sampling)
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """Ids of the BPF programs on the event's tracepoint; none of them is this program's.
@@ -409,8 +410,8 @@ class _Opening:
         key = (position, target.tid if plan.cpu < 0 else -1)
         shared = plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS
         # What freezes a ring wakes by its samples, and the ring by its watermark: not one event.
-        keeps = (shared and plan.aux is None) or plan.events[0].freezes
-        if key not in self._rings and keeps:
+        apart = (shared and plan.aux is None) or plan.events[0].freezes
+        if key not in self._rings and apart:
             keeper = _keeper_attr(plan.events[0].attr)
             self._map_ring(key, plan, keeper, _Target(os.getpid()), Purpose("a ring"))
         leaders: dict[int, int] = {}

@@ -8,9 +8,11 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "dummy_event.h"
 #include "fake_aux.h"
 #include "output.h"
 #include "records.h"
@@ -138,7 +140,7 @@ static void begin(const struct core_options *options, const struct aux_ring_opti
 		  bool snapshot)
 {
 	CHECK_EQ(core__new(options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 1 << 20, 0, &stream), 0);
+	CHECK_EQ(core__add_stream(core, 1 << 20, 0, false, &stream), 0);
 	prepared_count = closed_count = 0;
 	finished = false;
 	memset(segments, 0, sizeof(segments));
@@ -539,6 +541,65 @@ static void a_ring_that_leaves_takes_its_area_along(void)
 	end();
 }
 
+/* The pass that makes room has the event go on, until it is told not to. */
+static void events_are_enabled_after_their_bytes_were_taken(void)
+{
+	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
+					     .flush_ns = RIG_NEVER_NS};
+	const int fds[3] = {dummy_event__open(), dummy_event__open(), dummy_event__open()};
+	uint64_t enabled_ns;
+
+	begin(&options, &(struct aux_ring_options){.enable_fds = fds, .enable_count = 1}, false);
+	prepare(RIG_LIMIT);
+	CHECK_EQ(core__start(core), 0);
+	await_written(core__issue(core), RIG_LIMIT);
+	CHECK_EQ(dummy_event__enabled_ns(fds[0]), 0);
+	CHECK_EQ(fake_aux__run(&cpus[2].fake, 100), 100);
+	await_written(core__issue(core), RIG_LIMIT);
+	CHECK(dummy_event__enabled_ns(fds[0]) > 0);
+	/* Others take its place. */
+	CHECK_EQ(core__set_enable_fds(core, cpus[2].aux, &fds[1], 1), 0);
+	CHECK_EQ(ioctl(fds[0], PERF_EVENT_IOC_DISABLE, 0), 0);
+	enabled_ns = dummy_event__enabled_ns(fds[0]);
+	CHECK_EQ(fake_aux__run(&cpus[2].fake, 100), 100);
+	await_written(core__issue(core), RIG_LIMIT);
+	CHECK_EQ(dummy_event__enabled_ns(fds[0]), enabled_ns);
+	CHECK(dummy_event__enabled_ns(fds[1]) > 0);
+	/* A wake-up of the data ring, by which the kernel says that the area is full, is enough. */
+	CHECK_EQ(core__set_enable_fds(core, cpus[2].aux, &fds[2], 1), 0);
+	CHECK_EQ(dummy_event__enabled_ns(fds[2]), 0);
+	fake_ring__wake(&cpus[2].fake.ring);
+	while (dummy_event__enabled_ns(fds[2]) == 0)
+		sched_yield();
+	core__stop_enabling(core, cpus[2].aux);
+	CHECK_EQ(ioctl(fds[2], PERF_EVENT_IOC_DISABLE, 0), 0);
+	enabled_ns = dummy_event__enabled_ns(fds[2]);
+	CHECK_EQ(fake_aux__run(&cpus[2].fake, 100), 100);
+	await_written(core__issue(core), RIG_LIMIT);
+	CHECK_EQ(dummy_event__enabled_ns(fds[2]), enabled_ns);
+	end();
+	for (uint32_t i = 0; i < 3; i++)
+		close(fds[i]);
+}
+
+/* What came since the ring was let go is another window; a ring may be let go at its end, too. */
+static void letting_go_twice_takes_two_windows(void)
+{
+	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
+					     .flush_ns = RIG_NEVER_NS};
+
+	begin(&options, &(struct aux_ring_options){0}, true);
+	prepare(RIG_LIMIT);
+	CHECK_EQ(core__start(core), 0);
+	for (uint32_t i = 1; i <= 3; i++) {
+		fake_aux__overwrite(&cpus[0].fake, 10, false);
+		CHECK_EQ(core__hold(core, cpus[0].data, false), 0);
+		await_written(core__issue(core), RIG_LIMIT);
+		CHECK_EQ(counter__read(&cpus[0].aux->stored), i * 80);
+	}
+	end();
+}
+
 static void what_cannot_be_paired_is_refused(void)
 {
 	const struct core_options options = fast(1, 8);
@@ -616,6 +677,8 @@ int main(void)
 	RUN(a_held_data_ring_keeps_room_for_what_comes);
 	RUN(a_full_disk_is_counted_in_bytes);
 	RUN(a_ring_that_leaves_takes_its_area_along);
+	RUN(events_are_enabled_after_their_bytes_were_taken);
+	RUN(letting_go_twice_takes_two_windows);
 	RUN(what_cannot_be_paired_is_refused);
 	RUN(state_from_data_rings_is_replayed);
 	return 0;

@@ -26,7 +26,7 @@ static void sizes_that_are_no_area_are_refused(void)
 	struct ring_map ring;
 	struct aux_map map;
 
-	CHECK_EQ(ring_map__init(&ring, fd, page), 0);
+	CHECK_EQ(ring_map__init(&ring, fd, page, false), 0);
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		CHECK_EQ(-aux_map__init(&map, &ring, fd, sizes[i], false), EINVAL);
 		aux_map__deinit(&map);
@@ -46,7 +46,7 @@ static void the_area_begins_behind_the_data(void)
 	uint64_t value = 4711;
 	char byte;
 
-	CHECK_EQ(ring_map__init(&ring, fd, 2 * page), 0);
+	CHECK_EQ(ring_map__init(&ring, fd, 2 * page, false), 0);
 	CHECK_EQ(aux_map__init(&map, &ring, fd, 4 * page, false), 0);
 	CHECK_EQ(ring.page->aux_offset, 3 * page);
 	CHECK_EQ(ring.page->aux_size, 4 * page);
@@ -78,7 +78,7 @@ static void a_snapshot_is_mapped_for_reading_alone(void)
 	struct ring_map ring;
 	struct aux_map map;
 
-	CHECK_EQ(ring_map__init(&ring, fd, page), 0);
+	CHECK_EQ(ring_map__init(&ring, fd, page, false), 0);
 	CHECK_EQ(aux_map__init(&map, &ring, fd, page, true), 0);
 	/* A page that cannot be written takes no bytes from a pipe or file. */
 	CHECK(pread(fd, (void *)(uintptr_t)map.data, 1, 0) == -1 && errno == EFAULT);

@@ -6,11 +6,11 @@
 #include <linux/perf_event.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
 #include "clock.h"
+#include "dummy_event.h"
 #include "fake_aux.h"
 #include "output.h"
 #include "records.h"
@@ -423,6 +423,9 @@ static void bytes_whose_record_was_lost_are_taken_a_full_pass_later(void)
 	CHECK_EQ(pass(false), RING_EMPTY);
 	CHECK_EQ(aux_map__tail(&fake.map), 1000);
 	CHECK_EQ(counter__read(&aux->aux->orphan_bytes), 800);
+	fake_aux__set_head(&fake, 1100);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(aux_map__tail(&fake.map), 1000);
 	/* At the end nothing is waited for. */
 	fake_aux__set_head(&fake, 1200);
 	aux->aux->stopping = true;
@@ -572,33 +575,6 @@ static void garbage_in_a_held_data_ring_stops_it(void)
 	}
 }
 
-static uint64_t enabled_ns(int fd)
-{
-	uint64_t values[2];
-
-	CHECK(read(fd, values, sizeof(values)) == sizeof(values));
-	return values[1];
-}
-
-/* An event of ours that is off. */
-static int event_fd(void)
-{
-	struct perf_event_attr attr = {
-		.type = PERF_TYPE_SOFTWARE,
-		.size = sizeof(attr),
-		.config = PERF_COUNT_SW_DUMMY,
-		.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED,
-		.disabled = 1,
-		.exclude_kernel = 1,
-		.exclude_hv = 1,
-	};
-	const int fd = (int)syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
-
-	CHECK(fd >= 0);
-	CHECK_EQ(enabled_ns(fd), 0);
-	return fd;
-}
-
 /* What happens in a pass, and whether it enables. */
 struct enabling {
 	uint64_t words;	 /* that came before */
@@ -624,7 +600,7 @@ static void events_are_enabled_when_the_kernel_may_have_disabled_them(void)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const struct enabling *at = &cases[i];
 		struct aux_ring_options options = plain();
-		const int fd = event_fd();
+		const int fd = dummy_event__open();
 		uint8_t record[64];
 
 		begin(at->snapshot);
@@ -648,7 +624,7 @@ static void events_are_enabled_when_the_kernel_may_have_disabled_them(void)
 		CHECK_EQ(pass(at->full), RING_EMPTY);
 		aux_ring__enable(aux->aux, at->woken, at->full);
 		CHECK_EQ(counter__read(&aux->aux->enables), at->enables ? 1 : 0);
-		CHECK((enabled_ns(fd) > 0) == at->enables);
+		CHECK((dummy_event__enabled_ns(fd) > 0) == at->enables);
 		end();
 		close(fd);
 	}
@@ -667,7 +643,7 @@ static void idle(uint32_t full)
 static void an_event_that_may_stand_is_disabled_first(void)
 {
 	const struct aux_ring_options options = plain();
-	const int fd = event_fd();
+	const int fd = dummy_event__open();
 	uint8_t record[64];
 	uint64_t before_ns;
 
@@ -686,11 +662,11 @@ static void an_event_that_may_stand_is_disabled_first(void)
 	idle(0);
 	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
 	CHECK(counter__read(&aux->aux->disabled_ns) >= 5000000);
+	/* In that order: it is on. */
+	before_ns = dummy_event__enabled_ns(fd);
+	CHECK(dummy_event__enabled_ns(fd) > before_ns);
 	idle(3);
 	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
-	/* In that order: it is on. */
-	before_ns = enabled_ns(fd);
-	CHECK(enabled_ns(fd) > before_ns);
 
 	/* It was nearly full, and then nothing came any more. */
 	CHECK_EQ(fake_aux__run(&fake, AUX_BYTES / 16 + 1), AUX_BYTES / 16 + 1);
@@ -714,7 +690,7 @@ static void an_event_that_may_stand_is_disabled_first(void)
 static void a_foreign_clock_does_not_tell_how_long_an_event_stood(void)
 {
 	const struct aux_ring_options options = plain();
-	const int fd = event_fd();
+	const int fd = dummy_event__open();
 	uint8_t record[64];
 
 	begin(false);

@@ -189,6 +189,36 @@ static void switches_leave_half_of_the_log_to_others(void)
 	sideband__deinit(&sideband);
 }
 
+/* The place of a CPU's last switch is where it is after what came before it was cut. */
+static void a_switch_that_moved_in_the_log_is_merged_where_it_is(void)
+{
+	struct replay replay;
+
+	begin(64 << 10);
+	for (uint32_t i = 0; i < 10; i++)
+		add(PERF_RECORD_AUX_OUTPUT_HW_ID, 8, 1 + i, 0, 1);
+	add(PERF_RECORD_SWITCH_CPU_WIDE, 50, 1, 3, 300000);
+	sideband__settle(&sideband, 200000);
+	for (uint32_t i = 0; i < 300; i++)
+		add(PERF_RECORD_AUX_OUTPUT_HW_ID, 9, 100 + i, 0, 300000);
+	add(PERF_RECORD_SWITCH_CPU_WIDE, 51, 1, 3, 400000);
+	replay = replay_of();
+	CHECK_EQ(replay.records, 311);
+	CHECK_EQ(find(&replay, PERF_RECORD_AUX_OUTPUT_HW_ID, 9)->count, 300);
+	CHECK(find(&replay, PERF_RECORD_SWITCH_CPU_WIDE, 50) == NULL);
+	CHECK_EQ(find(&replay, PERF_RECORD_SWITCH_CPU_WIDE, 51)->count, 1);
+	/* Nothing of what was cut is remembered. */
+	sideband__settle(&sideband, 500000);
+	for (uint32_t i = 0; i < 300; i++)
+		add(PERF_RECORD_AUX_OUTPUT_HW_ID, 10, 500 + i, 0, 600000);
+	add(PERF_RECORD_SWITCH_CPU_WIDE, 52, 1, 3, 600000);
+	sideband__settle(&sideband, 700000);
+	replay = replay_of();
+	CHECK_EQ(find(&replay, PERF_RECORD_AUX_OUTPUT_HW_ID, 10)->count, 300);
+	CHECK_EQ(find(&replay, PERF_RECORD_SWITCH_CPU_WIDE, 52)->time_ns, 600000);
+	sideband__deinit(&sideband);
+}
+
 static void cpus_beyond_the_table_are_state_too(void)
 {
 	struct replay replay;
@@ -272,6 +302,7 @@ int main(void)
 	RUN(what_is_not_settled_is_told_as_it_came);
 	RUN(without_a_cpu_in_the_records_they_are_passed_over);
 	RUN(switches_leave_half_of_the_log_to_others);
+	RUN(a_switch_that_moved_in_the_log_is_merged_where_it_is);
 	RUN(cpus_beyond_the_table_are_state_too);
 	RUN(a_clock_that_is_behind_is_followed);
 	RUN(a_clock_that_is_ahead_is_followed);

@@ -93,6 +93,8 @@ def test_reasons() -> None:
         (struct.pack("<IHH", 83, 0, 8), "a record has type 83"),
         (struct.pack("<IHH", 9, 0, 16), "a record is cut short"),
         (bytes(8), "a record has size 0"),
+        (struct.pack("<IHH", 71, 0, 40) + bytes(32), "a record has size 40"),
+        (struct.pack("<IHHQ", 71, 0, 48, 64) + bytes(32), "a record is cut short"),
     ):
         found = scan(memoryview(record + tail), TIME_OFFSET)
         assert (found.end, found.samples, found.reason) == (len(record), 1, reason)

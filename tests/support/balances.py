@@ -94,6 +94,7 @@ def recorder(name: str, *, cpus: int = 2) -> SessionBalance:
             transport="read",
             oldest_unread_age_ns=(cpu + 30) * 1_000_000_000,
             window_ns=(cpu + 30) * 1_000_000_000,
+            held=True,
         )
         for cpu in range(cpus)
     )

@@ -322,7 +322,9 @@ def test_the_manuals_commented_values_are_the_defaults(tmp_path: Path) -> None:
     assert len(tomllib.loads(opened)["daemon"]) == len(Config().daemon.__struct_fields__)
     assert load([write(tmp_path, opened)]) == Config()
     sessions = text[text.index("\n[[session]]") :]
-    opened = re.sub(r"^# ((?!user|period|aux_flush)[a-z_]+ = )", r"\1", sessions, flags=re.MULTILINE)
+    opened = re.sub(
+        r"^# ((?!user|period|aux_flush)[a-z_]+ = )", r"\1", sessions, flags=re.MULTILINE
+    )
     assert opened.count("\n# ") < sessions.count("\n# ")
     path = write(tmp_path, opened)
     assert load([path]).session == load([write(tmp_path, sessions)]).session
