@@ -193,16 +193,8 @@ class Session:
         if self._state:
             return
         self._state = "stopped"
-        for fd in self.source.freeze_fds:
-            asyncio.get_running_loop().remove_reader(fd)
-        for drained in self._rings.values():
-            if drained.aux is not None:
-                drained.aux.stop()  # a pass would start the event again
-        self.source.disable()
+        self._stop_source()
         await self._take_last_windows()
-        for drained in self._rings.values():
-            if drained.handle.relay is not None:
-                drained.ring.read_all()
         self._health.look()
         await self._drain_to_the_end()
         self._health.look()
@@ -220,6 +212,18 @@ class Session:
             await self._in_worker(self._sink.close)
         except SinkError as error:  # all records are stored or counted: the next start repairs
             self._log.error("segments_left_open", error=str(error))
+
+    def _stop_source(self) -> None:
+        """Have nothing more written; what has been is still to be read."""
+        for fd in self.source.freeze_fds:
+            asyncio.get_running_loop().remove_reader(fd)
+        for drained in self._rings.values():
+            if drained.aux is not None:
+                drained.aux.stop()  # a pass would start the event again
+        self.source.disable()
+        for drained in self._rings.values():
+            if drained.handle.relay is not None:
+                drained.ring.read_all()
 
     def _measure(self, *, last: bool = False) -> None:
         """Take a reading; without one the last one stands, and is known to be old."""
