@@ -22,7 +22,7 @@ from collectord.health import Health
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
-from collectord.sink.manifest import RingEntry
+from collectord.sink.manifest import RingEntry, SnapshotNote
 from collectord.source.aux import AuxFlush
 from collectord.windows import Trigger, Windows, summarise
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collectord.plan.aux import AuxPlan
     from collectord.plan.session import SessionPlan
     from collectord.sink.base import OpenSegment, SegmentInfo, Sink
-    from collectord.sink.manifest import SnapshotNote
     from collectord.sink.store import Store
     from collectord.source.base import OpenSource
     from collectord.windows import Snapshot
@@ -279,8 +278,10 @@ class Session:
                     hint="with --output-dir DIR each snapshot gets a file of its own",
                 )
             self._awaited = {}
-            self._note = await self._windows.take(trigger)
+            # Before the windows are: segments may close while they are taken.
+            self._note = SnapshotNote(trigger=trigger, taken_ns=time.monotonic_ns())
             try:
+                self._note = await self._windows.take(trigger)
                 return await self._store_windows(self._note)
             finally:
                 if not self._state:
