@@ -323,6 +323,7 @@ void aux_ring__enable(struct aux_ring *aux, bool woken, bool full)
 	}
 	/* Before its first byte an event may wait for its exec, or for whom knows what. */
 	if (aux->map->snapshot || aux->stopping || aux->enable_count == 0 ||
+	    atomic_load_explicit(&aux->self->fault, memory_order_relaxed) != WALK_OK ||
 	    !(aux->touched || restart || (began && (woken || full))))
 		return;
 	for (uint32_t i = 0; i < aux->enable_count; i++) {

@@ -286,17 +286,25 @@ static void only_the_end_of_what_is_there_is_padded(void)
 static void a_head_beyond_the_area_stops_the_ring(void)
 {
 	const struct aux_ring_options options = plain();
+	const int fd = dummy_event__open();
 
 	begin(false);
 	pair(&options);
-	fake_aux__set_head(&fake, AUX_BYTES + 1);
+	CHECK_EQ(fake_aux__run(&fake, 1), 1);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	fake_aux__set_head(&fake, AUX_BYTES + 9);
 	CHECK_EQ(aux_ring__begin(aux->aux), 0);
 	CHECK_EQ(aux->fault, WALK_BAD_HEAD);
 	CHECK_EQ(counter__read(&aux->quarantined_bytes), AUX_BYTES);
 	fake_aux__set_head(&fake, 100);
 	CHECK_EQ(aux_ring__begin(aux->aux), 0);
-	CHECK_EQ(aux_map__tail(&fake.map), 0);
+	CHECK_EQ(aux_map__tail(&fake.map), 8);
+	/* Nobody would read what the event makes. */
+	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+	aux_ring__enable(aux->aux, true, true);
+	CHECK_EQ(dummy_event__enabled_ns(fd), 0);
 	end();
+	close(fd);
 }
 
 static void a_successor_goes_on_at_the_tail(void)

@@ -260,7 +260,7 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--via", "ftrace", "-e", "a:b", "-t", "1"], "-t does not go with --via ftrace"),
         (["--via", "ftrace", "-e", "a:b", "-u", "0"], "-u does not go with --via ftrace"),
         (["--via", "ftrace", "-e", "a:b", "-G", "x"], "-G does not go with --via ftrace"),
-        (["--overwrite"], "unrecognized arguments: --overwrite"),
+        (["--overwritten"], "unrecognized arguments: --overwritten"),
     ],
 )
 def test_what_does_not_go(arguments: list[str], message: str) -> None:
