@@ -261,6 +261,9 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--via", "ftrace", "-e", "a:b", "-u", "0"], "-u does not go with --via ftrace"),
         (["--via", "ftrace", "-e", "a:b", "-G", "x"], "-G does not go with --via ftrace"),
         (["--overwritten"], "unrecognized arguments: --overwritten"),
+        (["--freeze-on", "cs"], "nothing to freeze without --overwrite"),
+        (["--overwrite", "--bpf", "opensnoop"], "--overwrite does not go with --bpf"),
+        (["--overwrite", "--freeze-on", "cs", "-p", "1"], "a task's event stops no ring"),
     ],
 )
 def test_what_does_not_go(arguments: list[str], message: str) -> None:
