@@ -59,7 +59,7 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *pair, str
 		ret = aux->scratch == NULL
 			      ? -ENOMEM
 			      : aux_window__init(&aux->window, options->head_rule,
-						 options->window_bytes, map->bytes);
+						 options->window_bytes);
 	}
 	if (ret < 0) {
 		aux_ring__free(aux);

@@ -3,30 +3,25 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <xxhash.h>
 
 /* This many last bytes of a buffer are looked at: a page, as pages begin as zeros. */
 #define TAIL_BYTES 4096u
+/* So many of a window's last bytes tell whether they are there still. An area is no smaller. */
+#define EDGE_BYTES 4096u
 
-int aux_window__init(struct aux_window *window, enum aux_head_rule rule, uint64_t limit,
-		     uint64_t bytes)
+int aux_window__init(struct aux_window *window, enum aux_head_rule rule, uint64_t limit)
 {
 	*window = (struct aux_window){.rule = rule, .limit = limit};
 	if (rule == AUX_MONOTONIC)
 		return 0;
-	window->prints = calloc((size_t)(bytes / AUX_BLOCK_BYTES), sizeof(*window->prints));
-	return window->prints != NULL ? 0 : -ENOMEM;
+	window->edge = malloc(EDGE_BYTES);
+	return window->edge != NULL ? 0 : -ENOMEM;
 }
 
 void aux_window__deinit(struct aux_window *window)
 {
-	free(window->prints);
-	window->prints = NULL;
-}
-
-static uint64_t print_of(const struct aux_map *map, uint64_t block)
-{
-	return XXH3_64bits(map->data + block * AUX_BLOCK_BYTES, AUX_BLOCK_BYTES);
+	free(window->edge);
+	window->edge = NULL;
 }
 
 /* Was anything ever written to the end of the buffer, behind `head`? */
@@ -41,41 +36,38 @@ static bool has_tail(const struct aux_map *map, uint64_t head)
 	return at < map->bytes;
 }
 
-/* Are the whole blocks between the head and what was taken, around the end, as they were? With no
- * whole block between them nobody can tell. */
-static bool is_old(const struct aux_window *window, const struct aux_map *map, uint64_t head,
-		   uint64_t bytes)
+/* Are the `bytes` bytes before `position` those that the last window ended with? */
+static bool is_edge(const struct aux_window *window, const struct aux_map *map, uint64_t position,
+		    uint64_t bytes)
 {
-	const uint64_t blocks = map->bytes / AUX_BLOCK_BYTES;
-	const uint64_t first = (head + AUX_BLOCK_BYTES - 1) / AUX_BLOCK_BYTES;
-	const uint64_t behind = (head + bytes) / AUX_BLOCK_BYTES;
+	const uint8_t *const edge = window->edge + EDGE_BYTES - bytes;
 
-	for (uint64_t block = first; block < behind; block++)
-		if (print_of(map, block % blocks) != window->prints[block % blocks])
+	for (uint64_t i = 0; i < bytes; i++)
+		if (map->data[(position - bytes + i) & (map->bytes - 1)] != edge[i])
 			return false;
-	return first < behind;
+	return true;
 }
 
-static void find_offset(struct aux_window *window, const struct aux_map *map, uint64_t taken,
+static void find_offset(struct aux_window *window, const struct aux_map *map,
 			struct aux_extent *extent)
 {
-	const uint64_t mask = map->bytes - 1;
 	/* Just behind the end is where it begins again. */
-	const uint64_t at = aux_map__head(map) & mask;
-	const uint64_t fresh = (at - taken) & mask;
+	const uint64_t at = aux_map__head(map) & (map->bytes - 1);
+	const uint64_t fresh = (at - window->end) & (map->bytes - 1);
+	const uint64_t old = map->bytes - fresh;
 
-	window->wrapped |= (window->any && at < taken) || has_tail(map, at);
+	window->wrapped |= (window->any && at < window->end) || has_tail(map, at);
 	extent->held = window->wrapped ? map->bytes : at;
 	if (!window->wrapped)
 		extent->end = at;
 	else if (!window->any)
 		extent->end = map->bytes + at;
-	else if (is_old(window, map, at, map->bytes - fresh))
-		extent->end = taken + fresh;
+	else if (is_edge(window, map, window->end, old < EDGE_BYTES ? old : EDGE_BYTES))
+		extent->end = window->end + fresh;
 	else
-		extent->end = taken + map->bytes + fresh;
-	for (uint64_t block = 0; block < map->bytes / AUX_BLOCK_BYTES; block++)
-		window->prints[block] = print_of(map, block);
+		extent->end = window->end + map->bytes + fresh;
+	window->end = extent->end;
+	aux_map__copy(map, extent->end - EDGE_BYTES, window->edge, EDGE_BYTES);
 }
 
 bool aux_window__find(struct aux_window *window, const struct aux_map *map, uint64_t taken,
@@ -83,7 +75,7 @@ bool aux_window__find(struct aux_window *window, const struct aux_map *map, uint
 {
 	*extent = (struct aux_extent){0};
 	if (window->rule == AUX_OFFSET) {
-		find_offset(window, map, taken, extent);
+		find_offset(window, map, extent);
 	} else {
 		extent->end = aux_map__head(map);
 		extent->held = extent->end < map->bytes ? extent->end : map->bytes;

@@ -16,19 +16,19 @@
  *   (arch/x86/events/intel/pt.c, pt_update_head()) and arm_spe (drivers/perf/arm_spe_pmu.c,
  *   arm_spe_perf_aux_output_end()) do. Whether it ever came to the end shows in the buffer's last
  *   bytes: pages begin as zeros, and no trace is that long nothing but zeros. Whether it came around
- *   since the last window shows in what that window held: it is there no more. The AUX record does
- *   not help: intel_pt writes the buffer's size into it each time, arm_spe the last run's bytes.
+ *   since the last window shows in the last bytes of that one: they are there no more, or, where few
+ *   of them were due to be overwritten last, the same by chance and called repeated. The AUX record
+ *   does not help: intel_pt writes the buffer's size into it each time, arm_spe the last run's bytes.
  *
  * A window's positions are free running, and equal to places in the buffer modulo its size.
  */
 enum aux_head_rule { AUX_MONOTONIC, AUX_OFFSET, AUX_HEAD_RULES };
 
-#define AUX_BLOCK_BYTES 512u /* what the comparison with the last window goes by */
-
 struct aux_window {
 	enum aux_head_rule rule;
-	uint64_t limit;	  /* of a window's bytes, 0: the buffer's size */
-	uint64_t *prints; /* AUX_OFFSET: of each block, as the last window found it */
+	uint64_t limit; /* of a window's bytes, 0: the buffer's size */
+	uint64_t end;	/* AUX_OFFSET: of the last window, and its last bytes: */
+	uint8_t *edge;
 	bool any, wrapped;
 };
 
@@ -39,8 +39,7 @@ struct aux_extent {
 	uint64_t overwritten; /* AUX_MONOTONIC: between what was taken and the window */
 };
 
-int aux_window__init(struct aux_window *window, enum aux_head_rule rule, uint64_t limit,
-		     uint64_t bytes);
+int aux_window__init(struct aux_window *window, enum aux_head_rule rule, uint64_t limit);
 void aux_window__deinit(struct aux_window *window);
 
 /* Everything before position `taken` was taken. False: the head went back where it cannot. */

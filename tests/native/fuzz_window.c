@@ -91,7 +91,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (shape.plausible % 2 == 1)
 		for (int i = 0; i < 2; i++)
 			shape.heads[i] = -(shape.heads[i] % (3 * fake->map.data_bytes) & ~UINT64_C(7));
-	layout = (struct walk_layout){shape.time_offset, shape.time_trailer, NULL};
+	layout = (struct walk_layout){
+		.time_offset = shape.time_offset,
+		.time_trailer = shape.time_trailer,
+	};
 	fake_ring__start_at(fake, 0);
 	ring__init(&ring, &fake->map, -1, &layout);
 	CHECK_EQ(window__new(&fake->map, &ring.window), 0);

@@ -427,9 +427,7 @@ static void snapshots_hold_the_newest(enum aux_head_rule rule)
 			const uint64_t fresh = all - newest[c];
 
 			CHECK_EQ(held, all < AUX_PAGES * 512 ? all : AUX_PAGES * 512);
-			/* With less than two blocks left nobody can tell where a place is from. */
-			CHECK(taken == (fresh < held ? fresh : held) ||
-			      (rule == AUX_OFFSET && taken == held && held - fresh < 128));
+			CHECK_EQ(taken, fresh < held ? fresh : held);
 			newest[c] = all;
 			stored[c] += taken * 8;
 		}
