@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -473,18 +474,34 @@ def test_another_event_resumes_and_pauses(pmu: Pmu, run_cli: Run, checker: Check
     assert session["produced"] == session["stored"] > 0  # the tracepoint in the same ring
 
 
+def text_offset(program: Path) -> int:
+    """Where a program's code begins in its file: the executable PT_LOAD of an ELF64."""
+    data = program.read_bytes()
+    at, entry_bytes, count = (
+        *struct.unpack_from("<Q", data, 32),
+        *struct.unpack_from("<HH", data, 54),
+    )
+    for number in range(count):
+        kind, flags, offset = struct.unpack_from("<IIQ", data, at + number * entry_bytes)
+        if kind == 1 and flags & 1:
+            return int(offset)
+    message = f"no code in {program}"
+    raise AssertionError(message)
+
+
 def test_addresses_reach_the_pmu(pmu: Pmu, run_cli: Run) -> None:
     """Ranges of a file that the command maps, as the user gave them."""
     program = Path("/bin/true").resolve()
+    start = text_offset(program)
     done = run_cli(
         *("record", "--json", "--output-dir", "out", "-e", f"{TRACE[:-1]}/u"),
-        *("--filter", f"filter 0x1000/0x800@{program}", "--", program),
+        *("--filter", f"filter {start:#x}/0x800@{program}", "--", program),
     )
     assert done.returncode == 0, done.stderr
     filters = {(f.action, f.end - f.start) for f in pmu.filters() if f.start}
     assert ("filter", 0x800) in filters
     wide = run_cli(
-        *("record", "-a", "-e", TRACE, "--filter", f"filter 0x1000/0x800@{program}"),
+        *("record", "-a", "-e", TRACE, "--filter", f"filter {start:#x}/0x800@{program}"),
         *("--output-dir", "wide", "--duration", "1s"),
     )
     assert wide.returncode == STATUS_FEATURE
