@@ -140,11 +140,11 @@ run: $(STAMPS)/run ## the daemon in the foreground with config/collectord.toml; 
 	@exec $(BIN)/collectord run --config $(CONFIG)
 
 .PHONY: test
-test: setup packages-clang ## every lane; the kernel lane needs root
+test: setup packages-clang ## every lane but vm; the kernel lane needs root
 	@exec $(BIN)/pytest --lanes=$(LANES) $(PYTEST)
 
 .PHONY: test-vm
-test-vm: setup packages-vm ## the tests marked vm in a guest with Linux 6.12; VM_TESTS= chooses some
+test-vm: setup packages-vm ## tests in a virtual machine with Linux 6.12, as root; VM_TESTS= chooses
 	@exec $(BIN)/python -m tests.vm -- $(VM_TESTS)
 
 .PHONY: lint

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -47,7 +47,8 @@ class ProbeKind(StrEnum):
 
 
 # First letter of the definition; the file that only a kernel with this kind has; what builds it.
-# Event probes have no file of their own: `_lacks` tells.
+# Event probes have no file of their own, and the kernel's help names them from 6.17 on even where
+# it has none: `_refused` tells.
 _LETTER: Final[dict[ProbeKind, str]] = {
     ProbeKind.KPROBE: "p",
     ProbeKind.KRETPROBE: "r",
@@ -199,14 +200,26 @@ class TraceProbes:
             path = self._folder.path / _CONTROL
             return self._folder.refused(error, path, definition)
         reason = last_reason(self._folder.read(_ERROR_LOG).decode(errors="replace"), definition)
+        hint = ""
         if not reason and code == errno.EINVAL and probe.kind is ProbeKind.EPROBE:
-            # Every refusal of an event probe is logged, so this kernel knows none.
-            return _lacking(probe, _KERNEL[probe.kind][1])
+            # Of event probes Linux 6.12 logs every reason but what is wrong with a filter.
+            if not (probe.filter and self._takes(replace(probe, filter=""))):
+                return _lacking(probe, _KERNEL[probe.kind][1])
+            hint = f"its filter {probe.filter!r} is over the fields of {probe.place}"
         return UsageError(
             f"cannot place {probe.kind} {probe.name} at {probe.place}: "
             + (reason or os.strerror(code)),
             text=definition,
+            hint=hint,
         )
+
+    def _takes(self, probe: Probe) -> bool:
+        try:
+            self._folder.put(_CONTROL, probe.definition(self.group))
+        except OSError:
+            return False
+        _remove(self._folder, [f"{self.group}/{probe.name}"])
+        return True
 
 
 def remove_orphans(tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path) -> None:

@@ -24,6 +24,7 @@ from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.kernel import bpf
 from collectord.kernel.headers import find_headers, make_headers
 from collectord.source import bcc_client, bcc_text
+from tests.support.patience import patient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ GETPPID: Final = {"x86_64": 110, "aarch64": 173}[os.uname().machine]
 KPROBES: Final = Path("/sys/bus/event_source/devices/kprobe").exists()
 UPROBES: Final = Path("/sys/bus/event_source/devices/uprobe").exists()
 CALLS: Final = 1000
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = patient(60)
 COMPILING_KIB: Final = 140 << 10
 
 # Counts what a function of this process's does: thread id and tgid are told by its parameter.
@@ -451,6 +452,7 @@ def test_what_a_functions_name_asks_for_in_vain_is_named(
     assert error.feature == feature
 
 
+@pytest.mark.vm
 def test_a_kernel_function(loader: Loader) -> None:
     """It is attached where the kernel has kprobes, and told where not."""
     source = ON_CALL.replace("on_call", "kprobe____x64_sys_getppid")
@@ -460,6 +462,7 @@ def test_a_kernel_function(loader: Loader) -> None:
         assert "no kprobes in this kernel" in str(loader.error(source))
 
 
+@pytest.mark.vm
 def test_a_trampoline(loader: Loader) -> None:
     """It is attached where the kernel has trampolines, and told where not."""
     source = COUNTING + "KFUNC_PROBE(wake_up_new_task, void *task) { count(); return 0; }"

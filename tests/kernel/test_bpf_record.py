@@ -31,6 +31,7 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 RING_FULL: Final = "kernel_ring/ring_full"
 
 
+@pytest.mark.vm
 def test_every_submission_is_in_the_balance(
     run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs
 ) -> None:
@@ -67,6 +68,7 @@ def test_all_cpus(run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: 
     assert (row["event"], row["count"]) == ("syscall_stream", 4 * (COUNT // 10))
 
 
+@pytest.mark.vm
 def test_a_ring_of_one_page_counts_what_it_loses(
     run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs
 ) -> None:

@@ -76,7 +76,7 @@ class Work:
         time.sleep(self.random.uniform(0, at_most_s))
 
 
-@pytest.mark.parametrize("seed", range(0, KILLS, 2))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.vm), *range(2, KILLS, 2)])
 def test_killed_daemon(  # noqa: PLR0917  # fixtures
     tmp_path: Path,
     start_cli: Start,
@@ -134,7 +134,7 @@ def _recording(start_cli: Start, out: Path, begun: Path) -> Iterator[Callable[[]
             os.kill(int(begun.read_text()), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("seed", range(1, KILLS, 2))
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.vm), *range(3, KILLS, 2)])
 def test_killed_recording(  # noqa: PLR0917  # fixtures
     tmp_path: Path,
     start_cli: Start,

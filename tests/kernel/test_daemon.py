@@ -88,6 +88,7 @@ def _series(text: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.vm
 def test_default_configuration(
     tmp_path: Path, start_cli: Start, run_cli: Run, perfs: Perfs
 ) -> None:

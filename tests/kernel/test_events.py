@@ -64,6 +64,7 @@ def place(found: re.Match[str]) -> tuple[int, int, int, str]:
     return int(found[4] + found[5]), int(found[3]), int(found[2]), found[6]
 
 
+@pytest.mark.vm
 def test_same_as_trace_cmd(
     tmp_path: Path, run_cli: Cli, generator: Generator, trace_cmds: TraceCmds
 ) -> None:

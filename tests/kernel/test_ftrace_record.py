@@ -71,7 +71,7 @@ def check_reported(session: dict[str, Any], trace_cmds: TraceCmds) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("where", ["-C0", "-a", "command"])
+@pytest.mark.parametrize("where", ["-C0", "-a", pytest.param("command", marks=pytest.mark.vm)])
 def test_every_event_is_stored(  # noqa: PLR0917  # fixtures
     tmp_path: Path,
     run_cli: Cli,
@@ -126,6 +126,7 @@ def test_overload_is_counted(  # noqa: PLR0917  # fixtures
     check_reported(session, trace_cmds)
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_rotation_repeats_and_skips_nothing(  # fixtures
     tmp_path: Path,
@@ -178,6 +179,7 @@ def final_session(state: Path) -> dict[str, Any]:
     return {**ledger, "segments": list(map(str, segments))}
 
 
+@pytest.mark.vm
 def test_one_clock(
     tmp_path: Path, start_cli: Start, generator: Generator, trace_cmds: TraceCmds, perf: Perf
 ) -> None:

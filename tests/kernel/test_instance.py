@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from tests.support.probed import Probed
 
+pytestmark = pytest.mark.vm  # also with Linux 6.12
+
 ROOT: Final = Path(__file__).parents[2]
 PROC: Final = Path("/proc")
 NOBODY: Final = 65_534

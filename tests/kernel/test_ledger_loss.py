@@ -95,6 +95,7 @@ def test_overload_of_a_running_reader_balances(
     assert _only_full_rings(session) > 0
 
 
+@pytest.mark.vm
 def test_overload_of_a_shared_ring_balances(
     start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
 ) -> None:

@@ -91,6 +91,7 @@ def test_rotation_loses_nothing(
         assert ledger["produced_before"] <= ledger["produced"] == ledger["produced_after"]
 
 
+@pytest.mark.vm
 def test_losses_are_told_once_over_all_segments(
     start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
 ) -> None:
@@ -125,6 +126,7 @@ def test_losses_are_told_once_over_all_segments(
     assert told == [sum(m["lost_samples"].values()) for m in _manifests(session)]
 
 
+@pytest.mark.vm
 def test_tasks_resolve_in_every_segment(
     start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
 ) -> None:

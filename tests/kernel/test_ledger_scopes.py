@@ -42,6 +42,7 @@ COUNT: Final = 10_000  # calls per thread of the generator
 SOMEBODY: Final = 200_000 + os.getpid()  # no account has this uid, and no process but ours
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize(
     ("scope", "options"),
     [
@@ -70,6 +71,7 @@ def test_a_command_is_counted(
     check_balance(result_of(done.stdout), perfs, generated=threads * COUNT)
 
 
+@pytest.mark.vm
 @pytest.mark.parametrize(
     ("scope", "counted"),
     [((), 8), (("-i",), 4), (("--per-thread",), 4), (("-C", _CPUS), 8)],
@@ -284,6 +286,7 @@ def test_page_faults_are_counted(
     assert record.session["produced"] >= COUNT
 
 
+@pytest.mark.vm
 def test_breakpoint_hits_are_counted(
     start_cli: Start,
     tmp_path: Path,

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.vm  # also with Linux 6.12
+
 PAGE: Final = mmap.PAGESIZE
 TRANSPORTS: Final = ("read", "mmap", "splice")
 SIZES: Final = (PAGE, 64 << 10)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from tests.support.generator import Generator
 
+pytestmark = pytest.mark.vm  # also with Linux 6.12
+
 NOBODY: Final = 65_534
 CPU0_UEVENT: Final = Path("/sys/devices/system/cpu/cpu0/uevent")
 SIDEBAND: Final = PerfEventAttr(

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collectord.kernel.salvage import Leftover
     from collectord.salvage import Salvaged
 
+pytestmark = pytest.mark.vm  # also with Linux 6.12
+
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = os.sysconf("SC_PAGESIZE")
 CPU: Final = min(os.sched_getaffinity(0))

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from collectord.source.base import RingHandle
     from tests.support.generator import Generator
 
+pytestmark = pytest.mark.vm  # also with Linux 6.12
+
 COUNT: Final = 2_000  # calls per thread of the generator
 RING_BYTES: Final = 1 << 20
 PAGE: Final = os.sysconf("SC_PAGESIZE")

@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -14,13 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.vm import guest, report
-from tests.vm.layers import ROOT, BuildFailed, Layers, Snapshot
+from tests.vm.layers import ROOT, BuildFailed, Layers, Snapshot, place_for_a_guest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RUNS: Final = ROOT / "build" / "vm"
 RUNS_KEPT: Final = 10
+STATUS_FAILED: Final = 1
+STATUS_NO_GUEST: Final = 2
 _LOG_LINES_SHOWN: Final = 40
 
 
@@ -28,12 +32,20 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.vm",
         description=__doc__,
-        epilog="What follows -- goes to pytest: -- tests/vm/test_guest.py -k hotplug",
+        epilog="What follows -- goes to pytest: -- tests/vm/test_hotplug.py -k leaves",
     )
     parser.add_argument("--run", metavar="COMMAND", help="run a shell command instead of tests")
     parser.add_argument("--build", action="store_true", help="build what is missing, boot nothing")
-    parser.add_argument("--limit", type=float, default=1200, metavar="SECONDS", help="of the run")
-    parser.add_argument("--silence", type=float, default=300, metavar="SECONDS", help="of a hang")
+    parser.add_argument(
+        "--limit", type=float, default=1500, metavar="SECONDS", help="of the guest's life (1500)"
+    )
+    parser.add_argument(
+        "--silence",
+        type=float,
+        default=300,
+        metavar="SECONDS",
+        help="without output that are a hang (300)",
+    )
     parser.add_argument("pytest", nargs="*", help="arguments of pytest")
     return parser.parse_args(arguments)
 
@@ -52,9 +64,45 @@ def _new_run() -> guest.Run:
     """A folder for a run; those of earlier ones are deleted but the last few."""
     RUNS.mkdir(parents=True, exist_ok=True)
     for old in sorted(RUNS.glob("run-*"))[: -RUNS_KEPT + 1]:
-        report.remove_run(old)
+        shutil.rmtree(old, ignore_errors=True)
     prefix = time.strftime("run-%Y%m%d-%H%M%S-", time.gmtime())
     return guest.Run(Path(tempfile.mkdtemp(prefix=prefix, dir=RUNS)))
+
+
+def _selection(words: Sequence[str]) -> tuple[str, ...]:
+    """Arguments of pytest; the two lanes if they name no file."""
+    named = any((ROOT / word.partition("::")[0]).exists() for word in words)
+    return (*words, *(() if named else ("tests/kernel", "tests/vm")))
+
+
+def _pytest(words: Sequence[str]) -> str:
+    command = (".venv/bin/pytest", "-m", "vm", "--verbose", "--color=no", "--durations=15")
+    slow = ("-o", "faulthandler_timeout=600")
+    return shlex.join((*command, *slow, *words)) + ' --junitxml="$JOB_RESULTS/report.xml"'
+
+
+def _run(args: argparse.Namespace, held: ExitStack) -> int:
+    source = held.enter_context(tempfile.TemporaryDirectory(prefix="collectord-vm-"))
+    selection = _selection(args.pytest)
+    wanted = frozenset() if args.run or args.build else report.collect(selection)
+    disks = Layers(Snapshot.take(Path(source)), held, _tell).disks()
+    if args.build:
+        return 0
+    held.enter_context(place_for_a_guest(_tell))
+    files = _new_run()
+    limits = guest.Limits(args.limit, args.silence)
+    status = guest.run(args.run or _pytest(selection), disks, files, limits, _show)
+    if args.run:
+        return status
+    path = files.results / "report.xml"
+    if not path.exists():
+        _tell(f"vm: pytest ended with status {status} and no report; see {files.output}")
+        return STATUS_FAILED
+    verdict = report.judge(wanted, path.read_text())
+    if not verdict.is_good:
+        _tell(f"vm: the guest's files are in {files.folder}")
+    _show(f"{verdict.text()}\n")
+    return 0 if verdict.is_good and status == 0 else STATUS_FAILED
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,41 +115,20 @@ def main(arguments: Sequence[str]) -> int:
     args = _parse(arguments)
     if os.geteuid() != 0:
         _tell("vm: needs root, to build the guest: sudo make test-vm")
-        return 2
+        return STATUS_NO_GUEST
+    # so that a termination ends the guest and a build too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with ExitStack() as held:
-        source = held.enter_context(tempfile.TemporaryDirectory(prefix="collectord-vm-"))
-        snapshot = Snapshot.take(Path(source))
         try:
-            disks = Layers(snapshot, held, _tell).disks()
+            return _run(args, held)
         except BuildFailed as error:
-            lines = error.log.read_text(errors="replace").splitlines()
-            _tell("\n".join((*lines[-_LOG_LINES_SHOWN:], f"vm: {error}")))
-            return 2
-        if args.build:
-            return 0
-        selection = _selection(args.pytest)
-        wanted = None if args.run else report.collect(selection)
-        files = _new_run()
-        limits = guest.Limits(args.limit, args.silence)
-        try:
-            status = guest.run(args.run or _pytest(selection), disks, files, limits, _show)
+            text = error.log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+            _tell("\n".join((*text, f"vm: {error}")))
         except guest.GuestFailed as error:
             _tell(f"{error.console_end()}\nvm: {error}")
-            return 2
-    if wanted is None:
-        return status
-    return report.judge(wanted, files, status, _tell)
-
-
-def _selection(words: Sequence[str]) -> tuple[str, ...]:
-    """Arguments of pytest; the two lanes if they name no file."""
-    named = any((ROOT / word.partition("::")[0]).exists() for word in words)
-    return (*words, *(() if named else ("tests/kernel", "tests/vm")))
-
-
-def _pytest(words: Sequence[str]) -> str:
-    command = (".venv/bin/pytest", "-m", "vm", "--verbose", "--color=no", "--durations=15")
-    return shlex.join((*command, *words)) + ' --junitxml="$JOB_RESULTS/report.xml"'
+        except report.CollectionFailed as error:
+            _tell(f"{error}\nvm: pytest collected no tests on this machine")
+    return STATUS_NO_GUEST
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@
 #     modules SOURCES              the kernel modules of SOURCES, beside their sources
 #     image DISK                   no layer: DISK holds the layers
 #
-# Runs in a mount and a PID namespace of its own (layers.py), so nothing stays mounted or running
-# whatever ends it.
+# PYTHON is one of this machine's that has pip. Runs in a mount and a PID namespace of its own
+# (layers.py), so nothing stays mounted or running whatever ends it.
 set -euo pipefail
 shopt -s nullglob
 
@@ -54,12 +54,14 @@ shared() {
     mount --bind -o ro "$1" "$root$1"
 }
 
-# pip as this machine is set up to use it, with a cache that outlives the build.
+# pip as this machine is set up to use it. Its cache and the compiler's outlive the build.
 with_pip() {
     local cache=$1 name value word
     pip=()
-    mkdir -p "$root/root/pip" "$cache/pip"
-    mount --bind "$cache/pip" "$root/root/pip"
+    for name in pip ccache; do
+        mkdir -p "$root/root/$name" "$cache/$name"
+        mount --bind "$cache/$name" "$root/root/$name"
+    done
     mount --bind "$(readlink -e /etc/resolv.conf)" "$root/etc/resolv.conf"
     mount --bind /etc/hosts "$root/etc/hosts"
     while IFS='=' read -r name value; do
@@ -81,14 +83,15 @@ with_pip() {
             /*) [ ! -d "$word" ] || shared "$word" ;;
             esac
         done
-    done < <(python3 -m pip config list)
+    done < <("$PYTHON" -m pip config list)
     while IFS= read -r value; do pip+=("$value"); done \
         < <(env | grep -iE '^(https?|no)_proxy=' || true)
 }
 
 inside() {
-    env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
-        LC_ALL=C.UTF-8 PIP_CACHE_DIR=/root/pip "${pip[@]}" \
+    env -i PATH=/usr/lib/ccache:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        HOME=/root LC_ALL=C.UTF-8 PIP_CACHE_DIR=/root/pip CCACHE_DIR=/root/ccache \
+        "${pip[@]}" \
         chroot "$root" /bin/bash -euo pipefail -c "cd $checkout; $*"
 }
 

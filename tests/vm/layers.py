@@ -21,6 +21,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-HERE: Final = Path(__file__).resolve().parent
 CHECKOUT: Final = Path("usr/src/collectord")  # in the guest, from its root
 KEPT_OF_A_KIND: Final = 4
+KEPT_BASES: Final = 2  # of 2 GiB each
 # Whatever ends a build, its mounts and processes end with these.
 _APART: Final = (
     *("unshare", "--mount", "--propagation", "private"),
@@ -43,11 +44,11 @@ _APART: Final = (
 _PACKAGES: Final = (
     *("systemd", "systemd-sysv", "udev", "kmod", "procps", "iproute2", "util-linux", "e2fsprogs"),
     *("linux-image-cloud-amd64", "linux-headers-cloud-amd64"),
-    *("make", "curl", "blktrace", "strace"),
+    *("make", "ccache", "curl", "blktrace", "strace"),
 )
 
 
-class BuildFailed(Exception):  # noqa: N818 -- says what happened
+class BuildFailed(Exception):
     """A layer could not be built.
 
     Attributes:
@@ -155,9 +156,9 @@ class Layers:
 
         def build(folder: Path, log: Path) -> None:
             packed.mkdir(exist_ok=True)
-            _logged((*_APART, "bash", HERE / "base.sh", folder, packed, *packages), log)
+            _logged((*_APART, "bash", self._here("base.sh"), folder, packed, *packages), log)
 
-        made_of = (platform.machine(), (HERE / "base.sh").read_text(), *packages)
+        made_of = (platform.machine(), self._here("base.sh").read_text(), *packages)
         return self._entry("base", made_of, build)
 
     def _dependencies(self, base: Path) -> Path:
@@ -177,7 +178,7 @@ class Layers:
     def _tests(self) -> Path:
         def build(folder: Path, _log: Path) -> None:
             self._snapshot.copy(folder / CHECKOUT, "tests/", beside="tests/vm/modules/")
-            shutil.copytree(self._source() / "tests/vm/guest", folder / "guest")
+            shutil.copytree(self._here("guest"), folder / "guest")
 
         made_of = (self._snapshot.key("tests/", beside="tests/vm/modules/"),)
         return self._entry("tests", made_of, build)
@@ -192,11 +193,15 @@ class Layers:
     def _source(self) -> Path:
         return self._snapshot.folder
 
+    def _here(self, name: str) -> Path:
+        """A file of this folder, as of the snapshot: somebody may edit the checkout's now."""
+        return self._source() / "tests/vm" / name
+
     def _digest(self, name: str) -> str:
         return self._snapshot.digests[name]
 
     def _script(self, verb: str, folder: Path, below: Sequence[Path]) -> tuple[str | Path, ...]:
-        return (*_APART, "bash", HERE / "layer.sh", verb, folder, *below, "--")
+        return (*_APART, "bash", self._here("layer.sh"), verb, folder, *below, "--")
 
     def _layer(
         self, kind: str, made_of: Sequence[str], below: Sequence[Path], *arguments: str | Path
@@ -204,7 +209,7 @@ class Layers:
         def build(folder: Path, log: Path) -> None:
             _logged((*self._script(kind, folder, below), *arguments), log)
 
-        return self._entry(kind, (*made_of, (HERE / "layer.sh").read_text()), build)
+        return self._entry(kind, (*made_of, self._here("layer.sh").read_text()), build)
 
     def _entry(
         self, kind: str, made_of: Sequence[str], build: Callable[[Path, Path], None]
@@ -242,13 +247,34 @@ class Layers:
         pattern = re.compile(rf"{kind}-[0-9a-f]{{16}}")
         entries = [path for path in self._cache.iterdir() if pattern.fullmatch(path.name)]
         entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-        for entry in entries[KEPT_OF_A_KIND:]:
+        for entry in entries[KEPT_BASES if kind == "base" else KEPT_OF_A_KIND :]:
             with _opened(entry.with_name(f"{entry.name}.lock")) as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                _remove(entry)
+                if _taken(lock):
+                    _remove(entry)
+
+
+@contextmanager
+def place_for_a_guest(tell: Callable[[str], None]) -> Iterator[None]:
+    """Wait until fewer guests run than this machine has CPUs: more of them end no sooner."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        locks = [
+            stack.enter_context(_opened(cache_folder() / f"guest-{number}.lock"))
+            for number in range(len(os.sched_getaffinity(0)))
+        ]
+        if not any(map(_taken, locks)):
+            tell("vm: waits for the guests that run")
+            while not any(map(_taken, locks)):
+                time.sleep(1)
+        yield
+
+
+def _taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager
@@ -270,5 +296,10 @@ def _remove(path: Path) -> None:
 def _logged(words: Sequence[str | Path], log: Path) -> None:
     with log.open("wb") as output:
         subprocess.run(
-            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PYTHON": sys.executable},
+            check=True,
         )

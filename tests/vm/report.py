@@ -3,44 +3,112 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from tests.vm.layers import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from tests.vm.guest import Run
+    from collections.abc import Iterable, Sequence
 
 
-def remove_run(folder: Path) -> None:
-    """Delete what an earlier run left."""
-    shutil.rmtree(folder, ignore_errors=True)
+class CollectionFailed(Exception):
+    """pytest could not collect the tests on this machine; the text is what it said."""
 
 
 def collect(words: Sequence[str]) -> frozenset[str]:
-    """The node ids of the tests marked `vm` that `words` select, as this checkout has them."""
+    """The node ids of the tests marked `vm` that `words` select, as this checkout has them.
+
+    Raises:
+        CollectionFailed: there is none, or pytest failed.
+    """
     done = subprocess.run(
-        (sys.executable, "-m", "pytest", "--collect-only", "-q", "-q", "-m", "vm", *words),
+        (sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "vm", *words),
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
+    if done.returncode:
+        raise CollectionFailed((done.stdout + done.stderr).strip())
     return frozenset(line for line in done.stdout.splitlines() if "::" in line)
 
 
-def judge(wanted: frozenset[str], files: Run, status: int, tell: Callable[[str], None]) -> int:
-    """0 if all of `wanted` passed and nothing failed or was skipped, else 1."""
-    report = files.results / "report.xml"
-    if not report.exists():
-        tell(f"vm: pytest ended with status {status} and no report")
-        return 1
-    ET.parse(report)
-    tell(f"vm: status {status}")
-    return 1 if status else 0
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of the tests, by their names in a report.
+
+    Attributes:
+        passed: names.
+        failed: what pytest said of each, errors of fixtures included.
+        skipped: why.
+        missing: wanted and not in the report.
+    """
+
+    passed: frozenset[str] = frozenset()
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
+
+    @property
+    def is_good(self) -> bool:
+        """Something passed and nothing else happened."""
+        return bool(self.passed) and not (self.failed or self.skipped or self.missing)
+
+    def text(self) -> str:
+        """The failures in full, what is wrong, one a line, and the figures as the last line."""
+        told = (("FAILED", self.failed), ("SKIPPED", self.skipped))
+        lines = [f"{'_' * 20} {name}\n{said}" for name, said in self.failed.items()]
+        lines += [
+            f"vm: {word} {name}: {said.strip().splitlines()[0] if said.strip() else ''}"
+            for word, tests in told
+            for name, said in tests.items()
+        ]
+        lines += [f"vm: DID NOT RUN {name}" for name in sorted(self.missing)]
+        lines.append(
+            f"vm: {len(self.passed)} passed, {len(self.failed) + len(self.missing)} failed, "
+            f"{len(self.skipped)} skipped"
+        )
+        return "\n".join(lines)
+
+
+def judge(wanted: Iterable[str], report: str) -> Verdict:
+    """What a report in JUnit's XML says of the tests with these node ids.
+
+    Raises:
+        ValueError: it is no such report, as of a pytest that was killed.
+    """
+    try:
+        cases = list(ET.fromstring(report).iter("testcase"))  # noqa: S314  # from our own guest
+    except ET.ParseError as error:
+        message = f"the report is cut off or no XML: {error}"
+        raise ValueError(message) from error
+    seen: set[str] = set()
+    failed: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    for case in cases:
+        name = f"{case.get('classname')}.{case.get('name')}"
+        seen.add(name)
+        for outcome in case:
+            said = f"{outcome.get('message') or ''}\n{outcome.text or ''}"
+            if outcome.tag in {"failure", "error"}:  # a test may have both
+                failed[name] = failed.get(name, "") + said
+            elif outcome.tag == "skipped":
+                skipped[name] = said
+    return Verdict(
+        passed=frozenset(seen - failed.keys() - skipped.keys()),
+        failed=failed,
+        skipped=skipped,
+        missing=frozenset(map(report_name, wanted)) - seen,
+    )
+
+
+def report_name(node_id: str) -> str:
+    """The class and name that pytest gives a node id in a report, joined by a dot."""
+    path, _, names = node_id.partition("::")
+    names, bracket, parameters = names.partition("[")
+    module = path.removesuffix(".py").replace("/", ".")
+    return f"{module}.{names.replace('::', '.')}{bracket}{parameters}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import urllib.request
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.support import daemons
 from tests.support.daemons import wait_for
@@ -28,6 +30,8 @@ PROGRAM: Final = "/usr/local/bin/collectord"
 METRICS: Final = "http://127.0.0.1:9590/metrics"
 STATE: Final = Path("/var/lib/collectord")
 CONFIG: Final = Path("/etc/collectord/collectord.d/test.toml")
+PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
+CAPABILITY_SETS: Final = ("AmbientCapabilities", "CapabilityBoundingSet")
 SESSIONS: Final = ("profile", "exec", "blackbox")
 STATUS_CONFIG: Final = 6
 # An event of another session than the installed ones: what a user puts into collectord.d.
@@ -85,11 +89,12 @@ def scrape() -> Scrape:
     request = urllib.request.Request(
         METRICS,
         headers={
-            "Accept": "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4",
+            "Accept": "application/openmetrics-text;version=1.0.0;q=0.5,"
+            "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.2",
             "X-Prometheus-Scrape-Timeout-Seconds": "10",
         },
     )
-    with urllib.request.urlopen(request, timeout=patient(10)) as answer:
+    with urllib.request.urlopen(request, timeout=patient(10)) as answer:  # noqa: S310  # ours
         assert answer.status == 200
         return Scrape(answer.headers["Content-Type"], answer.read().decode())
 
@@ -110,9 +115,31 @@ def service() -> Iterator[None]:
     yield
     CONFIG.unlink(missing_ok=True)
     systemctl("disable", "--now", "--quiet", UNIT)
-    systemctl("reset-failed", UNIT, status=0)
-    systemctl("clean", "--what=state", UNIT)
+    if shown("ActiveState") == ("failed",):
+        systemctl("reset-failed", UNIT)
+    shutil.rmtree(STATE)
     subprocess.run(["journalctl", "--rotate", "--vacuum-size=1", "--quiet"], check=True)
+
+
+@pytest.fixture
+def least() -> Iterator[str]:
+    """A drop-in without CAP_SYS_ADMIN, on a host that does not ask for it; gives its set."""
+    unit = Path("/usr/local/lib/systemd/system") / UNIT
+    words = re.findall(r"^CapabilityBoundingSet=(.*)$", unit.read_text(), re.MULTILINE)
+    capabilities = " ".join(words).replace(" CAP_SYS_ADMIN", "")
+    drop_in = Path("/run/systemd/system") / f"{UNIT}.d" / "least.conf"
+    drop_in.parent.mkdir()
+    level = PARANOID.read_text()
+    lines = (f"{key}=\n{key}={capabilities}\n" for key in CAPABILITY_SETS)
+    try:
+        drop_in.write_text("[Service]\n" + "".join(lines))
+        PARANOID.write_text("2")
+        systemctl("daemon-reload")
+        yield capabilities
+    finally:
+        PARANOID.write_text(level)
+        shutil.rmtree(drop_in.parent)
+        systemctl("daemon-reload")
 
 
 def status_of() -> dict[str, Any]:
@@ -136,7 +163,8 @@ def test_the_service_runs(perf: Perf) -> None:
     assert "Active: active (running)" in systemctl("status", UNIT)
 
     first = scrape()
-    assert first.content_type.startswith("text/plain; version=")
+    assert first.content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert list(text_string_to_metric_families(first.text))  # a strict parser of it
     release = os.uname().release
     assert f'kernel="{release}"' in first.text
     assert first.value("collectord_unclean_stops_total") == 0
@@ -227,8 +255,20 @@ def test_kprobes_within_the_sandbox(tracefs: Path) -> None:
     assert ledger["produced"] == ledger["stored"] > 0
 
 
+@pytest.mark.usefixtures("service")
+def test_without_debians_closed_level(least: str) -> None:
+    """At kernel.perf_event_paranoid 2 the unit needs no CAP_SYS_ADMIN: all sessions run."""
+    systemctl("start", UNIT)
+    (shown_set,) = shown("CapabilityBoundingSet")
+    assert set(shown_set.split()) == {word.lower() for word in least.split()}
+    states = {session["name"]: session["state"] for session in status_of()["sessions"]}
+    assert states == dict.fromkeys(SESSIONS, "running")
+    systemctl("stop", UNIT)
+    assert shown("Result", "ExecMainStatus") == ("success", "0")
+
+
 def test_the_unit_is_sound() -> None:
-    """systemd finds nothing to say against the installed unit."""
+    """Nothing is to be said against the installed unit."""
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", UNIT],
         capture_output=True,

@@ -3,11 +3,9 @@
  * What /sys/bus/event_source/devices/NAME says: for the names of real AUX PMUs the files that
  * their drivers have, with the values of a plausible machine.
  */
-#include <linux/cpu.h>
 #include <linux/cpumask.h>
 #include <linux/device.h>
 #include <linux/kobject.h>
-#include <linux/slab.h>
 #include <linux/sysfs.h>
 
 #include "test_pmu.h"
@@ -22,6 +20,22 @@ static ssize_t text_show(struct device *dev, struct device_attribute *attr, char
 #define TEXT(_name, _text)                                                        \
 	(&((struct dev_ext_attribute[]){ { .attr = __ATTR(_name, 0444, text_show, NULL), \
 					   .var = (void *)(_text) } })[0]         \
+		  .attr.attr)
+
+/* The same in a folder that is no device. */
+struct folder_text {
+	struct kobj_attribute attr;
+	const char *text;
+};
+
+static ssize_t folder_text_show(struct kobject *folder, struct kobj_attribute *attr, char *page)
+{
+	return sysfs_emit(page, "%s\n", container_of(attr, struct folder_text, attr)->text);
+}
+
+#define FOLDER_TEXT(_name, _text)                                                        \
+	(&((struct folder_text[]){ { .attr = __ATTR(_name, 0444, folder_text_show, NULL), \
+				     .text = (_text) } })[0]                             \
 		  .attr.attr)
 
 #define GROUP(_variable, _name, ...)                                              \
@@ -74,7 +88,7 @@ static const struct attribute_group *generic_groups[] = {
 	NULL,
 };
 
-/* --- intel_pt: bits of IA32_RTIT_CTL; capabilities in hexadecimal, as the driver prints them --- */
+/* --- intel_pt: bits of IA32_RTIT_CTL; capabilities are in hexadecimal --- */
 
 GROUP(pt_format, "format", TEXT(pt, "config:0"), TEXT(cyc, "config:1"),
       TEXT(pwr_evt, "config:4"), TEXT(fup_on_ptw, "config:5"), TEXT(mtc, "config:9"),
@@ -82,11 +96,20 @@ GROUP(pt_format, "format", TEXT(pt, "config:0"), TEXT(cyc, "config:1"),
       TEXT(branch, "config:13"), TEXT(mtc_period, "config:14-17"),
       TEXT(cyc_thresh, "config:19-22"), TEXT(psb_period, "config:24-27"),
       TEXT(event, "config:31"), TEXT(notnt, "config:55"));
-GROUP(pt_caps, "caps", TEXT(max_subleaf, "1"), TEXT(cr3_filtering, "1"), TEXT(psb_cyc, "1"),
-      TEXT(ip_filtering, "1"), TEXT(mtc, "1"), TEXT(ptwrite, "1"), TEXT(power_event_trace, "1"),
-      TEXT(event_trace, "0"), TEXT(tnt_disable, "0"), TEXT(topa_output, "1"),
-      TEXT(topa_multiple_entries, "1"), TEXT(single_range_output, "1"),
-      TEXT(output_subsys, "0"), TEXT(payloads_lip, "0"), TEXT(num_address_ranges, "2"),
+/* The real driver has as many filters as the machine has ranges. */
+static ssize_t num_address_ranges_show(struct device *dev, struct device_attribute *attr,
+				       char *page)
+{
+	return sysfs_emit(page, "%x\n", identity.nr_addr_filters);
+}
+
+static DEVICE_ATTR_RO(num_address_ranges);
+
+GROUP(pt_caps, "caps", &dev_attr_num_address_ranges.attr, TEXT(max_subleaf, "1"),
+      TEXT(cr3_filtering, "1"), TEXT(psb_cyc, "1"), TEXT(ip_filtering, "1"), TEXT(mtc, "1"),
+      TEXT(ptwrite, "1"), TEXT(power_event_trace, "1"), TEXT(event_trace, "0"),
+      TEXT(tnt_disable, "0"), TEXT(topa_output, "1"), TEXT(topa_multiple_entries, "1"),
+      TEXT(single_range_output, "1"), TEXT(output_subsys, "0"), TEXT(payloads_lip, "0"),
       TEXT(mtc_periods, "249"), TEXT(cycle_thresholds, "3fff"), TEXT(psb_periods, "3f"));
 GROUP(pt_timing, NULL, TEXT(max_nonturbo_ratio, "24"), TEXT(tsc_art_ratio, "192:2"));
 
@@ -140,14 +163,16 @@ static const struct attribute_group *etm_groups[] = {
 	NULL,
 };
 
-GROUP(etm_trcidr, "trcidr", TEXT(trcidr0, "0x28000ea1"), TEXT(trcidr1, "0x4100f424"),
-      TEXT(trcidr2, "0x20001088"), TEXT(trcidr3, "0xd7b0004"), TEXT(trcidr4, "0x11170004"),
-      TEXT(trcidr5, "0x28c7081e"), TEXT(trcidr8, "0x0"), TEXT(trcidr9, "0x0"),
-      TEXT(trcidr10, "0x0"), TEXT(trcidr11, "0x0"), TEXT(trcidr12, "0x0"),
-      TEXT(trcidr13, "0x0"));
-GROUP(etm_mgmt, "mgmt", TEXT(trcauthstatus, "0xcc"), TEXT(trcconfig, "0xc1"),
-      TEXT(trcdevid, "0x0"), TEXT(trcdevarch, "0x0"), TEXT(trcdevtype, "0x13"));
-GROUP(etm_source, NULL, TEXT(ts_source, "1"));
+GROUP(etm_trcidr, "trcidr", FOLDER_TEXT(trcidr0, "0x28000ea1"),
+      FOLDER_TEXT(trcidr1, "0x4100f424"), FOLDER_TEXT(trcidr2, "0x20001088"),
+      FOLDER_TEXT(trcidr3, "0xd7b0004"), FOLDER_TEXT(trcidr4, "0x11170004"),
+      FOLDER_TEXT(trcidr5, "0x28c7081e"), FOLDER_TEXT(trcidr8, "0x0"),
+      FOLDER_TEXT(trcidr9, "0x0"), FOLDER_TEXT(trcidr10, "0x0"), FOLDER_TEXT(trcidr11, "0x0"),
+      FOLDER_TEXT(trcidr12, "0x0"), FOLDER_TEXT(trcidr13, "0x0"));
+GROUP(etm_mgmt, "mgmt", FOLDER_TEXT(trcauthstatus, "0xcc"), FOLDER_TEXT(trcconfig, "0xc1"),
+      FOLDER_TEXT(trcdevid, "0x0"), FOLDER_TEXT(trcdevarch, "0x0"),
+      FOLDER_TEXT(trcdevtype, "0x13"));
+GROUP(etm_source, NULL, FOLDER_TEXT(ts_source, "1"));
 
 static const struct attribute_group *etm_cpu_groups[] = {
 	&etm_trcidr,
@@ -158,7 +183,7 @@ static const struct attribute_group *etm_cpu_groups[] = {
 
 static struct kobject *etm_cpus[NR_CPUS];
 
-/* A real cpuN is a link to the ETM's device; these attributes need none: they ignore it. */
+/* A real cpuN is a link to the ETM's device. */
 static int add_etm_cpus(struct pmu *pmu)
 {
 	int cpu, err;

@@ -184,9 +184,17 @@ static void exchange_upload(void *info)
 {
 	struct exchange *exchange = info;
 
-	swap(exchange->at->upload, exchange->upload);
-	if (!exchange->keep_position)
-		exchange->at->upload_bytes = 0;
+	struct trace_cpu *tc = exchange->at;
+
+	swap(tc->upload, exchange->upload);
+	if (exchange->keep_position)
+		return;
+	tc->upload_bytes = 0;
+	if (tc->uploading) {
+		/* What it would be written from is gone. */
+		tc->tally.truncated_bytes += tc->backlog;
+		tc->backlog = 0;
+	}
 }
 
 struct upload_header {
@@ -234,7 +242,9 @@ static ssize_t device_write(struct file *file, const char __user *data, size_t b
 		return -EINVAL;
 	if (copy_from_user(&header, data, sizeof(header)))
 		return -EFAULT;
-	if (header.bytes != bytes - sizeof(header) || header.flags & ~UPLOAD_APPEND)
+	if (!header.bytes || header.bytes != bytes - sizeof(header))
+		return -EINVAL;
+	if (header.flags & ~UPLOAD_APPEND)
 		return -EINVAL;
 	if (header.cpu < 0 || header.cpu >= nr_cpu_ids || !cpu_possible(header.cpu))
 		return -ENODEV;

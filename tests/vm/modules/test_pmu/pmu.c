@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /* The PMU: how its events are opened, scheduled, paused and filtered. */
-#include <linux/cpu.h>
-#include <linux/err.h>
+#include <linux/cpumask.h>
 #include <linux/hrtimer.h>
 #include <linux/module.h>
 #include <linux/slab.h>
-#include <linux/smp.h>
 #include <linux/string.h>
 
 #include "test_pmu.h"
@@ -29,7 +27,6 @@ MODULE_PARM_DESC(count_bytes, "the event's count is the bytes produced; -1: for 
 module_param_named(nr_addr_filters, identity.nr_addr_filters, uint, 0444);
 MODULE_PARM_DESC(nr_addr_filters, "address filters an event may have, 0 to 8");
 
-/* Only ever gives a buffer away while its event's AUX area is mapped. */
 static void *setup_aux(struct perf_event *event, void **pages, int nr_pages, bool overwrite)
 {
 	struct trace_buffer *buffer = kzalloc(sizeof(*buffer), GFP_KERNEL);

@@ -392,6 +392,7 @@ static void report_hw_id(struct trace_cpu *tc, struct trace_buffer *buffer)
 bool producer__start(struct trace_cpu *tc)
 {
 	struct trace_buffer *buffer;
+	u64 first_ns;
 
 	end_halt(tc);
 	buffer = open_transaction(tc);
@@ -400,8 +401,8 @@ bool producer__start(struct trace_cpu *tc)
 	report_hw_id(tc, buffer);
 	/* A thread that is stopped before each tick would never produce anything: the period goes
 	 * on where the last stop on this CPU left it. */
-	hrtimer_start(&tc->timer, ns_to_ktime(clamp_t(u64, tc->rest_ns, NSEC_PER_USEC, period_ns())),
-		      HRTIMER_MODE_REL_PINNED_HARD);
+	first_ns = clamp_t(u64, tc->rest_ns, NSEC_PER_USEC, period_ns());
+	hrtimer_start(&tc->timer, ns_to_ktime(first_ns), HRTIMER_MODE_REL_PINNED_HARD);
 	return true;
 }
 

@@ -16,7 +16,6 @@
 #include <linux/smp.h>
 #include <linux/spinlock.h>
 #include <linux/uaccess.h>
-#include <linux/version.h>
 
 #define RECORD_MAGIC 0x52544c43u /* "CLTR" in the order of the bytes */
 #define HEADER_MAGIC 0x48544c43u /* "CLTH" */
@@ -122,8 +121,8 @@ static int subbuf_start(struct rchan_buf *buf, void *subbuf, void *prev_subbuf,
 	return 1;
 }
 
-static struct dentry *create_buf_file(const char *filename, struct dentry *parent, umode_t file_mode,
-				      struct rchan_buf *buf, int *is_global)
+static struct dentry *create_buf_file(const char *filename, struct dentry *parent,
+				      umode_t file_mode, struct rchan_buf *buf, int *is_global)
 {
 	*is_global = channel_global;
 	return debugfs_create_file(filename, file_mode, parent, buf, &relay_file_operations);
@@ -306,8 +305,8 @@ static void print_counts(struct seq_file *file, int cpu)
 	const struct counts *counted = per_cpu_ptr(&counts, cpu);
 	const struct rchan_buf *buf = channel ? *per_cpu_ptr(channel->buf, cpu) : NULL;
 
-	seq_printf(file, "cpu=%d open=%d next=%llu written=%llu written_bytes=%llu", cpu, buf != NULL,
-		   counted->next, counted->written, counted->written_bytes);
+	seq_printf(file, "cpu=%d open=%d next=%llu written=%llu written_bytes=%llu", cpu,
+		   buf != NULL, counted->next, counted->written, counted->written_bytes);
 	seq_printf(file, " rejected=%llu too_big=%llu padding_bytes=%llu subbufs=%llu",
 		   counted->rejected, counted->too_big, counted->padding_bytes, counted->subbufs);
 	seq_printf(file, " produced=%zu consumed=%zu offset=%zu\n", buf ? buf->subbufs_produced : 0,
