@@ -436,7 +436,7 @@ static void a_stream_takes_only_its_kind(void)
 
 	CHECK_EQ(core__new(&options, &core), 0);
 	CHECK_EQ(core__add_relay_stream(core, &stream), 0);
-	CHECK_EQ(core__add_stream(core, 1u << 20, 0, &other), 0);
+	CHECK_EQ(core__add_stream(core, 1u << 20, 0, false, &other), 0);
 	CHECK_EQ(core__add_relay_ring(core, 0, other, &relay_options, &none), -EINVAL);
 	CHECK_EQ(core__prepare(core, stream, 1, 0, 0, 1, 0), -EINVAL);
 	CHECK_EQ(core__prepare_files(core, other, 1, &fd, 1, 1), -EINVAL);
