@@ -259,6 +259,8 @@ int core__add_aux_ring(struct core *core, struct ring *pair,
 	int ret;
 
 	own.chunk_bytes = core->pool.chunk_bytes;
+	if (own.map->snapshot)
+		atomic_store_explicit(&pair->lane->stream->holds_back, true, memory_order_relaxed);
 	ret = aux_ring__new(&own, pair, &ring);
 	if (ret < 0)
 		return ret;

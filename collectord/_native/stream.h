@@ -58,6 +58,9 @@ struct stream {
 	/* What is written is older than what sideband came meanwhile: that stays in `sideband`, and no
 	 * marker says that nothing older follows. */
 	bool snapshots;
+	/* A ring of it is held beside an AUX area, and comes with what is older than the sideband
+	 * that was written meanwhile: no marker either. Set before the ring's events begin. */
+	_Atomic bool holds_back;
 	uint64_t crowded_ns; /* sideband up to here was settled for want of memory */
 };
 

@@ -357,8 +357,9 @@ static void writer__process(struct writer *writer, struct item *queued)
 	struct lane *lane = item.lane;
 	struct stream *stream = lane->stream;
 	const bool pages = stream->page_bytes > 0;
-	const bool round = !stream__is_split(stream) && !stream->snapshots &&
-			   stream__completes_round(stream, lane, item.stamp);
+	const bool ordered = !stream__is_split(stream) && !stream->snapshots &&
+			     !atomic_load_explicit(&stream->holds_back, memory_order_relaxed);
+	const bool round = ordered && stream__completes_round(stream, lane, item.stamp);
 	bool marked = false;
 
 	if (item.spliced != NULL) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -20,15 +21,11 @@ from tests.support.recording import daemon, daemon_config
 from tests.vm.support_modules import loaded_pmu
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
     from tests.vm.support_modules import Pmu
-
-    Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # A unit begins with a PSB and fills a page: records of the kernel end between two.
 UNIT_BYTES: Final = 4096
@@ -36,7 +33,12 @@ UNITS: Final = 240
 TIPS: Final = 25
 AUX: Final = "512KiB"
 # So slow that none is lost, and that it takes six seconds.
-RATE: Final = {"chunk_bytes": UNIT_BYTES, "period_us": 25_000, "aux_record_bytes": 8 * UNIT_BYTES}
+RATE: Final = {
+    "chunk_bytes": UNIT_BYTES,
+    "period_us": 25_000,
+    "aux_record_bytes": 8 * UNIT_BYTES,
+    "catch_up_ticks": 8,
+}
 _LISTED: Final = re.compile(r"\s*\[(\d+)\]\s+instructions\S*\s+([0-9a-f]+)")
 
 
@@ -77,6 +79,15 @@ def finished(pmu: Pmu, cpus: int) -> bool:
     """All CPUs have produced what they were given."""
     rows = pmu.counters()
     return all(rows[cpu].upload_position == rows[cpu].upload_size for cpu in range(cpus))
+
+
+def record(start_cli: Start, pmu: Pmu, cpus: int, *words: str | Path) -> None:
+    """`collectord record WORDS...` until all is produced."""
+    process = start_cli("record", *words)
+    wait_for(lambda: finished(pmu, cpus), "the trace to be produced")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode in (0, -signal.SIGINT), errors
 
 
 def decoded(perf: Perf, segment: Path) -> dict[int, list[int]]:
@@ -139,12 +150,29 @@ def test_each_segment_alone(
     assert listed == {cpu: list(chain(*units)) for cpu, units in tips.items()}
 
 
+def test_snapshot(start_cli: Start, tmp_path: Path, perf: Perf) -> None:
+    """A window that has wrapped holds the newest trace, up to the last branch."""
+    cpus = len(LinuxKernel().online_cpus())
+    out = tmp_path / "snapshot.perf.data"
+    with loaded_pmu("intel_pt", upload=1, **RATE) as pmu:
+        tips = upload(pmu, cpus)
+        words = ("-a", "-e", "intel_pt//", "-m", ",64K", "-S", "-o", out, "--json")
+        record(start_cli, pmu, cpus, *words)
+    found = decoded(perf, out)
+    window = (64 << 10) // UNIT_BYTES
+    for cpu, units in tips.items():
+        everything = list(chain(*units))
+        listed = found[cpu]
+        assert listed == everything[-len(listed) :], "not the newest, or not in one piece"
+        assert len(listed) >= (window - 1) * TIPS
+
+
 @pytest.mark.parametrize(
     ("name", "terms", "shown"),
     [("cs_etm", "cs_etm//", "CoreSight"), ("arm_spe_0", "arm_spe_0//", "ARM SPE data")],
 )
 def test_structure(
-    run_cli: Run, tmp_path: Path, perf: Perf, *, name: str, terms: str, shown: str
+    start_cli: Start, tmp_path: Path, perf: Perf, *, name: str, terms: str, shown: str
 ) -> None:
     """Perf takes files with traces of Arm's PMUs, and finds the piece that each record is of."""
     cpus = len(LinuxKernel().online_cpus())
@@ -152,10 +180,7 @@ def test_structure(
     with loaded_pmu(name, upload=1, **RATE) as pmu:
         for cpu in range(cpus):
             pmu.upload(cpu, bytes(50 * UNIT_BYTES))
-        words = ("-a", "-e", terms, "-m", f",{AUX}", "--duration", "2s", "-o", out, "--json")
-        done = run_cli("record", *words)
-        assert done.returncode == 0, done.stderr
-        assert finished(pmu, cpus)
+        record(start_cli, pmu, cpus, "-a", "-e", terms, "-m", f",{AUX}", "-o", out, "--json")
     dumped = perf.run("script", "-D", "-i", out)
     assert dumped.returncode == 0, dumped.stderr
     assert shown in dumped.stdout
