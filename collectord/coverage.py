@@ -26,13 +26,17 @@ class Coverage:
 
     def __init__(self, sessions: Sequence[SessionPlan], online: Iterable[int]) -> None:
         self.online = frozenset(online)
-        rings = (r for s in sessions for r in s.rings if r.role is RingRole.DATA)
+        rings = (
+            r for s in sessions for r in s.rings if r.role is RingRole.DATA and s.watches_cpus
+        )
         gates = (
             cpu for s in sessions if s.bpf is not None and s.bpf.programs for cpu in s.bpf.cpus
         )
         self._planned = frozenset((*(ring.cpu for ring in rings if ring.cpu >= 0), *gates))
         open_ones = (s for s in sessions if s.rings or (s.bpf is not None and s.bpf.programs))
-        self._all_wanted = any(s.scope.kind is ScopeKind.SYSTEM for s in open_ones)
+        self._all_wanted = any(
+            s.scope.kind is ScopeKind.SYSTEM and s.watches_cpus for s in open_ones
+        )
         self._detached: frozenset[int] = frozenset()
         self._uncovered_ns = 0
         self._counted_ns = time.monotonic_ns()

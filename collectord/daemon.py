@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from collectord.plan.session import FLIGHT_RECORDER, RetentionPlan
 from collectord.salvage import salvage_leftovers
 from collectord.sink.repair import Action, repair
 from collectord.sink.store import Store, count_unclean_stops
+from collectord.windows import Snapshot, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = structlog.get_logger()
 _LIMITS_INTERVAL_S: Final = 10.0
+_SNAPSHOTS_KEPT: Final = 1000
 # Compiling takes time, without a look at signals meanwhile.
 _SIGNALS_PAUSE_S: Final = 0.01
 _WORKERS: Final = 2  # one prepares the next segment while the other seals the last
@@ -86,6 +89,7 @@ class Daemon:
     Attributes:
         plan: what is opened.
         counted: once it has run, what answers of BPF programs are made of, by session.
+        snapshots: the last ones that were asked for; once it has run, with all others.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class Daemon:
         self._sessions: list[AnySession] = []
         self._watch = BpfWatch()
         self.counted: dict[str, Contents] = {}
+        self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
         self._drain = Drain(self.plan.core)
         self._host = read_host()
         self._clock = self._kernel.clocks()
@@ -152,6 +157,7 @@ class Daemon:
                 on_close()
             for session in self._sessions:
                 await session.close()
+            self.snapshots.extend(one for s in self._sessions for one in s.snapshots)
             await self._watch.look(worker)
             if keep_counted:
                 self.counted = await self._watch.contents(worker)
@@ -172,15 +178,19 @@ class Daemon:
             bpf=self._watch.status(),
         )
 
-    async def snapshot(self, names: Sequence[str] = ()) -> list[str]:
-        """Store what the flight recorders hold; gives the segments' paths.
+    async def snapshot(
+        self, names: Sequence[str] = (), trigger: str = Trigger.REQUEST
+    ) -> list[Snapshot]:
+        """Store what the flight recorders hold, all of them at one moment.
 
         Args:
             names: of sessions; none for all flight recorders.
+            trigger: one of `windows.Trigger`.
 
         Raises:
             UsageError: there is no flight recorder of that name, or none at all.
             SinkError: a segment cannot be written.
+            KernelError: rings cannot be stopped, or not started again.
         """
         recorders = [s for s in self._named(names) if s.plan.mode == FLIGHT_RECORDER]
         if not recorders or len({s.plan.name for s in recorders}) < len(set(names)):
@@ -188,7 +198,15 @@ class Daemon:
                 "no flight recorder" + (f" among {', '.join(names)}" if names else " runs"),
                 hint='a session with mode = "flight-recorder" is one',
             )
-        return [path for session in recorders for path in await session.snapshot()]
+        made = await asyncio.gather(
+            *(session.snapshot(trigger) for session in recorders), return_exceptions=True
+        )
+        for one in made:
+            if isinstance(one, BaseException):
+                raise one  # the others are stored
+        snapshots = [one for one in made if isinstance(one, Snapshot)]
+        self.snapshots.extend(snapshots)
+        return snapshots
 
     async def mark(self, text: str, session: str | None = None) -> int:
         """Write a marker into the ftrace rings of a session, or of all; gives how many took it.
@@ -245,12 +263,13 @@ class Daemon:
 
     async def _begin(self, number: int, session: AnySession, surroundings: Surroundings) -> None:
         """Start a session; one that may fail is replaced by the reason."""
-        bpf = session.plan.bpf
+        bpf, relay = session.plan.bpf, session.plan.relay
+        may_fail = (bpf is not None and bpf.may_fail) or (relay is not None and relay.may_fail)
         try:
             with blame(self._config_of(session.plan)):
                 await session.begin()
         except CollectordError as error:
-            if bpf is None or not bpf.may_fail:
+            if not may_fail:
                 raise
             await session.close()
             self._sessions[number] = surroundings.failed(session.plan, error)
@@ -342,6 +361,9 @@ class Daemon:
             self._tell_repairs(repair(directory) if directory.is_dir() else [])
             return directory
 
+        if everything:
+            for left in self._kernel.end_left_traces():
+                _LOG.warning("trace_left_behind", **left._asdict())
         for salvaged in salvage_leftovers(self._kernel, self._host, place, store.make_room):
             remove_note(salvaged.instance)
             _LOG.warning(

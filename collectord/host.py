@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from collectord.config.relay_check import names as relay_names
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import probe
+from collectord.plan import relay_source
 from collectord.plan.bpf_source import program_names
-from collectord.plan.source_events import tracepoint_patterns
+from collectord.plan.source_events import pmu_names, tracepoint_patterns
 from collectord.plan.trace_source import chooses, is_used
 from collectord.source import bpf_host
 
@@ -25,6 +27,11 @@ def host_facts(config: Config, *, mount: bool) -> KernelFacts:
         mount: mount tracefs where it is not.
     """
     names = program_names(config)
+    relayed = tuple(
+        name
+        for source in relay_source.sources(config)
+        for name in (*relay_names(source.device), *relay_names(source.path))
+    )
     return probe(
         LinuxKernel(),
         tracepoint_patterns(config),
@@ -32,4 +39,6 @@ def host_facts(config: Config, *, mount: bool) -> KernelFacts:
         ftrace=is_used(config),
         measure=chooses(config),
         bpf=bpf_host.wanted(config.bpf, names) if names else None,
+        relay=relayed,
+        tracing=pmu_names(config),
     )

@@ -22,12 +22,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import QUARANTINE_REASONS
+from collectord.aux_ledger import aux_cut, aux_json
 from collectord.model import LOSS_PAIRS, Basis, LossKey, Reason, RingRole, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from collectord._native._core import RingCounters
+    from collectord.aux_ledger import AuxBalance
     from collectord.model import Produced, RingLabel
 
 # Task, soft interrupt, interrupt, NMI: perf's contexts, each of which may hold one record that is
@@ -67,10 +69,18 @@ class RingBalance:
 
     Attributes:
         lost: keyed `<stage>/<reason>`, with every pair of its source.
+        overwritten: records that a flight recorder's ring gave up for newer ones. Of an
+            overwritable perf ring those that were written before its last snapshot began, and all
+            once it is closed; None where no counter of the kernel tells records.
+        overwritten_bytes: of an overwritable perf ring, up to its last snapshot.
+        repeated: records that a snapshot left out since the one before it has them.
+        repeated_bytes: the same, with records that are no samples.
+        snapshots: windows that were taken of it.
         transport: how an ftrace ring is read; None for others.
         oldest_unread_age_ns: age of the oldest event that is still in an ftrace ring; None where
             there is none.
         window_ns: the same for a flight recorder's ring: how far back a snapshot would reach.
+        held: it is a flight recorder's.
         foreign_reads: events that somebody else took out of an ftrace ring.
         resets: times that somebody else emptied it; what was in it then nobody can count.
     """
@@ -83,7 +93,7 @@ class RingBalance:
     produced: int | None
     stored: int
     lost: dict[str, int]
-    overwritten: int
+    overwritten: int | None
     in_flight: int
     unaccounted: int | None
     bytes: int
@@ -97,9 +107,14 @@ class RingBalance:
     suppressed_by: tuple[int, ...]
     last_event_ns: int
     fill_buckets: tuple[int, ...]
+    overwritten_bytes: int = 0
+    repeated: int = 0
+    repeated_bytes: int = 0
+    snapshots: int = 0
     transport: str | None = None
     oldest_unread_age_ns: int | None = None
     window_ns: int | None = None
+    held: bool = False
     foreign_reads: int = 0
     resets: int = 0
 
@@ -116,7 +131,15 @@ class SinkStats:
 
 @dataclass(frozen=True, slots=True)
 class SessionBalance:
-    """The sum over a session's data rings; `rings` holds its sideband rings too."""
+    """The sum over a session's data rings; `rings` holds its sideband rings too.
+
+    Attributes:
+        shared: losses that the kernel does not tell by ring, among `lost` and `produced`.
+        overwritten: None where that of a ring is not known.
+        repeated: records that snapshots left out since the one before had them.
+        snapshots: how often a flight recorder's windows were stored.
+        paused_ns: time that the rings stood still for that.
+    """
 
     name: str
     source: str
@@ -126,7 +149,7 @@ class SessionBalance:
     produced: int | None
     stored: int
     lost: dict[str, int]
-    overwritten: int
+    overwritten: int | None
     in_flight: int
     unaccounted: int | None
     rings: tuple[RingBalance, ...]
@@ -134,6 +157,15 @@ class SessionBalance:
     directory: str = ""
     degraded_reasons: tuple[str, ...] = ()
     sink: SinkStats = field(default_factory=SinkStats)
+    shared: dict[str, int] = field(default_factory=dict)
+    aux: tuple[AuxBalance, ...] = ()
+    snapshots: int = 0
+    paused_ns: int = 0
+
+    @property
+    def repeated(self) -> int:
+        """Records that a snapshot left out since the one before it has them."""
+        return sum(ring.repeated for ring in self.rings)
 
 
 def loss_name(key: LossKey) -> str:
@@ -142,8 +174,12 @@ def loss_name(key: LossKey) -> str:
     return f"{stage}/{reason}"
 
 
-def _losses(counters: RingCounters, kernel: Produced | None) -> dict[LossKey, int]:
+def _losses(
+    counters: RingCounters, kernel: Produced | None, *, overwritable: bool
+) -> dict[LossKey, int]:
     """Every record that is known to be lost, once.
+
+    A ring that overwrites is never full: it refuses only while it stands still for a snapshot.
 
     The kernel tells of a full ring twice: exactly per event in PERF_FORMAT_LOST, and in
     PERF_RECORD_LOST, which comes late or never. The records count only before 6.0, where the
@@ -155,10 +191,10 @@ def _losses(counters: RingCounters, kernel: Produced | None) -> dict[LossKey, in
             before_us[Stage.KERNEL_RING, Reason.RING_FULL] = counters.lost_records
     else:
         exact = kernel.lost if kernel is not None else None
+        refused = exact if exact is not None else counters.lost_records
         before_us = {
-            (Stage.KERNEL_RING, Reason.RING_FULL): (
-                exact if exact is not None else counters.lost_records
-            ),
+            (Stage.KERNEL_RING, Reason.RING_FULL): 0 if overwritable else refused,
+            (Stage.KERNEL_RING, Reason.PAUSED): refused if overwritable else 0,
             (Stage.KERNEL_RING, Reason.DROPPED): counters.lost_samples,
         }
     return {
@@ -184,7 +220,7 @@ def _taken(bracket: Bracket) -> int:
 def _gone(reading: Produced, counters: RingCounters) -> int:
     """Events that will never leave the ring, as a reading of the kernel's counters has it."""
     lost = reading.lost if reading.lost is not None else counters.lost_records
-    return lost + reading.overwritten
+    return lost + (reading.overwritten or 0)
 
 
 def _unaccounted(bracket: Bracket) -> int | None:
@@ -213,6 +249,7 @@ def balance_ring(
     *,
     transport: str | None = None,
     held: bool = False,
+    overwritable: bool = False,
 ) -> RingBalance:
     """The balance of one ring.
 
@@ -224,11 +261,13 @@ def balance_ring(
         suppressed_by: ids of foreign BPF programs on its tracepoints.
         transport: how an ftrace ring is read.
         held: it is a flight recorder's, and read for snapshots only.
+        overwritable: it is a perf ring that overwrites.
     """
     counters, after = bracket.counters, bracket.after
     exact = basis is Basis.EXACT
     in_ring = after.unread if held and after is not None else 0
     age_ns = after.oldest_unread_age_ns if after is not None else None
+    window_ns = counters.window_held_ns if overwritable else age_ns
     return RingBalance(
         label=label,
         basis=basis,
@@ -237,7 +276,10 @@ def balance_ring(
         used_bytes=after.unread_bytes if transport and after is not None else counters.used_bytes,
         produced=after.value if exact and after is not None else None,
         stored=bracket.stored,
-        lost={loss_name(key): n for key, n in _losses(counters, after).items()},
+        lost={
+            loss_name(key): n
+            for key, n in _losses(counters, after, overwritable=overwritable).items()
+        },
         overwritten=after.overwritten if after is not None else 0,
         in_flight=counters.in_flight + in_ring,
         unaccounted=_unaccounted(bracket) if exact else None,
@@ -254,9 +296,14 @@ def balance_ring(
         suppressed_by=suppressed_by,
         last_event_ns=counters.last_sample_ns,
         fill_buckets=counters.fill_buckets,
+        overwritten_bytes=counters.window_overwritten_bytes,
+        repeated=counters.window_repeated,
+        repeated_bytes=counters.window_repeated_bytes,
+        snapshots=counters.windows,
         transport=transport,
         oldest_unread_age_ns=age_ns,
-        window_ns=age_ns if held else None,
+        window_ns=window_ns if held else None,
+        held=held,
         foreign_reads=_foreign_reads(bracket) if transport else 0,
         resets=after.resets if after is not None else 0,
     )
@@ -298,21 +345,33 @@ def balance_session(
     segments: tuple[str, ...] = (),
     degraded_reasons: tuple[str, ...] = (),
     sink: SinkStats | None = None,
+    shared: Mapping[LossKey, int] | None = None,
+    snapshots: int = 0,
+    paused_ns: int = 0,
+    aux: tuple[AuxBalance, ...] = (),
 ) -> SessionBalance:
-    """Add a session's data rings up. Its basis is the weakest of theirs."""
+    """Add a session's data rings up. Its basis is the weakest of theirs.
+
+    `shared` is what was lost of all rings together.
+    """
     data = tuple(ring for ring in rings if ring.label.role is RingRole.DATA)
     basis = Basis.weakest([ring.basis for ring in data])
     exact = basis is Basis.EXACT
+    produced = _sum_known(ring.produced for ring in data) if exact else None
+    by_name = {loss_name(key): n for key, n in (shared or {}).items()}
+    lost = Counter({loss_name(key): 0 for key in LOSS_PAIRS[source]})
+    lost.update(add_losses(data))
+    lost.update(by_name)
     return SessionBalance(
         name=name,
         source=source,
         scope=scope,
         basis=basis,
         state=state,
-        produced=_sum_known(ring.produced for ring in data) if exact else None,
+        produced=produced + sum(by_name.values()) if produced is not None else None,
         stored=sum(ring.stored for ring in data),
-        lost={loss_name(key): 0 for key in LOSS_PAIRS[source]} | add_losses(data),
-        overwritten=sum(ring.overwritten for ring in data),
+        lost=dict(lost),
+        overwritten=_sum_known(ring.overwritten for ring in data),
         in_flight=sum(ring.in_flight for ring in data),
         unaccounted=_sum_known(ring.unaccounted for ring in data) if exact else None,
         rings=rings,
@@ -320,6 +379,10 @@ def balance_session(
         directory=directory,
         degraded_reasons=degraded_reasons,
         sink=sink or SinkStats(),
+        shared=by_name,
+        snapshots=snapshots,
+        paused_ns=paused_ns,
+        aux=aux,
     )
 
 
@@ -335,6 +398,10 @@ def _ring_json(ring: RingBalance) -> dict[str, Any]:
         "stored": ring.stored,
         "lost": ring.lost,
         "overwritten": ring.overwritten,
+        "overwritten_bytes": ring.overwritten_bytes,
+        "repeated": ring.repeated,
+        "repeated_bytes": ring.repeated_bytes,
+        "snapshots": ring.snapshots,
         "in_flight": ring.in_flight,
         "unaccounted": ring.unaccounted,
         "records": ring.records,
@@ -370,19 +437,29 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
         "stored": balance.stored,
         "lost": balance.lost,
         "overwritten": balance.overwritten,
+        "repeated": balance.repeated,
+        "snapshots": balance.snapshots,
+        "paused_ns": balance.paused_ns,
         "in_flight": balance.in_flight,
         "unaccounted": balance.unaccounted,
         "suppression_possible": any(ring.suppressed_by for ring in balance.rings),
         "degraded": list(balance.degraded_reasons),
         "rings": [ring for ring in rings if ring["role"] == RingRole.DATA],
         "sideband_rings": [ring for ring in rings if ring["role"] == RingRole.SIDEBAND],
+        "aux": [aux_json(area) for area in balance.aux],
         "directory": balance.directory,
         "segments": list(balance.segments),
     }
 
 
-def cut(balance: SessionBalance, brackets: Mapping[RingLabel, Bracket]) -> dict[str, Any]:
+def cut(
+    balance: SessionBalance,
+    brackets: Mapping[RingLabel, Bracket],
+    shared: tuple[int, int] = (0, 0),
+) -> dict[str, Any]:
     """The balance as a manifest records it: with both ends of its brackets.
+
+    `shared` is what was lost of all rings together, at both ends.
 
     "produced" is null unless the basis is `exact`; equality is claimed only where "closed".
     """
@@ -394,11 +471,13 @@ def cut(balance: SessionBalance, brackets: Mapping[RingLabel, Bracket]) -> dict[
         "basis": str(balance.basis),
         "closed": all(b.closed for b in data),
         "produced": balance.produced,
-        "produced_before": before if exact else None,
-        "produced_after": after if exact else None,
+        "produced_before": before + shared[0] if exact and before is not None else None,
+        "produced_after": after + shared[1] if exact and after is not None else None,
         "stored": balance.stored,
         "lost": balance.lost,
         "overwritten": balance.overwritten,
+        "repeated": balance.repeated,
         "in_flight": balance.in_flight,
         "unaccounted": balance.unaccounted,
+        **({"aux": aux_cut(balance.aux)} if balance.aux else {}),
     }

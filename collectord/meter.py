@@ -5,27 +5,31 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from collectord.ledger import Bracket, balance_ring
-from collectord.model import Basis, RingRole, Transport
+from collectord.model import Basis, Reason, RingKind, RingRole, Stage, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from collectord._native._core import Ring, RingCounters
+    from collectord._native._core import AuxRing, Ring, RingCounters
     from collectord.ledger import RingBalance
-    from collectord.model import Produced, RingLabel
+    from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.events import EventPlan
     from collectord.source.base import OpenSource, RingHandle
 
 
+OVERRUN: Final = (Stage.KERNEL_RING, Reason.OVERRUN)
+
+
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A ring as its source opened it, and as the core drains it."""
+    """A ring as its source opened it, and as the core drains it; its AUX area where it has one."""
 
     handle: RingHandle
     ring: Ring
+    aux: AuxRing | None = None
 
 
 class Meter:
@@ -47,14 +51,52 @@ class Meter:
         self._told_lost: dict[int, int] = {}
         self._found: Counter[int] = Counter()
         self._brackets: dict[RingLabel, Bracket] = {}
+        self._overwritten: Counter[RingLabel] = Counter()
+        self._shared = self._shared_before = source.shared_losses()
         for label, drained in self._rings.items():
-            reading = source.read_produced(drained.handle)
-            self._brackets[label] = Bracket(reading, drained.ring.counters(), reading)
+            counters = drained.ring.counters()
+            reading = self._read(drained, counters)
+            self._brackets[label] = Bracket(reading, counters, reading)
 
     @property
     def brackets(self) -> Mapping[RingLabel, Bracket]:
         """The last bracket of each ring."""
         return self._brackets
+
+    @property
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """What was lost of all rings together, as of the last reading."""
+        return self._shared
+
+    @property
+    def shared_bounds(self) -> tuple[int, int]:
+        """The same as a number, of the reading before the last one and of that."""
+        return sum(self._shared_before.values()), sum(self._shared.values())
+
+    def _read(self, drained: Drained, counters: RingCounters) -> Produced:
+        """A ring's kernel counters; those of a relay file the core finds where it reads.
+
+        The core counts a number before the event that carries it, and gives the number last: so
+        what it has walked is among the numbers of the same reading.
+        """
+        reading = self._source.read_produced(drained.handle)
+        relay = drained.handle.relay
+        if is_overwritable(drained.handle):
+            known = reading.value is not None
+            overwritten = self._overwritten[drained.handle.label] if known else None
+            return replace(reading, overwritten=overwritten)
+        if relay is None:
+            return reading
+        overrun = counters.missing if relay.blktrace else counters.skipped_bytes
+        return replace(
+            reading,
+            value=counters.numbered if relay.blktrace else None,
+            lost=overrun,
+            losses={**reading.losses, OVERRUN: overrun},
+        )
+
+    def _read_shared(self) -> None:
+        self._shared_before, self._shared = self._shared, self._source.shared_losses()
 
     def measure(self) -> None:
         """Take a reading. Call it after a full pass that began after the last reading."""
@@ -66,17 +108,47 @@ class Meter:
             idle = still and counters.records == last.counters.records
             before, after = last.before, last.after
             if not idle:
-                before, after = after, self._source.read_produced(drained.handle)
+                before, after = after, self._read(drained, counters)
             walked = _handed_on(drained, after, counters)
             self._brackets[label] = Bracket(before, counters, after, walked=walked)
+        self._read_shared()
 
     def close(self) -> None:
         """Take the final reading: the events are disabled and all is drained and written."""
+        self.count_overwritten()
         for label, drained in self._rings.items():
-            reading = self._source.read_produced(drained.handle)
             counters = drained.ring.counters()
+            reading = self._read(drained, counters)
             walked = _handed_on(drained, reading, counters)
             self._brackets[label] = Bracket(reading, counters, reading, closed=True, walked=walked)
+        self._read_shared()
+
+    def before_windows(self) -> Mapping[RingLabel, Produced]:
+        """Read the counters of overwritable rings, for `count_overwritten` thereafter."""
+        return {
+            label: self._source.read_produced(drained.handle)
+            for label, drained in self._rings.items()
+            if is_overwritable(drained.handle)
+        }
+
+    def count_overwritten(self, before: Mapping[RingLabel, Produced] | None = None) -> None:
+        """See what is in no window: all that was written before these, and is in none yet.
+
+        A ring's records are counted by the kernel as they are written, and by the core as a window
+        is taken; of what is in the ring between two windows nobody counts records. So the first
+        reading has to be made shortly before the windows are, or when nothing comes any more.
+
+        Args:
+            before: of `before_windows`; None: the events are disabled, and the last windows taken.
+        """
+        readings = before if before is not None else self.before_windows()
+        for label, reading in readings.items():
+            if reading.value is None:
+                continue
+            counters = self._rings[label].ring.counters()
+            lost = reading.lost if reading.lost is not None else counters.lost_records
+            gone = reading.value - lost - counters.window_taken
+            self._overwritten[label] = max(gone, self._overwritten[label])
 
     def found(self, samples: Mapping[int, int]) -> None:
         """Count what the seal of a segment found, by the core's ring id."""
@@ -126,6 +198,7 @@ class Meter:
                 self._programs(drained.handle),
                 transport=pages.transport if pages is not None else None,
                 held=drained.handle.held,
+                overwritable=is_overwritable(drained.handle),
             )
             for label, drained in self._rings.items()
             for pages in [drained.handle.pages]
@@ -147,6 +220,11 @@ class Meter:
         indexes = {counter.event_index for counter in handle.counters}
         found = {p for index in indexes for p in self._suppressed.get(index, ())}
         return tuple(sorted(found))
+
+
+def is_overwritable(handle: RingHandle) -> bool:
+    """The kernel overwrites what nobody reads: it has a window, and nothing is unread."""
+    return handle.kind is RingKind.OVERWRITABLE
 
 
 def _is_unseen(drained: Drained) -> bool:

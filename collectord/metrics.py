@@ -9,6 +9,7 @@ basis is `exact`, because a 0 there would be a claim. No `_created` series are w
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from prometheus_client.core import (
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from collectord import __version__, metrics_bpf
+from collectord import __version__, metrics_aux, metrics_bpf
 from collectord.model import LOSS_PAIRS, Basis, RingRole
 from collectord.sink.retention import EvictReason
 
@@ -78,6 +79,7 @@ class DaemonCollector(Collector):
         yield from self._buffers(status)
         yield from self._draining(status)
         yield from self._sink(status.sessions)
+        yield from metrics_aux.families(status.sessions, per_cpu=self._per_cpu)
         yield from metrics_bpf.families(status.bpf)
 
     def _host(self, status: DaemonStatus) -> Iterator[Metric]:
@@ -116,7 +118,7 @@ class DaemonCollector(Collector):
     def _ledger(self, sessions: tuple[SessionBalance, ...]) -> Iterator[Metric]:
         parts = [part for session in sessions for part in self._parts(session)]
         names = self._label_names()
-        yield _gauge(
+        yield _highest(
             "collectord_session_state",
             "1 for the state that a session is in.",
             ("session", "source", "state"),
@@ -152,8 +154,9 @@ class DaemonCollector(Collector):
             "collectord_overwritten_records",
             "Records a flight recorder's ring overwrote; not loss.",
             names,
-            ((labels, part.overwritten) for labels, part in parts),
+            ((labels, part.overwritten) for labels, part in parts if part.overwritten is not None),
         )
+        yield from self._recorders(sessions)
         yield _gauge(
             "collectord_in_flight_records",
             "Records copied from the rings and not yet on disk.",
@@ -178,18 +181,63 @@ class DaemonCollector(Collector):
                 if ring.label.role is RingRole.SIDEBAND
             ),
         )
-        yield _gauge(
+        yield _highest(
             "collectord_loss_observable",
             "1 where the source reports its loss, 0 where it cannot.",
             ("session", "source"),
             (((s.name, s.source), s.basis is not Basis.NONE) for s in sessions),
         )
-        yield _gauge(
+        yield _highest(
             "collectord_suppression_possible",
             "1 while a foreign BPF program on one of the events can hide records from all "
             "counters.",
             ("session", "source"),
             (((s.name, s.source), any(r.suppressed_by for r in s.rings)) for s in sessions),
+        )
+
+    @staticmethod
+    def _recorders(sessions: tuple[SessionBalance, ...]) -> Iterator[Metric]:
+        """Of flight recorders; nothing of a stream."""
+        names = ("session", "source")
+        recorders = [
+            ((s.name, s.source), s) for s in sessions if any(is_held(ring) for ring in s.rings)
+        ]
+        yield _counter(
+            "collectord_snapshots",
+            "Windows of a flight recorder that were stored.",
+            names,
+            ((labels, session.snapshots) for labels, session in recorders),
+        )
+        yield _counter(
+            "collectord_repeated_records",
+            "Records that a snapshot left out since the one before it has them; not loss.",
+            names,
+            ((labels, session.repeated) for labels, session in recorders),
+        )
+        yield _counter(
+            "collectord_paused_seconds",
+            "Time that a flight recorder's rings stood still for snapshots.",
+            names,
+            ((labels, session.paused_ns / NS_PER_SECOND) for labels, session in recorders),
+        )
+        yield _gauge(
+            "collectord_recorder_window_bytes",
+            "What a flight recorder's rings hold.",
+            names,
+            (
+                (labels, sum(ring.used_bytes for ring in session.rings if is_held(ring)))
+                for labels, session in recorders
+            ),
+        )
+        yield _gauge(
+            "collectord_recorder_window_seconds",
+            "How far back a flight recorder's rings go without a gap; 0 of a stream of ftrace.",
+            names,
+            (
+                ((s.name, s.source), window_ns(s.rings) / NS_PER_SECOND)
+                for s in sessions
+                if any(ring.transport is not None or is_held(ring) for ring in s.rings)
+            ),
         )
 
     def _buffers(self, status: DaemonStatus) -> Iterator[Metric]:
@@ -287,16 +335,6 @@ class DaemonCollector(Collector):
             ((labels, (ring.oldest_unread_age_ns or 0) / NS_PER_SECOND) for labels, ring in rings),
         )
         yield _gauge(
-            "collectord_recorder_window_seconds",
-            "How far back a flight recorder's rings go without a gap; 0 of a stream.",
-            ("session", "source"),
-            (
-                ((s.name, s.source), window_ns(s.rings) / NS_PER_SECOND)
-                for s in sessions
-                if any(ring.transport is not None for ring in s.rings)
-            ),
-        )
-        yield _gauge(
             "collectord_foreign_read_records",
             "Records that another reader took out of an ftrace ring.",
             names,
@@ -388,7 +426,7 @@ class DaemonCollector(Collector):
                 (self._labels(session, ring), ring)
                 for ring in session.rings
                 if ring.label.role is RingRole.DATA
-            ]
+            ] + _of_no_ring(session)
         return [((session.name, session.source), session)]
 
     def _labels(self, session: SessionBalance, ring: RingBalance) -> Labels:
@@ -397,16 +435,43 @@ class DaemonCollector(Collector):
         return (session.name, session.source)
 
 
+def _of_no_ring(session: SessionBalance) -> list[tuple[Labels, SessionBalance | RingBalance]]:
+    """What was lost of all rings together has no CPU."""
+    if not session.shared:
+        return []
+    lost = sum(session.shared.values())
+    part = replace(
+        session,
+        produced=lost,
+        stored=0,
+        lost=dict(session.shared),
+        overwritten=0,
+        in_flight=0,
+        unaccounted=0,
+    )
+    return [((session.name, session.source, "-1"), part)]
+
+
 def window_ns(rings: Iterable[RingBalance]) -> int:
     """What all rings of a flight recorder hold: since the last event that one of them gave up.
 
     A ring that gave up none goes back to the beginning, however old its oldest event is.
     """
-    held = [ring for ring in rings if ring.window_ns is not None]
-    full = [ring.window_ns or 0 for ring in held if ring.overwritten]
+    held = [ring for ring in rings if is_held(ring)]
+    full = [ring.window_ns or 0 for ring in held if _has_given_up(ring)]
     if full:
         return min(full)
     return max((ring.window_ns or 0 for ring in held), default=0)
+
+
+def is_held(ring: RingBalance) -> bool:
+    """Whether it is a flight recorder's."""
+    return ring.held
+
+
+def _has_given_up(ring: RingBalance) -> bool:
+    """Whether it holds less than all: an overwritable ring is full from then on."""
+    return bool(ring.overwritten) or ring.used_bytes >= ring.capacity_bytes
 
 
 def _unix_seconds(status: DaemonStatus, monotonic_ns: int) -> float:

@@ -57,6 +57,7 @@ LossKey = tuple[Stage, Reason]
 LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
     "perf": (
         (Stage.KERNEL_RING, Reason.RING_FULL),
+        (Stage.KERNEL_RING, Reason.PAUSED),
         (Stage.KERNEL_RING, Reason.DROPPED),
         (Stage.STAGING, Reason.QUARANTINED),
         (Stage.SINK, Reason.DISK_FULL),
@@ -79,6 +80,13 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),
     ),
+    "relay": (
+        (Stage.KERNEL_RING, Reason.DROPPED),
+        (Stage.KERNEL_RING, Reason.OVERRUN),
+        (Stage.STAGING, Reason.QUARANTINED),
+        (Stage.SINK, Reason.DISK_FULL),
+        (Stage.SINK, Reason.DROPPED),
+    ),
 }
 
 
@@ -86,7 +94,9 @@ class RingKind(StrEnum):
     """How a ring is drained; past `open` no code knows more of a ring's origin."""
 
     PERF = "perf"
+    OVERWRITABLE = "overwritable"  # perf's too, but with a window, and nothing is unread
     FTRACE = "ftrace"
+    RELAY = "relay"
 
 
 class Transport(StrEnum):
@@ -98,10 +108,14 @@ class Transport(StrEnum):
 
 
 class RingRole(StrEnum):
-    """`data` rings carry counted events; `sideband` rings carry the dummy event's records."""
+    """`data` rings carry counted events; `sideband` rings carry the dummy event's records.
+
+    `aux` names the AUX area of a data ring, where it is told apart from that.
+    """
 
     DATA = "data"
     SIDEBAND = "sideband"
+    AUX = "aux"
 
 
 class ScopeKind(StrEnum):
@@ -183,11 +197,12 @@ class Produced:
     """One reading of a ring's kernel counters.
 
     Attributes:
-        value: events that the kernel counted, None where the basis is not `exact`.
+        value: events that the kernel counted, None where it counts something else.
         lost: records that the kernel could not write (PERF_FORMAT_LOST), None before 6.0.
         per_event: (event id, value, lost) in the order of the ring's counter fds.
         losses: `lost` by stage and reason, where the kernel tells reasons apart.
-        overwritten: events that a flight recorder's ring gave up for newer ones.
+        overwritten: events that a flight recorder's ring gave up for newer ones; None where nobody
+            counts them.
         read_events: events that an ftrace ring handed out, to whichever reader; None of others.
         unread: (gauge) events that it holds.
         unread_bytes: (gauge) the same in bytes, approximately.
@@ -201,7 +216,7 @@ class Produced:
     lost: int | None
     per_event: tuple[tuple[int, int, int], ...] = field(default=())
     losses: Mapping[LossKey, int] = field(default_factory=dict)
-    overwritten: int = 0
+    overwritten: int | None = 0
     read_events: int | None = None
     unread: int = 0
     unread_bytes: int = 0

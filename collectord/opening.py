@@ -14,7 +14,7 @@ from collectord.errors import BpfError, CollectordError
 from collectord.kernel.instance_note import remove_note, write_note
 from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
-from collectord.meter import Drained, Meter
+from collectord.meter import Drained, Meter, is_overwritable
 from collectord.model import ScopeKind
 from collectord.ringless import RinglessSession
 from collectord.session import Session
@@ -64,19 +64,21 @@ class Surroundings:
     def open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:
         """Open a session; the stack undoes it backwards.
 
-        What BPF programs fail with does not reach the other sessions, where the plan allows it.
+        What BPF programs and relay channels fail with does not reach the other sessions, where the
+        plan allows it.
 
         Raises:
             CollectordError: the session cannot be opened; nothing of it is left open.
         """
-        if plan.bpf is not None and plan.bpf.may_fail:
-            if not plan.bpf.programs:
-                return RinglessSession(plan, None)
-            try:
-                return self._open(plan, stack)
-            except CollectordError as error:
-                return self.failed(plan, error)
-        return self._open(plan, stack)
+        bpf, relay = plan.bpf, plan.relay
+        if not (bpf is not None and bpf.may_fail) and not (relay is not None and relay.may_fail):
+            return self._open(plan, stack)
+        if (bpf is not None and not bpf.programs) or (relay is not None and not plan.rings):
+            return RinglessSession(plan, None)
+        try:
+            return self._open(plan, stack)
+        except CollectordError as error:
+            return self.failed(plan, error)
 
     def failed(self, plan: SessionPlan, error: CollectordError) -> RinglessSession:
         """What stands for a session that cannot be, and says why."""
@@ -110,12 +112,20 @@ class Surroundings:
     def _drained(self, plan: SessionPlan, source: OpenSource, own: ExitStack) -> Session:
         """Give the rings to the core, and make the sink."""
         pages = source.rings[0].pages
-        stream = self.drain.core.add_stream(subbuf_bytes=pages.subbuf_bytes if pages else 0)
+        if plan.relay is not None:
+            stream = self.drain.core.add_relay_stream()
+        else:
+            stream = self.drain.core.add_stream(
+                subbuf_bytes=pages.subbuf_bytes if pages else 0,
+                foreign_clock=plan.perf_clock,
+                snapshots=any(is_overwritable(handle) for handle in source.rings),
+            )
         rings = []
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)
             own.callback(self.drain.core.remove_ring, ring)
-            rings.append(Drained(handle, ring))
+            area = self.drain.add_aux(ring, handle.aux) if handle.aux is not None else None
+            rings.append(Drained(handle, ring, area))
         sink = make_sink(
             plan,
             source=source,

@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from collectord.control import workload
+from collectord.control import signals, workload
 from collectord.daemon import Daemon
+from collectord.windows import Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collectord.maps.watch import Contents
     from collectord.plan.facts import KernelFacts
     from collectord.plan.session import Plan
+    from collectord.windows import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class RecordResult:
         command_status: negative for a signal, None if no command ran.
         plan: what was recorded.
         programs: BPF programs, as they were looked at last.
+        snapshots: of flight recorders, those at the end included.
         counted: what their answers are made of, by session.
     """
 
@@ -40,6 +43,7 @@ class RecordResult:
     command_status: int | None
     plan: Plan
     programs: tuple[BpfStatus, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
     counted: Mapping[str, Contents] = field(default_factory=dict)
 
 
@@ -71,6 +75,7 @@ async def record(
         if command:
             child = await stack.enter_async_context(workload.waiting(command))
         daemon = Daemon(config, facts=facts, child=child.pid if child is not None else None)
+        stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
 
         async def on_open() -> None:
             """Everything counts: let the command run, and watch for the end."""
@@ -92,7 +97,14 @@ async def record(
         )
     if child is not None:
         status = child.status
-    return RecordResult(balances, status, daemon.plan, daemon.status().bpf, daemon.counted)
+    return RecordResult(
+        balances,
+        status,
+        daemon.plan,
+        programs=daemon.status().bpf,
+        snapshots=tuple(daemon.snapshots),
+        counted=daemon.counted,
+    )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collectord.ledger import SessionBalance
     from collectord.plan.session import SessionPlan
     from collectord.source.base import OpenSource
+    from collectord.windows import Snapshot
 
 
 class RinglessSession:
@@ -28,6 +29,7 @@ class RinglessSession:
         self.plan = plan if source is not None else replace(plan, rings=(), bpf=None)
         self.source = source
         self.ftrace = None
+        self.snapshots: tuple[Snapshot, ...] = ()
         self._failure = failure
         self._troubles: dict[str, str] = {}
         if source is None:
@@ -47,9 +49,9 @@ class RinglessSession:
         """Say what is wrong from now on, "" when nothing is."""
         self._troubles[about] = trouble
 
-    async def snapshot(self) -> tuple[str, ...]:
+    async def snapshot(self, trigger: str) -> Snapshot | None:  # noqa: ARG002 - the sessions' call
         """Nothing: it is no flight recorder."""
-        return ()
+        return None
 
     async def close(self) -> None:
         """Stop to fill maps. What failed stays what it was."""

@@ -10,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import KernelError, SinkError
+from collectord.aux_meter import AuxMeter
+from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.health import Health
 from collectord.ledger import SessionBalance, SinkStats, balance_session, cut
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.base import Closing, Opening
-from collectord.sink.manifest import RingEntry
+from collectord.sink.manifest import RingEntry, SnapshotNote
+from collectord.source.aux import AuxFlush
+from collectord.windows import Trigger, Windows, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -31,11 +35,13 @@ if TYPE_CHECKING:
     from collectord.drain.loop import Drain
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained, Meter
-    from collectord.model import ClockReading
+    from collectord.model import ClockReading, Geometry, RingLabel
+    from collectord.plan.aux import AuxPlan
     from collectord.plan.session import SessionPlan
     from collectord.sink.base import OpenSegment, SegmentInfo, Sink
     from collectord.sink.store import Store
     from collectord.source.base import OpenSource
+    from collectord.windows import Snapshot
 
     T = TypeVar("T")
 
@@ -45,6 +51,7 @@ _ROOM_BYTES: Final = 64 << 20
 # A virtual CPU may be off for some time while it holds the last record.
 _LAST_PASSES: Final = 5
 _LAST_PAUSE_S: Final = 0.01
+_SNAPSHOTS_KEPT: Final = 1000
 
 
 class Session:
@@ -83,6 +90,8 @@ class Session:
         self._rings = {drained.ring.id: drained for drained in rings}
         self._stream = stream
         self._meter = meter
+        self._aux = AuxMeter(kernel, rings)
+        self._flush = AuxFlush(kernel, [drained.handle for drained in rings])
         self._sink = sink
         self._kernel = kernel
         self._drain = drain
@@ -101,8 +110,13 @@ class Session:
         self._showing = asyncio.Lock()
         self._preparing = asyncio.Lock()
         self._has_next = False
+        self._windows = Windows(source, rings, meter, drain)
         self._snapshot = asyncio.Lock()
-        self._awaited: dict[int, asyncio.Future[str | None]] = {}
+        self._note: SnapshotNote | None = None  # of the snapshot that is being stored
+        self._awaited: dict[int, asyncio.Future[SegmentInfo | None]] = {}
+        self._records = 0
+        self._freezing = False
+        self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
         self._finished = asyncio.Event()
         self._health = Health(plan, source, meter)
         self._write_errors = 0
@@ -117,18 +131,42 @@ class Session:
         Raises:
             SinkError: the first segment cannot be created.
         """
-        self._drain.listen(self, self._stream, [drained.ring for drained in self._rings.values()])
+        rings = list(self._rings.values())
+        areas = [drained.aux for drained in rings if drained.aux is not None]
+        self._drain.listen(self, self._stream, [*(drained.ring for drained in rings), *areas])
         self.source.enable_sideband()
         self._stream.load_sideband(await self._in_worker(self.source.running_state))
         await self._prepare()
         self.source.enable()
+        for drained in self._rings.values():
+            if drained.handle.relay is not None:
+                drained.ring.hold(False)  # noqa: FBT003 - the binding's
+        for fd in self.source.freeze_fds:
+            asyncio.get_running_loop().add_reader(fd, self._look_frozen)
         self._segment_since_ns = time.monotonic_ns()
+        if self._flush.interval_ns:
+            self._start(self._flush_aux())
+
+    async def _flush_aux(self) -> None:
+        """Have CoreSight give its trace, which it does when it is stopped, until the end."""
+        while not self._state:
+            await asyncio.sleep(self._flush.interval_ns / 1e9)
+            if self._state:
+                return
+            try:
+                self._flush.flush()
+            except KernelError as error:
+                if self._health.note("flush", f"AUX not flushed: {error}"):
+                    self._log.error("aux_not_flushed", error=str(error))
+            else:
+                self._health.note("flush", "")
 
     def tick(self) -> None:
         """Once per flush interval, after a full pass: count, look for suppression, rotate."""
         self._measure()
         self._clocks.append(self._kernel.clocks())
         self._health.look()
+        self._look_frozen()
         if self.ftrace is not None:
             self._health.note("window", self.ftrace.keep_window(self._meter.balances()))
             self._show_pages()
@@ -154,8 +192,8 @@ class Session:
         if self._state:
             return
         self._state = "stopped"
-        self.source.disable()
-        self._hold(held=False)
+        self._stop_source()
+        await self._take_last_windows()
         self._health.look()
         await self._drain_to_the_end()
         self._health.look()
@@ -164,6 +202,7 @@ class Session:
             await self._finished.wait()
         while self._jobs:
             await asyncio.gather(*self._jobs)
+        self._tell_last_snapshot()
         if not self._unsealed:
             self._meter.settle({})
         try:
@@ -173,13 +212,27 @@ class Session:
         except SinkError as error:  # all records are stored or counted: the next start repairs
             self._log.error("segments_left_open", error=str(error))
 
+    def _stop_source(self) -> None:
+        """Have nothing more written; what has been is still to be read."""
+        for fd in self.source.freeze_fds:
+            asyncio.get_running_loop().remove_reader(fd)
+        for drained in self._rings.values():
+            if drained.aux is not None:
+                drained.aux.stop()  # a pass would start the event again
+        self.source.disable()
+        for drained in self._rings.values():
+            if drained.handle.relay is not None:
+                drained.ring.read_all()
+
     def _measure(self, *, last: bool = False) -> None:
         """Take a reading; without one the last one stands, and is known to be old."""
         try:
             if last:
                 self._meter.close()
+                self._aux.close()
             else:
                 self._meter.measure()
+                self._aux.measure()
         except KernelError as error:
             if self._health.note("counters", f"counters not read: {error}"):
                 self._log.error("counters_not_read", error=str(error))
@@ -195,63 +248,133 @@ class Session:
         for _ in range(_LAST_PASSES):
             await self._drain.written(await self._drain.full_pass())
             self._measure(last=True)
-            if all(ring.unaccounted in (None, 0) for ring in self._meter.balances()):
+            missing = [ring.unaccounted for ring in self._meter.balances()]
+            missing += [area.unaccounted for area in self._aux.balances()]
+            if not any(missing):
                 return
             await asyncio.sleep(_LAST_PAUSE_S)
 
-    async def snapshot(self) -> tuple[str, ...]:
+    async def snapshot(self, trigger: str) -> Snapshot | None:
         """Store what a flight recorder's rings hold now, in segments of its own.
 
+        Args:
+            trigger: one of `windows.Trigger`, for the manifests.
+
         Returns:
-            the segments' paths, more than one where the window is larger than a segment; none
-            where there is nothing to store, or the session is no flight recorder or ends.
+            None where the session is no flight recorder, or ends.
 
         Raises:
             SinkError: a segment cannot be created or sealed; it will be, once there is room.
+            KernelError: the rings cannot be stopped, or not started again.
+            UsageError: all goes into one file, at the end.
         """
         async with self._snapshot:
             if self.plan.mode != FLIGHT_RECORDER or self._state:
-                return ()
+                return None
+            if self.plan.sink.single_file is not None:
+                raise UsageError(
+                    f"session {self.plan.name} writes one file, at its end",
+                    text=self.plan.sink.single_file,
+                    hint="with --output-dir DIR each snapshot gets a file of its own",
+                )
             self._awaited = {}
-            await self._take_windows()
-            if self._state:  # the end takes all
-                return ()
-            self._hold(held=True)
-            # A pass that had begun before may drain on: this one begins after it.
-            await self._drain.written(await self._drain.full_pass())
-            self._measure()
-            token, sizes = self._stream.track_bytes()
-            if any(sizes.values()):
-                await self._prepare_or_degrade()
-                if self._wanted:
-                    path = self.plan.sink.directory
-                    raise SinkError(
-                        "no segment to go on in: the snapshot is not closed", path=path
-                    )
-                self._await_seal(token)
-                self.rotate()
-            paths = await asyncio.gather(*self._awaited.values())
-            return tuple(path for path in paths if path is not None)
+            # Before the windows are: segments may close while they are taken.
+            self._note = SnapshotNote(trigger=trigger, taken_ns=time.monotonic_ns())
+            try:
+                self._note = await self._windows.take(trigger)
+                return await self._store_windows(self._note)
+            finally:
+                if not self._state:
+                    self._note = None
 
-    async def _take_windows(self) -> None:
-        """Have what the rings hold now in staging; they stand still no longer than that takes."""
+    async def _store_windows(self, note: SnapshotNote) -> Snapshot | None:
+        """Bring windows that were taken to segments, and these to an end."""
+        if self._state:  # the end takes all
+            return None
+        self._windows.hold(held=True)
+        # A pass that had begun before may drain on: this one begins after it.
+        await self._drain.written(await self._drain.full_pass())
+        self._measure()
+        token, sizes = self._stream.track_bytes()
+        if any(sizes.values()) or self._holds_records():
+            await self._prepare_or_degrade()
+            if self._wanted:
+                path = self.plan.sink.directory
+                raise SinkError("no segment to go on in: the snapshot is not closed", path=path)
+            self._await_seal(token)
+            self.rotate()
+        infos = await asyncio.gather(*self._awaited.values())
+        sealed = [info for info in infos if info is not None]
+        return summarise(self.plan.name, self.plan.source, note, sealed)
+
+    def _holds_records(self) -> bool:
+        """Whether rings with windows have given anything since a segment was closed last."""
+        records = sum(
+            drained.ring.counters().records
+            for drained in self._rings.values()
+            if drained.handle.held and drained.handle.pages is None
+        )
+        records += sum(
+            drained.aux.counters().taken_bytes
+            for drained in self._rings.values()
+            if drained.aux is not None and drained.handle.held
+        )
+        before, self._records = self._records, records
+        return records > before
+
+    def _look_frozen(self) -> None:
+        """If the kernel has stopped a ring, have the others stop, and store what they hold."""
+        if not self.plan.freezes or self._freezing or self._state:
+            return
         try:
-            self.source.pause()
-            self._hold(held=False)
-            await self._drain.full_pass()
+            if not self.source.frozen():
+                return
+            if self.plan.sink.single_file is None:
+                self.source.pause()
+            else:
+                self.source.disable()  # what comes later has no place in the one file
+        except KernelError as error:
+            self._log.error("freeze_not_seen", error=str(error))
+            return
+        self._freezing = True
+        self._log.warning("ring_frozen")
+        if self.plan.sink.single_file is None:
+            self._start(self._store_frozen())
+
+    async def _store_frozen(self) -> None:
+        try:
+            made = await self.snapshot(Trigger.FREEZE)
+        except CollectordError as error:
+            self._health.note("freeze", f"a frozen ring was not stored: {error}")
+            self._log.error("snapshot_failed", error=str(error))
+        else:
+            self._health.note("freeze", "")
+            if made is not None:
+                self.snapshots.append(made)
         finally:
-            self.source.resume()
+            self._freezing = False
+
+    async def _take_last_windows(self) -> None:
+        """Nothing comes any more: have all that a flight recorder's rings hold stored."""
+        if self.plan.mode != FLIGHT_RECORDER:
+            return
+        # A record that was begun when its event was disabled is there a moment later.
+        await asyncio.sleep(_LAST_PAUSE_S)
+        self._note = self._windows.take_last()
+        self._awaited = {t: sealed for t, sealed in self._awaited.items() if not sealed.done()}
+
+    def _tell_last_snapshot(self) -> None:
+        if self._note is None:
+            return
+        told = [future for future in self._awaited.values() if future.done()]
+        infos = [future.result() for future in told if future.exception() is None]
+        sealed = [info for info in infos if info is not None]
+        self.snapshots.append(summarise(self.plan.name, self.plan.source, self._note, sealed))
 
     def _await_seal(self, token: int) -> None:
         """Have a snapshot wait for this segment."""
         if token not in self._awaited:
             self._awaited[token] = asyncio.get_running_loop().create_future()
-
-    def _hold(self, *, held: bool) -> None:
-        """Have the rings of a flight recorder left alone, or drained."""
-        for drained in self._rings.values():
-            if drained.handle.held:
-                drained.ring.hold(held)
 
     def balance(self) -> SessionBalance:
         """The balance as of the last reading; touches neither rings nor kernel counters."""
@@ -265,13 +388,17 @@ class Session:
             segments=tuple(self._sealed),
             degraded_reasons=self._health.reasons,
             sink=self._stats,
+            shared=self._meter.shared_losses,
+            snapshots=self._windows.taken,
+            paused_ns=self._windows.paused_ns,
+            aux=self._aux.balances(),
         )
 
     # What the core tells (drain.loop.Listener).
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
         """Seal it."""
-        if self._snapshot.locked():
+        if self._note is not None:
             self._await_seal(closed.token)
         self._start(self._seal(self._segments.pop(closed.token), closed))
         if closed.final:
@@ -298,9 +425,18 @@ class Session:
 
     def ring_quarantined(self, ring: int, reason: str, position: int) -> None:
         """Say so; the ring fills up and the kernel counts what it refuses."""
-        label = str(self._rings[ring].handle.label)
+        label = str(self._labels()[ring])
         self._health.note(f"ring/{ring}", f"ring {label} quarantined: {reason}")
         self._log.error("ring_quarantined", ring=label, reason=reason, position=position)
+
+    def ring_hung_up(self, ring: int) -> None:
+        """A task ends when it ends; a channel that does is news."""
+        handle = self._rings[ring].handle
+        if handle.relay is None or self._state:
+            return
+        label = str(handle.label)
+        self._health.note(f"ring/{ring}", f"ring {label}: its channel was closed")
+        self._log.warning("channel_closed", ring=label)
 
     # Work beside the event loop.
 
@@ -323,7 +459,11 @@ class Session:
 
     def _hand_over(self, segment: OpenSegment) -> None:
         """Give the stream its next file, by the kind of its format."""
-        if segment.offsets:
+        if segment.files:
+            self._stream.prepare_files(
+                segment.token, files=segment.files, limit_bytes=segment.limit_bytes
+            )
+        elif segment.offsets:
             self._stream.prepare_pages(
                 segment.token,
                 segment.fd,
@@ -364,11 +504,12 @@ class Session:
             closing = Closing(
                 clock=self._kernel.clocks(),
                 rings=self._ring_entries(),
-                ledger=cut(self.balance(), self._meter.brackets),
+                ledger=cut(self.balance(), self._meter.brackets, self._meter.shared_bounds),
                 flushes=tuple(self._clocks),
                 lost_samples=self._meter.take_losses(),
                 ring_stats=self._ring_stats(),
                 recut=self._recut if closed.final and not self._unsealed else None,
+                snapshot=self._note,
             )
             self._clocks.clear()
             self._unsealed.append((segment, closed, closing))
@@ -377,7 +518,7 @@ class Session:
     def _recut(self, found: Mapping[int, int]) -> Mapping[str, Any]:
         """The final balance, from what the last segment holds too. Called by the seal."""
         self._meter.settle(found)
-        return cut(self.balance(), self._meter.brackets)
+        return cut(self.balance(), self._meter.brackets, self._meter.shared_bounds)
 
     def _ring_stats(self) -> Mapping[int, str]:
         if self.ftrace is None:
@@ -404,7 +545,7 @@ class Session:
                 self._tell(segment.token, info)
                 if info is not None:
                     self._meter.found({e.ring: e.samples for e in info.manifest.rings})
-                    self._sealed.append(str(info.path))
+                    self._sealed += map(str, (info.path, *info.more))
                     self._log.info("segment_sealed", path=str(info.path), samples=closed.samples)
             if self._health.note("seal", failed) and failed:
                 self._log.error("segment_not_sealed", error=failed)
@@ -422,7 +563,7 @@ class Session:
         if isinstance(end, SinkError):
             waiting.set_exception(end)
         else:
-            waiting.set_result(str(end.path) if end is not None else None)
+            waiting.set_result(end)
 
     def _show_pages(self) -> None:
         """Have readers of the running trace.dat see what was written to it until now."""
@@ -471,18 +612,36 @@ class Session:
         )
         self._sealed = await self._in_worker(_existing, self._sealed)
 
+    def _labels(self) -> dict[int, RingLabel]:
+        """Of rings and of AUX areas, by the core's number."""
+        labels = {number: drained.handle.label for number, drained in self._rings.items()}
+        for drained in self._rings.values():
+            if drained.aux is not None and drained.handle.aux is not None:
+                labels[drained.aux.id] = drained.handle.aux.label
+        return labels
+
     def _ring_entries(self) -> tuple[RingEntry, ...]:
-        return tuple(
-            RingEntry(
-                ring=number,
-                role=str(drained.handle.label.role),
-                cpu=drained.handle.label.cpu,
-                tid=drained.handle.label.tid,
-                data_bytes=drained.handle.geometry.data_bytes,
-                watermark_bytes=drained.handle.geometry.watermark_bytes,
-            )
+        rings = [
+            _entry(number, drained.handle.label, drained.handle.geometry)
             for number, drained in self._rings.items()
-        )
+        ]
+        areas = [
+            _entry(drained.aux.id, drained.handle.aux.label, drained.handle.aux.plan)
+            for drained in self._rings.values()
+            if drained.aux is not None and drained.handle.aux is not None
+        ]
+        return (*rings, *areas)
+
+
+def _entry(number: int, label: RingLabel, sizes: Geometry | AuxPlan) -> RingEntry:
+    return RingEntry(
+        ring=number,
+        role=str(label.role),
+        cpu=label.cpu,
+        tid=label.tid,
+        data_bytes=sizes.data_bytes,
+        watermark_bytes=sizes.watermark_bytes,
+    )
 
 
 def _existing(paths: list[str]) -> list[str]:

@@ -11,8 +11,8 @@ SAMPLE_RECORD_MAX: Final[int]  # highest kernel record type that is stored; othe
 class SegmentClosed(NamedTuple):
     """A segment got its last byte. `end_offset` is where its data section ends (4096-aligned).
 
-    Of a page stream `end_offset` and `xxh3` are 0, `tracks` tells instead; records and samples
-    are events, those that were spliced not among them.
+    Of page and relay streams `end_offset` and `xxh3` are 0, `tracks` tells instead; of pages
+    records and samples are events, those that were spliced not among them.
     """
 
     stream: int
@@ -20,15 +20,20 @@ class SegmentClosed(NamedTuple):
     end_offset: int
     xxh3: int  # XXH3-64 over the data section in file order
     chunks: int
-    records: int  # all records but padding and rounds, replay excluded
+    records: int  # all records but padding, rounds and AUX pieces, replay excluded
     samples: int
     replayed: int  # sideband records of the replay at its head
     first_ns: int  # lowest and highest sample time, 0 if there was no sample
     last_ns: int
     rings: tuple[tuple[int, int, int], ...]  # (ring id, samples, bytes) stored in this segment
     final: bool = False  # closed by `Stream.finish`
-    # (ring id, bytes, XXH3-64 of them) of each extent; XXH3 0 where pages were spliced
+    # (ring id, bytes, XXH3-64 of them) of each extent or file; XXH3 0 where pages were spliced
     tracks: tuple[tuple[int, int, int], ...] = ()
+    # (AUX ring id, payload bytes, bytes with headers and padding) of each in this segment; AUX
+    # rings are not among `rings`
+    aux: tuple[tuple[int, int, int], ...] = ()
+    # file offset of each AUXTRACE record, ascending; hidden pieces are not among them
+    aux_index: tuple[int, ...] = ()
 
 class SegmentWanted(NamedTuple):
     """The stream has no prepared next segment: call `Stream.prepare`."""
@@ -71,9 +76,16 @@ Event: TypeAlias = (
 )
 
 QUARANTINE_REASONS: Final[tuple[str, ...]]
+AUX_HIDDEN_MAGIC: Final[
+    int
+]  # first word of the body of a hidden AUX piece, see `Core.add_aux_ring`
+AUX_HEAD_RULES: Final[tuple[str, ...]]  # "monotonic", "offset"
 
 class RecordScan(NamedTuple):
-    """What a walk over bytes of a perf.data data section found."""
+    """What a walk over bytes of a perf.data data section found.
+
+    A walk steps over the payload behind an AUXTRACE record: it belongs to that record.
+    """
 
     end: int  # just behind the last whole record
     records: int
@@ -83,6 +95,8 @@ class RecordScan(NamedTuple):
     last_ns: int
     last: int  # offset of the last whole record
     fault: str  # one of QUARANTINE_REASONS: "ok" when only less than a header was left
+    aux_pieces: int = 0  # AUX pieces of both framings, also counted in `records`
+    aux_bytes: int = 0  # their payload, without its padding
 
 def scan_records(
     data: bytes | bytearray | memoryview | mmap, *, time_offset: int = 0
@@ -107,12 +121,28 @@ def scan_pages(data: bytes | bytearray | memoryview | mmap, subbuf_bytes: int) -
     A page of zeros is one whose timestamp and commit word are 0: nothing was written there.
     """
 
+class BlktraceScan(NamedTuple):
+    """What a walk over one CPU's records of blktrace found."""
+
+    end: int  # just behind the last whole record
+    events: int  # records with a number
+    notes: int  # names of processes, times and messages, which have none
+    numbered: int  # how far the numbers went from the first record on, that included
+    missing: int  # of them, those whose record is not there
+    first_ns: int
+    last_ns: int
+    fault: str  # one of QUARANTINE_REASONS: "ok" when only a record that is cut short was left
+
+def scan_blktrace(data: bytes | bytearray | memoryview | mmap) -> BlktraceScan:
+    """Walk whole records from the start of `data`; see `blk_walk.h`."""
+
 class RingCounters(NamedTuple):
     """Counters of one ring since it was added; all monotonic but the three marked.
 
     Of a page ring samples and records are events; those in pages that were spliced are in none of
     the counts, except where such pages had to be given up. `bytes` are those of events with their
     headers, of spliced pages all. used_bytes, high_watermark_bytes and fill_buckets stay 0.
+    Of a relay ring whose records nobody knows samples and records are bytes.
     """
 
     samples: int  # walked PERF_RECORD_SAMPLE
@@ -144,6 +174,62 @@ class RingCounters(NamedTuple):
     # given up in the middle of a splice
     resets: int  # times that somebody emptied the ring while it was mapped
     spliced_bytes: int  # of pages that went from the ring to the file without being seen
+    numbered: int = 0  # events that the kernel numbered, of blktrace; read after `samples`
+    missing: int = 0  # of them, those whose record no read gave
+    notes: int = 0  # its records without a number
+    skipped_bytes: int = 0  # of completed sub-buffers of a relay file that no read gave
+    torn_bytes: int = 0  # in it that were no record, or a record's beginning without its end
+    overwritten: int = 0  # samples that a held ring paired with an AUX ring gave up for newer ones
+    overwritten_records: int = 0  # likewise, records of any type
+    windows: int = 0  # of an overwritable ring: windows that were taken, and
+    window_taken: int = 0  # samples that were in one for the first time
+    window_repeated: int = 0  # samples that were in the window before too, and were left out
+    window_repeated_bytes: int = 0  # the same with all other records
+    window_overwritten_bytes: int = 0  # of records that no window has, up to the last one
+    window_held_ns: int = (
+        0  # (gauge) how far back the ring reaches, about; as of the last full pass
+    )
+
+class AuxCounters(NamedTuple):
+    """Counters of one AUX ring since it was added; bytes are payload, without headers and padding.
+
+    taken_bytes = stored_bytes + in_flight_bytes + lost_disk_full_bytes + lost_dropped_bytes, and
+    in full trace `AuxMap.head` = the tail when the ring was added + taken_bytes + what is unread.
+    Of a snapshot ring with the head rule "monotonic": head at the last window = taken_bytes +
+    overwritten_bytes.
+    """
+
+    taken_bytes: int  # copied out of the ring
+    stored_bytes: int  # in chunks that the writer has written
+    in_flight_bytes: int  # (gauge) copied and not yet written or lost
+    lost_disk_full_bytes: int
+    lost_dropped_bytes: int
+    quarantined: int  # 0, or 1 when the ring's head went where it cannot be
+    quarantine_reason: int  # index into QUARANTINE_REASONS
+    quarantined_bytes: int
+    pieces: int  # pieces made
+    records: int  # PERF_RECORD_AUX seen in the data ring, and of these with the flag:
+    truncated: int
+    partial: int
+    collisions: int
+    unrecorded_bytes: int  # in gaps between AUX records: lost with a full data ring, or none was
+    # made by the driver (arm_spe pads that way); nothing of it is missing here
+    orphan_bytes: int  # whole_records: taken without a record that says where they end
+    enables: int  # passes that ended in PERF_EVENT_IOC_ENABLE
+    restarts: int  # of these, those with a DISABLE before it: the kernel had stopped the event
+    disabled_ns: int  # from each truncated record to that; with a foreign clock from its pass
+    wakeups_watermark: int
+    wakeups_timer: int
+    starved: int  # passes that left the ring alone because no chunk was free
+    used_bytes: int  # (gauge) at the last pass's start; of a snapshot ring: in a window now
+    high_watermark_bytes: int  # (gauge)
+    fill_buckets: tuple[int, ...]  # passes by fill ratio, as in RingCounters
+    windows: int  # snapshots taken
+    window_bytes: int  # (gauge) length of the last window, what is repeated in it included
+    window_taken_bytes: int  # (gauge) bytes of it that were new and within the limit
+    repeated_bytes: int  # in windows, but taken with an earlier one
+    overwritten_bytes: int  # gone before a window took them, or cut off by the limit; rule
+    # "monotonic" only, else 0: nobody knows
 
 class CoreCounters(NamedTuple):
     """Counters of the whole core."""
@@ -168,16 +254,48 @@ class RingMap:
     Works on a perf event fd and, for tests, on any fd whose file has the same layout.
     """
 
-    def __init__(self, fd: int, data_bytes: int) -> None:
-        """Map read-write. Raises OSError (EPERM: mlock budget, EINVAL: size or redirected)."""
+    def __init__(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> None:
+        """Map read-write, or to overwrite read-only.
+
+        Raises OSError (EPERM: mlock budget, EINVAL: size or redirected).
+        """
     @property
     def data_bytes(self) -> int: ...
+    @property
+    def overwrite(self) -> bool: ...
     @property
     def head(self) -> int: ...
     @property
     def tail(self) -> int: ...
     def close(self) -> None:
         """Unmap. Raises ValueError while a core still drains the ring."""
+
+class AuxMap:
+    """Shared mapping of the AUX area that belongs to a perf ring.
+
+    Works on a perf event fd and, for tests, on any fd whose file has the same layout: control
+    page, data, AUX area.
+    """
+
+    def __init__(self, fd: int, ring_map: RingMap, aux_bytes: int, *, snapshot: bool) -> None:
+        """Map `aux_bytes` (a power of two of pages) behind the ring's data.
+
+        fd: of the event that owns the ring: the one that `ring_map` mapped. snapshot: map it
+        read-only, so that the kernel overwrites the oldest bytes; else what is not read yet
+        stays, and the kernel stops the event when nothing is free. Raises OSError (EOPNOTSUPP: the
+        PMU has no AUX area; EINVAL: size, or mapped before with another one; EPERM: mlock budget).
+        """
+    @property
+    def aux_bytes(self) -> int: ...
+    @property
+    def snapshot(self) -> bool: ...
+    @property
+    def head(self) -> int:
+        """`aux_head`: how many bytes the kernel has handed over, but see the head rules."""
+    @property
+    def tail(self) -> int: ...
+    def close(self) -> None:
+        """Unmap; before the ring's own map. Raises ValueError while a core still drains it."""
 
 class PageMap:
     """Shared mapping of one CPU's `trace_pipe_raw`: the meta page and all sub-buffers.
@@ -218,7 +336,38 @@ class Ring:
     def hold(self, held: bool) -> None:
         """While a ring is held passes leave it alone; none is at it on return.
 
-        What is in it when it is let go comes with the next generation.
+        What is in it when it is let go comes with the next generation. An overwritable ring is
+        always left alone: to let it go copies what it holds, once, and that comes with the next
+        generation. Nobody may write to it meanwhile (PERF_EVENT_IOC_PAUSE_OUTPUT).
+
+        A data ring is held together with its AUX ring, which must be a snapshot one. Its oldest
+        records are then given up whenever it is more than half full. Letting go fixes the AUX
+        window: the events have been disabled before, and are enabled again after the full pass
+        that followed.
+        """
+    def warm(self) -> None:
+        """Have the memory ready that the next window of an overwritable ring is copied to."""
+    def read_all(self) -> None:
+        """Have passes read what is in a part of a sub-buffer too, of a relay ring.
+
+        Call it when nothing is written any more: a record that has its room and not yet its
+        contents would be met there otherwise. Raises ValueError for another ring.
+        """
+
+class AuxRing:
+    """The AUX area of a data ring that a core drains."""
+
+    @property
+    def id(self) -> int:
+        """Of the same numbering as `Ring.id`."""
+    def counters(self) -> AuxCounters: ...
+    def set_enable_fds(self, fds: Sequence[int]) -> None:
+        """Replace the events that are enabled again after each read; none is in use on return."""
+    def stop(self) -> None:
+        """Enable nothing any more, and wait for nothing: the events are about to be disabled.
+
+        No pass is in the middle of an ENABLE on return. From now on a pass takes bytes also
+        where no AUX record says that they are whole.
         """
 
 class Stream:
@@ -252,6 +401,13 @@ class Stream:
         there on, up to `capacity_bytes`. The stream moves on to the next prepared segment before
         all extents together hold more than `limit_bytes`. `step_bytes` > 0: space is allocated
         that far ahead in each extent. Raises OSError (EBUSY: one is prepared already).
+        """
+    def prepare_files(self, token: int, *, files: Mapping[int, int], limit_bytes: int) -> None:
+        """Hand over the next segment's files to a relay stream: a descriptor by ring id.
+
+        Each ring's data go to its own from offset 0 on. The stream moves on to the next prepared
+        segment before all of them together hold more than `limit_bytes`, or where a ring's share
+        of a chunk begins. Raises OSError (EBUSY: one is prepared already).
         """
     def track_bytes(self) -> tuple[int, dict[int, int]]:
         """Tell token and bytes per ring id of the running segment, the last page included.
@@ -288,8 +444,24 @@ class Core:
     def notify_fd(self) -> int:
         """Readable (eventfd) when `events()` has something or a generation completed."""
     def start(self) -> None: ...
-    def add_stream(self, *, sideband_bytes: int = 16 << 20, subbuf_bytes: int = 0) -> Stream:
-        """Add one; `subbuf_bytes` > 0: a page stream, for rings with sub-buffers of that size."""
+    def add_stream(
+        self,
+        *,
+        sideband_bytes: int = 16 << 20,
+        subbuf_bytes: int = 0,
+        foreign_clock: bool = False,
+        snapshots: bool = False,
+    ) -> Stream:
+        """Add one; `subbuf_bytes` > 0: a page stream, for rings with sub-buffers of that size.
+
+        foreign_clock: the records carry another clock than CLOCK_MONOTONIC. How far it is behind
+        is then taken from when records are read.
+
+        `snapshots`: it takes windows of overwritable rings. Sideband records are kept for these
+        and come with the replay only, and no marker orders what is written.
+        """
+    def add_relay_stream(self) -> Stream:
+        """Add one for relay files, each of which is written to a file of its own."""
     def add_ring(
         self,
         shard: int,
@@ -302,8 +474,13 @@ class Core:
         time_trailer: int,
         ids: Sequence[int] = (),
         held: bool = False,
+        cpu_trailer: int = 0,
     ) -> Ring:
         """Begin to drain.
+
+        cpu_trailer: where CPU is in records other than samples, in bytes before their end; 0: they
+        carry none. Switches, ITRACE_START and AUX_OUTPUT_HW_ID are replayed only where they do;
+        the last 8 bytes of such a record are taken as the event's id if CPU is not there.
 
         Times: of a sample at `time_offset` from its start, of any other record at `time_trailer`
         before its end; 0 where the records carry no time. `ids`: of the events that write into
@@ -330,10 +507,64 @@ class Core:
         where the ring takes no splice. Raises OSError (EINVAL: sizes do not fit the stream, the
         map or the core's chunks).
         """
+    def add_relay_ring(
+        self,
+        shard: int,
+        stream: Stream,
+        fd: int,
+        *,
+        capacity_bytes: int,
+        longest_bytes: int = 0,
+        blktrace: bool = False,
+        held: bool = False,
+    ) -> Ring:
+        """Begin to read a file of a relay channel, one CPU's or the only one.
+
+        `capacity_bytes`: of all its sub-buffers. `blktrace`: it has records of blktrace, which
+        are counted and never split; `longest_bytes` > 0: none has more. RingHungUp tells that the
+        channel was closed or its file has gone, after all was read. Raises OSError.
+        """
+    def add_aux_ring(
+        self,
+        ring: Ring,
+        aux_map: AuxMap,
+        *,
+        framing: str,
+        idx: int,
+        cpu: int,
+        tid: int,
+        whole_records: bool = False,
+        reference: int = 0,
+        reference_tsc: bool = False,
+        enable_fds: Sequence[int] = (),
+        head_rule: str = "monotonic",
+        window_bytes: int = 0,
+    ) -> AuxRing:
+        """Begin to drain the AUX area of `ring` (a data ring, no sideband) into the ring's stream.
+
+        framing: "auxtrace": as PERF_RECORD_AUXTRACE with the payload behind it; "hidden": inside
+        of records that readers ignore, for PMUs that perf cannot decode. idx, cpu, tid: as in that
+        record; cpu -1 for a ring of a thread, tid -1 for one of a CPU. reference: likewise, or,
+        with reference_tsc, the time-stamp counter when the piece is made. whole_records: no piece
+        ends inside of what one PERF_RECORD_AUX tells of. enable_fds: AUX events of this ring,
+        enabled again after each pass that took bytes or saw a truncated record; of a snapshot
+        ring never. The fds stay the caller's, and must live until they are replaced, or the ring
+        is removed, or the core has stopped.
+
+        Snapshot rings: head_rule "monotonic": the head counts bytes; "offset": it is a place in
+        the buffer. window_bytes > 0: only so many of the newest bytes are taken. They are held
+        when `ring` is, and only they may be.
+
+        Both rings are removed by `remove_ring(ring)`. Add before the events are enabled.
+
+        Raises OSError (EINVAL: `ring` is held and this is no snapshot ring, a chunk has no room
+        for `whole_records` of this size, or the stream's sideband has its time elsewhere in its
+        records; EEXIST: the ring has one already).
+        """
     def remove_ring(self, ring: Ring) -> None:
         """Drain once more, then leave the ring: its map may be closed, its counters stay.
 
-        A held ring is not drained.
+        A held ring is not drained. The ring's AUX ring goes with it.
 
         Raises BlockingIOError if for two seconds no chunk came free to drain into: the core has
         left the ring all the same, with what was not drained still in it.

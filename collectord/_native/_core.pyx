@@ -14,20 +14,36 @@ from libc.string cimport memset
 include "declarations.pxi"
 
 SegmentClosed = namedtuple("SegmentClosed", "stream token end_offset xxh3 chunks records samples "
-                           "replayed first_ns last_ns rings final tracks", defaults=(False, ()))
+                           "replayed first_ns last_ns rings final tracks aux aux_index",
+                           defaults=(False, (), (), ()))
 SegmentWanted = namedtuple("SegmentWanted", "stream")
 SpaceWanted = namedtuple("SpaceWanted", "stream errno")
 WriteFailed = namedtuple("WriteFailed", "stream token errno")
 RingQuarantined = namedtuple("RingQuarantined", "ring reason position")
 RingHungUp = namedtuple("RingHungUp", "ring")
-RecordScan = namedtuple("RecordScan", "end records samples lost_samples first_ns last_ns last fault")
+RecordScan = namedtuple(
+    "RecordScan",
+    "end records samples lost_samples first_ns last_ns last fault aux_pieces aux_bytes",
+    defaults=(0, 0))
+BlktraceScan = namedtuple("BlktraceScan", "end events notes numbered missing first_ns "
+                          "last_ns fault")
 PageScan = namedtuple("PageScan", "pages end events lost lost_unknown first_ns last_ns fault")
 RingCounters = namedtuple(
     "RingCounters",
     "samples records bytes stored in_flight lost_disk_full lost_dropped lost_records lost_samples "
     "neutralised relabelled quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
     "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets pages "
-    "page_losses page_losses_unknown resets spliced_bytes")
+    "page_losses page_losses_unknown resets spliced_bytes numbered missing notes skipped_bytes "
+    "torn_bytes overwritten overwritten_records windows window_taken window_repeated "
+    "window_repeated_bytes window_overwritten_bytes window_held_ns",
+    defaults=(0,) * 13)
+AuxCounters = namedtuple(
+    "AuxCounters",
+    "taken_bytes stored_bytes in_flight_bytes lost_disk_full_bytes lost_dropped_bytes quarantined "
+    "quarantine_reason quarantined_bytes pieces records truncated partial collisions "
+    "unrecorded_bytes orphan_bytes enables restarts disabled_ns wakeups_watermark wakeups_timer "
+    "starved used_bytes high_watermark_bytes fill_buckets windows window_bytes window_taken_bytes "
+    "repeated_bytes overwritten_bytes")
 CoreCounters = namedtuple(
     "CoreCounters",
     "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "
@@ -37,7 +53,12 @@ CHUNK_ALIGN_BYTES = ALIGN_BYTES
 SAMPLE_RECORD_MAX = WALK_KERNEL_TYPE_MAX
 QUARANTINE_REASONS = (
     *(walk_fault__name(<walk_fault>i).decode() for i in range(WALK_FAULTS)),
-    *(subbuf_fault__name(<subbuf_fault>i).decode() for i in range(1, SUBBUF_FAULTS)))
+    *(subbuf_fault__name(<subbuf_fault>i).decode() for i in range(1, SUBBUF_FAULTS)),
+    *(blk_fault__name(<blk_fault>i).decode() for i in range(1, BLK_FAULTS)))
+AUX_HIDDEN_MAGIC = HIDDEN_MAGIC
+AUX_HEAD_RULES = ("monotonic", "offset")
+cdef dict HEAD_RULES = {"monotonic": AUX_MONOTONIC, "offset": AUX_OFFSET}
+cdef dict FRAMINGS = {"auxtrace": AUX_AUXTRACE, "hidden": AUX_HIDDEN}
 cdef dict TRANSPORTS = {"read": PAGE_READ, "mmap": PAGE_MMAP, "splice": PAGE_SPLICE}
 
 
@@ -48,7 +69,7 @@ cdef int check(int ret) except -1:
 
 
 def scan_records(const uint8_t[::1] data not None, *, int time_offset=0):
-    cdef walk_layout layout = walk_layout(time_offset, 0, NULL)
+    cdef walk_layout layout = walk_layout(time_offset, 0, 0, NULL)
     cdef walk_tally tally
     cdef size_t end = 0, last = 0
     cdef walk_fault fault = WALK_OK
@@ -57,7 +78,8 @@ def scan_records(const uint8_t[::1] data not None, *, int time_offset=0):
         with nogil:
             end = walk__file(&data[0], data.shape[0], &layout, &tally, &fault, &last)
     return RecordScan(end, tally.records, tally.samples, tally.lost_samples, tally.first_ns,
-                      tally.last_ns, last, QUARANTINE_REASONS[fault])
+                      tally.last_ns, last, QUARANTINE_REASONS[fault], tally.aux_pieces,
+                      tally.aux_bytes)
 
 
 def scan_pages(const uint8_t[::1] data not None, uint32_t subbuf_bytes):
@@ -72,6 +94,19 @@ def scan_pages(const uint8_t[::1] data not None, uint32_t subbuf_bytes):
             end = subbuf__pages(&data[0], data.shape[0], subbuf_bytes, &tally, &fault)
     return PageScan(tally.pages, end, tally.events, tally.lost, tally.lost_unknown,
                     tally.first_ns, tally.last_ns, subbuf_fault__name(fault).decode())
+
+
+def scan_blktrace(const uint8_t[::1] data not None):
+    cdef blk_tally tally
+    cdef blk_state state = blk_state(0, False)
+    cdef blk_fault fault = BLK_OK
+    cdef size_t end = 0
+    memset(&tally, 0, sizeof(tally))
+    if data.shape[0] > 0:
+        with nogil:
+            end = blk__run(&data[0], data.shape[0], 0, &state, &tally, &fault)
+    return BlktraceScan(end, tally.events, tally.notes, tally.numbered, tally.missing,
+                        tally.first_ns, tally.last_ns, blk_fault__name(fault).decode())
 
 
 cdef class PageMap:
@@ -125,12 +160,12 @@ cdef class PageMap:
 cdef class RingMap:
     cdef ring_map map
 
-    def __init__(self, int fd, uint64_t data_bytes):
+    def __init__(self, int fd, uint64_t data_bytes, *, bint overwrite=False):
         cdef int ret
         if self.map.data_bytes != 0:
             raise ValueError("the ring is mapped already")
         with nogil:
-            ret = ring_map__init(&self.map, fd, data_bytes)
+            ret = ring_map__init(&self.map, fd, data_bytes, overwrite)
         check(ret)
 
     def __dealloc__(self):
@@ -146,6 +181,10 @@ cdef class RingMap:
         return self.map.data_bytes
 
     @property
+    def overwrite(self):
+        return self.map.overwrite
+
+    @property
     def head(self):
         self.usable()
         return ring_map__head(&self.map)
@@ -157,8 +196,57 @@ cdef class RingMap:
 
     def close(self):
         if self.map.users > 0:
-            raise ValueError("a running core drains this ring")
+            raise ValueError("a running core drains this ring, or its AUX area is mapped")
         ring_map__deinit(&self.map)
+
+
+# What `ring_map` points to is used until the end.
+@cython.no_gc_clear
+cdef class AuxMap:
+    cdef aux_map map
+    cdef RingMap ring_map
+
+    def __init__(self, int fd, RingMap ring_map not None, uint64_t aux_bytes, *, bint snapshot):
+        cdef int ret
+        if self.map.bytes != 0:
+            raise ValueError("the AUX area is mapped already")
+        ring_map.usable()
+        with nogil:
+            ret = aux_map__init(&self.map, &ring_map.map, fd, aux_bytes, snapshot)
+        check(ret)
+        self.ring_map = ring_map
+
+    def __dealloc__(self):
+        aux_map__deinit(&self.map)
+
+    cdef int usable(self) except -1:
+        if self.map.bytes == 0:
+            raise ValueError("the AUX area is not mapped any more")
+        return 0
+
+    @property
+    def aux_bytes(self):
+        return self.map.bytes
+
+    @property
+    def snapshot(self):
+        return self.map.snapshot != 0
+
+    @property
+    def head(self):
+        self.usable()
+        return aux_map__head(&self.map)
+
+    @property
+    def tail(self):
+        self.usable()
+        return aux_map__tail(&self.map)
+
+    def close(self):
+        if self.map.users > 0:
+            raise ValueError("a running core drains this AUX area")
+        aux_map__deinit(&self.map)
+        self.ring_map = None
 
 
 cdef class Ring:
@@ -166,6 +254,7 @@ cdef class Ring:
     cdef ring *ring
     cdef RingMap map
     cdef PageMap page_map
+    cdef AuxMap aux_map
 
     @property
     def id(self):
@@ -177,10 +266,33 @@ cdef class Ring:
             self.map.map.users += more
         if self.page_map is not None:
             self.page_map.map.users += more
+        if self.aux_map is not None:
+            self.aux_map.map.users += more
 
     def hold(self, bint held):
+        cdef int ret
         with nogil:
-            core__hold(self.owner.core, self.ring, held)
+            ret = core__hold(self.owner.core, self.ring, held)
+        if ret < 0:
+            raise ValueError("the ring's AUX area is no snapshot")
+
+    def warm(self):
+        with nogil:
+            core__warm(self.owner.core, self.ring)
+
+    cdef tuple window_counters(self):
+        cdef window *w = self.ring.window
+        if w == NULL:
+            return (0, 0, 0, 0, 0, 0)
+        return (counter__read(&w.windows), counter__read(&w.taken), counter__read(&w.repeated),
+                counter__read(&w.repeated_bytes), counter__read(&w.overwritten_bytes),
+                counter__read(&w.held_ns))
+
+    def read_all(self):
+        if self.ring.relay == NULL:
+            raise ValueError("only a relay ring has parts of sub-buffers")
+        with nogil:
+            core__read_all(self.owner.core, self.ring)
 
     cdef tuple page_counters(self):
         cdef page_ring *p = self.ring.pages
@@ -189,6 +301,13 @@ cdef class Ring:
         return (counter__read(&p.pages), counter__read(&p.losses),
                 counter__read(&p.losses_unknown) + counter__read(&p.torn),
                 counter__read(&p.resets), counter__read(&p.spliced_bytes))
+
+    cdef tuple relay_counters(self):
+        cdef relay_ring *p = self.ring.relay
+        if p == NULL:
+            return (0, 0, 0, 0, 0)
+        return (counter__read(&p.numbered), counter__read(&p.missing), counter__read(&p.notes),
+                counter__read(&p.skipped_bytes), counter__read(&p.torn_bytes))
 
     def counters(self):
         cdef ring *r = self.ring
@@ -204,7 +323,51 @@ cdef class Ring:
             counter__read(&r.used_bytes), counter__read(&r.high_watermark_bytes),
             counter__read(&r.last_sample_ns),
             tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
-            *self.page_counters())
+            *self.page_counters(), *self.relay_counters(), counter__read(&r.overwritten_samples),
+            counter__read(&r.overwritten_records), *self.window_counters())
+
+
+cdef class AuxRing:
+    cdef Core owner
+    cdef ring *ring
+
+    @property
+    def id(self):
+        return self.ring.id
+
+    def set_enable_fds(self, fds):
+        cdef int[::1] listed = array("i", fds)
+        cdef uint32_t count = <uint32_t>listed.shape[0]
+        cdef const int *first = NULL
+        cdef int ret
+        if count > 0:
+            first = &listed[0]
+        with nogil:
+            ret = core__set_enable_fds(self.owner.core, self.ring, first, count)
+        check(ret)
+
+    def stop(self):
+        with nogil:
+            core__stop_enabling(self.owner.core, self.ring)
+
+    def counters(self):
+        cdef ring *r = self.ring
+        cdef aux_ring *a = r.aux
+        return AuxCounters(
+            counter__read(&r.bytes), counter__read(&r.stored), counter__read(&r.in_flight),
+            counter__read(&r.lost_disk_full), counter__read(&r.lost_dropped),
+            1 if r.fault else 0, r.fault, counter__read(&r.quarantined_bytes),
+            counter__read(&a.pieces), counter__read(&a.aux_records), counter__read(&a.truncated),
+            counter__read(&a.partial), counter__read(&a.collisions),
+            counter__read(&a.unrecorded_bytes), counter__read(&a.orphan_bytes),
+            counter__read(&a.enables), counter__read(&a.restarts), counter__read(&a.disabled_ns),
+            counter__read(&r.wakeups_watermark),
+            counter__read(&r.wakeups_timer), counter__read(&r.starved),
+            counter__read(&r.used_bytes), counter__read(&r.high_watermark_bytes),
+            tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
+            counter__read(&a.windows), counter__read(&a.window_bytes),
+            counter__read(&a.window_taken_bytes), counter__read(&a.repeated_bytes),
+            counter__read(&a.overwritten_bytes))
 
 
 cdef class Stream:
@@ -233,6 +396,20 @@ cdef class Stream:
         with nogil:
             ret = core__prepare_pages(self.owner.core, self.stream, token, fd, first, count,
                                       capacity_bytes, limit_bytes, step_bytes)
+        check(ret)
+
+    def prepare_files(self, uint64_t token, *, files, uint64_t limit_bytes):
+        cdef int[::1] listed = array("i", [-1]) * (max(files, default=-1) + 1)
+        cdef const int *first = NULL
+        cdef uint32_t count = <uint32_t>listed.shape[0]
+        cdef int ret
+        for ring, fd in files.items():
+            listed[ring] = fd
+        if count > 0:
+            first = &listed[0]
+        with nogil:
+            ret = core__prepare_files(self.owner.core, self.stream, token, first, count,
+                                      limit_bytes)
         check(ret)
 
     def track_bytes(self):
@@ -298,16 +475,25 @@ cdef class Core:
     def start(self):
         check(core__start(self.core))
 
-    def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0):
+    def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0,
+                   bint foreign_clock=False, bint snapshots=False):
         cdef Stream stream = Stream.__new__(Stream)
-        check(core__add_stream(self.core, sideband_bytes, subbuf_bytes, &stream.stream))
+        check(core__add_stream(self.core, sideband_bytes, subbuf_bytes, snapshots, &stream.stream))
+        if foreign_clock:
+            core__set_foreign_clock(stream.stream)
+        stream.owner = self
+        return stream
+
+    def add_relay_stream(self):
+        cdef Stream stream = Stream.__new__(Stream)
+        check(core__add_relay_stream(self.core, &stream.stream))
         stream.owner = self
         return stream
 
     def add_ring(self, uint32_t shard, Stream stream not None, RingMap ring_map not None,
                  int wakeup_fd, *, bint sideband, uint16_t time_offset, uint16_t time_trailer,
-                 ids=(), bint held=False):
-        cdef walk_layout layout = walk_layout(time_offset, time_trailer, NULL)
+                 ids=(), bint held=False, uint16_t cpu_trailer=0):
+        cdef walk_layout layout = walk_layout(time_offset, time_trailer, cpu_trailer, NULL)
         cdef uint64_t[::1] listed = array("Q", ids)
         cdef walk_ids known = walk_ids(NULL, <uint32_t>listed.shape[0])
         cdef Ring ring = Ring.__new__(Ring)
@@ -351,6 +537,56 @@ cdef class Core:
         self.rings.append(ring)
         return ring
 
+    def add_relay_ring(self, uint32_t shard, Stream stream not None, int fd, *,
+                       uint64_t capacity_bytes, uint32_t longest_bytes=0, bint blktrace=False,
+                       bint held=False):
+        cdef relay_ring_options options
+        cdef Ring ring = Ring.__new__(Ring)
+        cdef int ret
+        options.contents = RELAY_BLKTRACE if blktrace else RELAY_BYTES
+        options.fd = fd
+        options.capacity = capacity_bytes
+        options.longest = longest_bytes
+        options.held = held
+        with nogil:
+            ret = core__add_relay_ring(self.core, shard, stream.stream, &options, &ring.ring)
+        check(ret)
+        ring.owner = self
+        self.rings.append(ring)
+        return ring
+    def add_aux_ring(self, Ring ring not None, AuxMap aux_map not None, *, str framing, int idx,
+                     int cpu, int tid, bint whole_records=False, uint64_t reference=0,
+                     bint reference_tsc=False, enable_fds=(), str head_rule="monotonic",
+                     uint64_t window_bytes=0):
+        cdef aux_ring_options options
+        cdef int[::1] fds = array("i", enable_fds)
+        cdef AuxRing aux = AuxRing.__new__(AuxRing)
+        cdef int ret
+        if framing not in FRAMINGS or head_rule not in HEAD_RULES:
+            raise ValueError(f"no framing {framing!r}, or no head rule {head_rule!r}")
+        if ring not in self.rings or aux_map.ring_map is not ring.map:
+            raise ValueError("the AUX area belongs to another ring")
+        aux_map.usable()
+        memset(&options, 0, sizeof(options))
+        options.map = &aux_map.map
+        options.framing = <aux_framing><int>FRAMINGS[framing]
+        options.origin = aux_origin(<uint32_t>idx, <uint32_t>tid, <uint32_t>cpu)
+        options.reference = reference
+        options.reference_tsc = reference_tsc
+        options.whole_records = whole_records
+        options.enable_count = <uint32_t>fds.shape[0]
+        if options.enable_count > 0:
+            options.enable_fds = &fds[0]
+        options.head_rule = <aux_head_rule><int>HEAD_RULES[head_rule]
+        options.window_bytes = window_bytes
+        with nogil:
+            ret = core__add_aux_ring(self.core, ring.ring, &options, &aux.ring)
+        check(ret)
+        aux.owner = self
+        ring.aux_map = aux_map
+        aux_map.map.users += 1
+        return aux
+
     def remove_ring(self, Ring ring not None):
         cdef int ret
         if ring not in self.rings:
@@ -387,17 +623,20 @@ cdef class Core:
                     e.stream, e.token, e.end_offset, e.xxh3, e.chunks, e.records, e.samples,
                     e.replayed, e.first_ns, e.last_ns,
                     tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
-                          for i in range(e.ring_count)),
+                          for i in range(e.ring_count) if not e.rings[i].aux),
                     e.final != 0,
                     tuple((e.rings[i].id, e.rings[i].bytes, e.rings[i].xxh3)
-                          for i in range(e.ring_count)) if e.paged else ()))
+                          for i in range(e.ring_count)) if e.split else (),
+                    tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
+                          for i in range(e.ring_count) if e.rings[i].aux),
+                    tuple(e.aux_index[i] for i in range(e.aux_count))))
             elif e.kind == EVENT_SEGMENT_WANTED:
                 found.append(SegmentWanted(e.stream))
             elif e.kind == EVENT_SPACE_WANTED:
                 found.append(SpaceWanted(e.stream, e.error))
             else:
                 found.append(WriteFailed(e.stream, e.token, e.error))
-            free(e)
+            event__free(e)
         while (r := core__quarantined(self.core)) != NULL:
             found.append(RingQuarantined(r.id, r.fault, r.position))
         while (r := core__hung_up(self.core)) != NULL:

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "blk_walk.h"
 #include "subbuf.h"
 
 #define RECORD_MAX_BYTES 65536u
@@ -79,6 +80,7 @@ struct chunk *pool__take(struct pool *pool)
 		return NULL;
 	chunk->used = 0;
 	chunk->span_count = 0;
+	chunk->piece_count = 0;
 	chunk->records = 0;
 	chunk->first_ns = chunk->last_ns = 0;
 	chunk->next = NULL;
@@ -133,6 +135,18 @@ void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 		chunk->last_ns = tally->last_ns;
 }
 
+void chunk__append_piece(struct chunk *chunk, struct ring *ring, uint32_t bytes, uint64_t payload,
+			 bool listed)
+{
+	struct span *span = chunk__span(chunk, ring);
+
+	if (listed)
+		chunk->pieces[chunk->piece_count++] = chunk->used;
+	span->samples += payload;
+	span->bytes += bytes;
+	chunk->used += bytes;
+}
+
 void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 			const struct subbuf_tally *tally, bool sealed)
 {
@@ -146,6 +160,22 @@ void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 	span->sealed = sealed;
 	chunk->used += bytes;
 	chunk->records += tally->events;
+}
+
+void chunk__append_relay(struct chunk *chunk, struct ring *ring, uint32_t bytes,
+			 const struct blk_tally *tally)
+{
+	struct span *span = chunk__span(chunk, ring);
+
+	if (span->first_ns == 0 || (tally->first_ns != 0 && tally->first_ns < span->first_ns))
+		span->first_ns = tally->first_ns;
+	if (tally->last_ns > span->last_ns)
+		span->last_ns = tally->last_ns;
+	span->samples += tally->events;
+	span->records += tally->events + tally->notes;
+	span->bytes += bytes;
+	chunk->used += bytes;
+	chunk->records += tally->events + tally->notes;
 }
 
 uint32_t chunk__pad(uint8_t *data, uint32_t used, bool round)

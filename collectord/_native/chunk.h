@@ -12,10 +12,12 @@
 
 #define CHUNK_ALIGN_BYTES 4096u
 #define CHUNK_SPANS 512u
+#define CHUNK_PIECES 256u
 #define CHUNK_MARKER_BYTES 8u /* kept free at the end of a chunk for a FINISHED_ROUND */
 
 struct ring;
 struct lane;
+struct blk_tally;
 struct chunk;
 struct subbuf_tally;
 
@@ -34,13 +36,15 @@ struct item {
 	uint64_t queued_ns;
 };
 
-/* What one ring put into a chunk. The last three are of pages only. */
+/* What one ring put into a chunk; samples of an AUX ring are bytes of payload. Times are of pages and
+ * relay, `sealed` of pages only, `records` of relay. */
 struct span {
 	struct ring *ring;
 	uint64_t samples;
 	uint64_t bytes;
+	uint64_t records;
 	uint64_t first_ns;
-	uint64_t last_ns; /* where time stands at the end of the last page */
+	uint64_t last_ns; /* of pages where time stands at the end of the last one */
 	bool sealed;	  /* nothing can be put behind that page's data */
 };
 
@@ -59,6 +63,8 @@ struct chunk {
 	struct chunk *next;
 	struct item item;
 	struct span spans[CHUNK_SPANS];
+	uint32_t piece_count;
+	uint32_t pieces[CHUNK_PIECES]; /* where AUXTRACE records begin */
 };
 
 /* The staging memory, cut into equal chunks, and the list of the free ones. */
@@ -87,12 +93,21 @@ uint32_t pool__free_count(struct pool *pool);
 void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 		   const struct walk_tally *tally);
 
+/* Add an AUX piece of `bytes` bytes, with `payload` of them, at the end; `listed`: its place in the
+ * file will be asked for. */
+void chunk__append_piece(struct chunk *chunk, struct ring *ring, uint32_t bytes, uint64_t payload,
+			 bool listed);
+
 /*
  * Add a walked page of `bytes` bytes at the end; with 0 bytes its data were put into the page of
  * the same ring that is the last one.
  */
 void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 			const struct subbuf_tally *tally, bool sealed);
+
+/* Add `bytes` of a relay file at the end. */
+void chunk__append_relay(struct chunk *chunk, struct ring *ring, uint32_t bytes,
+			 const struct blk_tally *tally);
 
 /*
  * Pad `used` bytes at `data` to CHUNK_ALIGN_BYTES with one record that readers ignore, behind a

@@ -9,7 +9,11 @@
 
 #include "shard.h"
 #include "stream.h"
+#include "window.h"
 #include "writer.h"
+
+/* The least that a table takes, of streams that have no sideband. */
+#define NO_SIDEBAND_BYTES (1u << 20)
 
 struct core {
 	struct pool pool;
@@ -103,7 +107,7 @@ int core__notify_fd(const struct core *core)
 }
 
 int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
-		     struct stream **out)
+		     bool snapshots, struct stream **out)
 {
 	const uint32_t id = core->writer.stream_count;
 	int ret;
@@ -116,11 +120,26 @@ int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_byt
 			   page_bytes, &core->events);
 	if (ret < 0)
 		return ret;
+	core->streams[id].snapshots = snapshots;
 	core->writer.streams[id] = &core->streams[id];
 	/* Release; the partner is the acquire where the writer's thread reads the count. */
 	atomic_store_explicit(&core->writer.stream_count, id + 1, memory_order_release);
 	*out = &core->streams[id];
 	return 0;
+}
+
+void core__set_foreign_clock(struct stream *stream)
+{
+	stream->sideband.foreign_clock = true;
+}
+
+int core__add_relay_stream(struct core *core, struct stream **out)
+{
+	const int ret = core__add_stream(core, NO_SIDEBAND_BYTES, 0, false, out);
+
+	if (ret == 0)
+		(*out)->relay = true;
+	return ret;
 }
 
 static int core__keep_ring(struct core *core, struct ring *ring)
@@ -167,20 +186,24 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 	struct ring *ring;
 	int ret;
 
-	if (shard >= core->writer.shard_count || stream->page_bytes > 0)
+	if (shard >= core->writer.shard_count || stream__is_split(stream))
 		return -EINVAL;
 	ring = malloc(sizeof(*ring));
 	if (ring == NULL)
 		return -ENOMEM;
 	ring__init(ring, map, wakeup_fd, layout);
 	ret = ring__set_ids(ring, ids->all, ids->count);
+	if (ret == 0 && map->overwrite)
+		ret = window__new(map, &ring->window);
 	if (ret < 0) {
+		ring__deinit(ring);
 		free(ring);
 		return ret;
 	}
 	ring->held = held;
 	if (sideband) {
 		ring->sideband = &stream->sideband;
+		ring->absorbed = stream->snapshots;
 		sideband__set_layout(&stream->sideband, layout);
 	}
 	ret = core__enlist(core, shard, stream, ring);
@@ -205,9 +228,76 @@ int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream
 	return ret;
 }
 
-void core__hold(struct core *core, struct ring *ring, bool held)
+int core__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream,
+			 const struct relay_ring_options *options, struct ring **out)
 {
-	shard__hold(&core->shards[ring->lane->shard], ring, held);
+	struct ring *ring;
+	int ret;
+
+	if (shard >= core->writer.shard_count || !stream->relay)
+		return -EINVAL;
+	ret = relay_ring__new(options, &ring);
+	if (ret == 0)
+		ret = core__enlist(core, shard, stream, ring);
+	if (ret == 0)
+		*out = ring;
+	return ret;
+}
+
+void core__warm(struct core *core, struct ring *ring)
+{
+	(void)core;
+	if (ring->window != NULL)
+		window__warm(ring->window);
+}
+
+int core__add_aux_ring(struct core *core, struct ring *pair,
+		       const struct aux_ring_options *options, struct ring **out)
+{
+	struct aux_ring_options own = *options;
+	struct ring *ring;
+	int ret;
+
+	own.chunk_bytes = core->pool.chunk_bytes;
+	if (own.map->snapshot)
+		atomic_store_explicit(&pair->lane->stream->holds_back, true, memory_order_relaxed);
+	ret = aux_ring__new(&own, pair, &ring);
+	if (ret < 0)
+		return ret;
+	ret = core__keep_ring(core, ring);
+	if (ret < 0) {
+		ring__deinit(ring);
+		free(ring);
+		return ret;
+	}
+	ret = shard__pair(&core->shards[pair->lane->shard], pair, ring);
+	if (ret == 0)
+		ret = stream__add_ring(pair->lane->stream, ring);
+	if (ret == 0)
+		*out = ring;
+	else
+		shard__unpair(&core->shards[pair->lane->shard], pair, ring);
+	return ret;
+}
+
+int core__set_enable_fds(struct core *core, struct ring *aux, const int *fds, uint32_t count)
+{
+	return shard__set_enable_fds(&core->shards[aux->lane->shard], aux, fds, count);
+}
+
+void core__stop_enabling(struct core *core, struct ring *aux)
+{
+	shard__stop_enabling(&core->shards[aux->lane->shard], aux);
+}
+
+int core__hold(struct core *core, struct ring *ring, bool held)
+{
+	return shard__hold(&core->shards[ring->lane->shard], ring, held);
+}
+
+void core__read_all(struct core *core, struct ring *ring)
+{
+	shard__read_all(&core->shards[ring->lane->shard], ring);
 }
 
 int core__remove_ring(struct core *core, struct ring *ring)
@@ -282,6 +372,30 @@ int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token
 		writer__poke(&core->writer);
 	else
 		free(segment.extents);
+	return ret;
+}
+
+int core__prepare_files(struct core *core, struct stream *stream, uint64_t token,
+			const int *files, uint32_t file_count, uint64_t limit)
+{
+	struct segment segment = {
+		.token = token,
+		.limit = limit,
+		.files = malloc((file_count + 1) * sizeof(*files)),
+		.file_count = file_count,
+		.fd = -1,
+		.open = true,
+	};
+	int ret;
+
+	if (segment.files == NULL)
+		return -ENOMEM;
+	memcpy(segment.files, files, file_count * sizeof(*files));
+	ret = stream__prepare(stream, &segment);
+	if (ret == 0)
+		writer__poke(&core->writer);
+	else
+		free(segment.files);
 	return ret;
 }
 

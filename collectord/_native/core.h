@@ -6,8 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "aux_ring.h"
 #include "event_list.h"
 #include "page_ring.h"
+#include "relay_ring.h"
 #include "ring.h"
 #include "ring_map.h"
 #include "sideband.h"
@@ -46,15 +48,32 @@ void core__stop(struct core *core);
 int core__notify_fd(const struct core *core);
 
 /* `page_bytes` > 0: a stream of ftrace's sub-buffers. */
+/* In a stream of `snapshots` sideband is kept for what a snapshot needs of it, and not written as
+ * it comes. */
 int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
-		     struct stream **stream);
+		     bool snapshots, struct stream **stream);
+/* The stream's records carry another clock than CLOCK_MONOTONIC. Before it gets a ring. */
+void core__set_foreign_clock(struct stream *stream);
+/* A stream whose rings are relay files, each written to a file of its own. */
+int core__add_relay_stream(struct core *core, struct stream **stream);
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
 		   const struct walk_ids *ids, bool sideband, bool held, struct ring **ring);
 /* -EINVAL: the stream's pages have another size, or are larger than a chunk. */
 int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
 			const struct page_ring_options *options, struct ring **ring);
-void core__hold(struct core *core, struct ring *ring, bool held);
+/* -EINVAL: the stream is none of relay. */
+int core__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream,
+			 const struct relay_ring_options *options, struct ring **ring);
+/* The AUX area of `pair`, a perf ring; `options->chunk_bytes` is not used. For errors see
+ * aux_ring__new() and shard__pair(). */
+int core__add_aux_ring(struct core *core, struct ring *pair,
+		       const struct aux_ring_options *options, struct ring **ring);
+int core__set_enable_fds(struct core *core, struct ring *aux, const int *fds, uint32_t count);
+void core__stop_enabling(struct core *core, struct ring *aux);
+/* Have memory ready for what the next core__hold(false) copies. */
+void core__warm(struct core *core, struct ring *ring);
+int core__hold(struct core *core, struct ring *ring, bool held);
 /* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, it was left as it
  * is. */
 int core__remove_ring(struct core *core, struct ring *ring);
@@ -70,6 +89,11 @@ int core__prepare(struct core *core, struct stream *stream, uint64_t token, int 
 int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token, int fd,
 			const uint64_t *extents, uint32_t extent_count, uint64_t capacity,
 			uint64_t limit, uint64_t step_bytes);
+/* Each ring's file by its id, -1 for none; copied. */
+int core__prepare_files(struct core *core, struct stream *stream, uint64_t token,
+			const int *files, uint32_t file_count, uint64_t limit);
+/* Nothing is written into the relay ring any more: read what is in a part of a sub-buffer too. */
+void core__read_all(struct core *core, struct ring *ring);
 void core__rotate(struct core *core, struct stream *stream);
 void core__finish(struct core *core, struct stream *stream);
 void core__answer_space(struct core *core, struct stream *stream, bool retry);

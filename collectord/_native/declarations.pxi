@@ -16,20 +16,44 @@ cdef extern from "walk.h":
     struct walk_layout:
         uint16_t time_offset
         uint16_t time_trailer
+        uint16_t cpu_trailer
         const walk_ids *ids
     struct walk_tally:
         uint64_t records, samples, lost_records, lost_samples, first_ns, last_ns
+        uint64_t aux_pieces, aux_bytes
     size_t walk__file(const uint8_t *data, size_t bytes, const walk_layout *layout,
                       walk_tally *tally, walk_fault *fault, size_t *last) nogil
 
 cdef extern from "ring_map.h":
     struct ring_map:
         uint64_t data_bytes
+        bint overwrite
         unsigned users
-    int ring_map__init(ring_map *map, int fd, uint64_t data_bytes) nogil
+    int ring_map__init(ring_map *map, int fd, uint64_t data_bytes, bint overwrite) nogil
     void ring_map__deinit(ring_map *map) nogil
     uint64_t ring_map__head(const ring_map *map)
     uint64_t ring_map__tail(const ring_map *map)
+
+cdef extern from "aux_map.h":
+    struct aux_map:
+        uint64_t bytes
+        bint snapshot
+        unsigned users
+    int aux_map__init(aux_map *map, ring_map *ring, int fd, uint64_t bytes, bint snapshot) nogil
+    void aux_map__deinit(aux_map *map)
+    uint64_t aux_map__head(const aux_map *map)
+    uint64_t aux_map__tail(const aux_map *map)
+
+cdef extern from "aux_piece.h":
+    enum aux_framing:
+        AUX_AUXTRACE, AUX_HIDDEN
+    struct aux_origin:
+        uint32_t idx, tid, cpu
+    const uint64_t HIDDEN_MAGIC "AUX_HIDDEN_MAGIC"
+
+cdef extern from "aux_window.h":
+    enum aux_head_rule:
+        AUX_MONOTONIC, AUX_OFFSET
 
 cdef extern from "subbuf.h":
     const uint32_t SUBBUF_BYTES_MIN
@@ -52,20 +76,37 @@ cdef extern from "page_map.h":
     int page_map__init(page_map *map, int fd) nogil
     void page_map__deinit(page_map *map)
 
-cdef extern from "ring.h":
-    const int RING_FILL_BUCKETS
+cdef extern from "counter.h":
     ctypedef uint64_t counter_t
     uint64_t counter__read(const counter_t *counter)
+
+cdef extern from "window.h":
+    struct window:
+        counter_t windows, taken, repeated, repeated_bytes, overwritten_bytes, held_ns
+
+cdef extern from "ring.h":
+    const int RING_FILL_BUCKETS
+    struct aux_ring:
+        counter_t pieces, aux_records, truncated, partial, collisions
+        counter_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
+        counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
     struct page_ring:
         counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
+    struct relay_ring:
+        counter_t numbered, missing, notes, skipped_bytes, torn_bytes
     struct ring:
         uint32_t id, fault
         page_ring *pages
+        relay_ring *relay
+        window *window
+        aux_ring *aux
+        ring *aux_pair
         uint64_t position
         counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
         counter_t lost_records, lost_samples, neutralised, relabelled, quarantined_bytes
         counter_t throttles, unthrottles, wakeups_watermark, wakeups_timer, starved
         counter_t used_bytes, high_watermark_bytes, last_sample_ns
+        counter_t overwritten_samples, overwritten_records
         counter_t *fill
 
 cdef extern from "sideband.h":
@@ -92,6 +133,40 @@ cdef extern from "page_ring.h":
         page_map *map
         bint held
 
+cdef extern from "blk_walk.h":
+    enum blk_fault:
+        BLK_OK
+        BLK_FAULTS
+    const char *blk_fault__name(blk_fault fault)
+    struct blk_tally:
+        uint64_t events, notes, numbered, missing, first_ns, last_ns
+    struct blk_state:
+        uint32_t sequence
+        bint begun
+    size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, blk_state *state,
+                    blk_tally *tally, blk_fault *fault) nogil
+
+cdef extern from "relay_ring.h":
+    enum relay_contents:
+        RELAY_BYTES, RELAY_BLKTRACE
+    struct relay_ring_options:
+        relay_contents contents
+        int fd
+        uint64_t capacity
+        uint32_t longest
+        bint held
+cdef extern from "aux_ring.h":
+    struct aux_ring_options:
+        aux_map *map
+        aux_framing framing
+        aux_origin origin
+        uint64_t reference
+        bint reference_tsc, whole_records
+        const int *enable_fds
+        uint32_t enable_count
+        aux_head_rule head_rule
+        uint64_t window_bytes
+
 cdef extern from "page_stream.h":
     const uint64_t NO_EXTENT
     struct page_progress_ring:
@@ -109,13 +184,17 @@ cdef extern from "event_list.h":
     struct event_ring:
         uint64_t samples, bytes, xxh3
         uint32_t id
+        bint aux
     struct event:
         event_kind kind
         int error
         uint32_t stream, ring_count
-        bint final, paged
+        bint final, split
         uint64_t token, end_offset, xxh3, chunks, records, samples, replayed, first_ns, last_ns
+        uint64_t *aux_index
+        uint32_t aux_count
         event_ring *rings
+    void event__free(event *e)
 
 cdef extern from "core.h":
     struct core:
@@ -133,14 +212,24 @@ cdef extern from "core.h":
     int core__start(core *c) nogil
     void core__stop(core *c) nogil
     int core__notify_fd(const core *c)
-    int core__add_stream(core *c, size_t sideband_bytes, uint32_t page_bytes,
+    int core__add_stream(core *c, size_t sideband_bytes, uint32_t page_bytes, bint snapshots,
                          stream **out) nogil
     int core__add_ring(core *c, uint32_t shard, stream *s, ring_map *map, int wakeup_fd,
                        const walk_layout *layout, const walk_ids *ids, bint sideband, bint held,
                        ring **out) nogil
     int core__add_page_ring(core *c, uint32_t shard, stream *s, const page_ring_options *options,
                             ring **out) nogil
-    void core__hold(core *c, ring *r, bint held) nogil
+    void core__set_foreign_clock(stream *s)
+    int core__add_relay_stream(core *c, stream **out) nogil
+    int core__add_relay_ring(core *c, uint32_t shard, stream *s,
+                             const relay_ring_options *options, ring **out) nogil
+    void core__read_all(core *c, ring *r) nogil
+    int core__add_aux_ring(core *c, ring *pair, const aux_ring_options *options,
+                           ring **out) nogil
+    int core__set_enable_fds(core *c, ring *aux, const int *fds, uint32_t count) nogil
+    void core__stop_enabling(core *c, ring *aux) nogil
+    void core__warm(core *c, ring *r) nogil
+    int core__hold(core *c, ring *r, bint held) nogil
     int core__remove_ring(core *c, ring *r) nogil
     uint64_t core__issue(core *c) nogil
     uint64_t core__issued(core *c) nogil
@@ -151,6 +240,8 @@ cdef extern from "core.h":
     int core__prepare_pages(core *c, stream *s, uint64_t token, int fd, const uint64_t *extents,
                             uint32_t extent_count, uint64_t capacity, uint64_t limit,
                             uint64_t step_bytes) nogil
+    int core__prepare_files(core *c, stream *s, uint64_t token, const int *files,
+                            uint32_t file_count, uint64_t limit) nogil
     void core__rotate(core *c, stream *s) nogil
     void core__finish(core *c, stream *s) nogil
     void core__answer_space(core *c, stream *s, bint retry) nogil

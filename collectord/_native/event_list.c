@@ -25,7 +25,7 @@ void event_list__deinit(struct event_list *list)
 	if (list->last == NULL)
 		return;
 	while ((event = event_list__pop(list)) != NULL)
-		free(event);
+		event__free(event);
 	close(list->fd);
 	pthread_mutex_destroy(&list->lock);
 	memset(list, 0, sizeof(*list));
@@ -42,6 +42,13 @@ struct event *event__new(enum event_kind kind, uint32_t stream, uint32_t ring_co
 	event->stream = stream;
 	event->ring_count = ring_count;
 	return event;
+}
+
+void event__free(struct event *event)
+{
+	if (event != NULL)
+		free(event->aux_index);
+	free(event);
 }
 
 void event_list__push(struct event_list *list, struct event *event)

@@ -16,8 +16,9 @@ enum event_kind {
 
 struct event_ring {
 	uint64_t samples, bytes;
-	uint64_t xxh3; /* of pages */
+	uint64_t xxh3; /* of pages and relay */
 	uint32_t id;
+	bool aux; /* its samples are bytes of payload */
 };
 
 struct event {
@@ -25,12 +26,14 @@ struct event {
 	enum event_kind kind;
 	int error;
 	bool final; /* of a closed segment: the stream was finished */
-	bool paged; /* of a closed segment: each ring has an extent of its own */
+	bool split; /* of a closed segment: each ring has an extent or a file of its own */
 	uint32_t stream;
 	uint32_t ring_count;
 	uint64_t token, end_offset, xxh3;
 	uint64_t chunks, records, samples, replayed;
 	uint64_t first_ns, last_ns;
+	uint64_t *aux_index; /* of a closed segment: where its AUXTRACE records are; allocated */
+	uint32_t aux_count;
 	struct event_ring rings[];
 };
 
@@ -47,8 +50,10 @@ void event_list__deinit(struct event_list *list);
 struct event *event__new(enum event_kind kind, uint32_t stream, uint32_t ring_count);
 /* Takes over `event`; NULL is passed over. */
 void event_list__push(struct event_list *list, struct event *event);
-/* The oldest event, the caller's to free(), or NULL. */
+/* The oldest event, the caller's to event__free(), or NULL. */
 struct event *event_list__pop(struct event_list *list);
+/* Takes NULL as well. */
+void event__free(struct event *event);
 /* Make the fd readable without an event: a generation or a ring's state changed. */
 void event_list__poke(struct event_list *list);
 

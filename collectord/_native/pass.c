@@ -4,9 +4,12 @@
 
 #include <sys/epoll.h>
 
+#include "aux_ring.h"
 #include "clock.h"
 #include "event_list.h"
 #include "page_ring.h"
+#include "relay_ring.h"
+#include "window.h"
 
 static struct chunk *pass__take_chunk(struct shard *shard)
 {
@@ -17,6 +20,19 @@ static struct chunk *pass__take_chunk(struct shard *shard)
 	/* First say so, then look again: a chunk given back in between wakes nobody. */
 	atomic_store(&shard->starved, true);
 	return pool__take(shard->pool);
+}
+
+static enum ring_take pass__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+{
+	if (ring->pages != NULL)
+		return page_ring__take(ring, chunk, chunk_bytes);
+	if (ring->relay != NULL)
+		return relay_ring__take(ring, chunk, chunk_bytes);
+	if (ring->window != NULL)
+		return window__give(ring, chunk, chunk_bytes);
+	if (ring->aux != NULL)
+		return aux_ring__take(ring, chunk, chunk_bytes);
+	return ring__take(ring, chunk, chunk_bytes);
 }
 
 /* False: no chunk was free, part of the ring is unread. */
@@ -33,9 +49,7 @@ static bool pass__drain_ring(struct shard *shard, struct ring *ring)
 			counter__add(&ring->starved, 1);
 			return false;
 		}
-		took = ring->pages != NULL
-			       ? page_ring__take(ring, lane->open, shard->pool->chunk_bytes)
-			       : ring__take(ring, lane->open, shard->pool->chunk_bytes);
+		took = pass__take(ring, lane->open, shard->pool->chunk_bytes);
 		if (took == RING_SPLICED) {
 			/* What was read before comes before in the file. */
 			if (lane->open->used > 0)
@@ -45,7 +59,7 @@ static bool pass__drain_ring(struct shard *shard, struct ring *ring)
 		}
 		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
 			lane__close(lane, shard->writer, 0, 0);
-		if (took != RING_CHUNK_FULL)
+		if (took != RING_CHUNK_FULL && took != RING_MORE)
 			return true;
 	}
 }
@@ -78,6 +92,24 @@ static bool pass__drain_pages(struct shard *shard, struct ring *ring, bool asked
 		counter__add(&ring->wakeups_timer, 1);
 	if (complete && !pages->armed && (pages->full || !pages->erred))
 		pass__arm(shard, ring);
+	return complete;
+}
+
+static bool pass__drain_relay(struct shard *shard, struct ring *ring, bool asked)
+{
+	const uint64_t position = ring->position;
+	const bool woken = ring->woken;
+	bool complete;
+
+	if (ring->held || ring->relay->ended || !(woken || ring->relay->full) ||
+	    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+		return true;
+	ring->woken = false;
+	if (woken)
+		counter__add(&ring->wakeups_watermark, 1);
+	complete = pass__drain_ring(shard, ring);
+	if (!woken && asked && ring->position != position)
+		counter__add(&ring->wakeups_timer, 1);
 	return complete;
 }
 
@@ -135,6 +167,15 @@ static void pass__begin_pages(struct ring *ring, bool full)
 	page_ring__begin(pages, full);
 }
 
+/* A perf ring's heads: that of its AUX area first, so that the AUX records of what is below it are
+ * below the other. */
+static void pass__begin_perf(struct ring *ring)
+{
+	if (ring->aux_pair != NULL)
+		aux_ring__begin(ring->aux_pair->aux);
+	ring__begin(ring);
+}
+
 /* All heads first: what follows copies a cut through the rings at one instant. Those of sideband
  * last: the cut has whatever names a sample in it. */
 static void pass__begin(struct shard *shard, bool full)
@@ -142,26 +183,86 @@ static void pass__begin(struct shard *shard, bool full)
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->pages != NULL)
 			pass__begin_pages(shard->rings[i], full);
+		else if (shard->rings[i]->relay != NULL)
+			relay_ring__begin(shard->rings[i], full);
+		else if (shard->rings[i]->window != NULL)
+			window__look(shard->rings[i], full);
 		else if (shard->rings[i]->sideband == NULL)
-			ring__begin(shard->rings[i]);
+			pass__begin_perf(shard->rings[i]);
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband != NULL)
 			ring__begin(shard->rings[i]);
 }
 
+/* The window of a ring is in our memory, whatever has become of the ring. */
+static bool ring__is_left_alone(const struct ring *ring)
+{
+	return ring->window == NULL &&
+	       (ring->held ||
+		atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK);
+}
+
 static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
 {
-	return ring->woken || ring->head - ring->position >= floor_bytes;
+	const struct ring *const aux = ring->aux_pair;
+
+	return ring->woken || ring->head - ring->position >= floor_bytes ||
+	       (aux != NULL && aux->head - aux->position >= floor_bytes);
 }
 
 static bool pass__data_is_due(const struct shard *shard)
 {
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband == NULL && shard->rings[i]->pages == NULL &&
-		    !shard->rings[i]->held &&
+		    shard->rings[i]->relay == NULL && !ring__is_left_alone(shard->rings[i]) &&
 		    ring__is_due(shard->rings[i], shard->floor_bytes))
 			return true;
 	return false;
+}
+
+static bool ring__is_unread(const struct ring *ring)
+{
+	/* A window was checked when it was copied: a fault is what ended it. */
+	return ring->head != ring->position &&
+	       (ring->window != NULL ||
+		atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0);
+}
+
+static void ring__count_wakeup(struct ring *ring, bool woken, bool asked)
+{
+	if (woken)
+		counter__add(&ring->wakeups_watermark, 1);
+	else if (asked)
+		counter__add(&ring->wakeups_timer, 1);
+}
+
+/* Drain an AUX area whose data ring was due; `complete`: that one was read to its head. */
+static bool pass__drain_aux(struct shard *shard, struct ring *ring, bool complete, bool woken,
+			    bool asked)
+{
+	if (complete) {
+		aux_ring__note_emptied(ring->aux, asked);
+		if (ring__is_unread(ring)) {
+			ring__count_wakeup(ring, woken, asked);
+			complete = pass__drain_ring(shard, ring);
+		}
+	}
+	aux_ring__enable(ring->aux, woken, asked);
+	return complete;
+}
+
+static bool pass__drain_perf(struct shard *shard, struct ring *ring, bool woken, bool asked)
+{
+	bool complete = true;
+
+	if (ring__is_unread(ring)) {
+		if (!woken && asked)
+			counter__add(&ring->wakeups_timer, 1);
+		complete = pass__drain_ring(shard, ring);
+	}
+	if (ring->aux_pair != NULL)
+		complete = pass__drain_aux(shard, ring->aux_pair, complete, woken, asked);
+	return complete;
 }
 
 /* Drain the sideband rings, or the others, that hold at least so much or that woke the shard.
@@ -181,15 +282,18 @@ static bool pass__drain(struct shard *shard, bool sideband, uint64_t floor_bytes
 			complete &= pass__drain_pages(shard, ring, asked);
 			continue;
 		}
+		if (ring->relay != NULL) {
+			complete &= pass__drain_relay(shard, ring, asked);
+			continue;
+		}
 		ring->woken = false;
 		if (woken)
 			counter__add(&ring->wakeups_watermark, 1);
-		if (ring->held || !due || ring->head == ring->position ||
-		    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+		if (ring->held && ring->aux_pair != NULL)
+			aux_ring__recycle(ring->aux_pair->aux);
+		if (!due || (ring->held && ring->window == NULL))
 			continue;
-		if (!woken && asked)
-			counter__add(&ring->wakeups_timer, 1);
-		complete &= pass__drain_ring(shard, ring);
+		complete &= pass__drain_perf(shard, ring, woken, asked);
 	}
 	return complete;
 }
@@ -233,10 +337,22 @@ bool pass__last(struct shard *shard, struct ring *ring)
 	if (ring->pages != NULL) {
 		page_ring__begin(ring->pages, true);
 		unread = atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+	} else if (ring->relay != NULL) {
+		relay_ring__begin(ring, true);
+		unread = !ring->relay->ended &&
+			 atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+	} else if (ring->window != NULL) {
+		unread = ring->head != ring->position;
 	} else {
-		unread = ring__begin(ring) > 0;
+		if (ring->aux_pair != NULL)
+			ring->aux_pair->aux->stopping = true;
+		pass__begin_perf(ring);
+		unread = true;
 	}
-	if (!unread || ring->held || pass__drain_ring(shard, ring))
+	if (!unread || (ring->held && ring->window == NULL))
+		return true;
+	if (ring->pages != NULL ? pass__drain_ring(shard, ring)
+				: pass__drain_perf(shard, ring, false, false))
 		return true;
 	pass__yield_chunks(shard);
 	return false;

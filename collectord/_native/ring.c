@@ -5,8 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "aux_ring.h"
 #include "page_ring.h"
+#include "relay_ring.h"
 #include "sideband.h"
+#include "window.h"
 
 /*
  * The ring's cache lines were written by another core, and walking them in place is a chain of
@@ -29,8 +32,14 @@ void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
 void ring__deinit(struct ring *ring)
 {
 	page_ring__free(ring->pages);
+	relay_ring__free(ring->relay);
+	window__free(ring->window);
+	aux_ring__free(ring->aux);
 	free(ring->id_list);
 	ring->pages = NULL;
+	ring->relay = NULL;
+	ring->window = NULL;
+	ring->aux = NULL;
 	ring->id_list = NULL;
 }
 
@@ -55,10 +64,8 @@ int ring__set_ids(struct ring *ring, const uint64_t *ids, uint32_t count)
 	return 0;
 }
 
-static void ring__quarantine(struct ring *ring, enum walk_fault fault)
+void ring__quarantine(struct ring *ring, enum walk_fault fault, uint64_t unread)
 {
-	const uint64_t unread = ring->head - ring->position;
-
 	/* A bad head may say more than there is. */
 	counter__set(&ring->quarantined_bytes,
 		     unread < ring->map->data_bytes ? unread : ring->map->data_bytes);
@@ -91,7 +98,7 @@ uint64_t ring__begin(struct ring *ring)
 	ring->head = ring_map__head(ring->map);
 	used = ring->head - ring->position;
 	if (used > ring->map->data_bytes || (used & 7u) != 0) {
-		ring__quarantine(ring, WALK_BAD_HEAD);
+		ring__quarantine(ring, WALK_BAD_HEAD, used);
 		return 0;
 	}
 	counter__set(&ring->used_bytes, used);
@@ -99,15 +106,15 @@ uint64_t ring__begin(struct ring *ring)
 	return used;
 }
 
-static void ring__count(struct ring *ring, const struct walk_tally *tally, uint64_t bytes)
+/* Note what walked records tell beside themselves. */
+static void ring__note(struct ring *ring, const uint8_t *records, size_t bytes,
+		       const struct walk_tally *tally)
 {
-	counter__add(&ring->samples, tally->samples);
-	counter__add(&ring->relabelled, tally->relabelled);
-	counter__add(&ring->records, tally->records);
-	counter__add(&ring->bytes, bytes);
 	counter__max(&ring->last_sample_ns, tally->last_ns);
 	if (tally->records == tally->samples)
 		return;
+	if (ring->aux_pair != NULL)
+		aux_ring__learn(ring->aux_pair->aux, records, bytes);
 	counter__add(&ring->lost_records, tally->lost_records);
 	counter__add(&ring->lost_samples, tally->lost_samples);
 	counter__add(&ring->neutralised, tally->neutralised);
@@ -133,6 +140,39 @@ static size_t mutate(struct ring *ring, const uint8_t *copy, size_t walked,
 }
 #endif
 
+/* Add walked records that lie behind the end of `chunk`. */
+static void ring__keep(struct ring *ring, struct chunk *chunk, size_t bytes,
+		       struct walk_tally *tally)
+{
+	const uint8_t *const records = chunk->data + chunk->used;
+
+#ifdef COLLECTORD_MUTATION
+	bytes = mutate(ring, records, bytes, tally);
+#endif
+	if (bytes == 0)
+		return;
+	counter__add(&ring->samples, tally->samples);
+	counter__add(&ring->relabelled, tally->relabelled);
+	counter__add(&ring->records, tally->records);
+	counter__add(&ring->bytes, bytes);
+	if (ring->sideband != NULL)
+		sideband__append(ring->sideband, records, bytes);
+	ring__note(ring, records, bytes, tally);
+	if (ring->absorbed)
+		return;
+	atomic_fetch_add_explicit(&ring->in_flight, tally->samples, memory_order_relaxed);
+	chunk__append(chunk, ring, (uint32_t)bytes, tally);
+}
+
+void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes)
+{
+	struct walk_tally tally = {0};
+	enum walk_fault fault;
+
+	bytes = walk__run(chunk->data + chunk->used, bytes, &ring->layout, &tally, &fault);
+	ring__keep(ring, chunk, bytes, &tally);
+}
+
 enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
 	uint8_t *const to = chunk->data + chunk->used;
@@ -141,7 +181,7 @@ enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk
 	const size_t span = unread < room ? (size_t)unread : room;
 	struct walk_tally tally = {0};
 	enum walk_fault fault = WALK_OK;
-	size_t copied = 0, walked = 0, kept;
+	size_t copied = 0, walked = 0;
 
 	while (copied < span && fault == WALK_OK) {
 		const size_t piece = span - copied < PIECE_BYTES ? span - copied : PIECE_BYTES;
@@ -158,22 +198,59 @@ enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk
 		    (has_header && walk__size(walk__load(to + walked)) > unread - walked))
 			fault = WALK_PAST_HEAD;
 	}
-	kept = walked;
-#ifdef COLLECTORD_MUTATION
-	kept = mutate(ring, to, walked, &tally);
-#endif
-	if (kept > 0) {
-		if (ring->sideband != NULL)
-			sideband__append(ring->sideband, to, kept);
-		ring__count(ring, &tally, kept);
-		atomic_fetch_add_explicit(&ring->in_flight, tally.samples, memory_order_relaxed);
-		chunk__append(chunk, ring, (uint32_t)kept, &tally);
-	}
+	ring__keep(ring, chunk, walked, &tally);
 	ring->position += walked;
 	ring_map__publish_tail(ring->map, ring->position);
 	if (fault != WALK_OK) {
-		ring__quarantine(ring, fault);
+		ring__quarantine(ring, fault, ring->head - ring->position);
 		return RING_FAULTY;
 	}
-	return ring->position == ring->head ? RING_EMPTY : RING_CHUNK_FULL;
+	if (ring->position == ring->head)
+		return RING_EMPTY;
+	return ring->absorbed ? RING_MORE : RING_CHUNK_FULL;
+}
+
+/* The length of the first whole records at `copy`, of as many as make `bytes` if they are there. */
+static size_t whole_records(const uint8_t *copy, size_t span, size_t bytes)
+{
+	size_t at = 0;
+
+	while (at < bytes) {
+		const size_t size = span - at < WALK_HEADER_BYTES
+					    ? 0
+					    : walk__size(walk__load(copy + at));
+
+		if (size < WALK_HEADER_BYTES || size > span - at)
+			return at;
+		at += size;
+	}
+	return at;
+}
+
+void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, uint64_t keep)
+{
+	while (ring->head - ring->position > keep &&
+	       atomic_load_explicit(&ring->fault, memory_order_relaxed) == WALK_OK) {
+		const uint64_t unread = ring->head - ring->position;
+		const size_t span = unread < scratch_bytes ? (size_t)unread : scratch_bytes;
+		struct walk_tally tally = {0};
+		enum walk_fault fault;
+		size_t whole, walked;
+
+		ring_map__copy(ring->map, ring->position, scratch, span);
+		whole = whole_records(scratch, span, unread - keep < span ? unread - keep : span);
+		/* With none the walk says what is wrong with it. */
+		walked = walk__run(scratch, whole > 0 ? whole : span, &ring->layout, &tally, &fault);
+		if (walked > 0) {
+			counter__add(&ring->overwritten_samples, tally.samples);
+			counter__add(&ring->overwritten_records, tally.records);
+			ring__note(ring, scratch, walked, &tally);
+			ring->position += walked;
+			ring_map__publish_tail(ring->map, ring->position);
+		} else if (fault == WALK_OK) {
+			fault = WALK_PAST_HEAD;
+		}
+		if (fault != WALK_OK)
+			ring__quarantine(ring, fault, ring->head - ring->position);
+	}
 }

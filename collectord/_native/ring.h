@@ -11,8 +11,11 @@
 
 #define RING_FILL_BUCKETS 11u /* <= 0.1 .. <= 0.9, <= 0.95, <= 1.0 */
 
+struct aux_ring;
 struct page_ring;
+struct relay_ring;
 struct sideband;
+struct window;
 
 /* One ring as its shard drains it. Counters: `stored`, `lost_*` and `segment_*` are written by
  * the writer thread, `in_flight` by both, all others by the shard's thread. */
@@ -20,7 +23,11 @@ struct ring {
 	struct ring_map *map;
 	struct lane *lane;
 	struct sideband *sideband; /* NULL: a ring of counted events */
-	struct page_ring *pages;   /* NULL: a perf ring; else `map`, `head` and `layout` are unused */
+	struct page_ring *pages;   /* of ftrace, `relay` of relay, `aux` of an AUX area; with one of */
+	struct relay_ring *relay;  /* them `map` and `layout` are unused; all NULL: a perf ring */
+	struct aux_ring *aux;
+	struct ring *aux_pair;	   /* the AUX area of this data ring, or NULL */
+	struct window *window;	   /* NULL: what is written waits for us; else it is overwritten */
 	struct walk_layout layout;
 	struct walk_ids ids;
 	uint64_t *id_list; /* the ring's own memory behind `ids` */
@@ -30,10 +37,11 @@ struct ring {
 	int wakeup_fd;
 	bool woken;
 	bool held;	   /* passes leave it alone; under the shard's lock */
+	bool absorbed;	   /* its records go no further than to `sideband` */
 	bool left;	   /* removed from its shard */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
-	_Atomic uint32_t fault; /* enum walk_fault, or page_ring__fault() */
+	_Atomic uint32_t fault; /* enum walk_fault, page_ring__fault() or relay_ring__fault() */
 	_Atomic bool fault_told;
 
 	counter_t samples, records, bytes;
@@ -48,6 +56,7 @@ struct ring {
 	counter_t fill[RING_FILL_BUCKETS];
 	counter_t stored, lost_disk_full, lost_dropped;
 	counter_t segment_samples, segment_bytes;
+	counter_t overwritten_samples, overwritten_records;
 	_Atomic uint64_t in_flight;
 };
 
@@ -69,6 +78,7 @@ enum ring_take {
 	RING_CHUNK_FULL, /* the next record needs another chunk */
 	RING_FAULTY,	/* the ring went into quarantine */
 	RING_SPLICED,	/* the ring's pipe has something for the writer */
+	RING_MORE,	/* there is more, and the chunk may take it */
 };
 
 /*
@@ -76,5 +86,17 @@ enum ring_take {
  * tail behind the last whole record taken.
  */
 enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
+
+/*
+ * Give up the oldest whole records, until no more than `keep` bytes up to the head of this pass are
+ * left: they are counted as overwritten, what they tell is noted. `scratch` takes the longest
+ * record.
+ */
+void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, uint64_t keep);
+/* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
+void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes);
+
+/* Read nothing of it any more; so many bytes stay unread. */
+void ring__quarantine(struct ring *ring, enum walk_fault fault, uint64_t unread);
 
 #endif

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes)
+int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes, bool overwrite)
 {
 	const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
 	void *base;
@@ -18,13 +18,14 @@ int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes)
 	    data_bytes > SIZE_MAX - page_bytes)
 		return -EINVAL;
 	/* Populate: kernels before 6.14 fault ring pages in lazily, during the first pass. */
-	base = mmap(NULL, (size_t)(page_bytes + data_bytes), PROT_READ | PROT_WRITE,
-		    MAP_SHARED | MAP_POPULATE, fd, 0);
+	base = mmap(NULL, (size_t)(page_bytes + data_bytes),
+		    overwrite ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
 	if (base == MAP_FAILED)
 		return -errno;
 	map->page = base;
 	map->data = (const uint8_t *)base + page_bytes;
 	map->data_bytes = data_bytes;
+	map->overwrite = overwrite;
 	map->map_bytes = (size_t)(page_bytes + data_bytes);
 	return 0;
 }

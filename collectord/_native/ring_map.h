@@ -2,6 +2,7 @@
 #ifndef COLLECTORD_RING_MAP_H
 #define COLLECTORD_RING_MAP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,11 +24,15 @@ struct ring_map {
 	const uint8_t *data;
 	uint64_t data_bytes;
 	size_t map_bytes;
+	bool overwrite;
 	unsigned users;
 };
 
-/* Map `fd` read-write. -EINVAL: data_bytes is not a power of two of pages; else -errno. */
-int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes);
+/*
+ * Map `fd`: read-write, or to `overwrite` read-only, which is how the kernel knows that nobody will
+ * publish a tail. -EINVAL: data_bytes is not a power of two of pages; else -errno.
+ */
+int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes, bool overwrite);
 void ring_map__deinit(struct ring_map *map);
 
 /* Everything before the returned head is readable. */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/types.h>
 
 static bool is_full(int error)
@@ -35,6 +36,22 @@ int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, u
 		}
 		*claimed += bytes;
 	}
+	return 0;
+}
+
+int segment__reserve_aux(struct segment *segment, uint32_t count)
+{
+	uint32_t room = segment->aux_room;
+	uint64_t *index;
+
+	if (count <= room - segment->aux_count)
+		return 0;
+	room = room * 2 + count;
+	index = realloc(segment->aux_index, room * sizeof(*index));
+	if (index == NULL)
+		return -ENOMEM;
+	segment->aux_index = index;
+	segment->aux_room = room;
 	return 0;
 }
 

@@ -18,6 +18,10 @@ struct segment {
 	uint64_t *extents; /* of pages: a ring's extent by its id, or NO_EXTENT; allocated */
 	uint32_t extent_count;
 	uint64_t capacity; /* of each extent */
+	int *files;	   /* of relay: a ring's file by its id, or -1; allocated */
+	uint32_t file_count;
+	uint64_t *aux_index; /* file offsets of the AUXTRACE records; allocated */
+	uint32_t aux_count, aux_room;
 	int fd;
 	bool open;
 };
@@ -27,6 +31,9 @@ struct segment {
  * Claim from `*claimed` on, at least up to `until` and at most up to `limit`. -ENOSPC, -EDQUOT.
  */
 int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, uint64_t limit);
+
+/* Have room for `count` more entries of the AUX index. -ENOMEM. */
+int segment__reserve_aux(struct segment *segment, uint32_t count);
 
 /* Write all that the vectors name at `offset`, and move them on. `*done`: the bytes that went,
  * fewer on an error. */

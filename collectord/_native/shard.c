@@ -10,9 +10,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "aux_ring.h"
 #include "clock.h"
 #include "page_ring.h"
 #include "pass.h"
+#include "relay_ring.h"
+#include "window.h"
 
 #define EPOLL_BATCH 64
 /* How long a removal waits for a chunk, and how often it looks. */
@@ -100,6 +103,9 @@ static void shard__collect_wakeups(struct shard *shard, const struct epoll_event
 				ring->pages->armed = false;
 				ring->pages->erred =
 					(events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
+			} else if (ring->relay != NULL) {
+				ring->relay->ending |=
+					(events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
 			} else if ((events[i].events & EPOLLHUP) != 0)
 				atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
 		}
@@ -162,7 +168,8 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 		shard->rings = rings;
 	if (rings == NULL || ring->lane == NULL)
 		ret = -ENOMEM;
-	else if (epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
+	else if (ring->window == NULL && /* the kernel wakes for each turn of it, and nobody wants that */
+		 epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
 		ret = -errno;
 	if (ret == 0) {
 		shard->rings[shard->ring_count++] = ring;
@@ -181,6 +188,8 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 static void shard__let_go(struct shard *shard, struct ring *ring)
 {
 	ring->left = true;
+	if (ring->aux_pair != NULL)
+		ring->aux_pair->left = true;
 	epoll_ctl(shard->epoll_fd, EPOLL_CTL_DEL, ring->wakeup_fd, NULL);
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i] == ring)
@@ -212,10 +221,78 @@ int shard__remove(struct shard *shard, struct ring *ring)
 	}
 }
 
-void shard__hold(struct shard *shard, struct ring *ring, bool held)
+static bool may_hold(const struct ring *aux)
+{
+	return aux == NULL || aux->aux->map->snapshot;
+}
+
+int shard__hold(struct shard *shard, struct ring *ring, bool held)
+{
+	int ret = 0;
+
+	pthread_mutex_lock(&shard->lock);
+	if (!may_hold(ring->aux_pair)) {
+		ret = -EINVAL;
+	} else {
+		if (ring->aux_pair != NULL && ring->aux_pair->aux->map->snapshot && !held)
+			aux_ring__open_window(ring->aux_pair->aux);
+		ring->held = held;
+		if (ring->window != NULL && !held)
+			window__want(ring);
+	}
+	pthread_mutex_unlock(&shard->lock);
+	return ret;
+}
+
+int shard__pair(struct shard *shard, struct ring *ring, struct ring *aux)
+{
+	int ret = 0;
+
+	pthread_mutex_lock(&shard->lock);
+	if (ring->aux_pair != NULL)
+		ret = -EEXIST;
+	else if (ring->sideband != NULL || ring->pages != NULL || (ring->held && !may_hold(aux)))
+		ret = -EINVAL;
+	else
+		ret = sideband__join_layout(&ring->lane->stream->sideband, &ring->layout);
+	if (ret == 0) {
+		aux->lane = ring->lane;
+		ring->aux_pair = aux;
+	}
+	pthread_mutex_unlock(&shard->lock);
+	return ret;
+}
+
+void shard__unpair(struct shard *shard, struct ring *ring, struct ring *aux)
 {
 	pthread_mutex_lock(&shard->lock);
-	ring->held = held;
+	aux->left = true;
+	if (ring->aux_pair == aux)
+		ring->aux_pair = NULL;
+	pthread_mutex_unlock(&shard->lock);
+}
+
+int shard__set_enable_fds(struct shard *shard, struct ring *aux, const int *fds, uint32_t count)
+{
+	int ret;
+
+	pthread_mutex_lock(&shard->lock);
+	ret = aux_ring__set_enable_fds(aux->aux, fds, count);
+	pthread_mutex_unlock(&shard->lock);
+	return ret;
+}
+
+void shard__stop_enabling(struct shard *shard, struct ring *aux)
+{
+	pthread_mutex_lock(&shard->lock);
+	aux->aux->stopping = true;
+	pthread_mutex_unlock(&shard->lock);
+}
+
+void shard__read_all(struct shard *shard, struct ring *ring)
+{
+	pthread_mutex_lock(&shard->lock);
+	ring->relay->last = true;
 	pthread_mutex_unlock(&shard->lock);
 }
 

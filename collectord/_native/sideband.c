@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include "sideband.h"
 
 #include <errno.h>
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "sideband_table.h"
 
 #define LOG_SHARE 4 /* the log gets this fraction of the bytes */
@@ -15,6 +17,7 @@ int sideband__init(struct sideband *sideband, size_t bytes)
 {
 	memset(sideband, 0, sizeof(*sideband));
 	sideband->log_bytes = bytes / LOG_SHARE;
+	sideband->behind_ns = sideband->behind_before_ns = INT64_MAX;
 	sideband->log = malloc(sideband->log_bytes);
 	sideband->scratch = malloc(sideband->log_bytes);
 	sideband->table = sideband_table__new(bytes - sideband->log_bytes);
@@ -46,9 +49,29 @@ void sideband__set_layout(struct sideband *sideband, const struct walk_layout *l
 	pthread_mutex_unlock(&sideband->log_lock);
 }
 
-static bool is_sideband(uint32_t type)
+int sideband__join_layout(struct sideband *sideband, const struct walk_layout *layout)
+{
+	struct walk_layout *const own = &sideband->layout;
+	int ret = 0;
+
+	pthread_mutex_lock(&sideband->log_lock);
+	if (own->time_trailer == 0)
+		*own = *layout;
+	else if (own->time_trailer != layout->time_trailer ||
+		 own->cpu_trailer != layout->cpu_trailer)
+		ret = -EINVAL;
+	pthread_mutex_unlock(&sideband->log_lock);
+	return ret;
+}
+
+static bool is_sideband(uint32_t type, const struct walk_layout *layout)
 {
 	switch (type) {
+	case PERF_RECORD_ITRACE_START:
+	case PERF_RECORD_SWITCH:
+	case PERF_RECORD_SWITCH_CPU_WIDE:
+	case PERF_RECORD_AUX_OUTPUT_HW_ID:
+		return layout->cpu_trailer != 0;
 	case PERF_RECORD_MMAP:
 	case PERF_RECORD_MMAP2:
 	case PERF_RECORD_COMM:
@@ -62,23 +85,65 @@ static bool is_sideband(uint32_t type)
 	}
 }
 
+/* Where the log has the last switch of the CPU that `record` is of; NULL: it is no switch. */
+static uint32_t *last_switch(struct sideband *sideband, const uint8_t *record)
+{
+	const uint32_t type = walk__type(walk__load(record));
+	uint32_t cpu;
+
+	if ((type != PERF_RECORD_SWITCH && type != PERF_RECORD_SWITCH_CPU_WIDE) ||
+	    !walk__trailer_cpu(record, &sideband->layout, &cpu) || cpu >= SIDEBAND_CPUS)
+		return NULL;
+	return &sideband->switches[cpu];
+}
+
+/* Where `record` goes in the log, NULL: it is full. */
+static uint8_t *log__place(struct sideband *sideband, const uint8_t *record, size_t size)
+{
+	uint32_t *const last = last_switch(sideband, record);
+	uint8_t *place = sideband->log + sideband->log_used;
+
+	if (last != NULL && *last != 0 && sideband->log_used >= sideband->log_bytes / 2 &&
+	    walk__size(walk__load(sideband->log + *last - 1)) == size)
+		return sideband->log + *last - 1;
+	if (sideband->log_bytes - sideband->log_used < size)
+		return NULL;
+	if (last != NULL)
+		*last = (uint32_t)sideband->log_used + 1;
+	sideband->log_used += size;
+	return place;
+}
+
+/* Under `log_lock`. */
+static void sideband__note_clock(struct sideband *sideband, const uint8_t *record, uint64_t now_ns)
+{
+	const uint64_t time_ns = walk__trailer_time(record, &sideband->layout);
+	const int64_t behind_ns = (int64_t)(now_ns - time_ns);
+
+	if (time_ns != 0 && behind_ns < sideband->behind_ns)
+		sideband->behind_ns = behind_ns;
+}
+
 void sideband__append(struct sideband *sideband, const uint8_t *records, size_t bytes)
 {
+	const uint64_t now_ns = sideband->foreign_clock ? clock__now_ns() : 0;
 	size_t at, size;
 
 	pthread_mutex_lock(&sideband->log_lock);
 	for (at = 0; at < bytes; at += size) {
 		const uint64_t header = walk__load(records + at);
+		uint8_t *place;
 
 		size = walk__size(header);
-		if (!is_sideband(walk__type(header)))
+		if (!is_sideband(walk__type(header), &sideband->layout))
 			continue;
-		if (sideband->log_bytes - sideband->log_used < size) {
+		if (sideband->foreign_clock)
+			sideband__note_clock(sideband, records + at, now_ns);
+		place = log__place(sideband, records + at, size);
+		if (place != NULL)
+			memcpy(place, records + at, size);
+		else
 			counter__add(&sideband->log_dropped, 1);
-			continue;
-		}
-		memcpy(sideband->log + sideband->log_used, records + at, size);
-		sideband->log_used += size;
 	}
 	pthread_mutex_unlock(&sideband->log_lock);
 }
@@ -112,11 +177,12 @@ int sideband__load(struct sideband *sideband, const uint8_t *records, size_t byt
 	enum walk_fault fault;
 	size_t at, last;
 
-	if (walk__file(records, bytes, &layout, &tally, &fault, &last) != bytes)
+	if (walk__file(records, bytes, &layout, &tally, &fault, &last) != bytes ||
+	    tally.aux_pieces > 0)
 		return -EINVAL;
 	pthread_mutex_lock(&sideband->table_lock);
 	for (at = 0; at < bytes; at += walk__size(walk__load(records + at)))
-		sideband_table__apply(sideband->table, records + at);
+		sideband_table__apply(sideband->table, records + at, &layout);
 	sideband__publish(sideband);
 	pthread_mutex_unlock(&sideband->table_lock);
 	return 0;
@@ -136,6 +202,25 @@ static int dated__compare(const void *left, const void *right)
 	return a->at < b->at ? -1 : a->at > b->at; /* one ring's records keep their order */
 }
 
+/* `until_ns` in the time of the records, under `log_lock`. */
+static uint64_t log__until(struct sideband *sideband, uint64_t until_ns)
+{
+	const int64_t behind_ns = sideband->behind_ns < sideband->behind_before_ns
+					  ? sideband->behind_ns
+					  : sideband->behind_before_ns;
+
+	if (!sideband->foreign_clock)
+		return until_ns;
+	/* Clocks drift: only what came lately tells. Without a record the last one does. */
+	if (sideband->behind_ns != INT64_MAX) {
+		sideband->behind_before_ns = sideband->behind_ns;
+		sideband->behind_ns = INT64_MAX;
+	}
+	if (behind_ns == INT64_MAX || (behind_ns > 0 && (uint64_t)behind_ns > until_ns))
+		return 0;
+	return until_ns - (uint64_t)behind_ns;
+}
+
 /* Cut what is older than `until_ns` out of the log into `scratch`; returns its length. */
 static size_t log__cut(struct sideband *sideband, uint64_t until_ns, size_t *count)
 {
@@ -143,6 +228,9 @@ static size_t log__cut(struct sideband *sideband, uint64_t until_ns, size_t *cou
 
 	*count = 0;
 	pthread_mutex_lock(&sideband->log_lock);
+	until_ns = log__until(sideband, until_ns);
+	if (sideband->log_used > 0)
+		memset(sideband->switches, 0, sizeof(sideband->switches));
 	for (at = 0; at < sideband->log_used; at += size) {
 		const uint8_t *record = sideband->log + at;
 
@@ -152,6 +240,10 @@ static size_t log__cut(struct sideband *sideband, uint64_t until_ns, size_t *cou
 			cut += size;
 			(*count)++;
 		} else {
+			uint32_t *const last = last_switch(sideband, record);
+
+			if (last != NULL)
+				*last = (uint32_t)kept + 1;
 			memmove(sideband->log + kept, record, size);
 			kept += size;
 		}
@@ -183,10 +275,20 @@ void sideband__settle(struct sideband *sideband, uint64_t until_ns)
 		qsort(order, count, sizeof(*order), dated__compare);
 	pthread_mutex_lock(&sideband->table_lock);
 	for (i = 0; i < count; i++)
-		sideband_table__apply(sideband->table, sideband->scratch + order[i].at);
+		sideband_table__apply(sideband->table, sideband->scratch + order[i].at, &layout);
 	sideband__publish(sideband);
 	pthread_mutex_unlock(&sideband->table_lock);
 	free(order);
+}
+
+bool sideband__is_crowded(struct sideband *sideband)
+{
+	bool crowded;
+
+	pthread_mutex_lock(&sideband->log_lock);
+	crowded = sideband->log_used > sideband->log_bytes / 2;
+	pthread_mutex_unlock(&sideband->log_lock);
+	return crowded;
 }
 
 int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context)

@@ -3,6 +3,7 @@
 #define COLLECTORD_SIDEBAND_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -10,6 +11,8 @@
 #include "walk.h"
 
 struct sideband_table;
+
+#define SIDEBAND_CPUS 4096u
 
 /*
  * What a reader must know of tasks, mappings and kernel symbols to make sense of a segment that
@@ -22,6 +25,11 @@ struct sideband_table;
  * its time. So the table is the state that the oldest unwritten sample saw, and what happened
  * since follows it in the replay with its own times; a reader sorts the two.
  *
+ * Who runs on each CPU, which trace belongs to whom, and hardware ids (SWITCH, ITRACE_START,
+ * AUX_OUTPUT_HW_ID) are state too: the last of each counts. Switches are many. When half of the log
+ * is full the next one of a CPU takes the place of that CPU's last one: the state that comes out
+ * is the same, when it changed in between is not told.
+ *
  * Threads: passes append, under `log_lock` and without allocating. Only the writer settles and
  * replays, `table_lock` keeps sideband__load() out meanwhile.
  */
@@ -32,6 +40,10 @@ struct sideband {
 	uint8_t *scratch; /* as large as the log: settle and replay work on a copy */
 	size_t log_bytes;
 	size_t log_used;
+	uint32_t switches[SIDEBAND_CPUS]; /* where in the log each CPU's last switch is, plus 1 */
+	bool foreign_clock;		  /* records carry another clock than clock__now_ns() */
+	int64_t behind_ns, behind_before_ns; /* least time from a record's time to its append, since
+					      * the last settle and between the two before */
 	struct walk_layout layout;
 	struct sideband_table *table;
 	counter_t log_dropped; /* records that found the log full; writers: passes, under log_lock */
@@ -55,6 +67,8 @@ void sideband__deinit(struct sideband *sideband);
 
 /* All rings of a stream carry sideband in one layout. Set once, before the first record. */
 void sideband__set_layout(struct sideband *sideband, const struct walk_layout *layout);
+/* A ring of this layout carries sideband too. -EINVAL: not where the others have it. */
+int sideband__join_layout(struct sideband *sideband, const struct walk_layout *layout);
 
 /* Note whole, walked records of any type; those that are no sideband are passed over. */
 void sideband__append(struct sideband *sideband, const uint8_t *records, size_t bytes);
@@ -62,8 +76,15 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 /* Apply whole records at once: the state at the start of the session. -EINVAL: not records. */
 int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes);
 
-/* Move what is older than `until_ns` from the log into the table, in the order of time. */
+/*
+ * Move what is older than `until_ns`, as clock__now_ns() tells time, from the log into the table, in
+ * the order of time. A foreign clock is taken to be behind by the least time that it took a record
+ * to come here: if it is in fact behind by less, records stay longer than they must.
+ */
 void sideband__settle(struct sideband *sideband, uint64_t until_ns);
+
+/* Is more than half of the log in use? */
+bool sideband__is_crowded(struct sideband *sideband);
 
 /* Emit the table, then the log. */
 int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context);

@@ -42,7 +42,7 @@ struct task {
 	uint64_t since_ns;
 };
 
-/* Kernel symbols by address and BPF programs by id. */
+/* Kernel symbols by address, BPF programs by id, switches by CPU, the rest by event and CPU. */
 struct keyed {
 	struct keyed *next;
 	struct blob *record;
@@ -54,6 +54,9 @@ struct sideband_table {
 	struct process *processes[BUCKETS];
 	struct keyed *symbols[BUCKETS];
 	struct keyed *programs[BUCKETS];
+	struct keyed *switches[BUCKETS];
+	struct keyed *starts[BUCKETS];
+	struct keyed *hardware_ids[BUCKETS];
 	struct budget budget;
 	uint64_t task_count;
 };
@@ -237,6 +240,23 @@ static void table__keyed(struct sideband_table *table, struct keyed **buckets, u
 	buckets[bucket(key)] = entry;
 }
 
+/* The state of one event on one CPU, or of the CPU alone: the last record is all that counts. */
+static void table__last(struct sideband_table *table, struct keyed **buckets, bool of_event,
+			const uint8_t *record, const struct walk_layout *layout)
+{
+	const uint16_t size = walk__size(walk__load(record));
+	uint64_t key;
+	uint32_t cpu;
+
+	if (!walk__trailer_cpu(record, layout, &cpu))
+		return;
+	key = cpu;
+	/* PERF_SAMPLE_IDENTIFIER, the last word, counts up from 1 while the host runs. */
+	if (of_event && layout->cpu_trailer > sizeof(uint64_t))
+		key = walk__load(record + size - sizeof(uint64_t)) << 16 | (cpu & UINT16_MAX);
+	table__keyed(table, buckets, key, record, false);
+}
+
 /* The shortest body of each type that is applied; a shorter record is none. */
 static uint32_t least_size(uint32_t type)
 {
@@ -249,12 +269,15 @@ static uint32_t least_size(uint32_t type)
 		return FORK_BODY_BYTES;
 	case PERF_RECORD_KSYMBOL:
 		return AT_KSYM_FLAGS + 2;
+	case PERF_RECORD_SWITCH:
+		return WALK_HEADER_BYTES;
 	default:
 		return AT_TID + 4;
 	}
 }
 
-void sideband_table__apply(struct sideband_table *table, const uint8_t *record)
+void sideband_table__apply(struct sideband_table *table, const uint8_t *record,
+			   const struct walk_layout *layout)
 {
 	const uint64_t header = walk__load(record);
 	struct process *process;
@@ -291,6 +314,16 @@ void sideband_table__apply(struct sideband_table *table, const uint8_t *record)
 	case PERF_RECORD_BPF_EVENT:
 		table__keyed(table, table->programs, load32(record + AT_BPF_ID), record,
 			     load16(record + AT_BPF_TYPE) == PERF_BPF_EVENT_PROG_UNLOAD);
+		break;
+	case PERF_RECORD_SWITCH:
+	case PERF_RECORD_SWITCH_CPU_WIDE:
+		table__last(table, table->switches, false, record, layout);
+		break;
+	case PERF_RECORD_ITRACE_START:
+		table__last(table, table->starts, true, record, layout);
+		break;
+	case PERF_RECORD_AUX_OUTPUT_HW_ID:
+		table__last(table, table->hardware_ids, true, record, layout);
 		break;
 	default:
 		break;
@@ -354,6 +387,12 @@ int sideband_table__emit(const struct sideband_table *table, const struct walk_l
 				ret = emit_map(process, process->mappings.all[m].record, layout, emit,
 					       context);
 	}
+	if (ret == 0)
+		ret = emit_keyed(table->hardware_ids, emit, context);
+	if (ret == 0)
+		ret = emit_keyed(table->starts, emit, context);
+	if (ret == 0)
+		ret = emit_keyed(table->switches, emit, context);
 	return ret;
 }
 
@@ -391,6 +430,9 @@ void sideband_table__free(struct sideband_table *table)
 			process__free(table, table->processes[i]);
 	free_keyed(table, table->symbols);
 	free_keyed(table, table->programs);
+	free_keyed(table, table->switches);
+	free_keyed(table, table->starts);
+	free_keyed(table, table->hardware_ids);
 	free(table);
 }
 

@@ -11,7 +11,9 @@
 
 #include "event_list.h"
 #include "page_stream.h"
+#include "relay_stream.h"
 #include "ring.h"
+#include "window.h"
 
 /*
  * A record's time is taken before it becomes visible in the ring; an interrupt, or a preempted
@@ -55,7 +57,10 @@ void stream__deinit(struct stream *stream)
 	sideband__deinit(&stream->sideband);
 	free(stream->rings);
 	free(stream->current.extents);
+	free(stream->current.aux_index);
 	free(stream->next.extents);
+	free(stream->current.files);
+	free(stream->next.files);
 	pthread_mutex_destroy(&stream->lock);
 	memset(stream, 0, sizeof(*stream));
 }
@@ -65,7 +70,8 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 	int ret = 0;
 
 	if (segment->begin % CHUNK_ALIGN_BYTES != 0 ||
-	    (stream->page_bytes > 0) != (segment->extents != NULL))
+	    (stream->page_bytes > 0) != (segment->extents != NULL) ||
+	    stream->relay != (segment->files != NULL))
 		return -EINVAL;
 	pthread_mutex_lock(&stream->lock);
 	if (stream->next.open)
@@ -76,6 +82,19 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 	if (ret == 0)
 		atomic_store_explicit(&stream->begun, true, memory_order_relaxed);
 	return ret;
+}
+
+bool stream__is_split(const struct stream *stream)
+{
+	return stream->page_bytes > 0 || stream->relay;
+}
+
+static void stream__begin_ring(struct ring *ring, const struct segment *segment)
+{
+	if (ring->pages != NULL)
+		page_stream__begin(ring, segment);
+	else if (ring->relay != NULL)
+		relay_stream__begin(ring, segment);
 }
 
 int stream__add_ring(struct stream *stream, struct ring *ring)
@@ -90,8 +109,8 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 	} else {
 		rings[stream->ring_count++] = ring;
 		stream->rings = rings;
-		if (ring->pages != NULL && stream->current.open)
-			page_stream__begin(ring, &stream->current);
+		if (stream->current.open)
+			stream__begin_ring(ring, &stream->current);
 	}
 	pthread_mutex_unlock(&stream->lock);
 	return ret;
@@ -100,14 +119,14 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 /* Under `lock`. */
 static void stream__close_current(struct stream *stream, bool final)
 {
-	const struct segment *segment = &stream->current;
+	struct segment *segment = &stream->current;
 	struct event *event = event__new(EVENT_SEGMENT_CLOSED, stream->id, stream->ring_count);
 
 	if (event != NULL) {
 		event->final = final;
-		event->paged = stream->page_bytes > 0;
+		event->split = stream__is_split(stream);
 		event->token = segment->token;
-		if (stream->page_bytes == 0) {
+		if (!event->split) {
 			event->end_offset = segment->offset;
 			event->xxh3 = XXH3_64bits_digest(stream->hash);
 		}
@@ -117,7 +136,12 @@ static void stream__close_current(struct stream *stream, bool final)
 		event->replayed = segment->replayed;
 		event->first_ns = segment->first_ns;
 		event->last_ns = segment->last_ns;
+		event->aux_index = segment->aux_index;
+		event->aux_count = segment->aux_count;
+	} else {
+		free(segment->aux_index);
 	}
+	segment->aux_index = NULL;
 	for (uint32_t i = 0; i < stream->ring_count; i++) {
 		struct ring *ring = stream->rings[i];
 
@@ -126,9 +150,12 @@ static void stream__close_current(struct stream *stream, bool final)
 				.id = ring->id,
 				.samples = counter__read(&ring->segment_samples),
 				.bytes = counter__read(&ring->segment_bytes),
+				.aux = ring->aux != NULL,
 			};
 		if (event != NULL && ring->pages != NULL)
 			page_stream__tell(ring, &event->rings[i]);
+		if (event != NULL && ring->relay != NULL)
+			relay_stream__tell(ring, &event->rings[i]);
 		counter__set(&ring->segment_samples, 0);
 		counter__set(&ring->segment_bytes, 0);
 	}
@@ -143,12 +170,13 @@ static void stream__open_next(struct stream *stream)
 	if (!stream->next.open)
 		return;
 	free(stream->current.extents);
+	free(stream->current.files);
 	stream->current = stream->next;
 	stream->next.open = false;
 	stream->next.extents = NULL;
+	stream->next.files = NULL;
 	for (uint32_t i = 0; i < stream->ring_count; i++)
-		if (stream->rings[i]->pages != NULL)
-			page_stream__begin(stream->rings[i], &stream->current);
+		stream__begin_ring(stream->rings[i], &stream->current);
 	XXH3_64bits_reset(stream->hash);
 	event_list__push(stream->events, event__new(EVENT_SEGMENT_WANTED, stream->id, 0));
 }
@@ -251,6 +279,32 @@ bool stream__completes_round(const struct stream *stream, const struct lane *lan
 	return least > stream->round;
 }
 
+/*
+ * The time before which no ring holds anything, at most `settled_ns`. Where more happens within the
+ * window than there is memory for, the older half of it does without names that are gone since.
+ */
+static uint64_t stream__horizon(struct stream *stream, uint64_t settled_ns)
+{
+	uint64_t horizon_ns = settled_ns;
+
+	pthread_mutex_lock(&stream->lock);
+	for (uint32_t i = 0; i < stream->ring_count; i++) {
+		const struct window *window = stream->rings[i]->window;
+
+		if (window != NULL && counter__read(&window->horizon_ns) < horizon_ns)
+			horizon_ns = counter__read(&window->horizon_ns);
+	}
+	pthread_mutex_unlock(&stream->lock);
+	if (sideband__is_crowded(&stream->sideband)) {
+		const uint64_t since_ns = horizon_ns > stream->crowded_ns ? horizon_ns
+									   : stream->crowded_ns;
+
+		horizon_ns = since_ns + (settled_ns - since_ns) / 2;
+		stream->crowded_ns = horizon_ns;
+	}
+	return horizon_ns;
+}
+
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item)
 {
 	uint64_t settled_ns, least;
@@ -274,6 +328,8 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 	}
 	if (least > stream->round)
 		stream->round = least;
+	if (stream->snapshots)
+		settled_ns = stream__horizon(stream, settled_ns);
 	if (settled_ns > PUBLISH_DELAY_NS)
 		sideband__settle(&stream->sideband, settled_ns - PUBLISH_DELAY_NS);
 }
@@ -338,13 +394,17 @@ static int stream__replay(struct stream *stream)
 	return ret;
 }
 
-static void stream__account(struct segment *segment, const struct chunk *chunk)
+/* `chunk` was written at `offset`. */
+static void stream__account(struct segment *segment, const struct chunk *chunk, uint64_t offset)
 {
 	segment->records += chunk->records;
+	for (uint32_t i = 0; i < chunk->piece_count; i++)
+		segment->aux_index[segment->aux_count++] = offset + chunk->pieces[i];
 	for (uint32_t i = 0; i < chunk->span_count; i++) {
 		const struct span *span = &chunk->spans[i];
 
-		segment->samples += span->samples;
+		if (span->ring->aux == NULL)
+			segment->samples += span->samples;
 		counter__add(&span->ring->stored, span->samples);
 		counter__add(&span->ring->segment_samples, span->samples);
 		counter__add(&span->ring->segment_bytes, span->bytes);
@@ -356,19 +416,21 @@ static void stream__account(struct segment *segment, const struct chunk *chunk)
 int stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes)
 {
 	struct segment *segment = &stream->current;
+	uint64_t offset;
 	int ret;
 
 	if (!segment->open)
 		return -EXFULL;
-	if (segment->chunks == 0) {
+	ret = segment__reserve_aux(segment, chunk->piece_count);
+	if (ret == 0 && segment->chunks == 0)
 		ret = stream__replay(stream);
-		if (ret < 0)
-			return ret;
-	}
+	if (ret < 0)
+		return ret;
+	offset = segment->offset;
 	ret = stream__append(stream, chunk->data, bytes);
 	if (ret < 0)
 		return ret;
-	stream__account(segment, chunk);
+	stream__account(segment, chunk, offset);
 	if (chunk->first_ns != 0 &&
 	    (segment->first_ns == 0 || chunk->first_ns < segment->first_ns))
 		segment->first_ns = chunk->first_ns;

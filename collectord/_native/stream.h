@@ -54,6 +54,14 @@ struct stream {
 	struct event_list *events;
 	uint32_t id;
 	uint32_t page_bytes; /* > 0: of ftrace's sub-buffers, see page_stream.h */
+	bool relay;	     /* of relay files, see relay_stream.h */
+	/* What is written is older than what sideband came meanwhile: that stays in `sideband`, and no
+	 * marker says that nothing older follows. */
+	bool snapshots;
+	/* A ring of it is held beside an AUX area, and comes with what is older than the sideband
+	 * that was written meanwhile: no marker either. Set before the ring's events begin. */
+	_Atomic bool holds_back;
+	uint64_t crowded_ns; /* sideband up to here was settled for want of memory */
 };
 
 enum { SPACE_UNANSWERED = -1, SPACE_GIVE_UP = 0, SPACE_RETRY = 1 };
@@ -90,6 +98,9 @@ bool stream__completes_round(const struct stream *stream, const struct lane *lan
 
 /* Under `lock`: is there a running segment that cannot take `bytes` more? */
 bool stream__is_full(const struct stream *stream, uint64_t bytes);
+
+/* Its rings have files, or parts of one, to themselves: nothing but data is written there. */
+bool stream__is_split(const struct stream *stream);
 
 /* A lane of this stream that has rings or unwritten items, or NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);

@@ -2,7 +2,8 @@
 #include "walk.h"
 
 #include <linux/perf_event.h>
-#include <stdbool.h>
+
+#include "aux_piece.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "record headers are taken apart as little-endian words"
@@ -29,6 +30,17 @@ uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *lay
 	    (uint32_t)layout->time_trailer + WALK_HEADER_BYTES > size)
 		return 0;
 	return walk__load(record + size - layout->time_trailer);
+}
+
+bool walk__trailer_cpu(const uint8_t *record, const struct walk_layout *layout, uint32_t *cpu)
+{
+	const uint16_t size = walk__size(walk__load(record));
+
+	if (layout->cpu_trailer < sizeof(uint64_t) ||
+	    (uint32_t)layout->cpu_trailer + WALK_HEADER_BYTES > size)
+		return false;
+	*cpu = (uint32_t)walk__load(record + size - layout->cpu_trailer);
+	return true;
 }
 
 static inline void tally__sample(struct walk_tally *tally, const uint8_t *record, uint16_t size,
@@ -141,6 +153,21 @@ size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 	return at;
 }
 
+/* Length of the AUX piece at `record`, 0 if it is none. */
+static uint64_t tally__aux(struct walk_tally *tally, const uint8_t *record, size_t bytes)
+{
+	struct aux_piece piece;
+	uint64_t whole;
+
+	if (!aux_piece__read(record, bytes, &piece, &whole))
+		return 0;
+	if (whole > bytes)
+		return whole;
+	tally->aux_pieces++;
+	tally->aux_bytes += piece.bytes;
+	return whole;
+}
+
 size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *layout,
 		  struct walk_tally *tally, enum walk_fault *fault, size_t *last)
 {
@@ -154,6 +181,7 @@ size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *l
 		const uint16_t size = walk__size(header);
 		const bool known = (type >= 1 && type <= WALK_KERNEL_TYPE_MAX) ||
 				   (type >= WALK_USER_TYPE_MIN && type <= WALK_FINISHED_INIT);
+		uint64_t whole = size;
 
 		if (size < WALK_HEADER_BYTES || (size & 7u) != 0) {
 			*fault = WALK_BAD_SIZE;
@@ -163,17 +191,26 @@ size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *l
 			*fault = WALK_BAD_TYPE;
 			break;
 		}
-		if (size > bytes - at) {
+		if (size <= bytes - at && type == WALK_AUXTRACE) {
+			whole = tally__aux(tally, data + at, bytes - at);
+			if (whole == 0) {
+				*fault = WALK_BAD_SIZE;
+				break;
+			}
+		}
+		if (whole > bytes - at) {
 			*fault = WALK_PAST_HEAD;
 			break;
 		}
 		if (type == PERF_RECORD_SAMPLE)
 			tally__sample(tally, data + at, size, layout);
+		else if (type == WALK_FINISHED_INIT)
+			(void)tally__aux(tally, data + at, size);
 		else
 			tally__other(tally, data + at, type, size);
 		tally->records++;
 		*last = at;
-		at += size;
+		at += whole;
 	}
 	return at;
 }

@@ -2,6 +2,7 @@
 #ifndef COLLECTORD_WALK_H
 #define COLLECTORD_WALK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +14,7 @@
 #define WALK_KERNEL_TYPE_MAX 21u   /* PERF_RECORD_AUX_OUTPUT_HW_ID */
 #define WALK_USER_TYPE_MIN 64u	   /* PERF_RECORD_USER_TYPE_START, tools/lib/perf */
 #define WALK_FINISHED_ROUND 68u	   /* likewise: orders what precedes */
+#define WALK_AUXTRACE 71u	   /* likewise: its payload follows, see aux_piece.h */
 #define WALK_FINISHED_INIT 82u	   /* likewise: readers ignore it, whatever its size */
 
 enum walk_fault {
@@ -39,10 +41,11 @@ struct walk_ids {
 	uint32_t count;
 };
 
-/* Where the records of a ring carry their time, in bytes; 0: they carry none. */
+/* Where the records of a ring carry their time and CPU, in bytes; 0: they carry none. */
 struct walk_layout {
 	uint16_t time_offset;	/* of a sample, from its start */
 	uint16_t time_trailer;	/* of any other record, from its end back */
+	uint16_t cpu_trailer;	/* likewise, where CPU is */
 	const struct walk_ids *ids; /* NULL: samples carry no id, or any */
 };
 
@@ -58,6 +61,8 @@ struct walk_tally {
 	uint64_t unthrottles;
 	uint64_t first_ns;	/* of samples; 0: none seen */
 	uint64_t last_ns;
+	uint64_t aux_pieces; /* of a file; `records` has them too */
+	uint64_t aux_bytes;  /* their payload */
 };
 
 /*
@@ -69,13 +74,15 @@ struct walk_tally {
 size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 		 struct walk_tally *tally, enum walk_fault *fault);
 
-/* As walk__run(), over bytes of a file: user types may occur, nothing is changed. `last` is the
- * offset of the last whole record. */
+/* As walk__run(), over bytes of a file: user types may occur, nothing is changed, and what follows
+ * an AUXTRACE record belongs to it. `last` is the offset of the last whole record. */
 size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *layout,
 		  struct walk_tally *tally, enum walk_fault *fault, size_t *last);
 
 /* Time of the non-sample record at `record`, 0 if it carries none. */
 uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *layout);
+/* Its CPU. False: it carries none. */
+bool walk__trailer_cpu(const uint8_t *record, const struct walk_layout *layout, uint32_t *cpu);
 
 static inline uint32_t walk__type(uint64_t header)
 {

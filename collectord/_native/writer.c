@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "event_list.h"
 #include "page_stream.h"
+#include "relay_stream.h"
 #include "ring.h"
 #include "shard.h"
 
@@ -303,6 +304,31 @@ static void writer__write_pages(struct writer *writer, struct stream *stream,
 	}
 }
 
+/* Write what each ring has in a chunk to its file; what does not go is given up. */
+static void writer__write_relay(struct writer *writer, struct stream *stream,
+				const struct chunk *chunk)
+{
+	const uint8_t *data = chunk->data;
+
+	for (uint32_t i = 0; i < chunk->span_count; i++) {
+		const struct span *span = &chunk->spans[i];
+		const uint64_t begun_ns = clock__now_ns();
+		int ret;
+
+		do {
+			stream__advance(stream, span->bytes);
+			ret = relay_stream__write(stream, span, data);
+		} while (may_pass(ret) && writer__await(writer, stream, -ret));
+		if (is_full(ret))
+			stream__make_evictable(stream, span->bytes);
+		if (ret < 0)
+			writer__give_up(writer, stream, span, 1, -ret);
+		else
+			writer__wrote(writer, stream, span->bytes, begun_ns);
+		data += span->bytes;
+	}
+}
+
 /* Move a ring's pipe to its file. What cannot go that way is read and written as other pages. */
 static void writer__write_pipe(struct writer *writer, struct stream *stream, struct ring *ring)
 {
@@ -331,7 +357,9 @@ static void writer__process(struct writer *writer, struct item *queued)
 	struct lane *lane = item.lane;
 	struct stream *stream = lane->stream;
 	const bool pages = stream->page_bytes > 0;
-	const bool round = !pages && stream__completes_round(stream, lane, item.stamp);
+	const bool ordered = !stream__is_split(stream) && !stream->snapshots &&
+			     !atomic_load_explicit(&stream->holds_back, memory_order_relaxed);
+	const bool round = ordered && stream__completes_round(stream, lane, item.stamp);
 	bool marked = false;
 
 	if (item.spliced != NULL) {
@@ -341,6 +369,9 @@ static void writer__process(struct writer *writer, struct item *queued)
 				      memory_order_release);
 	} else if (item.chunk != NULL && pages) {
 		writer__write_pages(writer, stream, item.chunk);
+		pool__give(writer->pool, item.chunk);
+	} else if (item.chunk != NULL && stream->relay) {
+		writer__write_relay(writer, stream, item.chunk);
 		pool__give(writer->pool, item.chunk);
 	} else if (item.chunk != NULL) {
 		marked = writer__write(writer, stream, item.chunk, round) && round;

@@ -26,7 +26,7 @@ VERBS: Final = {
     "doctor": "Say what this kernel and user can do, and how to get what not.",
     "mark": "Write a marker into the ftrace rings of a running daemon.",
     "snapshot": "Store what the flight recorders of a running daemon hold.",
-    "segments": "List, verify or repair the segments of a state directory.",
+    "segments": "List, verify or repair segments, or extract their AUX traces.",
     "events": "Decode, filter, count or follow the events in segments.",
 }
 

@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     """Probe this host and print what was found."""
     args = parser().parse_args(arguments)
     programs = bpf_host.wanted(BpfConfig(), None)
-    facts = probe(LinuxKernel(), ftrace=True, measure=True, bpf=programs)
+    facts = probe(LinuxKernel(), ftrace=True, measure=True, bpf=programs, relay=True)
     if args.json:
         emit(facts.to_json().decode() + "\n")
     else:

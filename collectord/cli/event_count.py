@@ -29,9 +29,9 @@ class EventCount:
         self._lost: dict[str, int | None] = {}
         self._stages: list[Mapping[str, int] | None] = []
 
-    def add(self, event: str, cpu: int) -> None:
-        """Count an event."""
-        self._counts[event][cpu] += 1
+    def add(self, event: str, cpu: int, count: int = 1) -> None:
+        """Count an event, or so many."""
+        self._counts[event][cpu] += count
 
     def lose(self, cpu: int, events: int | None) -> None:
         """Count what a CPU's ring lost; None: nobody tells how many."""

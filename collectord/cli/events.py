@@ -6,10 +6,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from collectord.cli import EXIT_FAILURE, EXIT_OK, VERBS, events_bpf, events_trace, follow
+from collectord.cli import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    VERBS,
+    events_bpf,
+    events_relay,
+    events_trace,
+    follow,
+)
 from collectord.cli.event_choice import Choice
 from collectord.cli.event_count import EventCount
 from collectord.cli.events_bpf import BpfStyle, BpfView
+from collectord.cli.events_relay import RelayView
 from collectord.cli.events_trace import TraceView
 from collectord.cli.output import print_line, say
 from collectord.cli.parser import Parser
@@ -19,6 +28,7 @@ from collectord.errors import UsageError
 from collectord.kernel.names import HostNames
 from collectord.sink.events import open_events
 from collectord.sink.perf_events import BpfSegment
+from collectord.sink.relay_events import RelaySegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,6 +55,7 @@ def parser() -> Parser:
             "collectord events trace.dat",
             "collectord events -e 'sched:*' --filter 'prev_prio < 100' trace.dat",
             "collectord events --count out/*.trace.dat",
+            "collectord events -e complete --filter 'error != 0' vdb",
             "collectord events --json trace.dat | jq -c 'select(.event) | .fields'",
             "collectord events -f",
             "collectord events -f --filter 'comm ~ \"nginx*\"' opens",
@@ -54,7 +65,8 @@ def parser() -> Parser:
         "segments",
         metavar="SEGMENT",
         nargs="*",
-        help="trace.dat files, and perf.data files with events of BPF programs, sealed or still "
+        help="trace.dat files, perf.data files with events of BPF programs, and sets of files of "
+        "blktrace, by one of them or by the name without .blktrace.N, sealed or still "
         "being written; one after the other, the CPUs of each in the order of time; with -f also "
         "sessions of the daemon and directories (default with -f: all sessions with BPF events)",
     )
@@ -164,13 +176,19 @@ def _agree(paths: Sequence[Path], choice: Choice) -> BpfStyle:
     return BpfStyle(HostNames(), choice, programs.values())
 
 
-def _choosables(segment: BpfSegment | TraceSegment) -> list[Choosable]:
+def _choosables(segment: BpfSegment | TraceSegment | RelaySegment) -> list[Choosable]:
+    if isinstance(segment, RelaySegment):
+        return events_relay.choosables(segment)
     if isinstance(segment, BpfSegment):
         return events_bpf.choosables(segment)
     return events_trace.choosables(segment)
 
 
-def _view(segment: BpfSegment | TraceSegment, choice: Choice, style: BpfStyle) -> View:
+def _view(
+    segment: BpfSegment | TraceSegment | RelaySegment, choice: Choice, style: BpfStyle
+) -> View:
+    if isinstance(segment, RelaySegment):
+        return RelayView(segment, choice)
     if isinstance(segment, BpfSegment):
         return BpfView(segment, choice, style)
     return TraceView(segment, choice)

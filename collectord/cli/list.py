@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord list`: events and BPF programs of this host, and whether this user can have them."""
+"""`collectord list`: events, programs, devices and channels, and whether this user has them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from collectord.errors import (
     MissingPrivilege,
     UsageError,
 )
-from collectord.kernel import checks
+from collectord.kernel import checks, checks_aux
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.port import Purpose
 from collectord.kernel.probe import probe
@@ -44,7 +44,7 @@ _COLUMNS: Final = (Column("EVENT"), Column("KIND"), Column("HERE"), Column("WHY 
 
 @dataclass(frozen=True, slots=True)
 class ListedEvent:
-    """One event as `-e` takes it, or program as `--bpf` does.
+    """One event as `-e` takes it, program as `--bpf`, device or channel as `--relay` does.
 
     `reason` says why it cannot be opened here, "" if it can.
     """
@@ -66,6 +66,7 @@ def parser() -> Parser:
             "collectord list software",
             "collectord list 'sched:*'",
             "collectord list --json '*cache*'",
+            "collectord list blktrace",
         ),
     )
     made.add_argument(
@@ -73,8 +74,8 @@ def parser() -> Parser:
         metavar="GLOB",
         nargs="?",
         default="*",
-        help="names to list, or one kind: hardware, software, cache, pmu, tracepoint, "
-        "bpf (default: all)",
+        help="names to list, or one kind: hardware, software, cache, pmu, aux, tracepoint, "
+        "bpf, blktrace (block devices), relay (channels) (default: all)",
     )
     made.add_argument(
         "--json", action="store_true", help="print the events as JSON (default: a table)"
@@ -86,10 +87,10 @@ def run(arguments: Sequence[str]) -> int:
     """Print the events that match, in perf's order of kinds."""
     args = parser().parse_args(arguments)
     kernel = LinuxKernel()
-    facts = probe(kernel, mount=True, bpf=bpf_host.wanted(BpfConfig(), None))
+    facts = probe(kernel, mount=True, bpf=bpf_host.wanted(BpfConfig(), None), relay=True)
     found = [
         listed
-        for listing in (_named, _pmu_events, _tracepoints, _programs)
+        for listing in (_named, _pmu_events, _aux_events, _tracepoints, _programs, _relay)
         for listed in listing(kernel, facts, args.glob)
     ]
     if facts.tracefs_problem and _may_name_tracepoints(args.glob):
@@ -160,6 +161,27 @@ def _pmu_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Liste
             yield _tried(kernel, facts, ListedEvent(name, "pmu", available=True), attr, cpu=cpu)
 
 
+def _aux_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
+    """PMUs that trace into AUX areas: those of this host, and the known ones that it lacks."""
+    here = {name: pmu for name, pmu in facts.pmus.items() if pmu.aux}
+    decoders = {facts.aux_pmus[name].decoder for name in here if name in facts.aux_pmus}
+    absent = {
+        pmu: need
+        for decoder, (_, pmu, need) in checks_aux.KNOWN.items()
+        if decoder not in decoders and pmu not in here
+    }
+    for pmu_name in sorted({*here, *absent}):
+        name = f"{pmu_name}//"
+        if not _matches(glob, name, "aux"):
+            continue
+        if pmu_name in absent:
+            reason = f"not on this host: needs {absent[pmu_name]}"
+            yield ListedEvent(name, "aux", available=False, reason=reason)
+            continue
+        attr = checks_aux.trial_attr(here[pmu_name], facts.aux_pmus.get(pmu_name))
+        yield _tried(kernel, facts, ListedEvent(name, "aux", available=True), attr)
+
+
 def _tracepoints(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
     """Not tried one by one: to open a tracepoint is to patch the kernel's code."""
     reason = "" if facts.may_read_tracepoints else "needs CAP_PERFMON"
@@ -174,6 +196,21 @@ def _programs(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Listed
     for name, reason in sorted((reasons | facts.bpf.program_problems).items()):
         if _matches(glob, name, "bpf"):
             yield ListedEvent(name, "bpf", available=not reason, reason=reason)
+
+
+def _relay(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
+    """Devices are not tried: who traces one keeps others from it."""
+    relay = facts.relay
+    if relay is None:
+        return
+    reason = relay.problem
+    blktrace = reason or ("" if relay.blktrace else "this kernel has no blktrace")
+    for device in relay.devices:
+        if _matches(glob, device, "blktrace"):
+            yield ListedEvent(device, "blktrace", available=not blktrace, reason=blktrace)
+    for channel in sorted(relay.channels):
+        if _matches(glob, channel, "relay"):
+            yield ListedEvent(channel, "relay", available=not reason, reason=reason)
 
 
 def _tried(

@@ -19,7 +19,7 @@ from collectord.errors import CollectordError
 from collectord.text import encode_json, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import TextIO
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -135,6 +135,19 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
             for cell, width, column in zip(row, widths, columns, strict=True)
         )
         say("  ".join(cells).rstrip())
+
+
+def snapshot_text(snapshot: Mapping[str, Any]) -> str:
+    """A snapshot in words: how far back it goes, what the one before has, how long it took."""
+    text = (
+        f"{snapshot['session']}: {snapshot['samples']:,} events of {snapshot['seconds']:.6g} s, "
+    )
+    text += bytes_text(snapshot["bytes"])
+    if snapshot["repeated"]:
+        text += f"; {snapshot['repeated']:,} more are in the snapshot before"
+    if snapshot["paused_ns"]:
+        text += f"; the rings stood still for {snapshot['paused_ns'] / 1e6:.3g} ms"
+    return text
 
 
 def bytes_text(count: float) -> str:

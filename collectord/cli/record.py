@@ -18,6 +18,7 @@ from collectord import log, recording
 from collectord.cli import EXIT_NO_COMMAND, EXIT_NOT_EXECUTABLE, EXIT_OK, record_options
 from collectord.cli.output import complain, flush
 from collectord.cli.summary import print_result
+from collectord.config import relay_check
 from collectord.config.check import check_config
 from collectord.config.schema import (
     BpfConfig,
@@ -28,14 +29,16 @@ from collectord.config.schema import (
     EventConfig,
     MetricsConfig,
     PerfSourceConfig,
+    RelaySourceConfig,
     RetentionConfig,
     ScopeName,
     SessionConfig,
     TargetConfig,
     TraceEventConfig,
     TracefsSourceConfig,
+    TransportName,
 )
-from collectord.config.units import Bytes, Nanoseconds, Share
+from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
 from collectord.control import signals
 from collectord.errors import CollectordError, UsageError
 from collectord.host import host_facts
@@ -43,6 +46,7 @@ from collectord.kernel.names import HostNames
 from collectord.maps.answer import make_answer
 from collectord.plan import cpu_list, trace_names
 from collectord.plan.nearest import did_you_mean
+from collectord.plan.session import FLIGHT_RECORDER
 from collectord.source import bcc_client
 
 if TYPE_CHECKING:
@@ -78,7 +82,13 @@ def run(arguments: Sequence[str]) -> int:
     status = status_of(result.command_status)
     try:
         answers = _answers(result)
-        print_result(result.balances, as_json=args.json, programs=result.programs, answers=answers)
+        print_result(
+            result.balances,
+            as_json=args.json,
+            programs=result.programs,
+            answers=answers,
+            snapshots=result.snapshots,
+        )
         flush()
     except BrokenPipeError:
         if not command:
@@ -183,6 +193,8 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         UsageError: the options do not go together.
     """
     sources = _sources(args)
+    if (args.freeze_on or args.freeze_filter) and not args.overwrite:
+        raise UsageError("there is nothing to freeze without --overwrite", hint="add --overwrite")
     output = Path(args.output or DEFAULT_OUTPUT[sources[0].kind]).absolute()
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
     config = Config(
@@ -196,9 +208,14 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         session=(
             SessionConfig(
                 name=SESSION,
+                mode=FLIGHT_RECORDER if args.overwrite or args.snapshot else "stream",
+                freeze_on=args.freeze_on,
+                freeze_filter=args.freeze_filter,
                 directory=str(directory),
                 single_file="" if args.output_dir else str(output),
-                target=_target(args, with_command=with_command and not args.programs),
+                target=_target(
+                    args, with_command=with_command and not (args.programs or args.relays)
+                ),
                 source=sources,
             ),
         ),
@@ -209,7 +226,17 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     return config
 
 
+def _default_output(source: SourceConfig) -> str:
+    """As blktrace: files of the device's name, where the user is."""
+    if isinstance(source, RelaySourceConfig):
+        (name,) = (*relay_check.names(source.device), *relay_check.names(source.path))[:1]
+        return Path(name).name
+    return DEFAULT_OUTPUT[source.kind]
+
+
 def _sources(args: argparse.Namespace) -> tuple[SourceConfig, ...]:
+    if args.relays:
+        return _relay(args)
     if args.programs:
         return _bpf(args)
     return (_tracefs(args) if _by_ftrace(args) else _perf(args),)
@@ -223,6 +250,7 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
         "-p": bool(args.pid),
         "-c": args.count is not None,
         "-i": args.no_inherit,
+        "--overwrite": args.overwrite,
         **_of_perf(args),
     }
     wrong = next((name for name, given in others.items() if given), "")
@@ -235,11 +263,42 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
         BpfSourceConfig(
             program=program.name,
             arguments=program.arguments,
-            ring=args.mmap_pages,
+            ring=args.mmap_pages.data,
             when="always",
         )
         for program in args.programs
     )
+
+
+def _relay(args: argparse.Namespace) -> tuple[RelaySourceConfig, ...]:
+    others = {
+        "-e": bool(args.events),
+        "--bpf": bool(args.programs),
+        "--via ftrace": args.via == record_options.FTRACE,
+        "-p": bool(args.pid),
+        "-C": bool(args.cpu),
+        "-c": args.count is not None,
+        "-i": args.no_inherit,
+        "-m": args.mmap_pages != RingSize(),
+        **_of_perf(args),
+    }
+    wrong = next((name for name, given in others.items() if given), "")
+    if wrong:
+        hint = "it has all CPUs; a configuration can narrow blktrace and size its buffers"
+        raise UsageError(f"{wrong} does not go with --relay", hint=hint)
+    if len(args.relays) > 1 and not args.output_dir:
+        raise UsageError("several --relay make several sets of files", hint="add --output-dir")
+    transport: TransportName = args.transport or "read"
+    return tuple(
+        RelaySourceConfig(device=path, transport=transport)
+        if _is_device(path)
+        else RelaySourceConfig(path=path, transport=transport)
+        for path in (str(Path(name).absolute()) for name in args.relays)
+    )
+
+
+def _is_device(path: str) -> bool:
+    return path.startswith("/dev/") or Path(path).is_block_device()
 
 
 def _by_ftrace(args: argparse.Namespace) -> bool:
@@ -265,6 +324,8 @@ def _of_perf(args: argparse.Namespace) -> dict[str, bool]:
         "-u": args.uid is not None,
         "-G": args.cgroup is not None,
         "--per-thread": args.per_thread,
+        "-S": args.snapshot,
+        "-m DATA,AUX": args.mmap_pages.aux != RingSize(),
     }
 
 
@@ -286,7 +347,8 @@ def _perf(args: argparse.Namespace) -> PerfSourceConfig:
         frequency=args.freq,
         period=args.count,
         call_graph=str(args.call_graph or ""),
-        ring=args.mmap_pages,
+        ring=args.mmap_pages.data,
+        aux=args.mmap_pages.aux,
     )
 
 
@@ -302,7 +364,7 @@ def _tracefs(args: argparse.Namespace) -> TracefsSourceConfig:
     return TracefsSourceConfig(
         events=tuple(TraceEventConfig(event=o.text, filter=o.filter) for o in args.events),
         transport=args.transport or "auto",
-        ring=args.mmap_pages,
+        ring=args.mmap_pages.data,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import VERBS
@@ -33,7 +33,10 @@ _USAGE = (
     "[--via perf|ftrace|auto]",
     "[--transport auto|mmap|read|splice]",
     "[--bpf NAME [--bpf-arg K=V]...]...",
-    "[-m SIZE]",
+    "[--relay DEV|PATH]...",
+    "[-m DATA[,AUX]]",
+    "[-S]",
+    "[--overwrite [--freeze-on EVENT [--freeze-filter F]]]",
     "[--duration TIME]",
     "[-o FILE | --output-dir DIR]",
     "[--json]",
@@ -45,8 +48,19 @@ _EXAMPLES = (
     "collectord record -e sched:sched_switch --filter 'prev_prio < 100' -- make",
     "collectord record -e raw_syscalls:sys_enter -C 0 --output-dir out -- ./load",
     "collectord record --via ftrace -e 'sched:*' -a --duration 10s -o trace.dat",
+    "collectord record -e intel_pt// -m ,16M --duration 1s -o trace.data",
     "collectord record --bpf biolatency --duration 10s",
+    "collectord record --relay /dev/vdb --duration 10s -o vdb",
+    "collectord record --overwrite -m 8M -e sched:sched_switch -- ./until-it-fails",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class RingSizes:
+    """-m: of data rings, and of their AUX areas."""
+
+    data: RingSize = field(default_factory=RingSize)
+    aux: RingSize = field(default_factory=RingSize)
 
 
 @dataclass(slots=True)
@@ -142,8 +156,12 @@ def parser() -> Parser:
     what = made.add_argument_group("what to record")
     _add_events(what)
     _add_programs(what)
+    _add_relay(what)
     _add_scope(made)
-    _add_buffers(made.add_argument_group("how"))
+    how = made.add_argument_group("how")
+    _add_buffers(how)
+    _add_recorder(how)
+    _add_freeze(how)
     _add_output(made.add_argument_group("where to and how long"))
     made.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
     return made
@@ -178,15 +196,16 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         action=_Event,
         default=[],
         help="event as perf spells it, repeatable: cycles:u, page-faults, sched:sched_*, "
-        "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k' (default: cycles, else cpu-clock; of "
-        "ftrace none)",
+        "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k', intel_pt// (default: cycles, else "
+        "cpu-clock; of ftrace none)",
     )
     group.add_argument(
         "--filter",
         metavar="F",
         action=_Filter,
         default=argparse.SUPPRESS,
-        help="filter of the tracepoints of the -e before it (default: none)",
+        help="filter of the tracepoints of the -e before it, or of its AUX event the addresses: "
+        "'filter 0x1000/0x200@/bin/x', start, stop, tracestop (default: none)",
     )
     rate = group.add_mutually_exclusive_group()
     rate.add_argument(
@@ -237,6 +256,20 @@ def _add_programs(group: argparse._ArgumentGroup) -> None:
         default=argparse.SUPPRESS,
         help="set a parameter of the --bpf before it; see `collectord bpf check NAME` (default: "
         "the program's own)",
+    )
+
+
+def _add_relay(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--relay",
+        metavar="DEV|PATH",
+        dest="relays",
+        action="append",
+        type=_path,
+        default=[],
+        help="trace this block device as blktrace does, or read this relay channel below debugfs, "
+        "given without the CPU's number; repeatable with --output-dir; see `collectord list "
+        "relay` (default: none)",
     )
 
 
@@ -303,11 +336,44 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-m",
         "--mmap-pages",
-        metavar="SIZE",
-        type=_ring_size,
-        default=RingSize(),
-        help="data size of each ring, in pages or with a unit such as 8M; perf's are rounded up "
-        "to a power of two of pages (default: as large as the plan finds right)",
+        metavar="DATA[,AUX]",
+        type=_ring_sizes,
+        default=RingSizes(),
+        help="data size of each ring, and of its AUX area, in pages or with a unit such as 8M; "
+        "perf's are rounded up to a power of two of pages (default: as large as the plan finds "
+        "right)",
+    )
+    group.add_argument(
+        "-S",
+        "--snapshot",
+        action="store_true",
+        help="let AUX areas run free, and store what they hold at the end and at each SIGUSR2 "
+        "(default: store all trace)",
+    )
+
+
+def _add_recorder(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="let the rings overwrite their oldest records, and store what they hold at the end; "
+        "with --output-dir also at each SIGUSR2 (default: everything is stored as it comes)",
+    )
+
+
+def _add_freeze(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--freeze-on",
+        metavar="EVENT",
+        default="",
+        help="with --overwrite: have the kernel stop the ring at the moment that EVENT happens, "
+        "store what all rings hold, and go on (default: nothing stops them)",
+    )
+    group.add_argument(
+        "--freeze-filter",
+        metavar="F",
+        default="",
+        help="filter of the tracepoint of --freeze-on (default: none)",
     )
 
 
@@ -326,7 +392,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--output",
         metavar="FILE",
         type=_path,
-        help="write one file (default: perf.data, of ftrace trace.dat)",
+        help="write one file (default: perf.data, of ftrace trace.dat); of --relay one for each "
+        "CPU, FILE.blktrace.N or FILE.relay.N (default: the name of the device or channel)",
     )
     where.add_argument(
         "--output-dir",
@@ -382,6 +449,17 @@ def _cpus(text: str) -> Any:  # noqa: ANN401  # CPUs, through _checked
     if not cpus:
         raise argparse.ArgumentTypeError("its list of CPUs is empty")
     return cpus
+
+
+def _ring_sizes(text: str) -> RingSizes:
+    """As perf: either may be left out, but not both."""
+    data, comma, area = text.partition(",")
+    if comma and not area:
+        raise argparse.ArgumentTypeError(f"no AUX size behind the comma of {text!r}")
+    return RingSizes(
+        _ring_size(data) if data or not comma else RingSize(),
+        _ring_size(area) if comma else RingSize(),
+    )
 
 
 def _ring_size(text: str) -> Any:  # noqa: ANN401  # RingSize, through _checked

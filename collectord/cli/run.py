@@ -17,6 +17,7 @@ from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
 from collectord.control import http, service, signals
 from collectord.daemon import Daemon
+from collectord.windows import Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +65,7 @@ async def _serve(config: Config) -> None:
     daemon = Daemon(config)
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())
+        stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
         manager = stack.enter_context(service.connect())
 
         async def on_open() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord segments`: list, verify and repair what a state directory holds."""
+"""`collectord segments`: list, verify and repair what a state directory holds, or extract it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import VERBS
-from collectord.cli.output import Column, bytes_text, print_json, print_table
+from collectord.cli.output import Column, bytes_text, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.errors import UsageError
-from collectord.sink import repair, verify
+from collectord.sink import aux_extract, repair, verify
 from collectord.sink.segment import sink_errors
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _STATE: Final = Column("STATE")
 _SAMPLES: Final = Column("SAMPLES", "right")
 _SIZE: Final = Column("SIZE", "right")
 _DETAIL: Final = Column("DETAIL")
+_AUX_COLUMNS: Final = ("CPU", "TID", "OFFSET", "BYTES", "MISSING")
 _UNREPAIRED: Final = frozenset({repair.Action.REFUSED, repair.Action.FAILED})
 
 
@@ -32,21 +33,29 @@ def parser() -> Parser:
     """Options of `segments`."""
     made = Parser(
         "collectord segments",
-        ("list|verify|repair", "[--sha256]", "[--json]", "[DIR]"),
+        (
+            "list|verify|repair|aux",
+            "[--sha256]",
+            "[--output-dir DIR]",
+            "[--json]",
+            "[DIR|SEGMENT]",
+        ),
         VERBS["segments"],
         (
             "collectord segments list",
             "collectord segments verify out",
             "collectord segments verify --sha256 --json out/exec",
             "collectord segments repair /var/lib/collectord",
+            "collectord segments aux trace.perf.data --output-dir raw",
         ),
     )
     made.add_argument(
         "action",
         choices=tuple(_ACTIONS),
-        metavar="list|verify|repair",
+        metavar="list|verify|repair|aux",
         help="list what is there; check data against manifests; seal what a killed process left "
-        "(sealed segments stay as they are; verify tells what is wrong with one)",
+        "(sealed segments stay as they are; verify tells what is wrong with one); write the AUX "
+        "traces of a segment as raw files, one for each CPU or thread",
     )
     made.add_argument(
         "directory",
@@ -54,11 +63,17 @@ def parser() -> Parser:
         nargs="?",
         type=Path,
         default=STATE_DIRECTORY,
-        help="state directory, session directory or, for verify, one segment "
+        help="state directory, session directory or, for verify and aux, one segment "
         f"(default: {STATE_DIRECTORY})",
     )
     made.add_argument(
         "--sha256", action="store_true", help="verify: hash whole files as well (default: no)"
+    )
+    made.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        type=Path,
+        help="aux: where to write the raw files (default: none, it must be given)",
     )
     made.add_argument(
         "--json", action="store_true", help="print the result as JSON (default: a table)"
@@ -71,6 +86,11 @@ def run(arguments: Sequence[str]) -> int:
     args = parser().parse_intermixed_args(arguments)
     if args.sha256 and args.action != "verify":
         raise UsageError("--sha256 goes with verify")
+    if (args.output_dir is not None) != (args.action == "aux"):
+        raise UsageError(
+            "aux and --output-dir go together",
+            hint="collectord segments aux SEGMENT --output-dir DIR",
+        )
     with sink_errors("nothing to look at", args.directory, reading=True):
         args.directory.stat()
     return _ACTIONS[args.action](args)
@@ -142,10 +162,40 @@ def _repair(args: argparse.Namespace) -> int:
     return int(any(outcome.action in _UNREPAIRED for outcome in outcomes))
 
 
+def _aux(args: argparse.Namespace) -> int:
+    if args.directory.is_dir():
+        hint = "name one; `collectord segments list` shows them"
+        raise UsageError("aux takes one segment, not a directory", hint=hint)
+    extraction = aux_extract.extract(args.directory, args.output_dir)
+    if args.json:
+        print_json({"traces": extraction.traces, "damage": extraction.damage})
+    elif extraction.traces:
+        print_table(
+            (Column("FILE"), *(Column(name, "right") for name in _AUX_COLUMNS)),
+            [
+                [
+                    str(trace.path),
+                    _number(trace.cpu),
+                    _number(trace.tid),
+                    f"{trace.offset:,}",
+                    f"{trace.bytes:,}",
+                    f"{trace.missing_bytes:,}",
+                ]
+                for trace in extraction.traces
+            ],
+        )
+    if extraction.damage:
+        complain(f"{args.directory} is damaged, what follows is lost: {extraction.damage}")
+    elif not extraction.traces:
+        complain(f"{args.directory} holds no AUX trace")
+    return int(bool(extraction.damage) or not extraction.traces)
+
+
 _ACTIONS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "list": _list,
     "verify": _verify,
     "repair": _repair,
+    "aux": _aux,
 }
 
 
@@ -160,6 +210,11 @@ def _time(realtime_ns: int | None) -> str:
         return "-"
     start = datetime.fromtimestamp(realtime_ns / _NS_PER_SECOND, tz=UTC)
     return f"{start:%Y-%m-%d %H:%M:%SZ}"
+
+
+def _number(value: int) -> str:
+    """A CPU or a thread, where there is one."""
+    return "-" if value < 0 else str(value)
 
 
 def _figure(count: int | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.mark import add_common
-from collectord.cli.output import print_json, say
+from collectord.cli.output import print_json, say, snapshot_text
 from collectord.cli.parser import Parser
 from collectord.control import client
 
@@ -43,8 +43,11 @@ def run(arguments: Sequence[str]) -> int:
     if args.json:
         print_json(answer)
         return EXIT_OK
-    for path in answer["segments"]:
-        say(f"wrote {path}")
+    for snapshot in answer["snapshots"]:
+        for path in snapshot["segments"]:
+            say(f"wrote {path}")
+        if snapshot["segments"]:
+            say(snapshot_text(snapshot))
     if not answer["segments"]:
         say("the flight recorders hold no event")
     return EXIT_OK

@@ -6,16 +6,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli.answer import print_answers
-from collectord.cli.output import Column, print_json, print_table, say
+from collectord.cli.output import Column, print_json, print_table, say, snapshot_text
 from collectord.maps.status import session_json
 from collectord.model import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from collectord.aux_ledger import AuxBalance
     from collectord.ledger import RingBalance, SessionBalance
     from collectord.maps.answer import Answer
     from collectord.maps.status import BpfStatus
+    from collectord.windows import Snapshot
 
 _RIGHT: Final = "right"
 _BALANCE: Final = (
@@ -26,6 +28,15 @@ _BALANCE: Final = (
     Column("UNACCOUNTED", _RIGHT),
 )
 _SESSION_COLUMNS: Final = (Column("SESSION"), Column("SCOPE"), *_BALANCE)
+_AUX_COLUMNS: Final = (
+    Column("AUX"),
+    Column("PMU"),
+    Column("BASIS"),
+    *(
+        Column(title, _RIGHT)
+        for title in ("PRODUCED BYTES", "STORED BYTES", "LOST BYTES", "TRUNCATED", "UNACCOUNTED")
+    ),
+)
 _RING_COLUMNS: Final = (Column("RING"), *_BALANCE, Column("PEAK FILL", _RIGHT))
 
 
@@ -35,6 +46,7 @@ def print_result(
     as_json: bool,
     programs: Sequence[BpfStatus] = (),
     answers: Mapping[str, Sequence[Answer]] | None = None,
+    snapshots: Sequence[Snapshot] = (),
 ) -> None:
     """Print what was recorded: answers of BPF programs, sessions, rings with loss, files.
 
@@ -43,6 +55,7 @@ def print_result(
         as_json: one document instead of tables.
         programs: BPF programs of all sessions.
         answers: of those that have some, by program.
+        snapshots: of flight recorders.
     """
     if as_json:
         print_json(
@@ -53,6 +66,7 @@ def print_result(
                     for program, given in (answers or {}).items()
                     for answer in given
                 ],
+                "snapshots": [snapshot.to_json() for snapshot in snapshots],
             }
         )
         return
@@ -70,8 +84,11 @@ def print_result(
             if any(r.lost.values()) or r.quarantined is not None
         ],
     )
+    print_table(_AUX_COLUMNS, [_aux_cells(area) for b in balances for area in b.aux])
     for line in _remarks(balances):
         say(line)
+    for snapshot in snapshots:
+        say(snapshot_text(snapshot.to_json()))
 
 
 def _balance_cells(balance: SessionBalance | RingBalance) -> list[str]:
@@ -84,6 +101,21 @@ def _balance_cells(balance: SessionBalance | RingBalance) -> list[str]:
     ]
 
 
+def _aux_cells(area: AuxBalance) -> list[str]:
+    known = [count for count in area.lost.values() if count is not None]
+    return [
+        str(area.label),
+        area.pmu,
+        str(area.basis),
+        _figure(area.produced),
+        _figure(area.stored),
+        # Where the PMU does not count, how often something was lost is all that is known.
+        _figure(sum(known) if len(known) == len(area.lost) else None),
+        _figure(area.truncated),
+        _figure(area.unaccounted),
+    ]
+
+
 def _remarks(balances: Sequence[SessionBalance]) -> list[str]:
     lines: list[str] = []
     for balance in balances:
@@ -93,6 +125,8 @@ def _remarks(balances: Sequence[SessionBalance]) -> list[str]:
             for ring in balance.rings
             if ring.quarantined is not None
         ]
+        if balance.overwritten:
+            lines.append(f"{balance.name}: {balance.overwritten:,} gave way to newer ones")
         lines += [f"{balance.name}: degraded, {reason}" for reason in balance.degraded_reasons]
         lines += [f"wrote {path}" for path in balance.segments]
     return lines

@@ -193,6 +193,14 @@ class BranchSampleType(IntFlag):
     COUNTERS = 1 << 19
 
 
+class AuxAction(IntFlag):
+    """`aux_action` (Linux 6.13, and 6.12 as Debian has it)."""
+
+    START_PAUSED = 1 << 0
+    PAUSE = 1 << 1
+    RESUME = 1 << 2
+
+
 class RecordType(IntEnum):
     """`perf_event_header.type`: 1-21 by the kernel (PERF_RECORD_*), 64-82 by recorders.
 
@@ -425,3 +433,11 @@ def id_time_trailer(attr: PerfEventAttr) -> int:
     if not attr.sample_id_all or not attr.sample_type & SampleType.TIME:
         return 0
     return 8 * sum(bool(attr.sample_type & bit) for bit in ID_TRAILER_ORDER[1:])
+
+
+def id_cpu_trailer(attr: PerfEventAttr) -> int:
+    """Bytes from a non-SAMPLE record's end back to CPU in its trailer, 0 if it has none."""
+    if not attr.sample_id_all or not attr.sample_type & SampleType.CPU:
+        return 0
+    behind = ID_TRAILER_ORDER[ID_TRAILER_ORDER.index(SampleType.CPU) :]
+    return 8 * sum(bool(attr.sample_type & bit) for bit in behind)

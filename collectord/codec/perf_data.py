@@ -4,7 +4,8 @@
     0                header: magic, sizes, {attrs, data, event_types}, feature bitmap
     104              directory: the features that stand in the head (ours, readers pass it by)
                      attrs, each with {offset, size} of its ids; ids; sections of the head
-    data_offset      data section: records
+    data_offset      data section: records; those known at open first, where there are any
+    write_offset     the others
     + data_size      feature table: {offset, size} for each set bit, ascending
                      sections of the tail
 
@@ -78,7 +79,7 @@ class Head:
     """Everything before the data section.
 
     Attributes:
-        image: the bytes from offset 0 to `data_offset`.
+        image: the bytes from offset 0 to `write_offset`.
         header: as it stands in `image`.
         attrs: the events, in the order of their indices.
         sections: features that stand in the head; empty for a file by another program.
@@ -93,6 +94,16 @@ class Head:
     def data_offset(self) -> int:
         """Where the data section begins."""
         return self.header.data.offset
+
+    @property
+    def write_offset(self) -> int:
+        """Where its first record goes that is not in the head."""
+        return len(self.image)
+
+    @property
+    def first_records(self) -> bytes:
+        """Records of the data section that are in the head."""
+        return self.image[self.data_offset :]
 
     @property
     def tracing_data(self) -> bytes | None:
@@ -114,14 +125,16 @@ def build_head(
     data_offset_align: int = DATA_ALIGN_BYTES,
     *,
     features: Features = _NOTHING,
+    first_records: bytes = b"",
 ) -> Head:
     """Lay out the head of a new file, whose data size is 0 and feature bitmap empty.
 
     Args:
         attrs: the events; `config3` is left out, since it lies beyond what perf 6.1 reads.
         tracing_data: the TRACING_DATA section, which tracepoint events need.
-        data_offset_align: the data section begins at a multiple of this many bytes.
+        data_offset_align: the head ends at a multiple of this many bytes.
         features: what is known at open. EVENT_DESC is always added.
+        first_records: whole records that the data section begins with.
 
     Raises:
         CodecError: readers would refuse the file for its attrs.
@@ -141,7 +154,8 @@ def build_head(
         entries.append(a.attr.encode(FILE_ATTR_BYTES) + _SECTION.pack(*ids))
         at += ids.size
     sections, blob = _place(contents, at)
-    data_offset = _align(at + len(blob), data_offset_align)
+    write_offset = _align(at + len(blob) + len(first_records), data_offset_align)
+    data_offset = write_offset - len(first_records)
     header = Header(
         attr_size_bytes=entry_bytes,
         attrs=Section(attrs_at, entry_bytes * len(attrs)),
@@ -151,7 +165,7 @@ def build_head(
     rows = (_DIRECTORY_ENTRY.pack(feature, *s) for feature, s in sections.items())
     tables = (U64.pack(i) for a in attrs for i in a.ids)
     parts = (header.encode(), _DIRECTORY_MAGIC, U64.pack(len(sections)), *rows, *entries, *tables)
-    image = (b"".join(parts) + blob).ljust(data_offset, b"\0")
+    image = (b"".join(parts) + blob).ljust(data_offset, b"\0") + first_records
     return Head(image=image, header=header, attrs=attrs, sections=sections)
 
 
@@ -160,7 +174,7 @@ def build_tail(head: Head, data_size: int, features: Features = _NOTHING) -> Tai
 
     Args:
         head: from build_head(), or from parse_head() of a file that was left open.
-        data_size: bytes of whole records in the data section.
+        data_size: bytes of whole records in the data section, those of the head included.
         features: what became known since; takes the place of the head's.
     """
     contents = encode_features(features)
@@ -199,19 +213,32 @@ def parse_header(data: bytes) -> Header:
     return Header(attr_size, attrs, body, int.from_bytes(bitmap, "little"))
 
 
+def head_bytes(data: bytes) -> int:
+    """Size of a head whose first HEADER_BYTES + 8 bytes are given: `write_offset`.
+
+    Only files of this program have records of the data section in their head, and end it at a
+    multiple of DATA_ALIGN_BYTES. Raises CodecError as parse_header().
+    """
+    header = parse_header(data)
+    if not data.startswith(_DIRECTORY_MAGIC, HEADER_BYTES) or header.data.offset % U64.size:
+        return header.data.offset
+    return _align(header.data.offset, DATA_ALIGN_BYTES)
+
+
 def parse_head(data: bytes) -> Head:
     """Read a head, of a file that is sealed or was left open.
 
     Args:
-        data: the file's bytes from 0 to at least `parse_header(data).data.offset`.
+        data: the file's bytes from 0 to at least `head_bytes(data)`.
 
     Raises:
         CodecError: as parse_header(), or a section reaches out of the head.
     """
     header = parse_header(data)
-    if len(data) < header.data.offset:
+    end = head_bytes(data)
+    if len(data) < end:
         raise CodecError("head cut short", offset=len(data), reason="short")
-    image = data[: header.data.offset]
+    image = data[:end]
     sections = _parse_directory(image)
     names: tuple[str, ...] = ()
     if Feature.EVENT_DESC in sections:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.codec.cursor import U32, U64
+from collectord.codec.cursor import U32, U64, Cursor
 from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_record import Misc
+from collectord.codec.perf_record import AUXTRACE_BYTES, Misc
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Feature(IntEnum):
     EVENT_DESC = 12
     PMU_MAPPINGS = 16
     GROUP_DESC = 17
+    AUXTRACE = 18
     SAMPLE_TIME = 21
     CLOCKID = 23
     CLOCK_DATA = 29
@@ -90,6 +91,7 @@ class Features:
             `perf script --time 10%-20%`.
         clockid_resolution_ns: of the clock that `use_clockid` chose.
         clock_data: needed by `perf script -F +tod`.
+        auxtrace_index: where in the file the AUXTRACE records stand, in bytes.
     """
 
     hostname: str | None = None
@@ -107,6 +109,7 @@ class Features:
     clockid_resolution_ns: int | None = None
     clock_data: ClockData | None = None
     build_ids: tuple[BuildId, ...] = ()
+    auxtrace_index: tuple[int, ...] = ()
 
 
 def encode_features(features: Features) -> Mapping[Feature, bytes]:
@@ -125,6 +128,13 @@ def encode_features(features: Features) -> Mapping[Feature, bytes]:
         except struct.error as error:
             raise CodecError(f"{name}: {error}", offset=0, reason="feature_value") from error
     return sections
+
+
+def decode_auxtrace_index(section: bytes) -> tuple[int, ...]:
+    """Read an AUXTRACE section: where in the file the records stand."""
+    cursor = Cursor(section)
+    numbers = [(cursor.number(U64), cursor.number(U64)) for _ in range(cursor.number(U64))]
+    return tuple(offset for offset, _ in numbers)
 
 
 def encode_string(text: str) -> bytes:
@@ -174,6 +184,12 @@ def _clock_data(value: ClockData) -> bytes:
     return head + U64.pack(value.wall_ns) + U64.pack(value.clockid_ns)
 
 
+def _auxtrace_index(value: tuple[int, ...]) -> bytes:
+    """Place and size of each record, its payload left out."""
+    rows = (U64.pack(offset) + U64.pack(AUXTRACE_BYTES) for offset in value)
+    return U64.pack(len(value)) + b"".join(rows)
+
+
 def _build_ids(value: tuple[BuildId, ...]) -> bytes:
     return b"".join(map(_build_id, value))
 
@@ -204,6 +220,7 @@ _ENCODERS: Final[tuple[tuple[Feature, str, Callable[[Any], bytes]], ...]] = (
     (Feature.CMDLINE, "cmdline", _cmdline),
     (Feature.PMU_MAPPINGS, "pmu_mappings", _pmu_mappings),
     (Feature.GROUP_DESC, "group_desc", _groups),
+    (Feature.AUXTRACE, "auxtrace_index", _auxtrace_index),
     (Feature.SAMPLE_TIME, "sample_time", _sample_time),
     (Feature.CLOCKID, "clockid_resolution_ns", U64.pack),
     (Feature.CLOCK_DATA, "clock_data", _clock_data),

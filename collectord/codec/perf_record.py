@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 HEADER_BYTES: Final = 8
 # The size field has 16 bits and records are whole words.
 RECORD_MAX_BYTES: Final = 65528
+# AUXTRACE up to the payload that follows it.
+AUXTRACE_BYTES: Final = 48
 PAGE_BYTES: Final = 4096
 
 _HEADER: Final = struct.Struct("<IHH")
@@ -37,8 +39,9 @@ _KERNEL_TYPE_MAX: Final = int(RecordType.AUX_OUTPUT_HW_ID)
 _KNOWN_TYPES: Final = frozenset(
     (*range(1, _KERNEL_TYPE_MAX + 1), *range(RecordType.HEADER_ATTR, RecordType.FINISHED_INIT + 1))
 )
-# Their payload follows the record and is not in `size`, so a walk by sizes cannot pass them.
-_PAYLOAD_FOLLOWS: Final = frozenset({RecordType.HEADER_TRACING_DATA, RecordType.AUXTRACE})
+_AUXTRACE: Final = int(RecordType.AUXTRACE)
+# Its payload follows the record and is not in `size`; it occurs in pipe mode only.
+_TRACING_DATA: Final = int(RecordType.HEADER_TRACING_DATA)
 
 
 class Misc(IntFlag):
@@ -174,9 +177,11 @@ def identifier(data: bytes | memoryview, header: RecordHeader) -> int:
 def iter_records(data: bytes | memoryview, start: int = 0) -> Iterator[RecordHeader]:
     """Give the headers of all records from `start` to the end of `data`.
 
+    The payload of AUXTRACE, which follows the record, is passed by.
+
     Raises:
-        CodecError: a size is impossible or reaches past the end, or the type is one whose
-            payload follows it.
+        CodecError: a size is impossible or reaches past the end, or the type is TRACING_DATA,
+            which stands in no file of file mode.
     """
     at, end = start, len(data)
     while at < end:
@@ -187,19 +192,36 @@ def iter_records(data: bytes | memoryview, start: int = 0) -> Iterator[RecordHea
             raise CodecError(f"record size {size}", offset=at, reason="record_size")
         if size > end - at:
             raise CodecError(f"record of {size} bytes cut short", offset=at, reason="short")
-        if kind in _PAYLOAD_FOLLOWS:
+        if kind == _TRACING_DATA:
             raise CodecError(f"record type {kind}", offset=at, reason="record_payload")
+        payload = payload_bytes(data, at) if kind == _AUXTRACE else 0
+        if payload < 0:
+            raise CodecError("AUXTRACE of odd size", offset=at, reason="record_size")
+        if payload > end - at - size:
+            raise CodecError(f"payload of {payload} bytes cut short", offset=at, reason="short")
         yield RecordHeader(kind, misc, size, at)
-        at += size
+        at += size + payload
+
+
+def payload_bytes(data: bytes | memoryview, at: int) -> int:
+    """Bytes that follow the whole AUXTRACE record at `at`; -1 if it can be none.
+
+    Payloads are padded to whole words, so that the next record is aligned.
+    """
+    size = _HEADER.unpack_from(data, at)[2]
+    if size != AUXTRACE_BYTES:
+        return -1
+    payload = int(_U64.unpack_from(data, at + HEADER_BYTES)[0])
+    return -1 if payload & 7 else payload
 
 
 class WholeRecordWalk:
     """Finds where the last whole record of a data section ends, fed piece by piece.
 
     A header is invalid when its size is under 8 or no multiple of 8, or when its type is 0,
-    above 21 and below 64, or above 82: nothing that this program stores. It takes about 0.3 s
-    per million records and the GIL for as long; segments are walked natively, and this is the
-    reference for that walk.
+    above 21 and below 64, or above 82: nothing that this program stores. An AUXTRACE record is
+    whole with all its payload. It takes about 0.3 s per million records and the GIL for as long;
+    segments are walked natively, and this is the reference for that walk.
     """
 
     def __init__(self) -> None:
@@ -219,6 +241,12 @@ class WholeRecordWalk:
             if size < HEADER_BYTES or size & 7 or kind not in known:
                 self.stopped = True
                 break
+            if kind == _AUXTRACE and size <= end - at:
+                payload = payload_bytes(data, at)
+                if payload < 0:
+                    self.stopped = True
+                    break
+                size += payload
             if size > end - at:
                 break
             last, at = at, at + size
@@ -227,6 +255,11 @@ class WholeRecordWalk:
         self._end += at
         self._carry = bytes(data[at:])
         return not self.stopped
+
+    @property
+    def whole(self) -> int:
+        """Offset past the last whole record, from the start of the data section."""
+        return self._end
 
     @property
     def end(self) -> int:

@@ -6,18 +6,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from collectord.config import bpf_check
+from collectord.config import bpf_check, relay_check
 from collectord.config.problems import Problem, under
 from collectord.config.schema import (
     BpfSourceConfig,
     EventConfig,
     PerfSourceConfig,
+    RelaySourceConfig,
     TraceEventConfig,
     TracefsSourceConfig,
 )
 from collectord.errors import UsageError
 from collectord.kernel.trace_probes import Probe, ProbeKind
 from collectord.plan import call_graph, cpu_list, event_spec, trace_names
+from collectord.plan.event_spec import Modifiers, Tracepoint
 from collectord.plan.session import FLIGHT_RECORDER
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ _LISTEN: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})", re.
 _PORT_MAX: Final = 65535
 _SHARDS_MAX: Final = 1024
 _MAX_STACK: Final = 65535  # sample_max_stack has 16 bits
+_AUX_FLUSH_MIN_NS: Final = 1_000_000
 _PID_MAX: Final = (1 << 31) - 1  # pid_t
 _CHUNK_ALIGN_BYTES: Final = 4096
 # The longest record has 64 KiB less 8: a chunk must hold one and its padding.
@@ -47,6 +50,8 @@ _CHUNK_MAX_BYTES: Final = 1 << 30
 _CHUNKS_MIN: Final = 4
 _RULE_OF_SCOPE: Final = {"cpus": "cpus", "process": "pids", "thread": "pids", "user": "user"}
 _TASK_SCOPES: Final = ("process", "thread", "command", "user")
+# Events of these belong to a CPU: IOC_REFRESH is refused for what children inherit.
+FREEZABLE: Final = ("system", "cpus", "cgroup")
 
 
 def check_config(config: Config) -> Iterator[Problem]:
@@ -89,22 +94,26 @@ def _source(source: SourceConfig) -> Iterator[Problem]:
             if bpf_check.NAME.fullmatch(source.program) is None:
                 text = f"{source.program!r} is no program's name"
                 yield Problem("program", text, bpf_check.NAME_WORDS)
+        case RelaySourceConfig():
+            yield from relay_check.check(source)
 
 
 def _mode(session: SessionConfig) -> Iterator[Problem]:
     """Which sources a mode takes, and which of their keys."""
+    if any(isinstance(source, RelaySourceConfig) for source in session.source):
+        yield from relay_check.check_session(session)
     recorder = session.mode == FLIGHT_RECORDER
+    yield from _freeze(session)
     seen = False
     programs: set[str] = set()
     for index, source in enumerate(session.source):
         key = f"source[{index}]"
         if isinstance(source, PerfSourceConfig):
-            if recorder:
-                hint = 'kind = "tracefs", or mode = "stream"'
-                yield Problem(f"{key}.kind", "perf rings make no flight recorder", hint)
             continue
         if isinstance(source, BpfSourceConfig):
             yield from under(key, _program(session, source, programs))
+            continue
+        if not isinstance(source, TracefsSourceConfig):
             continue
         if seen:
             yield Problem(
@@ -113,15 +122,48 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
                 "one instance has all events of a session: put them into the first",
             )
         seen = True
-        for name in ("keep", "max"):
-            value = getattr(source, name)
-            if value is not None and not recorder:
-                hint = f'mode = "{FLIGHT_RECORDER}"'
-                yield Problem(f"{key}.{name}", "only a flight recorder has it", hint)
-            elif value is not None and value <= 0:
-                yield Problem(f"{key}.{name}", "must not be 0")
-        if recorder and not source.overwrite:
-            yield Problem(f"{key}.overwrite", "a flight recorder overwrites its oldest events")
+        yield from under(key, _window(source, recorder=recorder))
+
+
+def _window(source: TracefsSourceConfig, *, recorder: bool) -> Iterator[Problem]:
+    """What only a flight recorder has, and what it must have."""
+    for name in ("keep", "max"):
+        value = getattr(source, name)
+        if value is not None and not recorder:
+            hint = f'mode = "{FLIGHT_RECORDER}"'
+            yield Problem(name, "only a flight recorder has it", hint)
+        elif value is not None and value <= 0:
+            yield Problem(name, "must not be 0")
+    if recorder and not source.overwrite:
+        yield Problem("overwrite", "a flight recorder overwrites its oldest events")
+
+
+def _freeze(session: SessionConfig) -> Iterator[Problem]:
+    """What may stop a flight recorder by itself."""
+    if session.freeze_filter and not session.freeze_on:
+        yield Problem("freeze_filter", "is the filter of freeze_on, which is not given")
+    if not session.freeze_on:
+        return
+    if session.mode != FLIGHT_RECORDER:
+        hint = f'mode = "{FLIGHT_RECORDER}"'
+        yield Problem("freeze_on", "only a flight recorder can be frozen", hint)
+    if session.target.scope not in FREEZABLE:
+        yield Problem(
+            "freeze_on",
+            f"does not go with scope {session.target.scope!r}: a task's event stops no ring",
+            ", ".join(f'scope = "{scope}"' for scope in FREEZABLE),
+        )
+    try:
+        choices = event_spec.parse_choices(session.freeze_on)
+    except UsageError as error:
+        yield Problem("freeze_on", error.message, error.hint)
+        return
+    if [len(group.events) for choice in choices for group in choice] != [1]:
+        yield Problem("freeze_on", f"{session.freeze_on!r} is not one event")
+    ftrace = any(isinstance(source, TracefsSourceConfig) for source in session.source)
+    spec = choices[0][0].events[0]
+    if ftrace and (not isinstance(spec.body, Tracepoint) or spec.modifiers != Modifiers()):
+        yield Problem("freeze_on", "a tracefs source can be frozen by a tracepoint only")
 
 
 def _program(
@@ -229,6 +271,9 @@ def _perf(source: PerfSourceConfig) -> Iterator[Problem]:
             call_graph.parse(source.call_graph)
         except UsageError as error:
             yield Problem("call_graph", error.message, error.hint)
+    if source.aux_flush and source.aux_flush < _AUX_FLUSH_MIN_NS:
+        hint = '"0" for never; each flush stops and starts the events'
+        yield Problem("aux_flush", "less than 1ms", hint)
     if not 0 <= source.max_stack <= _MAX_STACK:
         yield Problem("max_stack", f"{source.max_stack} frames", f"0 to {_MAX_STACK}")
 

@@ -112,6 +112,9 @@ class PerfSourceConfig(
     ring: RingSize = RingSize()
     watermark: Share = Share(percent=25.0)
     sideband_ring: RingSize = RingSize(256 * _KIB)
+    aux: RingSize = RingSize()
+    aux_watermark: Share = Share(percent=25.0)
+    aux_flush: Nanoseconds | None = None
     include_self: bool = False
     when: When = "always"
 
@@ -178,7 +181,30 @@ class BpfSourceConfig(
     when: When = "present"
 
 
-SourceConfig = PerfSourceConfig | TracefsSourceConfig | BpfSourceConfig
+class RelaySourceConfig(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="relay",
+):
+    """`[[session.source]]` of kind "relay": blktrace of devices, or channels by path."""
+
+    kind: ClassVar[Literal["relay"]] = "relay"
+    device: str | tuple[str, ...] = ()
+    path: str | tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+    start_lba: int = 0
+    end_lba: int = 0
+    pid: int = 0
+    subbuf: Bytes = Bytes(0)
+    subbufs: int = 0
+    transport: TransportName = "read"
+    when: When = "always"
+
+
+SourceConfig = PerfSourceConfig | TracefsSourceConfig | BpfSourceConfig | RelaySourceConfig
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -193,6 +219,8 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     name: str
     mode: Mode = "stream"
+    freeze_on: str = ""
+    freeze_filter: str = ""
     segment_bytes: Bytes = Bytes(256 * _MIB)
     segment_age: Nanoseconds = Nanoseconds(3600 * _SECOND_NS)
     directory: str = ""

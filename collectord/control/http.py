@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from collectord.daemon import DaemonStatus
+    from collectord.windows import Snapshot
 
     StatusReader = Callable[[], DaemonStatus]
 
@@ -59,8 +60,8 @@ class Commands(Protocol):
     async def mark(self, text: str, session: str | None) -> int:
         """Write a marker into the ftrace rings of a session, or of all; gives how many took it."""
 
-    async def snapshot(self, names: Sequence[str]) -> list[str]:
-        """Store what these flight recorders hold, or all; gives the segments' paths."""
+    async def snapshot(self, names: Sequence[str]) -> list[Snapshot]:
+        """Store what these flight recorders hold, or all."""
 
 
 class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,7 +120,11 @@ def control_app(status: StatusReader, commands: Commands) -> web.Application:
     async def snapshot(request: web.Request) -> web.Response:
         async def done() -> dict[str, Any]:
             asked = await _body(request, SnapshotRequest)
-            return {"segments": await commands.snapshot(asked.sessions)}
+            made = await commands.snapshot(asked.sessions)
+            return {
+                "segments": [path for snapshot in made for path in snapshot.segments],
+                "snapshots": [snapshot.to_json() for snapshot in made],
+            }
 
         return await _answer(done())
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals become one stop event. Only the main thread gets them: native threads block all."""
+"""Signals become one stop event, and snapshots.
+
+Only the main thread gets them: native threads block all.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,48 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from collectord.errors import CollectordError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Iterator
+    from typing import Any
 
 _LOG: Final = structlog.get_logger()
 
 # SIGHUP is what a closed terminal sends; its default would end the process without a flush.
 _GRACE_S: Final = 1.0
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def snapshots(take: Callable[[], Coroutine[Any, Any, object]]) -> Iterator[None]:
+    """Have SIGUSR2 store what the flight recorders hold. What goes wrong is logged.
+
+    Without this the signal would end the process.
+
+    Args:
+        take: makes the snapshots.
+    """
+    loop = asyncio.get_running_loop()
+    running: set[asyncio.Task[None]] = set()
+
+    async def run() -> None:
+        try:
+            await take()
+        except CollectordError as error:
+            _LOG.error("snapshot_failed", error=str(error))
+
+    def on_signal() -> None:
+        _LOG.info("snapshot_requested", signal="SIGUSR2")
+        task = loop.create_task(run())
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    loop.add_signal_handler(signal.SIGUSR2, on_signal)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGUSR2)
 
 
 @contextmanager

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Final, Protocol
-
-import structlog
+from typing import TYPE_CHECKING, Protocol
 
 from collectord._native import _core
 from collectord.model import RingRole
+from collectord.plan.aux_facts import INTEL_PT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +21,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from collectord.plan.session import CorePlan
-    from collectord.source.base import RingHandle
-
-_LOG: Final = structlog.get_logger()
+    from collectord.source.base import AuxHandle, RingHandle
 
 
 class Listener(Protocol):
@@ -44,6 +41,9 @@ class Listener(Protocol):
 
     def ring_quarantined(self, ring: int, reason: str, position: int) -> None:
         """A ring is not read any more."""
+
+    def ring_hung_up(self, ring: int) -> None:
+        """A ring's task, or its channel, is gone."""
 
 
 class Drain:
@@ -93,6 +93,17 @@ class Drain:
                 page_map=pages.page_map,
                 held=handle.held,
             )
+        if handle.relay is not None:
+            relay = handle.relay
+            return self.core.add_relay_ring(
+                shard,
+                stream,
+                relay.fd,
+                capacity_bytes=relay.capacity_bytes,
+                longest_bytes=relay.longest_bytes,
+                blktrace=relay.blktrace,
+                held=True,
+            )
         if handle.map is None:
             raise ValueError(handle.label)
         return self.core.add_ring(
@@ -105,13 +116,35 @@ class Drain:
             time_trailer=handle.time_trailer,
             ids=[counter.event_id for counter in handle.counters],
             held=handle.held,
+            cpu_trailer=handle.cpu_trailer,
+        )
+
+    def add_aux(self, ring: _core.Ring, handle: AuxHandle) -> _core.AuxRing:
+        """Begin to drain the AUX area of a data ring; it goes with that."""
+        plan, label = handle.plan, handle.label
+        return self.core.add_aux_ring(
+            ring,
+            handle.map,
+            framing=str(plan.framing),
+            whole_records=plan.whole_records,
+            idx=handle.index,
+            cpu=label.cpu,
+            tid=label.tid,
+            reference_tsc=plan.pmu == INTEL_PT,
+            enable_fds=() if plan.snapshot else [counter.fd for counter in handle.counters],
+            head_rule=str(plan.head_rule),
         )
 
     def thread_ids(self) -> tuple[int, ...]:
         """Kernel ids of the core's running threads."""
         return tuple(tid for tid in self.core.thread_ids().values() if tid)
 
-    def listen(self, listener: Listener, stream: _core.Stream, rings: list[_core.Ring]) -> None:
+    def listen(
+        self,
+        listener: Listener,
+        stream: _core.Stream,
+        rings: list[_core.Ring | _core.AuxRing],
+    ) -> None:
         """Tell `listener` about this stream and these rings from now on."""
         self._streams[stream.id] = listener
         self._rings.update((ring.id, listener) for ring in rings)
@@ -156,4 +189,4 @@ class Drain:
                 reason = _core.QUARANTINE_REASONS[event.reason]
                 self._rings[event.ring].ring_quarantined(event.ring, reason, event.position)
             case _core.RingHungUp():
-                _LOG.debug("ring_hung_up", ring=event.ring)
+                self._rings[event.ring].ring_hung_up(event.ring)

@@ -27,6 +27,7 @@ from collectord.codec.perf_attr import (
     SoftwareId,
 )
 from collectord.model import ClockReading
+from collectord.plan.aux_facts import TimeConversion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,22 @@ _ATTR: Final = PerfEventAttr(
 ).encode()
 _HEAD_OFFSET: Final = 1024
 _SAMPLE: Final = struct.Struct("<IHHQQ")  # header, time, address
+# Of the clock of each event, whichever it is; one that has a clockid of its own has no time_zero.
+_DUMMY: Final = PerfEventAttr(
+    type=EventType.SOFTWARE,
+    config=SoftwareId.DUMMY,
+    disabled=True,
+    exclude_kernel=True,
+    exclude_hv=True,
+).encode()
+# struct perf_event_mmap_page: capabilities; time_shift, time_mult; time_zero; time_cycles,
+# time_mask.
+_CAPABILITIES: Final = (40, struct.Struct("<Q"))
+_SHIFT_MULT: Final = (50, struct.Struct("<HI"))
+_ZERO: Final = (64, struct.Struct("<Q"))
+_CYCLES_MASK: Final = (80, struct.Struct("<QQ"))
+_CAP_USER_TIME_ZERO: Final = 1 << 4
+_CAP_USER_TIME_SHORT: Final = 1 << 5
 
 
 def read_clocks(perf_event_open: Callable[[bytes, int, int], int]) -> ClockReading:
@@ -65,6 +82,37 @@ def read_clocks(perf_event_open: Callable[[bytes, int, int], int]) -> ClockReadi
     finally:
         os.close(fd)
     return ClockReading(reading.monotonic_ns, reading.realtime_ns, perf_ns, reading.bracket_ns)
+
+
+def read_time_conversion(
+    perf_event_open: Callable[[bytes, int, int], int], page_bytes: int
+) -> TimeConversion:
+    """How the CPU's counter becomes perf's clock; nothing where the kernel does not tell."""
+    try:
+        fd = perf_event_open(_DUMMY, 0, -1)
+    except OSError:
+        return TimeConversion()
+    try:
+        with mmap.mmap(fd, page_bytes, prot=mmap.PROT_READ) as page:
+            words = [
+                word
+                for offset, layout in (_CAPABILITIES, _SHIFT_MULT, _ZERO, _CYCLES_MASK)
+                for word in layout.unpack_from(page, offset)
+            ]
+    except OSError:
+        return TimeConversion()
+    finally:
+        os.close(fd)
+    capabilities, shift, mult, zero, cycles, mask = words
+    return TimeConversion(
+        shift=shift,
+        mult=mult,
+        zero=zero,
+        cycles=cycles,
+        mask=mask,
+        zero_known=bool(capabilities & _CAP_USER_TIME_ZERO),
+        short=bool(capabilities & _CAP_USER_TIME_SHORT),
+    )
 
 
 def _bracket(page: mmap.mmap | None) -> tuple[ClockReading, int]:

@@ -10,6 +10,7 @@ closes the files, removes the instance and then its probes.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from contextlib import ExitStack, contextmanager
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _PROC: Final = Path("/proc")
 _KIB: Final = 1024
 _CLOCK: Final = "mono"
+_ALWAYS: Final = "common_pid >= 0"
 # A process that starts threads all the time must not keep the scan going for ever.
 _SCANS_MAX: Final = 50
 _MASK_WORD_DIGITS: Final = 8
@@ -384,6 +386,38 @@ class Instance:
         """Stop, all rings at one moment; the counters are final. Raises KernelError."""
         self._files.write("tracing_on", "0")
         self._files.write("events/enable", "0")
+
+    def freeze_on(self, event: TraceEvent) -> None:
+        """Have the instance stop itself, on all CPUs, when an event passes its filter.
+
+        Without a condition the trigger runs before its event is recorded, with one after that
+        (trace_event_buffer_commit()): so there is one always, and the event is the last one.
+
+        Raises:
+            UsageError: the kernel refuses the condition.
+            MissingPrivilege, MissingFeature, KernelError: the trigger cannot be set.
+        """
+        condition = event.filter or _ALWAYS
+        try:
+            self._files.put(event.leaf("trigger"), f"traceoff if {condition}")
+        except OSError as error:
+            path = self.path / event.leaf("trigger")
+            if error.errno == errno.EINVAL:
+                raise UsageError(
+                    f"the kernel refuses to freeze on {event} if {condition!r}",
+                    text=condition,
+                    hint="as a filter of the event it gets a reason",
+                ) from error
+            raise self._files.refused(error, path, condition) from error
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the instance records. Raises KernelError."""
+        return self._files.read_text("tracing_on") == "1"
+
+    def turn_on(self) -> None:
+        """Go on after a freeze. Raises KernelError."""
+        self._files.write("tracing_on", "1")
 
     def mark(self, text: str) -> int:
         """Write a marker (`ftrace:print`) into the ring of a CPU that is traced.

@@ -13,12 +13,13 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord._native._core import PageMap, RingMap
+from collectord._native._core import AuxMap, PageMap, RingMap
 from collectord.codec import perf_attr
 from collectord.codec.perf_attr import OpenFlag, ReadFormat
 from collectord.codec.tracing_data import TracingData
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget
 from collectord.kernel import (
+    blktrace,
     bpf,
     bpf_entries,
     cgroups,
@@ -27,10 +28,11 @@ from collectord.kernel import (
     instance_lock,
     proc,
     refusal,
+    relay_channel,
     trace_probes,
 )
 from collectord.kernel.capabilities import effective_capabilities
-from collectord.kernel.clocks import read_clocks
+from collectord.kernel.clocks import read_clocks, read_time_conversion
 from collectord.kernel.instance import Instance
 from collectord.kernel.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.port import CounterReading, Limits, Purpose
@@ -42,9 +44,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
+    from collectord.codec.blktrace import Setup
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.instance import InstanceSettings
     from collectord.model import ClockReading
+    from collectord.plan.aux_facts import TimeConversion
 
 # arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h for the others.
 _PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "loongarch64": 241}
@@ -163,6 +167,16 @@ class LinuxKernel:
         """See `Kernel.disable`."""
         self._ioctl(fd, perf_attr.IOC_DISABLE, 0, "cannot disable an event")
 
+    def refresh(self, fd: int) -> None:
+        """See `Kernel.refresh`.
+
+        Newer kernels stop the event at its last overflow and disable it later. To enable it again
+        does not start it (perf_trace_add(), Linux 6.18): setting its period, to what it is, does.
+        """
+        self._ioctl(fd, perf_attr.IOC_REFRESH, 1, "cannot arm an event")
+        period = bytearray(struct.pack("=Q", 1))
+        self._ioctl(fd, perf_attr.IOC_PERIOD, period, "cannot start an event again")
+
     def set_filter(self, fd: int, text: str) -> None:
         """See `Kernel.set_filter`."""
         data = bytearray(os.fsencode(text) + b"\0")
@@ -251,13 +265,31 @@ class LinuxKernel:
         enabled, running, event_id, lost = (next(words) if bit else None for bit in wanted)
         return CounterReading(value, enabled or 0, running or 0, event_id or 0, lost)
 
-    def map_ring(self, fd: int, data_bytes: int) -> RingMap:
+    def pause_output(self, fd: int, *, paused: bool) -> None:
+        """See `Kernel.pause_output`."""
+        self._ioctl(fd, perf_attr.IOC_PAUSE_OUTPUT, int(paused), "cannot pause a ring")
+
+    def map_ring(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> RingMap:
         """See `Kernel.map_ring`."""
         try:
-            return RingMap(fd, data_bytes)
+            return RingMap(fd, data_bytes, overwrite=overwrite)
         except OSError as error:
             code = error.errno or 0
             raise refusal.map_refused(code, data_bytes, self.limits()) from error
+
+    def map_aux(self, fd: int, ring: RingMap, aux_bytes: int, *, snapshot: bool) -> AuxMap:
+        """See `Kernel.map_aux`."""
+        try:
+            return AuxMap(fd, ring, aux_bytes, snapshot=snapshot)
+        except OSError as error:
+            code = error.errno or 0
+            if code == errno.EOPNOTSUPP:
+                raise refusal.no_aux(code) from error
+            raise refusal.map_refused(code, aux_bytes, self.limits(), what="AUX area") from error
+
+    def time_conversion(self) -> TimeConversion:
+        """See `Kernel.time_conversion`."""
+        return read_time_conversion(self._perf_event_open, self.page_bytes)
 
     def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
         """See `Kernel.create_instance`."""
@@ -293,6 +325,20 @@ class LinuxKernel:
         """See `Kernel.remove_orphan_probes`."""
         if self.tracefs.mounted:
             trace_probes.remove_orphans(self.tracefs, proc=self.proc)
+
+    def open_blktrace(
+        self, device: str, setup: Setup, session: str, stack: ExitStack
+    ) -> blktrace.Blktrace:
+        """See `Kernel.open_blktrace`."""
+        return blktrace.open_trace(device, setup, session, stack, proc=self.proc, sys=self.sys)
+
+    def end_left_traces(self) -> Sequence[blktrace.Leftover]:
+        """See `Kernel.end_left_traces`."""
+        return blktrace.end_leftovers(self.proc, self.sys)
+
+    def open_channel(self, path: str, stack: ExitStack) -> tuple[relay_channel.RelayFile, ...]:
+        """See `Kernel.open_channel`."""
+        return relay_channel.open_channel(Path(path), stack)
 
     def clocks(self) -> ClockReading:
         """See `Kernel.clocks`."""

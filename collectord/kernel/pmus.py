@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UsageError
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Files beside an event alias that describe its value, not its attributes.
-_NOT_EVENTS: Final = (".scale", ".unit", ".snapshot", ".per-pkg")
+_UNIT: Final = ".unit"
+_NOT_EVENTS: Final = (".scale", _UNIT, ".snapshot", ".per-pkg")
+# PMUs whose drivers are known to have an AUX area; of others only a trial tells (`aux_trial`).
+_AUX_NAMES: Final = re.compile(r"intel_pt|intel_bts|cs_etm|arm_spe_\d+|hisi_ptt\d+_\d+", re.ASCII)
 
 
 def read_pmus(sys: Path) -> dict[str, PmuFacts]:
@@ -31,16 +35,19 @@ def _read_pmu(folder: Path) -> PmuFacts | None:
     if not kind.isdigit():
         return None
     cpumask = _text(folder / "cpumask")
+    events = _files(folder / "events")
+    filters = _text(folder / "nr_addr_filters")
     return PmuFacts(
         type=int(kind),
         formats=_files(folder / "format"),
-        events={
-            name: terms
-            for name, terms in _files(folder / "events").items()
-            if not name.endswith(_NOT_EVENTS)
-        },
+        events={name: terms for name, terms in events.items() if not name.endswith(_NOT_EVENTS)},
         cpus=_cpus(cpumask or _text(folder / "cpus")),
         core=not cpumask,
+        aux=_AUX_NAMES.fullmatch(folder.name) is not None,
+        address_filters=int(filters) if filters.isdigit() else 0,
+        units={
+            name.removesuffix(_UNIT): unit for name, unit in events.items() if name.endswith(_UNIT)
+        },
     )
 
 

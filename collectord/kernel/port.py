@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
-    from collectord._native._core import PageMap, RingMap
+    from collectord._native._core import AuxMap, PageMap, RingMap
+    from collectord.codec.blktrace import Setup
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.tracing_data import TracingData
+    from collectord.kernel.blktrace import Blktrace
+    from collectord.kernel.blktrace import Leftover as LeftTrace
     from collectord.kernel.bpf import MapInfo, ProgramInfo
     from collectord.kernel.bpf_entries import Entries
     from collectord.kernel.instance import Instance, InstanceSettings
+    from collectord.kernel.relay_channel import RelayFile
     from collectord.kernel.salvage import Leftover
     from collectord.model import ClockReading
+    from collectord.plan.aux_facts import TimeConversion
 
 # What SET_FILTER fails with for a filter that is wrong. The last three are no errors at all:
 # calc_stack() in kernel/trace/trace_events_filter.c numbers unbalanced parentheses and quotes -1
@@ -127,8 +132,17 @@ class Kernel(Protocol):
     def disable(self, fd: int) -> None:
         """PERF_EVENT_IOC_DISABLE, inherited children included; the counter is final after it."""
 
+    def refresh(self, fd: int) -> None:
+        """PERF_EVENT_IOC_REFRESH: enable the event, of period 1, until its next overflow.
+
+        That disables it, and its group with it. Each call adds one overflow: call it once, and
+        once after each.
+        """
+
     def set_filter(self, fd: int, text: str) -> None:
-        """Give a tracepoint event its filter. The kernel allows this once per event.
+        """Give a tracepoint event its filter, or a tracing event its addresses.
+
+        The kernel allows the former once per event.
 
         Raises:
             KernelError: EINVAL for a bad filter (`filter_refusal` has the reason).
@@ -190,13 +204,40 @@ class Kernel(Protocol):
     def read_counter(self, fd: int, read_format: int) -> CounterReading:
         """Read the event's counter. It costs an interrupt of the event's CPU if that runs it."""
 
-    def map_ring(self, fd: int, data_bytes: int) -> RingMap:
+    def pause_output(self, fd: int, *, paused: bool) -> None:
+        """Have the ring of this event refuse what is written to it, and count it as lost, or not.
+
+        A record that was begun before is still finished.
+        """
+
+    def map_ring(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> RingMap:
         """Map the event's ring: a control page and `data_bytes` (a power of two of pages).
+
+        With `overwrite` read-only: the kernel does not wait for a reader then, and the event must
+        have `write_backward`.
 
         Raises:
             MissingPrivilege: EPERM, over the mlock budget.
             RingSetupError: any other errno.
         """
+
+    def map_aux(self, fd: int, ring: RingMap, aux_bytes: int, *, snapshot: bool) -> AuxMap:
+        """Map the AUX area of the event that owns a ring.
+
+        Args:
+            fd: the event's.
+            ring: the mapping of its ring; the area is closed before it.
+            aux_bytes: a power of two of pages.
+            snapshot: read-only, so that the kernel goes on over what nobody has read.
+
+        Raises:
+            MissingFeature: the PMU has no AUX area.
+            MissingPrivilege: EPERM, over the mlock budget.
+            RingSetupError: any other errno.
+        """
+
+    def time_conversion(self) -> TimeConversion:
+        """How the CPU's counter becomes perf's clock, as far as the kernel tells."""
 
     def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
         """Make a tracefs instance; tracefs is mounted if it must be. See `Instance.create`.
@@ -235,6 +276,27 @@ class Kernel(Protocol):
 
         Raises:
             KernelError: someone else has enabled one; the others are removed all the same.
+        """
+
+    def open_blktrace(self, device: str, setup: Setup, session: str, stack: ExitStack) -> Blktrace:
+        """Set up a trace of a block device for a session, not started; the stack ends it.
+
+        Raises:
+            NoSuchTarget: there is no such block device.
+            MissingFeature: debugfs is not mounted, or the kernel has no blktrace.
+            MissingPrivilege: the device or its relay files may not be opened.
+            KernelError: EBUSY; it is traced already, by whom is said.
+        """
+
+    def end_left_traces(self) -> Sequence[LeftTrace]:
+        """End traces of block devices that killed processes of this program left."""
+
+    def open_channel(self, path: str, stack: ExitStack) -> tuple[RelayFile, ...]:
+        """Open the files of a relay channel, `path` itself or those with a CPU's number behind.
+
+        Raises:
+            MissingFeature: there are none, or they are no relay files.
+            MissingPrivilege, KernelError: they cannot be opened.
         """
 
     def clocks(self) -> ClockReading:

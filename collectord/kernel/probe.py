@@ -18,17 +18,20 @@ from collectord.codec.perf_attr import (
     SoftwareId,
 )
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
-from collectord.kernel import checks, checks_bpf, cpus
+from collectord.kernel import checks, checks_aux, checks_bpf, checks_relay, cpus
+from collectord.kernel.aux_pmus import read_aux_pmus
+from collectord.kernel.aux_trial import with_aux
 from collectord.kernel.bpf_probe import probe_bpf
 from collectord.kernel.ftrace_probe import probe_ftrace
 from collectord.kernel.lockdown import read_lockdown
 from collectord.kernel.pmus import read_pmus
 from collectord.kernel.port import Purpose
+from collectord.kernel.relay_probe import probe_relay
 from collectord.plan import bpf_program
 from collectord.plan.facts import BpfFacts, FtraceFacts, KernelFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from collectord.kernel.bpf_probe import BpfWanted
     from collectord.kernel.linux import LinuxKernel
@@ -52,6 +55,8 @@ def probe(
     ftrace: bool = False,
     measure: bool = False,
     bpf: BpfWanted | None = None,
+    relay: bool | Iterable[str] = False,
+    tracing: Collection[str] = (),
 ) -> KernelFacts:
     """Look at the running kernel.
 
@@ -65,6 +70,10 @@ def probe(
         measure: the costs of ftrace's transports too.
         bpf: programs that are needed, and their tracepoints; None for nothing of BPF, of which
             then nothing is known to be missing.
+        relay: devices and channels that are needed of relay; True for all that can be found,
+            False for nothing of it.
+        tracing: PMUs of which it must be known whether they have an AUX area; of those that no
+            table knows an event is opened to see.
 
     Raises:
         KernelError: sysfs does not tell the CPUs.
@@ -77,7 +86,12 @@ def probe(
     tracepoints, problem, need, remedy = _tracepoints(kernel, wanted, mount=mount)
     attempts = _Attempts(kernel)
     online = kernel.online_cpus()
+    relayed = None
+    if relay:
+        relayed = probe_relay(kernel, None if relay is True else tuple(relay))
     traced = probe_ftrace(kernel, measure=measure) if ftrace else FtraceFacts()
+    pmus = with_aux(kernel, read_pmus(kernel.sys), tracing)
+    aux_pmus = read_aux_pmus(kernel.sys)
     return KernelFacts(
         release=os.uname().release,
         arch=os.uname().machine,
@@ -94,7 +108,8 @@ def probe(
         capabilities=limits.capabilities,
         euid=limits.euid,
         lockdown=read_lockdown(kernel.sys),
-        pmus=read_pmus(kernel.sys),
+        pmus=pmus,
+        aux_pmus=aux_pmus,
         tracepoints=tracepoints,
         tracefs_path=str(kernel.tracefs.root) if kernel.tracefs.mounted else None,
         tracefs_problem=problem,
@@ -105,6 +120,7 @@ def probe(
         precise_ip_max=attempts.precise_ip_max(),
         ftrace=traced,
         bpf=programs,
+        relay=relayed,
         checks=(
             checks.perf_events(limits, attempts.refusal(_DUMMY, pid=0, cpu=-1)),
             checks.every_task(limits, attempts.refusal(_DUMMY, pid=-1, cpu=online[0])),
@@ -115,7 +131,13 @@ def probe(
                 if bpf is not None
                 else ()
             ),
+            *(
+                checks_relay.relay(relayed, read_lockdown(kernel.sys))
+                if relayed is not None
+                else ()
+            ),
             checks.hardware(attempts.cycles_refusal()),
+            *checks_aux.aux(pmus, aux_pmus, attempts.own_refusal),
             checks.ring_memory(limits, len(online)),
             checks.feature(
                 "lost counters",
@@ -156,6 +178,10 @@ class _Attempts:
         except KernelError as error:
             return error
         return None
+
+    def own_refusal(self, attr: PerfEventAttr) -> KernelError | None:
+        """Why an event of this process cannot be opened, None if it can."""
+        return self.refusal(attr, pid=0, cpu=-1)
 
     def knows(self, **fields: int | bool) -> bool:
         """Whether the kernel takes these fields of a dummy event.

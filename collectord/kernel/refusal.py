@@ -159,12 +159,12 @@ def _open_lacking(code: int, event: str, attr: PerfEventAttr) -> KernelError:
     )
 
 
-def map_refused(code: int, data_bytes: int, limits: Limits) -> KernelError:
-    """The error for a refused mmap of a ring."""
+def map_refused(code: int, data_bytes: int, limits: Limits, *, what: str = "ring") -> KernelError:
+    """The error for a refused mmap of a ring, or of what hangs on it."""
     if code == errno.EPERM:
         memlock = "none" if limits.memlock_bytes < 0 else f"{limits.memlock_bytes >> 10} KiB"
         return MissingPrivilege(
-            f"a ring of {data_bytes >> 10} KiB is over the budget of locked memory",
+            f"{what} of {data_bytes >> 10} KiB: over the budget of locked memory",
             need="CAP_IPC_LOCK",
             syscall="mmap",
             errno=code,
@@ -175,7 +175,18 @@ def map_refused(code: int, data_bytes: int, limits: Limits) -> KernelError:
             ),
         )
     return RingSetupError(
-        f"cannot map a ring of {data_bytes >> 10} KiB", ring="", syscall="mmap", errno=code
+        f"cannot map {what} of {data_bytes >> 10} KiB", ring="", syscall="mmap", errno=code
+    )
+
+
+def no_aux(code: int) -> MissingFeature:
+    """The error where an event's PMU has no AUX area."""
+    return MissingFeature(
+        "the event's PMU has no AUX area",
+        feature="AUX",
+        syscall="mmap",
+        errno=code,
+        hint="leave out the AUX size; `collectord list` shows the PMUs that have one",
     )
 
 

@@ -8,13 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.schema import BpfSourceConfig, PerfSourceConfig, TracefsSourceConfig
+from collectord.config.schema import (
+    BpfSourceConfig,
+    PerfSourceConfig,
+    RelaySourceConfig,
+    TracefsSourceConfig,
+)
 from collectord.config.units import show_bytes, show_share
 from collectord.errors import (
     PlanError,
     UsageError,
 )
-from collectord.plan import bpf_source, budget, trace_source
+from collectord.plan import aux, bpf_source, budget, relay_source, trace_source
 from collectord.plan.bpf_metrics import check_metrics
 from collectord.plan.ring_set import perf_rings
 from collectord.plan.scope import scope_of, shortfalls
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from collectord.plan.bpf import BpfPlan
     from collectord.plan.events import EventPlan
     from collectord.plan.facts import KernelFacts
+    from collectord.plan.relay_source import RelayDraft
     from collectord.plan.ring_set import RingSet
     from collectord.plan.trace_source import TraceDraft
 
@@ -54,6 +60,7 @@ class _Draft:
     degraded: tuple[str, ...]
     bpf: BpfPlan | None = None
     trace: TraceDraft | None = None
+    relay: tuple[RelayDraft, ...] = ()
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -77,7 +84,7 @@ def build(config: Config, facts: KernelFacts) -> Plan:
         if draft.sets:
             missing = shortfalls(draft.scope, draft.events, facts)
             warnings += [f"session {session.name}: {reason}" for reason in missing]
-        if draft.sets or draft.bpf is not None or draft.trace is not None:
+        if draft.sets or draft.bpf is not None or draft.trace is not None or draft.relay:
             drafts.append(draft)
         else:
             reasons = "; ".join(draft.degraded)
@@ -96,7 +103,7 @@ def build(config: Config, facts: KernelFacts) -> Plan:
     _check_files(files, facts, warnings)
     return Plan(
         sessions=sessions,
-        core=_core(config, facts),
+        core=_core(config, facts, sessions, warnings),
         warnings=tuple(warnings),
         files=files,
         pinned_bytes=pinned,
@@ -116,11 +123,15 @@ def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft
             )
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):
-                trace = trace_source.draft(source, session.mode, scope, facts)
+                freeze = trace_source.freezing_event(session)
+                trace = trace_source.draft(source, session.mode, scope, facts, freeze)
                 if trace.plan is None:
                     draft = replace(draft, degraded=(*draft.degraded, *trace.degraded))
                 else:
                     draft = replace(draft, trace=trace)
+            elif isinstance(source, RelaySourceConfig):
+                drafted = relay_source.draft(source, facts)
+                draft = replace(draft, relay=(*draft.relay, *drafted))
         return draft
 
 
@@ -142,10 +153,18 @@ def blame(session: SessionConfig) -> Iterator[None]:
 
 def _within_budget(
     drafts: Sequence[_Draft], facts: KernelFacts, warnings: list[str]
-) -> tuple[list[list[int]], int]:
-    """Data bytes of each session's ring sets, and all that they pin."""
+) -> tuple[list[list[tuple[int, int]]], int]:
+    """Data and AUX bytes of each session's ring sets, in turn, and all that they pin."""
     sets = [ring_set for draft in drafts for ring_set in draft.sets]
-    wanted = [(ring_set.requested_bytes, len(ring_set.cpus)) for ring_set in sets]
+    # A set without AUX has none of no bytes, on no CPU.
+    wanted = [
+        entry
+        for ring_set in sets
+        for entry in (
+            (ring_set.requested_bytes, len(ring_set.cpus)),
+            (ring_set.aux.requested_bytes, len(ring_set.cpus)) if ring_set.aux else (0, 0),
+        )
+    ]
     limits = budget.LockBudget.of(facts)
     page = facts.page_size
     sizes = budget.fit(wanted, page, limits.bytes)
@@ -164,23 +183,28 @@ def _within_budget(
     )
     if pinned < needed:
         shrunk = [
-            f"{draft.config.name}/{ring_set.source} {ring_set.role} "
-            f"{show_bytes(ring_set.requested_bytes)} to {show_bytes(size)}"
-            for (draft, ring_set), size in zip(_owned(drafts), sizes, strict=True)
-            if size < ring_set.requested_bytes
+            f"{name} {show_bytes(asked)} to {show_bytes(size)}"
+            for name, (asked, _), size in zip(_owned(drafts), wanted, sizes, strict=True)
+            if size < asked
         ]
         warnings.append(f"{allowed}: mapped smaller, {', '.join(shrunk)}; {remedy}")
     remaining = iter(sizes)
-    return [[next(remaining) for _ in draft.sets] for draft in drafts], pinned
+    both = [[(next(remaining), next(remaining)) for _ in draft.sets] for draft in drafts]
+    return both, pinned
 
 
-def _owned(drafts: Sequence[_Draft]) -> Iterator[tuple[_Draft, RingSet]]:
+def _owned(drafts: Sequence[_Draft]) -> Iterator[str]:
+    """What each size is of, as warnings name it."""
     for draft in drafts:
         for ring_set in draft.sets:
-            yield draft, ring_set
+            name = f"{draft.config.name}/{ring_set.source}"
+            yield f"{name} {ring_set.role}"
+            yield f"{name} aux"
 
 
-def _sessions(config: Config, draft: _Draft, sizes: Sequence[int]) -> Iterator[SessionPlan]:
+def _sessions(
+    config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]]
+) -> Iterator[SessionPlan]:
     """Sources of a kind share rings, ledger and files: a plan for each kind."""
     if draft.sets or draft.bpf is not None:
         yield _perf_session(config, draft, sizes)
@@ -191,6 +215,7 @@ def _sessions(config: Config, draft: _Draft, sizes: Sequence[int]) -> Iterator[S
             source=trace_source.SOURCE,
             scope=draft.scope,
             mode=draft.config.mode,
+            freezes=bool(draft.config.freeze_on),
             rings=draft.trace.rings,
             sink=_sink(config, draft.config, TRACE_FORMAT),
             files=draft.trace.files,
@@ -198,13 +223,26 @@ def _sessions(config: Config, draft: _Draft, sizes: Sequence[int]) -> Iterator[S
             degraded=(*(() if told else draft.degraded), *draft.trace.degraded),
             ftrace=draft.trace.plan,
         )
+    for relay in draft.relay:
+        yield SessionPlan(
+            name=draft.config.name,
+            source=relay_source.SOURCE,
+            scope=draft.scope,
+            mode=draft.config.mode,
+            rings=relay.rings,
+            sink=_sink(config, draft.config, relay.form),
+            files=relay.files,
+            notes=relay.notes,
+            degraded=relay.degraded,
+            relay=relay.plan,
+        )
 
 
-def _perf_session(config: Config, draft: _Draft, sizes: Sequence[int]) -> SessionPlan:
+def _perf_session(config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]]) -> SessionPlan:
     rings = tuple(
         ring
-        for ring_set, size in zip(draft.sets, sizes, strict=True)
-        for ring in ring_set.rings(size)
+        for ring_set, (size, area) in zip(draft.sets, sizes, strict=True)
+        for ring in ring_set.rings(size, area)
     )
     files = sum(len(ring.events) for ring in rings)
     if draft.bpf is not None:
@@ -213,14 +251,15 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[int]) -> Sessio
     notes += [
         f"the watermark of {show_share(ring_set.watermark)} is more than half a ring: "
         f"wakes at {show_bytes(size // 2)}"
-        for ring_set, size in zip(draft.sets, sizes, strict=True)
-        if budget.is_late(ring_set.watermark, size)
+        for ring_set, (size, _) in zip(draft.sets, sizes, strict=True)
+        if budget.is_late(ring_set.watermark, size) and not ring_set.overwrite
     ]
     return SessionPlan(
         name=draft.config.name,
         source=BpfSourceConfig.kind if draft.bpf is not None else PerfSourceConfig.kind,
         scope=draft.scope,
         mode=draft.config.mode,
+        freezes=bool(draft.config.freeze_on),
         rings=rings,
         sink=_sink(config, draft.config, PERF_FORMAT),
         files=files,
@@ -262,12 +301,18 @@ def _check_chunks(sessions: Sequence[SessionPlan], chunk_bytes: int) -> None:
             )
 
 
-def _core(config: Config, facts: KernelFacts) -> CorePlan:
+def _core(
+    config: Config, facts: KernelFacts, sessions: Sequence[SessionPlan], warnings: list[str]
+) -> CorePlan:
     daemon = config.daemon
+    areas = [ring.aux for session in sessions for ring in session.rings if ring.aux is not None]
+    chunk, note = aux.chunk_bytes(areas, daemon.chunk, daemon.staging)
+    if note:
+        warnings.append(note)
     return CorePlan(
         shards=daemon.shards or -(-len(facts.cpus_online) // _CPUS_PER_SHARD),
-        chunks=daemon.staging // daemon.chunk,
-        chunk_bytes=daemon.chunk,
+        chunks=daemon.staging // chunk,
+        chunk_bytes=chunk,
         flush_ns=daemon.flush_interval,
         floor_bytes=daemon.floor,
     )

@@ -3,8 +3,9 @@
 
     cycles:u   LLC-load-misses   page-faults   r1a8   sched:sched_*   mem:0x1000/4:rw:u
     cpu/event=0x3c,umask=1/u   pmu//   {cycles,instructions}:u   a,b,{c,d}   cycles|cpu-clock
+    pmu/aux-action=start-paused/   sched:sched_switch/aux-action=resume/   cs/aux-action=pause/u
 
-The last form is ours: the first choice that the host has.
+The choice with a bar is ours: the first that the host has.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.perf_attr import AuxAction
 from collectord.errors import UsageError
 from collectord.plan.event_names import find_named
 
@@ -38,6 +40,14 @@ _BREAKPOINT: Final = re.compile(
     r"mem:(0[xX][0-9a-fA-F]+|\d+)(?:/(\d+))?(?::([^:]*))?(?::([^:]*))?", re.ASCII
 )
 _BREAKPOINT_LENGTHS: Final = (1, 2, 4, 8)
+# The term that any event takes, whatever its PMU is, and its values.
+_AUX_ACTION: Final = "aux-action"
+AUX_ACTIONS: Final = {
+    "start-paused": AuxAction.START_PAUSED,
+    "pause": AuxAction.PAUSE,
+    "resume": AuxAction.RESUME,
+}
+_ACTING: Final = re.compile(r"([^/]+)/aux-action=([^,/]*)/:?(\w*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +136,13 @@ class EventSpec:
         text: its own text, modifiers included.
         body: what it is.
         modifiers: its own and its group's.
+        aux_action: bits of `AuxAction`.
     """
 
     text: str
     body: NamedEvent | Raw | Tracepoint | Breakpoint | PmuEvent | Alias
     modifiers: Modifiers = field(default_factory=Modifiers)
+    aux_action: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +220,7 @@ def _event(text: str) -> EventSpec:
     if text.startswith("mem:"):
         return _breakpoint(text)
     if "/" in text:
-        return _pmu_event(text)
+        return _with_slashes(text)
     name, colon, rest = text.partition(":")
     known = find_named(name)
     if known is not None:
@@ -224,6 +236,15 @@ def _event(text: str) -> EventSpec:
     if _ALIAS.fullmatch(name) is None:
         raise UsageError(f"not an event: {text!r}", text=text, hint="see `collectord list`")
     return EventSpec(text, Alias(name), _modifiers(rest, text) if colon else Modifiers())
+
+
+def _with_slashes(text: str) -> EventSpec:
+    """A PMU's event, or one of another kind with the one term that it takes."""
+    acting = _ACTING.fullmatch(text)
+    if acting is None or (":" not in acting[1] and find_named(acting[1]) is None):
+        return _pmu_event(text)
+    base = acting[1] + (f":{acting[3]}" if acting[3] else "")
+    return replace(_event(base), text=text, aux_action=_aux_action(acting[2], text))
 
 
 def _tracepoint(text: str, system: str, rest: str) -> EventSpec:
@@ -274,7 +295,21 @@ def _pmu_event(text: str) -> EventSpec:
             raise UsageError(f"not a term: {item!r} in {text!r}", text=text, hint="TERM=VALUE")
         terms.append((name.strip(), value.strip() if equals else None))
     modifiers = _modifiers(match[3], text) if match[3] else Modifiers()
-    return EventSpec(text, PmuEvent(match[1], tuple(terms)), modifiers)
+    action = AuxAction(0)
+    for name, value in terms:
+        if name == _AUX_ACTION:
+            action |= _aux_action(value or "", text)
+    own = tuple(term for term in terms if term[0] != _AUX_ACTION)
+    return EventSpec(text, PmuEvent(match[1], own), modifiers, action)
+
+
+def _aux_action(value: str, text: str) -> AuxAction:
+    action = AUX_ACTIONS.get(value)
+    if action is None:
+        raise UsageError(
+            f"unknown aux-action {value!r} in {text!r}", text=text, hint=", ".join(AUX_ACTIONS)
+        )
+    return action
 
 
 def _modifiers(letters: str, text: str) -> Modifiers:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import (
     CLOCK_MONOTONIC,
+    AuxAction,
     EventType,
     PerfEventAttr,
     ReadFormat,
@@ -16,6 +17,8 @@ from collectord.codec.perf_attr import (
 )
 from collectord.errors import MissingFeature, PlanError, UsageError
 from collectord.model import Basis
+from collectord.plan import address_filter
+from collectord.plan.aux_facts import ARM_SPE, decoder_of
 from collectord.plan.event_spec import Modifiers
 from collectord.plan.kinds import kinds_of
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FREQUENCY_HZ: Final = 4000  # perf record's
 _PERIOD_MAX: Final = (1 << 63) - 1  # perf_event_open refuses the sign bit
+_SPE_PERIOD: Final = 4096  # perf record's
 
 # Present in every sample, in this order ahead of the rest, so that one offset of TIME and one
 # trailer serve all events of a ring, and an id leads from any record to its event.
@@ -43,7 +47,7 @@ class EventPlan:
         index: position in the session's events; ids and counters are reported by it.
         name: as the perf.data attribute section names it.
         attr: complete: what perf_event_open gets.
-        filter: tracepoint filter, "" for none (PERF_EVENT_IOC_SET_FILTER).
+        filter: of a tracepoint, or of addresses; "" for none (PERF_EVENT_IOC_SET_FILTER).
         basis: what its balance rests on, before suppression is looked at.
         tracepoint: (system, name), None for other kinds.
         group: events with the same number are opened as one perf group.
@@ -52,6 +56,10 @@ class EventPlan:
         cpus: CPUs that the event may be opened on, empty for any.
         uncore: it counts for the whole machine: no task scope can have it.
         note: what was decided that the spelling does not say.
+        pmu: name of its dynamic PMU, "" without.
+        aux: it writes into an AUX area, and so owns its ring; `filter` is one of addresses.
+        counts_bytes: its counter has the bytes that it traced, lost ones too.
+        freezes: it leads its ring's events, and stops them all on its CPU when it happens.
     """
 
     index: int
@@ -66,6 +74,10 @@ class EventPlan:
     cpus: tuple[int, ...] = ()
     uncore: bool = False
     note: str = ""
+    pmu: str = ""
+    aux: bool = False
+    counts_bytes: bool = False
+    freezes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +196,10 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
         use_clockid=True,
         clockid=CLOCK_MONOTONIC,
         sample_max_stack=sampling.max_stack if sampling.call_graph else 0,
+        aux_action=spec.aux_action,
         **levels,
     )
-    if sampling.call_graph is not None:
+    if sampling.call_graph is not None and not kind.aux:
         attr = sampling.call_graph.apply(attr, name, facts)
     exact = kind.counting and not kind.weighted and not frequency and period == 1
     return EventPlan(
@@ -194,16 +207,29 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
         name=name,
         attr=attr,
         basis=Basis.EXACT if exact else Basis.LOST_ONLY,
-        filter=sampling.filter,
+        filter=address_filter.parse(sampling.filter)
+        if _by_address(kind, sampling)
+        else (sampling.filter),
         tracepoint=kind.tracepoint,
         cpus=kind.cpus,
         uncore=kind.uncore,
         note=note,
+        pmu=kind.pmu,
+        aux=kind.aux,
+        counts_bytes=kind.counts_bytes,
     )
+
+
+def _by_address(kind: Kind, sampling: Sampling) -> bool:
+    return kind.aux and bool(sampling.filter)
 
 
 def _rate(kind: Kind, facts: KernelFacts, sampling: Sampling) -> tuple[int, int, str]:
     """Frequency in Hz or period, the other one 0, and a note."""
+    if kind.aux:
+        # It makes no samples. To arm_spe the period is how many operations pass between two.
+        spe = decoder_of(kind.pmu) == ARM_SPE
+        return 0, kind.period or (sampling.period or _SPE_PERIOD if spe else 1), ""
     frequency = kind.frequency or (0 if kind.period else sampling.frequency or 0)
     period = kind.period or (0 if frequency else sampling.period or 0)
     limit = facts.perf_event_max_sample_rate
@@ -226,8 +252,21 @@ def _rate(kind: Kind, facts: KernelFacts, sampling: Sampling) -> tuple[int, int,
 
 def _check_options(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -> None:
     text = spec.text
-    if sampling.filter and kind.tracepoint is None:
-        raise UsageError(f"{text!r} takes no filter", text=text, hint="only tracepoints do")
+    if sampling.filter and kind.aux and not kind.address_filters:
+        raise MissingFeature(
+            f"{text!r}: PMU {kind.pmu} takes no address filters",
+            feature="address filters",
+            hint="record without --filter, or narrow the scope",
+        )
+    if sampling.filter and kind.tracepoint is None and not kind.aux:
+        hint = "only tracepoints and tracing PMUs do"
+        raise UsageError(f"{text!r} takes no filter", text=text, hint=hint)
+    if spec.aux_action & AuxAction.START_PAUSED and not kind.aux:
+        raise UsageError(
+            f"{text!r} has no AUX area that could start paused",
+            text=text,
+            hint="aux-action=pause or resume is for events beside one that has",
+        )
     if spec.modifiers.precise:
         if kind.type in (EventType.SOFTWARE, EventType.TRACEPOINT, EventType.BREAKPOINT):
             raise UsageError(f"{text!r} cannot be precise", text=text, hint="leave p out")

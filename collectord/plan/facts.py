@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from collectord.errors import ConfigError
+from collectord.plan.aux_facts import AuxPmuFacts  # noqa: TC001 - of the facts' JSON
 from collectord.plan.bpf_program import BpfProgram  # noqa: TC001 - of the facts' JSON
 
 # Read by `from_json`; raised when a field changes its meaning, not when one is added.
@@ -48,6 +49,9 @@ class PmuFacts:
             core PMU); empty means any.
         core: it counts for a CPU core and knows privilege levels; an uncore PMU (one with a
             `cpumask`) refuses task scopes and exclude_* bits.
+        aux: its events write into an AUX area.
+        address_filters: how many address ranges an event of it takes, 0 for none.
+        units: alias to the unit of its count, e.g. {"trace": "bytes"}.
     """
 
     type: int
@@ -55,6 +59,9 @@ class PmuFacts:
     events: dict[str, str] = field(default_factory=dict)
     cpus: tuple[int, ...] = ()
     core: bool = True
+    aux: bool = False
+    address_filters: int = 0
+    units: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,30 @@ class BpfFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RelayFacts:
+    """What relay sources need.
+
+    Attributes:
+        debugfs: where it is mounted, "" if it is not.
+        problem: why relay files cannot be opened, "" if they can.
+        need: the least privilege that would let them be opened, "" if none is missing.
+        remedy: what to do about the problem.
+        blktrace: the kernel traces block devices.
+        devices: paths of block devices.
+        channels: paths of channels that were found, without the CPU's number, to the CPUs that
+            have a file; (-1,) for a channel with one file.
+    """
+
+    debugfs: str = ""
+    problem: str = ""
+    need: str = ""
+    remedy: str = ""
+    blktrace: bool = False
+    devices: tuple[str, ...] = ()
+    channels: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFacts:
     """What was probed, on the host and for the user that runs the plan.
 
@@ -152,6 +183,7 @@ class KernelFacts:
         euid: effective user id.
         lockdown: "none", "integrity", "confidentiality", or "" when the kernel has none.
         pmus: dynamic PMUs by name, "cpu" included.
+        aux_pmus: those with an AUX area whose trace perf can decode, by name.
         tracepoints: "system:name" to its id, of those that could be read.
         tracefs_path: where tracefs is mounted, None if it is not.
         tracefs_problem: why tracepoints cannot be read; "" if they can.
@@ -162,6 +194,7 @@ class KernelFacts:
         precise_ip_max: highest precise_ip that a cycles event takes, 3 (any) when unknown.
         ftrace: of tracefs sources.
         bpf: of BPF sources.
+        relay: of relay sources, None where nobody asked.
         checks: what `doctor` prints.
     """
 
@@ -181,6 +214,7 @@ class KernelFacts:
     euid: int = 0
     lockdown: str = ""
     pmus: dict[str, PmuFacts] = field(default_factory=dict)
+    aux_pmus: dict[str, AuxPmuFacts] = field(default_factory=dict)
     tracepoints: dict[str, int] = field(default_factory=dict)
     tracefs_path: str | None = None
     tracefs_problem: str = ""
@@ -191,6 +225,7 @@ class KernelFacts:
     precise_ip_max: int = 3
     ftrace: FtraceFacts = field(default_factory=FtraceFacts)
     bpf: BpfFacts = field(default_factory=BpfFacts)
+    relay: RelayFacts | None = None
     checks: tuple[Check, ...] = ()
     version: int = FACTS_VERSION
 

@@ -78,6 +78,7 @@ class FtracePlan:
         keep_ns: what a flight recorder is to hold, 0 in a stream.
         max_bytes: the most that a flight recorder's rings may take together, 0 in a stream.
         exclude_self: the daemon's own threads are to be left out.
+        freeze: one of `events` that stops the rings when it happens, None for none.
     """
 
     events: tuple[FtraceEvent, ...]
@@ -91,6 +92,7 @@ class FtracePlan:
     keep_ns: int = 0
     max_bytes: int = 0
     exclude_self: bool = False
+    freeze: FtraceEvent | None = None
 
     def describe(self) -> Iterator[str]:
         """What `check` prints of it, a line each."""
@@ -101,6 +103,9 @@ class FtracePlan:
             words = f" {probe.arguments}" if probe.arguments else ""
             words += f", filter {probe.filter!r}" if probe.filter else ""
             yield f"probe {probe.kind} {probe.name} at {probe.place}{words}"
+        if self.freeze is not None:
+            words = f", filter {self.freeze.filter!r}" if self.freeze.filter else ""
+            yield f"freeze at {self.freeze}{words}"
         if self.exclude_self:
             yield "leaves out our own threads"
         full = "overwrites the oldest" if self.overwrite else "refuses the newest"
@@ -132,4 +137,5 @@ class FtracePlan:
             "keep_ns": self.keep_ns,
             "max_bytes": self.max_bytes,
             "exclude_self": self.exclude_self,
+            "freeze": str(self.freeze) if self.freeze is not None else None,
         }

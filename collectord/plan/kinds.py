@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import BreakpointType, EventType
 from collectord.errors import MissingFeature, MissingPrivilege, UnknownEvent, UsageError
+from collectord.plan.aux_defaults import default_terms
+from collectord.plan.aux_facts import decoder_of
 from collectord.plan.event_names import NAMED_EVENTS, NamedEvent
 from collectord.plan.event_spec import Alias, Breakpoint, PmuEvent, Raw, Tracepoint
 from collectord.plan.nearest import did_you_mean
@@ -16,13 +18,15 @@ from collectord.plan.pmu import lay_out
 
 if TYPE_CHECKING:
     from collectord.plan.event_spec import EventSpec
-    from collectord.plan.facts import KernelFacts
+    from collectord.plan.facts import KernelFacts, PmuFacts
+    from collectord.plan.pmu import PmuConfig
 
 # PMUs whose events name a probe by a string that no config word holds.
 _STRING_PMUS: Final = frozenset({"kprobe", "uprobe"})
 
 # Tracepoints that perf_count() something else than themselves, nanoseconds in all of them.
 _WEIGHTED: Final = "sched_stat_*"
+_BYTES: Final = "bytes"  # of a PMU's `events/NAME.unit`
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,10 @@ class Kind:
         tracepoint: (system, name).
         cpus: CPUs that it can be opened on, empty for any.
         frequency, period: what its own terms say, 0 for nothing.
+        pmu: name of its dynamic PMU, "" without.
+        aux: it writes into an AUX area.
+        counts_bytes: its count is of bytes traced.
+        address_filters: how many it takes.
     """
 
     name: str
@@ -56,6 +64,10 @@ class Kind:
     cpus: tuple[int, ...] = ()
     frequency: int = 0
     period: int = 0
+    pmu: str = ""
+    aux: bool = False
+    counts_bytes: bool = False
+    address_filters: int = 0
 
 
 def kinds_of(spec: EventSpec, facts: KernelFacts) -> tuple[Kind, ...]:
@@ -178,19 +190,59 @@ def _pmu(event: PmuEvent, text: str, facts: KernelFacts) -> Kind:
         raise UsageError(
             f"{text!r}: {event.pmu} events are made in tracefs", text=text, hint="use SYSTEM:NAME"
         )
-    words = lay_out(event, pmu, text)
+    sinks = [name for name, value in event.terms if name.startswith("@") and value is None]
+    aux = facts.aux_pmus.get(event.pmu)
+    terms = (*(default_terms(aux, pmu) if aux else ()), *_without(event.terms, sinks))
+    words = lay_out(replace(event, terms=terms), pmu, text)
+    # A tracing PMU may have a `cpumask` and traces tasks all the same (arm_spe). Of one that no
+    # table knows nothing is asked that its driver may refuse.
+    core = pmu.core and pmu.type not in (EventType.SOFTWARE, EventType.BREAKPOINT)
     return Kind(
         words.name or text,
         pmu.type,
         words.config,
         words.config1,
-        words.config2,
-        core=pmu.core and pmu.type not in (EventType.SOFTWARE, EventType.BREAKPOINT),
-        uncore=not pmu.core,
+        words.config2 | _sink(event.pmu, sinks, text, facts),
+        core=bool(decoder_of(event.pmu)) if pmu.aux else core,
+        uncore=not pmu.core and not pmu.aux,
         cpus=pmu.cpus,
         frequency=words.frequency,
         period=words.period,
+        pmu=event.pmu,
+        aux=pmu.aux,
+        counts_bytes=_counts_bytes(event.pmu, words, pmu),
+        address_filters=pmu.address_filters,
     )
+
+
+def _without(
+    terms: tuple[tuple[str, str | None], ...], names: list[str]
+) -> tuple[tuple[str, str | None], ...]:
+    return tuple(term for term in terms if term[0] not in names)
+
+
+def _sink(pmu: str, names: list[str], text: str, facts: KernelFacts) -> int:
+    """The number of CoreSight's `@NAME`, a term of `config2`; 0 for the kernel's own choice."""
+    if not names:
+        return 0
+    known = facts.aux_pmus[pmu].sinks if pmu in facts.aux_pmus else {}
+    name = names[-1].removeprefix("@")
+    if name not in known or len(names) > 1:
+        hint = did_you_mean(name, known) or f"there are {', '.join(known) or 'none'}"
+        raise UsageError(f"PMU {pmu} has no sink {name!r} ({text!r})", text=text, hint=hint)
+    return known[name]
+
+
+def _counts_bytes(name: str, words: PmuConfig, pmu: PmuFacts) -> bool:
+    """The event is one that the PMU names, with bytes as the unit of its count."""
+    own = (words.config, words.config1, words.config2)
+    for alias, unit in pmu.units.items():
+        if unit != _BYTES or alias not in pmu.events:
+            continue
+        named = lay_out(PmuEvent(name, ((alias, None),)), pmu, alias)
+        if own == (named.config, named.config1, named.config2):
+            return True
+    return False
 
 
 def _unknown(text: str, name: str, facts: KernelFacts) -> UnknownEvent:

@@ -12,20 +12,34 @@ from collectord.config.units import Share, show_bytes
 from collectord.errors import PlanError
 from collectord.model import RingRole
 from collectord.plan import budget, cpu_list
+from collectord.plan.aux import arrange, aux_set
+from collectord.plan.aux_facts import decoder_of
 from collectord.plan.events import sideband_event
 from collectord.plan.scope import ring_cpus
-from collectord.plan.session import TASK_SCOPES, RingPlan
-from collectord.plan.source_events import ABSENCE, in_scope, source_events
+from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
+from collectord.plan.source_events import (
+    ABSENCE,
+    freezing_event,
+    frozen_by,
+    in_scope,
+    source_events,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.config.schema import SessionConfig
     from collectord.model import Scope
+    from collectord.plan.aux import AuxSet
     from collectord.plan.events import EventPlan
     from collectord.plan.facts import KernelFacts
 
 _SIDEBAND_WATERMARK: Final = Share(percent=25.0)
+# A hundred thousand context switches a second are 6 MiB of records.
+_SWITCHES_RING_BYTES: Final = 1 << 20
+# A flight recorder's ring cannot grow; a busy scheduler's 4000 events a second, for 16 s.
+RECORDER_RING_BYTES: Final = 4 << 20
+ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,8 @@ class RingSet:
         watermark: fill at which they wake the drain.
         events: what writes into them, those that cannot be on a CPU included.
         cpus: one ring on each; (-1,) for one a thread.
+        aux: the AUX area of each, None without.
+        overwrite: they overwrite their oldest records.
     """
 
     source: str
@@ -47,15 +63,39 @@ class RingSet:
     watermark: Share
     events: tuple[EventPlan, ...]
     cpus: tuple[int, ...]
+    aux: AuxSet | None = None
+    overwrite: bool = False
 
-    def rings(self, data_bytes: int) -> Iterator[RingPlan]:
-        """Plan the rings at the size that the budget allows."""
+    def rings(self, data_bytes: int, aux_bytes: int = 0) -> Iterator[RingPlan]:
+        """Plan the rings, and their AUX areas, at the sizes that the budget allows.
+
+        One that overwrites wakes nobody; the kernel would at each turn of it, at the latest.
+        """
         watermark = budget.watermark_bytes(self.watermark, data_bytes)
+        if self.overwrite:
+            watermark = data_bytes
+        area = self.aux.plan(aux_bytes) if self.aux is not None else None
         # The event that is mapped sets the ring's watermark; any may be the first on a CPU.
         events = [
-            replace(event, attr=replace(event.attr, watermark=True, wakeup=watermark))
+            replace(
+                event,
+                attr=replace(
+                    event.attr,
+                    # What freezes the ring tells so at once: one sample.
+                    watermark=not event.freezes,
+                    wakeup=1 if event.freezes else watermark,
+                    write_backward=self.overwrite,
+                ),
+            )
             for event in self.events
         ]
+        if area is not None:
+            events = [
+                replace(event, attr=replace(event.attr, aux_watermark=area.watermark_bytes))
+                if event.aux
+                else event
+                for event in events
+            ]
         for cpu in self.cpus:
             yield RingPlan(
                 source=self.source,
@@ -63,8 +103,10 @@ class RingSet:
                 cpu=cpu,
                 requested_bytes=self.requested_bytes,
                 data_bytes=data_bytes,
-                watermark_bytes=watermark,
+                watermark_bytes=0 if self.overwrite else watermark,
+                overwrite=self.overwrite,
                 events=tuple(e for e in events if cpu < 0 or not e.cpus or cpu in e.cpus),
+                aux=area,
             )
 
 
@@ -80,6 +122,7 @@ class Rings:
 def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Rings:
     """Rings of a session's perf sources, and their sideband. Raises as `build` does."""
     cpus = ring_cpus(scope, facts)
+    recorder = session.mode == FLIGHT_RECORDER
     sets: list[RingSet] = []
     notes: list[str] = []
     degraded: list[str] = []
@@ -89,7 +132,9 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
     for number, source in enumerate(perf, start=1):
         name = source.kind if number == 1 else f"{source.kind}-{number}"
         try:
-            events = tuple(source_events(source, scope, facts, notes))
+            events = arrange(tuple(source_events(source, scope, facts, notes)))
+            if session.freeze_on:
+                events = _frozen(session, scope, facts, events)
         except ABSENCE as error:
             if source.when != "present":
                 raise
@@ -100,8 +145,10 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
             for i, event in enumerate(events)
         )
         count += len(events)
-        groups = events[-1].group + 1
-        default = _default_ring_bytes(events)
+        groups = max(event.group for event in events) + 1
+        area = aux_set(source, events, facts, snapshot=recorder)
+        overwrite = recorder and area is None
+        default = RECORDER_RING_BYTES if overwrite else _default_ring_bytes(events)
         sets.append(
             RingSet(
                 name,
@@ -110,15 +157,69 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
                 source.watermark,
                 events,
                 _where(events, cpus, scope),
+                area,
+                overwrite,
             )
         )
+        if overwrite:
+            notes.append(_window(sets[-1]))
         wanted = source.sideband_ring.in_bytes(facts.page_size, 0)
         sideband_bytes = max(sideband_bytes, wanted)
     if sets:
         sets.append(sideband(sets, scope, facts, sideband_bytes))
+        sets = _for_decoders(sets, facts, notes)
         if not facts.format_lost:
             notes.append("kernel before 6.0: what is lost after a ring's last record is not told")
     return Rings(tuple(sets), tuple(notes), tuple(degraded))
+
+
+def _frozen(
+    session: SessionConfig, scope: Scope, facts: KernelFacts, events: tuple[EventPlan, ...]
+) -> tuple[EventPlan, ...]:
+    """The events of a ring, led by one that stops it. Raises as that, and PlanError with AUX."""
+    owner = next((event for event in events if event.aux), None)
+    if owner is not None:
+        raise PlanError(
+            f"freeze_on does not stop the AUX area of {owner.name}",
+            what="freeze_on",
+            hint="an event of the source with aux-action=pause does; the end stores the area",
+        )
+    return frozen_by(freezing_event(session, scope, facts), events)
+
+
+def _for_decoders(sets: list[RingSet], facts: KernelFacts, notes: list[str]) -> list[RingSet]:
+    """What perf's decoders of AUX traces want of all events, those of the sideband too.
+
+    Trace is stamped by the CPU's counter, which perf's clock alone is made of: perf_event_open()
+    with another clock would leave trace and records on two time lines. And who runs on a CPU is
+    told by context switches alone.
+    """
+    traced = {ring_set.aux.pmu for ring_set in sets if ring_set.aux is not None}
+    decoded = sorted(pmu for pmu in traced if decoder_of(pmu))
+    if not decoded:
+        return sets
+    if len(decoded) > 1:
+        raise PlanError(
+            f"{' and '.join(decoded)} in one session: perf decodes one kind of trace in a file",
+            what=decoded[1],
+            hint="give each a session of its own",
+        )
+    notes.append("perf's own clock on all events, and context switches: to decode the trace")
+    found = []
+    for ring_set in sets:
+        side = ring_set.role is RingRole.SIDEBAND
+        events = tuple(
+            replace(
+                event,
+                attr=replace(event.attr, use_clockid=False, clockid=0, context_switch=side),
+            )
+            for event in ring_set.events
+        )
+        size = ring_set.requested_bytes
+        if side:
+            size = max(size, rounded(_SWITCHES_RING_BYTES, facts))
+        found.append(replace(ring_set, events=events, requested_bytes=size))
+    return found
 
 
 def sideband(
@@ -171,9 +272,17 @@ def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> 
     return tuple(cpu for cpu in cpus if any(cpu in event.cpus for event in events))
 
 
+def _window(rings: RingSet) -> str:
+    """What a flight recorder's rings hold, in words."""
+    size = rings.requested_bytes
+    seconds = size / ASSUMED_BYTES_PER_SECOND
+    rate = f"{show_bytes(ASSUMED_BYTES_PER_SECOND)}/s a CPU"
+    return f"{rings.source} keeps the last {show_bytes(size)} a CPU, {seconds:.3g}s at {rate}"
+
+
 def _default_ring_bytes(events: Sequence[EventPlan]) -> int:
     if any(event.attr.sample_type & SampleType.STACK_USER for event in events):
         return budget.STACK_RING_BYTES
-    if all(event.attr.freq for event in events):
+    if all(event.attr.freq or event.aux for event in events):
         return budget.SAMPLING_RING_BYTES
     return budget.EVENT_RING_BYTES

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.codec.perf_attr import BranchSampleType, ReadFormat, SampleType
+from collectord.codec.perf_attr import AuxAction, BranchSampleType, ReadFormat, SampleType
 from collectord.config.units import show_bytes, show_ns
 from collectord.model import Basis, RingRole, Scope, ScopeKind
 from collectord.plan import cpu_list
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from enum import IntFlag
 
     from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.plan.aux import AuxPlan
     from collectord.plan.bpf import BpfPlan
     from collectord.plan.events import EventPlan
     from collectord.plan.ftrace import FtracePlan
+    from collectord.plan.relay import RelayPlan
 
 
 # The mode of a session whose rings are read when somebody asks, and overwritten until then.
@@ -43,6 +45,9 @@ class RingPlan:
         events: what writes into it. The first one owns the ring (it is mapped and polled), the
             others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
             Of an ftrace ring none: its instance enables them for all rings.
+        aux: the AUX area that hangs on it, None without. Its event is the first of `events`.
+        overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
+        own_basis: of a ring without events: what its balance rests on.
     """
 
     source: str
@@ -52,13 +57,21 @@ class RingPlan:
     data_bytes: int
     watermark_bytes: int
     events: tuple[EventPlan, ...]
+    aux: AuxPlan | None = None
+    overwrite: bool = False
+    own_basis: Basis = Basis.EXACT  # an ftrace ring counts all that is written into it
 
     @property
     def basis(self) -> Basis:
-        """What the ring's balance rests on: the weakest of its events."""
+        """What the ring's balance rests on: the weakest of its events that make samples.
+
+        Nobody counts records as they are overwritten.
+        """
         if not self.events:
-            return Basis.EXACT  # an ftrace ring counts all that is written into it
-        return Basis.weakest([event.basis for event in self.events])
+            return self.own_basis
+        bases = [event.basis for event in self.events if not event.aux]
+        gives_up = self.overwrite or (self.aux is not None and self.aux.snapshot)
+        return Basis.weakest([*bases, Basis.LOST_ONLY] if gives_up or not bases else bases)
 
     def to_dict(self) -> dict[str, Any]:
         """The ring for `check --json`; its events by index."""
@@ -69,8 +82,10 @@ class RingPlan:
             "requested_bytes": self.requested_bytes,
             "data_bytes": self.data_bytes,
             "watermark_bytes": self.watermark_bytes,
+            "overwrite": self.overwrite,
             "events": [event.index for event in self.events],
             "ledger_basis": str(self.basis),
+            "aux": self.aux.to_dict() if self.aux is not None else None,
         }
 
 
@@ -96,7 +111,8 @@ class SinkPlan:
     """Where a session's records go.
 
     Attributes:
-        format: "perf.data" or "trace.dat".
+        format: "perf.data", "trace.dat", "blktrace" or "relay"; the last two are sets of files,
+            one for each CPU, with its number behind the format.
         directory: folder of the session's segments; of `single_file` its parent.
         single_file: the one file to write, None for rotated segments.
         segment_bytes: a segment is closed at the chunk that reaches it; 0 is no limit.
@@ -119,7 +135,7 @@ class SessionPlan:
     Attributes:
         name: names its folder, labels and metrics; unique but for sources of two kinds in one
             configured session, which become two plans of its name.
-        source: source kind, "perf", "tracefs" or "bpf".
+        source: source kind, "perf", "tracefs", "bpf" or "relay".
         scope: what is observed. Threads of pids and of users are looked up at open.
         mode: "stream" or "flight-recorder".
         rings: all rings, data before sideband.
@@ -129,6 +145,9 @@ class SessionPlan:
         degraded: what was asked for and will be missing, each a reason.
         ftrace: what the instance of a tracefs source is to be, None for others.
         bpf: the programs of BPF sources, None for others; without events they have no rings.
+        relay: the device or channel of a relay source, None for others; each has a plan of its
+            session's name.
+        freezes: an event of the kernel stops its rings, to be stored.
     """
 
     name: str
@@ -142,6 +161,8 @@ class SessionPlan:
     degraded: tuple[str, ...] = ()
     ftrace: FtracePlan | None = None
     bpf: BpfPlan | None = None
+    relay: RelayPlan | None = None
+    freezes: bool = False
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -163,12 +184,24 @@ class SessionPlan:
             lines += [f"  {line}" for line in self.ftrace.describe()]
         if self.bpf is not None:
             lines += [f"  {line}" for line in self.bpf.describe()]
+        if self.relay is not None:
+            lines += [f"  {line}" for line in self.relay.describe()]
         lines += [f"  rings {words}" for words in _ring_words(self.rings)]
         lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
         lines.append(f"  sink  {_sink_words(self.sink)}")
         lines += [f"  note  {note}" for note in self.notes]
         lines += [f"  lacks {reason}" for reason in self.degraded]
         return lines
+
+    @property
+    def watches_cpus(self) -> bool:
+        """It is to see each CPU; a channel has the files that its client made."""
+        return self.relay is None or self.relay.is_blktrace
+
+    @property
+    def perf_clock(self) -> bool:
+        """Records are stamped with perf's own clock, not with CLOCK_MONOTONIC."""
+        return bool(self.events) and not self.events[0].attr.use_clockid
 
     @property
     def per_task(self) -> bool:
@@ -186,6 +219,7 @@ class SessionPlan:
             "events": [_event_dict(event) for event in self.events],
             "ftrace": self.ftrace.to_dict() if self.ftrace is not None else None,
             "bpf": self.bpf.to_dict() if self.bpf is not None else None,
+            "relay": self.relay.to_dict() if self.relay is not None else None,
             "rings": [ring.to_dict() for ring in self.rings],
             "sink": {
                 "format": self.sink.format,
@@ -268,6 +302,8 @@ def _event_words(event: EventPlan) -> str:
     attr = event.attr
     rate = f"{attr.sample_period} Hz" if attr.freq else f"period {attr.sample_period}"
     words = [event.name, rate, str(event.basis)]
+    if event.freezes:
+        words.insert(1, "freezes its ring")
     if attr.sample_type & SampleType.STACK_USER:
         words.append(f"dwarf call chains of {attr.sample_stack_user} bytes")
     elif attr.sample_type & SampleType.BRANCH_STACK:
@@ -276,6 +312,7 @@ def _event_words(event: EventPlan) -> str:
         words.append("call chains")
     if event.filter:
         words.append(f"filter {event.filter!r}")
+    words += [f"aux-action {action}" for action in _action_words(event.attr.aux_action)]
     if event.exclude_self:
         words.append("without our own threads")
     if event.cpus:
@@ -283,17 +320,29 @@ def _event_words(event: EventPlan) -> str:
     return ", ".join(words) + (f" ({event.note})" if event.note else "")
 
 
+def _action_words(actions: int) -> Iterator[str]:
+    for action in AuxAction:
+        if actions & action and action.name is not None:
+            yield action.name.lower().replace("_", "-")
+
+
 def _ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
     """Equal rings together, e.g. "2 x 512KiB data, wake at 128KiB"."""
-    alike: dict[tuple[str, str, int, int, int], list[int]] = {}
+    alike: dict[tuple[str, str, int, int, int, str], list[int]] = {}
     for ring in rings:
         sizes = (ring.data_bytes, ring.requested_bytes, ring.watermark_bytes)
-        alike.setdefault((ring.source, str(ring.role), *sizes), []).append(ring.cpu)
-    for (source, role, size, requested, watermark), cpus in alike.items():
+        role = f"{ring.role}, overwritten" if ring.overwrite else str(ring.role)
+        area = ring.aux.words() if ring.aux is not None else ""
+        alike.setdefault((ring.source, role, *sizes, area), []).append(ring.cpu)
+    for (source, role, size, requested, watermark, area), cpus in alike.items():
         shrunk = f" (of {show_bytes(requested)})" if size < requested else ""
-        where = "one a thread" if cpus == [-1] else f"CPUs {cpu_list.render(cpus)}"
+        where = "one a thread" if source != "relay" else "one for all CPUs"
+        if cpus != [-1]:
+            where = f"CPUs {cpu_list.render(cpus)}"
         wake = f"wake at {show_bytes(watermark)}, " if watermark else ""
         yield f"{source} {role}: {len(cpus)} x {show_bytes(size)}{shrunk}, {wake}{where}"
+        if area:
+            yield f"{source} aux: {len(cpus)} x {area}"
 
 
 def _sink_words(sink: SinkPlan) -> str:
@@ -326,6 +375,8 @@ def _event_dict(event: EventPlan) -> dict[str, Any]:
         "exclude_self": event.exclude_self,
         "cpus": list(event.cpus),
         "note": event.note,
+        "pmu": event.pmu,
+        "aux": event.aux,
         "attr": _attr_dict(event.attr),
     }
 

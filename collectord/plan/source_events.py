@@ -6,20 +6,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.schema import BpfSourceConfig, EventConfig
+from collectord.config.schema import BpfSourceConfig, EventConfig, RelaySourceConfig
 from collectord.errors import CollectordError, MissingFeature, UnknownEvent, UsageError
 from collectord.model import ScopeKind
 from collectord.plan import call_graph, event_spec
-from collectord.plan.event_spec import Tracepoint
+from collectord.plan.event_spec import PmuEvent, Tracepoint
 from collectord.plan.events import Sampling, resolve
 from collectord.plan.session import TASK_SCOPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from collectord.config.schema import Config, PerfSourceConfig, TraceEventConfig
+    from collectord.config.schema import (
+        Config,
+        PerfSourceConfig,
+        SessionConfig,
+        TraceEventConfig,
+    )
     from collectord.model import Scope
-    from collectord.plan.event_spec import EventGroup
+    from collectord.plan.event_spec import EventGroup, EventSpec
     from collectord.plan.events import EventPlan
     from collectord.plan.facts import KernelFacts
 
@@ -34,16 +39,60 @@ def tracepoint_patterns(config: Config) -> tuple[str, ...]:
     """
     patterns = {
         f"{event.body.system}:{event.body.name}"
-        for session in config.session
-        for source in session.source
-        if not isinstance(source, BpfSourceConfig)
-        for item in source.events
-        for choice in event_spec.parse_choices(_text(item))
-        for group in choice
-        for event in group.events
+        for event in _every_event(config)
         if isinstance(event.body, Tracepoint)
     }
     return tuple(sorted(patterns))
+
+
+def pmu_names(config: Config) -> tuple[str, ...]:
+    """Every PMU that the configuration names, except for the CPU's own, which samples."""
+    names = {e.body.pmu for e in _every_event(config) if isinstance(e.body, PmuEvent)}
+    return tuple(sorted(names - {"cpu", "software", "tracepoint", "breakpoint"}))
+
+
+def _every_event(config: Config) -> Iterator[EventSpec]:
+    for session in config.session:
+        for source in session.source:
+            if isinstance(source, BpfSourceConfig | RelaySourceConfig):
+                continue
+            for text in (*map(_text, source.events), *filter(None, (session.freeze_on,))):
+                for choice in event_spec.parse_choices(text):
+                    yield from (event for group in choice for event in group.events)
+
+
+def freezing_event(session: SessionConfig, scope: Scope, facts: KernelFacts) -> EventPlan:
+    """The event that stops a flight recorder: its first hit is an overflow, which disables it.
+
+    Raises:
+        UsageError: it is none that this host has, or not one.
+        MissingFeature, MissingPrivilege: as `resolve`.
+    """
+    ((group,),) = event_spec.parse_choices(session.freeze_on)
+    (spec,) = group.events
+    found = resolve(spec, facts, Sampling(period=1, filter=session.freeze_filter))
+    if len(found) != 1:
+        raise UsageError(
+            f"{session.freeze_on!r} is {len(found)} events",
+            text=session.freeze_on,
+            hint="one event freezes a flight recorder",
+        )
+    event = in_scope(found[0], scope)
+    return replace(event, freezes=True, exclude_self=event.tracepoint is not None)
+
+
+def frozen_by(freezing: EventPlan, events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
+    """The events of a ring as one group: what disables its leader disables them all."""
+    members = (
+        replace(
+            event,
+            group=0,
+            leader=False,
+            attr=replace(event.attr, disabled=False, pinned=False, exclusive=False),
+        )
+        for event in events
+    )
+    return (freezing, *members)
 
 
 def _text(item: str | EventConfig | TraceEventConfig) -> str:

@@ -27,7 +27,7 @@ from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.config.schema import Config, ProbeConfig
+    from collectord.config.schema import Config, ProbeConfig, SessionConfig
     from collectord.config.units import Share
     from collectord.model import Scope
     from collectord.plan.facts import FtraceFacts, KernelFacts
@@ -101,8 +101,30 @@ class TraceDraft:
     degraded: tuple[str, ...] = ()
 
 
-def draft(source: TracefsSourceConfig, mode: str, scope: Scope, facts: KernelFacts) -> TraceDraft:
+def freezing_event(session: SessionConfig) -> FtraceEvent | None:
+    """The tracepoint that stops a flight recorder, None for none. Its spelling was checked."""
+    if not session.freeze_on:
+        return None
+    ((spec,),) = trace_names.parse(session.freeze_on)
+    system, _, name = spec.text.partition(":")
+    return FtraceEvent(system, name, session.freeze_filter)
+
+
+def draft(
+    source: TracefsSourceConfig,
+    mode: str,
+    scope: Scope,
+    facts: KernelFacts,
+    freeze: FtraceEvent | None = None,
+) -> TraceDraft:
     """Plan a tracefs source.
+
+    Args:
+        source: its configuration.
+        mode: of its session.
+        scope: of its session.
+        facts: what the kernel can do.
+        freeze: what stops the rings.
 
     Raises:
         PlanError: a scope that ftrace does not have, or a size that the kernel does not take.
@@ -114,7 +136,7 @@ def draft(source: TracefsSourceConfig, mode: str, scope: Scope, facts: KernelFac
     try:
         _check_instances(facts.ftrace)
         probes = tuple(_probe(probe, facts.ftrace) for probe in source.probes)
-        events = tuple(_events(source, facts, degraded))
+        events = _with(freeze, tuple(_events(source, facts, degraded)))
         recorder = mode == FLIGHT_RECORDER
         chosen = transport.choose(facts.ftrace, source.transport, resized=recorder)
     except _ABSENCE as error:
@@ -160,6 +182,7 @@ def draft(source: TracefsSourceConfig, mode: str, scope: Scope, facts: KernelFac
         keep_ns=keep_ns,
         max_bytes=max_bytes,
         exclude_self=not source.include_self and scope.kind not in TASK_SCOPES,
+        freeze=freeze,
     )
     rings = tuple(
         RingPlan(
@@ -178,6 +201,13 @@ def draft(source: TracefsSourceConfig, mode: str, scope: Scope, facts: KernelFac
         a_ring += _FILES_PER_PIPE
     files = len(rings) * a_ring + _FILES_OF_INSTANCE
     return TraceDraft(plan, rings, files, tuple(notes), tuple(degraded))
+
+
+def _with(freeze: FtraceEvent | None, events: tuple[FtraceEvent, ...]) -> tuple[FtraceEvent, ...]:
+    """The events and what stops them: it is to be seen in what it has stopped."""
+    if freeze is None or str(freeze) in map(str, events):
+        return events
+    return (*events, freeze)
 
 
 def _check_scope(scope: Scope) -> None:

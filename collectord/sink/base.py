@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from collectord._native._core import SegmentClosed
     from collectord.model import ClockReading
-    from collectord.sink.manifest import Manifest, OpenManifest, RingEntry
+    from collectord.sink.manifest import Manifest, OpenManifest, RingEntry, SnapshotNote
     from collectord.sink.segment import SegmentPaths
 
 
@@ -48,6 +48,7 @@ class Closing:
         recovered: the data are what a killed process left, found by a later one.
         recut: given what the seal found of each ring, by its id, makes the balance anew: for
             data that nobody has counted before.
+        snapshot: what asked for a flight recorder's segment; None of a stream's.
     """
 
     clock: ClockReading
@@ -59,6 +60,7 @@ class Closing:
     ring_stats: Mapping[int, str] = field(default_factory=dict)
     recovered: bool = False
     recut: Callable[[Mapping[int, int]], Mapping[str, Any]] | None = None
+    snapshot: SnapshotNote | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class OpenSegment:
         direct: False where the filesystem refuses O_DIRECT.
         offsets: ring id to where its sub-buffers go, for formats that keep the rings apart.
         capacity_bytes: room for each ring from its offset on.
+        files: ring id to the descriptor of its file, for segments that are sets of files.
     """
 
     token: int
@@ -88,15 +91,17 @@ class OpenSegment:
     manifest: OpenManifest
     offsets: Mapping[int, int] = field(default_factory=dict)
     capacity_bytes: int = 0
+    files: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """A sealed segment."""
+    """A sealed segment; `more` are other files of a set, whose rings the manifest tells too."""
 
     token: int
     path: Path
     manifest: Manifest
+    more: tuple[Path, ...] = ()
 
 
 class Sink(Protocol):

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from collectord import __version__
+from collectord.codec.aux_info import Switches, encode_info
 from collectord.codec.perf_attr import CLOCK_MONOTONIC
 from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import ClockData, Features, Group
 from collectord.codec.tracing_data import build as build_tracing_data
 from collectord.model import Transport
+from collectord.plan.session import FLIGHT_RECORDER
 from collectord.sink.manifest import EventLayout, Identity
 from collectord.sink.perf_data import PerfDataSink
+from collectord.sink.relay_set import RelaySink
 from collectord.sink.trace_dat import TraceDatSink
 
 if TYPE_CHECKING:
@@ -77,6 +80,14 @@ def make_sink(
             comms=source.ftrace.comms,
             recount=any(p is not None and p.transport is Transport.SPLICE for _, p in pages),
         )
+    if plan.relay is not None:
+        return RelaySink(
+            plan.sink,
+            identity,
+            cpus={drained.ring.id: drained.handle.label.cpu for drained in rings},
+            channel=plan.relay.name,
+            make_room=make_room,
+        )
     tracepoints = tuple(e.tracepoint for e in plan.events if e.tracepoint is not None)
     tracing = kernel.tracing_data(tracepoints) if tracepoints else None
     return PerfDataSink(
@@ -87,6 +98,34 @@ def make_sink(
         tracing_data=build_tracing_data(tracing) if tracing is not None else None,
         layouts=_layouts(source.bpf.programs) if source.bpf is not None else {},
         make_room=make_room,
+        aux_info=_aux_info(plan, rings, kernel, facts),
+    )
+
+
+def _aux_info(
+    plan: SessionPlan, rings: Sequence[Drained], kernel: Kernel, facts: KernelFacts
+) -> bytes | None:
+    """What perf's decoder wants to know of the trace, None where it has no decoder for it.
+
+    A file has one such record, so a session has one PMU with a decoder: the plan sees to that.
+    """
+    areas = [d.handle for d in rings if d.handle.aux is not None]
+    pmu = next((h.aux.plan.pmu for h in areas if h.aux and h.aux.plan.pmu in facts.aux_pmus), "")
+    event = next((event for event in plan.events if event.aux and event.pmu == pmu), None)
+    if not pmu or event is None:
+        return None
+    cpus = sorted({handle.label.cpu for handle in areas if handle.label.cpu >= 0})
+    return encode_info(
+        facts.aux_pmus[pmu],
+        pmu_type=event.attr.type,
+        formats=facts.pmus[pmu].formats,
+        config=event.attr.config,
+        clock=kernel.time_conversion(),
+        cpus=cpus or facts.cpus_online,
+        per_cpu=bool(cpus),
+        snapshot=plan.mode == FLIGHT_RECORDER,
+        switches=Switches.SWITCH if plan.per_task else Switches.SWITCH_CPU_WIDE,
+        filter_text=event.filter,
     )
 
 
@@ -114,9 +153,23 @@ def _features(plan: SessionPlan, host: Host, facts: KernelFacts, clock: ClockRea
         total_mem_kib=host.total_mem_kib,
         pmu_mappings=tuple((name, pmu.type) for name, pmu in sorted(facts.pmus.items())),
         group_desc=_groups(plan.events),
-        clockid_resolution_ns=int(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9),
-        clock_data=ClockData(CLOCK_MONOTONIC, clock.realtime_ns, clock.monotonic_ns),
+        **_clocks(plan, clock),
     )
+
+
+class _Clocks(TypedDict, total=False):
+    clockid_resolution_ns: int
+    clock_data: ClockData
+
+
+def _clocks(plan: SessionPlan, clock: ClockReading) -> _Clocks:
+    """How the records' clock goes with the wall clock; perf's own has no number to name it by."""
+    if plan.perf_clock:
+        return {}
+    return {
+        "clockid_resolution_ns": int(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9),
+        "clock_data": ClockData(CLOCK_MONOTONIC, clock.realtime_ns, clock.monotonic_ns),
+    }
 
 
 def _groups(events: tuple[EventPlan, ...]) -> tuple[Group, ...]:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from collectord.codec.perf_data import MAGIC as PERF_MAGIC
 from collectord.sink.perf_events import BpfSegment
+from collectord.sink.relay_events import RelaySegment, files_of
 from collectord.sink.segment import sink_errors
 from collectord.sink.trace_events import TraceSegment
 
@@ -18,8 +19,16 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_events(path: Path) -> Iterator[BpfSegment | TraceSegment]:
-    """Open a segment for the length of a block. Raises as `BpfSegment` and `TraceSegment`."""
+def open_events(path: Path) -> Iterator[BpfSegment | TraceSegment | RelaySegment]:
+    """Open a segment for the length of a block, of a set one file or all.
+
+    Raises as `BpfSegment`, `TraceSegment` and `RelaySegment`.
+    """
+    files = files_of(path)
+    if files:
+        with ExitStack() as stack:
+            yield RelaySegment(path, files, stack)
+        return
     with sink_errors("cannot read the segment", path, reading=True):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

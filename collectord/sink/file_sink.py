@@ -79,7 +79,7 @@ class Contents(NamedTuple):
     rings: tuple[RingEntry, ...]
     first_ns: int
     last_ns: int
-    records: int
+    records: int | None
     samples: int
     replayed: int
 
@@ -91,6 +91,7 @@ class FileSink(ABC):
     """
 
     FORMAT: ClassVar[str]
+    DIRECT: ClassVar[bool] = True  # data go around the page cache where the filesystem lets them
 
     def __init__(
         self,
@@ -100,6 +101,8 @@ class FileSink(ABC):
         events: Sequence[str],
         layouts: Mapping[str, EventLayout] = NO_LAYOUTS,
         make_room: Callable[[int], bool] = lambda _need_bytes: False,
+        form: str = "",
+        home: Home | None = None,
     ) -> None:
         """Make the directory ready.
 
@@ -109,6 +112,8 @@ class FileSink(ABC):
             events: their names, for the manifests.
             layouts: of the events that no format describes, by name, for the manifests.
             make_room: called with bytes wanted when the disk is full; True if some were freed.
+            form: of files that have a number in their format; FORMAT for others.
+            home: where the files go, if that is not for the plan alone to say.
 
         Raises:
             SinkError: the directory cannot be made, read or written.
@@ -125,7 +130,8 @@ class FileSink(ABC):
         self._stored = 0  # events in the sealed segments of this run
         self._stored_by_ring: Counter[int] = Counter()  # the same, by ring id
         self._sealed_any = False
-        self._home = Home(plan, self.FORMAT)
+        self._form = form or self.FORMAT
+        self._home = home or Home(plan, self._form)
 
     # What a format does its own way.
 
@@ -231,6 +237,7 @@ class FileSink(ABC):
             spans=file.spans,
             build_ids=closing.build_ids,
             previous=self._home.previous,
+            snapshot=closing.snapshot,
         )
         encoded = encode(manifest)
         yield from publish(segment.paths, segment.paths, encoded)
@@ -276,11 +283,11 @@ class FileSink(ABC):
             stack.callback(remove, paths)
             with sink_errors("cannot create a segment", paths.partial):
                 place = self._begin(token, meta_fd)
-                fd, direct = _open_data(paths.partial)
+                fd, direct = _open_data(paths.partial, direct=self.DIRECT)
                 stack.callback(os.close, fd)
                 manifest = OpenManifest(
                     **msgspec.structs.asdict(self._identity),
-                    format=self.FORMAT,
+                    format=self._form,
                     segment=paths.name,
                     started_ns=started_ns,
                     direct=direct,
@@ -352,10 +359,11 @@ def with_counts(
     )
 
 
-def _open_data(path: Path) -> tuple[int, bool]:
+def _open_data(path: Path, *, direct: bool) -> tuple[int, bool]:
     """Open for data: around the page cache, or through it where the filesystem wants that."""
     try:
-        return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC), True
+        if direct:
+            return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC), True
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

@@ -10,6 +10,7 @@ from collectord.codec.perf_data import MAGIC as PERF_MAGIC
 from collectord.codec.tracing_data import MAGIC as TRACE_MAGIC
 from collectord.errors import CodecError
 from collectord.sink.perf_file import PerfFile
+from collectord.sink.relay_file import RelayFile
 from collectord.sink.trace_file import TraceFile
 
 if TYPE_CHECKING:
@@ -24,12 +25,18 @@ _BY_MAGIC: Final[dict[bytes, Callable[[int], StoredFile]]] = {
 _MAGIC_BYTES: Final = max(map(len, _BY_MAGIC))
 
 
-def open_stored(fd: int) -> StoredFile:
+def open_stored(fd: int, set_format: str = "") -> StoredFile:
     """Read the head of a data file.
+
+    Args:
+        fd: the file.
+        set_format: `SegmentPaths.set_format`; files of sets have no head that would tell.
 
     Raises:
         CodecError: it is of no format that this program writes, or its head is damaged.
     """
+    if set_format:
+        return RelayFile(fd, set_format)
     first = os.pread(fd, _MAGIC_BYTES, 0)
     for magic, kind in _BY_MAGIC.items():
         if first.startswith(magic):

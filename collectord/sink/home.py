@@ -34,6 +34,7 @@ class Home:
 
     Attributes:
         previous: the manifest that was sealed last, which the next one refers to.
+        base: the last name that was taken, without the format.
 
     Raises:
         SinkError: the directory cannot be made, read or written.
@@ -43,6 +44,7 @@ class Home:
         self.previous: Link | None = None
         self._plan = plan
         self._format = file_format
+        self.base = ""
         self._sequence = 0
         self._directory = Path(plan.directory)
         places = (self._directory, *self._directory.parents)
@@ -80,6 +82,7 @@ class Home:
                 self._sequence += 1
                 name = segment_name(started_ns, self._sequence, self._format)
                 paths = SegmentPaths(self._directory, name)
+                self.base = name.removesuffix(self._format)
                 if paths.data.exists():  # another recording's, which is sealed
                     continue
             with sink_errors("cannot create a segment", paths.partial):
@@ -105,6 +108,34 @@ class Home:
                 directory.rmdir()
             except OSError:  # it has an unsealed segment, or another program's files: it stays
                 break
+
+
+class FollowingHome(Home):
+    """Where the files go that belong to those of another sink: under their names.
+
+    Args:
+        plan: the directory, or this sink's one file.
+        file_format: of the files.
+        leader: its last name is taken, but for the format.
+    """
+
+    def __init__(self, plan: SinkPlan, file_format: str, leader: Home) -> None:
+        super().__init__(plan, file_format)
+        self._leader = leader
+
+    def claim(self, started_ns: int) -> tuple[SegmentPaths, int]:
+        """Create and lock the file of the leader's name. Raises SinkError (EEXIST)."""
+        if self._plan.single_file is not None:
+            return super().claim(started_ns)
+        paths = SegmentPaths(self._directory, self._leader.base + self._format)
+        with sink_errors("cannot create a segment", paths.partial):
+            if paths.data.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            fd = os.open(paths.partial, flags, FILE_MODE)
+            # Nobody repairs an empty file beside a leader that is locked.
+            lock(fd)
+        return paths, fd
 
 
 def single_paths(file: Path) -> SegmentPaths:

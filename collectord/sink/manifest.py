@@ -95,6 +95,26 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
+class SnapshotNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshot that a segment of a flight recorder belongs to; several may belong to one.
+
+    How far back the segment reaches is in its `first_ns` and `last_ns`.
+
+    Attributes:
+        trigger: what asked for it: "request", "signal", "freeze" or "end".
+        taken_ns: MONOTONIC when it did.
+        paused_ns: time that the rings stood still for it.
+        repeated: samples that were left out, because the snapshot before has them.
+        repeated_bytes: the same, with records that are no samples.
+    """
+
+    trigger: str
+    taken_ns: int
+    paused_ns: int = 0
+    repeated: int = 0
+    repeated_bytes: int = 0
+
+
 class EventLayout(msgspec.Struct, frozen=True, kw_only=True):
     """What the samples of an event carry as raw data.
 
@@ -169,6 +189,7 @@ class Manifest(Common, frozen=True, kw_only=True):
         allocated_bytes: blocks that the file occupies.
         build_ids: path to build-id, where known.
         previous: None for the first manifest of its directory.
+        snapshot: what asked for the segment, of a flight recorder; None where nobody knows.
     """
 
     complete: bool
@@ -187,6 +208,7 @@ class Manifest(Common, frozen=True, kw_only=True):
     spans: tuple[Span, ...]
     build_ids: Mapping[str, str]
     previous: Link | None
+    snapshot: SnapshotNote | None = None
 
 
 class _SchemaOnly(msgspec.Struct):

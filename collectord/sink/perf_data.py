@@ -43,6 +43,7 @@ class PerfDataSink(FileSink):
         attrs: Sequence[AttrSection],
         features: Features,
         tracing_data: bytes | None = None,
+        aux_info: bytes | None = None,
         layouts: Mapping[str, EventLayout] = NO_LAYOUTS,
         make_room: Callable[[int], bool] = lambda _need_bytes: False,
     ) -> None:
@@ -54,6 +55,7 @@ class PerfDataSink(FileSink):
             attrs: the events with all their ids; a file with an unknown id is unreadable.
             features: feature sections that stay the same; the sample time is added at the seal.
             tracing_data: perf's TRACING_DATA section, required with tracepoints.
+            aux_info: records that decoders of AUX traces need ahead of the trace.
             layouts: of what BPF programs submit, by the name of the event, for the manifests.
             make_room: called with bytes wanted when the disk is full; True if some were freed.
 
@@ -61,7 +63,9 @@ class PerfDataSink(FileSink):
             SinkError: the directory cannot be made, read or written.
         """
         self._attrs = tuple(attrs)
-        self._head = build_head(attrs, tracing_data, features=features)
+        self._head = build_head(
+            attrs, tracing_data, features=features, first_records=aux_info or b""
+        )
         names = [section.name for section in attrs]
         super().__init__(plan, identity, events=names, layouts=layouts, make_room=make_room)
 
@@ -77,7 +81,7 @@ class PerfDataSink(FileSink):
         del token
         write_head(fd, self._head)
         step_bytes = min(STEP_BYTES, self._plan.segment_bytes or STEP_BYTES)
-        return Place(self._head.data_offset, step_bytes)
+        return Place(self._head.write_offset, step_bytes)
 
     def _finish(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
@@ -91,9 +95,11 @@ class PerfDataSink(FileSink):
             appended=b"".join(losses) or (b"" if written_bytes else _NO_RECORDS),
             first_ns=closed.first_ns,
             last_ns=closed.last_ns,
+            auxtrace_index=closed.aux_index,
         )
         file = yield from finish(segment.meta_fd, self._head, data)
         counts = {ring: (samples, size) for ring, samples, size in closed.rings}
+        counts |= {ring: (0, size) for ring, size, _ in closed.aux}
         return file, Contents(
             rings=with_counts(closing.rings, counts),
             first_ns=closed.first_ns,
@@ -113,7 +119,7 @@ class PerfDataSink(FileSink):
         ]
 
     def _is_empty(self, closed: SegmentClosed) -> bool:
-        return not closed.records
+        return not closed.records and not any(size for _, size, _ in closed.aux)
 
     def _may_hold_data(self, segment: OpenSegment) -> bool:
         """The first record's type is never 0; of a file that cannot be read nothing is known."""

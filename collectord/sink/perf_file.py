@@ -7,16 +7,20 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.perf_attr import EventType, SoftwareId, sample_time_offset
+from collectord.codec.aux_record import auxtrace_index
+from collectord.codec.perf_attr import EventType, RecordType, SoftwareId, sample_time_offset
 from collectord.codec.perf_data import (
     HEADER_BYTES,
     AttrSection,
     Head,
     build_tail,
+    head_bytes,
+    parse_feature_table,
     parse_head,
-    parse_header,
 )
-from collectord.codec.perf_features import Features
+from collectord.codec.perf_features import Feature, Features, decode_auxtrace_index
+from collectord.codec.perf_record import iter_records
+from collectord.errors import CodecError
 from collectord.sink.manifest import Span
 from collectord.sink.scan import mapped, scan, scan_torn, xxh3
 from collectord.sink.segment import BLOCK_BYTES, PERF_DATA, write_all
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
     from collectord.sink.manifest import Manifest
 
+_FIRST_BYTES: Final = HEADER_BYTES + 8  # what tells how long a head is
 _SHARED: Final = -1  # the one track of a survey: all CPUs write into one section
 
 
@@ -37,6 +42,7 @@ class DataSection:
     Attributes:
         written_bytes: what the writer wrote, `xxh3` its hash.
         appended: records that the close adds behind it.
+        auxtrace_index: where in the file its AUXTRACE records stand.
     """
 
     written_bytes: int
@@ -44,6 +50,7 @@ class DataSection:
     appended: bytes
     first_ns: int
     last_ns: int
+    auxtrace_index: tuple[int, ...] = ()
 
 
 def write_head(fd: int, head: Head) -> None:
@@ -59,8 +66,7 @@ def read_head(fd: int) -> Head:
     Raises:
         CodecError: the file does not begin with a whole head.
     """
-    header = parse_header(os.pread(fd, HEADER_BYTES, 0))
-    return parse_head(os.pread(fd, header.data.offset, 0))
+    return parse_head(os.pread(fd, head_bytes(os.pread(fd, _FIRST_BYTES, 0)), 0))
 
 
 def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, FinishedFile]:
@@ -72,10 +78,11 @@ def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, Finis
     Yields after each step, and may be run again after any: nothing of the data is touched, and
     what follows the data never passes for a record (a feature table's entry has record size 0).
     """
-    end = head.data_offset + data.written_bytes
+    end = head.write_offset + data.written_bytes
     data_bytes = data.written_bytes + len(data.appended)
     times = (data.first_ns, data.last_ns) if data.last_ns else None
-    sections, header = build_tail(head, data_bytes, Features(sample_time=times))
+    known = Features(sample_time=times, auxtrace_index=data.auxtrace_index)
+    sections, header = build_tail(head, len(head.first_records) + data_bytes, known)
     tail = data.appended + sections
     write_all(fd, tail, end)
     yield "tail written"
@@ -90,10 +97,10 @@ def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, Finis
         Span(
             part="head",
             offset=0,
-            bytes=head.data_offset,
+            bytes=head.write_offset,
             xxh3=xxh3(header + head.image[len(header) :]),
         ),
-        Span(part="data", offset=head.data_offset, bytes=data.written_bytes, xxh3=data.xxh3),
+        Span(part="data", offset=head.write_offset, bytes=data.written_bytes, xxh3=data.xxh3),
         Span(part="tail", offset=end, bytes=len(tail), xxh3=xxh3(tail)),
     )
     status = os.fstat(fd)
@@ -119,6 +126,11 @@ def _is_dummy(section: AttrSection) -> bool:
     return attr.type == EventType.SOFTWARE and attr.config == SoftwareId.DUMMY
 
 
+def holds_auxtrace(head: Head) -> bool:
+    """Whether the file tells a decoder of AUX traces what it needs to know."""
+    return any(h.type == RecordType.AUXTRACE_INFO for h in iter_records(head.first_records))
+
+
 class PerfFile:
     """A perf.data file, for repair and verify (`stored.StoredFile`).
 
@@ -129,11 +141,13 @@ class PerfFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._head = read_head(fd)
+        self._has_aux = holds_auxtrace(self._head)
         self.format = PERF_DATA
         self.source = "perf"
         self.sparse = False
-        self.data_offset = self._head.data_offset
-        self.data_bytes = self._head.header.data.size
+        self.data_offset = self._head.write_offset
+        in_head = len(self._head.first_records)
+        self.data_bytes = max(self._head.header.data.size - in_head, 0)
         self.events = tuple(section.name for section in self._head.attrs)
         self.offsets: Mapping[int, int] = {}
 
@@ -161,8 +175,17 @@ class PerfFile:
             appended=b"",
             first_ns=found.first_ns,
             last_ns=found.last_ns,
+            auxtrace_index=self._auxtrace_index(track.bytes),
         )
         return (yield from finish(self._fd, self._head, data))
+
+    def _auxtrace_index(self, size_bytes: int) -> tuple[int, ...]:
+        """Find the AUXTRACE records in what is kept; only a file that tells of AUX has any."""
+        if not self._has_aux:
+            return ()
+        end = self.data_offset + size_bytes
+        with mapped(self._fd, end) as view, view[self.data_offset :] as data:
+            return tuple(self.data_offset + at for at in auxtrace_index(data))
 
     def findings(self, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
         """Walk the records and count the samples."""
@@ -171,6 +194,26 @@ class PerfFile:
             found = scan(data, time_offset(self._head.attrs))
         if found.reason:
             yield Finding(Check.RECORDS, f"{found.reason} at byte {start + found.end}")
+        if self._has_aux:
+            yield from self._index_findings(view, manifest)
         if found.samples != manifest.samples:
             detail = f"{found.samples} samples, its manifest says {manifest.samples}"
             yield Finding(Check.COUNT, detail)
+
+    def _index_findings(self, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
+        """Compare the index of AUXTRACE records with the records."""
+        start = manifest.data_offset
+        with view[start : start + manifest.data_bytes] as data:
+            found = [start + at for at in auxtrace_index(data)]
+        with view[start + manifest.data_bytes :] as table:
+            try:
+                sections = parse_feature_table(bytes(table), self._head.header, len(view))
+                section = sections.get(Feature.AUXTRACE)
+                raw = b"" if section is None else bytes(view[section.offset :][: section.size])
+                listed = list(decode_auxtrace_index(raw)) if raw else []
+            except CodecError as error:
+                yield Finding(Check.HEAD, f"its feature table: {error.message}")
+                return
+        if listed != found:
+            detail = f"{len(listed)} AUXTRACE records in the index, {len(found)} in the data"
+            yield Finding(Check.RECORDS, detail)

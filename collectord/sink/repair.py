@@ -175,7 +175,7 @@ def _repair_locked(paths: SegmentPaths, fd: int) -> Generator[str, None, Outcome
     if opened is None and sealed is None and not paths.rotated:
         return _refused(paths, "no segment of this program: it has no manifest")
     try:
-        file = open_stored(fd)
+        file = open_stored(fd, paths.set_format)
     except CodecError as error:
         return _without_head(paths, fd, error, known=opened is not None)
     if sealed is not None and _was_sealed(sealed, opened, file, fd):
@@ -189,13 +189,25 @@ def _repair_locked(paths: SegmentPaths, fd: int) -> Generator[str, None, Outcome
             allocated_bytes=sealed.allocated_bytes,
         )
     found = file.survey()
-    if not found.bytes:
+    if not found.bytes and not _has_sisters(paths):
         remove(paths)
         return Outcome(paths.partial, Action.REMOVED, "it held no record")
     target = paths
     while target.data.exists():
         target = SegmentPaths(target.directory, target.name + _RECOVERED)
     return (yield from _seal(_Orphan(paths, target, fd, file, opened, found)))
+
+
+def _has_sisters(paths: SegmentPaths) -> bool:
+    """Whether other files of a set hold something: then an empty one stays in its place."""
+    if not paths.set_format:
+        return False
+    for entry in paths.directory.iterdir():
+        name = entry.name.removesuffix(PARTIAL)
+        sister = SegmentPaths(paths.directory, name)
+        if name != paths.name and sister.set_name == paths.set_name and entry.stat().st_size:
+            return True
+    return False
 
 
 def _seal(orphan: _Orphan) -> Generator[str, None, Outcome]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,7 @@ from collectord.sink.segment import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from collectord.plan.session import RetentionPlan
@@ -42,7 +44,9 @@ class Eviction(NamedTuple):
 
 
 class _Held(NamedTuple):
-    group: Group
+    """What goes together: one segment, or all files of a set."""
+
+    groups: tuple[Group, ...]
     bytes: int
     written_ns: int
 
@@ -85,12 +89,12 @@ def evict(root: Path, plan: RetentionPlan, now_ns: int, need_bytes: int = 0) -> 
         else:
             continue
         try:
-            deleted = _delete(segment.group)
+            deleted = [group for group in segment.groups if _delete(group)]
         except SinkError as error:
             failures.append(error)
             continue
         if deleted:
-            evictions.append(Eviction(segment.group.paths.data, reason, segment.bytes))
+            evictions.append(Eviction(deleted[0].paths.data, reason, segment.bytes))
         used_bytes -= segment.bytes
         wanted_bytes -= segment.bytes
     if failures and not evictions:
@@ -105,12 +109,26 @@ def _usage(root: Path) -> tuple[list[_Held], int]:
     for directory in segment_directories(root):
         groups = [group for group in group_files(directory) if group.paths.rotated]
         kept = _end_of_trail(groups)
+        sets: defaultdict[str, list[_Held]] = defaultdict(list)
         for group in groups:
             size_bytes, written_ns = _measure(group)
             used_bytes += size_bytes
-            if group.sealed and group != kept:
-                held.append(_Held(group, size_bytes, written_ns))
-    return sorted(held, key=lambda segment: segment.group.paths.name), used_bytes
+            if group != kept:
+                sets[group.paths.set_name].append(_Held((group,), size_bytes, written_ns))
+        held += [_joined(parts) for parts in sets.values() if _all_sealed(parts)]
+    return sorted(held, key=lambda segment: segment.groups[0].paths.name), used_bytes
+
+
+def _all_sealed(parts: Iterable[_Held]) -> bool:
+    return all(group.sealed for part in parts for group in part.groups)
+
+
+def _joined(parts: Sequence[_Held]) -> _Held:
+    return _Held(
+        tuple(group for part in parts for group in part.groups),
+        sum(part.bytes for part in parts),
+        max(part.written_ns for part in parts),
+    )
 
 
 def _end_of_trail(groups: list[Group]) -> Group | None:

@@ -13,7 +13,7 @@ import xxhash
 
 from collectord._native._core import scan_records
 from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_record import HEADER_BYTES, PAGE_BYTES
+from collectord.codec.perf_record import AUXTRACE_BYTES, HEADER_BYTES, PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ def _reason(data: memoryview, end: int) -> str:
     if len(data) - end < HEADER_BYTES:
         return "a record header is cut short"
     kind, _, size = _HEADER.unpack_from(data, end)
-    if size < HEADER_BYTES or size % 8:
+    if size < HEADER_BYTES or size % 8 or (kind == RecordType.AUXTRACE and size != AUXTRACE_BYTES):
         return f"a record has size {size}"
     return "a record is cut short" if kind in _KNOWN else f"a record has type {kind}"
 

@@ -39,10 +39,16 @@ NEW_MANIFEST: Final = ".json.new"
 PERF_DATA: Final = "perf.data"
 TRACE_DAT: Final = "trace.dat"
 FORMATS: Final = (PERF_DATA, TRACE_DAT)
+# Of sets of files, one for each CPU: its number comes behind.
+BLKTRACE: Final = "blktrace"
+RELAY: Final = "relay"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # what `make_room` may help against
 BLOCK_BYTES: Final = 512  # unit of st_blocks, whatever the filesystem's own is
 
-_FORMAT: Final = "|".join(map(re.escape, FORMATS))
+_FORMAT: Final = "|".join([*map(re.escape, FORMATS), rf"(?:{BLKTRACE}|{RELAY})\.\d+"])
+_SET: Final = re.compile(
+    rf"(?P<base>.+)\.(?P<kind>{BLKTRACE}|{RELAY})\.(?P<number>\d+)(?:\.recovered)*"
+)
 _NAME: Final = re.compile(
     rf"\d{{8}}T\d{{6}}Z-(?P<seq>\d{{6,}})\.(?P<format>{_FORMAT})(?:\.recovered)*"
 )
@@ -129,9 +135,21 @@ class SegmentPaths:
 
     @property
     def format(self) -> str:
-        """One of FORMATS by the name, "" for a name from `record -o`."""
+        """One of FORMATS, or a set's with its number, by the name; "" for one from `record -o`."""
         match = _NAME.fullmatch(self.name)
         return match["format"] if match else ""
+
+    @property
+    def set_name(self) -> str:
+        """What the files of a set have in common; of other segments the name."""
+        match = _SET.fullmatch(self.name)
+        return f"{match['base']}.{match['kind']}" if match else self.name
+
+    @property
+    def set_format(self) -> str:
+        """Format of a file of a set, `blktrace.N` or `relay.N`, also of a `record -o`; else ""."""
+        match = _SET.fullmatch(self.name)
+        return f"{match['kind']}.{match['number']}" if match else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ def _findings(paths: SegmentPaths, fd: int, manifest: Manifest) -> Iterator[Find
         yield Finding(Check.SIZE, f"{size_bytes} bytes, its manifest says {manifest.bytes}")
         return
     try:
-        file = open_stored(fd)
+        file = open_stored(fd, paths.set_format)
     except CodecError as error:
         yield Finding(Check.HEAD, str(error))
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.source import bpf, perf, tracefs
+from collectord.source import bpf, perf, relay, tracefs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,4 +16,5 @@ SOURCES: Final[Mapping[str, Source]] = {
     "perf": perf.open_session,
     "tracefs": tracefs.open_session,
     "bpf": bpf.open_session,
+    "relay": relay.open_session,
 }

@@ -13,11 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import ExitStack
 
-    from collectord._native._core import PageMap, RingMap
+    from collectord._native._core import AuxMap, PageMap, RingMap
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
     from collectord.ledger import RingBalance
-    from collectord.model import Basis, Geometry, Produced, RingKind, RingLabel, Transport
+    from collectord.model import (
+        Basis,
+        Geometry,
+        LossKey,
+        Produced,
+        RingKind,
+        RingLabel,
+        Transport,
+    )
+    from collectord.plan.aux import AuxPlan
     from collectord.plan.session import SessionPlan
     from collectord.source.bpf import Counts, OpenProgram
 
@@ -62,10 +71,46 @@ class PageRing:
 
 
 @dataclass(frozen=True, slots=True)
+class RelayRing:
+    """One file of a relay channel.
+
+    Attributes:
+        fd: to read from.
+        capacity_bytes: of all its sub-buffers, or of the most that one pass reads.
+        longest_bytes: that a record may have, 0 where nobody knows.
+        blktrace: it has records of blktrace, which are walked and counted; else bytes.
+    """
+
+    fd: int
+    capacity_bytes: int
+    longest_bytes: int
+    blktrace: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AuxHandle:
+    """The AUX area that hangs on a perf ring.
+
+    Attributes:
+        map: its mapping.
+        plan: what it was to be; `data_bytes` is what it became.
+        label: whose it is, with the role `aux`.
+        index: its number among the session's, which perf calls idx.
+        counters: of the events that write into it, one for each target.
+    """
+
+    map: AuxMap
+    plan: AuxPlan
+    label: RingLabel
+    index: int
+    counters: tuple[CounterFd, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RingHandle:
     """A ring and the counters that tell what went into it.
 
-    Either `map` or `pages` is there, by `kind`.
+    One of `map`, `pages` and `relay` is there, by `kind`.
 
     Attributes:
         map: a perf ring's mapping.
@@ -80,6 +125,9 @@ class RingHandle:
         time_offset: `Core.add_ring`'s, of samples.
         time_trailer: `Core.add_ring`'s, of other records.
         held: a flight recorder's: nothing is taken but for a snapshot.
+        relay: a file of a relay channel; nothing is taken before its session has begun.
+        cpu_trailer: `Core.add_ring`'s, of records that are no samples.
+        aux: the AUX area that hangs on it, None without.
     """
 
     map: RingMap | None
@@ -94,6 +142,9 @@ class RingHandle:
     time_offset: int
     time_trailer: int
     held: bool = False
+    relay: RelayRing | None = None
+    cpu_trailer: int = 0
+    aux: AuxHandle | None = None
 
 
 class Ftrace(Protocol):
@@ -190,6 +241,19 @@ class OpenSource(Protocol):
     def disable(self) -> None:
         """Stop. Counters are final afterwards."""
 
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """Readable when a ring may have been frozen; none where `frozen` must be asked."""
+
+    def frozen(self) -> bool:
+        """Whether the kernel has stopped a ring, as `freeze_on` asks, and it stands still yet.
+
+        `resume` lets those go on that this call has found.
+
+        Raises:
+            KernelError: it cannot be told.
+        """
+
     def pause(self) -> None:
         """Have a flight recorder's rings stand still, so that their windows can be taken.
 
@@ -209,6 +273,13 @@ class OpenSource(Protocol):
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Read the kernel's counters of a ring."""
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """What the kernel counts as lost of all rings together, and does not tell by ring.
+
+        Raises:
+            KernelError: it cannot be read.
+        """
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """Ids of foreign BPF programs that can hide this event from every counter."""

@@ -204,6 +204,15 @@ class OpenBpf:
                         self._kernel.disable(counter.fd)
         self._perf.disable_sideband()
 
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """None: programs make no flight recorder."""
+        return ()
+
+    def frozen(self) -> bool:
+        """Never."""
+        return False
+
     def pause(self) -> None:
         """Nothing: programs make no flight recorder."""
 
@@ -277,6 +286,10 @@ class OpenBpf:
             return 0
         missed = self._read_missed() if self._missed is None else self._missed
         return missed - self._missed_before
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """None: each ring tells its own."""
+        return {}
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """None: what a program submits is hidden by nobody."""

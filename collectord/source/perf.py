@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `perf` source: regular rings, written forward, read by a shared mapping.
+"""The `perf` source: rings that are read by a shared mapping.
+
+A streamed ring is written forward, and waits for its reader. A flight recorder's is written
+backward, waits for nobody, and is read while it stands still (PERF_EVENT_IOC_PAUSE_OUTPUT); the
+sideband of its session is streamed all the same.
 
 Facts of the kernel (kernel/events/core.c) that shape this module:
 
@@ -8,6 +12,8 @@ Facts of the kernel (kernel/events/core.c) that shape this module:
 - poll(2) says HUP for good once the owner's task has exited, whoever else still writes. Rings
   that several threads share are therefore owned by a keeper: a disabled dummy event of this
   process, which outlives them. `target_fds` tell when the targets are gone.
+- An event with an AUX area owns its ring, whichever threads share that. When its task has exited
+  the ring is drained by the timer, as long as others write.
 - An event takes a filter once (EEXIST afterwards), so the threads to leave out must be known
   before it is opened. What a filter refuses is not counted by read(2) either: value = samples +
   lost holds for the events let through, and the balance stays exact.
@@ -29,6 +35,7 @@ from collectord.codec.perf_attr import (
     OpenFlag,
     PerfEventAttr,
     SoftwareId,
+    id_cpu_trailer,
     id_time_trailer,
     sample_time_offset,
 )
@@ -44,13 +51,15 @@ from collectord.model import (
     Scope,
     ScopeKind,
 )
-from collectord.source.base import CounterFd, RingHandle
+from collectord.source.aux import refused_addresses
+from collectord.source.base import AuxHandle, CounterFd, RingHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from collectord._native._core import RingMap
+    from collectord._native._core import AuxMap, RingMap
     from collectord.kernel.port import Kernel
+    from collectord.model import LossKey
     from collectord.plan.events import EventPlan
     from collectord.plan.session import RingPlan, SessionPlan
 
@@ -94,6 +103,13 @@ class OpenPerf:
         self.target_fds = target_fds
         self._kernel = kernel
         self._events = {event.index: event for event in events}
+        self._freezers = {
+            counter.fd: counter
+            for counter in self._counters(RingRole.DATA)
+            if self._events[counter.event_index].freezes
+        }
+        self._happened: dict[int, int] = {}  # by descriptor, as often as it was found
+        self._fired: set[int] = set()
 
     @property
     def event_ids(self) -> Mapping[int, tuple[int, ...]]:
@@ -136,31 +152,92 @@ class OpenPerf:
         for counter in self._counters(RingRole.SIDEBAND):
             self._kernel.disable(counter.fd)
 
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """Those of the events that stop a ring."""
+        return tuple(self._freezers)
+
+    def frozen(self) -> bool:
+        """Look which of these events have happened since they were armed.
+
+        The kernel has disabled them with all others of their group, on their CPU.
+        """
+        for fd, counter in self._freezers.items():
+            reading = self._kernel.read_counter(fd, counter.read_format)
+            if reading.value > self._happened.get(fd, 0):
+                self._happened[fd] = reading.value
+                self._fired.add(fd)
+        return bool(self._fired)
+
     def pause(self) -> None:
-        """Nothing: a streamed ring has no window to take."""
+        """Have the rings of a flight recorder stand still; streamed ones go on.
+
+        Overwritable rings refuse what is written. What writes into AUX areas that run free is
+        stopped: the driver posts what it has then, and where its head is.
+        """
+        for ring in self._overwritable():
+            self._kernel.pause_output(ring.map_fd, paused=True)
+        for counter in self._free_running():
+            self._kernel.disable(counter.fd)
 
     def resume(self) -> None:
-        """Nothing stood still."""
+        """Let the rings be written again, and those that were frozen too."""
+        for counter in self._free_running():
+            self._kernel.enable(counter.fd)
+        for ring in self._overwritable():
+            self._kernel.pause_output(ring.map_fd, paused=False)
+        for counter in self._free_running():
+            self._kernel.enable(counter.fd)
+        for fd in self._fired:
+            # What it counted between its overflow and its end is no new incident.
+            reading = self._kernel.read_counter(fd, self._freezers[fd].read_format)
+            self._happened[fd] = reading.value
+            self._kernel.refresh(fd)
+        self._fired.clear()
+
+    def _overwritable(self) -> list[RingHandle]:
+        return [ring for ring in self.rings if ring.kind is RingKind.OVERWRITABLE]
+
+    def _free_running(self) -> list[CounterFd]:
+        """Events with an AUX area that nobody reads but for a snapshot."""
+        areas = [ring.aux for ring in self.rings if ring.aux is not None]
+        return [counter for area in areas if area.plan.snapshot for counter in area.counters]
 
     def _enable(self, counter: CounterFd) -> None:
-        if not self._events[counter.event_index].attr.enable_on_exec:
+        event = self._events[counter.event_index]
+        if event.freezes:
+            self._kernel.refresh(counter.fd)
+        elif not event.attr.enable_on_exec:
             self._kernel.enable(counter.fd)
 
     def _counters(self, role: RingRole) -> list[CounterFd]:
         return [c for ring in self.rings if ring.label.role is role for c in ring.counters]
 
     def read_produced(self, ring: RingHandle) -> Produced:
-        """Sum the ring's counters; `value` is None unless its basis is exact."""
-        readings = [self._kernel.read_counter(c.fd, c.read_format) for c in ring.counters]
-        losses = [reading.lost for reading in readings if reading.lost is not None]
+        """Sum the ring's counters; `value` is None unless each of its events counts records.
+
+        What an event with AUX counts, and loses in this ring, are no samples: see `aux_meter`.
+        """
+        readings = [
+            (counter, self._kernel.read_counter(counter.fd, counter.read_format))
+            for counter in ring.counters
+        ]
+        samples = [r for c, r in readings if not self._events[c.event_index].aux]
+        losses = [reading.lost for reading in samples if reading.lost is not None]
         return Produced(
-            value=sum(r.value for r in readings) if ring.basis is Basis.EXACT else None,
-            lost=sum(losses) if len(losses) == len(readings) else None,
-            per_event=tuple(
-                (c.event_id, r.value, r.lost or 0)
-                for c, r in zip(ring.counters, readings, strict=True)
-            ),
+            value=sum(r.value for r in samples) if self._counts_records(ring) else None,
+            lost=sum(losses) if len(losses) == len(samples) else None,
+            per_event=tuple((c.event_id, r.value, r.lost or 0) for c, r in readings),
         )
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """None: each ring tells its own."""
+        return {}
+
+    def _counts_records(self, ring: RingHandle) -> bool:
+        events = [self._events[counter.event_index] for counter in ring.counters]
+        sampling = [event for event in events if not event.aux]
+        return bool(sampling) and all(event.basis is Basis.EXACT for event in sampling)
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """Ids of the BPF programs on the event's tracepoint; none of them is this program's.
@@ -193,6 +270,7 @@ class _Ring:
     owner_fd: int
     ring_map: RingMap
     geometry: Geometry
+    aux_map: AuxMap | None = None
     counters: list[CounterFd] = field(default_factory=list)
 
 
@@ -229,26 +307,42 @@ class _Opening:
     def result(self) -> OpenPerf:
         """What was opened."""
         order = sorted(self._rings)
-        rings = tuple(self._handle(self._rings[key]) for key in order)
+        rings = tuple(self._handle(number, self._rings[key]) for number, key in enumerate(order))
         events = self._plan.events
         by_pid = self._scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND)
         pids = self._scope.pids if by_pid else None
         return OpenPerf(self._kernel, rings, events, tuple(self._target_fds), pids)
 
-    def _handle(self, ring: _Ring) -> RingHandle:
+    def _handle(self, number: int, ring: _Ring) -> RingHandle:
         plan, attr = ring.plan, ring.plan.events[0].attr
+        label = RingLabel(self._plan.name, plan.source, plan.role, plan.cpu, ring.tid)
         return RingHandle(
             map=ring.ring_map,
             pages=None,
             map_fd=ring.owner_fd,
             wakeup_fd=ring.owner_fd,
-            kind=RingKind.PERF,
+            kind=RingKind.OVERWRITABLE if plan.overwrite else RingKind.PERF,
             basis=plan.basis,
             geometry=ring.geometry,
-            label=RingLabel(self._plan.name, plan.source, plan.role, plan.cpu, ring.tid),
+            label=label,
             counters=tuple(ring.counters),
             time_offset=sample_time_offset(attr),
             time_trailer=id_time_trailer(attr),
+            held=plan.overwrite or (plan.aux is not None and plan.aux.snapshot),
+            cpu_trailer=id_cpu_trailer(attr),
+            aux=self._aux_handle(number, ring, label),
+        )
+
+    def _aux_handle(self, number: int, ring: _Ring, label: RingLabel) -> AuxHandle | None:
+        if ring.plan.aux is None or ring.aux_map is None:
+            return None
+        tracing = {event.index for event in ring.plan.events if event.aux}
+        return AuxHandle(
+            map=ring.aux_map,
+            plan=replace(ring.plan.aux, data_bytes=ring.aux_map.aux_bytes),
+            label=replace(label, role=RingRole.AUX),
+            index=number,
+            counters=tuple(c for c in ring.counters if c.event_index in tracing),
         )
 
     def _open_processes(self) -> None:
@@ -314,7 +408,10 @@ class _Opening:
             # Tasks get their names and maps before they enter the cgroup.
             target = _Target(_EVERY_TASK)
         key = (position, target.tid if plan.cpu < 0 else -1)
-        if key not in self._rings and plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS:
+        shared = plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS
+        # What freezes a ring wakes by its samples, and the ring by its watermark: not one event.
+        apart = (shared and plan.aux is None) or plan.events[0].freezes
+        if key not in self._rings and apart:
             keeper = _keeper_attr(plan.events[0].attr)
             self._map_ring(key, plan, keeper, _Target(os.getpid()), Purpose("a ring"))
         leaders: dict[int, int] = {}
@@ -364,20 +461,27 @@ class _Opening:
     ) -> int:
         """Open a ring's owner, map it as large as memory allows, and give its descriptor.
 
-        The size is the planned one, or half of it and so on while the budget refuses. The kernel
-        takes the watermark from the event at mmap, so that each size is tried with an event whose
-        watermark keeps its proportion.
+        The size is the planned one, or half of it and so on while the budget refuses, and so is
+        that of its AUX area. The kernel takes the watermarks from the event at mmap, so that each
+        size is tried with an event whose watermarks keep their proportion.
         """
         refused: KernelError | None = None
         size = plan.data_bytes
+        area = plan.aux.data_bytes if plan.aux is not None else 0
         while size >= self._kernel.page_bytes:
             watermark = max(1, plan.watermark_bytes * size // plan.data_bytes)
+            if plan.overwrite:
+                watermark = size  # as late as can be: nobody waits for it
             sized = replace(attr, watermark=True, wakeup=watermark)
+            aux_map: AuxMap | None = None
             with ExitStack() as attempt:
+                if plan.aux is not None:
+                    aux_watermark = attr.aux_watermark * area // plan.aux.data_bytes
+                    sized = replace(sized, aux_watermark=aux_watermark)
                 fd = self._perf_open(sized, plan.cpu, target, -1, purpose)
                 attempt.callback(self._kernel.close, fd)
                 try:
-                    ring_map = self._kernel.map_ring(fd, size)
+                    ring_map = self._kernel.map_ring(fd, size, overwrite=plan.overwrite)
                 except KernelError as error:
                     if error.errno not in (errno.EPERM, errno.ENOMEM):
                         raise
@@ -385,9 +489,21 @@ class _Opening:
                     size //= 2
                     continue
                 attempt.callback(ring_map.close)
+                if plan.aux is not None:
+                    try:
+                        aux_map = self._kernel.map_aux(
+                            fd, ring_map, area, snapshot=plan.aux.snapshot
+                        )
+                    except KernelError as error:
+                        smaller = area // 2 >= self._kernel.page_bytes
+                        if error.errno not in (errno.EPERM, errno.ENOMEM) or not smaller:
+                            raise
+                        area //= 2
+                        continue
+                    attempt.callback(aux_map.close)
                 self._stack.push(attempt.pop_all())
             geometry = Geometry(size, watermark, plan.requested_bytes)
-            self._rings[key] = _Ring(plan, key[1], fd, ring_map, geometry)
+            self._rings[key] = _Ring(plan, key[1], fd, ring_map, geometry, aux_map)
             return fd
         raise refused or KernelError(f"a ring of {plan.data_bytes} bytes is under a page")
 
@@ -398,6 +514,8 @@ class _Opening:
         try:
             self._kernel.set_filter(fd, text)
         except KernelError as error:
+            if event.aux:
+                raise refused_addresses(error, event, self._scope) from error
             if error.errno not in FILTER_REFUSALS or event.tracepoint is None:
                 raise
             reason = self._kernel.filter_refusal(*event.tracepoint, event.filter)
@@ -411,6 +529,8 @@ class _Opening:
 
 def event_filter(event: EventPlan, exclude_tids: tuple[int, ...]) -> str:
     """The event's own filter, and the threads to leave out if the plan says so."""
+    if event.aux:
+        return event.filter
     terms = [f"({event.filter})"] if event.filter else []
     if event.exclude_self:
         terms += [f"common_pid != {tid}" for tid in exclude_tids]
@@ -427,4 +547,5 @@ def _keeper_attr(attr: PerfEventAttr) -> PerfEventAttr:
         exclude_hv=True,
         use_clockid=attr.use_clockid,
         clockid=attr.clockid,
+        write_backward=attr.write_backward,
     )

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.kernel.ring_stats import CpuStats
     from collectord.ledger import RingBalance
+    from collectord.model import LossKey
     from collectord.plan.ftrace import FtracePlan
     from collectord.plan.session import RingPlan, SessionPlan
 
@@ -116,6 +117,9 @@ class OpenTracefs:
         self.bpf = None
         self._instance = instance
         self._recorder = plan.mode == FLIGHT_RECORDER
+        freeze = ftrace.freeze
+        self._freeze = (freeze.system, freeze.name, freeze.filter) if freeze is not None else None
+        self._frozen = False
         self._stats = {
             ring.label: MonotonicStats(ring.pages.stats_fd)
             for ring in rings
@@ -137,16 +141,32 @@ class OpenTracefs:
             MissingPrivilege, KernelError: an event cannot be enabled.
         """
         self._instance.enable()
+        if self._freeze is not None:
+            self._instance.freeze_on(TraceEvent(*self._freeze))
 
     def disable(self) -> None:
         """Stop, in all rings at one moment."""
         self._instance.disable()
 
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """None: nothing tells that an instance was stopped but a look at it."""
+        return ()
+
+    def frozen(self) -> bool:
+        """Look whether the instance has stopped itself. Raises KernelError."""
+        if self._freeze is not None and not self._instance.is_on:
+            self._frozen = True
+        return self._frozen
+
     def pause(self) -> None:
         """Nothing: pages are taken out of a ring while it is written, and none is lost by that."""
 
     def resume(self) -> None:
-        """Nothing stood still."""
+        """Go on if the instance has stopped itself; nothing else stood still."""
+        if self._frozen:
+            self._frozen = False
+            self._instance.turn_on()
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Read the ring's `stats`, without an interrupt of its CPU. Raises KernelError."""
@@ -154,6 +174,10 @@ class OpenTracefs:
         reading = produced(stats.read(), recorder=self._recorder)
         capacity_bytes = self.ftrace.sizes[ring.label.cpu]
         return replace(reading, resets=stats.resets, capacity_bytes=capacity_bytes)
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """None: each ring tells its own."""
+        return {}
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:  # noqa: ARG002 - the protocol's
         """None: a program on a tracepoint does not see what ftrace writes."""

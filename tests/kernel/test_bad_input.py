@@ -177,7 +177,7 @@ def test_wrong_targets(refused: Refused, words: tuple[str, ...], status: int, sa
         (("--duration", "nan"), USAGE, "'nan' is not a number and ns, us"),
         (("--duration", "99999999999999"), USAGE, "is beyond 63 bits"),
         (("--call-graph", "magic"), USAGE, "unknown call graph 'magic'"),
-        (("--overwrite",), USAGE, "unrecognized arguments: --overwrite"),
+        (("--overwrites",), USAGE, "unrecognized arguments: --overwrites"),
         (("sleep", "1"), USAGE, "put -- before COMMAND"),
         (("-o", ""), USAGE, "its path is empty"),
         (("--output-dir", ""), USAGE, "its path is empty"),

@@ -125,6 +125,18 @@ def _missed(
     directory: Path, load: Sequence[str], mutant: Path, words: Sequence[str]
 ) -> dict[str, Any]:
     """Record with the mutant, which the balance must show; give the session."""
+    session = record_with(mutant, directory, load, words)
+    assert session["ledger_basis"] == "exact"
+    assert session["unaccounted"] == 1
+    assert session["produced"] == session["stored"] + sum(session["lost"].values()) + 1
+    assert sorted(ring["unaccounted"] for ring in session["rings"])[-2:] in ([1], [0, 1])
+    return session
+
+
+def record_with(
+    mutant: Path, directory: Path, load: Sequence[str], words: Sequence[str]
+) -> dict[str, Any]:
+    """Record with the mutant; give the session."""
     record = (sys.executable, "-c", LAUNCH, str(mutant), "record", *words)
     where = ("--output-dir", str(directory / "out"), "--json")
     done = subprocess.run(
@@ -136,9 +148,4 @@ def _missed(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    session = result_of(done.stdout)
-    assert session["ledger_basis"] == "exact"
-    assert session["unaccounted"] == 1
-    assert session["produced"] == session["stored"] + sum(session["lost"].values()) + 1
-    assert sorted(ring["unaccounted"] for ring in session["rings"])[-2:] in ([1], [0, 1])
-    return session
+    return result_of(done.stdout)

@@ -57,6 +57,12 @@ void fake_ring__set_head(struct fake_ring *ring, uint64_t head)
 	__atomic_store_n(&ring->map.page->data_head, head, __ATOMIC_RELEASE);
 }
 
+void fake_ring__write_backward(struct fake_ring *ring, const uint8_t *record, uint16_t size)
+{
+	fake_ring__poke(ring, ring->head - size, record, size);
+	fake_ring__set_head(ring, ring->head - size);
+}
+
 void fake_ring__wake(struct fake_ring *ring)
 {
 	const uint64_t one = 1;

@@ -33,6 +33,9 @@ void fake_ring__start_at(struct fake_ring *ring, uint64_t position);
  */
 bool fake_ring__write(struct fake_ring *ring, const uint8_t *record, uint16_t size);
 
+/* Write a record as into an overwritable ring: before the newest one, over the oldest. */
+void fake_ring__write_backward(struct fake_ring *ring, const uint8_t *record, uint16_t size);
+
 /* Bytes at a free-running position, whatever they mean. */
 void fake_ring__poke(struct fake_ring *ring, uint64_t position, const void *bytes, size_t count);
 void fake_ring__set_head(struct fake_ring *ring, uint64_t head);

@@ -26,5 +26,6 @@ run_target() {
 }
 export -f run_target
 export build here seconds
-printf 'fuzz_%s\n' walk_run walk_file ring_take sideband subbuf page_take |
+printf 'fuzz_%s\n' walk_run walk_file ring_take aux_take sideband subbuf page_take relay_take \
+    window |
     xargs -P 2 -I NAME bash -euo pipefail -c 'run_target NAME'

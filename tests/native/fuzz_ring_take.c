@@ -61,7 +61,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fake_ring__start_at(fake, shape.tail);
 	fake_ring__set_head(fake, shape.head);
 
-	layout = (struct walk_layout){shape.time_offset, shape.time_trailer, NULL};
+	layout = (struct walk_layout){
+		.time_offset = shape.time_offset,
+		.time_trailer = shape.time_trailer,
+		.cpu_trailer = shape.time_trailer > 8 ? 8 : 0,
+	};
 	ring__init(&ring, &fake->map, -1, &layout);
 	ring.sideband = &sideband;
 	sideband.layout = layout;

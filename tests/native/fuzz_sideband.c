@@ -22,11 +22,13 @@ static int emitted(void *context, const uint8_t *record, uint16_t size)
 }
 
 /* Eight bytes become one record with small numbers, so that tasks and mappings meet again. */
-static void apply_small(struct sideband_table *table, const uint8_t *bytes)
+static void apply_small(struct sideband_table *table, const uint8_t *bytes,
+			const struct walk_layout *layout)
 {
 	static const uint8_t types[] = {PERF_RECORD_COMM, PERF_RECORD_FORK,    PERF_RECORD_EXIT,
 					PERF_RECORD_MMAP, PERF_RECORD_MMAP2,   PERF_RECORD_KSYMBOL,
-					PERF_RECORD_BPF_EVENT, PERF_RECORD_SAMPLE};
+					PERF_RECORD_BPF_EVENT, PERF_RECORD_ITRACE_START,
+					PERF_RECORD_SWITCH_CPU_WIDE, PERF_RECORD_AUX_OUTPUT_HW_ID};
 	const uint16_t size = (uint16_t)(8 + bytes[1] % (RECORD_BYTES / 8) * 8);
 	uint8_t record[RECORD_BYTES + 8];
 
@@ -35,12 +37,12 @@ static void apply_small(struct sideband_table *table, const uint8_t *bytes)
 
 		memcpy(record + at, &value, sizeof(value));
 	}
-	walk__store(record, walk__header(types[bytes[0] % 8],
+	walk__store(record, walk__header(types[bytes[0] % (sizeof(types) / sizeof(types[0]))],
 					 bytes[0] % 16 < 8 ? PERF_RECORD_MISC_COMM_EXEC : 0, size));
-	sideband_table__apply(table, record);
+	sideband_table__apply(table, record, layout);
 }
 
-/* {mode, u8, u16 time trailer, ...}: raw records, or eight bytes for each. */
+/* {mode, u8 CPU trailer, u16 time trailer, ...}: raw records, or eight bytes for each. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct walk_layout layout = {0};
@@ -54,10 +56,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 4)
 		return 0;
 	memcpy(&layout.time_trailer, data + 2, sizeof(layout.time_trailer));
+	layout.cpu_trailer = data[1];
 	table = sideband_table__new(TABLE_BYTES);
 	CHECK(table != NULL);
 	if (data[0] % 2 == 0) {
 		end = walk__file(data + 4, size - 4, &layout, &tally, &fault, &last);
+		if (tally.aux_pieces > 0) /* sideband__load() refuses them */
+			end = 0;
 		for (size_t at = 4; at < 4 + end; at += walk__size(walk__load(data + at))) {
 			/* Of its own size: a read behind it traps. */
 			const uint16_t bytes = walk__size(walk__load(data + at));
@@ -65,12 +70,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 			CHECK(record != NULL);
 			memcpy(record, data + at, bytes);
-			sideband_table__apply(table, record);
+			sideband_table__apply(table, record, &layout);
 			free(record);
 		}
 	} else {
 		for (size_t at = 4; at + 8 <= size; at += 8)
-			apply_small(table, data + at);
+			apply_small(table, data + at, &layout);
 	}
 	CHECK_EQ(sideband_table__emit(table, &layout, emitted, &sum), 0);
 	sideband_table__read_counters(table, &counters);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "aux_piece.h"
 #include "check.h"
 #include "walk.h"
 
@@ -15,6 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct walk_tally tally = {0}, again = {0};
 	enum walk_fault fault, none;
 	size_t end, last, last_again;
+	struct aux_piece piece;
+	uint64_t whole;
 
 	if (size < HEAD_BYTES)
 		return 0;
@@ -25,8 +28,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	end = walk__file(data, size, &layout, &tally, &fault, &last);
 	CHECK(end <= size && fault < WALK_FAULTS);
 	CHECK(fault != WALK_OK || size - end < WALK_HEADER_BYTES);
-	if (tally.records > 0)
-		CHECK_EQ(last + walk__size(walk__load(data + last)), end);
+	if (tally.records > 0) {
+		if (walk__type(walk__load(data + last)) != WALK_AUXTRACE)
+			whole = walk__size(walk__load(data + last));
+		else
+			CHECK(aux_piece__read(data + last, size - last, &piece, &whole));
+		CHECK_EQ(last + whole, end);
+	}
+	CHECK(tally.aux_pieces <= tally.records && tally.aux_bytes <= end);
 	CHECK_EQ(walk__file(data, end, &layout, &again, &none, &last_again), end);
 	CHECK_EQ(none, WALK_OK);
 	CHECK_EQ(last_again, last);

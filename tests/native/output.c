@@ -39,6 +39,7 @@ void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,
 		  output_visible_fn *visible)
 {
 	uint64_t newest = 0, newest_at_marker = 0, allowed = 0;
+	uint64_t whole;
 	uint16_t size;
 
 	memset(output, 0, sizeof(*output));
@@ -48,12 +49,20 @@ void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,
 	CHECK(output->data != NULL);
 	CHECK(pread(fd, output->data, output->bytes, (off_t)begin) == (ssize_t)output->bytes);
 	output->xxh3 = XXH3_64bits(output->data, output->bytes);
-	for (size_t at = 0; at < output->bytes; at += size) {
+	for (size_t at = 0; at < output->bytes; at += whole) {
 		const uint8_t *const record = output->data + at;
 		const uint64_t header = walk__load(record);
+		struct aux_piece piece;
 
 		size = walk__size(header);
 		CHECK(size >= 8 && size % 8 == 0 && size <= output->bytes - at);
+		if (aux_piece__read(record, output->bytes - at, &piece, &whole)) {
+			CHECK(whole % 8 == 0 && whole <= output->bytes - at);
+			output->pieces++;
+			output->payload_bytes += piece.bytes;
+			continue;
+		}
+		whole = size;
 		switch (walk__type(header)) {
 		case PERF_RECORD_SAMPLE:
 			CHECK((visible != NULL ? visible(walk__load(record + 8))
@@ -85,15 +94,45 @@ void output__free(struct output *output)
 	output->data = NULL;
 }
 
+/* Move `*at` behind the record there; returns the piece's payload if it is one. */
+static const uint8_t *step(const struct output *output, size_t *at, struct aux_piece *piece)
+{
+	const uint8_t *const record = output->data + *at;
+	const uint32_t type = walk__type(walk__load(record));
+	uint64_t whole;
+
+	if (!aux_piece__read(record, output->bytes - *at, piece, &whole)) {
+		*at += walk__size(walk__load(record));
+		return NULL;
+	}
+	*at += whole;
+	return record + aux_piece__head_bytes(type == WALK_AUXTRACE ? AUX_AUXTRACE : AUX_HIDDEN);
+}
+
 const uint8_t *output__next(const struct output *output, size_t *at)
 {
+	struct aux_piece piece;
+
 	while (*at < output->bytes) {
 		const uint8_t *const record = output->data + *at;
-		const uint64_t header = walk__load(record);
 
-		*at += walk__size(header);
-		if (walk__type(header) < WALK_USER_TYPE_MIN)
+		if (step(output, at, &piece) == NULL &&
+		    walk__type(walk__load(record)) < WALK_USER_TYPE_MIN)
 			return record;
+	}
+	return NULL;
+}
+
+const uint8_t *output__next_piece(const struct output *output, size_t *at, struct aux_piece *piece,
+				  size_t *at_piece)
+{
+	while (*at < output->bytes) {
+		const uint8_t *payload;
+
+		*at_piece = *at;
+		payload = step(output, at, piece);
+		if (payload != NULL)
+			return payload;
 	}
 	return NULL;
 }

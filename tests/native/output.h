@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "aux_piece.h"
+
 /*
  * Reads back what the writer put into a segment, and checks what holds for every segment: whole
  * records from the first byte to the last, padding that ends at an aligned offset, and the order
@@ -14,6 +16,7 @@ struct output {
 	uint8_t *data;
 	size_t bytes;
 	uint64_t samples, others, rounds, paddings;
+	uint64_t pieces, payload_bytes; /* of AUX areas */
 	uint64_t xxh3;
 };
 
@@ -28,9 +31,13 @@ void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,
 		  output_visible_fn *visible);
 void output__free(struct output *output);
 
-/* The next sample or other record (padding and rounds are passed over) from `*at` on; moves `*at`
- * behind it. NULL: there is none. */
+/* The next sample or other record (padding, rounds and AUX pieces are passed over) from `*at` on;
+ * moves `*at` behind it. NULL: there is none. */
 const uint8_t *output__next(const struct output *output, size_t *at);
+
+/* Likewise the next AUX piece's payload. `at_piece`: where in the section the piece begins. */
+const uint8_t *output__next_piece(const struct output *output, size_t *at, struct aux_piece *piece,
+				  size_t *at_piece);
 
 /* How many records there are of this type with `pid` at their AT_PID place. */
 uint64_t output__count(const struct output *output, uint32_t type, uint32_t pid);

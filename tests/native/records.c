@@ -7,6 +7,8 @@
 #include "check.h"
 
 const struct walk_layout records__layout = {.time_offset = 16, .time_trailer = 8};
+const struct walk_layout records__context_layout = {
+	.time_offset = 16, .time_trailer = 24, .cpu_trailer = 16};
 
 static void put32(uint8_t *to, uint32_t value)
 {
@@ -155,5 +157,16 @@ uint16_t record__bpf_event(uint8_t *to, uint16_t type, uint32_t id, uint64_t tim
 
 	put16(to + 8, type);
 	put32(to + 12, id);
+	return size;
+}
+
+uint16_t record__context(uint8_t *to, uint32_t type, uint16_t misc, uint32_t pid, uint64_t id,
+			 uint32_t cpu, uint64_t time_ns)
+{
+	const uint16_t size = timed(to, type, misc, 24, id);
+
+	put32(to + 8, pid);
+	walk__store(to + 16, time_ns);
+	put32(to + 24, cpu);
 	return size;
 }

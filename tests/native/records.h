@@ -10,7 +10,7 @@
  * Records as the kernel would write them, in the layout of these tests: a sample is
  * {header, u64 serial, u64 time, filler}, all else ends in {u64 time}.
  */
-extern const struct walk_layout records__layout;
+extern const struct walk_layout records__layout, records__context_layout;
 
 #define SAMPLE_MIN_BYTES 24u
 
@@ -28,6 +28,10 @@ uint16_t record__fork(uint8_t *to, uint32_t pid, uint32_t ppid, uint32_t tid, ui
 uint16_t record__exit(uint8_t *to, uint32_t pid, uint32_t tid, uint64_t time_ns);
 uint16_t record__ksymbol(uint8_t *to, uint64_t start, uint16_t flags, uint64_t time_ns);
 uint16_t record__bpf_event(uint8_t *to, uint16_t type, uint32_t id, uint64_t time_ns);
+/* A record whose body begins with `pid` and that ends in {u64 time, u32 cpu, u32, u64 id}, as in
+ * records__context_layout. */
+uint16_t record__context(uint8_t *to, uint32_t type, uint16_t misc, uint32_t pid, uint64_t id,
+			 uint32_t cpu, uint64_t time_ns);
 
 /* Ends the test if the sample's filler is not what record__sample() wrote; returns its serial. */
 uint64_t record__check_sample(const uint8_t *record);

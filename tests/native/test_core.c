@@ -91,7 +91,7 @@ static void begin(const struct core_options *options, bool forever)
 	memset(rotations, 0, sizeof(rotations));
 	memset(stream_closed, 0, sizeof(stream_closed));
 	for (uint32_t i = 0; i < STREAMS; i++)
-		CHECK_EQ(core__add_stream(core, 1 << 20, 0, &streams[i]), 0);
+		CHECK_EQ(core__add_stream(core, 1 << 20, 0, false, &streams[i]), 0);
 	for (uint32_t i = 0; i < PRODUCERS; i++) {
 		struct producer *producer = &producers[i];
 
@@ -364,7 +364,7 @@ static void options_that_make_no_core_are_refused(void)
 						  .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = 1},
 			   &core),
 		 0);
-	CHECK_EQ(core__add_stream(core, 4096, 0, &stream), 0);
+	CHECK_EQ(core__add_stream(core, 4096, 0, false, &stream), 0);
 	fake_ring__init(&fake, 1);
 	CHECK_EQ(-core__add_ring(core, 1, stream, &fake.map, fake.wakeup_fd, &records__layout,
 				 &(struct walk_ids){0}, false, false, &ring),
@@ -373,8 +373,8 @@ static void options_that_make_no_core_are_refused(void)
 				 &(struct walk_ids){0}, false, false, &ring),
 		 EBADF);
 	for (uint32_t i = 1; i < STREAMS_MAX; i++)
-		CHECK_EQ(core__add_stream(core, 4096, 0, &stream), 0);
-	CHECK_EQ(-core__add_stream(core, 4096, 0, &stream), ENOSPC);
+		CHECK_EQ(core__add_stream(core, 4096, 0, false, &stream), 0);
+	CHECK_EQ(-core__add_stream(core, 4096, 0, false, &stream), ENOSPC);
 	core__free(core);
 	fake_ring__deinit(&fake);
 }

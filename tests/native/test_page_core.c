@@ -198,7 +198,7 @@ static void concurrent_rings_of_every_transport_lose_and_repeat_nothing(void)
 		.shards = 2, .chunks = 6, .chunk_bytes = CHUNK_BYTES, .flush_ns = 1000000};
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, &stream), 0);
+	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
 	for (uint32_t i = 0; i < RINGS; i++)
 		open_feed(&feeds[i], transports[i]);
 	prepare();
@@ -260,7 +260,7 @@ static void full_extents_wait_for_the_next_segment(enum page_transport transport
 	struct event *event;
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, &stream), 0);
+	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
 	open_feed(&feeds[0], transport);
 	for (uint32_t i = 0; i < whole; i++) {
 		fed = page__fill(page, PAGE_BYTES, 1000 * (i + 1), fed);
@@ -322,7 +322,7 @@ static void a_ring_without_an_extent_of_an_empty_segment_is_counted(void)
 	uint64_t generation;
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, &stream), 0);
+	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
 	open_feed(&feeds[0], PAGE_READ);
 	page__fill(page, PAGE_BYTES, 1000, 0);
 	CHECK_EQ(write(feeds[0].sink, page, PAGE_BYTES), PAGE_BYTES);
@@ -354,7 +354,7 @@ static void a_full_disk_is_counted_in_events(void)
 	uint64_t generation;
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, &stream), 0);
+	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
 	open_feed(&feeds[0], PAGE_READ);
 	open_feed(&feeds[1], PAGE_SPLICE);
 	CHECK_EQ(core__prepare_pages(core, stream, 1, full, extents, 2, 1 << 20, 1 << 20, 0), 0);
@@ -400,9 +400,9 @@ static void pages_and_records_do_not_mix(void)
 	struct ring *added;
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(-core__add_stream(core, 4096, 2 * CHUNK_BYTES, &stream), EINVAL);
-	CHECK_EQ(core__add_stream(core, 4096, 2 * PAGE_BYTES, &stream), 0);
-	CHECK_EQ(core__add_stream(core, 4096, 0, &records), 0);
+	CHECK_EQ(-core__add_stream(core, 4096, 2 * CHUNK_BYTES, false, &stream), EINVAL);
+	CHECK_EQ(core__add_stream(core, 4096, 2 * PAGE_BYTES, false, &stream), 0);
+	CHECK_EQ(core__add_stream(core, 4096, 0, false, &records), 0);
 	CHECK_EQ(-core__add_page_ring(core, 0, stream, &ring, &added), EINVAL);
 	CHECK_EQ(-core__add_page_ring(core, 0, records, &ring, &added), EINVAL);
 	CHECK_EQ(-core__add_ring(core, 0, stream, NULL, 0, &layout, &ids, false, false,

@@ -133,7 +133,7 @@ static void expect_track(const struct event *event, int fd, uint32_t index, uint
 	static uint8_t data[EXTENT_BYTES];
 	uint64_t last_ns = 0, events = until - serial;
 
-	CHECK(event->paged);
+	CHECK(event->split);
 	CHECK_EQ(event->rings[index].id, index);
 	CHECK_EQ(event->rings[index].bytes, bytes);
 	memset(data, 0, sizeof(data));

@@ -20,7 +20,7 @@ static void sizes_that_are_no_ring_are_refused(void)
 
 	CHECK(fd >= 0 && ftruncate(fd, (off_t)(8 * page)) == 0);
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		const int ret = ring_map__init(&map, fd, sizes[i]);
+		const int ret = ring_map__init(&map, fd, sizes[i], false);
 
 		/* Half the address space is a power of two; the kernel has no room for it. */
 		CHECK(ret == -EINVAL || (sizes[i] == 1 + UINT64_MAX / 2 && ret == -ENOMEM));
@@ -28,7 +28,7 @@ static void sizes_that_are_no_ring_are_refused(void)
 		ring_map__deinit(&map);
 	}
 	close(fd);
-	CHECK_EQ(-ring_map__init(&map, fd, page), EBADF);
+	CHECK_EQ(-ring_map__init(&map, fd, page, false), EBADF);
 }
 
 static void a_file_of_that_layout_is_mapped_and_shared(void)
@@ -40,7 +40,7 @@ static void a_file_of_that_layout_is_mapped_and_shared(void)
 	uint8_t byte;
 
 	CHECK(fd >= 0 && ftruncate(fd, (off_t)(3 * page)) == 0);
-	CHECK_EQ(ring_map__init(&map, fd, 2 * page), 0);
+	CHECK_EQ(ring_map__init(&map, fd, 2 * page, false), 0);
 	CHECK(pwrite(fd, &head, 8, offsetof(struct perf_event_mmap_page, data_head)) == 8);
 	CHECK(pwrite(fd, "x", 1, (off_t)(3 * page - 1)) == 1);
 	CHECK_EQ(ring_map__head(&map), 4711);

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from collectord.codec.aux_record import decode as decode_aux
+from collectord.codec.aux_record import encode_piece, iter_pieces
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
 from collectord.codec.perf_data import (
     AttrSection,
@@ -16,11 +18,12 @@ from collectord.codec.perf_data import (
     build_head,
     build_tail,
     decode_event_desc,
+    head_bytes,
     parse_feature_table,
     parse_head,
     parse_header,
 )
-from collectord.codec.perf_features import Features
+from collectord.codec.perf_features import Features, decode_auxtrace_index
 from collectord.codec.perf_record import (
     PAGE_BYTES,
     RecordHeader,
@@ -50,11 +53,16 @@ from collectord.codec.perf_sideband import (
 from collectord.codec.tracing_data import TracingData, build, parse
 from collectord.errors import CodecError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # A loaded machine makes no example wrong.
 UNHURRIED: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 U16: Final = st.integers(0, 2**16 - 1)
 U32: Final = st.integers(0, 2**32 - 1)
 U64: Final = st.integers(0, 2**64 - 1)
+PIECE: Final = encode_piece(bytes(8), offset=0)
+HIDDEN: Final = encode_piece(bytes(8), offset=0, hidden=True)
 TEXT: Final = st.binary(max_size=80).map(lambda raw: raw.replace(b"\0", b"_"))
 ID_BITS: Final = (
     *(SampleType.TID, SampleType.TIME, SampleType.ID, SampleType.STREAM_ID),
@@ -176,7 +184,7 @@ def test_any_bytes_as_record(kind: int, misc: int, body: bytes, attr: PerfEventA
     body = body[: len(body) // 8 * 8]
     raw = frame(kind, misc, body)
     header = RecordHeader(kind, misc, len(raw), 0)
-    for read in (decode, decode_sample_id, decode_sample):
+    for read in (decode, decode_aux, decode_sample_id, decode_sample):
         try:
             read(raw, header, attr)
         except CodecError:
@@ -189,7 +197,14 @@ def test_any_bytes_as_record(kind: int, misc: int, body: bytes, attr: PerfEventA
 @given(st.binary(max_size=300))
 def test_any_bytes_as_sections(data: bytes) -> None:
     """Parsers of sections give a value or a CodecError."""
-    for read in (parse, parse_head, decode_event_desc, lambda raw: list(iter_records(raw))):
+    readers: tuple[Callable[[bytes], object], ...] = (
+        *(parse, parse_head, head_bytes, decode_event_desc, decode_auxtrace_index),
+        lambda raw: list(iter_records(raw)),
+        lambda raw: list(iter_pieces(raw)),
+        lambda raw: list(iter_pieces(PIECE[:8] + raw)),
+        lambda raw: list(iter_pieces(HIDDEN[:16] + raw)),
+    )
+    for read in readers:
         try:
             read(data)
         except CodecError:

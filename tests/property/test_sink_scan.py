@@ -8,8 +8,10 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectord._native._core import scan_records
+from collectord.codec.aux_record import encode_piece, iter_pieces
 from collectord.codec.perf_attr import sample_time_offset
-from collectord.codec.perf_record import iter_records, last_whole_record
+from collectord.codec.perf_record import WholeRecordWalk, iter_records, last_whole_record
 from collectord.sink.scan import scan, scan_torn
 from tests.support import segments as support
 
@@ -43,6 +45,35 @@ def test_section_with_missing_pages(whole_pages: int, empty_pages: int) -> None:
         assert found.last_ns == support.TIME_NS + (found.samples - 1) * 1000
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 200), st.booleans()), max_size=6),
+    st.integers(0, 2000),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3),
+)
+def test_walks_agree_on_aux(
+    pieces: list[tuple[int, bool]], cut: int, damage: list[tuple[int, int]]
+) -> None:
+    """The native walk and the codec's end at the same record, and see the same pieces."""
+    data = bytearray(
+        b"".join(
+            support.sample_record(n) + encode_piece(bytes(size), offset=0, hidden=hidden)
+            for n, (size, hidden) in enumerate(pieces)
+        )[:cut]
+    )
+    for at, value in damage:
+        if at < len(data):
+            data[at] = value
+    whole = bytes(data)
+    found = scan(memoryview(whole), TIME_OFFSET)
+    walk = WholeRecordWalk()
+    walk.feed(whole)
+    assert found.end == walk.whole
+    if not damage:
+        sizes = [piece.size for piece in iter_pieces(whole[: found.end])]
+        native = scan_records(memoryview(whole)[: found.end], time_offset=TIME_OFFSET)
+        assert (native.aux_pieces, native.aux_bytes) == (len(sizes), sum(sizes))
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes(data: bytes) -> None:
     """No bytes make the walk fail or leave the section."""
@@ -62,6 +93,8 @@ def test_reasons() -> None:
         (struct.pack("<IHH", 83, 0, 8), "a record has type 83"),
         (struct.pack("<IHH", 9, 0, 16), "a record is cut short"),
         (bytes(8), "a record has size 0"),
+        (struct.pack("<IHH", 71, 0, 40) + bytes(32), "a record has size 40"),
+        (struct.pack("<IHHQ", 71, 0, 48, 64) + bytes(32), "a record is cut short"),
     ):
         found = scan(memoryview(record + tail), TIME_OFFSET)
         assert (found.end, found.samples, found.reason) == (len(record), 1, reason)

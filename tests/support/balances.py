@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from collectord._native._core import CoreCounters
+from collectord.aux_ledger import AUX_LOSS_PAIRS, AuxBalance
 from collectord.daemon import DaemonStatus
 from collectord.ledger import RingBalance, SessionBalance, SinkStats
 from collectord.maps.status import BpfStatus, FunctionRuns
@@ -93,6 +94,7 @@ def recorder(name: str, *, cpus: int = 2) -> SessionBalance:
             transport="read",
             oldest_unread_age_ns=(cpu + 30) * 1_000_000_000,
             window_ns=(cpu + 30) * 1_000_000_000,
+            held=True,
         )
         for cpu in range(cpus)
     )
@@ -106,6 +108,44 @@ def recorder(name: str, *, cpus: int = 2) -> SessionBalance:
         rings=rings,
         segments=(),
     )
+
+
+def area(session: str, cpu: int = 0) -> AuxBalance:
+    """An AUX area of a PMU that counts bytes: 1000 traced, 900 stored, 100 without room."""
+    lost: dict[str, int | None] = {f"{s}/{r}": 0 for s, r in AUX_LOSS_PAIRS}
+    return AuxBalance(
+        label=RingLabel(session, "perf", RingRole.AUX, cpu),
+        pmu="intel_pt",
+        basis=Basis.EXACT,
+        capacity=4 << 20,
+        high_watermark=1 << 20,
+        produced=1000,
+        stored=900,
+        lost=lost | {"kernel_ring/truncated": 100},
+        overwritten=0,
+        repeated=0,
+        in_flight=0,
+        unaccounted=0,
+        records=9,
+        truncated=3,
+        partial=2,
+        collisions=1,
+        lost_records=5,
+        unrecorded=64,
+        enables=7,
+        stopped_ns=1_500_000_000,
+        wakeups_watermark=4,
+        wakeups_timer=2,
+        snapshots=0,
+        window=0,
+        quarantined=None,
+    )
+
+
+def traced(name: str, *, cpus: int = 2) -> SessionBalance:
+    """A session with an AUX area for each CPU."""
+    areas = tuple(area(name, cpu) for cpu in range(cpus))
+    return replace(session(name, cpus=cpus), aux=areas)
 
 
 def status(*sessions: SessionBalance) -> DaemonStatus:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from collectord.control import http
+from collectord.windows import Snapshot
 from tests.support import balances
 
 if TYPE_CHECKING:
@@ -36,15 +37,32 @@ class Commands:
         self._note((text, session))
         return 2
 
-    async def snapshot(self, names: Sequence[str]) -> list[str]:
+    async def snapshot(self, names: Sequence[str]) -> list[Snapshot]:
         """See `http.Commands.snapshot`."""
         self._note(tuple(names))
-        return list(self._segments)
+        return [snapshot(tuple(self._segments))]
 
     def _note(self, asked: object) -> None:
         self.asked.append(asked)
         if self._error is not None:
             raise self._error
+
+
+def snapshot(segments: tuple[str, ...]) -> Snapshot:
+    """1,000 events of two seconds, 30 of which the snapshot before has too."""
+    return Snapshot(
+        session="blackbox",
+        source="perf",
+        trigger="request",
+        segments=segments,
+        samples=1_000 if segments else 0,
+        bytes=128_000,
+        first_ns=1_000_000_000,
+        last_ns=3_000_000_000,
+        repeated=30,
+        repeated_bytes=3_840,
+        paused_ns=250_000,
+    )
 
 
 @contextmanager

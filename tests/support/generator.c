@@ -8,7 +8,8 @@
 //   count   --count N [--threads T] [--later L] [--rate R] [--cpu C] [--nr S]
 //           T threads that exist when it is ready, and L that it creates after the start, make N
 //           system calls of number S each. The default number belongs to no system call (the
-//           kernel answers ENOSYS), so a filter "id == S" sees these calls and no others.
+//           kernel answers ENOSYS), so a filter "id == S" sees these calls and no others. A call's
+//           first argument is the number of calls that its thread has made before.
 //   exec    --count N [--library PATH] [--each E]
 //           N children, one after the other: each execs, maps PATH executable, makes E calls, exits.
 //   faults  --pages N          N page faults in one fresh anonymous mapping
@@ -103,7 +104,7 @@ static void make_calls(struct worker *w)
 {
     if (opt.rate <= 0) {
         for (; w->made < opt.count; w->made++)
-            syscall(opt.nr);
+            syscall(opt.nr, w->made);
         return;
     }
     uint64_t begun = now_ns();
@@ -111,7 +112,7 @@ static void make_calls(struct worker *w)
         uint64_t next = now_ns() + SLICE_NS;
         uint64_t due = (uint64_t)((double)(next - begun) * opt.rate / NS_PER_S);
         for (; w->made < due && w->made < opt.count; w->made++)
-            syscall(opt.nr);
+            syscall(opt.nr, w->made);
         struct timespec until = {(time_t)(next / NS_PER_S), (long)(next % NS_PER_S)};
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
             ;

@@ -88,6 +88,10 @@ class Running:
         self.go()
         return self.result()
 
+    def kill(self) -> None:
+        """End it in the middle of its work."""
+        self._process.kill()
+
     def __enter__(self) -> Self:
         return self
 

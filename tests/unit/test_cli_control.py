@@ -55,9 +55,14 @@ def test_snapshot_names_its_segments(
     assert commands.asked == [asked]
     out = capsys.readouterr().out
     if "--json" in words:
-        assert json.loads(out) == {"segments": ["/s/a", "/s/b"]}
+        shown = json.loads(out)
+        assert shown["segments"] == ["/s/a", "/s/b"]
+        assert [one["seconds"] for one in shown["snapshots"]] == [2]
     else:
-        assert out == "wrote /s/a\nwrote /s/b\n"
+        assert out == (
+            "wrote /s/a\nwrote /s/b\nblackbox: 1,000 events of 2 s, 125 KiB; 30 more are in the "
+            "snapshot before; the rings stood still for 0.25 ms\n"
+        )
 
 
 def test_snapshot_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

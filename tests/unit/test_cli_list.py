@@ -13,6 +13,7 @@ from collectord import cli
 from collectord.cli import list as listing
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel.linux import LinuxKernel
+from collectord.plan.aux_facts import AuxPmuFacts
 from collectord.plan.event_names import NAMED_EVENTS
 from collectord.plan.facts import Check, KernelFacts, PmuFacts
 
@@ -54,12 +55,15 @@ class RecordingKernel(LinuxKernel):
 
 
 def listed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *arguments: str,
+    facts: KernelFacts = FACTS,
 ) -> tuple[dict[str, dict[str, Any]], RecordingKernel]:
-    """Events by name on a host of FACTS, and its kernel."""
+    """Events by name on a host with these facts, and its kernel."""
     kernel = RecordingKernel()
     monkeypatch.setattr(listing, "LinuxKernel", lambda: kernel)
-    monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: FACTS)
+    monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: facts)
     assert listing.run(["--json", *arguments]) == 0
     events = json.loads(capsys.readouterr().out)["events"]
     return {event["name"]: event for event in events}, kernel
@@ -68,9 +72,9 @@ def listed(
 def test_all_kinds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Every named event, PMU alias and tracepoint is listed, each once."""
     events, _ = listed(monkeypatch, capsys)
-    assert len(events) == len(NAMED_EVENTS) + 3 + 3
+    assert len(events) == len(NAMED_EVENTS) + 3 + 3 + 3
     kinds = {event["kind"] for event in events.values()}
-    assert kinds == {"hardware", "software", "cache", "pmu", "tracepoint"}
+    assert kinds == {"hardware", "software", "cache", "pmu", "aux", "tracepoint"}
 
 
 @pytest.mark.parametrize(
@@ -194,3 +198,15 @@ def test_nothing_matches(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "no event matches 'no-such-event'" in captured.err
+
+
+def test_aux(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tracing PMUs of the host are tried; known ones that it lacks come with what they take."""
+    pmus = {"tracer": PmuFacts(30, aux=True), "arm_spe_3": PmuFacts(31, aux=True)}
+    facts = replace(FACTS, pmus=pmus, aux_pmus={"arm_spe_3": AuxPmuFacts("arm_spe")})
+    found, kernel = listed(monkeypatch, capsys, "aux", facts=facts)
+    here = {name: row["available"] for name, row in found.items()}
+    assert here == {"tracer//": True, "arm_spe_3//": True, "cs_etm//": False, "intel_pt//": False}
+    assert "Intel CPU" in found["intel_pt//"]["reason"]
+    assert sorted(attr.type for attr, _, _ in kernel.opened) == [30, 31]
+    assert set(listed(monkeypatch, capsys, "*pt*", facts=facts)[0]) == {"intel_pt//"}

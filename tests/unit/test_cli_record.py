@@ -167,6 +167,21 @@ def test_ring_size_is_pages_unless_it_has_a_unit(text: str, size: RingSize) -> N
     assert source("-m", text).ring == size
 
 
+def test_aux_size_stands_behind_a_comma() -> None:
+    """-m DATA,AUX: either may be left out, in pages or with a unit."""
+    both = source("-e", "intel_pt//", "-m", "64,16M")
+    assert (both.ring, both.aux) == (RingSize(pages=64), RingSize(16 << 20))
+    area = source("-e", "intel_pt//", "-m", ",128")
+    assert (area.ring, area.aux) == (RingSize(), RingSize(pages=128))
+    assert source("-m", "8M").aux == RingSize()
+
+
+def test_snapshots_of_aux() -> None:
+    """-S makes a flight recorder of the session, and nothing else does."""
+    assert config("-S", "-e", "intel_pt//").session[0].mode == "flight-recorder"
+    assert config("-e", "intel_pt//").session[0].mode == "stream"
+
+
 def test_rates_and_call_graphs() -> None:
     """-F, -c, -g and --call-graph reach the source."""
     assert source("-F", "99").frequency == 99
@@ -219,6 +234,10 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["-C", "3-1"], "runs backwards"),
         (["-m", "8X"], "unit 'X' is not known"),
         (["-m", "0"], "'0pages' is no ring"),
+        (["-m", "8M,"], "no AUX size behind the comma"),
+        (["--via", "ftrace", "-e", "a:b", "-m", "8M,8M"], "-m DATA,AUX does not go with"),
+        (["--via", "ftrace", "-e", "a:b", "-S"], "-S does not go with --via ftrace"),
+        (["--bpf", "x", "-m", ",8M"], "-m DATA,AUX does not go with --bpf"),
         (["--duration", "0"], "'0' is not above 0"),
         (["--duration", "0.0s"], "'0.0s' is not above 0"),
         (["--duration", "1y"], "unit 'y' is not known"),
@@ -241,7 +260,10 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--via", "ftrace", "-e", "a:b", "-t", "1"], "-t does not go with --via ftrace"),
         (["--via", "ftrace", "-e", "a:b", "-u", "0"], "-u does not go with --via ftrace"),
         (["--via", "ftrace", "-e", "a:b", "-G", "x"], "-G does not go with --via ftrace"),
-        (["--overwrite"], "unrecognized arguments: --overwrite"),
+        (["--overwritten"], "unrecognized arguments: --overwritten"),
+        (["--freeze-on", "cs"], "nothing to freeze without --overwrite"),
+        (["--overwrite", "--bpf", "opensnoop"], "--overwrite does not go with --bpf"),
+        (["--overwrite", "--freeze-on", "cs", "-p", "1"], "a task's event stops no ring"),
     ],
 )
 def test_what_does_not_go(arguments: list[str], message: str) -> None:

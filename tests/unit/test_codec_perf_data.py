@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
+from collectord.codec.perf_attr import EventType, PerfEventAttr, RecordType, SampleType, SoftwareId
 from collectord.codec.perf_data import (
     AttrSection,
     Header,
@@ -18,6 +18,7 @@ from collectord.codec.perf_data import (
     build_head,
     build_tail,
     decode_event_desc,
+    head_bytes,
     parse_feature_table,
     parse_head,
     parse_header,
@@ -28,9 +29,11 @@ from collectord.codec.perf_features import (
     Feature,
     Features,
     Group,
+    decode_auxtrace_index,
     encode_features,
     encode_string,
 )
+from collectord.codec.perf_record import frame
 from collectord.errors import CodecError
 
 PERF: Final = Path(__file__).parent.parent / "golden/perf-6.1"
@@ -78,6 +81,38 @@ def test_head_is_read_back() -> None:
     assert set(again.sections) == {
         *(Feature.TRACING_DATA, Feature.HOSTNAME, Feature.NRCPUS, Feature.EVENT_DESC),
     }
+
+
+def test_records_in_the_head() -> None:
+    """They end where the writer's page begins, and belong to the data section."""
+    records = frame(RecordType.TIME_CONV, 0, bytes(48)) + frame(
+        RecordType.AUXTRACE_INFO, 0, b"x" * 32
+    )
+    head = build_head(EVENTS, features=Features(hostname="h"), first_records=records)
+    assert len(head.image) == head.write_offset == head_bytes(head.image[:112]) == 4096
+    assert head.data_offset == 4096 - len(records)
+    assert head.first_records == records
+    assert parse_head(head.image + b"records behind the head") == head
+    with pytest.raises(CodecError, match="head cut short"):
+        parse_head(head.image[:-1])
+    tail = build_tail(head, len(records) + 8, Features(auxtrace_index=(4104, 9000)))
+    assert parse_header(tail.header).data == Section(head.data_offset, len(records) + 8)
+    file = tail.header + head.image[104:] + bytes(8) + tail.tail
+    table = parse_feature_table(file[4104:], parse_header(tail.header), len(file))
+    section = table[Feature.AUXTRACE]
+    raw = file[section.offset : section.offset + section.size]
+    assert raw == struct.pack("<QQQQQ", 2, 4104, 48, 9000, 48)
+    assert decode_auxtrace_index(raw) == (4104, 9000)
+    with pytest.raises(CodecError):
+        decode_auxtrace_index(raw[:-1])
+
+
+def test_head_without_records() -> None:
+    """Files of other programs begin their data anywhere, and that is where the head ends."""
+    image = (PERF / "head.bin").read_bytes()
+    assert head_bytes(image) == parse_header(image).data.offset == 584
+    assert parse_head(image).first_records == b""
+    assert build_head(EVENTS).first_records == b""
 
 
 def test_attrs_are_cut_to_what_readers_take() -> None:

@@ -50,6 +50,12 @@ def lost(size: int = 24) -> bytes:
     return frame(RecordType.LOST, 0, b"\x01" * (size - 8))
 
 
+def auxtrace(payload: int) -> bytes:
+    """An AUXTRACE record that says so many bytes follow it, and those."""
+    body = struct.pack("<QQQIiiI", payload, 0, 0, 0, -1, 0, 0)
+    return frame(RecordType.AUXTRACE, 0, body) + b"\xff" * payload
+
+
 def test_frame_refuses_sizes_that_no_header_can_say() -> None:
     """A record is whole words and at most 65528 bytes."""
     assert frame(RecordType.FINISHED_ROUND, 0, b"") == struct.pack("<IHH", 68, 0, 8)
@@ -108,7 +114,10 @@ def test_positions_of_time_and_id_in_kernel_records(path: Path) -> None:
         (lost() + bytes(8), 24, "record_size"),
         (lost() + struct.pack("<IHH", 9, 0, 20) + bytes(16), 24, "record_size"),
         (lost() + lost()[:-8], 24, "short"),
-        (frame(RecordType.AUXTRACE, 0, bytes(40)), 0, "record_payload"),
+        (frame(RecordType.HEADER_TRACING_DATA, 0, bytes(8)), 0, "record_payload"),
+        (lost() + frame(RecordType.AUXTRACE, 0, bytes(32)), 24, "record_size"),
+        (lost() + auxtrace(12), 24, "record_size"),
+        (lost() + auxtrace(64)[:-8], 24, "short"),
     ],
 )
 def test_iteration_stops_at_bad_sizes(data: bytes, offset: int, reason: str) -> None:
@@ -156,6 +165,20 @@ def test_walk_stops_before_what_is_no_record(stop: bytes) -> None:
     assert last_whole_record(stop) == 0
 
 
+def test_walks_pass_a_payload_that_follows() -> None:
+    """An AUXTRACE record is whole with its payload, whatever stands in that."""
+    data = lost() + auxtrace(64) + auxtrace(0) + lost(32)
+    assert [(h.type, h.offset) for h in iter_records(data)] == [
+        *((RecordType.LOST, 0), (RecordType.AUXTRACE, 24)),
+        *((RecordType.AUXTRACE, 136), (RecordType.LOST, 184)),
+    ]
+    assert last_whole_record(data) == len(data)
+    for cut in range(24, 136):
+        assert last_whole_record(data[:cut]) == 24
+    for odd in (auxtrace(12), frame(RecordType.AUXTRACE, 0, bytes(48))):
+        assert last_whole_record(lost() + odd + lost()) == 24
+
+
 @pytest.mark.parametrize("kind", [1, 21, 64, 82])
 def test_walk_passes_the_types_that_readers_know(kind: int) -> None:
     """The first and last of the kernel's and of the recorders' types are valid."""
@@ -176,7 +199,8 @@ def test_walk_drops_a_last_record_on_two_pages() -> None:
 
 def test_walk_in_pieces() -> None:
     """A walk that is fed pieces cut anywhere ends where a walk over the whole ends."""
-    data = b"".join(lost(24 + 8 * (n % 5)) for n in range(400)) + b"\0" * 100
+    data = b"".join(lost(24 + 8 * (n % 5)) for n in range(400)) + auxtrace(4096) + lost()
+    data += b"\0" * 100
     for step in (1, 7, 8, 24, 1000):
         walk = WholeRecordWalk()
         for at in range(0, len(data), step):

@@ -20,8 +20,9 @@ from collectord.config.schema import (
     Config,
     EventConfig,
     PerfSourceConfig,
+    RelaySourceConfig,
 )
-from collectord.config.units import RingSize, Share
+from collectord.config.units import Bytes, RingSize, Share
 from collectord.errors import ConfigError
 from collectord.plan.build import build
 from tests.support.hosts import host
@@ -321,16 +322,27 @@ def test_the_manuals_commented_values_are_the_defaults(tmp_path: Path) -> None:
     assert len(tomllib.loads(opened)["daemon"]) == len(Config().daemon.__struct_fields__)
     assert load([write(tmp_path, opened)]) == Config()
     sessions = text[text.index("\n[[session]]") :]
-    opened = re.sub(r"^# ((?!user|period)[a-z_]+ = )", r"\1", sessions, flags=re.MULTILINE)
+    opened = re.sub(
+        r"^# ((?!user|period|aux_flush)[a-z_]+ = )", r"\1", sessions, flags=re.MULTILINE
+    )
     assert opened.count("\n# ") < sessions.count("\n# ")
     path = write(tmp_path, opened)
     assert load([path]).session == load([write(tmp_path, sessions)]).session
 
 
-def test_the_manuals_example_of_bpf(tmp_path: Path) -> None:
-    """Switched on it is a session, whose keys have the values that they have left out."""
-    (session,) = load([write(tmp_path, _manual()[1])]).session
-    assert session.source == (BpfSourceConfig(program="opensnoop", arguments={"failed": True}),)
+def test_the_manuals_examples(tmp_path: Path) -> None:
+    """Switched on they are sessions, whose keys have the values that they have left out."""
+    programs, disk = load([write(tmp_path, _manual()[1])]).session
+    assert programs.source == (BpfSourceConfig(program="opensnoop", arguments={"failed": True}),)
+    (relay,) = disk.source
+    assert isinstance(relay, RelaySourceConfig)
+    assert relay == RelaySourceConfig(
+        device="/dev/vdb",
+        actions=("issue", "complete"),
+        # Left out they are 0, and the plan has these.
+        subbuf=Bytes(512 << 10),
+        subbufs=4,
+    )
 
 
 def test_the_default_sessions() -> None:

@@ -28,6 +28,7 @@ events = ["sched:sched_switch"]
 """
 STREAM = f'[[session]]\nname = "a"\n{SOURCE}'
 RECORDER = f'[[session]]\nname = "a"\nmode = "flight-recorder"\n{SOURCE}'
+FREEZE = 'freeze_on = "oom:mark_victim"\n'
 PERF = '[[session.source]]\nkind = "perf"\nevents = ["cs"]\n'
 KEY = "session[0].source[0]"
 
@@ -190,9 +191,29 @@ def probes(*entries: str) -> str:
             'did you mean "flight-recorder"',
         ),
         (
-            RECORDER.replace(SOURCE, PERF),
-            f"{KEY}.kind",
-            'perf rings make no flight recorder; kind = "tracefs"',
+            STREAM.replace(SOURCE, FREEZE + SOURCE),
+            "session[0].freeze_on",
+            "only a flight recorder",
+        ),
+        (
+            RECORDER.replace(SOURCE, 'freeze_filter = "a"\n' + SOURCE),
+            "session[0].freeze_filter",
+            "freeze_on, which is not given",
+        ),
+        (
+            RECORDER.replace(SOURCE, 'freeze_on = "cycles"\n' + SOURCE),
+            "session[0].freeze_on",
+            "frozen by a tracepoint only",
+        ),
+        (
+            RECORDER.replace(SOURCE, 'freeze_on = "{a,b}"\n' + PERF),
+            "session[0].freeze_on",
+            "is not one event",
+        ),
+        (
+            RECORDER.replace(SOURCE, f'{FREEZE}target.scope = "user"\ntarget.user = 1\n{PERF}'),
+            "session[0].freeze_on",
+            "a task's event stops no ring",
         ),
         (STREAM + SOURCE, "session[0].source[1].kind", "a second tracefs source"),
     ],

@@ -11,7 +11,7 @@ import signal
 import socket
 import stat
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import aiohttp
 import pytest
@@ -20,7 +20,7 @@ from collectord import metrics
 from collectord.control import http, service, signals
 from collectord.errors import ConfigError, KernelError, UsageError
 from tests.support import balances
-from tests.support.commands import Commands
+from tests.support.commands import Commands, snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,13 +81,19 @@ def test_control_api(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+SNAPSHOTS: Final = {
+    "segments": ["/s/1.trace.dat"],
+    "snapshots": [snapshot(("/s/1.trace.dat",)).to_json()],
+}
+
+
 @pytest.mark.parametrize(
     ("place", "body", "status", "answer"),
     [
         ("mark", b'{"text": "x"}', 200, {"marked": 2}),
         ("mark", b'{"text": "x", "session": "s"}', 200, {"marked": 2}),
-        ("snapshot", b"", 200, {"segments": ["/s/1.trace.dat"]}),
-        ("snapshot", b'{"sessions": ["a"]}', 200, {"segments": ["/s/1.trace.dat"]}),
+        ("snapshot", b"", 200, SNAPSHOTS),
+        ("snapshot", b'{"sessions": ["a"]}', 200, SNAPSHOTS),
         ("mark", b"", 400, "missing required field `text`"),
         ("mark", b'{"text": ""}', 400, "a marker needs a text"),
         ("mark", b'{"text": "x", "sesion": "s"}', 400, "unknown field `sesion`"),

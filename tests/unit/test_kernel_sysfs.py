@@ -79,7 +79,9 @@ def test_pmus_are_read(tmp_path: Path) -> None:
     (devices / "broken").mkdir()
     assert read_pmus(tmp_path) == {
         "cpu": PmuFacts(4, {"event": "config:0-7"}, {"cpu-cycles": "event=0x3c"}),
-        "uncore_imc_0": PmuFacts(14, {}, {"reads": "event=0x4"}, cpus=(0, 18), core=False),
+        "uncore_imc_0": PmuFacts(
+            14, {}, {"reads": "event=0x4"}, cpus=(0, 18), core=False, units={"reads": "MiB"}
+        ),
     }
     assert read_pmus(tmp_path / "nowhere") == {}
 

@@ -234,7 +234,11 @@ def test_readme_table_is_the_live_set() -> None:
         README.read_text(),
         re.MULTILINE,
     )
-    registry = metrics.registry(balances.status, kernel_release="6.12.0")
+    status = balances.status()
+    sessions = (*status.sessions, balances.traced("trace"))
+    registry = metrics.registry(
+        lambda: replace(status, sessions=sessions), kernel_release="6.12.0"
+    )
     live = {
         (
             family.name + ("_total" if family.type == "counter" else ""),
@@ -259,3 +263,35 @@ def test_readme_names_every_loss() -> None:
             f"{stage}/{reason}" for pairs in LOSS_PAIRS.values() for stage, reason in pairs
         )
     )
+
+
+def test_aux_areas_are_added_up() -> None:
+    """In bytes, with the flags by kind; by CPU where that is asked for."""
+    status = balances.status(balances.traced("trace"), balances.session("exec"))
+    series = scrape(status)
+    labels = {"session": "trace", "source": "perf"}
+    assert of(series, "collectord_aux_produced_bytes_total", **labels) == 2000
+    assert of(series, "collectord_aux_stored_bytes_total", **labels) == 1800
+    assert of(series, "collectord_aux_unaccounted_bytes", **labels) == 0
+    assert of(series, "collectord_aux_lost_records_total", **labels) == 10
+    assert of(series, "collectord_aux_disabled_seconds_total", **labels) == 3.0
+    where = {"stage": "kernel_ring", "reason": "truncated"}
+    assert of(series, "collectord_aux_lost_bytes_total", **labels, **where) == 200
+    for flag, count in (("truncated", 6), ("partial", 4), ("collision", 2)):
+        assert of(series, "collectord_aux_records_total", **labels, flag=flag) == count
+    assert not any("aux" in name and ("session", "exec") in found for name, found in series)
+    each = scrape(status, per_cpu=True)
+    assert of(each, "collectord_aux_stored_bytes_total", **labels, cpu="1") == 900
+
+
+def test_what_nobody_counts_has_no_series() -> None:
+    """An area whose lost bytes are unknown claims nothing, and keeps its session from it."""
+    traced = balances.traced("trace")
+    known, other = traced.aux
+    lost = {**other.lost, "kernel_ring/truncated": None}
+    unknown = replace(other, lost=lost, unaccounted=None, overwritten=None)
+    series = scrape(balances.status(replace(traced, aux=(known, unknown))))
+    lost_bytes = [dict(found) for name, found in series if name.endswith("aux_lost_bytes_total")]
+    assert {found["reason"] for found in lost_bytes} == {"quarantined", "disk_full", "dropped"}
+    assert "collectord_aux_unaccounted_bytes" not in names(series)
+    assert "collectord_aux_overwritten_bytes_total" not in names(series)

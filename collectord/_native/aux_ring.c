@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "aux_ring.h"
+
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#ifdef __x86_64__
+#include <x86intrin.h>
+#endif
+
+#include "clock.h"
+#include "stream.h"
+
+/* With less room than this left a chunk is closed rather than filled with a small piece. */
+#define PIECE_MIN_BYTES 65536u
+#define SCRATCH_BYTES 65536u /* the longest record */
+
+/* Body of PERF_RECORD_AUX: u64 aux_offset, aux_size, flags. */
+#define AT_AUX_OFFSET 8u
+#define AT_AUX_SIZE 16u
+#define AT_AUX_FLAGS 24u
+#define AUX_RECORD_BYTES 32u
+
+int aux_ring__set_enable_fds(struct aux_ring *aux, const int *fds, uint32_t count)
+{
+	int *copy = malloc((count + 1) * sizeof(*copy));
+
+	if (copy == NULL)
+		return -ENOMEM;
+	if (count > 0)
+		memcpy(copy, fds, count * sizeof(*copy));
+	free(aux->enable_fds);
+	aux->enable_fds = copy;
+	aux->enable_count = count;
+	return 0;
+}
+
+int aux_ring__new(const struct aux_ring_options *options, struct ring *pair, struct ring **out)
+{
+	const struct aux_map *map = options->map;
+	const uint32_t head_bytes = aux_piece__head_bytes(options->framing);
+	struct aux_ring *aux;
+	struct ring *ring;
+	int ret = -ENOMEM;
+
+	/* A hidden piece is shorter than an AUX record may be. */
+	if (options->whole_records &&
+	    (options->framing == AUX_HIDDEN ||
+	     map->bytes > options->chunk_bytes - CHUNK_MARKER_BYTES - head_bytes))
+		return -EINVAL;
+	ring = calloc(1, sizeof(*ring));
+	aux = calloc(1, sizeof(*aux));
+	if (ring != NULL && aux != NULL)
+		ret = aux_ring__set_enable_fds(aux, options->enable_fds, options->enable_count);
+	if (ret == 0 && map->snapshot) {
+		aux->scratch = malloc(SCRATCH_BYTES);
+		ret = aux->scratch == NULL
+			      ? -ENOMEM
+			      : aux_window__init(&aux->window, options->head_rule,
+						 options->window_bytes);
+	}
+	if (ret < 0) {
+		aux_ring__free(aux);
+		free(ring);
+		return ret;
+	}
+	aux->map = options->map;
+	aux->self = ring;
+	aux->pair = pair;
+	aux->framing = options->framing;
+	aux->origin = options->origin;
+	aux->reference = options->reference;
+	aux->reference_tsc = options->reference_tsc;
+	aux->whole_records = options->whole_records;
+	ring->aux = aux;
+	ring->wakeup_fd = -1;
+	/* A predecessor may have read part of it: go on where it stopped. */
+	if (!map->snapshot)
+		ring->position = ring->head = aux_map__tail(map);
+	aux->start = ring->head;
+	*out = ring;
+	return 0;
+}
+
+void aux_ring__free(struct aux_ring *aux)
+{
+	if (aux == NULL)
+		return;
+	aux_window__deinit(&aux->window);
+	free(aux->scratch);
+	free(aux->enable_fds);
+	free(aux);
+}
+
+static void aux_ring__quarantine(struct aux_ring *aux)
+{
+	struct ring *const ring = aux->self;
+
+	counter__set(&ring->quarantined_bytes, aux->map->bytes);
+	ring->head = ring->position;
+	/* Release; the partner is the acquire in untold_fault(). */
+	atomic_store_explicit(&ring->fault, WALK_BAD_HEAD, memory_order_release);
+}
+
+uint64_t aux_ring__begin(struct aux_ring *aux)
+{
+	struct ring *const ring = aux->self;
+	uint64_t used;
+
+	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK)
+		return 0;
+	aux->touched = false;
+	if (aux->map->snapshot) {
+		used = aux_window__held(&aux->window, aux->map);
+		counter__set(&ring->used_bytes, used);
+		counter__max(&ring->high_watermark_bytes, used);
+		return ring->head - ring->position;
+	}
+	ring->head = aux_map__head(aux->map);
+	used = ring->head - ring->position;
+	if (used > aux->map->bytes) {
+		aux_ring__quarantine(aux);
+		return 0;
+	}
+	aux->suspect |= used > aux->map->bytes / 2;
+	counter__set(&ring->used_bytes, used);
+	ring__count_fill(ring, used, aux->map->bytes);
+	return used;
+}
+
+/* The time that a record tells, if it is of our clock; else the time now. */
+static uint64_t aux_ring__time_of(const struct aux_ring *aux, const uint8_t *record)
+{
+	const uint64_t now_ns = clock__now_ns();
+	uint64_t time_ns;
+
+	if (aux->pair->lane->stream->sideband.foreign_clock)
+		return now_ns;
+	time_ns = walk__trailer_time(record, &aux->pair->layout);
+	return time_ns != 0 && time_ns < now_ns ? time_ns : now_ns;
+}
+
+static void learn_aux(struct aux_ring *aux, const uint8_t *record)
+{
+	const uint64_t offset = walk__load(record + AT_AUX_OFFSET);
+	const uint64_t size = walk__load(record + AT_AUX_SIZE);
+	const uint64_t flags = walk__load(record + AT_AUX_FLAGS);
+	const uint64_t end = offset + size;
+
+	counter__add(&aux->aux_records, 1);
+	if ((flags & PERF_AUX_FLAG_PARTIAL) != 0)
+		counter__add(&aux->partial, 1);
+	if ((flags & PERF_AUX_FLAG_COLLISION) != 0)
+		counter__add(&aux->collisions, 1);
+	if ((flags & PERF_AUX_FLAG_TRUNCATED) != 0) {
+		counter__add(&aux->truncated, 1);
+		aux->touched = true;
+		if (!aux->halted)
+			aux->halted_ns = aux_ring__time_of(aux, record);
+		aux->halted = true;
+	}
+	/* In a snapshot the two mean what the driver likes, and no kernel hands out more than all. */
+	if (aux->map->snapshot || size > aux->map->bytes)
+		return;
+	if (aux->recorded_end != 0 && offset > aux->recorded_end &&
+	    offset - aux->recorded_end <= aux->map->bytes)
+		counter__add(&aux->unrecorded_bytes, offset - aux->recorded_end);
+	aux->recorded_end = end;
+	/* Beyond the head of this pass it may be, not beyond what can have come since. */
+	if (aux->whole_records && end - aux->self->position <= 2 * aux->map->bytes)
+		aux_ends__push(&aux->ends, end);
+}
+
+void aux_ring__learn(struct aux_ring *aux, const uint8_t *records, size_t bytes)
+{
+	for (size_t at = 0; at < bytes; at += walk__size(walk__load(records + at))) {
+		const uint64_t header = walk__load(records + at);
+
+		if (walk__type(header) == PERF_RECORD_AUX &&
+		    walk__size(header) >= AUX_RECORD_BYTES)
+			learn_aux(aux, records + at);
+	}
+	sideband__append(&aux->pair->lane->stream->sideband, records, bytes);
+}
+
+void aux_ring__note_emptied(struct aux_ring *aux, bool full)
+{
+	if (!aux->whole_records)
+		return;
+	if (full) {
+		aux->orphan_end = aux->full_head;
+		aux->full_head = aux->self->head;
+	}
+	if (aux->stopping)
+		aux->orphan_end = aux->self->head;
+}
+
+/* How much of the next `limit` bytes may go into one piece, so that it ends where an AUX record
+ * does. `all`: nothing is behind them, 0 means to wait for a record then. */
+static uint64_t aux_ring__whole(struct aux_ring *aux, uint64_t limit, bool all)
+{
+	const uint64_t position = aux->self->position;
+	uint64_t end;
+
+	aux_ends__drop(&aux->ends, position);
+	end = aux_ends__last(&aux->ends, position + limit);
+	if (end > position || !all || aux->orphan_end <= position)
+		return end > position ? end - position : 0;
+	/* Its record was lost, or it would have come before: nobody can say any more where it ends. */
+	end = aux->orphan_end < position + limit ? aux->orphan_end : position + limit;
+	counter__add(&aux->orphan_bytes, end - position);
+	return end - position;
+}
+
+/* Bytes of the next piece, 0: none goes into this chunk, or, if `waits`, into any in this pass. */
+static uint64_t aux_ring__next(struct aux_ring *aux, const struct chunk *chunk,
+			       uint32_t chunk_bytes, bool *waits)
+{
+	const struct ring *const ring = aux->self;
+	const uint64_t unread = ring->head - ring->position;
+	const uint32_t used = chunk->used + CHUNK_MARKER_BYTES + aux_piece__head_bytes(aux->framing);
+	/* No pad in the middle: all of these, and so what the chunk's end cuts, are multiples of 8. */
+	const uint64_t room = used < chunk_bytes ? chunk_bytes - used : 0;
+	uint64_t limit = unread < room ? unread : room;
+
+	*waits = false;
+	if (chunk->piece_count == CHUNK_PIECES || chunk->span_count == CHUNK_SPANS ||
+	    (room < unread && room < PIECE_MIN_BYTES && chunk->used > 0))
+		return 0;
+	if (aux->framing == AUX_HIDDEN && limit > AUX_HIDDEN_PAYLOAD_MAX)
+		limit = AUX_HIDDEN_PAYLOAD_MAX;
+	if (!aux->whole_records)
+		return limit;
+	if (aux->map->snapshot)
+		return limit == unread ? limit : 0;
+	limit = aux_ring__whole(aux, limit, limit == unread);
+	*waits = limit == 0 && room >= unread;
+	return limit;
+}
+
+static uint64_t aux_ring__reference(const struct aux_ring *aux)
+{
+#ifdef __x86_64__
+	if (aux->reference_tsc)
+		return __rdtsc();
+#endif
+	return aux->reference;
+}
+
+#ifdef COLLECTORD_MUTATION
+/* Test builds only: forget the last bytes of the first piece, so that the ledger must miss them. */
+static uint64_t mutate(uint64_t bytes)
+{
+	static _Atomic bool done;
+
+	return bytes <= 8 || atomic_exchange(&done, true) ? bytes : bytes - 8;
+}
+#endif
+
+static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint64_t bytes)
+{
+	struct ring *const ring = aux->self;
+	uint8_t *const to = chunk->data + chunk->used;
+	struct aux_piece piece = {
+		.bytes = bytes,
+		.offset = ring->position,
+		.reference = aux_ring__reference(aux),
+		.origin = aux->origin,
+	};
+
+#ifdef COLLECTORD_MUTATION
+	piece.bytes = mutate(bytes);
+#endif
+	aux_map__copy(aux->map, ring->position, to + aux_piece__head_bytes(aux->framing),
+		      (size_t)piece.bytes);
+	counter__add(&aux->pieces, 1);
+	counter__add(&ring->bytes, piece.bytes);
+	atomic_fetch_add_explicit(&ring->in_flight, piece.bytes, memory_order_relaxed);
+	chunk__append_piece(chunk, ring, aux_piece__write(to, aux->framing, &piece), piece.bytes,
+			    aux->framing == AUX_AUXTRACE);
+	ring->position += bytes;
+	if (!aux->map->snapshot)
+		aux_map__publish_tail(aux->map, ring->position);
+	aux->touched = true;
+}
+
+enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+{
+	struct aux_ring *const aux = ring->aux;
+
+	while (ring->position != ring->head) {
+		bool waits;
+		const uint64_t bytes = aux_ring__next(aux, chunk, chunk_bytes, &waits);
+
+		if (bytes == 0)
+			return waits ? RING_EMPTY : RING_CHUNK_FULL;
+		aux_ring__take_piece(aux, chunk, bytes);
+	}
+	return RING_EMPTY;
+}
+
+void aux_ring__enable(struct aux_ring *aux, bool woken, bool full)
+{
+	const uint64_t position = aux->self->position;
+	const uint64_t lost = counter__read(&aux->pair->lost_records);
+	const bool began = position != aux->start;
+	bool restart = aux->halted;
+
+	if (full) {
+		/*
+		 * With no room at all there is no record, and one may be lost with the data ring.
+		 * An event that is only idle is left alone: restarting it costs an interrupt and a
+		 * gap in its trace.
+		 */
+		if (began && position == aux->idle_position) {
+			restart |= aux->suspect || lost != aux->idle_lost;
+			aux->suspect = false;
+			aux->idle_lost = lost;
+		}
+		aux->idle_position = position;
+	}
+	/* Before its first byte an event may wait for its exec, or for whom knows what. */
+	if (aux->map->snapshot || aux->stopping || aux->enable_count == 0 ||
+	    atomic_load_explicit(&aux->self->fault, memory_order_relaxed) != WALK_OK ||
+	    !(aux->touched || restart || (began && (woken || full))))
+		return;
+	for (uint32_t i = 0; i < aux->enable_count; i++) {
+		/* ENABLE costs no interrupt when it is enabled. An error is that of an event whose
+		 * CPU or task is gone. */
+		if (restart)
+			(void)ioctl(aux->enable_fds[i], PERF_EVENT_IOC_DISABLE, 0);
+		(void)ioctl(aux->enable_fds[i], PERF_EVENT_IOC_ENABLE, 0);
+	}
+	counter__add(&aux->enables, 1);
+	if (restart)
+		counter__add(&aux->restarts, 1);
+	if (aux->halted) {
+		const uint64_t now_ns = clock__now_ns();
+
+		counter__add(&aux->disabled_ns,
+			     now_ns > aux->halted_ns ? now_ns - aux->halted_ns : 0);
+		aux->halted = false;
+	}
+}
+
+void aux_ring__open_window(struct aux_ring *aux)
+{
+	struct ring *const ring = aux->self;
+	struct aux_extent extent;
+
+	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK)
+		return;
+	/* What no pass came to take of the last window is new in this one. */
+	if (!aux_window__find(&aux->window, aux->map, ring->position, &extent)) {
+		aux_ring__quarantine(aux);
+		return;
+	}
+	ring->position = extent.begin;
+	ring->head = extent.end;
+	counter__add(&aux->windows, 1);
+	counter__set(&aux->window_bytes, extent.held);
+	counter__set(&aux->window_taken_bytes, extent.end - extent.begin);
+	counter__add(&aux->repeated_bytes, extent.repeated);
+	counter__add(&aux->overwritten_bytes, extent.overwritten);
+}
+
+void aux_ring__recycle(struct aux_ring *aux)
+{
+	if (aux->scratch != NULL)
+		ring__give_up(aux->pair, aux->scratch, SCRATCH_BYTES,
+			      aux->pair->map->data_bytes / 2);
+}

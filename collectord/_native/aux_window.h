@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_AUX_WINDOW_H
+#define COLLECTORD_AUX_WINDOW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "aux_map.h"
+
+/*
+ * Which bytes of a free-running AUX area, whose event is stopped, are its last ones, oldest first.
+ *
+ * AUX_MONOTONIC: the driver counts on, as cs_etm's ETR does (handle->head += size,
+ *   drivers/hwtracing/coresight/coresight-tmc-etr.c). All is known from the head.
+ * AUX_OFFSET: the driver says where in the buffer it will go on, as intel_pt
+ *   (arch/x86/events/intel/pt.c, pt_update_head()) and arm_spe (drivers/perf/arm_spe_pmu.c,
+ *   arm_spe_perf_aux_output_end()) do. Whether it ever came to the end shows in the buffer's last
+ *   bytes: pages begin as zeros, and no trace is that long nothing but zeros. Whether it came around
+ *   since the last window shows in the last bytes of that one: they are there no more, or, where few
+ *   of them were due to be overwritten last, the same by chance and called repeated. The AUX record
+ *   does not help: intel_pt writes the buffer's size into it each time, arm_spe the last run's bytes.
+ *
+ * A window's positions are free running, and equal to places in the buffer modulo its size.
+ */
+enum aux_head_rule { AUX_MONOTONIC, AUX_OFFSET, AUX_HEAD_RULES };
+
+struct aux_window {
+	enum aux_head_rule rule;
+	uint64_t limit; /* of a window's bytes, 0: the buffer's size */
+	uint64_t end;	/* AUX_OFFSET: of the last window, and its last bytes: */
+	uint8_t *edge;
+	bool any, wrapped;
+};
+
+/* The window is [end - held, end). Of it [begin, end) is new, what is before that is repeated. */
+struct aux_extent {
+	uint64_t begin, end, held;
+	uint64_t repeated;
+	uint64_t overwritten; /* AUX_MONOTONIC: between what was taken and the window */
+};
+
+int aux_window__init(struct aux_window *window, enum aux_head_rule rule, uint64_t limit);
+void aux_window__deinit(struct aux_window *window);
+
+/* Everything before position `taken` was taken. False: the head went back where it cannot. */
+bool aux_window__find(struct aux_window *window, const struct aux_map *map, uint64_t taken,
+		      struct aux_extent *extent);
+
+/* How many bytes a window would hold now, as far as the head tells. */
+uint64_t aux_window__held(const struct aux_window *window, const struct aux_map *map);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "blk_walk.h"
+
+#include <string.h>
+
+#define MAGIC_MASK 0xffffff00u
+
+const char *blk_fault__name(enum blk_fault fault)
+{
+	static const char *const names[BLK_FAULTS] = {
+		[BLK_OK] = "ok",
+		[BLK_NO_MAGIC] = "no_blktrace_magic",
+		[BLK_STALE] = "stale_blktrace_record",
+		[BLK_OLD_MAGIC] = "foreign_blktrace_version",
+	};
+
+	return (unsigned)fault < BLK_FAULTS ? names[fault] : "unknown";
+}
+
+static uint32_t load32(const uint8_t *at)
+{
+	uint32_t value;
+
+	memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static enum blk_fault blk__check(uint32_t magic)
+{
+	if (magic == BLK_MAGIC)
+		return BLK_OK;
+	if ((magic & MAGIC_MASK) == (BLK_MAGIC & MAGIC_MASK) ||
+	    (__builtin_bswap32(magic) & MAGIC_MASK) == (BLK_MAGIC & MAGIC_MASK))
+		return BLK_OLD_MAGIC;
+	return BLK_NO_MAGIC;
+}
+
+static enum blk_fault blk__count(const uint8_t *record, struct blk_state *state,
+				 struct blk_tally *tally)
+{
+	const uint32_t sequence = load32(record + 4);
+	/* Modulo 2^32 on purpose: the number wraps. */
+	const uint32_t ahead = state->begun ? sequence - state->sequence : 1;
+	uint64_t time_ns;
+
+	if ((load32(record + 28) & BLK_CLASS_NOTIFY) != 0) {
+		tally->notes++;
+		return BLK_OK;
+	}
+	if (ahead == 0 || ahead > UINT32_MAX / 2)
+		return BLK_STALE;
+	tally->numbered += ahead;
+	tally->missing += ahead - 1;
+	state->sequence = sequence;
+	state->begun = true;
+	tally->events++;
+	memcpy(&time_ns, record + 8, sizeof(time_ns));
+	if (tally->first_ns == 0 || time_ns < tally->first_ns)
+		tally->first_ns = time_ns;
+	if (time_ns > tally->last_ns)
+		tally->last_ns = time_ns;
+	return BLK_OK;
+}
+
+size_t blk__next(const uint8_t *data, size_t bytes)
+{
+	for (size_t at = 1; at + 4 <= bytes; at++)
+		if (load32(data + at) == BLK_MAGIC)
+			return at;
+	return bytes;
+}
+
+size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_state *state,
+		struct blk_tally *tally, enum blk_fault *fault)
+{
+	size_t at = 0;
+
+	*fault = BLK_OK;
+	while (bytes - at >= BLK_HEADER_BYTES) {
+		uint16_t pdu_bytes;
+		size_t size;
+
+		*fault = blk__check(load32(data + at));
+		if (*fault != BLK_OK)
+			break;
+		memcpy(&pdu_bytes, data + at + 46, sizeof(pdu_bytes));
+		size = (size_t)BLK_HEADER_BYTES + pdu_bytes;
+		if (longest > 0 && size > longest) {
+			*fault = BLK_NO_MAGIC;
+			break;
+		}
+		if (size > bytes - at)
+			break;
+		*fault = blk__count(data + at, state, tally);
+		if (*fault != BLK_OK)
+			break;
+		at += size;
+	}
+	/* Also of a header that is not all there its first word must be right. */
+	if (*fault == BLK_OK && bytes - at >= 4 && bytes - at < BLK_HEADER_BYTES)
+		*fault = blk__check(load32(data + at));
+	return at;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_BLK_WALK_H
+#define COLLECTORD_BLK_WALK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * A record of blktrace (include/uapi/linux/blktrace_api.h, struct blk_io_trace), in the byte order
+ * of the machine that wrote it:
+ *
+ *    0  u32 magic 0x65617400 | version 7      28  u32 action: low half what, high half classes
+ *    4  u32 sequence                          32  u32 pid
+ *    8  u64 time, CLOCK_MONOTONIC in ns       36  u32 device
+ *   16  u64 sector                            40  u32 cpu
+ *   24  u32 bytes                             44  u16 error
+ *                                             46  u16 pdu_len: that many bytes follow
+ *
+ * Records have no alignment. Facts of kernel/trace/blktrace.c, and what follows: each CPU numbers
+ * its records from 1 on, but only those for which there was room, so that a gap is a record that
+ * was written and is not here; what there was no room for is in the file `dropped`. Notes (class
+ * NOTIFY: names of processes, times, messages) have no number, whatever stands in its place. A
+ * record's room is taken before it is filled: who reads then gets what was there before, zeros or
+ * an old record.
+ */
+#define BLK_HEADER_BYTES 48u
+#define BLK_MAGIC 0x65617407u
+#define BLK_CLASS_NOTIFY (1u << (10 + 16))
+#define BLK_RECORD_BYTES_MAX (BLK_HEADER_BYTES + 65535u)
+
+enum blk_fault {
+	BLK_OK,
+	BLK_NO_MAGIC,  /* no record begins here */
+	BLK_STALE,     /* a record that came before */
+	BLK_OLD_MAGIC, /* a record of another version, or of a machine of the other byte order */
+	BLK_FAULTS
+};
+
+const char *blk_fault__name(enum blk_fault fault);
+
+/* What walks over one CPU's records have seen. The caller zeroes it; walks add to it. */
+struct blk_tally {
+	uint64_t events;   /* records with a number */
+	uint64_t notes;
+	uint64_t numbered; /* how far the numbers went since the first record, that included */
+	uint64_t missing;  /* of them, those whose record did not come */
+	uint64_t first_ns; /* of the first event; 0: there was none */
+	uint64_t last_ns;
+};
+
+/* The last number; `begun` is false before the first, unless it must be 1. */
+struct blk_state {
+	uint32_t sequence;
+	bool begun;
+};
+
+/* Where a record may begin behind `data`, which is none: `bytes` if there is nothing like it. */
+size_t blk__next(const uint8_t *data, size_t bytes);
+
+/*
+ * Walk the whole records from `data` on. Returns where the walk ended: behind the last whole
+ * record, at one that is cut short, or, with a fault, at what is none. `longest` > 0: a record
+ * that says it has more bytes than that is none either.
+ */
+size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_state *state,
+		struct blk_tally *tally, enum blk_fault *fault);
+
+#endif

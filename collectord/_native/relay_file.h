@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_RELAY_FILE_H
+#define COLLECTORD_RELAY_FILE_H
+
+#include <stdint.h>
+#include <xxhash.h>
+#ifdef COLLECTORD_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h> /* renames XXH3_64bits_update() and its kin */
+#endif
+
+#include "counter.h"
+
+/*
+ * The file that one relay ring has to itself in the running segment: bytes, one after the other.
+ * It goes through the page cache, since neither records nor what a read gives are aligned; what
+ * was written is sent to the disk and let go in steps, so that a recording does not fill the cache.
+ * All is the writer thread's, but `bytes` may be read by any.
+ */
+struct relay_file {
+	int fd; /* -1: the segment has none for the ring */
+	counter_t bytes;
+	uint64_t sent; /* up to here its pages are on their way to the disk */
+	uint64_t freed;
+	XXH3_state_t *hash;
+};
+
+int relay_file__init(struct relay_file *file);
+void relay_file__deinit(struct relay_file *file);
+
+/* Begin the file of a new segment; -1 for none. */
+void relay_file__begin(struct relay_file *file, int fd);
+uint64_t relay_file__digest(const struct relay_file *file);
+
+/* Append all or, with -errno, nothing: what went is written over by the next that comes. */
+int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t bytes);
+
+#endif

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "relay_ring.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+
+#define GONE_EVENTS (POLLERR | POLLHUP | POLLNVAL)
+
+int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
+{
+	struct relay_ring *relay;
+	struct ring *ring;
+	int ret;
+
+	if (options->capacity == 0 || options->longest > BLK_RECORD_BYTES_MAX)
+		return -EINVAL;
+	ring = calloc(1, sizeof(*ring));
+	relay = calloc(1, sizeof(*relay));
+	ret = ring != NULL && relay != NULL ? relay_file__init(&relay->file) : -ENOMEM;
+	if (ret == 0) {
+		relay->carry = malloc(BLK_RECORD_BYTES_MAX);
+		if (relay->carry == NULL) {
+			relay_file__deinit(&relay->file);
+			ret = -ENOMEM;
+		}
+	}
+	if (ret < 0) {
+		free(relay);
+		free(ring);
+		return ret;
+	}
+	relay->contents = options->contents;
+	relay->fd = options->fd;
+	relay->capacity = options->capacity;
+	relay->longest = options->longest;
+	/* A trace that was just set up: the first number is 1, and nobody has read anything. */
+	relay->state.begun = relay->placed = options->contents == RELAY_BLKTRACE;
+	ring->relay = relay;
+	ring->held = options->held;
+	ring->wakeup_fd = options->fd;
+	*out = ring;
+	return 0;
+}
+
+void relay_ring__free(struct relay_ring *relay)
+{
+	if (relay == NULL)
+		return;
+	relay_file__deinit(&relay->file);
+	free(relay->carry);
+	free(relay);
+}
+
+void relay_ring__begin(struct ring *ring, bool full)
+{
+	struct relay_ring *relay = ring->relay;
+	struct pollfd look = {.fd = relay->fd, .events = POLLIN};
+	struct stat status;
+
+	ring__count_fill(ring,
+			 relay->pass_bytes < relay->capacity ? relay->pass_bytes : relay->capacity,
+			 relay->capacity);
+	relay->pass_bytes = 0;
+	relay->full = full;
+	/* Asked before the read: what was written before the end is there to be read. */
+	if (full && !relay->ended && !relay->ending && poll(&look, 1, 0) > 0 &&
+	    (look.revents & GONE_EVENTS) != 0)
+		relay->ending = true;
+	if (fstat(relay->fd, &status) == 0)
+		relay->completed = (uint64_t)status.st_size;
+	relay->partly = relay->last || relay->ending || relay->completed == 0 ||
+			(full && relay->completed == relay->last_completed);
+	if (full)
+		relay->last_completed = relay->completed;
+}
+
+#ifdef COLLECTORD_MUTATION
+/* Test builds only: the first event vanishes, so that the ledger must miss it. */
+static uint32_t mutate(uint8_t *data, uint32_t bytes, struct blk_tally *tally)
+{
+	static _Atomic bool done;
+	uint16_t pdu_bytes;
+	uint32_t action, size;
+
+	for (uint32_t at = 0; at < bytes; at += size) {
+		memcpy(&action, data + at + 28, sizeof(action));
+		memcpy(&pdu_bytes, data + at + 46, sizeof(pdu_bytes));
+		size = BLK_HEADER_BYTES + pdu_bytes;
+		if ((action & BLK_CLASS_NOTIFY) != 0)
+			continue;
+		if (atomic_exchange(&done, true))
+			return bytes;
+		memmove(data + at, data + at + size, bytes - at - size);
+		tally->events--;
+		return bytes - size;
+	}
+	return bytes;
+}
+#endif
+
+static void relay_ring__count(struct ring *ring, struct chunk *chunk, uint32_t bytes,
+			      const struct blk_tally *tally)
+{
+	struct relay_ring *relay = ring->relay;
+
+	chunk__append_relay(chunk, ring, bytes, tally);
+	counter__add(&relay->numbered, tally->numbered);
+	counter__add(&relay->missing, tally->missing);
+	/* Release; the partner is the order in which Ring.counters() reads: what is counted below
+	 * is among the numbers that are read after it. */
+	atomic_thread_fence(memory_order_release);
+	counter__add(&relay->notes, tally->notes);
+	counter__add(&ring->samples, tally->events);
+	counter__add(&ring->records, tally->events + tally->notes);
+	counter__add(&ring->bytes, bytes);
+	counter__max(&ring->last_sample_ns, tally->last_ns);
+	ring->position += bytes;
+	atomic_fetch_add_explicit(&ring->in_flight, tally->events, memory_order_relaxed);
+}
+
+/* What is at `data` is no record: give where one may begin, and count what lies before. */
+static uint32_t relay_ring__skip(struct relay_ring *relay, const uint8_t *data, uint32_t bytes)
+{
+	uint32_t skipped = (uint32_t)blk__next(data, bytes);
+
+	/* The first bytes of a record may be the last of these. */
+	if (skipped == bytes && bytes > 3)
+		skipped = bytes - 3;
+	relay->astray_bytes += skipped;
+	counter__add(&relay->torn_bytes, skipped);
+	return skipped;
+}
+
+/* Move the whole records together at `data`, and keep the beginning of the next one. Returns their
+ * bytes. */
+static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32_t bytes,
+				 struct blk_tally *tally, enum blk_fault *fault)
+{
+	uint32_t at = 0, kept = 0;
+
+	for (;;) {
+		const uint32_t whole = (uint32_t)blk__run(data + at, bytes - at, relay->longest,
+							  &relay->state, tally, fault);
+
+		if (kept != at)
+			memmove(data + kept, data + at, whole);
+		kept += whole;
+		at += whole;
+		if (whole > 0)
+			relay->astray_bytes = 0;
+		if (*fault == BLK_OK || *fault == BLK_OLD_MAGIC)
+			break;
+		at += relay_ring__skip(relay, data + at, bytes - at);
+		if (relay->astray_bytes > BLK_RECORD_BYTES_MAX)
+			break;
+		*fault = BLK_OK;
+		if (bytes - at < 4)
+			break;
+	}
+	relay->carry_bytes = bytes - at;
+	if (*fault == BLK_OK)
+		memcpy(relay->carry, data + at, relay->carry_bytes);
+	return kept;
+}
+
+/* Make the chunk's what is whole of the `bytes` behind its used ones, and keep the rest. */
+static enum blk_fault relay_ring__accept(struct ring *ring, struct chunk *chunk, uint32_t bytes)
+{
+	struct relay_ring *relay = ring->relay;
+	uint8_t *data = chunk->data + chunk->used;
+	struct blk_tally tally = {0};
+	enum blk_fault fault = BLK_OK;
+	uint32_t whole = bytes;
+
+	if (relay->contents == RELAY_BYTES) {
+		tally.events = bytes;
+	} else {
+		whole = relay_ring__sort(relay, data, bytes, &tally, &fault);
+#ifdef COLLECTORD_MUTATION
+		whole = mutate(data, whole, &tally);
+#endif
+	}
+	if (whole > 0)
+		relay_ring__count(ring, chunk, whole, &tally);
+	return fault;
+}
+
+static void relay_ring__quarantine(struct ring *ring, enum blk_fault fault)
+{
+	counter__set(&ring->quarantined_bytes, ring->relay->carry_bytes);
+	/* Release; the partner is the acquire in untold_fault(). */
+	atomic_store_explicit(&ring->fault, relay_ring__fault(fault), memory_order_release);
+}
+
+/* All was read that will ever be there. */
+static void relay_ring__end(struct ring *ring)
+{
+	struct relay_ring *relay = ring->relay;
+
+	relay->ended = true;
+	counter__add(&relay->torn_bytes, relay->carry_bytes);
+	atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
+}
+
+/* Bytes read, 0 when nothing is there; -errno: the file has gone. */
+static ssize_t relay_ring__read(const struct relay_ring *relay, uint8_t *to, uint32_t room)
+{
+	ssize_t n;
+
+	do {
+		n = read(relay->fd, to, room);
+	} while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return errno == EAGAIN ? 0 : -errno;
+	return n;
+}
+
+/* All is read that was there when the pass began. */
+static void relay_ring__place(struct relay_ring *relay)
+{
+	if (relay->position < relay->completed) {
+		if (relay->placed)
+			counter__add(&relay->skipped_bytes, relay->completed - relay->position);
+		relay->position = relay->completed;
+	}
+	relay->placed = true;
+}
+
+/* Bytes to ask for, 0 when the pass has what it came for. */
+static uint32_t relay_ring__wanted(const struct relay_ring *relay, uint32_t room)
+{
+	uint64_t left;
+
+	if (relay->partly)
+		return room;
+	if (relay->position >= relay->completed)
+		return 0;
+	left = relay->completed - relay->position;
+	return left < room ? (uint32_t)left : room;
+}
+
+enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+{
+	struct relay_ring *relay = ring->relay;
+	/* Room for the record that was begun, and for the beginning of the next. */
+	const uint32_t least =
+		relay->contents == RELAY_BLKTRACE ? BLK_RECORD_BYTES_MAX : CHUNK_ALIGN_BYTES;
+
+	while (relay->pass_bytes < relay->capacity) {
+		uint8_t *const data = chunk->data + chunk->used;
+		uint32_t room = chunk_bytes - chunk->used;
+		enum blk_fault fault;
+		ssize_t n;
+
+		if (room < least)
+			return RING_CHUNK_FULL;
+		room = relay_ring__wanted(relay, room - relay->carry_bytes);
+		if (room == 0)
+			return RING_EMPTY;
+		memcpy(data, relay->carry, relay->carry_bytes);
+		n = relay_ring__read(relay, data + relay->carry_bytes, room);
+		if (n >= 0) {
+			relay->pass_bytes += (uint64_t)n;
+			relay->position += (uint64_t)n;
+			if ((uint32_t)n < room)
+				relay_ring__place(relay);
+		}
+		if (n <= 0) {
+			if (n < 0 || relay->ending)
+				relay_ring__end(ring);
+			return RING_EMPTY;
+		}
+		fault = relay_ring__accept(ring, chunk, relay->carry_bytes + (uint32_t)n);
+		if (fault != BLK_OK) {
+			relay_ring__quarantine(ring, fault);
+			return RING_FAULTY;
+		}
+		if ((uint32_t)n < room && !relay->ending)
+			return RING_EMPTY;
+	}
+	return RING_EMPTY;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_RELAY_RING_H
+#define COLLECTORD_RELAY_RING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "blk_walk.h"
+#include "relay_file.h"
+#include "ring.h"
+#include "subbuf.h"
+
+enum relay_contents {
+	RELAY_BYTES,	/* of a client that nobody knows: what was read is counted in bytes */
+	RELAY_BLKTRACE, /* records of blktrace, whole ones in each chunk */
+};
+
+/*
+ * What a ring has more when it is a file of a relay channel.
+ *
+ * Facts of kernel/relay.c, and what follows: read(2) never waits, whatever the flags; 0 means that
+ * nothing is there now. It leaves padding out. It gives what is in the sub-buffer that is still
+ * written too, and may meet a record there that has its room and not yet its contents. The file's
+ * size, as fstat(2) has it, is what completed sub-buffers held, padding left out, since the channel
+ * was opened. So a pass reads up to there; a part of a sub-buffer is read by a full pass that found
+ * no other completed since the last one, and when nothing is written any more.
+ *
+ * A read of a buffer that is full, or is overwritten, may go on behind sub-buffers that nobody
+ * read: then the size is ahead of what was read when no more comes.
+ *
+ * poll(2) tells of whole sub-buffers only, each of which wakes: edge-triggered. A channel that its
+ * client closes tells nobody: full passes ask for it (POLLERR), or for its file being gone
+ * (POLLHUP, and EIO of the read).
+ *
+ * Threads: the shard's, but `file` is the writer's.
+ */
+struct relay_ring {
+	enum relay_contents contents;
+	int fd;
+	uint64_t capacity; /* bytes of all sub-buffers */
+	uint32_t longest;  /* bytes that a record may have: those of a sub-buffer; 0: not known */
+	bool full;	   /* this pass is one of all rings */
+	bool partly;	   /* and reads a part of a sub-buffer too */
+	bool last;	   /* nothing is written any more; under the shard's lock */
+	bool ending;	   /* nothing more will be written */
+	bool ended;	   /* and all was read */
+	uint64_t pass_bytes;
+	uint64_t position;   /* in what completed sub-buffers hold, from the opening on */
+	bool placed;	     /* `position` is known: it is not where others have read before */
+	uint64_t completed;  /* the file's size when the pass began, 0 where it does not tell */
+	uint64_t last_completed; /* and when the last full pass did */
+	uint64_t astray_bytes;	 /* that were no record, since the last that was one */
+	/* The beginning of a record whose end a read did not give. */
+	uint8_t *carry;
+	uint32_t carry_bytes;
+	struct blk_state state;
+
+	counter_t numbered; /* by the kernel: see blk_walk.h */
+	counter_t notes;
+	counter_t missing;	 /* numbered events that were not among what was read */
+	counter_t skipped_bytes; /* of completed sub-buffers that no read gave */
+	counter_t torn_bytes;	 /* that were no record, or the beginning of one without its end */
+
+	struct relay_file file;
+};
+
+struct relay_ring_options {
+	enum relay_contents contents;
+	int fd;
+	uint64_t capacity;
+	uint32_t longest;
+	bool held;
+};
+
+/* A ring that reads a relay file; the fd stays the caller's. */
+int relay_ring__new(const struct relay_ring_options *options, struct ring **ring);
+/* Free what `ring` has more; NULL is passed over. */
+void relay_ring__free(struct relay_ring *relay);
+
+/* A pass begins. */
+void relay_ring__begin(struct ring *ring, bool full);
+
+/* Read into `chunk`, whole records only; at most what the channel holds in one pass. */
+enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
+
+/* `ring->fault` of a record that was refused. */
+static inline uint32_t relay_ring__fault(enum blk_fault fault)
+{
+	return WALK_FAULTS + SUBBUF_FAULTS - 1 + (uint32_t)fault - 1;
+}
+
+#endif

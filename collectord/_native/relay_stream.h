@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_RELAY_STREAM_H
+#define COLLECTORD_RELAY_STREAM_H
+
+#include "event_list.h"
+#include "relay_ring.h"
+#include "stream.h"
+
+/*
+ * A stream whose segments are sets of files, one for each relay ring. There are no rounds, no
+ * padding and no sideband in it. `offset` of its segments is the sum of the bytes in all files.
+ */
+
+/* Under the stream's lock: a segment begins for `ring`, and what it has of it at its end. */
+void relay_stream__begin(struct ring *ring, const struct segment *segment);
+void relay_stream__tell(const struct ring *ring, struct event_ring *told);
+
+/* The writer's: append what one ring has in a chunk to its file, all or nothing. -EXFULL: no
+ * segment is open, the next one is missing. */
+int relay_stream__write(struct stream *stream, const struct span *span, const uint8_t *data);
+
+#endif

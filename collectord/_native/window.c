@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _DEFAULT_SOURCE
+#include "window.h"
+
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "clock.h"
+
+/* A piece is as large as this, or one record. */
+#define PIECE_BYTES 32768u
+/* How often a copy is made anew because a record was finished meanwhile. */
+#define COPIES_MAX 3
+/* Contexts that may be in the middle of a record on one CPU: task, soft interrupt, interrupt, NMI. */
+#define NESTING 4u
+
+int window__new(const struct ring_map *map, struct window **out)
+{
+	/* Of two neighbours at least one and a half make PIECE_BYTES. */
+	const size_t pieces = (size_t)(map->data_bytes / (PIECE_BYTES / 2)) + 2;
+	struct window *window = calloc(1, sizeof(*window));
+
+	if (window == NULL)
+		return -ENOMEM;
+	window->pieces = calloc(pieces, sizeof(*window->pieces));
+	window->copy_bytes = (size_t)map->data_bytes;
+	window->copy = mmap(NULL, window->copy_bytes, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (window->pieces == NULL || window->copy == MAP_FAILED) {
+		if (window->copy != MAP_FAILED)
+			munmap(window->copy, window->copy_bytes);
+		free(window->pieces);
+		free(window);
+		return -ENOMEM;
+	}
+	*out = window;
+	return 0;
+}
+
+void window__free(struct window *window)
+{
+	if (window == NULL)
+		return;
+	munmap(window->copy, window->copy_bytes);
+	free(window->pieces);
+	free(window);
+}
+
+void window__warm(const struct window *window)
+{
+#ifdef MADV_POPULATE_WRITE
+	/* EINVAL before Linux 5.14: then the copy finds the pages missing, one by one. */
+	(void)madvise(window->copy, window->copy_bytes, MADV_POPULATE_WRITE);
+#else
+	(void)window;
+#endif
+}
+
+/* Bytes written since the ring was made: head counts down from 0. */
+static uint64_t written_to(uint64_t head)
+{
+	return -head;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Keep every second mark, the first and the newest among them. */
+static void window__thin(struct window *window)
+{
+	uint32_t kept = 1;
+
+	for (uint32_t i = 2; i < window->mark_count - 1; i += 2)
+		window->marks[kept++] = window->marks[i];
+	window->marks[kept++] = window->marks[window->mark_count - 1];
+	window->mark_count = kept;
+}
+
+static void window__mark(struct window *window, uint64_t written, uint64_t now_ns)
+{
+	struct window_mark *newest =
+		window->mark_count > 0 ? &window->marks[window->mark_count - 1] : NULL;
+
+	if (newest != NULL && newest->written == written) {
+		newest->last_ns = now_ns;
+		return;
+	}
+	if (window->mark_count == WINDOW_MARKS)
+		window__thin(window);
+	window->marks[window->mark_count++] = (struct window_mark){written, now_ns, now_ns};
+}
+
+/* Estimate since when the ring holds what was written after its first `gone` bytes. */
+static void window__date(struct ring *ring, uint64_t gone, uint64_t now_ns)
+{
+	struct window *window = ring->window;
+	const struct window_mark *before, *after;
+	uint64_t since_ns;
+	uint32_t first = 0;
+
+	while (first + 1 < window->mark_count && window->marks[first + 1].written <= gone)
+		first++;
+	if (first > 0) {
+		window->mark_count -= first;
+		memmove(window->marks, window->marks + first,
+			window->mark_count * sizeof(*window->marks));
+	}
+	before = &window->marks[0];
+	since_ns = before->last_ns;
+	/* What is on its way to a file still needs the names of its time. */
+	if (ring->head == ring->position &&
+	    atomic_load_explicit(&ring->in_flight, memory_order_relaxed) == 0)
+		counter__set(&window->horizon_ns, before->written <= gone ? since_ns : 0);
+	if (window->mark_count > 1 && gone > before->written) {
+		after = &window->marks[1];
+		/* In between the rate is taken for even. */
+		since_ns += (uint64_t)((double)(gone - before->written) /
+				       (double)(after->written - before->written) *
+				       (double)(after->first_ns - before->last_ns));
+	}
+	counter__set(&window->held_ns, now_ns - since_ns);
+}
+
+void window__look(struct ring *ring, bool full)
+{
+	struct window *window = ring->window;
+	const uint64_t written = written_to(ring_map__head(ring->map));
+	const uint64_t used = least(written, ring->map->data_bytes);
+	const uint64_t now_ns = clock__now_ns();
+
+	counter__set(&ring->used_bytes, used);
+	counter__max(&ring->high_watermark_bytes, used);
+	if (!full)
+		return;
+	window__mark(window, written, now_ns);
+	window__date(ring, written - used, now_ns);
+}
+
+/*
+ * Copy the ring, the newest record first. Returns the head, and in `stable` how much of the copy
+ * nobody can have written over meanwhile.
+ *
+ * A record that was begun before the ring was told to stand still is finished all the same. It
+ * belongs to the window, and what it overwrites is the oldest of it.
+ */
+static uint64_t window__copy(struct ring *ring, uint64_t *stable)
+{
+	const uint64_t data_bytes = ring->map->data_bytes;
+	uint64_t head = ring_map__head(ring->map), moved = 0;
+
+	for (int copies = 0; copies < COPIES_MAX; copies++) {
+		uint64_t now;
+
+		ring_map__copy(ring->map, head, ring->window->copy,
+			       (size_t)least(written_to(head), data_bytes));
+		/* The copy is done before the head is looked at again. */
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		now = ring_map__head(ring->map);
+		moved = head - now;
+		if (moved == 0)
+			break;
+		if (copies + 1 < COPIES_MAX)
+			head = now;
+	}
+	*stable = least(written_to(head), data_bytes - least(moved, data_bytes));
+	return head;
+}
+
+static void window__add(struct window *window, size_t at, size_t bytes)
+{
+	struct window_piece *piece =
+		window->piece_count > 0 ? &window->pieces[window->piece_count - 1] : NULL;
+
+	if (piece == NULL || piece->bytes + bytes > PIECE_BYTES)
+		window->pieces[window->piece_count++] = (struct window_piece){at, bytes};
+	else
+		piece->bytes += bytes;
+}
+
+/*
+ * Someone may be in the middle of a record that he began before the ring was told to stand still,
+ * in each context: that much of a full ring's oldest end is not to be trusted. No record that is
+ * begun is taken to be larger than the largest one that is there.
+ */
+static size_t window__margin(size_t largest, size_t bytes)
+{
+	return largest < bytes / (2 * NESTING) ? NESTING * largest : bytes / 2;
+}
+
+struct window_walk {
+	size_t kept;	 /* whole records, from the start of the copy on */
+	size_t largest;	 /* of them */
+	enum walk_fault fault;
+};
+
+/* Find the whole records within the first `bytes` bytes of the copy, of which the last ones may be
+ * overwritten if the ring is `wrapped`. */
+static struct window_walk window__walk(const struct window *window, size_t bytes, bool wrapped)
+{
+	struct window_walk walk = {0};
+
+	while (bytes - walk.kept >= WALK_HEADER_BYTES) {
+		const uint64_t header = walk__load(window->copy + walk.kept);
+		const uint16_t size = walk__size(header);
+
+		if (size < WALK_HEADER_BYTES || (size & 7u) != 0)
+			walk.fault = WALK_BAD_SIZE;
+		else if (walk__type(header) == 0 || walk__type(header) >= WALK_USER_TYPE_MIN)
+			walk.fault = WALK_BAD_TYPE;
+		if (walk.fault != WALK_OK || size > bytes - walk.kept)
+			break;
+		walk.kept += size;
+		if (size > walk.largest)
+			walk.largest = size;
+	}
+	if (wrapped && bytes - walk.kept <= window__margin(walk.largest, bytes))
+		walk.fault = WALK_OK;
+	return walk;
+}
+
+/* Make pieces of the records that are new, count the others. `trusted`: no record behind it. */
+static void window__sort(struct window *window, size_t kept, size_t fresh, size_t trusted)
+{
+	uint64_t taken = 0, repeated = 0, repeated_bytes = 0;
+	size_t at, size;
+
+	window->piece_count = 0;
+	for (at = 0; at < kept; at += size) {
+		const uint64_t header = walk__load(window->copy + at);
+		const bool sample = walk__type(header) == PERF_RECORD_SAMPLE;
+
+		size = walk__size(header);
+		if (at + size > trusted)
+			break;
+		if (at < fresh) {
+			window__add(window, at, size);
+			taken += sample;
+		} else {
+			repeated += sample;
+			repeated_bytes += size;
+		}
+	}
+	counter__add(&window->taken, taken);
+	counter__add(&window->repeated, repeated);
+	counter__add(&window->repeated_bytes, repeated_bytes);
+}
+
+static void window__take(struct ring *ring)
+{
+	struct window *window = ring->window;
+	const uint64_t data_bytes = ring->map->data_bytes;
+	uint64_t stable, fresh, bytes = 0;
+	const uint64_t head = window__copy(ring, &stable);
+	const bool wrapped = written_to(head) > stable;
+	struct window_walk walk;
+	size_t trusted, margin;
+
+	window->wanted = false;
+	fresh = window->last - head;
+	/* It counts down, in steps of records. */
+	if ((head & 7u) != 0 || fresh > INT64_MAX) {
+		ring__quarantine(ring, WALK_BAD_HEAD, stable);
+		return;
+	}
+	walk = window__walk(window, (size_t)stable, wrapped);
+	/* Of a ring that has never been full nothing is overwritten, and all must be records. */
+	if (walk.fault == WALK_OK && !wrapped && walk.kept != stable)
+		walk.fault = WALK_PAST_HEAD;
+	margin = wrapped ? window__margin(walk.largest, (size_t)stable) : 0;
+	trusted = (size_t)stable - margin;
+	window__sort(window, walk.kept, (size_t)least(fresh, data_bytes), trusted);
+	for (uint32_t i = 0; i < window->piece_count; i++)
+		bytes += window->pieces[i].bytes;
+	counter__add(&window->windows, 1);
+	if (walk.fault == WALK_OK)
+		counter__add(&window->overwritten_bytes, fresh - bytes);
+	window->last = head;
+	ring->head = ring->position + bytes;
+	if (walk.fault != WALK_OK)
+		ring__quarantine(ring, walk.fault, stable - walk.kept);
+}
+
+void window__want(struct ring *ring)
+{
+	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK)
+		return;
+	ring->window->wanted = true;
+	if (ring->window->piece_count == 0)
+		window__take(ring);
+}
+
+/* Everything is in chunks: give the pages back, they may not be needed for hours. */
+static void window__done(struct ring *ring)
+{
+	(void)madvise(ring->window->copy, ring->window->copy_bytes, MADV_DONTNEED);
+	if (ring->window->wanted)
+		window__take(ring);
+}
+
+enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+{
+	struct window *window = ring->window;
+	const size_t room = chunk_bytes - CHUNK_MARKER_BYTES - chunk->used;
+	const struct window_piece *piece;
+	size_t from, size;
+	uint8_t *to;
+
+	if (window->piece_count == 0)
+		return RING_EMPTY;
+	piece = &window->pieces[window->piece_count - 1];
+	if (piece->bytes > room)
+		return RING_CHUNK_FULL;
+	to = chunk->data + chunk->used + piece->bytes;
+	for (from = piece->at; from < piece->at + piece->bytes; from += size) {
+		size = walk__size(walk__load(window->copy + from));
+		to -= size;
+		memcpy(to, window->copy + from, size);
+	}
+	ring__put(ring, chunk, piece->bytes);
+	ring->position += piece->bytes;
+	window->piece_count--;
+	if (window->piece_count == 0)
+		window__done(ring);
+	return window->piece_count == 0 ? RING_EMPTY : RING_MORE;
+}

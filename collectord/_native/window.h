@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_WINDOW_H
+#define COLLECTORD_WINDOW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "chunk.h"
+#include "counter.h"
+#include "ring.h"
+
+#define WINDOW_MARKS 64u
+
+/* The ring had taken `written` bytes in all from `first_ns` to `last_ns`. */
+struct window_mark {
+	uint64_t written;
+	uint64_t first_ns;
+	uint64_t last_ns;
+};
+
+/* Records that lie one behind the other in the copy, newest first; given out in one piece. */
+struct window_piece {
+	size_t at;
+	size_t bytes;
+};
+
+/*
+ * An overwritable ring (struct ring's `map`), and the window that a snapshot took out of it.
+ *
+ * The kernel writes such a ring backwards and never waits: data_head is where the newest record
+ * begins, and behind it lie ever older ones until data_bytes are full. The very last is cut by
+ * what was written since (include/uapi/linux/perf_event.h, attr.write_backward).
+ *
+ *   head             last                                head + data_bytes
+ *     | new records   | were in the last window already    | cut |
+ *     newest ──────────────────────────────────────────► oldest
+ *
+ * A window is copied out in one go into memory that was reserved with the ring: the ring stands
+ * still meanwhile, and must not wait for chunks, that is for a disk. From the copy it goes into
+ * chunks as these come free, oldest record first, so that a segment is in the order of time.
+ *
+ * All calls but window__new() and window__free() are made with the shard's lock held. The unread
+ * bytes of the ring, head - position, are those of the window that are still in the copy.
+ */
+struct window {
+	uint8_t *copy;	      /* has pages only while it is in use */
+	size_t copy_bytes;    /* data_bytes of the map */
+	uint64_t last;	      /* head of the last window */
+	bool wanted;	      /* one is to be taken as soon as the last one is given out */
+	struct window_piece *pieces;
+	uint32_t piece_count; /* not given out yet, the oldest is the last one */
+	struct window_mark marks[WINDOW_MARKS];
+	uint32_t mark_count;
+
+	counter_t windows;
+	counter_t taken;	     /* samples that were in a window for the first time */
+	counter_t repeated, repeated_bytes; /* samples that were in the last window already */
+	counter_t overwritten_bytes; /* of records that no window has */
+	counter_t held_ns;	     /* how far back the ring reaches, about */
+	counter_t horizon_ns;	     /* all that it holds was written later than this */
+};
+
+/* Reserve what a window of `map` takes. Returns 0 or -ENOMEM. */
+int window__new(const struct ring_map *map, struct window **window);
+/* NULL is passed over. */
+void window__free(struct window *window);
+
+/* Have the pages ready that the next window is copied to, so that the copy is nothing more. May be
+ * called without the lock. */
+void window__warm(const struct window *window);
+
+/* A pass begins: see how much the ring holds; at a full pass also since when. */
+void window__look(struct ring *ring, bool full);
+
+/* Take a window now, or once the last one is given out. The ring stands still. */
+void window__want(struct ring *ring);
+
+/* Put the oldest piece that is left into `chunk`. */
+enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
+
+#endif

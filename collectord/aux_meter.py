@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The readings of a session's AUX areas; what `meter` does for records, in bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from collectord.aux_ledger import AuxBracket, AuxReading, balance_aux
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from collectord._native._core import AuxRing
+    from collectord.aux_ledger import AuxBalance
+    from collectord.kernel.port import Kernel
+    from collectord.meter import Drained
+    from collectord.source.base import AuxHandle
+
+
+class AuxMeter:
+    """Reads the figures of areas around full passes.
+
+    A counter costs an interrupt of its CPU: it is not read while nothing was taken from the area.
+    """
+
+    def __init__(self, kernel: Kernel, rings: Iterable[Drained]) -> None:
+        self._kernel = kernel
+        self._areas: list[tuple[AuxHandle, AuxRing]] = [
+            (drained.handle.aux, drained.aux)
+            for drained in rings
+            if drained.handle.aux is not None and drained.aux is not None
+        ]
+        self._brackets = []
+        for handle, ring in self._areas:
+            reading = self._read(handle)
+            self._brackets.append(AuxBracket(reading, ring.counters(), reading))
+
+    def measure(self) -> None:
+        """Take a reading. Call it after a full pass that began after the last reading.
+
+        Raises:
+            KernelError: a counter cannot be read.
+        """
+        for number, (handle, ring) in enumerate(self._areas):
+            last = self._brackets[number]
+            counters = ring.counters()
+            idle = counters.taken_bytes == last.counters.taken_bytes
+            still = idle and counters.records == last.counters.records
+            reading = last.after if still else self._read(handle)
+            self._brackets[number] = AuxBracket(last.after, counters, reading)
+
+    def close(self) -> None:
+        """Take the final reading: the events are disabled and all is drained and written.
+
+        Raises:
+            KernelError: a counter cannot be read.
+        """
+        for number, (handle, ring) in enumerate(self._areas):
+            reading = self._read(handle)
+            bracket = AuxBracket(reading, ring.counters(), reading, closed=True)
+            self._brackets[number] = bracket
+
+    def balances(self) -> tuple[AuxBalance, ...]:
+        """The balance of each area as of the last reading."""
+        return tuple(
+            balance_aux(handle.label, handle.plan, bracket)
+            for (handle, _), bracket in zip(self._areas, self._brackets, strict=True)
+        )
+
+    def _read(self, handle: AuxHandle) -> AuxReading:
+        """The counters, and then the head: what is counted by then may be handed over later."""
+        readings = [self._kernel.read_counter(c.fd, c.read_format) for c in handle.counters]
+        losses = [reading.lost for reading in readings if reading.lost is not None]
+        return AuxReading(
+            head=handle.map.head,
+            traced=sum(r.value for r in readings) if handle.plan.counts_bytes else None,
+            lost_records=sum(losses) if len(losses) == len(readings) else None,
+        )

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of AUX areas: what the kernel writes beside the trace, and the trace in a file.
+
+The trace itself has two framings. AUXTRACE is perf's: a header of 48 bytes, behind which the
+payload stands without being in the record's size. Perf hands it to the decoder that AUXTRACE_INFO
+names, and gives up a file that has one without the other. A trace for which perf has no decoder
+is hidden from it, in FINISHED_INIT records that every reader passes over by their size:
+
+    AUXTRACE       header | u64 size, offset, reference; u32 idx, tid, cpu, pad | payload
+    FINISHED_INIT  header | u64 magic | the same 40 bytes                       | payload
+
+`size` is a multiple of 8, `pad` says how many bytes of it are none of the trace: perf calls that
+field reserved. Each piece is as long as what was unread; a longer one than a record can hold is
+hidden in several.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.codec.perf_attr import RecordType
+from collectord.codec.perf_record import (
+    AUXTRACE_BYTES,
+    HEADER_BYTES,
+    Misc,
+    body_end,
+    encode_sample_id,
+    frame,
+    iter_records,
+)
+from collectord.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.codec.perf_record import RecordHeader, SampleId
+
+# "COTDAUX1" in the file's byte order; tells a hidden piece from a chunk's padding.
+HIDDEN_MAGIC: Final = 0x3158554144544F43
+HIDDEN_BYTES: Final = 56
+# What one hidden record holds: its size field has 16 bits.
+HIDDEN_PAYLOAD_MAX_BYTES: Final = 65528 - HIDDEN_BYTES
+
+# `flags` of an AUX record, PERF_AUX_FLAG_*; bits 8 to 15 are the format, by PMU.
+AUX_TRUNCATED: Final = 1 << 0
+AUX_OVERWRITE: Final = 1 << 1
+AUX_PARTIAL: Final = 1 << 2
+AUX_COLLISION: Final = 1 << 3
+
+_PIECE: Final = struct.Struct("<QQQIiiI")
+_MAGIC: Final = struct.Struct("<Q")
+_U64: Final = struct.Struct("<Q")
+_AUX: Final = struct.Struct("<QQQ")
+_TASK: Final = struct.Struct("<II")
+
+
+@dataclass(frozen=True, slots=True)
+class Aux:
+    """Trace from `offset` on, `size` bytes, went into the AUX area; `flags` are AUX_*."""
+
+    offset: int
+    size: int
+    flags: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ItraceStart:
+    """The trace of this task begins."""
+
+    pid: int
+    tid: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuxOutputHwId:
+    """The hardware's number for the event in the trailer, in the trace."""
+
+    hw_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchCpuWide:
+    """The task in the trailer came onto its CPU, or (`is_out`) left it.
+
+    `pid` and `tid` are of the task that was there before, or comes next.
+    """
+
+    pid: int
+    tid: int
+    is_out: bool = False
+
+
+AuxRecord = Aux | ItraceStart | AuxOutputHwId | SwitchCpuWide
+
+
+class AuxPiece(NamedTuple):
+    """A run of trace in a data section.
+
+    Attributes:
+        idx: number of the queue, as perf counts them.
+        cpu: -1 where the area belongs to a thread.
+        tid: -1 where it belongs to a CPU.
+        offset: position of the first byte in the trace, which goes on from segment to segment.
+        reference: what its recorder put there.
+        record: offset of the record in the data.
+        at: offset of the payload in the data.
+        size: bytes of trace, without what pads it.
+        hidden: framed so that perf passes it by.
+    """
+
+    idx: int
+    cpu: int
+    tid: int
+    offset: int
+    reference: int
+    record: int
+    at: int
+    size: int
+    hidden: bool
+
+
+def encode(record: AuxRecord, attr: PerfEventAttr, sample_id: SampleId) -> bytes:
+    """Give the record as the kernel would write it for an event with `attr`.
+
+    Raises:
+        CodecError: a value does not fit its field.
+    """
+    misc = 0
+    try:
+        if isinstance(record, Aux):
+            kind, body = RecordType.AUX, _AUX.pack(record.offset, record.size, record.flags)
+        elif isinstance(record, ItraceStart):
+            kind, body = RecordType.ITRACE_START, _TASK.pack(record.pid, record.tid)
+        elif isinstance(record, AuxOutputHwId):
+            kind, body = RecordType.AUX_OUTPUT_HW_ID, _U64.pack(record.hw_id)
+        else:
+            kind, body = RecordType.SWITCH_CPU_WIDE, _TASK.pack(record.pid, record.tid)
+            misc = Misc.SWITCH_OUT if record.is_out else 0
+        trailer = encode_sample_id(attr, sample_id)
+    except struct.error as error:
+        message = f"{type(record).__name__}: {error}"
+        raise CodecError(message, offset=HEADER_BYTES, reason="record_value") from error
+    return frame(kind, misc, body + trailer)
+
+
+def decode(
+    data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr
+) -> AuxRecord | None:
+    """Read a record's values; None for a type without a class here.
+
+    Raises:
+        CodecError: the record is too short for its type.
+    """
+    body = bytes(data[header.offset + HEADER_BYTES : body_end(header, attr)])
+    try:
+        if header.type == RecordType.AUX:
+            return Aux(*_AUX.unpack_from(body))
+        if header.type == RecordType.ITRACE_START:
+            return ItraceStart(*_TASK.unpack_from(body))
+        if header.type == RecordType.AUX_OUTPUT_HW_ID:
+            return AuxOutputHwId(*_U64.unpack_from(body))
+        if header.type == RecordType.SWITCH_CPU_WIDE:
+            pid, tid = _TASK.unpack_from(body)
+            return SwitchCpuWide(pid, tid, bool(header.misc & Misc.SWITCH_OUT))
+    except struct.error as error:
+        message = f"{RecordType(header.type).name} too short"
+        raise CodecError(message, offset=header.offset, reason="record_size") from error
+    return None
+
+
+def encode_piece(
+    payload: bytes,
+    *,
+    offset: int,
+    cpu: int = -1,
+    tid: int = -1,
+    idx: int = 0,
+    reference: int = 0,
+    hidden: bool = False,
+) -> bytes:
+    """Give a piece of trace with its framing; a long one is hidden in several records.
+
+    Raises:
+        CodecError: a value does not fit its field.
+    """
+    step = HIDDEN_PAYLOAD_MAX_BYTES if hidden else max(len(payload), 1)
+    parts = []
+    for at in range(0, len(payload), step):
+        part = payload[at : at + step]
+        pad = -len(part) % 8
+        numbers = (len(part) + pad, offset + at, reference, idx, tid, cpu, pad)
+        try:
+            body = _PIECE.pack(*numbers)
+        except struct.error as error:
+            message = f"AUX piece: {error}"
+            raise CodecError(message, offset=HEADER_BYTES, reason="record_value") from error
+        whole = part + bytes(pad)
+        if hidden:
+            body = _MAGIC.pack(HIDDEN_MAGIC) + body + whole
+            parts.append(frame(RecordType.FINISHED_INIT, 0, body))
+        else:
+            parts += [frame(RecordType.AUXTRACE, 0, body), whole]
+    return b"".join(parts)
+
+
+def piece_at(data: bytes | memoryview, header: RecordHeader) -> AuxPiece | None:
+    """Read the piece of trace that a record holds or stands before; None for other records.
+
+    Raises:
+        CodecError: its sizes contradict each other, or reach past the end of the data.
+    """
+    at = header.offset + HEADER_BYTES
+    if header.type == RecordType.AUXTRACE:
+        start, hidden = header.offset + AUXTRACE_BYTES, False
+    elif header.type == RecordType.FINISHED_INIT and _is_hidden(data, header):
+        start, hidden = header.offset + HIDDEN_BYTES, True
+        at += _MAGIC.size
+    else:
+        return None
+    size, offset, reference, idx, tid, cpu, pad = _PIECE.unpack_from(data, at)
+    room = header.offset + header.size - start if hidden else len(data) - start
+    if size > room or size % 8 or pad >= 8 or pad > size:  # noqa: PLR2004 - pads to whole words
+        message = f"AUX piece of {size} bytes, {pad} of them to pad"
+        raise CodecError(message, offset=header.offset, reason="aux_size")
+    return AuxPiece(
+        idx=idx,
+        cpu=cpu,
+        tid=tid,
+        offset=offset,
+        reference=reference,
+        record=header.offset,
+        at=start,
+        size=size - pad,
+        hidden=hidden,
+    )
+
+
+def _is_hidden(data: bytes | memoryview, header: RecordHeader) -> bool:
+    if header.size < HIDDEN_BYTES:
+        return False
+    (magic,) = _MAGIC.unpack_from(data, header.offset + HEADER_BYTES)
+    return bool(magic == HIDDEN_MAGIC)
+
+
+def iter_pieces(data: bytes | memoryview, start: int = 0) -> Iterator[AuxPiece]:
+    """Give the pieces of trace of a data section, in its order.
+
+    Raises:
+        CodecError: as `iter_records` and `piece_at`.
+    """
+    for header in iter_records(data, start):
+        piece = piece_at(data, header)
+        if piece is not None:
+            yield piece
+
+
+def auxtrace_index(data: bytes | memoryview) -> Iterator[int]:
+    """Give the offsets of the AUXTRACE records of a data section, as far as it is whole."""
+    try:
+        for header in iter_records(data):
+            if header.type == RecordType.AUXTRACE:
+                yield header.offset
+    except CodecError:
+        return

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""blktrace's setup and its records (include/uapi/linux/blktrace_api.h), in native byte order."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# struct blk_user_trace_setup: name, act_mask, buf_size, buf_nr, start_lba, end_lba, pid.
+_SETUP: Final = struct.Struct("@32sHIIQQI0Q")
+SETUP_BYTES: Final = _SETUP.size
+_IOC_READ_WRITE: Final = 3
+# _IOWR(0x12, 115, struct blk_user_trace_setup), and _IO(0x12, 116 to 118).
+IOC_SETUP: Final = _IOC_READ_WRITE << 30 | SETUP_BYTES << 16 | 0x12 << 8 | 115
+IOC_START: Final = 0x1274
+IOC_STOP: Final = 0x1275
+IOC_TEARDOWN: Final = 0x1276
+
+# Classes of records by their names in act_mask; the bit in it is the position here.
+ACTIONS: Final = (
+    *("read", "write", "flush", "sync", "queue", "requeue", "issue", "complete", "fs", "pc"),
+    *("notify", "ahead", "meta", "discard", "drv_data", "fua"),
+)
+ALL_ACTIONS: Final = (1 << len(ACTIONS)) - 1
+
+RECORD: Final = struct.Struct("@IIQQIIIIIHH")
+MAGIC: Final = 0x65617407
+MAGIC_BYTES: Final = MAGIC.to_bytes(4, "little" if struct.pack("@H", 1)[0] else "big")
+_CLASS_SHIFT: Final = 16
+_WHAT: Final = 0xFFFF
+# The record carries a cgroup's id in front of its data.
+_CGROUP: Final = 1 << 8
+_CGROUP_BYTES: Final = 8
+
+# What happened, by the low half of `action`: the letter that blkparse prints, and a name.
+_EVENTS: Final = {
+    1: ("Q", "queue"),
+    2: ("M", "back_merge"),
+    3: ("F", "front_merge"),
+    4: ("G", "get_request"),
+    5: ("S", "sleep_request"),
+    6: ("R", "requeue"),
+    7: ("D", "issue"),
+    8: ("C", "complete"),
+    9: ("P", "plug"),
+    10: ("U", "unplug"),
+    11: ("UT", "unplug_timer"),
+    12: ("I", "insert"),
+    13: ("X", "split"),
+    14: ("B", "bounce"),
+    15: ("A", "remap"),
+    16: ("ABORT", "abort"),
+    17: ("DRV", "drv_data"),
+}
+_NOTES: Final = {0: "process", 1: "timestamp", 2: "message"}
+
+
+def event_names() -> dict[str, str]:
+    """What can happen to a request: its name, and blkparse's letter."""
+    return {name: letter for letter, name in _EVENTS.values()}
+
+
+def note_names() -> tuple[str, ...]:
+    """Kinds of notes."""
+    return tuple(_NOTES.values())
+
+
+def action_mask(names: tuple[str, ...]) -> int:
+    """The mask of these classes; of none all. Raises KeyError for a name that is none."""
+    if not names:
+        return ALL_ACTIONS
+    bits = {name: 1 << bit for bit, name in enumerate(ACTIONS)}
+    mask = 0
+    for name in names:
+        mask |= bits[name]
+    return mask
+
+
+def action_names(mask: int) -> tuple[str, ...]:
+    """The classes of a mask."""
+    return tuple(name for bit, name in enumerate(ACTIONS) if mask >> bit & 1)
+
+
+class Setup(NamedTuple):
+    """What BLKTRACESETUP asks for.
+
+    Attributes:
+        actions: mask of classes, 0 for all.
+        subbuf_bytes: of each sub-buffer.
+        subbufs: of each CPU.
+        start_lba, end_lba: sectors of the device that are traced; 0 and 0 for all.
+        pid: whose requests, 0 for all.
+    """
+
+    actions: int
+    subbuf_bytes: int
+    subbufs: int
+    start_lba: int = 0
+    end_lba: int = 0
+    pid: int = 0
+
+    def encode(self) -> bytes:
+        """The struct, with room for the name that the kernel puts in."""
+        return _SETUP.pack(
+            b"",
+            self.actions,
+            self.subbuf_bytes,
+            self.subbufs,
+            self.start_lba,
+            self.end_lba,
+            self.pid,
+        )
+
+
+def setup_name(data: bytes | bytearray) -> str:
+    """The device's directory below debugfs's `block`, as the kernel put it into the struct."""
+    name: bytes = _SETUP.unpack(data)[0]
+    return name.rstrip(b"\0").decode()
+
+
+class BlkRecord(NamedTuple):
+    """One record.
+
+    Attributes:
+        sequence: its number on its CPU; of a note nothing.
+        classes: mask of `ACTIONS`.
+        what: low half of the action, without the cgroup's flag.
+        data: what follows the header, a cgroup's id left out.
+        cgroup: that id, 0 without.
+    """
+
+    sequence: int
+    time_ns: int
+    sector: int
+    size_bytes: int
+    classes: int
+    what: int
+    pid: int
+    device: int
+    cpu: int
+    error: int
+    data: bytes
+    cgroup: int
+
+    @property
+    def is_note(self) -> bool:
+        """A name, a time or a message: no event."""
+        return bool(self.classes >> ACTIONS.index("notify") & 1)
+
+    @property
+    def name(self) -> str:
+        """What happened, in a word."""
+        if self.is_note:
+            return _NOTES.get(self.what, f"note_{self.what}")
+        return _EVENTS.get(self.what, ("", f"action_{self.what}"))[1]
+
+    @property
+    def letter(self) -> str:
+        """The same as blkparse prints it."""
+        if self.is_note:
+            return "m"
+        return _EVENTS.get(self.what, ("?", ""))[0]
+
+    @property
+    def rwbs(self) -> str:
+        """What kind of request it is, in blkparse's letters."""
+        has = set(action_names(self.classes))
+        kind = "R" if self.size_bytes else "N"
+        if "discard" in has:
+            kind = "D"
+        elif "write" in has:
+            kind = "W"
+        letters = (("ahead", "A"), ("sync", "S"), ("meta", "M"))
+        return (
+            ("F" if "flush" in has else "")
+            + kind
+            + ("F" if "fua" in has else "")
+            + "".join(letter for name, letter in letters if name in has)
+        )
+
+    @property
+    def sectors(self) -> int:
+        """Length of the request in sectors of 512 bytes."""
+        return self.size_bytes >> 9
+
+    @property
+    def text(self) -> str:
+        """What a note says: a process's name, or a message."""
+        return self.data.rstrip(b"\0").decode(errors="backslashreplace")
+
+
+def read_records(data: memoryview) -> Iterator[BlkRecord]:
+    """The whole records from the beginning of `data` on.
+
+    Raises:
+        CodecError: something is no record; where it is, is told.
+    """
+    at = 0
+    while len(data) - at >= RECORD.size:
+        magic, sequence, time_ns, sector, size, action, pid, device, cpu, error, extra = (
+            RECORD.unpack_from(data, at)
+        )
+        if magic != MAGIC:
+            raise CodecError("no record of blktrace", offset=at, reason=f"magic {magic:#x}")
+        end = at + RECORD.size + extra
+        if end > len(data):
+            break
+        body = bytes(data[at + RECORD.size : end])
+        cgroup = 0
+        if action & _CGROUP and len(body) >= _CGROUP_BYTES:
+            (cgroup,) = struct.unpack_from("@Q", body)
+            body = body[_CGROUP_BYTES:]
+        yield BlkRecord(
+            sequence,
+            time_ns,
+            sector,
+            size,
+            action >> _CLASS_SHIFT,
+            action & _WHAT & ~_CGROUP,
+            pid,
+            device,
+            cpu,
+            error,
+            body,
+            cgroup,
+        )
+        at = end

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose blktrace of a device is it: a note below /run, locked while its trace is ours.
+
+A trace goes on when the process that set it up dies: its buffers fill, and nobody else can trace
+the device. The kernel does not tell whose it is. So each trace of ours has a note that names the
+trace by the inode of its file `dropped`, which no other trace will have before the next boot, and
+that its process keeps locked: a lock ends with its holder, the note does not.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from collectord.errors import KernelError
+from collectord.kernel.holders import lock_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOTES: Final = Path("/run/collectord/traces")
+
+
+class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What a note says.
+
+    Attributes:
+        device: path of the block device.
+        session: whose it is.
+        inode: of the trace's `dropped`.
+    """
+
+    device: str
+    session: str
+    inode: int = 0
+
+
+class LockedNote:
+    """The note of one device, locked by this process.
+
+    Args:
+        number: of the device.
+        notes: the directory of notes.
+        proc: root of procfs.
+
+    Attributes:
+        left: what an earlier process wrote, None if there is nothing that can be read.
+
+    Raises:
+        KernelError: EBUSY; another process traces the device. Or the note cannot be written.
+    """
+
+    def __init__(self, number: int, *, notes: Path = NOTES, proc: Path = Path("/proc")) -> None:
+        self._path = notes / f"{os.major(number)}:{os.minor(number)}"
+        self._proc = proc
+        try:
+            notes.mkdir(parents=True, exist_ok=True)
+            self._fd = self._claim()
+        except OSError as error:
+            raise _unwritable(notes, error) from error
+        self.left = _decoded(os.pread(self._fd, 1 << 16, 0))
+
+    def _claim(self) -> int:
+        while True:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = lock_owner(fd, self._proc)
+                note = _decoded(os.pread(fd, 1 << 16, 0))
+                os.close(fd)
+                raise _in_use(note, str(owner or "another process")) from None
+            if os.fstat(fd).st_nlink:
+                return fd
+            os.close(fd)  # its holder removed it since it was opened
+
+    def write(self, note: TraceNote) -> None:
+        """Replace what the note says. Raises KernelError."""
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, msgspec.json.encode(note), 0)
+        except OSError as error:
+            raise _unwritable(self._path.parent, error) from error
+
+    def remove(self) -> None:
+        """The trace is gone."""
+        with suppress(OSError):
+            self._path.unlink()
+        os.close(self._fd)
+
+    def release(self) -> None:
+        """Let the note be as it is."""
+        os.close(self._fd)
+
+
+def numbers(notes: Path = NOTES) -> Iterator[int]:
+    """Devices that have a note, locked or not."""
+    with suppress(FileNotFoundError, PermissionError):
+        for entry in sorted(notes.iterdir()):
+            major, _, minor = entry.name.partition(":")
+            if major.isdigit() and minor.isdigit():
+                yield os.makedev(int(major), int(minor))
+
+
+def _unwritable(notes: Path, error: OSError) -> KernelError:
+    return KernelError(
+        f"cannot note in {notes} whose trace it is",
+        errno=error.errno or 0,
+        hint="after a crash nobody could tell, and the trace would stay",
+    )
+
+
+def _in_use(note: TraceNote | None, owner: str) -> KernelError:
+    what = f"{note.device} is" if note is not None else "the device is"
+    session = f", session {note.session}" if note is not None else ""
+    return KernelError(
+        f"{what} traced already",
+        errno=errno.EBUSY,
+        hint=f"by {owner}{session}; a device has one trace at a time",
+    )
+
+
+def _decoded(data: bytes) -> TraceNote | None:
+    try:
+        return msgspec.json.decode(data, type=TraceNote)
+    except msgspec.DecodeError:
+        return None

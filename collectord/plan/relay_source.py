@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A relay source and kernel facts to the plans of its traces and channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.blktrace import action_mask
+from collectord.config.relay_check import names
+from collectord.config.schema import RelaySourceConfig
+from collectord.errors import MissingFeature, MissingPrivilege
+from collectord.model import Basis, RingRole
+from collectord.plan.nearest import did_you_mean
+from collectord.plan.relay import RelayPlan
+from collectord.plan.session import RingPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.config.schema import Config
+    from collectord.plan.facts import KernelFacts, RelayFacts
+
+SOURCE: Final = RelaySourceConfig.kind
+BLKTRACE_FORMAT: Final = "blktrace"
+RAW_FORMAT: Final = "relay"
+
+# blktrace's own sizes: a pass that comes a second late meets 40,000 records.
+_SUBBUF_BYTES: Final = 512 << 10
+_SUBBUFS: Final = 4
+# Of a channel whose size nobody told: what one pass reads at most.
+CHANNEL_BYTES: Final = 64 << 20
+# Relay file of a CPU; the segment that runs and the one that is prepared, two descriptors each.
+_FILES_PER_RING: Final = 5
+# The device, `dropped`, the note.
+_FILES_OF_TRACE: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RelayDraft:
+    """One trace or channel; without rings the host cannot have it."""
+
+    plan: RelayPlan
+    form: str
+    rings: tuple[RingPlan, ...] = ()
+    files: int = 0
+    notes: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()
+
+
+def sources(config: Config) -> tuple[RelaySourceConfig, ...]:
+    """All relay sources of a configuration."""
+    return tuple(
+        source
+        for session in config.session
+        for source in session.source
+        if isinstance(source, RelaySourceConfig)
+    )
+
+
+def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[RelayDraft]:
+    """Plan a relay source, one draft for each device or channel.
+
+    Raises:
+        MissingFeature, MissingPrivilege: the host lacks it, and nothing allows for that.
+    """
+    may_fail = source.when == "present"
+    for device in names(source.device):
+        plan = RelayPlan(
+            device=device,
+            actions=action_mask(source.actions),
+            start_lba=source.start_lba,
+            end_lba=source.end_lba,
+            pid=source.pid,
+            subbuf_bytes=source.subbuf or _SUBBUF_BYTES,
+            subbufs=source.subbufs or _SUBBUFS,
+            may_fail=may_fail,
+        )
+        yield _drafted(plan, facts)
+    for path in names(source.path):
+        plan = RelayPlan(
+            channel=path,
+            subbuf_bytes=source.subbuf,
+            subbufs=source.subbufs,
+            may_fail=may_fail,
+        )
+        yield _drafted(plan, facts)
+
+
+def _drafted(plan: RelayPlan, facts: KernelFacts) -> RelayDraft:
+    draft = RelayDraft(plan, BLKTRACE_FORMAT if plan.is_blktrace else RAW_FORMAT)
+    try:
+        cpus = _cpus(plan, facts)
+    except (MissingFeature, MissingPrivilege) as error:
+        if not plan.may_fail:
+            raise
+        return replace(draft, degraded=(f"{SOURCE}: {error}",))
+    size = plan.buffer_bytes or CHANNEL_BYTES
+    rings = tuple(
+        RingPlan(
+            source=SOURCE,
+            role=RingRole.DATA,
+            cpu=cpu,
+            requested_bytes=size,
+            data_bytes=size,
+            watermark_bytes=plan.subbuf_bytes,
+            events=(),
+            own_basis=Basis.EXACT if plan.is_blktrace else Basis.NONE,
+        )
+        for cpu in cpus
+    )
+    notes = []
+    if not plan.is_blktrace:
+        notes.append("relay counts nothing for user space: what is lost cannot be told")
+        notes.append("its client must be alone in writing: overwritten data come as they are")
+    files = len(rings) * _FILES_PER_RING + (_FILES_OF_TRACE if plan.is_blktrace else 0)
+    return replace(draft, rings=rings, files=files, notes=tuple(notes))
+
+
+def _cpus(plan: RelayPlan, facts: KernelFacts) -> tuple[int, ...]:
+    """CPUs that have a file each; -1 for the only file of a channel.
+
+    Raises:
+        MissingFeature, MissingPrivilege: it cannot be had.
+    """
+    relay = facts.relay
+    if relay is None:  # facts of a host that was not asked for it
+        return facts.cpus_online
+    if relay.need:
+        raise MissingPrivilege(relay.problem, need=relay.need, hint=relay.remedy)
+    if relay.problem:
+        raise MissingFeature(relay.problem, feature="relay", hint=relay.remedy)
+    if plan.is_blktrace:
+        _check_device(plan.device, relay)
+        return facts.cpus_online
+    found = relay.channels.get(plan.channel)
+    if found is None:
+        near = did_you_mean(plan.channel, relay.channels)
+        raise MissingFeature(
+            f"no relay channel {plan.channel}",
+            feature=f"relay channel {plan.channel}",
+            hint=near or "its client makes it, maybe later; `collectord list relay` shows some",
+        )
+    return found
+
+
+def _check_device(device: str, relay: RelayFacts) -> None:
+    if device not in relay.devices:
+        near = did_you_mean(device, relay.devices)
+        raise MissingFeature(
+            f"no block device {device}",
+            feature=f"block device {device}",
+            hint=near or "`collectord list blktrace` shows those that can be traced",
+        )
+    if not relay.blktrace:
+        raise MissingFeature(
+            f"cannot trace {device}",
+            feature="blktrace",
+            hint="a kernel with CONFIG_BLK_DEV_IO_TRACE",
+        )

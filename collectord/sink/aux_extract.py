@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: the AUX traces of a segment as raw files, for decoders other than perf."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Final
+
+from collectord.codec.aux_record import iter_pieces
+from collectord.errors import CodecError, SinkError
+from collectord.sink.perf_file import PerfFile
+from collectord.sink.scan import mapped
+from collectord.sink.segment import PARTIAL, sink_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from collectord.codec.aux_record import AuxPiece
+
+_UNSEALED_HINT: Final = "a running one is sealed in time, another by `collectord segments repair`"
+
+
+@dataclass(slots=True)
+class AuxTrace:
+    """What a segment holds of one AUX area.
+
+    Attributes:
+        path: of the raw file: the pieces one behind the other, without what framed them.
+        cpu: -1 where the area belongs to a thread.
+        tid: -1 where it belongs to a CPU.
+        offset: position of its first byte in the trace, which began before the segment.
+        bytes: in the file.
+        pieces: that it came in.
+        gaps: places where the trace does not go on where it was.
+        missing_bytes: that it jumps over there; none where it begins anew.
+        end: position behind its last byte.
+    """
+
+    path: Path
+    cpu: int
+    tid: int
+    offset: int
+    bytes: int = 0
+    pieces: int = 0
+    gaps: int = 0
+    missing_bytes: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """The traces of a segment. `damage` says where its data end to be readable, "" if nowhere."""
+
+    traces: tuple[AuxTrace, ...]
+    damage: str = ""
+
+
+def extract(segment: Path, directory: Path) -> Extraction:
+    """Write a file for each AUX area that a sealed segment holds a trace of.
+
+    Files of the same names are replaced. If it fails, none is left.
+
+    Raises:
+        SinkError: the segment is not sealed, is none of perf.data, or cannot be read, or the
+            directory cannot be written.
+    """
+    with ExitStack() as stack:
+        with sink_errors("cannot read the segment", segment, reading=True):
+            fd = os.open(segment, os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, fd)
+        file = _open(fd, segment)
+        traces = _Traces(stack.enter_context(ExitStack()), segment.name, directory)
+        damage = ""
+        with sink_errors("cannot extract AUX traces", directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            end = min(file.data_offset + file.data_bytes, os.fstat(fd).st_size)
+            with mapped(fd, end) as view:
+                try:
+                    with view[file.data_offset :] as data:
+                        for piece in iter_pieces(data):
+                            with data[piece.at : piece.at + piece.size] as payload:
+                                traces.take(piece, payload)
+                except CodecError as error:
+                    at = file.data_offset + error.offset
+                    damage = f"no record at byte {at} ({error.reason})"
+            found = traces.finish()
+    return Extraction(found, damage)
+
+
+def _open(fd: int, segment: Path) -> PerfFile:
+    try:
+        file = PerfFile(fd)
+    except CodecError as error:
+        hint = "AUX traces are in perf.data segments"
+        raise SinkError(f"no perf.data: {error.message}", path=str(segment), hint=hint) from error
+    if not file.data_bytes or segment.name.endswith(PARTIAL):
+        raise SinkError("not sealed", path=str(segment), hint=_UNSEALED_HINT)
+    return file
+
+
+class _Traces:
+    """Raw files, one for each area, removed again unless they are finished."""
+
+    def __init__(self, stack: ExitStack, name: str, directory: Path) -> None:
+        self._stack = stack
+        self._name = name
+        self._directory = directory
+        self._found: dict[tuple[int, int], tuple[AuxTrace, IO[bytes]]] = {}
+
+    def take(self, piece: AuxPiece, payload: memoryview) -> None:
+        """Add a piece. Raises OSError."""
+        key = piece.cpu, piece.tid
+        if key not in self._found:
+            self._found[key] = self._begin(piece)
+        trace, file = self._found[key]
+        if piece.offset != trace.end:
+            trace.gaps += 1
+            trace.missing_bytes += max(piece.offset - trace.end, 0)
+        trace.end = piece.offset + piece.size
+        file.write(payload)
+        trace.bytes += len(payload)
+        trace.pieces += 1
+
+    def finish(self) -> tuple[AuxTrace, ...]:
+        """Keep what was written; traces of CPUs come first. Raises OSError."""
+        for _, file in self._found.values():
+            file.close()
+        self._stack.pop_all()
+        traces = [trace for trace, _ in self._found.values()]
+        return tuple(sorted(traces, key=lambda t: (t.tid, t.cpu)))
+
+    def _begin(self, piece: AuxPiece) -> tuple[AuxTrace, IO[bytes]]:
+        parts = [f"cpu{piece.cpu}"] if piece.cpu >= 0 else []
+        parts += [f"tid{piece.tid}"] if piece.tid >= 0 else []
+        path = self._directory / ".".join((self._name, "aux", *parts))
+        file = path.open("wb")
+        self._stack.callback(path.unlink, missing_ok=True)
+        self._stack.callback(file.close)
+        return AuxTrace(path, piece.cpu, piece.tid, piece.offset, end=piece.offset), file

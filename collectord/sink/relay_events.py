@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: what relay segments hold, read back: blktrace's records, or a channel's bytes."""
+
+from __future__ import annotations
+
+import heapq
+import mmap
+from typing import TYPE_CHECKING, NamedTuple
+
+from collectord.codec.blktrace import read_records
+from collectord.errors import CodecError
+from collectord.sink.segment import BLKTRACE, PARTIAL, RELAY, SegmentPaths, sink_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from collectord.codec.blktrace import BlkRecord
+
+# Bytes of a channel in a line.
+LINE_BYTES = 16
+
+
+class Damage(NamedTuple):
+    """Something that is no record; the rest of the file is left out."""
+
+    path: Path
+    error: CodecError
+
+
+class Piece(NamedTuple):
+    """A line's worth of bytes of one file of a channel."""
+
+    number: int
+    offset: int
+    data: bytes
+
+
+def files_of(path: Path) -> dict[int, Path]:
+    """The files that a name stands for, by their number: one of a set, or a whole set.
+
+    A set's name is what its files have in common, as blkparse takes it. Empty if the name is
+    nothing of the kind.
+    """
+    one = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
+    if one.set_format and path.exists():
+        return {int(one.set_format.rpartition(".")[2]): path}
+    found: dict[int, Path] = {}
+    if path.exists() or not path.parent.is_dir():
+        return found
+    for kind in (BLKTRACE, RELAY):
+        for entry in path.parent.glob("*"):
+            name = entry.name.removesuffix(PARTIAL)
+            number = name.removeprefix(f"{path.name}.{kind}.")
+            if number != name and number.isascii() and number.isdigit():
+                found[int(number)] = entry
+        if found:
+            break
+    return dict(sorted(found.items()))
+
+
+class RelaySegment:
+    """Files of a set, open.
+
+    Attributes:
+        path: as it was named.
+        is_blktrace: they have records; else bytes.
+
+    Raises:
+        SinkError: a file cannot be read.
+    """
+
+    def __init__(self, path: Path, files: dict[int, Path], stack: ExitStack) -> None:
+        self.path = path
+        first = next(iter(files.values())).name.removesuffix(PARTIAL)
+        self.is_blktrace = SegmentPaths(path.parent, first).set_format.startswith(BLKTRACE)
+        self._views = {number: (file, _mapped(file, stack)) for number, file in files.items()}
+
+    def by_time(self) -> Iterator[BlkRecord | Damage]:
+        """The records of all files, in the order of time."""
+        streams = [self._records(number) for number in self._views]
+        return (found for _, _, _, found in heapq.merge(*streams))
+
+    def _records(self, number: int) -> Iterator[tuple[int, int, int, BlkRecord | Damage]]:
+        """With what orders them: time, file, place."""
+        path, view = self._views[number]
+        last_ns = place = 0
+        try:
+            for place, record in enumerate(read_records(view)):
+                # A clock that stood still, or a note that was late: the file's order stands.
+                last_ns = max(last_ns, record.time_ns)
+                yield last_ns, number, place, record
+        except CodecError as error:
+            yield last_ns, number, place + 1, Damage(path, error)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The bytes of all files, one after the other."""
+        for number, (_, view) in self._views.items():
+            for offset in range(0, len(view), LINE_BYTES):
+                yield Piece(number, offset, bytes(view[offset : offset + LINE_BYTES]))
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """Bytes by file."""
+        return {number: len(view) for number, (_, view) in self._views.items()}
+
+
+def _mapped(path: Path, stack: ExitStack) -> memoryview:
+    with sink_errors("cannot read the segment", path, reading=True), path.open("rb") as file:
+        size = file.seek(0, 2)
+        if not size:
+            return memoryview(b"")
+        pages = stack.enter_context(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
+    return stack.enter_context(memoryview(pages))

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AUX areas of the `perf` source: refused address filters, and the flush that CoreSight wants.
+
+CoreSight's ETR and ETB have no interrupt (drivers/hwtracing/coresight): their trace arrives when
+the event is stopped. For a CPU-wide event that is never, so it is stopped and started again at an
+interval.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from collectord.errors import MissingFeature, UsageError
+from collectord.model import Scope, ScopeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from collectord.errors import CollectordError, KernelError
+    from collectord.kernel.port import Kernel
+    from collectord.plan.events import EventPlan
+    from collectord.source.base import AuxHandle, RingHandle
+
+
+def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> CollectordError:
+    """What is wrong where the kernel refuses an event's address filter."""
+    text = event.filter
+    message = f"the kernel refuses address filter {text!r} for {event.name}"
+    if error.errno == errno.EOPNOTSUPP:
+        # Files are found in a task's mappings: a whole CPU has none.
+        of_files = scope.kind in (ScopeKind.SYSTEM, ScopeKind.CPUS, ScopeKind.CGROUP)
+        hint = "this PMU takes fewer ranges, or none of this kind"
+        if "@" in text and of_files:
+            hint = "ranges of files are for observed processes; use addresses of the kernel"
+        return MissingFeature(
+            message, feature="address filters", syscall="ioctl", errno=error.errno, hint=hint
+        )
+    if error.errno == errno.ENOENT or (error.errno == errno.EINVAL and "@" in text):
+        return UsageError(message, text=text, hint="its file must exist and be executable code")
+    if error.errno == errno.EINVAL:
+        hint = "addresses must be of the privilege level that the event traces"
+        return UsageError(message, text=text, hint=hint)
+    return error
+
+
+class AuxFlush:
+    """Stops and starts events whose trace arrives only when they stop.
+
+    Attributes:
+        interval_ns: between two flushes, 0 where none of the areas wants it.
+        count: flushes up to now.
+    """
+
+    def __init__(self, kernel: Kernel, rings: Iterable[RingHandle]) -> None:
+        self._kernel = kernel
+        areas: list[AuxHandle] = [ring.aux for ring in rings if ring.aux is not None]
+        self._areas = [area for area in areas if area.plan.flush_ns]
+        self.interval_ns = min((area.plan.flush_ns for area in self._areas), default=0)
+        self.count = 0
+
+    def flush(self) -> None:
+        """Stop and start each event that runs.
+
+        An event that waits for exec has not been enabled for any time yet, and must not be.
+
+        Raises:
+            KernelError: an event can be neither read nor stopped.
+        """
+        for area in self._areas:
+            for counter in area.counters:
+                reading = self._kernel.read_counter(counter.fd, counter.read_format)
+                if reading.time_enabled_ns:
+                    self._kernel.disable(counter.fd)
+                    self._kernel.enable(counter.fd)
+        self.count += 1

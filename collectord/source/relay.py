@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `relay` source: a blktrace of a device, or the files of a channel that a client made.
+
+Facts of the kernel that shape this module (kernel/relay.c, kernel/trace/blktrace.c):
+
+- What blktrace could not write is counted for the whole device, in a file of its own; what it
+  wrote is numbered on each CPU, and the numbers come with the records. So the source tells what
+  was lost, and the core, which walks the records, what was produced.
+- Of other channels nobody counts anything, and their bytes are all that is known.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.blktrace import ALL_ACTIONS, Setup
+from collectord.errors import MissingFeature
+from collectord.model import (
+    Basis,
+    Geometry,
+    Produced,
+    Reason,
+    RingKind,
+    RingLabel,
+    RingRole,
+    Stage,
+)
+from collectord.plan.relay_source import CHANNEL_BYTES
+from collectord.source.base import RelayRing, RingHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from collectord.kernel.blktrace import Blktrace
+    from collectord.kernel.port import Kernel
+    from collectord.kernel.relay_channel import RelayFile
+    from collectord.model import LossKey
+    from collectord.plan.relay import RelayPlan
+    from collectord.plan.session import SessionPlan
+
+_DROPPED: Final = (Stage.KERNEL_RING, Reason.DROPPED)
+_OVERRUN: Final = (Stage.KERNEL_RING, Reason.OVERRUN)
+# A pdu has 64 KiB at most, and no record more than its sub-buffer.
+_LONGEST_BYTES: Final = 48 + 65535
+
+
+def open_session(
+    kernel: Kernel,
+    plan: SessionPlan,
+    stack: ExitStack,
+    *,
+    exclude_tids: tuple[int, ...] = (),  # noqa: ARG001 - blktrace cannot leave threads out
+) -> OpenRelay:
+    """Set up the trace, not started, or open the channel. See `source.base.Source`.
+
+    Raises:
+        NoSuchTarget, MissingFeature, MissingPrivilege, KernelError: see `Kernel.open_blktrace`
+            and `Kernel.open_channel`.
+    """
+    relay = plan.relay
+    if relay is None:
+        raise ValueError(plan.source)
+    with ExitStack() as own:
+        kernel.reserve_files(plan.files)
+        trace = None
+        if relay.is_blktrace:
+            setup = Setup(
+                actions=relay.actions & ALL_ACTIONS,
+                subbuf_bytes=relay.subbuf_bytes,
+                subbufs=relay.subbufs,
+                start_lba=relay.start_lba,
+                end_lba=relay.end_lba,
+                pid=relay.pid,
+            )
+            trace = kernel.open_blktrace(relay.device, setup, plan.name, own)
+            files = trace.files
+        else:
+            files = kernel.open_channel(relay.channel, own)
+        if not files:
+            raise MissingFeature(f"{relay.name} has no relay files", feature="relay")
+        rings = tuple(_handle(plan, relay, file) for file in files)
+        stack.push(own.pop_all())
+    return OpenRelay(trace, rings)
+
+
+def _handle(plan: SessionPlan, relay: RelayPlan, file: RelayFile) -> RingHandle:
+    size = relay.buffer_bytes or CHANNEL_BYTES
+    longest = min(relay.subbuf_bytes, _LONGEST_BYTES) if relay.is_blktrace else 0
+    return RingHandle(
+        map=None,
+        pages=None,
+        map_fd=file.fd,
+        wakeup_fd=file.fd,
+        kind=RingKind.RELAY,
+        basis=Basis.EXACT if relay.is_blktrace else Basis.NONE,
+        geometry=Geometry(size, relay.subbuf_bytes, size),
+        label=RingLabel(plan.name, plan.source, RingRole.DATA, file.cpu),
+        counters=(),
+        time_offset=0,
+        time_trailer=0,
+        relay=RelayRing(
+            fd=file.fd,
+            capacity_bytes=size,
+            longest_bytes=longest,
+            blktrace=relay.is_blktrace,
+        ),
+    )
+
+
+class OpenRelay:
+    """The files of a trace or a channel. See `source.base.OpenSource`."""
+
+    def __init__(self, trace: Blktrace | None, rings: tuple[RingHandle, ...]) -> None:
+        self.rings = rings
+        self.ftrace = None
+        self.bpf = None
+        self.event_ids: Mapping[int, tuple[int, ...]] = {}
+        self.target_fds: tuple[int, ...] = ()
+        self._trace = trace
+
+    def enable_sideband(self) -> None:
+        """Names of tasks come among blktrace's records."""
+
+    def running_state(self) -> bytes:
+        """Nothing: there are no sideband records."""
+        return b""
+
+    def enable(self) -> None:
+        """Start the trace; a channel's client writes when it wants. Raises KernelError."""
+        if self._trace is not None:
+            self._trace.start()
+
+    def disable(self) -> None:
+        """Have the trace write no more; what is in its buffers stays to be read."""
+        if self._trace is not None:
+            self._trace.quiet()
+
+    @property
+    def freeze_fds(self) -> tuple[int, ...]:
+        """None: there is no flight recorder of this kind."""
+        return ()
+
+    def frozen(self) -> bool:
+        """Never."""
+        return False
+
+    def pause(self) -> None:
+        """Nothing: there is no flight recorder of this kind."""
+
+    def resume(self) -> None:
+        """Nothing, as above."""
+
+    def read_produced(self, ring: RingHandle) -> Produced:  # noqa: ARG002 - the protocol's
+        """Nothing of its own: the core sees the kernel's numbers in the records it walks."""
+        return Produced(value=None, lost=0, losses={_DROPPED: 0, _OVERRUN: 0})
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """What found no room, on whichever CPU. Raises KernelError."""
+        return {_DROPPED: self._trace.dropped()} if self._trace is not None else {}
+
+    def suppressed_by(self, event_index: int) -> tuple[int, ...]:  # noqa: ARG002 - the protocol's
+        """None: programs do not see what blktrace writes."""
+        return ()

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The windows of a flight recorder's rings: taken at one moment, and what came of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from collectord.meter import is_overwritable
+from collectord.model import RingRole
+from collectord.sink.manifest import SnapshotNote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.drain.loop import Drain
+    from collectord.meter import Drained, Meter
+    from collectord.sink.base import SegmentInfo
+    from collectord.source.base import OpenSource
+
+_NS_PER_SECOND = 1_000_000_000
+
+
+class Trigger(StrEnum):
+    """Why a snapshot is made."""
+
+    REQUEST = "request"  # `collectord snapshot`, the control API
+    SIGNAL = "signal"  # SIGUSR2
+    FREEZE = "freeze"  # the event of `freeze_on`
+    END = "end"  # of the session, which stores what its rings hold
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a flight recorder held, in segments of its own.
+
+    Attributes:
+        segments: paths, more than one where the window is larger than a segment; none where there
+            was nothing to store.
+        samples: events in them.
+        bytes: of the records that came out of the rings, and of the trace in their AUX areas.
+        first_ns, last_ns: times of the oldest and the newest event, 0 without one.
+        repeated: events that were left out, because the snapshot before has them.
+        repeated_bytes: the same, with records that are no events.
+        paused_ns: time that the rings stood still.
+    """
+
+    session: str
+    source: str
+    trigger: str
+    segments: tuple[str, ...]
+    samples: int
+    bytes: int
+    first_ns: int
+    last_ns: int
+    repeated: int
+    repeated_bytes: int
+    paused_ns: int
+
+    @property
+    def seconds(self) -> float:
+        """Time between the oldest and the newest event."""
+        return (self.last_ns - self.first_ns) / _NS_PER_SECOND
+
+    def to_json(self) -> dict[str, Any]:
+        """The snapshot in `--json` and in the answer of `/v1/snapshot`."""
+        return {
+            "session": self.session,
+            "source": self.source,
+            "trigger": self.trigger,
+            "segments": list(self.segments),
+            "samples": self.samples,
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "first_ns": self.first_ns,
+            "last_ns": self.last_ns,
+            "repeated": self.repeated,
+            "repeated_bytes": self.repeated_bytes,
+            "paused_ns": self.paused_ns,
+        }
+
+
+def summarise(
+    session: str, source: str, note: SnapshotNote, infos: Sequence[SegmentInfo]
+) -> Snapshot:
+    """A snapshot from the segments that it went into."""
+    manifests = [info.manifest for info in infos]
+    dated = [manifest for manifest in manifests if manifest.last_ns]
+    return Snapshot(
+        session=session,
+        source=source,
+        trigger=note.trigger,
+        segments=tuple(str(info.path) for info in infos),
+        samples=sum(manifest.samples for manifest in manifests),
+        bytes=sum(r.bytes for m in manifests for r in m.rings if r.role != RingRole.SIDEBAND),
+        first_ns=min((manifest.first_ns for manifest in dated), default=0),
+        last_ns=max((manifest.last_ns for manifest in dated), default=0),
+        repeated=note.repeated,
+        repeated_bytes=note.repeated_bytes,
+        paused_ns=note.paused_ns,
+    )
+
+
+class Windows:
+    """Takes the windows of the rings that are held, of any kind.
+
+    Overwritable perf rings are copied out in one go while they stand still, into memory that is
+    there for that: how long it takes depends neither on the drain's other work nor on the disk.
+    Pages of ftrace are taken while the ring goes on.
+
+    Args:
+        source: of the rings.
+        rings: all rings of a session.
+        meter: counts what they overwrote.
+        drain: empties what has no window to be copied.
+    """
+
+    def __init__(
+        self, source: OpenSource, rings: Sequence[Drained], meter: Meter, drain: Drain
+    ) -> None:
+        self._source = source
+        self._rings = [drained for drained in rings if drained.handle.held]
+        self._copied = all(is_overwritable(drained.handle) for drained in self._rings)
+        self._meter = meter
+        self._drain = drain
+        self._repeated = (0, 0)
+        self.taken = 0
+        self.paused_ns = 0
+
+    def hold(self, *, held: bool) -> None:
+        """Have the rings left alone, or drained."""
+        for drained in self._rings:
+            drained.ring.hold(held)
+
+    async def take(self, trigger: str) -> SnapshotNote:
+        """Have the windows in our memory, and let the rings go on.
+
+        What is copied comes with the next full pass, the rest is in staging.
+
+        Raises:
+            KernelError: the rings cannot be stopped, or not started again.
+        """
+        before = self._meter.before_windows()
+        for drained in self._rings:
+            drained.ring.warm()
+        begun_ns = time.monotonic_ns()
+        try:
+            self._source.pause()
+            self.hold(held=False)
+            if not self._copied:
+                await self._drain.full_pass()
+        finally:
+            self._source.resume()
+        # Rings of ftrace go on while they are read.
+        paused_ns = 0 if self._source.ftrace is not None else time.monotonic_ns() - begun_ns
+        self.paused_ns += paused_ns
+        self._meter.count_overwritten(before)
+        return self._note(trigger, begun_ns, paused_ns)
+
+    def take_last(self) -> SnapshotNote:
+        """As `take`, when nothing comes any more."""
+        self.hold(held=False)
+        return self._note(Trigger.END, time.monotonic_ns(), 0)
+
+    def _note(self, trigger: str, taken_ns: int, paused_ns: int) -> SnapshotNote:
+        self.taken += 1
+        counters = [drained.ring.counters() for drained in self._rings]
+        before = self._repeated
+        self._repeated = (
+            sum(ring.window_repeated for ring in counters),
+            sum(ring.window_repeated_bytes for ring in counters),
+        )
+        return SnapshotNote(
+            trigger=trigger,
+            taken_ns=taken_ns,
+            paused_ns=paused_ns,
+            repeated=self._repeated[0] - before[0],
+            repeated_bytes=self._repeated[1] - before[1],
+        )

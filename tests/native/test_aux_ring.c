@@ -1,0 +1,741 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "aux_ring.h"
+
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "clock.h"
+#include "dummy_event.h"
+#include "fake_aux.h"
+#include "output.h"
+#include "records.h"
+#include "rig.h"
+
+#define CHUNK_BYTES (128u << 10)
+#define AUX_PAGES 16u
+#define AUX_BYTES (AUX_PAGES * 4096u)
+
+/* A data ring and its AUX area, drained by hand. */
+static struct fake_aux fake;
+static struct ring data;
+static struct ring *aux;
+static struct stream stream;
+static struct event_list events;
+static struct lane lane;
+static struct guarded staging;
+static struct chunk chunk;
+
+static void empty_chunk(void)
+{
+	memset(&chunk, 0, sizeof(chunk));
+	chunk.data = staging.data;
+}
+
+static struct aux_ring_options plain(void)
+{
+	return (struct aux_ring_options){
+		.map = &fake.map,
+		.origin = {.idx = 5, .tid = UINT32_MAX, .cpu = 5},
+		.reference = 77,
+		.chunk_bytes = CHUNK_BYTES,
+	};
+}
+
+static void begin(bool snapshot)
+{
+	fake_aux__init(&fake, 4, AUX_PAGES, snapshot);
+	guarded__init(&staging, CHUNK_BYTES, -1);
+	CHECK_EQ(event_list__init(&events), 0);
+	CHECK_EQ(stream__init(&stream, 0, CHUNK_BYTES, 1 << 20, 0, &events), 0);
+	lane = (struct lane){.stream = &stream};
+	ring__init(&data, &fake.ring.map, -1, &records__layout);
+	data.lane = &lane;
+	empty_chunk();
+}
+
+static void pair(const struct aux_ring_options *options)
+{
+	CHECK_EQ(aux_ring__new(options, &data, &aux), 0);
+	aux->lane = &lane;
+	data.aux_pair = aux;
+}
+
+static void end(void)
+{
+	ring__deinit(aux);
+	free(aux);
+	ring__deinit(&data);
+	stream__deinit(&stream);
+	event_list__deinit(&events);
+	guarded__deinit(&staging);
+	fake_aux__deinit(&fake);
+}
+
+/* One pass into the open chunk. */
+static enum ring_take pass(bool full)
+{
+	aux_ring__begin(aux->aux);
+	if (ring__begin(&data) > 0)
+		CHECK_EQ(ring__take(&data, &chunk, CHUNK_BYTES), RING_EMPTY);
+	aux_ring__note_emptied(aux->aux, full);
+	return aux_ring__take(aux, &chunk, CHUNK_BYTES);
+}
+
+struct found {
+	uint64_t pieces, words, first_word, first_offset, end_offset;
+};
+
+/* The pieces in the chunk, which follow each other without a gap. */
+static struct found look(void)
+{
+	struct output output = {.data = chunk.data, .bytes = chunk.used};
+	struct found found = {0};
+	struct aux_piece piece;
+	size_t at = 0, at_piece;
+	const uint8_t *payload;
+
+	while ((payload = output__next_piece(&output, &at, &piece, &at_piece)) != NULL) {
+		if (found.pieces++ == 0) {
+			found.first_word = walk__load(payload);
+			found.first_offset = piece.offset;
+		} else {
+			CHECK_EQ(piece.offset, found.end_offset);
+		}
+		CHECK_EQ(piece.origin.idx, 5);
+		CHECK_EQ(piece.origin.cpu, 5);
+		CHECK_EQ(piece.origin.tid, UINT32_MAX);
+		CHECK_EQ(piece.reference, 77);
+		CHECK_EQ(piece.bytes % 8, 0);
+		for (uint64_t i = 0; i < piece.bytes; i += 8)
+			CHECK_EQ(walk__load(payload + i), found.first_word + found.words++);
+		found.end_offset = piece.offset + piece.bytes;
+	}
+	return found;
+}
+
+static void bytes_are_taken_by_the_head_across_every_wrap(enum aux_framing framing)
+{
+	struct aux_ring_options options = plain();
+	uint64_t next = 0;
+
+	begin(false);
+	options.framing = framing;
+	pair(&options);
+	for (uint64_t words = 1; words < 1500; words += 7) {
+		struct found found;
+
+		empty_chunk();
+		CHECK_EQ(fake_aux__run(&fake, words), words);
+		CHECK_EQ(pass(false), RING_EMPTY);
+		found = look();
+		CHECK_EQ(found.words, words);
+		CHECK_EQ(found.first_word, next);
+		CHECK_EQ(found.first_offset, next * 8);
+		next += words;
+		CHECK_EQ(aux_map__tail(&fake.map), next * 8);
+		CHECK_EQ(chunk.piece_count, framing == AUX_AUXTRACE ? 1 : 0);
+		CHECK_EQ(chunk.span_count, 2);
+		CHECK_EQ(chunk.spans[1].samples, words * 8);
+	}
+	CHECK(next * 8 > 10 * AUX_BYTES);
+	CHECK_EQ(counter__read(&aux->bytes), next * 8);
+	CHECK_EQ(aux->in_flight, next * 8);
+	end();
+}
+
+static void payload_follows_auxtrace_records(void)
+{
+	bytes_are_taken_by_the_head_across_every_wrap(AUX_AUXTRACE);
+}
+
+static void payload_is_hidden_in_records(void)
+{
+	bytes_are_taken_by_the_head_across_every_wrap(AUX_HIDDEN);
+}
+
+static void what_a_hidden_record_cannot_hold_makes_several(void)
+{
+	struct aux_ring_options options = plain();
+	struct found found;
+
+	begin(false);
+	options.framing = AUX_HIDDEN;
+	pair(&options);
+	CHECK_EQ(fake_aux__run(&fake, AUX_BYTES / 8 - 1), AUX_BYTES / 8 - 1);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	found = look();
+	CHECK_EQ(found.pieces, 2);
+	CHECK_EQ(found.words, AUX_BYTES / 8 - 1);
+	end();
+}
+
+/* Not a record says so: those were lost with a full data ring. */
+static void bytes_without_an_aux_record_are_taken(void)
+{
+	const struct aux_ring_options options = plain();
+	uint8_t record[64];
+
+	begin(false);
+	pair(&options);
+	while (fake_ring__write(&fake.ring, record, record__sample(record, 24, 1, 1)))
+		;
+	CHECK_EQ(fake_aux__run(&fake, 100), 100);
+	CHECK_EQ(fake.lost_records, 1);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(look().words, 100);
+	/* Which the next one that comes tells. */
+	CHECK_EQ(fake_aux__run(&fake, 10), 10);
+	empty_chunk();
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(look().words, 10);
+	CHECK_EQ(counter__read(&aux->aux->aux_records), 1);
+	CHECK_EQ(counter__read(&aux->aux->unrecorded_bytes), 0); /* the first one was lost */
+	while (fake_ring__write(&fake.ring, record, record__sample(record, 24, 1, 1)))
+		;
+	CHECK_EQ(fake_aux__run(&fake, 7), 7);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(fake_aux__run(&fake, 1), 1);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(counter__read(&aux->aux->unrecorded_bytes), 7 * 8);
+	end();
+}
+
+static void flags_of_aux_records_are_counted(void)
+{
+	const struct aux_ring_options options = plain();
+	uint8_t record[64];
+
+	begin(false);
+	pair(&options);
+	for (uint64_t flags = 0; flags < 16; flags++)
+		CHECK(fake_ring__write(&fake.ring, record, record__aux(record, 0, 0, flags, 1)));
+	/* A record that is too short to be one. */
+	CHECK(fake_ring__write(&fake.ring, record, record__plain(record, PERF_RECORD_AUX, 24)));
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(counter__read(&aux->aux->aux_records), 16);
+	CHECK_EQ(counter__read(&aux->aux->truncated), 8);
+	CHECK_EQ(counter__read(&aux->aux->partial), 8);
+	CHECK_EQ(counter__read(&aux->aux->collisions), 8);
+	end();
+}
+
+/* A small piece at the end of each chunk would cost more than the room it fills. */
+static void a_chunk_with_little_room_is_closed_first(void)
+{
+	const struct aux_ring_options options = plain();
+	struct found found;
+
+	begin(false);
+	pair(&options);
+	CHECK_EQ(fake_aux__run(&fake, AUX_BYTES / 8 - 1), AUX_BYTES / 8 - 1);
+	aux_ring__begin(aux->aux);
+	chunk.used = CHUNK_BYTES - 40000;
+	CHECK_EQ(aux_ring__take(aux, &chunk, CHUNK_BYTES), RING_CHUNK_FULL);
+	CHECK_EQ(chunk.used, CHUNK_BYTES - 40000);
+	CHECK_EQ(aux_map__tail(&fake.map), 0);
+	empty_chunk();
+	CHECK_EQ(aux_ring__take(aux, &chunk, CHUNK_BYTES), RING_EMPTY);
+	found = look();
+	CHECK_EQ(found.pieces, 1);
+	CHECK_EQ(found.words, AUX_BYTES / 8 - 1);
+	/* But what is little goes in. */
+	empty_chunk();
+	chunk.used = CHUNK_BYTES - 1000;
+	CHECK_EQ(fake_aux__run(&fake, 100), 100);
+	aux_ring__begin(aux->aux);
+	CHECK_EQ(aux_ring__take(aux, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(chunk.used, CHUNK_BYTES - 1000 + 48 + 800);
+	end();
+}
+
+/* Where a chunk cuts, no pad comes between what belongs together. */
+static void only_the_end_of_what_is_there_is_padded(void)
+{
+	const struct aux_ring_options options = plain();
+	struct output output;
+	struct aux_piece piece;
+	size_t at = 0, at_piece;
+
+	begin(false);
+	pair(&options);
+	fake_aux__set_head(&fake, AUX_BYTES - 3);
+	for (uint32_t i = 0; i < AUX_BYTES; i++)
+		fake.memory.data[i] = (uint8_t)(1 + i % 255);
+	aux_ring__begin(aux->aux);
+	CHECK_EQ(aux_ring__take(aux, &chunk, 65536 + 4096 - 8 * 1000), RING_CHUNK_FULL);
+	output = (struct output){.data = chunk.data, .bytes = chunk.used};
+	CHECK(output__next_piece(&output, &at, &piece, &at_piece) != NULL);
+	CHECK_EQ(piece.bytes % 8, 0);
+	CHECK_EQ(chunk.used, 48 + piece.bytes);
+	empty_chunk();
+	CHECK_EQ(aux_ring__take(aux, &chunk, CHUNK_BYTES), RING_EMPTY);
+	output = (struct output){.data = chunk.data, .bytes = chunk.used};
+	at = 0;
+	CHECK(output__next_piece(&output, &at, &piece, &at_piece) != NULL);
+	CHECK_EQ(piece.offset + piece.bytes, AUX_BYTES - 3);
+	CHECK_EQ(chunk.used, 48 + piece.bytes + 3);
+	CHECK_EQ(counter__read(&aux->bytes), AUX_BYTES - 3);
+	end();
+}
+
+static void a_head_beyond_the_area_stops_the_ring(void)
+{
+	const struct aux_ring_options options = plain();
+	const int fd = dummy_event__open();
+
+	begin(false);
+	pair(&options);
+	CHECK_EQ(fake_aux__run(&fake, 1), 1);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	fake_aux__set_head(&fake, AUX_BYTES + 9);
+	CHECK_EQ(aux_ring__begin(aux->aux), 0);
+	CHECK_EQ(aux->fault, WALK_BAD_HEAD);
+	CHECK_EQ(counter__read(&aux->quarantined_bytes), AUX_BYTES);
+	fake_aux__set_head(&fake, 100);
+	CHECK_EQ(aux_ring__begin(aux->aux), 0);
+	CHECK_EQ(aux_map__tail(&fake.map), 8);
+	/* Nobody would read what the event makes. */
+	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+	aux_ring__enable(aux->aux, true, true);
+	CHECK_EQ(dummy_event__enabled_ns(fd), 0);
+	end();
+	close(fd);
+}
+
+static void a_successor_goes_on_at_the_tail(void)
+{
+	const struct aux_ring_options options = plain();
+	struct found found;
+
+	begin(false);
+	CHECK_EQ(fake_aux__run(&fake, 100), 100);
+	aux_map__publish_tail(&fake.map, 40 * 8);
+	pair(&options);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	found = look();
+	CHECK_EQ(found.first_word, 40);
+	CHECK_EQ(found.first_offset, 40 * 8);
+	CHECK_EQ(found.words, 60);
+	end();
+}
+
+static struct aux_ring_options whole(void)
+{
+	struct aux_ring_options options = plain();
+
+	options.whole_records = true;
+	return options;
+}
+
+static void no_piece_ends_inside_of_what_an_aux_record_tells_of(void)
+{
+	const struct aux_ring_options options = whole();
+	uint64_t next = 0, state = 3;
+
+	begin(false);
+	pair(&options);
+	for (uint32_t i = 0; i < 300; i++) {
+		uint64_t ends[8] = {0}, count = 1 + random__next(&state) % 7;
+		uint64_t at = next * 8;
+		struct found found;
+		enum ring_take took;
+
+		for (uint64_t r = 0; r < count; r++) {
+			const uint64_t words = 1 + random__next(&state) % 1000;
+
+			CHECK_EQ(fake_aux__run(&fake, words), words);
+			ends[r] = fake.head;
+		}
+		empty_chunk();
+		chunk.used = (uint32_t)(random__next(&state) % 16000 * 8);
+		CHECK(chunk.used < CHUNK_BYTES);
+		memset(chunk.data, 0, CHUNK_BYTES);
+		/* The data ring's own chunk. */
+		(void)aux_ring__begin(aux->aux);
+		CHECK(ring__begin(&data) > 0);
+		aux_ring__begin(aux->aux);
+		{
+			struct chunk other = {.data = malloc(CHUNK_BYTES)};
+
+			CHECK_EQ(ring__take(&data, &other, CHUNK_BYTES), RING_EMPTY);
+			free(other.data);
+		}
+		aux_ring__note_emptied(aux->aux, false);
+		do {
+			const uint32_t used = chunk.used;
+
+			took = aux_ring__take(aux, &chunk, CHUNK_BYTES);
+			memmove(chunk.data, chunk.data + used, chunk.used - used);
+			chunk.used -= used;
+			found = look();
+			CHECK_EQ(found.first_word, found.words > 0 ? next : 0);
+			next += found.words;
+			if (found.words > 0) {
+				bool is_end = false;
+
+				for (uint64_t r = 0; r < count; r++)
+					is_end |= ends[r] == found.end_offset;
+				CHECK(is_end);
+				CHECK_EQ(found.first_offset, at);
+				at = found.end_offset;
+			}
+			empty_chunk();
+		} while (took == RING_CHUNK_FULL);
+		CHECK_EQ(next * 8, fake.head);
+	}
+	CHECK_EQ(counter__read(&aux->aux->orphan_bytes), 0);
+	end();
+}
+
+static void bytes_whose_record_is_to_come_wait_for_it(void)
+{
+	const struct aux_ring_options options = whole();
+	uint8_t record[64];
+
+	begin(false);
+	pair(&options);
+	fake_aux__set_head(&fake, 800);
+	CHECK_EQ(pass(true), RING_EMPTY);
+	CHECK_EQ(chunk.used, 0);
+	CHECK_EQ(aux_map__tail(&fake.map), 0);
+	CHECK(fake_ring__write(&fake.ring, record, record__aux(record, 0, 800, 0, 1)));
+	CHECK_EQ(pass(true), RING_EMPTY);
+	CHECK_EQ(aux_map__tail(&fake.map), 800);
+	CHECK_EQ(counter__read(&aux->aux->orphan_bytes), 0);
+	end();
+}
+
+static void bytes_whose_record_was_lost_are_taken_a_full_pass_later(void)
+{
+	const struct aux_ring_options options = whole();
+	uint8_t record[64];
+
+	begin(false);
+	pair(&options);
+	fake_aux__set_head(&fake, 800);
+	for (int i = 0; i < 5; i++)
+		CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(pass(true), RING_EMPTY);
+	CHECK_EQ(aux_map__tail(&fake.map), 0);
+	/* What came since may have a record on its way. */
+	fake_aux__set_head(&fake, 1000);
+	CHECK_EQ(pass(true), RING_EMPTY);
+	CHECK_EQ(aux_map__tail(&fake.map), 800);
+	CHECK_EQ(counter__read(&aux->aux->orphan_bytes), 800);
+	CHECK(fake_ring__write(&fake.ring, record, record__aux(record, 800, 200, 0, 1)));
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(aux_map__tail(&fake.map), 1000);
+	CHECK_EQ(counter__read(&aux->aux->orphan_bytes), 800);
+	fake_aux__set_head(&fake, 1100);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(aux_map__tail(&fake.map), 1000);
+	/* At the end nothing is waited for. */
+	fake_aux__set_head(&fake, 1200);
+	aux->aux->stopping = true;
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(aux_map__tail(&fake.map), 1200);
+	end();
+}
+
+static void more_records_than_are_kept_stay_together(void)
+{
+	const struct aux_ring_options options = whole();
+	struct aux_ends *ends;
+
+	begin(false);
+	pair(&options);
+	ends = &aux->aux->ends;
+	for (uint64_t end = 8; end <= 8 * 2 * AUX_ENDS; end += 8)
+		aux_ends__push(ends, end);
+	aux_ends__push(ends, 8); /* not behind the last */
+	CHECK_EQ(ends->count, AUX_ENDS);
+	CHECK_EQ(aux_ends__last(ends, 7), 0);
+	CHECK_EQ(aux_ends__last(ends, 8), 8);
+	CHECK_EQ(aux_ends__last(ends, 8 * 100 + 7), 8 * 100);
+	CHECK_EQ(aux_ends__last(ends, UINT64_MAX), 8 * 2 * AUX_ENDS);
+	CHECK_EQ(aux_ends__last(ends, 8 * 2 * AUX_ENDS - 1), 8 * (AUX_ENDS - 1));
+	aux_ends__drop(ends, 8 * 100);
+	CHECK_EQ(aux_ends__last(ends, 8 * 100), 0);
+	CHECK_EQ(aux_ends__last(ends, 8 * 101), 8 * 101);
+	end();
+}
+
+static void whole_records_need_chunks_that_hold_them(void)
+{
+	struct aux_ring_options options = whole();
+
+	begin(false);
+	options.chunk_bytes = AUX_BYTES;
+	CHECK_EQ(-aux_ring__new(&options, &data, &aux), EINVAL);
+	options.chunk_bytes = AUX_BYTES + 4096;
+	options.framing = AUX_HIDDEN;
+	CHECK_EQ(-aux_ring__new(&options, &data, &aux), EINVAL);
+	options.framing = AUX_AUXTRACE;
+	pair(&options);
+	end();
+}
+
+static void a_window_is_taken_once_and_is_new_once(enum aux_head_rule rule)
+{
+	struct aux_ring_options options = plain();
+	struct found found;
+
+	begin(true);
+	options.head_rule = rule;
+	pair(&options);
+	fake_aux__overwrite(&fake, AUX_BYTES / 8 + 500, rule == AUX_OFFSET);
+	CHECK_EQ(pass(true), RING_EMPTY);
+	CHECK_EQ(look().words, 0); /* nobody asked for it */
+	aux_ring__open_window(aux->aux);
+	CHECK_EQ(pass(true), RING_EMPTY);
+	found = look();
+	CHECK_EQ(found.words, AUX_BYTES / 8);
+	CHECK_EQ(found.first_word, 500);
+	CHECK_EQ(found.first_offset % AUX_BYTES, 500 * 8);
+	empty_chunk();
+	CHECK_EQ(pass(true), RING_EMPTY);
+	CHECK_EQ(look().words, 0);
+	fake_aux__overwrite(&fake, 100, rule == AUX_OFFSET);
+	aux_ring__open_window(aux->aux);
+	CHECK_EQ(pass(true), RING_EMPTY);
+	CHECK_EQ(look().first_word, AUX_BYTES / 8 + 500);
+	CHECK_EQ(look().words, 100);
+	CHECK_EQ(counter__read(&aux->aux->windows), 2);
+	CHECK_EQ(counter__read(&aux->aux->window_bytes), AUX_BYTES);
+	CHECK_EQ(counter__read(&aux->aux->window_taken_bytes), 800);
+	CHECK_EQ(counter__read(&aux->aux->repeated_bytes), AUX_BYTES - 800);
+	CHECK_EQ(counter__read(&aux->aux->overwritten_bytes),
+		 rule == AUX_MONOTONIC ? 500 * 8 : 0);
+	CHECK_EQ(counter__read(&aux->bytes), AUX_BYTES + 800);
+	CHECK_EQ(aux_map__tail(&fake.map), 0); /* it has none */
+	end();
+}
+
+static void a_window_by_a_head_that_counts(void)
+{
+	a_window_is_taken_once_and_is_new_once(AUX_MONOTONIC);
+}
+
+static void a_window_by_a_head_that_is_a_place(void)
+{
+	a_window_is_taken_once_and_is_new_once(AUX_OFFSET);
+}
+
+/* A data ring that nobody empties keeps what came last, and says what went. */
+static void a_held_data_ring_gives_up_its_oldest_records(void)
+{
+	const struct aux_ring_options options = plain();
+	const uint64_t half = 2 * 4096;
+	static uint8_t record[4096];
+	uint64_t serial = 0, told = 0;
+
+	begin(true);
+	pair(&options);
+	stream.sideband.layout = records__layout;
+	for (uint32_t i = 0; i < 400; i++) {
+		const uint16_t size = (uint16_t)(24 + 8 * (i % 60));
+
+		CHECK(fake_ring__write(&fake.ring, record,
+				       record__sample(record, size, serial++, 1 + i)));
+		if (i == 50)
+			CHECK(fake_ring__write(&fake.ring, record, record__lost(record, 9, 1)));
+		ring__begin(&data);
+		aux_ring__recycle(aux->aux);
+		CHECK(data.head - data.position <= half);
+		/* No more than had to go: one record's size, which is below 504. */
+		CHECK(counter__read(&data.overwritten_samples) == told ||
+		      data.head - data.position > half - 504);
+		told = counter__read(&data.overwritten_samples);
+	}
+	CHECK(told > 300);
+	CHECK_EQ(counter__read(&data.samples), 0);
+	CHECK_EQ(counter__read(&data.overwritten_records), told + 1);
+	CHECK_EQ(counter__read(&data.lost_records), 9);
+	/* The rest is as it was. */
+	CHECK(ring__begin(&data) > 0);
+	CHECK_EQ(ring__take(&data, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(record__check_sample(chunk.data), told);
+	CHECK_EQ(counter__read(&data.samples), 400 - told);
+	end();
+}
+
+static void garbage_in_a_held_data_ring_stops_it(void)
+{
+	const struct aux_ring_options options = plain();
+	const uint64_t sizes[] = {0, 4, 12, 65528};
+
+	for (uint32_t i = 0; i < 4; i++) {
+		begin(true);
+		pair(&options);
+		fake_ring__poke(&fake.ring, 0,
+				&(uint64_t){walk__header(9, 0, (uint16_t)sizes[i])}, 8);
+		fake_ring__set_head(&fake.ring, 3 * 4096);
+		ring__begin(&data);
+		aux_ring__recycle(aux->aux);
+		CHECK_EQ(data.fault, sizes[i] == 65528 ? WALK_PAST_HEAD : WALK_BAD_SIZE);
+		CHECK_EQ(data.position, 0);
+		end();
+	}
+}
+
+/* What happens in a pass, and whether it enables. */
+struct enabling {
+	uint64_t words;	 /* that came before */
+	bool truncated, woken, full, began, stopping, snapshot;
+	bool enables;
+};
+
+static void events_are_enabled_when_the_kernel_may_have_disabled_them(void)
+{
+	static const struct enabling cases[] = {
+		{.words = 10, .enables = true},
+		{.truncated = true, .enables = true},
+		{.began = true, .enables = false},
+		/* The kernel found no room beside the pass that made it. */
+		{.began = true, .woken = true, .enables = true},
+		{.began = true, .full = true, .enables = true},
+		/* It may wait for its exec. */
+		{.woken = true, .full = true, .enables = false},
+		{.words = 10, .stopping = true, .enables = false},
+		{.words = 10, .snapshot = true, .enables = false},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const struct enabling *at = &cases[i];
+		struct aux_ring_options options = plain();
+		const int fd = dummy_event__open();
+		uint8_t record[64];
+
+		begin(at->snapshot);
+		pair(&options);
+		if (at->began) {
+			CHECK_EQ(fake_aux__run(&fake, 1), 1);
+			CHECK_EQ(pass(false), RING_EMPTY);
+		}
+		CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+		aux->aux->stopping = at->stopping;
+		if (at->words > 0 && at->snapshot) {
+			fake_aux__overwrite(&fake, at->words, false);
+			aux_ring__open_window(aux->aux);
+		} else if (at->words > 0) {
+			CHECK_EQ(fake_aux__run(&fake, at->words), at->words);
+		}
+		if (at->truncated)
+			CHECK(fake_ring__write(&fake.ring, record,
+					       record__aux(record, 0, 0, PERF_AUX_FLAG_TRUNCATED,
+							   1)));
+		CHECK_EQ(pass(at->full), RING_EMPTY);
+		aux_ring__enable(aux->aux, at->woken, at->full);
+		CHECK_EQ(counter__read(&aux->aux->enables), at->enables ? 1 : 0);
+		CHECK((dummy_event__enabled_ns(fd) > 0) == at->enables);
+		end();
+		close(fd);
+	}
+}
+
+/* Let `full` full passes, and one of the other kind before them, find nothing. */
+static void idle(uint32_t full)
+{
+	for (uint32_t i = 0; i <= full; i++) {
+		CHECK_EQ(pass(i > 0), RING_EMPTY);
+		aux_ring__enable(aux->aux, false, i > 0);
+	}
+}
+
+/* ENABLE alone is not enough where the kernel takes a stopped event for an active one. */
+static void an_event_that_may_stand_is_disabled_first(void)
+{
+	const struct aux_ring_options options = plain();
+	const int fd = dummy_event__open();
+	uint8_t record[64];
+	uint64_t before_ns;
+
+	begin(false);
+	pair(&options);
+	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+	CHECK_EQ(fake_aux__run(&fake, 10), 10);
+	idle(3);
+	CHECK(counter__read(&aux->aux->enables) > 0);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 0); /* it is idle, no more */
+
+	/* A truncated record, of no bytes. */
+	CHECK(fake_ring__write(&fake.ring, record,
+			       record__aux(record, 80, 0, PERF_AUX_FLAG_TRUNCATED,
+					   clock__now_ns() - 5000000)));
+	idle(0);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+	CHECK(counter__read(&aux->aux->disabled_ns) >= 5000000);
+	/* In that order: it is on. */
+	before_ns = dummy_event__enabled_ns(fd);
+	CHECK(dummy_event__enabled_ns(fd) > before_ns);
+	idle(3);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+
+	/* It was nearly full, and then nothing came any more. */
+	CHECK_EQ(fake_aux__run(&fake, AUX_BYTES / 16 + 1), AUX_BYTES / 16 + 1);
+	idle(1);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+	idle(3);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 2);
+
+	/* The data ring lost records, of which one may have told. */
+	CHECK_EQ(fake_aux__run(&fake, 1), 1);
+	CHECK(fake_ring__write(&fake.ring, record, record__lost(record, 1, 1)));
+	idle(1);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 2);
+	idle(3);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 3);
+	end();
+	close(fd);
+}
+
+/* Of a clock that is not ours the time between says nothing. */
+static void a_foreign_clock_does_not_tell_how_long_an_event_stood(void)
+{
+	const struct aux_ring_options options = plain();
+	const int fd = dummy_event__open();
+	uint8_t record[64];
+
+	begin(false);
+	pair(&options);
+	stream.sideband.foreign_clock = true;
+	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+	CHECK(fake_ring__write(&fake.ring, record,
+			       record__aux(record, 80, 0, PERF_AUX_FLAG_TRUNCATED, 1)));
+	idle(0);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+	CHECK(counter__read(&aux->aux->disabled_ns) < clock__now_ns() / 2);
+	end();
+	close(fd);
+}
+
+int main(void)
+{
+	RUN(payload_follows_auxtrace_records);
+	RUN(payload_is_hidden_in_records);
+	RUN(what_a_hidden_record_cannot_hold_makes_several);
+	RUN(bytes_without_an_aux_record_are_taken);
+	RUN(flags_of_aux_records_are_counted);
+	RUN(a_chunk_with_little_room_is_closed_first);
+	RUN(only_the_end_of_what_is_there_is_padded);
+	RUN(a_head_beyond_the_area_stops_the_ring);
+	RUN(a_successor_goes_on_at_the_tail);
+	RUN(no_piece_ends_inside_of_what_an_aux_record_tells_of);
+	RUN(bytes_whose_record_is_to_come_wait_for_it);
+	RUN(bytes_whose_record_was_lost_are_taken_a_full_pass_later);
+	RUN(more_records_than_are_kept_stay_together);
+	RUN(whole_records_need_chunks_that_hold_them);
+	RUN(a_window_by_a_head_that_counts);
+	RUN(a_window_by_a_head_that_is_a_place);
+	RUN(a_held_data_ring_gives_up_its_oldest_records);
+	RUN(garbage_in_a_held_data_ring_stops_it);
+	RUN(events_are_enabled_when_the_kernel_may_have_disabled_them);
+	RUN(an_event_that_may_stand_is_disabled_first);
+	RUN(a_foreign_clock_does_not_tell_how_long_an_event_stood);
+	return 0;
+}

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "blk_records.h"
+#include "check.h"
+#include "core.h"
+#include "guarded.h"
+#include "output.h"
+#include "relay_ring.h"
+#include "rig.h"
+
+#define CHUNK_BYTES (72u << 10)
+#define CAPACITY_BYTES (UINT64_C(1) << 20)
+
+static struct ring *ring;
+static struct relay_ring *relay;
+static struct chunk chunk;
+static struct guarded memory;
+static int source, sink;
+static uint8_t bytes[1u << 20];
+
+static void begin(enum relay_contents contents, int fd)
+{
+	const struct relay_ring_options options = {
+		.contents = contents,
+		.fd = fd,
+		.capacity = CAPACITY_BYTES,
+	};
+
+	CHECK_EQ(relay_ring__new(&options, &ring), 0);
+	relay = ring->relay;
+	guarded__init(&memory, CHUNK_BYTES, -1);
+	chunk = (struct chunk){.data = memory.data};
+}
+
+/* What is written to `sink` is what the next read gives; the size tells nothing. */
+static void begin_pipe(enum relay_contents contents)
+{
+	int fds[2];
+
+	CHECK_EQ(pipe2(fds, O_NONBLOCK), 0);
+	source = fds[0];
+	sink = fds[1];
+	CHECK(fcntl(sink, F_SETPIPE_SZ, 1 << 20) > 0);
+	begin(contents, source);
+}
+
+static void end(void)
+{
+	ring__deinit(ring);
+	free(ring);
+	guarded__deinit(&memory);
+	close(source);
+	if (sink >= 0)
+		close(sink);
+}
+
+static void give(const uint8_t *data, size_t size)
+{
+	CHECK_EQ(write(sink, data, size), size);
+}
+
+static enum ring_take take(bool full)
+{
+	relay_ring__begin(ring, full);
+	return relay_ring__take(ring, &chunk, CHUNK_BYTES);
+}
+
+static void a_walk_counts_numbers_and_notes(void)
+{
+	struct blk_state state = {0};
+	struct blk_tally tally = {0};
+	enum blk_fault fault;
+	uint32_t size = 0;
+
+	size += blk_record__put(bytes + size, 0, 5, 16);
+	size += blk_record__put(bytes + size, 7, 20, 0);
+	size += blk_record__put(bytes + size, 8, 10, 9);
+	size += blk_record__put(bytes + size, 11, 30, 0);
+	CHECK_EQ(blk__run(bytes, size, 0, &state, &tally, &fault), size);
+	CHECK_EQ(fault, BLK_OK);
+	CHECK_EQ(tally.events, 3);
+	CHECK_EQ(tally.notes, 1);
+	CHECK_EQ(tally.numbered, 5);
+	CHECK_EQ(tally.missing, 2);
+	CHECK_EQ(tally.first_ns, 10);
+	CHECK_EQ(tally.last_ns, 30);
+}
+
+static void a_walk_ends_before_a_record_that_is_cut(void)
+{
+	const uint32_t whole = blk_record__put(bytes, 1, 1, 3);
+	const uint32_t size = whole + blk_record__put(bytes + whole, 2, 2, 5);
+
+	for (uint32_t cut = whole; cut < size; cut++) {
+		struct blk_state state = {0};
+		struct blk_tally tally = {0};
+		enum blk_fault fault;
+
+		CHECK_EQ(blk__run(bytes, cut, 0, &state, &tally, &fault), whole);
+		CHECK_EQ(fault, BLK_OK);
+		CHECK_EQ(tally.events, 1);
+	}
+}
+
+static void a_walk_goes_over_the_end_of_the_numbers(void)
+{
+	struct blk_state state = {0};
+	struct blk_tally tally = {0};
+	enum blk_fault fault;
+	uint32_t size = 0;
+
+	size += blk_record__put(bytes + size, UINT32_MAX, 1, 0);
+	memset(bytes + size, 0, BLK_HEADER_BYTES);
+	size += blk_record__put(bytes + size, 1, 2, 0);
+	CHECK_EQ(blk__run(bytes, size, 0, &state, &tally, &fault), size);
+	CHECK_EQ(tally.numbered, 3);
+	CHECK_EQ(tally.missing, 1); /* number 0 */
+}
+
+static void a_walk_refuses_what_is_no_record(void)
+{
+	const uint32_t swapped = __builtin_bswap32(BLK_MAGIC), other = BLK_MAGIC + 1;
+	const uint32_t whole = blk_record__put(bytes, 5, 1, 0);
+	struct {
+		const uint32_t magic;
+		const enum blk_fault fault;
+	} const cases[] = {{0, BLK_NO_MAGIC}, {swapped, BLK_OLD_MAGIC}, {other, BLK_OLD_MAGIC}};
+	struct blk_state state = {0};
+	struct blk_tally tally = {0};
+	enum blk_fault fault;
+
+	for (size_t i = 0; i < 3; i++) {
+		state = (struct blk_state){0};
+		blk_record__put(bytes + whole, 6, 1, 0);
+		memcpy(bytes + whole, &cases[i].magic, 4);
+		CHECK_EQ(blk__run(bytes, 2 * whole, 0, &state, &tally, &fault), whole);
+		CHECK_EQ(fault, cases[i].fault);
+	}
+	blk_record__put(bytes + whole, 5, 1, 0);
+	state = (struct blk_state){0};
+	CHECK_EQ(blk__run(bytes, 2 * whole, 0, &state, &tally, &fault), whole);
+	CHECK_EQ(fault, BLK_STALE);
+	blk_record__put(bytes + whole, 6, 1, 200);
+	state = (struct blk_state){0};
+	CHECK_EQ(blk__run(bytes, 2 * whole + 200, 100, &state, &tally, &fault), whole);
+	CHECK_EQ(fault, BLK_NO_MAGIC);
+}
+
+static void a_record_that_a_read_cut_is_put_together(void)
+{
+	const uint32_t size = blk_record__put(bytes, 1, 1, 40);
+
+	begin_pipe(RELAY_BLKTRACE);
+	for (uint32_t at = 0; at < size; at += 7) {
+		CHECK_EQ(chunk.used, 0);
+		give(bytes + at, size - at < 7 ? size - at : 7);
+		CHECK_EQ(take(true), RING_EMPTY);
+	}
+	CHECK_EQ(chunk.used, size);
+	CHECK_EQ(memcmp(chunk.data, bytes, size), 0);
+	CHECK_EQ(counter__read(&ring->samples), 1);
+	CHECK_EQ(counter__read(&ring->in_flight), 1);
+	end();
+}
+
+static void the_first_number_is_one(void)
+{
+	begin_pipe(RELAY_BLKTRACE);
+	give(bytes, blk_record__put(bytes, 4, 1, 0));
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(counter__read(&relay->numbered), 4);
+	CHECK_EQ(counter__read(&relay->missing), 3);
+	end();
+}
+
+static void a_torn_record_is_skipped_and_missed(void)
+{
+	uint32_t size = 0, torn;
+
+	begin_pipe(RELAY_BLKTRACE);
+	size += blk_record__put(bytes + size, 1, 1, 0);
+	torn = size;
+	size += blk_record__put(bytes + size, 2, 2, 16);
+	size += blk_record__put(bytes + size, 3, 3, 0);
+	memset(bytes + torn, 0, 48);
+	give(bytes, size);
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(counter__read(&ring->samples), 2);
+	CHECK_EQ(counter__read(&relay->missing), 1);
+	CHECK_EQ(counter__read(&relay->torn_bytes), 64);
+	CHECK_EQ(chunk.used, 96);
+	end();
+}
+
+static void what_never_becomes_a_record_is_quarantined(void)
+{
+	begin_pipe(RELAY_BLKTRACE);
+	memset(bytes, 0x11, sizeof(bytes));
+	for (int i = 0; i < 3 && atomic_load(&ring->fault) == 0; i++) {
+		give(bytes, 40000);
+		(void)take(true);
+	}
+	CHECK_EQ(atomic_load(&ring->fault), relay_ring__fault(BLK_NO_MAGIC));
+	CHECK_EQ(chunk.used, 0);
+	end();
+}
+
+static void records_of_another_version_are_quarantined(void)
+{
+	const uint32_t magic = BLK_MAGIC + 1;
+
+	begin_pipe(RELAY_BLKTRACE);
+	blk_record__put(bytes, 1, 1, 0);
+	memcpy(bytes, &magic, sizeof(magic));
+	give(bytes, 48);
+	CHECK_EQ(take(true), RING_FAULTY);
+	CHECK_EQ(atomic_load(&ring->fault), relay_ring__fault(BLK_OLD_MAGIC));
+	end();
+}
+
+static void unknown_bytes_are_counted_as_they_are(void)
+{
+	begin_pipe(RELAY_BYTES);
+	memset(bytes, 0x7f, 5000);
+	give(bytes, 5000);
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(chunk.used, 5000);
+	CHECK_EQ(counter__read(&ring->samples), 5000);
+	CHECK_EQ(counter__read(&relay->numbered), 0);
+	end();
+}
+
+static void a_pass_stays_within_what_completed_sub_buffers_hold(void)
+{
+	source = memfd_create("relay", MFD_CLOEXEC);
+	sink = -1;
+	memset(bytes, 1, 3000);
+	CHECK_EQ(write(source, bytes, 3000), 3000);
+	CHECK_EQ(lseek(source, 0, SEEK_SET), 0);
+	begin(RELAY_BYTES, source);
+	CHECK_EQ(take(false), RING_EMPTY);
+	CHECK_EQ(chunk.used, 3000);
+	/* Of a file that has more than its size says nothing is read, but by a quiet full pass. */
+	relay->position = 4000;
+	CHECK_EQ(pwrite(source, bytes, 500, 3000), 500);
+	CHECK_EQ(take(false), RING_EMPTY);
+	CHECK_EQ(chunk.used, 3000);
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(chunk.used, 3000);
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(chunk.used, 3500);
+	end();
+}
+
+static void what_no_read_gave_is_skipped(void)
+{
+	source = memfd_create("relay", MFD_CLOEXEC);
+	sink = -1;
+	memset(bytes, 1, 3000);
+	CHECK_EQ(write(source, bytes, 3000), 3000);
+	CHECK_EQ(lseek(source, 1000, SEEK_SET), 1000);
+	begin(RELAY_BYTES, source);
+	CHECK_EQ(take(false), RING_EMPTY); /* others may have read before */
+	CHECK_EQ(counter__read(&relay->skipped_bytes), 0);
+	CHECK_EQ(chunk.used, 2000);
+	CHECK_EQ(pwrite(source, bytes, 3000, 3000), 3000);
+	CHECK_EQ(lseek(source, 4000, SEEK_SET), 4000);
+	CHECK_EQ(take(false), RING_EMPTY);
+	CHECK_EQ(counter__read(&relay->skipped_bytes), 1000);
+	CHECK_EQ(chunk.used, 4000);
+	end();
+}
+
+static void a_channel_that_ends_is_read_to_its_end(void)
+{
+	const uint32_t size = blk_record__put(bytes, 1, 1, 0);
+
+	begin_pipe(RELAY_BLKTRACE);
+	blk_record__put(bytes + size, 2, 2, 0);
+	give(bytes, size + 20);
+	close(sink);
+	sink = -1;
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK(relay->ended && atomic_load(&ring->hung_up));
+	CHECK_EQ(counter__read(&ring->samples), 1);
+	CHECK_EQ(counter__read(&relay->torn_bytes), 20);
+	end();
+}
+
+static void a_chunk_ends_before_a_record_that_may_not_fit(void)
+{
+	uint32_t size = 0;
+
+	begin_pipe(RELAY_BLKTRACE);
+	for (uint32_t n = 1; n <= 400; n++)
+		size += blk_record__put(bytes + size, n, n, 0);
+	give(bytes, size);
+	chunk.used = CHUNK_BYTES - BLK_RECORD_BYTES_MAX + 1;
+	CHECK_EQ(take(true), RING_CHUNK_FULL);
+	chunk.used = 0;
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(chunk.used, size);
+	end();
+}
+
+/* The whole way: two files, segments that end by their limit, and what each file has. */
+
+#define RECORDS 20000u
+#define SEGMENTS_MAX 64u
+
+static int files[SEGMENTS_MAX][2];
+static uint32_t file_count;
+
+static void prepare(struct core *core, struct stream *stream)
+{
+	CHECK(file_count < SEGMENTS_MAX);
+	files[file_count][0] = output__file();
+	files[file_count][1] = output__file();
+	CHECK_EQ(core__prepare_files(core, stream, file_count + 1, files[file_count], 2,
+				     100000),
+		 0);
+	file_count++;
+}
+
+static void check_closed(const struct event *event, uint64_t *events)
+{
+	struct blk_tally tally = {0};
+
+	for (uint32_t i = 0; i < 2; i++) {
+		const int fd = files[event->token - 1][event->rings[i].id];
+		const ssize_t size = pread(fd, bytes, sizeof(bytes), 0);
+		struct blk_state state = {0};
+		enum blk_fault fault;
+
+		tally = (struct blk_tally){0};
+		CHECK_EQ(size, event->rings[i].bytes);
+		CHECK_EQ(blk__run(bytes, (size_t)size, 0, &state, &tally, &fault), size);
+		CHECK_EQ(tally.events, event->rings[i].samples);
+		CHECK_EQ(XXH3_64bits(bytes, (size_t)size), event->rings[i].xxh3);
+		events[event->rings[i].id] += tally.events;
+	}
+}
+
+static bool look(struct core *core, struct stream *stream, uint64_t *events)
+{
+	struct event *event;
+	bool final = false;
+
+	while ((event = core__event(core)) != NULL) {
+		if (event->kind == EVENT_SEGMENT_WANTED)
+			prepare(core, stream);
+		else if (event->kind == EVENT_SEGMENT_CLOSED) {
+			check_closed(event, events);
+			final = event->final;
+		}
+		free(event);
+	}
+	return final;
+}
+
+static void every_record_is_in_a_file_once(void)
+{
+	const struct core_options options = {1, 8, 128u << 10, 20000000, 0};
+	struct stream *stream;
+	struct ring *rings[2];
+	uint64_t events[2] = {0};
+	struct core *core;
+	int fds[2][2];
+
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(core__add_relay_stream(core, &stream), 0);
+	for (int i = 0; i < 2; i++) {
+		struct relay_ring_options relay_options = {
+			.contents = RELAY_BLKTRACE,
+			.capacity = CAPACITY_BYTES,
+			.held = true,
+		};
+
+		CHECK_EQ(pipe2(fds[i], O_CLOEXEC), 0);
+		CHECK_EQ(fcntl(fds[i][0], F_SETFL, O_NONBLOCK), 0);
+		relay_options.fd = fds[i][0];
+		CHECK_EQ(core__add_relay_ring(core, 0, stream, &relay_options, &rings[i]), 0);
+	}
+	prepare(core, stream);
+	CHECK_EQ(core__start(core), 0);
+	for (int i = 0; i < 2; i++)
+		core__hold(core, rings[i], false);
+	for (uint32_t n = 1; n <= RECORDS; n++)
+		for (int i = 0; i < 2; i++) {
+			const uint32_t size = blk_record__put(bytes, n, n, (uint16_t)(n % 50));
+
+			CHECK_EQ(write(fds[i][1], bytes, size), size); /* waits for the drain */
+			(void)look(core, stream, events);
+		}
+	const uint64_t generation = core__issue(core);
+	while (core__written(core) < generation) {
+		await_notice(core__notify_fd(core));
+		(void)look(core, stream, events);
+	}
+	core__finish(core, stream);
+	while (!look(core, stream, events))
+		await_notice(core__notify_fd(core));
+	for (int i = 0; i < 2; i++) {
+		CHECK_EQ(events[i], RECORDS);
+		CHECK_EQ(counter__read(&rings[i]->stored), RECORDS);
+		CHECK_EQ(counter__read(&rings[i]->relay->numbered), RECORDS);
+		CHECK_EQ(atomic_load(&rings[i]->in_flight), 0);
+	}
+	CHECK(file_count > 5);
+	core__free(core);
+	for (uint32_t i = 0; i < file_count; i++) {
+		close(files[i][0]);
+		close(files[i][1]);
+	}
+	for (int i = 0; i < 2; i++) {
+		close(fds[i][0]);
+		close(fds[i][1]);
+	}
+}
+
+static void a_stream_takes_only_its_kind(void)
+{
+	const struct core_options options = {1, 4, 128u << 10, RIG_NEVER_NS, 0};
+	const struct relay_ring_options relay_options = {.fd = 0, .capacity = 1};
+	struct stream *stream, *other;
+	struct core *core;
+	struct ring *none;
+	const int fd = 0;
+
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(core__add_relay_stream(core, &stream), 0);
+	CHECK_EQ(core__add_stream(core, 1u << 20, 0, false, &other), 0);
+	CHECK_EQ(core__add_relay_ring(core, 0, other, &relay_options, &none), -EINVAL);
+	CHECK_EQ(core__prepare(core, stream, 1, 0, 0, 1, 0), -EINVAL);
+	CHECK_EQ(core__prepare_files(core, other, 1, &fd, 1, 1), -EINVAL);
+	core__free(core);
+}
+
+static void a_full_disk_loses_what_it_counts(void)
+{
+	struct relay_file file = {.fd = -1};
+
+	CHECK_EQ(relay_file__init(&file), 0);
+	CHECK_EQ(relay_file__write(&file, bytes, 10), -EBADF);
+	relay_file__begin(&file, output__full());
+	CHECK_EQ(relay_file__write(&file, bytes, 10), -ENOSPC);
+	CHECK_EQ(counter__read(&file.bytes), 0);
+	close(file.fd);
+	relay_file__begin(&file, output__file());
+	CHECK_EQ(relay_file__write(&file, bytes, 10), 0);
+	CHECK_EQ(counter__read(&file.bytes), 10);
+	CHECK_EQ(relay_file__digest(&file), XXH3_64bits(bytes, 10));
+	close(file.fd);
+	relay_file__deinit(&file);
+}
+
+int main(void)
+{
+	RUN(a_walk_counts_numbers_and_notes);
+	RUN(a_walk_ends_before_a_record_that_is_cut);
+	RUN(a_walk_goes_over_the_end_of_the_numbers);
+	RUN(a_walk_refuses_what_is_no_record);
+	RUN(a_record_that_a_read_cut_is_put_together);
+	RUN(the_first_number_is_one);
+	RUN(a_torn_record_is_skipped_and_missed);
+	RUN(what_never_becomes_a_record_is_quarantined);
+	RUN(records_of_another_version_are_quarantined);
+	RUN(unknown_bytes_are_counted_as_they_are);
+	RUN(a_pass_stays_within_what_completed_sub_buffers_hold);
+	RUN(what_no_read_gave_is_skipped);
+	RUN(a_channel_that_ends_is_read_to_its_end);
+	RUN(a_chunk_ends_before_a_record_that_may_not_fit);
+	RUN(every_record_is_in_a_file_once);
+	RUN(a_stream_takes_only_its_kind);
+	RUN(a_full_disk_loses_what_it_counts);
+	return 0;
+}

@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <linux/perf_event.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "chunk.h"
+#include "clock.h"
+#include "core.h"
+#include "fake_ring.h"
+#include "output.h"
+#include "records.h"
+#include "rig.h"
+#include "ring.h"
+#include "window.h"
+
+#define CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
+#define SERIALS_MAX 8192u
+#define STEPS 20000
+#define ROUNDS 40
+
+static struct guarded staging;
+static struct chunk chunk;
+static struct fake_ring fake;
+static struct ring ring;
+static uint8_t record[65536];
+static uint64_t serial; /* of the next record */
+
+static void open_ring(uint32_t pages)
+{
+	fake_ring__init(&fake, pages);
+	fake.map.overwrite = true;
+	ring__init(&ring, &fake.map, -1, &records__layout);
+	CHECK_EQ(window__new(&fake.map, &ring.window), 0);
+	serial = 0;
+}
+
+static void close_ring(void)
+{
+	ring__deinit(&ring);
+	fake_ring__deinit(&fake);
+}
+
+static void write_sample(uint16_t size)
+{
+	fake_ring__write_backward(&fake, record,
+				  record__sample(record, size, serial, 1000 + serial));
+	serial++;
+}
+
+static void empty_chunk(uint32_t used)
+{
+	memset(&chunk, 0, sizeof(chunk));
+	chunk.data = staging.data;
+	chunk.used = used;
+}
+
+/* Take a window, all of it; returns how many samples, whose serials are one run that ends at the
+ * last one written. */
+static uint64_t take_all(void)
+{
+	uint64_t samples = 0, next = 0;
+	enum ring_take took;
+
+	window__want(&ring);
+	do {
+		uint32_t at = 0;
+
+		empty_chunk(0);
+		took = RING_MORE;
+		while (took == RING_MORE)
+			took = window__give(&ring, &chunk, CHUNK_BYTES);
+		for (; at < chunk.used; at += walk__size(walk__load(chunk.data + at))) {
+			const uint64_t found = record__check_sample(chunk.data + at);
+
+			CHECK(samples == 0 || found == next);
+			next = found + 1;
+			samples++;
+		}
+	} while (took == RING_CHUNK_FULL);
+	CHECK_EQ(took, RING_EMPTY);
+	CHECK_EQ(ring.head, ring.position);
+	CHECK(samples == 0 || next == serial);
+	return samples;
+}
+
+static void an_empty_ring_has_an_empty_window(void)
+{
+	open_ring(1);
+	CHECK_EQ(take_all(), 0);
+	CHECK_EQ(counter__read(&ring.window->windows), 1);
+	CHECK_EQ(counter__read(&ring.window->overwritten_bytes), 0);
+	close_ring();
+}
+
+static void what_fits_is_all_there_oldest_first(void)
+{
+	open_ring(1);
+	for (int i = 0; i < 4096 / 64; i++)
+		write_sample(64);
+	CHECK_EQ(take_all(), 64);
+	CHECK_EQ(counter__read(&ring.samples), 64);
+	CHECK_EQ(counter__read(&ring.window->taken), 64);
+	CHECK_EQ(counter__read(&ring.last_sample_ns), 1063);
+	CHECK_EQ(counter__read(&ring.window->overwritten_bytes), 0);
+	close_ring();
+}
+
+/* At the oldest end as much as four records may be half overwritten. */
+static void a_full_ring_gives_its_oldest_end_up(void)
+{
+	open_ring(1);
+	for (int i = 0; i < 1000; i++)
+		write_sample(64);
+	CHECK_EQ(take_all(), 64 - 4);
+	CHECK_EQ(counter__read(&ring.window->overwritten_bytes), (1000 - 60) * 64);
+	close_ring();
+}
+
+static void what_is_being_written_there_is_not_looked_at(void)
+{
+	const uint64_t noise[8] = {UINT64_MAX, 7, 0, UINT64_MAX, 1, 2, 3, 4};
+
+	open_ring(1);
+	for (int i = 0; i < 1000; i++)
+		write_sample(64);
+	/* Someone is in the middle of the next record, and one of an interrupt. */
+	fake_ring__poke(&fake, fake.head - 64, noise, 64);
+	fake_ring__poke(&fake, fake.head - 128, noise, 64);
+	CHECK_EQ(take_all(), 60);
+	CHECK_EQ(ring.fault, WALK_OK);
+	close_ring();
+}
+
+static void each_record_is_given_once(void)
+{
+	open_ring(4);
+	for (int i = 0; i < 30; i++)
+		write_sample(128);
+	CHECK_EQ(take_all(), 30);
+	CHECK_EQ(take_all(), 0);
+	CHECK_EQ(counter__read(&ring.window->repeated), 30);
+	CHECK_EQ(counter__read(&ring.window->repeated_bytes), 30 * 128);
+	for (int i = 0; i < 10; i++)
+		write_sample(128);
+	CHECK_EQ(take_all(), 10);
+	CHECK_EQ(counter__read(&ring.window->repeated), 60);
+	for (int i = 0; i < 1000; i++)
+		write_sample(128);
+	CHECK_EQ(take_all(), 128 - 4);
+	CHECK_EQ(counter__read(&ring.window->repeated), 60);
+	CHECK_EQ(counter__read(&ring.window->taken), 40 + 124);
+	close_ring();
+}
+
+static void a_chunk_takes_what_fits(void)
+{
+	open_ring(64);
+	for (int i = 0; i < 100; i++)
+		write_sample(1024);
+	window__want(&ring);
+	empty_chunk(CHUNK_BYTES - CHUNK_MARKER_BYTES - 30000);
+	/* The oldest piece is what the others have left over: 4 records. */
+	CHECK_EQ(window__give(&ring, &chunk, CHUNK_BYTES), RING_MORE);
+	CHECK_EQ(window__give(&ring, &chunk, CHUNK_BYTES), RING_CHUNK_FULL);
+	CHECK_EQ(ring.head - ring.position, 96 * 1024);
+	empty_chunk(0);
+	CHECK_EQ(window__give(&ring, &chunk, CHUNK_BYTES), RING_MORE);
+	CHECK_EQ(record__check_sample(chunk.data), 4);
+	CHECK_EQ(chunk.used, 32768);
+	CHECK_EQ(chunk.span_count, 1);
+	CHECK_EQ(ring.in_flight, 36);
+	close_ring();
+}
+
+static void largest_records_fill_one_chunk_each(void)
+{
+	open_ring(64);
+	for (int i = 0; i < 40; i++)
+		write_sample(65528);
+	/* A quarter of a million bytes holds four, of which two may be half overwritten. */
+	CHECK_EQ(take_all(), 2);
+	close_ring();
+}
+
+/* A second window that is wanted early is taken when the first one is given out. */
+static void one_that_is_wanted_early_comes_next(void)
+{
+	open_ring(16);
+	for (int i = 0; i < 10; i++)
+		write_sample(64);
+	window__want(&ring);
+	for (int i = 0; i < 5; i++)
+		write_sample(64);
+	window__want(&ring);
+	empty_chunk(0);
+	CHECK_EQ(counter__read(&ring.window->windows), 1);
+	CHECK_EQ(window__give(&ring, &chunk, CHUNK_BYTES), RING_MORE);
+	CHECK_EQ(counter__read(&ring.window->windows), 2);
+	CHECK_EQ(window__give(&ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+	for (uint32_t i = 0; i < 15; i++)
+		CHECK_EQ(record__check_sample(chunk.data + i * 64), i);
+	CHECK_EQ(chunk.used, 15 * 64);
+	close_ring();
+}
+
+static enum walk_fault fault_before_two_samples(uint64_t header)
+{
+	const uint64_t bad[2] = {header, 0};
+	enum walk_fault fault;
+
+	open_ring(1);
+	fake_ring__write_backward(&fake, (const uint8_t *)bad, 16);
+	write_sample(64);
+	write_sample(64);
+	CHECK_EQ(take_all(), 2);
+	fault = (enum walk_fault)ring.fault;
+	/* In quarantine there is no window any more. */
+	write_sample(64);
+	CHECK_EQ(counter__read(&ring.window->windows), 1);
+	window__want(&ring);
+	CHECK_EQ(counter__read(&ring.window->windows), 1);
+	close_ring();
+	return fault;
+}
+
+static void a_fault_keeps_what_is_newer(void)
+{
+	CHECK_EQ(fault_before_two_samples(UINT64_C(0x0007000000000009)), WALK_BAD_SIZE);
+	CHECK_EQ(fault_before_two_samples(UINT64_C(0x0010000000000000)), WALK_BAD_TYPE);
+	CHECK_EQ(fault_before_two_samples(UINT64_C(0x0020000000000009)), WALK_PAST_HEAD);
+}
+
+static void how_far_it_reaches_is_known(void)
+{
+	uint64_t before_ns, between_ns;
+
+	open_ring(1);
+	window__look(&ring, true);
+	CHECK_EQ(counter__read(&ring.used_bytes), 0);
+	before_ns = clock__now_ns();
+	for (int i = 0; i < 10; i++)
+		write_sample(64);
+	window__look(&ring, true);
+	CHECK_EQ(counter__read(&ring.used_bytes), 640);
+	/* All that it holds was written after it was seen empty. */
+	CHECK(counter__read(&ring.window->horizon_ns) <= before_ns);
+	CHECK(counter__read(&ring.window->horizon_ns) > 0);
+	between_ns = clock__now_ns();
+	window__look(&ring, true);
+	for (int i = 0; i < 70; i++)
+		write_sample(64);
+	window__look(&ring, true);
+	CHECK_EQ(counter__read(&ring.used_bytes), 4096);
+	CHECK(counter__read(&ring.window->horizon_ns) >= between_ns);
+	/* For ever so many looks. */
+	for (uint32_t i = 0; i < 10 * WINDOW_MARKS; i++) {
+		write_sample(64);
+		window__look(&ring, true);
+		CHECK(ring.window->mark_count <= WINDOW_MARKS);
+		CHECK(counter__read(&ring.window->held_ns) <= clock__now_ns() - before_ns);
+	}
+	close_ring();
+}
+
+/* What is on its way to a file holds back what its names are forgotten by. */
+static void names_are_kept_for_what_is_on_its_way(void)
+{
+	uint64_t horizon_ns;
+
+	open_ring(1);
+	window__look(&ring, true);
+	for (int i = 0; i < 10; i++)
+		write_sample(64);
+	window__look(&ring, true);
+	horizon_ns = counter__read(&ring.window->horizon_ns);
+	window__want(&ring);
+	for (int i = 0; i < 2; i++) {
+		for (int n = 0; n < 200; n++)
+			write_sample(64);
+		window__look(&ring, true);
+		CHECK_EQ(counter__read(&ring.window->horizon_ns), horizon_ns);
+		empty_chunk(0);
+		window__give(&ring, &chunk, CHUNK_BYTES);
+	}
+	CHECK_EQ(ring.in_flight, 10);
+	ring.in_flight = 0;
+	for (int n = 0; n < 200; n++)
+		write_sample(64);
+	window__look(&ring, true);
+	CHECK(counter__read(&ring.window->horizon_ns) > horizon_ns);
+	close_ring();
+}
+
+/* Any order of records, windows and chunks: each record at most once, in order, none missing of
+ * what was still there. */
+static void any_order_of_calls_is_right(void)
+{
+	static uint16_t sizes[SERIALS_MAX];
+	uint64_t state = 88172645463325252u, taken = 0, expected = 0;
+
+	open_ring(4);
+	for (int step = 0; step < STEPS; step++) {
+		const uint64_t word = random__next(&state);
+
+		if (word % 16 > 0) {
+			const uint16_t size = (uint16_t)(24 + word / 16 % 100 * 8);
+
+			sizes[serial % SERIALS_MAX] = size;
+			write_sample(size);
+			continue;
+		}
+		{
+			const uint64_t before = taken;
+			uint64_t room = 4 * 4096, largest = 0, kept = 0, at = serial;
+
+			/* Those that fit behind the newest, without four of the largest. */
+			while (at > 0 && at + SERIALS_MAX > serial &&
+			       sizes[(at - 1) % SERIALS_MAX] <= room) {
+				room -= sizes[--at % SERIALS_MAX];
+				if (sizes[at % SERIALS_MAX] > largest)
+					largest = sizes[at % SERIALS_MAX];
+			}
+			if (at > 0)
+				for (; at < serial && room < 4 * largest; at++)
+					room += sizes[at % SERIALS_MAX];
+			kept = at > before ? serial - at : serial - before;
+			expected += kept;
+			CHECK_EQ(take_all(), kept);
+			taken = serial;
+		}
+	}
+	CHECK_EQ(counter__read(&ring.samples), expected);
+	CHECK(expected > 1000);
+	close_ring();
+}
+
+/* Names are kept for as long as the window reaches back, and there is memory. */
+static void names_give_way_where_they_are_too_many(void)
+{
+	static struct rig rig;
+	struct lane lane = {0};
+	const struct item item = {.lane = &lane, .stamp = 1, .begun_ns = 2000000000};
+	struct stream *stream;
+	struct sideband *names;
+	size_t used;
+
+	rig__init(&rig, 1, 1, 2, RIG_NEVER_NS);
+	stream = &rig.streams[0];
+	names = &stream->sideband;
+	stream->snapshots = true;
+	open_ring(1);
+	CHECK_EQ(stream__add_ring(stream, &ring), 0);
+	sideband__set_layout(names, &records__layout);
+	for (uint32_t i = 1; i <= 10; i++)
+		sideband__append(names, record,
+				 record__comm(record, i, i, "early", 0, i * UINT64_C(100000000)));
+	used = names->log_used;
+	/* The ring may reach back to the beginning. */
+	stream__pass_written(stream, &lane, &item);
+	CHECK_EQ(names->log_used, used);
+	counter__set(&ring.window->horizon_ns, 450000000);
+	stream__pass_written(stream, &lane, &item);
+	CHECK_EQ(names->log_used, used / 10 * 7);
+	while (!sideband__is_crowded(names))
+		sideband__append(names, record,
+				 record__comm(record, 7, 7, "late", 0, 1900000000));
+	used = names->log_used - 7 * (used / 10);
+	/* Half of the time that is left, less what may lie between a record and its time. */
+	stream__pass_written(stream, &lane, &item);
+	CHECK_EQ(names->log_used, used);
+	stream->rings[0] = NULL;
+	stream->ring_count = 0;
+	close_ring();
+	rig__deinit(&rig);
+}
+
+static struct {
+	pthread_mutex_t still;
+	uint64_t written;
+	_Atomic bool stop;
+} producer = {.still = PTHREAD_MUTEX_INITIALIZER};
+
+static void *produce(void *context)
+{
+	static uint8_t bytes[256];
+
+	(void)context;
+	while (!atomic_load(&producer.stop)) {
+		pthread_mutex_lock(&producer.still);
+		fake_ring__write_backward(&fake, bytes,
+					  record__sample(bytes, 128, producer.written,
+							 1 + producer.written));
+		producer.written++;
+		pthread_mutex_unlock(&producer.still);
+	}
+	return NULL;
+}
+
+/* The whole core, with windows wanted at any time: segments hold runs, none twice. */
+static void a_core_stores_windows_while_records_come(void)
+{
+	const struct core_options options = {.shards = 1, .chunks = 4, .chunk_bytes = CHUNK_BYTES,
+					     .flush_ns = 2000000, .floor_bytes = 0};
+	const int fd = output__file();
+	struct output output;
+	const uint8_t *stored;
+	struct stream *stream;
+	struct core *core;
+	struct ring *added;
+	pthread_t thread;
+	uint64_t samples = 0, next = 0, generation, runs = 0;
+	size_t at = 0;
+	uint64_t end = 0;
+	bool closed = false;
+
+	fake_ring__init(&fake, 64);
+	fake.map.overwrite = true;
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(core__add_stream(core, 1 << 20, 0, true, &stream), 0);
+	CHECK_EQ(core__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
+				&(struct walk_ids){0}, false, true, &added),
+		 0);
+	CHECK_EQ(core__prepare(core, stream, 1, fd, 0, UINT64_C(1) << 40, 0), 0);
+	CHECK_EQ(core__start(core), 0);
+	CHECK_EQ(pthread_create(&thread, NULL, produce, NULL), 0);
+	for (int i = 0; i < ROUNDS; i++) {
+		core__warm(core, added);
+		pthread_mutex_lock(&producer.still);
+		core__hold(core, added, false);
+		pthread_mutex_unlock(&producer.still);
+		generation = core__issue(core);
+		while (core__written(core) < generation)
+			await_notice(core__notify_fd(core));
+	}
+	atomic_store(&producer.stop, true);
+	pthread_join(thread, NULL);
+	core__finish(core, stream);
+	while (!closed) {
+		struct event *event = core__event(core);
+
+		closed = event != NULL && event->kind == EVENT_SEGMENT_CLOSED;
+		if (closed)
+			end = event->end_offset;
+		if (event == NULL)
+			await_notice(core__notify_fd(core));
+		free(event);
+	}
+	output__read(&output, fd, 0, end, NULL);
+	while ((stored = output__next(&output, &at)) != NULL) {
+		const uint64_t found = record__check_sample(stored);
+
+		CHECK(found >= next);
+		runs += samples == 0 || found != next;
+		next = found + 1;
+		samples++;
+	}
+	CHECK(runs <= ROUNDS);
+	CHECK_EQ(samples, counter__read(&added->stored));
+	CHECK_EQ(samples, counter__read(&added->window->taken));
+	CHECK_EQ(counter__read(&added->window->windows), ROUNDS);
+	CHECK_EQ(added->in_flight, 0);
+	output__free(&output);
+	core__free(core);
+	fake_ring__deinit(&fake);
+	close(fd);
+}
+
+int main(void)
+{
+	guarded__init(&staging, CHUNK_BYTES, -1);
+	RUN(an_empty_ring_has_an_empty_window);
+	RUN(what_fits_is_all_there_oldest_first);
+	RUN(a_full_ring_gives_its_oldest_end_up);
+	RUN(what_is_being_written_there_is_not_looked_at);
+	RUN(each_record_is_given_once);
+	RUN(a_chunk_takes_what_fits);
+	RUN(largest_records_fill_one_chunk_each);
+	RUN(one_that_is_wanted_early_comes_next);
+	RUN(a_fault_keeps_what_is_newer);
+	RUN(how_far_it_reaches_is_known);
+	RUN(names_are_kept_for_what_is_on_its_way);
+	RUN(any_order_of_calls_is_right);
+	RUN(names_give_way_where_they_are_too_many);
+	RUN(a_core_stores_windows_while_records_come);
+	guarded__deinit(&staging);
+	return 0;
+}

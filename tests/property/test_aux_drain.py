@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A PMU with the kernel's AUX protocol, the native drain, and the codec that reads it back."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import select
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from collectord._native import _core
+from collectord.codec.aux_record import HIDDEN_MAGIC, AuxPiece, auxtrace_index, iter_pieces
+
+_PAGE: Final = os.sysconf("SC_PAGESIZE")
+_DATA_BYTES: Final = 16 * _PAGE
+_WAIT_MS: Final = 10_000
+# perf_event_mmap_page
+_DATA_HEAD_AT, _DATA_TAIL_AT, _AUX_HEAD_AT, _AUX_TAIL_AT = 1024, 1032, 1056, 1064
+_AUX, _AUX_BYTES, _TRUNCATED = 11, 40, 1
+
+
+def test_both_sides_have_one_mark_for_hidden_pieces() -> None:
+    """What the core hides the codec finds."""
+    assert _core.AUX_HIDDEN_MAGIC == HIDDEN_MAGIC
+
+
+@dataclass(slots=True)
+class Pmu:
+    """The kernel's side of one AUX area and its data ring, and all that was traced."""
+
+    cpu: int
+    aux_bytes: int
+    fd: int
+    wakeup_fd: int
+    memory: mmap.mmap
+    source: random.Random
+    trace: bytearray = field(default_factory=bytearray)  # handed over
+    records: list[tuple[int, int]] = field(default_factory=list)  # begin and end of each
+    data_head: int = 0
+
+    @staticmethod
+    def new(cpu: int, pages: int) -> Pmu:
+        """Control page, data and area in a memfd."""
+        fd = os.memfd_create("aux")
+        size = _PAGE + _DATA_BYTES + pages * _PAGE
+        os.ftruncate(fd, size)
+        wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        source = random.Random(cpu)  # noqa: S311 - bytes that tell one place from another
+        return Pmu(cpu, pages * _PAGE, fd, wakeup_fd, mmap.mmap(fd, size), source)
+
+    def run(self, wanted: int, *, told: bool) -> None:
+        """Trace so many bytes, as far as there is room; AUX record or not, as when it is lost."""
+        head = len(self.trace)
+        (tail,) = struct.unpack_from("=Q", self.memory, _AUX_TAIL_AT)
+        size = min(wanted, self.aux_bytes - 1 - (head - tail))
+        fresh = self.source.randbytes(size)
+        first = min(size, self.aux_bytes - head % self.aux_bytes)
+        at = _PAGE + _DATA_BYTES
+        begin = at + head % self.aux_bytes
+        self.memory[begin : begin + first] = fresh[:first]
+        self.memory[at : at + size - first] = fresh[first:]
+        self.trace += fresh
+        if told:
+            self._tell(head, size, _TRUNCATED if size < wanted else 0)
+        struct.pack_into("=Q", self.memory, _AUX_HEAD_AT, len(self.trace))
+
+    def _tell(self, offset: int, size: int, flags: int) -> None:
+        (tail,) = struct.unpack_from("=Q", self.memory, _DATA_TAIL_AT)
+        if _DATA_BYTES - 1 - (self.data_head - tail) < _AUX_BYTES:
+            return
+        record = struct.pack("=IHHQQQQ", _AUX, 0, _AUX_BYTES, offset, size, flags, 1)
+        place = self.data_head % _DATA_BYTES
+        first = min(_AUX_BYTES, _DATA_BYTES - place)
+        self.memory[_PAGE + place : _PAGE + place + first] = record[:first]
+        self.memory[_PAGE : _PAGE + _AUX_BYTES - first] = record[first:]
+        self.data_head += _AUX_BYTES
+        self.records.append((offset, offset + size))
+        struct.pack_into("=Q", self.memory, _DATA_HEAD_AT, self.data_head)
+
+    def close(self) -> None:
+        """Give all back."""
+        self.memory.close()
+        os.close(self.fd)
+        os.close(self.wakeup_fd)
+
+
+class AuxDrain(RuleBasedStateMachine):
+    """PMUs trace, shards are woken, flushed and rotated in any order; the drain runs beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pmus: list[Pmu] = []
+        self.files: dict[int, int] = {}
+        self.closed: dict[int, _core.SegmentClosed] = {}
+        self.finished = False
+
+    @initialize(
+        pages=st.lists(st.sampled_from([1, 4, 32]), min_size=1, max_size=3),
+        shards=st.integers(1, 2),
+        chunks=st.sampled_from([2, 16]),
+        limit_bytes=st.sampled_from([4096, 500_000, 1 << 30]),
+        kind=st.sampled_from(["auxtrace", "hidden", "whole"]),
+    )
+    def begin(
+        self, pages: list[int], shards: int, chunks: int, limit_bytes: int, kind: str
+    ) -> None:
+        """Open the areas and start the core."""
+        self.limit_bytes = limit_bytes
+        self.kind = kind
+        self.core = _core.Core(
+            shards=shards,
+            chunks=chunks,
+            chunk_bytes=2 * 32 * _PAGE,
+            flush_ns=2_000_000,
+            floor_bytes=2048,
+        )
+        self.stream = self.core.add_stream(sideband_bytes=65536)
+        self.maps: list[_core.RingMap | _core.AuxMap] = []
+        self.areas = [self._open(Pmu.new(cpu, count), shards) for cpu, count in enumerate(pages)]
+        self._prepare()
+        self.core.start()
+
+    def _open(self, pmu: Pmu, shards: int) -> _core.AuxRing:
+        self.pmus.append(pmu)
+        ring_map = _core.RingMap(pmu.fd, _DATA_BYTES)
+        aux_map = _core.AuxMap(pmu.fd, ring_map, pmu.aux_bytes, snapshot=False)
+        self.maps = [aux_map, ring_map, *self.maps]
+        ring = self.core.add_ring(
+            pmu.cpu % shards,
+            self.stream,
+            ring_map,
+            pmu.wakeup_fd,
+            sideband=False,
+            time_offset=16,
+            time_trailer=8,
+        )
+        return self.core.add_aux_ring(
+            ring,
+            aux_map,
+            framing="hidden" if self.kind == "hidden" else "auxtrace",
+            whole_records=self.kind == "whole",
+            idx=pmu.cpu,
+            cpu=pmu.cpu,
+            tid=-1,
+            reference=7,
+        )
+
+    def _prepare(self) -> None:
+        token = len(self.files)
+        self.files[token] = os.memfd_create("segment")
+        self.stream.prepare(token, self.files[token], 0, self.limit_bytes)
+
+    def _serve(self) -> None:
+        """Wait for a notice of the core, and do what it asks."""
+        poll = select.poll()
+        poll.register(self.core.notify_fd, select.POLLIN)
+        assert poll.poll(_WAIT_MS), f"the core is silent: {self.core.counters()}"
+        os.eventfd_read(self.core.notify_fd)
+        for event in self.core.events():
+            match event:
+                case _core.SegmentWanted():
+                    self._prepare()
+                case _core.SegmentClosed():
+                    self.closed[event.token] = event
+                    self.finished |= event.final
+                case _:
+                    raise AssertionError(event)
+
+    @rule(data=st.data(), sizes=st.lists(st.integers(0, 60_000), min_size=1, max_size=20))
+    def trace(self, data: st.DataObject, sizes: list[int]) -> None:
+        """One PMU runs some times; of what it says of that a record in ten is lost."""
+        pmu = data.draw(st.sampled_from(self.pmus))
+        for size in sizes:
+            pmu.run(size, told=size % 10 > 0)
+
+    @rule(data=st.data())
+    def wake(self, data: st.DataObject) -> None:
+        """The watermark of one area is reached."""
+        os.eventfd_write(data.draw(st.sampled_from(self.pmus)).wakeup_fd, 1)
+
+    @rule()
+    def rotate(self) -> None:
+        """The next chunk goes to a new segment."""
+        self.stream.rotate()
+
+    @rule()
+    def flush(self) -> None:
+        """What was in the areas is written, and the counters say so."""
+        for _ in range(3):  # where a record was lost a full pass more is waited for it
+            generation = self.core.request_flush()
+            while self.core.written_generation() < generation:
+                self._serve()
+        for area, pmu in zip(self.areas, self.pmus, strict=True):
+            counters = area.counters()
+            assert counters.taken_bytes == counters.stored_bytes == len(pmu.trace)
+            assert counters.in_flight_bytes == 0
+            assert counters.records == len(pmu.records)
+            assert not counters.quarantined
+            assert not counters.lost_disk_full_bytes + counters.lost_dropped_bytes
+
+    def teardown(self) -> None:
+        """Finish, and compare the files with what was traced."""
+        if not self.pmus:
+            return
+        try:
+            self.flush()
+            self.stream.finish()
+            while not self.finished:
+                self._serve()
+            self.core.stop()
+            self._compare()
+        finally:
+            self.core.stop()
+            for mapped in self.maps:
+                mapped.close()
+            for pmu in self.pmus:
+                pmu.close()
+            for fd in self.files.values():
+                os.close(fd)
+            del self.core, self.stream, self.areas, self.maps
+            self.pmus = []
+
+    def _compare(self) -> None:
+        found = [bytearray() for _ in self.pmus]
+        pieces: list[list[AuxPiece]] = [[] for _ in self.pmus]
+        for token in sorted(self.closed):
+            closed = self.closed[token]
+            data = os.pread(self.files[token], closed.end_offset, 0)
+            sizes = dict.fromkeys((area.id for area in self.areas), 0)
+            count = 0
+            for piece in iter_pieces(data):
+                count += 1
+                assert (piece.idx, piece.tid, piece.reference) == (piece.cpu, -1, 7)
+                assert piece.offset == len(found[piece.cpu])
+                assert piece.hidden == (self.kind == "hidden")
+                found[piece.cpu] += data[piece.at : piece.at + piece.size]
+                pieces[piece.cpu].append(piece)
+                sizes[self.areas[piece.cpu].id] += piece.size
+            assert {ring: size for ring, size, _ in closed.aux} == sizes
+            assert closed.aux_index == tuple(auxtrace_index(data))
+            scan = _core.scan_records(data)
+            assert (scan.end, scan.fault) == (len(data), "ok")
+            assert (scan.aux_pieces, scan.aux_bytes) == (count, sum(sizes.values()))
+        for pmu in self.pmus:
+            assert found[pmu.cpu] == pmu.trace
+            if self.kind == "whole":
+                self._check_whole(pmu, pieces[pmu.cpu])
+
+    @staticmethod
+    def _check_whole(pmu: Pmu, pieces: list[AuxPiece]) -> None:
+        """No record that the core saw is cut in two."""
+        ends = {piece.offset + piece.size for piece in pieces}
+        for begin, end in pmu.records:
+            assert not any(begin < cut < end for cut in ends), (begin, end)
+
+
+AuxDrain.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAuxDrain = AuxDrain.TestCase

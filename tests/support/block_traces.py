@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A block device of a test's own, requests to it, and what blktrace's tools say of them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.support.patience import patient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEBUGFS: Final = Path("/sys/kernel/debug")
+REQUEST_BYTES: Final = 4096
+_DISK_BYTES: Final = 16 << 20
+_LIMIT_S: Final = patient(60)
+
+
+@contextmanager
+def disk(directory: Path) -> Iterator[Path]:
+    """A loop device that nobody else uses."""
+    image = directory / "disk.img"
+    with image.open("wb") as file:
+        file.truncate(_DISK_BYTES)
+    made = subprocess.run(
+        ["losetup", "--find", "--show", image], capture_output=True, text=True, check=True
+    )
+    device = Path(made.stdout.strip())
+    try:
+        yield device
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def write_requests(device: Path, count: int) -> None:
+    """Make so many write requests of one block each, around the page cache."""
+    with mmap.mmap(-1, REQUEST_BYTES) as data:
+        fd = os.open(device, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+        try:
+            for number in range(count):
+                at = number * REQUEST_BYTES % _DISK_BYTES
+                assert os.pwrite(fd, data, at) == REQUEST_BYTES
+        finally:
+            os.close(fd)
+
+
+def traces_of(device: Path) -> list[str]:
+    """Files that a trace of the device has, sorted."""
+    folder = DEBUGFS / "block" / device.name
+    return sorted(path.name for path in folder.glob("trace*"))
+
+
+def parsed(base: Path) -> Counter[str]:
+    """What blkparse lists of a set of files, by action and kind of request: "C W", "Q WS" ..."""
+    done = subprocess.run(
+        ["blkparse", "-q", "-i", base.name, "-f", "= %a %d\\n"],
+        cwd=base.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_LIMIT_S,
+    )
+    lines = (line for line in done.stdout.splitlines() if line.startswith("= "))
+    return Counter(line.removeprefix("= ").strip() for line in lines)
+
+
+def written(found: Counter[str]) -> int:
+    """Completed writes among what blkparse lists."""
+    return sum(n for what, n in found.items() if what.startswith("C ") and "W" in what)
+
+
+def events(found: Counter[str]) -> int:
+    """All events among what blkparse lists; notes are none."""
+    return sum(n for what, n in found.items() if not what.startswith("m"))
+
+
+def bases(directory: Path) -> list[Path]:
+    """Names of the sets of files below a directory, as blkparse takes them, oldest first."""
+    return sorted({path.with_suffix("").with_suffix("") for path in _first_files(directory)})
+
+
+def _first_files(directory: Path) -> Iterator[Path]:
+    yield from directory.rglob("*.blktrace.0")

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of blktrace, made by hand."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from collectord.codec.blktrace import MAGIC, RECORD, action_mask
+
+SECOND_NS: Final = 1_000_000_000
+_CGROUP: Final = 1 << 8
+
+
+def record(
+    sequence: int,
+    *,
+    time_ns: int = SECOND_NS,
+    what: int = 7,
+    classes: tuple[str, ...] = ("write", "issue"),
+    size: int = 4096,
+    pid: int = 1,
+    cpu: int = 0,
+    error: int = 0,
+) -> bytes:
+    """An event of a request at sector 8."""
+    action = action_mask(classes) << 16 | what
+    return RECORD.pack(MAGIC, sequence, time_ns, 8, size, action, pid, 7 << 20 | 1, cpu, error, 0)
+
+
+def note(text: str, *, what: int = 0, pid: int = 1, cgroup: int = 0, time_ns: int = 1) -> bytes:
+    """A note, by default a process's name."""
+    data = text.encode().ljust(16, b"\0")
+    action = action_mask(("notify",)) << 16 | what
+    if cgroup:
+        data = struct.pack("@Q", cgroup) + data
+        action |= _CGROUP
+    return RECORD.pack(MAGIC, 0xDEAD, time_ns, 0, 0, action, pid, 0, 0, 0, len(data)) + data

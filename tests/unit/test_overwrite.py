@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flight recorders of perf rings: their plan, their balance, and what stops them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from collectord._native._core import RingCounters
+from collectord.config.schema import Config, EventConfig, PerfSourceConfig, SessionConfig
+from collectord.config.units import RingSize
+from collectord.control import signals
+from collectord.errors import UnknownEvent, UsageError
+from collectord.ledger import Bracket, balance_ring, balance_session
+from collectord.model import Basis, Produced, RingLabel, RingRole
+from collectord.plan.build import build
+from collectord.plan.source_events import tracepoint_patterns
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from collectord.plan.session import SessionPlan
+
+SWITCH = "sched:sched_switch"
+LABEL = RingLabel("box", "perf", RingRole.DATA, 0)
+
+
+def config(*events: str | EventConfig, **settings: Any) -> Config:  # noqa: ANN401
+    """One flight recorder."""
+    source = PerfSourceConfig(events=events, ring=RingSize(1 << 20))
+    session = SessionConfig(name="box", mode="flight-recorder", source=(source,), **settings)
+    return Config(session=(session,))
+
+
+def planned(*events: str | EventConfig, **settings: Any) -> SessionPlan:  # noqa: ANN401
+    """Its plan on a host with everything."""
+    (plan,) = build(config(*events, **settings), host()).sessions
+    return plan
+
+
+def test_its_rings_overwrite_and_wake_nobody() -> None:
+    """All events are written backward, and the kernel wakes as late as it can."""
+    plan = planned(SWITCH, "page-faults")
+    data = [ring for ring in plan.rings if ring.role is RingRole.DATA]
+    assert all(ring.overwrite and ring.watermark_bytes == 0 for ring in data)
+    for event in data[0].events:
+        assert event.attr.write_backward
+        assert (event.attr.watermark, event.attr.wakeup) == (True, 1 << 20)
+    assert {ring.basis for ring in data} == {Basis.LOST_ONLY}
+    text = "\n".join(plan.describe())
+    assert "perf data, overwritten: 4 x 1MiB, CPUs 0-3" in text
+    assert "perf keeps the last 1MiB a CPU, 4s at 256KiB/s a CPU" in text
+
+
+def test_its_sideband_is_streamed() -> None:
+    """Names are needed of those that exited within the window, so none may be overwritten."""
+    plan = planned(SWITCH)
+    sideband = [ring for ring in plan.rings if ring.role is RingRole.SIDEBAND]
+    assert not any(ring.overwrite for ring in sideband)
+    assert not any(event.attr.write_backward for ring in sideband for event in ring.events)
+
+
+def test_a_freeze_leads_all_events() -> None:
+    """It is first, tells of its first sample, and the others are its group, braced or not."""
+    event = "sched:sched_wakeup"
+    plan = planned(SWITCH, "{cs,faults}", freeze_on=event, freeze_filter="prio < 5")
+    *events, dummy = plan.events
+    freezing, *members = events
+    assert plan.freezes
+    assert (freezing.name, freezing.filter, freezing.freezes) == (event, "prio < 5", True)
+    assert (freezing.attr.watermark, freezing.attr.wakeup) == (False, 1)
+    assert (freezing.attr.sample_period, freezing.attr.freq, freezing.leader) == (1, False, True)
+    assert freezing.exclude_self
+    assert [member.leader for member in members] == [False] * 3
+    assert not any(member.attr.disabled or member.freezes for member in members)
+    assert {event.group for event in events} == {freezing.group} != {dummy.group}
+    assert [event.index for event in plan.events] == [0, 1, 2, 3, 4]
+    assert f"event {event}, freezes its ring" in "\n".join(plan.describe())
+
+
+def test_a_freeze_is_looked_up() -> None:
+    """A probe of the kernel must know its tracepoint too."""
+    assert tracepoint_patterns(config("cs", freeze_on=SWITCH)) == (SWITCH,)
+    with pytest.raises(UnknownEvent):
+        planned("cs", freeze_on="sched:nothing")
+    with pytest.raises(UsageError, match="is 3 events"):
+        planned("cs", freeze_on="sched:sched_[sw]*")
+
+
+def counters(**figures: int) -> RingCounters:
+    """Of a ring of which 90 records were in a window, and stored."""
+    zeros = dict.fromkeys(RingCounters._fields, 0)
+    known = {"samples": 90, "records": 92, "stored": 90, "window_taken": 90, "windows": 2}
+    return RingCounters(**{**zeros, "fill_buckets": (0,) * 11, **known, **figures})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("lost", "records", "paused"), [(7, 0, 7), (7, 5, 7), (None, 5, 5)], ids=["", "told", "old"]
+)
+def test_what_it_refuses_was_paused(lost: int | None, records: int, paused: int) -> None:
+    """A ring that overwrites is never full; the kernel's two ways to tell of it are one loss."""
+    reading = Produced(value=200, lost=lost, overwritten=100)
+    ring = balance_ring(
+        LABEL,
+        Basis.LOST_ONLY,
+        1 << 20,
+        Bracket(reading, counters(lost_records=records), reading),
+        held=True,
+        overwritable=True,
+    )
+    assert {pair: n for pair, n in ring.lost.items() if n} == {"kernel_ring/paused": paused}
+    assert (ring.produced, ring.unaccounted, ring.overwritten) == (None, None, 100)
+    streamed = balance_ring(LABEL, Basis.LOST_ONLY, 1, Bracket(reading, counters(), reading))
+    assert streamed.lost["kernel_ring/paused"] == 0
+
+
+def test_what_nobody_counts_is_not_said() -> None:
+    """Where no counter tells records, how many were overwritten is null, not 0."""
+    known = Produced(value=200, lost=0, overwritten=100)
+    unknown = replace(known, value=None, overwritten=None)
+    rings = tuple(
+        balance_ring(
+            LABEL,
+            Basis.LOST_ONLY,
+            1 << 20,
+            Bracket(reading, counters(window_repeated=4, window_held_ns=5), reading),
+            held=True,
+            overwritable=True,
+        )
+        for reading in (known, unknown)
+    )
+    assert [ring.overwritten for ring in rings] == [100, None]
+    assert [ring.window_ns for ring in rings] == [5, 5]
+    whole = balance_session("box", "perf", "system", rings, state="running", snapshots=2)
+    assert (whole.overwritten, whole.repeated, whole.snapshots) == (None, 8, 2)
+
+
+def test_a_signal_makes_a_snapshot() -> None:
+    """One each, and what goes wrong with one is no matter of the next."""
+
+    async def scenario() -> list[int]:
+        made: list[int] = []
+        taken = asyncio.Event()
+
+        async def take() -> None:
+            made.append(len(made))
+            taken.set()
+            raise UsageError("no flight recorder runs")
+
+        with signals.snapshots(take):
+            for _ in range(2):
+                taken.clear()
+                os.kill(os.getpid(), signal.SIGUSR2)
+                await asyncio.wait_for(taken.wait(), 10)
+        assert signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+        return made
+
+    assert asyncio.run(scenario()) == [0, 1]

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay files on a kernel that lets them be read: blktrace, and a client with numbered records."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from tests.support import block_traces, daemons
+from tests.support.block_traces import bases, disk, events, parsed, traces_of, write_requests
+from tests.support.daemons import wait_for
+from tests.support.recording import result_of
+from tests.vm.support_modules import RelayRecord, loaded_relay, relay_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Run = Callable[..., subprocess.CompletedProcess[str]]
+    Start = Callable[..., subprocess.Popen[str]]
+
+REQUESTS: Final = 300
+CPUS: Final = os.cpu_count() or 1
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Iterator[Path]:
+    """An idle block device, of which no trace is left at the end."""
+    with disk(tmp_path) as found:
+        yield found
+        assert traces_of(found) == []
+
+
+def write_config(directory: Path, source: str, *, session: str = "", flush: str = "100ms") -> Path:
+    """Configure one session, `disk`, with a relay source."""
+    path = directory / "collectord.toml"
+    path.write_text(
+        f"""
+[daemon]
+state_dir = "{directory / "state"}"
+flush_interval = "{flush}"
+chunk = "128KiB"
+staging = "8MiB"
+
+[metrics]
+listen = "127.0.0.1:0"
+
+[control]
+socket = "{directory / "control.sock"}"
+
+[retention]
+bytes = "0"
+age = "0"
+free = "0"
+
+[[session]]
+name = "disk"
+{session}
+
+[[session.source]]
+kind = "relay"
+{source}
+"""
+    )
+    return path
+
+
+def balanced(session: dict[str, Any]) -> None:
+    """Every event is stored or lost."""
+    assert session["ledger_basis"] == "exact"
+    assert session["unaccounted"] == session["in_flight"] == 0, session
+    assert session["produced"] == session["stored"] + sum(session["lost"].values()), session
+
+
+def await_stored(daemon: daemons.Daemon, count: int) -> None:
+    """Wait until so many events or bytes are on disk."""
+    wait_for(lambda: daemon.session("disk")["stored"] >= count, f"{count} stored")
+
+
+def numbers(file: Path) -> list[int]:
+    """Numbers of the records in a file of the test module's channel, without headers."""
+    found = relay_records(file.read_bytes())
+    return [one.n for one in found if isinstance(one, RelayRecord)]
+
+
+def stored(directory: Path) -> int:
+    """Events that the manifests of blktrace's segments tell of."""
+    return sum(daemons.manifest(path)["samples"] for path in directory.rglob("*.blktrace.?"))
+
+
+def test_blktrace_counts_the_same(tmp_path: Path, run_cli: Run, device: Path) -> None:
+    """Our files have each request's completion, and blktrace's own have as many."""
+    load = ("dd", "if=/dev/zero", f"of={device}", "bs=4096", f"count={REQUESTS}", "oflag=direct")
+    done = run_cli("record", "--relay", device, "-o", "ours", "--json", "--", *load)
+    assert done.returncode == 0, done.stderr
+    session = result_of(done.stdout)
+    balanced(session)
+    assert sum(session["lost"].values()) == 0
+    ours = parsed(tmp_path / "ours")
+    assert block_traces.written(ours) == REQUESTS
+    assert events(ours) == session["stored"]
+    assert session["segments"] == [str(tmp_path / f"ours.blktrace.{n}") for n in range(CPUS)]
+
+    with blktrace(tmp_path, device):
+        subprocess.run(load, check=True, capture_output=True)
+    assert block_traces.written(parsed(tmp_path / "theirs")) == REQUESTS
+
+    decoded = run_cli("events", "--json", tmp_path / "ours")
+    assert decoded.returncode == 0, decoded.stderr
+    found = [json.loads(line) for line in decoded.stdout.splitlines()]
+    ended = [one for one in found if one["event"] == "complete" and "W" in one["rwbs"]]
+    assert len(ended) == REQUESTS
+    assert {one["bytes"] for one in ended} == {4096}
+    assert "dd" in {one["comm"] for one in found if one["event"] == "queue"}
+    assert [one["time_ns"] for one in found] == sorted(one["time_ns"] for one in found)
+
+
+@contextmanager
+def blktrace(directory: Path, device: Path, *, end: int = signal.SIGINT) -> Iterator[int]:
+    """Have blktrace itself trace the device into `theirs`; gives its pid."""
+    tool = subprocess.Popen(
+        ["blktrace", "-d", device, "-o", "theirs"], cwd=directory, stdout=subprocess.DEVNULL
+    )
+    with tool:
+        tasks = Path(f"/proc/{tool.pid}/task")
+        # It starts the trace once it has a thread for each CPU, and then waits for its end.
+        wait_for(lambda: len(list(tasks.iterdir())) > CPUS, "blktrace's threads")
+        wait_for(lambda: "S (sleeping)" in (tasks / f"{tool.pid}/status").read_text(), "its start")
+        yield tool.pid
+        tool.send_signal(end)
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["drained", "stopped"])
+def test_tiny_buffers(tmp_path: Path, start_cli: Start, device: Path, *, stopped: bool) -> None:
+    """What finds no room is counted by the kernel; with it the balance is whole."""
+    source = f'device = "{device}"\nsubbuf = "4KiB"\nsubbufs = 2'
+    with daemons.running(start_cli, write_config(tmp_path, source)) as daemon:
+        if stopped:
+            os.kill(daemon.pid, signal.SIGSTOP)
+        write_requests(device, REQUESTS)
+        if stopped:
+            os.kill(daemon.pid, signal.SIGCONT)
+            wait_for(
+                lambda: daemon.session("disk")["lost"]["kernel_ring/dropped"], "dropped records"
+            )
+            labels = 'reason="dropped",session="disk",source="relay",stage="kernel_ring"'
+            assert daemon.metric(f"collectord_lost_records_total{{{labels}}}") > 0
+        ended = daemon.stop()
+    assert ended.status == 0, ended.log
+    sets = bases(tmp_path / "state")
+    found = sum(events(parsed(base)) for base in sets)
+    assert found == stored(tmp_path / "state")
+    last = max(sets)
+    ledger = daemons.manifest(last.with_name(f"{last.name}.blktrace.0"))["ledger"]
+    assert ledger["closed"]
+    assert ledger["unaccounted"] == 0
+    assert ledger["stored"] == found
+    assert ledger["produced"] == found + sum(ledger["lost"].values())
+
+
+def test_rotation(tmp_path: Path, run_cli: Run, start_cli: Start, device: Path) -> None:
+    """Each set of files is whole for blkparse, and together they have every request once."""
+    source = f'device = "{device}"'
+    config = write_config(tmp_path, source, session='segment_bytes = "32KiB"')
+    with daemons.running(start_cli, config) as daemon:
+        for _ in range(3):
+            before = daemon.session("disk")["stored"]
+            write_requests(device, REQUESTS)
+            await_stored(daemon, before + REQUESTS)
+        ended = daemon.stop()
+    assert ended.status == 0, ended.log
+    sets = bases(tmp_path / "state")
+    assert len(sets) > 2
+    assert sum(block_traces.written(parsed(base)) for base in sets) == 3 * REQUESTS
+    verified = run_cli("segments", "verify", tmp_path / "state")
+    assert verified.returncode == 0, verified.stdout
+    listed = json.loads(run_cli("segments", "list", "--json", tmp_path / "state").stdout)
+    assert len(listed["segments"]) == len(sets) * CPUS
+
+
+def test_killed_daemon(tmp_path: Path, start_cli: Start, device: Path) -> None:
+    """Its trace is ended by the next one, its segments are repaired, and a new trace begins."""
+    config = write_config(tmp_path, f'device = "{device}"')
+    with daemons.running(start_cli, config) as daemon:
+        write_requests(device, REQUESTS)
+        wait_for(lambda: daemon.session("disk")["stored"] >= REQUESTS, "stored")
+        daemon.kill()
+    assert len(traces_of(device)) == CPUS
+    kept = bases(tmp_path / "state")
+    write_requests(device, 10)
+    with daemons.running(start_cli, config) as successor:
+        write_requests(device, REQUESTS)
+        ended = successor.stop()
+    (told,) = ended.named("trace_left_behind")
+    assert told["session"] == "disk"
+    assert told["unread"] >= 10
+    assert told["dropped"] == 0
+    sets = bases(tmp_path / "state")
+    assert len(sets) > len(kept)
+    recovered = [base for base in sets if daemons.manifest(_first(base))["recovered"]]
+    assert recovered
+    assert block_traces.written(parsed(max(sets))) == REQUESTS
+    assert sum(events(parsed(base)) for base in sets) == stored(tmp_path / "state")
+
+
+def _first(base: Path) -> Path:
+    return base.with_name(f"{base.name}.blktrace.0")
+
+
+def test_traced_already(tmp_path: Path, run_cli: Run, device: Path) -> None:
+    """Somebody else's trace is left alone, and he is named."""
+    with blktrace(tmp_path, device) as pid:
+        done = run_cli("record", "--relay", device, "--duration", "1")
+        assert done.returncode == 1
+        assert f"{device} is traced already" in done.stderr
+        assert f"blktrace (pid {pid})" in done.stderr
+        assert len(traces_of(device)) == CPUS
+
+
+def test_nobody_reads_the_trace(tmp_path: Path, run_cli: Run, device: Path) -> None:
+    """A trace that is neither ours nor read stays: its owner may come back."""
+    with blktrace(tmp_path, device, end=signal.SIGKILL):
+        pass
+    done = run_cli("record", "--relay", device, "--duration", "1")
+    assert done.returncode == 1
+    assert f"blktrace -d {device} -k" in done.stderr
+    assert len(traces_of(device)) == CPUS
+    subprocess.run(["blktrace", "-d", device, "-k"], check=True)
+
+
+@pytest.mark.parametrize("header", [0, 16], ids=["bare", "headers"])
+@pytest.mark.parametrize("one", [False, True], ids=["per-cpu", "global"])
+@pytest.mark.parametrize("mode", ["no_overwrite", "overwrite"])
+def test_channel(
+    tmp_path: Path, run_cli: Run, start_cli: Start, *, mode: str, one: bool, header: int
+) -> None:
+    """Every record that found room is in the files, once and in order, whatever the channel is."""
+    count = 200
+    with loaded_relay(mode=mode, subbuf_size=512, n_subbufs=32, vary=40) as relay:
+        # Obeyed by the next channel.
+        relay.close()
+        relay.set(header_bytes=header, **{"global": one})
+        relay.open()
+        path = relay.file(0) if one else relay.base
+        source = f'path = "{path}"\nsubbuf = "512B"\nsubbufs = 32'
+        with daemons.running(start_cli, write_config(tmp_path, source)) as daemon:
+            for cpu in range(CPUS):
+                relay.write(cpu, count)
+                want = sum(one.written_bytes for one in relay.counts().values())
+                await_stored(daemon, want)
+            session = daemon.session("disk")
+            ended = daemon.stop()
+        assert ended.status == 0, ended.log
+        counts = relay.counts()
+    assert (session["ledger_basis"], session["produced"]) == ("none", None)
+    assert sum(session["lost"].values()) == 0
+    files = sorted((tmp_path / "state").rglob("*.relay.?"))
+    assert len(files) == (1 if one else CPUS)
+    found: dict[int, list[int]] = {cpu: [] for cpu in range(CPUS)}
+    for file in files:
+        for record in relay_records(file.read_bytes(), header):
+            if isinstance(record, RelayRecord):
+                found[record.cpu].append(record.n)
+    if one:
+        (only,) = (row for row in counts.values() if row.open)
+        assert only.rejected == 0
+        assert sum(map(len, found.values())) == only.written == count * CPUS
+    else:
+        assert found == {cpu: list(range(count)) for cpu in range(CPUS)}
+    verified = run_cli("segments", "verify", tmp_path / "state")
+    assert verified.returncode == 0, verified.stdout
+
+
+@pytest.mark.parametrize("mode", ["no_overwrite", "overwrite"])
+def test_full_channel(tmp_path: Path, start_cli: Start, *, mode: str) -> None:
+    """What an overwritten buffer lost shows in bytes; what one refused nobody can tell."""
+    with loaded_relay(mode=mode, subbuf_size=256, n_subbufs=4) as relay:
+        config = write_config(tmp_path, f'path = "{relay.base}"')
+        with daemons.running(start_cli, config) as daemon:
+            relay.write(0, 4)
+            wait_for(lambda: daemon.session("disk")["stored"] >= 4 * 32, "stored")
+            os.kill(daemon.pid, signal.SIGSTOP)
+            relay.write(0, 1000)
+            relay.flush()
+            os.kill(daemon.pid, signal.SIGCONT)
+            wait_for(lambda: daemon.session("disk")["stored"] >= 4 * 32 + 3 * 256, "the rest")
+            ended = daemon.stop()
+        assert ended.status == 0, ended.log
+        row = relay.counts()[0]
+    (file,) = (tmp_path / "state").rglob("*.relay.0")
+    found = numbers(file)
+    assert found == sorted(set(found))
+    lost = daemons.manifest(file)["ledger"]["lost"]["kernel_ring/overrun"]
+    if mode == "overwrite":
+        assert row.rejected == 0
+        assert found[-1] == row.next - 1
+        assert file.stat().st_size + lost == row.written_bytes
+    else:
+        assert row.rejected > 0
+        assert lost == 0
+        assert file.stat().st_size == row.written_bytes
+
+
+@pytest.mark.parametrize("end", ["finalize", "close"])
+def test_channel_ends(tmp_path: Path, start_cli: Start, end: str) -> None:
+    """A channel that its client closes leaves a session that says so, and keeps what it had."""
+    with loaded_relay(subbuf_size=512, n_subbufs=32) as relay:
+        config = write_config(tmp_path, f'path = "{relay.base}"')
+        with daemons.running(start_cli, config) as daemon:
+            relay.write(0, 10)
+            wait_for(lambda: daemon.session("disk")["stored"] >= 320, "stored")
+            getattr(relay, end)()
+            wait_for(lambda: daemon.session("disk")["degraded"], "the channel's end")
+            session = daemon.session("disk")
+            assert session["state"] == "degraded"
+            assert any("its channel was closed" in reason for reason in session["degraded"])
+            ended = daemon.stop()
+        assert ended.status == 0, ended.log
+    (file,) = (tmp_path / "state").rglob("*.relay.0")
+    assert numbers(file) == list(range(10))
+
+
+def test_no_such_channel(run_cli: Run) -> None:
+    """It says what is missing, with the code for that."""
+    done = run_cli("record", "--relay", "/sys/kernel/debug/nothing/here", "--duration", "1")
+    assert done.returncode == 5
+    assert "no relay channel /sys/kernel/debug/nothing/here" in done.stderr
