@@ -201,11 +201,11 @@ class Daemon:
         made = await asyncio.gather(
             *(session.snapshot(trigger) for session in recorders), return_exceptions=True
         )
+        snapshots = [one for one in made if isinstance(one, Snapshot)]
+        self.snapshots.extend(snapshots)
         for one in made:
             if isinstance(one, BaseException):
                 raise one  # the others are stored
-        snapshots = [one for one in made if isinstance(one, Snapshot)]
-        self.snapshots.extend(snapshots)
         return snapshots
 
     async def mark(self, text: str, session: str | None = None) -> int:

@@ -82,9 +82,12 @@ class Meter:
         reading = self._source.read_produced(drained.handle)
         relay = drained.handle.relay
         if is_overwritable(drained.handle):
-            known = reading.value is not None
+            # What a ring in quarantine holds is neither stored nor overwritten.
+            known = reading.value is not None and not counters.quarantined
             overwritten = self._overwritten[drained.handle.label] if known else None
             return replace(reading, overwritten=overwritten)
+        if drained.aux is not None and drained.handle.held:
+            return replace(reading, overwritten=counters.overwritten)
         if relay is None:
             return reading
         overrun = counters.missing if relay.blktrace else counters.skipped_bytes

@@ -11,6 +11,7 @@ import asyncio
 import errno
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -118,6 +119,7 @@ class Session:
         self._freezing = False
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
         self._finished = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._health = Health(plan, source, meter)
         self._write_errors = 0
         self._stats = SinkStats()
@@ -150,8 +152,8 @@ class Session:
     async def _flush_aux(self) -> None:
         """Have CoreSight give its trace, which it does when it is stopped, until the end."""
         while not self._state:
-            await asyncio.sleep(self._flush.interval_ns / 1e9)
-            if self._state:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._flush.interval_ns / 1e9)
                 return
             try:
                 self._flush.flush()
@@ -192,6 +194,8 @@ class Session:
         if self._state:
             return
         self._state = "stopped"
+        self._stopping.set()
+        self._windows.end()
         self._stop_source()
         await self._take_last_windows()
         self._health.look()
@@ -285,6 +289,7 @@ class Session:
                 return await self._store_windows(self._note)
             finally:
                 if not self._state:
+                    self._windows.hold(held=True)
                     self._note = None
 
     async def _store_windows(self, note: SnapshotNote) -> Snapshot | None:
@@ -296,19 +301,21 @@ class Session:
         await self._drain.written(await self._drain.full_pass())
         self._measure()
         token, sizes = self._stream.track_bytes()
-        if any(sizes.values()) or self._holds_records():
+        records = self._held_records()
+        if any(sizes.values()) or records > self._records:
             await self._prepare_or_degrade()
             if self._wanted:
                 path = self.plan.sink.directory
                 raise SinkError("no segment to go on in: the snapshot is not closed", path=path)
             self._await_seal(token)
             self.rotate()
+            self._records = records
         infos = await asyncio.gather(*self._awaited.values())
         sealed = [info for info in infos if info is not None]
         return summarise(self.plan.name, self.plan.source, note, sealed)
 
-    def _holds_records(self) -> bool:
-        """Whether rings with windows have given anything since a segment was closed last."""
+    def _held_records(self) -> int:
+        """Records, and bytes of AUX areas, that rings with windows have given until now."""
         records = sum(
             drained.ring.counters().records
             for drained in self._rings.values()
@@ -319,8 +326,7 @@ class Session:
             for drained in self._rings.values()
             if drained.aux is not None and drained.handle.held
         )
-        before, self._records = self._records, records
-        return records > before
+        return records
 
     def _look_frozen(self) -> None:
         """If the kernel has stopped a ring, have the others stop, and store what they hold."""
@@ -539,8 +545,10 @@ class Session:
                     info = await self._in_worker(self._sink.seal, segment, closed, closing)
                 except SinkError as error:
                     failed = str(error)
-                    self._tell(segment.token, error)
-                    break  # seals follow one another: each manifest counts on from the last
+                    # Seals follow one another: each manifest counts on from the last.
+                    for behind, _, _ in self._unsealed:
+                        self._tell(behind.token, error)
+                    break
                 self._unsealed.remove(waiting)
                 self._tell(segment.token, info)
                 if info is not None:

@@ -126,6 +126,7 @@ class Windows:
         self._meter = meter
         self._drain = drain
         self._repeated = (0, 0)
+        self._ended = False
         self.taken = 0
         self.paused_ns = 0
 
@@ -152,12 +153,17 @@ class Windows:
             if not self._copied:
                 await self._drain.full_pass()
         finally:
-            self._source.resume()
+            if not self._ended:
+                self._source.resume()
         # Rings of ftrace go on while they are read.
         paused_ns = 0 if self._source.ftrace is not None else time.monotonic_ns() - begun_ns
         self.paused_ns += paused_ns
         self._meter.count_overwritten(before)
         return self._note(trigger, begun_ns, paused_ns)
+
+    def end(self) -> None:
+        """The source is about to be stopped for good: what stands still is not started again."""
+        self._ended = True
 
     def take_last(self) -> SnapshotNote:
         """As `take`, when nothing comes any more."""

@@ -15,7 +15,9 @@ int aux_map__init(struct aux_map *map, struct ring_map *ring, int fd, uint64_t b
 	void *base;
 
 	memset(map, 0, sizeof(*map));
-	if (bytes < page_bytes || (bytes & (bytes - 1)) != 0 || bytes > SIZE_MAX - offset)
+	/* The control page of a read-only ring cannot say where its area is. */
+	if (ring->overwrite || bytes < page_bytes || (bytes & (bytes - 1)) != 0 ||
+	    bytes > SIZE_MAX - offset)
 		return -EINVAL;
 	/* perf_mmap() takes the place and the size of the area from here, and compares. */
 	ring->page->aux_offset = offset;

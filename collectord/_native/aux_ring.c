@@ -111,7 +111,6 @@ uint64_t aux_ring__begin(struct aux_ring *aux)
 
 	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK)
 		return 0;
-	aux->touched = false;
 	if (aux->map->snapshot) {
 		used = aux_window__held(&aux->window, aux->map);
 		counter__set(&ring->used_bytes, used);
@@ -326,6 +325,7 @@ void aux_ring__enable(struct aux_ring *aux, bool woken, bool full)
 	    atomic_load_explicit(&aux->self->fault, memory_order_relaxed) != WALK_OK ||
 	    !(aux->touched || restart || (began && (woken || full))))
 		return;
+	aux->touched = false;
 	for (uint32_t i = 0; i < aux->enable_count; i++) {
 		/* ENABLE costs no interrupt when it is enabled. An error is that of an event whose
 		 * CPU or task is gone. */

@@ -390,7 +390,8 @@ int core__prepare_files(struct core *core, struct stream *stream, uint64_t token
 
 	if (segment.files == NULL)
 		return -ENOMEM;
-	memcpy(segment.files, files, file_count * sizeof(*files));
+	if (file_count > 0)
+		memcpy(segment.files, files, file_count * sizeof(*files));
 	ret = stream__prepare(stream, &segment);
 	if (ret == 0)
 		writer__poke(&core->writer);

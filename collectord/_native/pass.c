@@ -126,7 +126,7 @@ static bool pass__stamp(struct shard *shard, uint64_t generation, uint64_t begun
 			continue;
 		/* Before the first segment there is only sideband, which the replay will hold too. */
 		if (lane->open != NULL && lane->open->used > 0 &&
-		    (lane->stream->page_bytes > 0 ||
+		    (stream__is_split(lane->stream) ||
 		     atomic_load_explicit(&lane->stream->begun, memory_order_relaxed))) {
 			lane__close(lane, shard->writer, generation, begun_ns);
 		} else if (!lane__mark(lane, shard->writer, generation, begun_ns)) {
@@ -247,7 +247,9 @@ static bool pass__drain_aux(struct shard *shard, struct ring *ring, bool complet
 			complete = pass__drain_ring(shard, ring);
 		}
 	}
-	aux_ring__enable(ring->aux, woken, asked);
+	/* An event with a full area would be stopped again at once, and maybe nothing would tell. */
+	if (complete)
+		aux_ring__enable(ring->aux, woken, asked);
 	return complete;
 }
 
@@ -338,6 +340,7 @@ bool pass__last(struct shard *shard, struct ring *ring)
 		page_ring__begin(ring->pages, true);
 		unread = atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
 	} else if (ring->relay != NULL) {
+		ring->relay->last = true;
 		relay_ring__begin(ring, true);
 		unread = !ring->relay->ended &&
 			 atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
@@ -351,8 +354,8 @@ bool pass__last(struct shard *shard, struct ring *ring)
 	}
 	if (!unread || (ring->held && ring->window == NULL))
 		return true;
-	if (ring->pages != NULL ? pass__drain_ring(shard, ring)
-				: pass__drain_perf(shard, ring, false, false))
+	if (ring->map != NULL ? pass__drain_perf(shard, ring, false, false)
+			      : pass__drain_ring(shard, ring))
 		return true;
 	pass__yield_chunks(shard);
 	return false;

@@ -207,7 +207,8 @@ enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk
 	}
 	if (ring->position == ring->head)
 		return RING_EMPTY;
-	return ring->absorbed ? RING_MORE : RING_CHUNK_FULL;
+	/* What was absorbed takes no room of the chunk; with nothing taken it had too little left. */
+	return ring->absorbed && walked > 0 ? RING_MORE : RING_CHUNK_FULL;
 }
 
 /* The length of the first whole records at `copy`, of as many as make `bytes` if they are there. */

@@ -233,7 +233,7 @@ int shard__hold(struct shard *shard, struct ring *ring, bool held)
 	pthread_mutex_lock(&shard->lock);
 	if (!may_hold(ring->aux_pair)) {
 		ret = -EINVAL;
-	} else {
+	} else if (!ring->left) { /* else its maps may be gone */
 		if (ring->aux_pair != NULL && ring->aux_pair->aux->map->snapshot && !held)
 			aux_ring__open_window(ring->aux_pair->aux);
 		ring->held = held;
@@ -251,7 +251,8 @@ int shard__pair(struct shard *shard, struct ring *ring, struct ring *aux)
 	pthread_mutex_lock(&shard->lock);
 	if (ring->aux_pair != NULL)
 		ret = -EEXIST;
-	else if (ring->sideband != NULL || ring->pages != NULL || (ring->held && !may_hold(aux)))
+	else if (ring->sideband != NULL || ring->map == NULL || ring->window != NULL ||
+		 (ring->held && !may_hold(aux)))
 		ret = -EINVAL;
 	else
 		ret = sideband__join_layout(&ring->lane->stream->sideband, &ring->layout);

@@ -299,8 +299,11 @@ static uint64_t stream__horizon(struct stream *stream, uint64_t settled_ns)
 		const uint64_t since_ns = horizon_ns > stream->crowded_ns ? horizon_ns
 									   : stream->crowded_ns;
 
-		horizon_ns = since_ns + (settled_ns - since_ns) / 2;
-		stream->crowded_ns = horizon_ns;
+		/* A lane that came later has settled nothing yet. */
+		if (since_ns < settled_ns) {
+			horizon_ns = since_ns + (settled_ns - since_ns) / 2;
+			stream->crowded_ns = horizon_ns;
+		}
 	}
 	return horizon_ns;
 }

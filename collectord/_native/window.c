@@ -290,8 +290,11 @@ void window__want(struct ring *ring)
 	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK)
 		return;
 	ring->window->wanted = true;
-	if (ring->window->piece_count == 0)
-		window__take(ring);
+	if (ring->window->piece_count != 0)
+		return;
+	window__take(ring);
+	if (ring->window->piece_count == 0) /* nothing new, or nothing whole */
+		(void)madvise(ring->window->copy, ring->window->copy_bytes, MADV_DONTNEED);
 }
 
 /* Everything is in chunks: give the pages back, they may not be needed for hours. */

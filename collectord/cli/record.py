@@ -195,7 +195,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     sources = _sources(args)
     if (args.freeze_on or args.freeze_filter) and not args.overwrite:
         raise UsageError("there is nothing to freeze without --overwrite", hint="add --overwrite")
-    output = Path(args.output or DEFAULT_OUTPUT[sources[0].kind]).absolute()
+    output = Path(args.output or _default_output(sources[0])).absolute()
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
     config = Config(
         daemon=DaemonConfig(state_dir=str(directory)),
@@ -279,7 +279,8 @@ def _relay(args: argparse.Namespace) -> tuple[RelaySourceConfig, ...]:
         "-C": bool(args.cpu),
         "-c": args.count is not None,
         "-i": args.no_inherit,
-        "-m": args.mmap_pages != RingSize(),
+        "-m": args.mmap_pages != record_options.RingSizes(),
+        "--overwrite": args.overwrite,
         **_of_perf(args),
     }
     wrong = next((name for name, given in others.items() if given), "")

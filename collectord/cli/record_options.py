@@ -347,7 +347,8 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
         "-S",
         "--snapshot",
         action="store_true",
-        help="let AUX areas run free, and store what they hold at the end and at each SIGUSR2 "
+        help="let AUX areas run free, and store what they hold at the end, with "
+        "--output-dir also at each SIGUSR2 "
         "(default: store all trace)",
     )
 

@@ -185,15 +185,16 @@ def end_leftovers(proc: Path, sys: Path) -> list[Leftover]:
     for number in trace_note.numbers() if root is not None else ():
         with suppress(KernelError, OSError), ExitStack() as stack:
             note = LockedNote(number, proc=proc)
-            stack.callback(note.remove)
+            stack.callback(note.release)
             left = note.left
             path = sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
-            if root is None or left is None or not path.exists():
-                continue
-            folder = root / "block" / _kernel_name(number, sys)
-            if left.inode and _inode(folder) == left.inode:
-                fd, _ = _open_device(left.device, stack)
-                ended.append(_end(fd, left, folder))
+            if root is not None and left is not None and path.exists():
+                folder = root / "block" / _kernel_name(number, sys)
+                if left.inode and _inode(folder) == left.inode:
+                    fd, _ = _open_device(left.device, stack)
+                    ended.append(_end(fd, left, folder))
+            # Not where the trace could not be ended: by its note the next start knows it.
+            note.remove()
     return ended
 
 

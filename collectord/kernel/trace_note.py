@@ -92,11 +92,13 @@ class LockedNote:
         """The trace is gone."""
         with suppress(OSError):
             self._path.unlink()
-        os.close(self._fd)
+        self.release()
 
     def release(self) -> None:
-        """Let the note be as it is."""
-        os.close(self._fd)
+        """Let the note be as it is; once it was removed nothing is left to do."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def numbers(notes: Path = NOTES) -> Iterator[int]:

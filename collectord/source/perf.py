@@ -182,8 +182,6 @@ class OpenPerf:
 
     def resume(self) -> None:
         """Let the rings be written again, and those that were frozen too."""
-        for counter in self._free_running():
-            self._kernel.enable(counter.fd)
         for ring in self._overwritable():
             self._kernel.pause_output(ring.map_fd, paused=False)
         for counter in self._free_running():

@@ -24,6 +24,7 @@ from collectord.config.schema import (
     Config,
     EventConfig,
     PerfSourceConfig,
+    RelaySourceConfig,
     TargetConfig,
     TraceEventConfig,
     TracefsSourceConfig,
@@ -365,3 +366,22 @@ def test_reader_that_leaves_keeps_the_commands_status(
         context.setattr(sys, "stdout", stdout)
         assert cli.main(["record", *command]) == status
     assert capsys.readouterr().err == ""
+
+
+def test_relay_goes_into_files_of_its_own_name() -> None:
+    """As blktrace's: without -o they are named after the device or channel, where the user is."""
+    made = config("--relay", "/dev/null").session[0]
+    assert [type(one) for one in made.source] == [RelaySourceConfig]
+    assert Path(made.single_file) == Path("null").absolute()
+    named = config("--relay", "/dev/null", "-o", "x").session[0]
+    assert Path(named.single_file) == Path("x").absolute()
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [(["-m", "64K"], "-m"), (["--overwrite"], "--overwrite"), (["-e", "cs"], "-e")],
+)
+def test_what_does_not_go_with_relay(words: list[str], wrong: str) -> None:
+    """Options of rings and events are refused by their names."""
+    with pytest.raises(UsageError, match=f"^{wrong} does not go with --relay"):
+        config("--relay", "/dev/null", *words)

@@ -28,9 +28,8 @@ TWO = "tests/vm/test_a.py::TestIt::test_two[a::b/c.py]"
 
 
 def _judge(*cases: str, wanted: tuple[str, ...] = (ONE,)) -> report.Verdict:
-    return report.judge(
-        wanted, f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>"
-    )
+    reports = (f"<testsuites><testsuite>{case}</testsuite></testsuites>" for case in cases)
+    return report.judge(wanted, reports)
 
 
 def test_all_that_is_wanted_passed() -> None:
@@ -74,7 +73,7 @@ def test_nothing_is_no_pass() -> None:
 def test_a_report_that_is_cut_off_is_told() -> None:
     """As of a pytest that was killed while it wrote."""
     with pytest.raises(ValueError, match="cut off"):
-        report.judge((ONE,), "<testsuites><testsuite><testc")
+        report.judge((ONE,), ["<testsuites><testsuite><testc"])
 
 
 def _snapshot(folder: Path, **files: str) -> layers.Snapshot:

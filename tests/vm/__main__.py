@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,8 +22,11 @@ from tests.vm.layers import ROOT, BuildFailed, Layers, Snapshot, place_for_a_gue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tests.vm.layers import Disks
+
 RUNS: Final = ROOT / "build" / "vm"
 RUNS_KEPT: Final = 10
+LANES: Final = ("tests/kernel", "tests/vm")
 STATUS_FAILED: Final = 1
 STATUS_NO_GUEST: Final = 2
 _LOG_LINES_SHOWN: Final = 40
@@ -37,14 +41,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--run", metavar="COMMAND", help="run a shell command instead of tests")
     parser.add_argument("--build", action="store_true", help="build what is missing, boot nothing")
     parser.add_argument(
-        "--limit", type=float, default=1500, metavar="SECONDS", help="of the guest's life (1500)"
+        "--limit", type=float, default=1800, metavar="SECONDS", help="of the guest's life (1800)"
     )
     parser.add_argument(
         "--silence",
         type=float,
-        default=300,
+        default=600,
         metavar="SECONDS",
-        help="without output that are a hang (300)",
+        help="without output that are a hang (600)",
     )
     parser.add_argument("pytest", nargs="*", help="arguments of pytest")
     return parser.parse_args(arguments)
@@ -69,40 +73,64 @@ def _new_run() -> guest.Run:
     return guest.Run(Path(tempfile.mkdtemp(prefix=prefix, dir=RUNS)))
 
 
-def _selection(words: Sequence[str]) -> tuple[str, ...]:
-    """Arguments of pytest; the two lanes if they name no file."""
-    named = any((ROOT / word.partition("::")[0]).exists() for word in words)
-    return (*words, *(() if named else ("tests/kernel", "tests/vm")))
+def _groups(words: Sequence[str]) -> list[tuple[str, ...]]:
+    """Arguments of pytest for each guest: one for each lane if they name no file."""
+    if any((ROOT / word.partition("::")[0]).exists() for word in words):
+        return [tuple(words)]
+    return [(*words, lane) for lane in LANES]
 
 
 def _pytest(words: Sequence[str]) -> str:
     command = (".venv/bin/pytest", "-m", "vm", "--verbose", "--color=no", "--durations=15")
-    slow = ("-o", "faulthandler_timeout=600")
-    return shlex.join((*command, *slow, *words)) + ' --junitxml="$JOB_RESULTS/report.xml"'
+    # "xunit1" as tests record properties; the time is a hang's
+    options = ("-o", "junit_family=xunit1", "-o", "faulthandler_timeout=600")
+    return shlex.join((*command, *options, *words)) + ' --junitxml="$JOB_RESULTS/report.xml"'
+
+
+def _in_a_guest(job: str, disks: Disks, limits: guest.Limits) -> tuple[guest.Run, int]:
+    """Run a job; gives its files and its status. Raises as `guest.run`."""
+    with place_for_a_guest(_tell):
+        files = _new_run()
+        return files, guest.run(job, disks, files, limits, _show)
+
+
+def _test(groups: Sequence[tuple[str, ...]], disks: Disks, limits: guest.Limits) -> int:
+    """Run each group of tests in a guest of its own, side by side, and judge them together."""
+    wanted = frozenset[str]().union(*map(report.collect, groups))
+    status = 0
+    reports = []
+    with ThreadPoolExecutor(len(groups)) as pool:
+        running = [pool.submit(_in_a_guest, _pytest(words), disks, limits) for words in groups]
+        try:
+            for future in as_completed(running):
+                try:
+                    files, ended = future.result()
+                except guest.GuestFailed as error:
+                    _tell(f"{error.console_end()}\nvm: {error}")
+                    status = STATUS_NO_GUEST
+                    continue
+                path = files.results / "report.xml"
+                if ended:
+                    _tell(f"vm: pytest ended with status {ended}; see {files.folder}")
+                    status = status or STATUS_FAILED
+                if path.exists():
+                    reports.append(path.read_text())
+        finally:
+            limits.stop.set()  # nothing is left to wait for, or somebody ends this process
+    verdict = report.judge(wanted, reports)
+    _show(f"{verdict.text()}\n")
+    return status or (0 if verdict.is_good else STATUS_FAILED)
 
 
 def _run(args: argparse.Namespace, held: ExitStack) -> int:
     source = held.enter_context(tempfile.TemporaryDirectory(prefix="collectord-vm-"))
-    selection = _selection(args.pytest)
-    wanted = frozenset() if args.run or args.build else report.collect(selection)
     disks = Layers(Snapshot.take(Path(source)), held, _tell).disks()
+    limits = guest.Limits(args.limit, args.silence)
     if args.build:
         return 0
-    held.enter_context(place_for_a_guest(_tell))
-    files = _new_run()
-    limits = guest.Limits(args.limit, args.silence)
-    status = guest.run(args.run or _pytest(selection), disks, files, limits, _show)
     if args.run:
-        return status
-    path = files.results / "report.xml"
-    if not path.exists():
-        _tell(f"vm: pytest ended with status {status} and no report; see {files.output}")
-        return STATUS_FAILED
-    verdict = report.judge(wanted, path.read_text())
-    if not verdict.is_good:
-        _tell(f"vm: the guest's files are in {files.folder}")
-    _show(f"{verdict.text()}\n")
-    return 0 if verdict.is_good and status == 0 else STATUS_FAILED
+        return _in_a_guest(args.run, disks, limits)[1]
+    return _test(_groups(args.pytest), disks, limits)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -116,7 +144,7 @@ def main(arguments: Sequence[str]) -> int:
     if os.geteuid() != 0:
         _tell("vm: needs root, to build the guest: sudo make test-vm")
         return STATUS_NO_GUEST
-    # so that a termination ends the guest and a build too
+    # so that a termination ends guests and builds too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with ExitStack() as held:
         try:

@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import tarfile
+import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,10 +60,12 @@ class Limits:
     Attributes:
         total_s: seconds from its start.
         silent_s: seconds without a word of output.
+        stop: set where somebody wants it to end at once.
     """
 
     total_s: float
     silent_s: float
+    stop: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,8 @@ def _watch(
                 return f"the guest printed nothing for {limits.silent_s:.0f} s"
             if now - began > limits.total_s:
                 return f"the guest did not end within {limits.total_s:.0f} s"
-            time.sleep(_POLL_S)
+            if limits.stop.wait(_POLL_S):
+                return "the guest was stopped"
     if status == -signal.SIGKILL:
         return "QEMU was killed"
     return f"QEMU ended with status {status}" if status else ""

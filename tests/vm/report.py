@@ -75,14 +75,18 @@ class Verdict:
         return "\n".join(lines)
 
 
-def judge(wanted: Iterable[str], report: str) -> Verdict:
-    """What a report in JUnit's XML says of the tests with these node ids.
+def judge(wanted: Iterable[str], reports: Iterable[str]) -> Verdict:
+    """What reports in JUnit's XML say of the tests with these node ids.
 
     Raises:
         ValueError: it is no such report, as of a pytest that was killed.
     """
     try:
-        cases = list(ET.fromstring(report).iter("testcase"))  # noqa: S314  # from our own guest
+        cases = [
+            case
+            for text in reports
+            for case in ET.fromstring(text).iter("testcase")  # noqa: S314  # from our own guest
+        ]
     except ET.ParseError as error:
         message = f"the report is cut off or no XML: {error}"
         raise ValueError(message) from error
