@@ -305,8 +305,10 @@ void aux_ring__enable(struct aux_ring *aux, bool woken, bool full)
 	const uint64_t position = aux->self->position;
 	const uint64_t lost = counter__read(&aux->pair->lost_records);
 	const bool began = position != aux->start;
+	const bool touched = aux->touched;
 	bool restart = aux->halted;
 
+	aux->touched = false;
 	if (full) {
 		/*
 		 * With no room at all there is no record, and one may be lost with the data ring.
@@ -323,9 +325,8 @@ void aux_ring__enable(struct aux_ring *aux, bool woken, bool full)
 	/* Before its first byte an event may wait for its exec, or for whom knows what. */
 	if (aux->map->snapshot || aux->stopping || aux->enable_count == 0 ||
 	    atomic_load_explicit(&aux->self->fault, memory_order_relaxed) != WALK_OK ||
-	    !(aux->touched || restart || (began && (woken || full))))
+	    !(touched || restart || (began && (woken || full))))
 		return;
-	aux->touched = false;
 	for (uint32_t i = 0; i < aux->enable_count; i++) {
 		/* ENABLE costs no interrupt when it is enabled. An error is that of an event whose
 		 * CPU or task is gone. */

@@ -42,7 +42,7 @@ struct aux_ring {
 	bool reference_tsc;
 	bool whole_records;
 	bool stopping; /* enable nothing, wait for no record */
-	bool touched;  /* bytes were taken, or a truncated record seen, since the last ENABLE */
+	bool touched;  /* bytes were taken, or a truncated record seen, since a pass was complete */
 	bool halted;   /* a truncated record was seen, and the events not enabled since */
 	uint64_t halted_ns;	/* time of that record, of the pass with a foreign clock */
 	bool suspect;  /* the area may have been full since it was last found idle */
