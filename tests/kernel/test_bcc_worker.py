@@ -462,7 +462,6 @@ def test_a_kernel_function(loader: Loader) -> None:
         assert "no kprobes in this kernel" in str(loader.error(source))
 
 
-@pytest.mark.vm
 def test_a_trampoline(loader: Loader) -> None:
     """It is attached where the kernel has trampolines, and told where not."""
     source = COUNTING + "KFUNC_PROBE(wake_up_new_task, void *task) { count(); return 0; }"

@@ -105,7 +105,6 @@ def test_connections_that_fail(start_cli: Start, run_cli: Run, tmp_path: Path, p
     check_found(running.session, [tuple(event[n] for n in names) for event in events], caused)
 
 
-@pytest.mark.vm
 def test_block_requests(
     start_cli: Start, run_cli: Run, tmp_path: Path, *, perf: Perf, require: Require
 ) -> None:

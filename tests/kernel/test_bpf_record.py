@@ -68,7 +68,6 @@ def test_all_cpus(run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: 
     assert (row["event"], row["count"]) == ("syscall_stream", 4 * (COUNT // 10))
 
 
-@pytest.mark.vm
 def test_a_ring_of_one_page_counts_what_it_loses(
     run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs
 ) -> None:

@@ -126,7 +126,6 @@ def test_losses_are_told_once_over_all_segments(
     assert told == [sum(m["lost_samples"].values()) for m in _manifests(session)]
 
 
-@pytest.mark.vm
 def test_tasks_resolve_in_every_segment(
     start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
 ) -> None:

@@ -18,8 +18,11 @@ _BUILDS: Final = {
     "address": ("-DCMAKE_C_COMPILER=clang", "-DCOLLECTORD_SANITIZE=address,undefined"),
     "thread": ("-DCMAKE_C_COMPILER=clang", "-DCOLLECTORD_SANITIZE=thread"),
 }
-_FUZZ_TARGETS: Final = 7
+_FUZZ_TARGETS: Final = 9
 _BUILD_TIMEOUT_S: Final = 300
+_TEST_TIMEOUT_S: Final = 120
+
+pytestmark = pytest.mark.timeout(1200)
 
 
 def _run(command: list[str], timeout_s: float, **environment: str) -> None:
@@ -42,7 +45,8 @@ def test_core_passes_its_own_tests(build: str) -> None:
     directory = str(_BUILD / build)
     _run(["cmake", "-S", str(_HERE), "-B", directory, "-G", "Ninja", *_BUILDS[build]], 60)
     _run(["cmake", "--build", directory], _BUILD_TIMEOUT_S)
-    _run(["ctest", "--test-dir", directory, "--output-on-failure"], 600)
+    each = ["--output-on-failure", "--timeout", str(_TEST_TIMEOUT_S)]
+    _run(["ctest", "--test-dir", directory, *each], 600)
 
 
 def test_fuzzers_find_nothing() -> None:

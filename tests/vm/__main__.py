@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shlex
 import shutil
@@ -20,9 +21,8 @@ from tests.vm import guest, report
 from tests.vm.layers import ROOT, BuildFailed, Layers, Snapshot, place_for_a_guest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.vm.layers import Disks
+    import threading
+    from collections.abc import Callable, Sequence
 
 RUNS: Final = ROOT / "build" / "vm"
 RUNS_KEPT: Final = 10
@@ -82,25 +82,40 @@ def _groups(words: Sequence[str]) -> list[tuple[str, ...]]:
 
 def _pytest(words: Sequence[str]) -> str:
     command = (".venv/bin/pytest", "-m", "vm", "--verbose", "--color=no", "--durations=15")
-    # "xunit1" as tests record properties; the time is a hang's
-    options = ("-o", "junit_family=xunit1", "-o", "faulthandler_timeout=600")
+    # "xunit1" as tests record properties; the times are a hang's
+    options = ("-o", "junit_family=xunit1", "-o", "faulthandler_timeout=0", "-o", "timeout=500")
     return shlex.join((*command, *options, *words)) + ' --junitxml="$JOB_RESULTS/report.xml"'
 
 
-def _in_a_guest(job: str, disks: Disks, limits: guest.Limits) -> tuple[guest.Run, int]:
+def _in_a_guest(machine: guest.Machine, limits: guest.Limits, job: str) -> tuple[guest.Run, int]:
     """Run a job; gives its files and its status. Raises as `guest.run`."""
     with place_for_a_guest(_tell):
         files = _new_run()
-        return files, guest.run(job, disks, files, limits, _show)
+        return files, guest.run(job, machine, files, limits, _show)
 
 
-def _test(groups: Sequence[tuple[str, ...]], disks: Disks, limits: guest.Limits) -> int:
-    """Run each group of tests in a guest of its own, side by side, and judge them together."""
-    wanted = frozenset[str]().union(*map(report.collect, groups))
+def run_tests(
+    wanted: frozenset[str],
+    groups: Sequence[tuple[str, ...]],
+    run_job: Callable[[str], tuple[guest.Run, int]],
+    stop: threading.Event,
+) -> int:
+    """Run each group of tests in a guest of its own, side by side, and judge them together.
+
+    Args:
+        wanted: node ids of the tests that must pass.
+        groups: arguments of pytest that select them, for each guest.
+        run_job: runs a shell script in a guest; gives its files and its status, or raises
+            `guest.GuestFailed`.
+        stop: is set to end what still runs.
+
+    Returns:
+        Exit status, as of `main`.
+    """
     status = 0
     reports = []
     with ThreadPoolExecutor(len(groups)) as pool:
-        running = [pool.submit(_in_a_guest, _pytest(words), disks, limits) for words in groups]
+        running = [pool.submit(run_job, _pytest(words)) for words in groups]
         try:
             for future in as_completed(running):
                 try:
@@ -116,8 +131,12 @@ def _test(groups: Sequence[tuple[str, ...]], disks: Disks, limits: guest.Limits)
                 if path.exists():
                     reports.append(path.read_text())
         finally:
-            limits.stop.set()  # nothing is left to wait for, or somebody ends this process
-    verdict = report.judge(wanted, reports)
+            stop.set()  # nothing is left to wait for, or somebody ends this process
+    try:
+        verdict = report.judge(wanted, reports)
+    except ValueError as error:
+        _tell(f"vm: {error}")
+        return status or STATUS_FAILED
     _show(f"{verdict.text()}\n")
     return status or (0 if verdict.is_good else STATUS_FAILED)
 
@@ -128,9 +147,12 @@ def _run(args: argparse.Namespace, held: ExitStack) -> int:
     limits = guest.Limits(args.limit, args.silence)
     if args.build:
         return 0
+    in_a_guest = functools.partial(_in_a_guest, guest.Machine(guest.find_qemu(), disks), limits)
     if args.run:
-        return _in_a_guest(args.run, disks, limits)[1]
-    return _test(_groups(args.pytest), disks, limits)
+        return in_a_guest(args.run)[1]
+    groups = _groups(args.pytest)
+    wanted = frozenset[str]().union(*map(report.collect, groups))
+    return run_tests(wanted, groups, in_a_guest, limits.stop)
 
 
 def main(arguments: Sequence[str]) -> int:
