@@ -10,6 +10,12 @@ where the PMU counts bytes; what is stored was counted by the writer. So
 and neither is computed from the other side's figures. Where the PMU does not count, lost bytes
 are known by their occurrences only: AUX records with the flag TRUNCATED.
 
+While the event runs the counter is ahead of the head by what is traced and not handed over yet,
+which is at most what the area holds. So what is certainly truncated is the difference without
+that, and it never goes down; the last reading has all. Where by then the head is ahead of the
+counter, or less is truncated than was certain before, the two contradict each other, and that is
+unaccounted.
+
 An area that runs free has no such balance: what nobody asked for is overwritten. Of one whose
 head counts, the overwritten bytes are known; of one whose head is a place, nothing is.
 """
@@ -20,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import QUARANTINE_REASONS
-from collectord.model import Basis, LossKey, Reason, Stage
+from collectord.model import Basis, LossKey, Reason, Stage, loss_name
 from collectord.plan.aux import HeadRule
 
 if TYPE_CHECKING:
@@ -41,10 +47,6 @@ AUX_LOSS_PAIRS: Final[tuple[LossKey, ...]] = (
 FLAGS: Final = ("truncated", "partial", "collision")
 
 
-def _name(key: LossKey) -> str:
-    return "/".join(key)
-
-
 @dataclass(frozen=True, slots=True)
 class AuxReading:
     """One reading of the kernel's figures of an area.
@@ -62,12 +64,17 @@ class AuxReading:
 
 @dataclass(frozen=True, slots=True)
 class AuxBracket:
-    """Kernel figures around a pass, and the core's counters after it."""
+    """Kernel figures around a pass, and the core's counters after it.
+
+    Attributes:
+        truncated: bytes that earlier readings have shown to be truncated.
+    """
 
     before: AuxReading
     counters: AuxCounters
     after: AuxReading
     closed: bool = False
+    truncated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,7 @@ def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBala
     """The balance of one area."""
     counters, after = bracket.counters, bracket.after
     counted = after.traced is not None
-    truncated = max(0, after.traced - after.head) if after.traced is not None else None
+    truncated = truncated_bytes(bracket, plan.data_bytes)
     produced = after.traced if counted else after.head
     basis = Basis.EXACT if counted else Basis.LOST_ONLY
     overwritten: int | None = 0
@@ -142,15 +149,15 @@ def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBala
         produced=produced,
         stored=counters.stored_bytes,
         lost={
-            _name(TRUNCATED): truncated,
-            _name((Stage.STAGING, Reason.QUARANTINED)): counters.quarantined_bytes,
-            _name((Stage.SINK, Reason.DISK_FULL)): counters.lost_disk_full_bytes,
-            _name((Stage.SINK, Reason.DROPPED)): counters.lost_dropped_bytes,
+            loss_name(TRUNCATED): truncated,
+            loss_name((Stage.STAGING, Reason.QUARANTINED)): counters.quarantined_bytes,
+            loss_name((Stage.SINK, Reason.DISK_FULL)): counters.lost_disk_full_bytes,
+            loss_name((Stage.SINK, Reason.DROPPED)): counters.lost_dropped_bytes,
         },
         overwritten=overwritten,
         repeated=counters.repeated_bytes,
         in_flight=counters.in_flight_bytes,
-        unaccounted=None if plan.snapshot else _unaccounted(bracket),
+        unaccounted=None if plan.snapshot else _unaccounted(bracket, truncated),
         records=counters.records,
         truncated=counters.truncated,
         partial=counters.partial,
@@ -169,8 +176,23 @@ def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBala
     )
 
 
-def _unaccounted(bracket: AuxBracket) -> int:
-    """Bytes that were handed over and are nowhere, or are somewhere and were not handed over."""
+def truncated_bytes(bracket: AuxBracket, capacity: int) -> int | None:
+    """Bytes that found no room in an area of `capacity` bytes, as far as that is certain.
+
+    None where the PMU does not count bytes.
+    """
+    after = bracket.after
+    if after.traced is None:
+        return None
+    pending = 0 if bracket.closed else capacity
+    return max(bracket.truncated, after.traced - after.head - pending, 0)
+
+
+def _unaccounted(bracket: AuxBracket, truncated: int | None) -> int:
+    """Bytes that were handed over and are nowhere, or are somewhere and were not handed over.
+
+    In the end also those by which the PMU's count and the head contradict each other.
+    """
     counters = bracket.counters
     if not bracket.closed:
         # Between two readings of the head; bytes move from one of our places to the next
@@ -184,7 +206,11 @@ def _unaccounted(bracket: AuxBracket) -> int:
         + counters.lost_dropped_bytes
         + counters.quarantined_bytes
     )
-    return abs(bracket.after.head - placed)
+    head, traced = bracket.after.head, bracket.after.traced
+    missing = abs(head - placed)
+    if traced is None or truncated is None:
+        return missing
+    return max(missing, abs(traced - truncated - placed))
 
 
 def aux_json(area: AuxBalance) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collectord.aux_ledger import AuxBracket, AuxReading, balance_aux
+from collectord.aux_ledger import AuxBracket, AuxReading, balance_aux, truncated_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +47,9 @@ class AuxMeter:
             idle = counters.taken_bytes == last.counters.taken_bytes
             still = idle and counters.records == last.counters.records
             reading = last.after if still else self._read(handle)
-            self._brackets[number] = AuxBracket(last.after, counters, reading)
+            self._brackets[number] = AuxBracket(
+                last.after, counters, reading, truncated=_truncated(handle, last)
+            )
 
     def close(self) -> None:
         """Take the final reading: the events are disabled and all is drained and written.
@@ -57,8 +59,13 @@ class AuxMeter:
         """
         for number, (handle, ring) in enumerate(self._areas):
             reading = self._read(handle)
-            bracket = AuxBracket(reading, ring.counters(), reading, closed=True)
-            self._brackets[number] = bracket
+            self._brackets[number] = AuxBracket(
+                reading,
+                ring.counters(),
+                reading,
+                closed=True,
+                truncated=_truncated(handle, self._brackets[number]),
+            )
 
     def balances(self) -> tuple[AuxBalance, ...]:
         """The balance of each area as of the last reading."""
@@ -76,3 +83,8 @@ class AuxMeter:
             traced=sum(r.value for r in readings) if handle.plan.counts_bytes else None,
             lost_records=sum(losses) if len(losses) == len(readings) else None,
         )
+
+
+def _truncated(handle: AuxHandle, last: AuxBracket) -> int:
+    """What is known to be lost for want of room, and stays so."""
+    return truncated_bytes(last, handle.plan.data_bytes) or 0

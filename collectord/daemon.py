@@ -25,16 +25,14 @@ from collectord.drain.loop import Drain
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.host import host_facts
 from collectord.kernel.host import read_host
-from collectord.kernel.instance_note import read_note, remove_note
 from collectord.kernel.linux import LinuxKernel
+from collectord.leftovers import repair_leftovers, salvage_traces
 from collectord.maps.watch import BpfWatch
 from collectord.opening import Surroundings
 from collectord.plan.build import blame, build
 from collectord.plan.nearest import did_you_mean
-from collectord.plan.session import FLIGHT_RECORDER, RetentionPlan
-from collectord.salvage import salvage_leftovers
-from collectord.sink.repair import Action, repair
-from collectord.sink.store import Store, count_unclean_stops
+from collectord.plan.session import RetentionPlan
+from collectord.sink.store import Store
 from collectord.windows import Snapshot, Trigger
 
 if TYPE_CHECKING:
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
     from collectord.opening import AnySession
     from collectord.plan.facts import KernelFacts
     from collectord.plan.session import Plan, SessionPlan
-    from collectord.sink.repair import Outcome
 
 _LOG: Final = structlog.get_logger()
 _LIMITS_INTERVAL_S: Final = 10.0
@@ -108,6 +105,7 @@ class Daemon:
         self._host = read_host()
         self._clock = self._kernel.clocks()
         self._started_ns = time.time_ns()
+        self._state_dir = Path(config.daemon.state_dir)
         self._unclean_stops = 0
         self._coverage = Coverage(self.plan.sessions, self._kernel.online_cpus())
         self._config_sha256 = hashlib.sha256(repr(config).encode()).hexdigest()
@@ -141,8 +139,15 @@ class Daemon:
         async with AsyncExitStack() as stack:
             worker = stack.enter_context(_worker())
             store = self._store()
-            self._repair()
-            self._salvage(store, everything=salvage_all)
+            self._unclean_stops = repair_leftovers(self.plan, self._state_dir)
+            salvage_traces(
+                self.plan,
+                self._state_dir,
+                kernel=self._kernel,
+                host=self._host,
+                make_room=store.make_room,
+                everything=salvage_all,
+            )
             stack.enter_context(self._drain)
             if not await self._open(stop, store, worker, stack):
                 return ()
@@ -156,8 +161,9 @@ class Daemon:
             if on_close is not None:
                 on_close()
             for session in self._sessions:
-                await session.close()
-            self.snapshots.extend(one for s in self._sessions for one in s.snapshots)
+                await _close(session)
+            recorders = [s.recorder for s in self._sessions if s.recorder is not None]
+            self.snapshots.extend(one for recorder in recorders for one in recorder.snapshots)
             await self._watch.look(worker)
             if keep_counted:
                 self.counted = await self._watch.contents(worker)
@@ -192,14 +198,15 @@ class Daemon:
             SinkError: a segment cannot be written.
             KernelError: rings cannot be stopped, or not started again.
         """
-        recorders = [s for s in self._named(names) if s.plan.mode == FLIGHT_RECORDER]
-        if not recorders or len({s.plan.name for s in recorders}) < len(set(names)):
+        named = [(s.plan.name, s.recorder) for s in self._named(names)]
+        recorders = [(name, recorder) for name, recorder in named if recorder is not None]
+        if not recorders or len({name for name, _ in recorders}) < len(set(names)):
             raise UsageError(
                 "no flight recorder" + (f" among {', '.join(names)}" if names else " runs"),
                 hint='a session with mode = "flight-recorder" is one',
             )
         made = await asyncio.gather(
-            *(session.snapshot(trigger) for session in recorders), return_exceptions=True
+            *(recorder.snapshot(trigger) for _, recorder in recorders), return_exceptions=True
         )
         snapshots = [one for one in made if isinstance(one, Snapshot)]
         self.snapshots.extend(snapshots)
@@ -263,13 +270,11 @@ class Daemon:
 
     async def _begin(self, number: int, session: AnySession, surroundings: Surroundings) -> None:
         """Start a session; one that may fail is replaced by the reason."""
-        bpf, relay = session.plan.bpf, session.plan.relay
-        may_fail = (bpf is not None and bpf.may_fail) or (relay is not None and relay.may_fail)
         try:
             with blame(self._config_of(session.plan)):
                 await session.begin()
         except CollectordError as error:
-            if not may_fail:
+            if not session.plan.contains(error):
                 raise
             await session.close()
             self._sessions[number] = surroundings.failed(session.plan, error)
@@ -329,49 +334,16 @@ class Daemon:
     def _store(self) -> Store:
         rotated = [s.sink.retention for s in self.plan.sessions if s.sink.single_file is None]
         retention = rotated[0] if rotated else RetentionPlan()
-        return Store(Path(self._config.daemon.state_dir), retention)
+        return Store(self._state_dir, retention)
 
-    def _repair(self) -> None:
-        """Seal what a killed predecessor left. A single file is its own sink's to make way for."""
-        root = Path(self._config.daemon.state_dir)
-        rotated = [Path(s.sink.directory) for s in self.plan.sessions if not s.sink.single_file]
-        elsewhere = {path for path in rotated if root not in (path, path.parent)}
-        places = [path for path in (root, *sorted(elsewhere)) if rotated and path.is_dir()]
-        if not places:
-            return
-        outcomes = [outcome for place in places for outcome in repair(place)]
-        self._tell_repairs(outcomes)
-        self._unclean_stops = count_unclean_stops(
-            places[0], add=any(outcome.action is Action.RECOVERED for outcome in outcomes)
-        )
 
-    def _tell_repairs(self, outcomes: Sequence[Outcome]) -> None:
-        for outcome in outcomes:
-            _LOG.warning("segment_repaired", path=str(outcome.path), **_told(outcome))
-
-    def _salvage(self, store: Store, *, everything: bool) -> None:
-        """Take the rest out of ftrace rings that a killed predecessor left."""
-        own = {s.name: Path(s.sink.directory) for s in self.plan.sessions if s.ftrace is not None}
-        state = Path(self._config.daemon.state_dir)
-
-        def place(instance: str, session: str) -> Path | None:
-            if session not in own and not everything:
-                return None
-            directory = read_note(instance) or own.get(session) or state / session
-            self._tell_repairs(repair(directory) if directory.is_dir() else [])
-            return directory
-
-        if everything:
-            for left in self._kernel.end_left_traces():
-                _LOG.warning("trace_left_behind", **left._asdict())
-        for salvaged in salvage_leftovers(self._kernel, self._host, place, store.make_room):
-            remove_note(salvaged.instance)
-            _LOG.warning(
-                "instance_salvaged",
-                instance=salvaged.instance,
-                path=str(salvaged.path) if salvaged.path is not None else None,
-                **salvaged.ledger,
-            )
+async def _close(session: AnySession) -> None:
+    """End a session; what it fails with is said, and the others come to their end too."""
+    try:
+        await session.close()
+    except CollectordError as error:
+        session.note("close", f"not closed: {error}")
+        _LOG.error("session_not_closed", session=session.plan.name, error=str(error))
 
 
 @asynccontextmanager
@@ -405,7 +377,3 @@ def _worker() -> Iterator[Executor]:
             worker.submit(all_running.wait)
         all_running.wait()
         yield worker
-
-
-def _told(outcome: Outcome) -> dict[str, object]:
-    return {"action": str(outcome.action), "detail": outcome.detail, "samples": outcome.samples}

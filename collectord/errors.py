@@ -102,9 +102,10 @@ class MissingPrivilege(KernelError):
 
 
 class MissingFeature(KernelError):
-    """This kernel or machine lacks `feature`."""
+    """This kernel or machine lacks `feature`. `source` is the source that wants it, where told."""
 
     exit_code: ClassVar[int] = 5
+    source: str = ""
 
     def __init__(
         self, message: str, *, feature: str, syscall: str = "", errno: int = 0, hint: str = ""

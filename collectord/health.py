@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.ledger import loss_name
-from collectord.model import Reason, Stage
+from collectord.errors import KernelError
+from collectord.model import Reason, Stage, loss_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,14 @@ class Health:
             self._log.warning("rings_reset", times=resets)
 
     def _look_for_suppression(self) -> None:
-        for event, programs in self._meter.look_for_suppression():
+        try:
+            changed = self._meter.look_for_suppression()
+        except KernelError as error:  # too many programs, for one
+            if self.note("programs", f"BPF programs on its events not seen: {error}"):
+                self._log.error("programs_not_seen", error=str(error))
+            return
+        self.note("programs", "")
+        for event, programs in changed:
             about = f"suppression/{event.index}"
             if not programs:
                 self._log.info("suppression_over", tracepoint=event.name)

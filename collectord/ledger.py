@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import QUARANTINE_REASONS
-from collectord.aux_ledger import aux_cut, aux_json
-from collectord.model import LOSS_PAIRS, Basis, LossKey, Reason, RingRole, Stage
+from collectord.model import Basis, LossKey, Reason, RingRole, Stage, loss_name, loss_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -81,6 +80,8 @@ class RingBalance:
             there is none.
         window_ns: the same for a flight recorder's ring: how far back a snapshot would reach.
         held: it is a flight recorder's.
+        beside_aux: an AUX area hangs on it, which is what its trace goes into.
+        in_bytes: nobody knows its records: what counts them counts bytes.
         foreign_reads: events that somebody else took out of an ftrace ring.
         resets: times that somebody else emptied it; what was in it then nobody can count.
     """
@@ -115,6 +116,8 @@ class RingBalance:
     oldest_unread_age_ns: int | None = None
     window_ns: int | None = None
     held: bool = False
+    beside_aux: bool = False
+    in_bytes: bool = False
     foreign_reads: int = 0
     resets: int = 0
 
@@ -138,6 +141,7 @@ class SessionBalance:
         overwritten: None where that of a ring is not known.
         repeated: records that snapshots left out since the one before had them.
         snapshots: how often a flight recorder's windows were stored.
+        snapshots_failed: how often not, or not at once.
         paused_ns: time that the rings stood still for that.
     """
 
@@ -160,18 +164,18 @@ class SessionBalance:
     shared: dict[str, int] = field(default_factory=dict)
     aux: tuple[AuxBalance, ...] = ()
     snapshots: int = 0
+    snapshots_failed: int = 0
     paused_ns: int = 0
+
+    @property
+    def in_bytes(self) -> bool:
+        """What its rings hold are not records that anybody knows: its figures are bytes."""
+        return any(ring.in_bytes for ring in self.rings)
 
     @property
     def repeated(self) -> int:
         """Records that a snapshot left out since the one before it has them."""
         return sum(ring.repeated for ring in self.rings)
-
-
-def loss_name(key: LossKey) -> str:
-    """`<stage>/<reason>`, as JSON and the summary name a loss."""
-    stage, reason = key
-    return f"{stage}/{reason}"
 
 
 def _losses(
@@ -250,6 +254,8 @@ def balance_ring(
     transport: str | None = None,
     held: bool = False,
     overwritable: bool = False,
+    beside_aux: bool = False,
+    in_bytes: bool = False,
 ) -> RingBalance:
     """The balance of one ring.
 
@@ -262,6 +268,8 @@ def balance_ring(
         transport: how an ftrace ring is read.
         held: it is a flight recorder's, and read for snapshots only.
         overwritable: it is a perf ring that overwrites.
+        beside_aux: an AUX area hangs on it.
+        in_bytes: its records nobody knows.
     """
     counters, after = bracket.counters, bracket.after
     exact = basis is Basis.EXACT
@@ -304,6 +312,8 @@ def balance_ring(
         oldest_unread_age_ns=age_ns,
         window_ns=window_ns if held else None,
         held=held,
+        beside_aux=beside_aux,
+        in_bytes=in_bytes,
         foreign_reads=_foreign_reads(bracket) if transport else 0,
         resets=after.resets if after is not None else 0,
     )
@@ -316,7 +326,7 @@ def _foreign_reads(bracket: Bracket) -> int:
     return max(0, (bracket.before.read_events or 0) - bracket.counters.samples)
 
 
-def _sum_known(values: Iterable[int | None]) -> int | None:
+def sum_known(values: Iterable[int | None]) -> int | None:
     """The sum, or None as soon as one part is unknown."""
     total = 0
     for value in values:
@@ -346,8 +356,6 @@ def balance_session(
     degraded_reasons: tuple[str, ...] = (),
     sink: SinkStats | None = None,
     shared: Mapping[LossKey, int] | None = None,
-    snapshots: int = 0,
-    paused_ns: int = 0,
     aux: tuple[AuxBalance, ...] = (),
 ) -> SessionBalance:
     """Add a session's data rings up. Its basis is the weakest of theirs.
@@ -357,9 +365,9 @@ def balance_session(
     data = tuple(ring for ring in rings if ring.label.role is RingRole.DATA)
     basis = Basis.weakest([ring.basis for ring in data])
     exact = basis is Basis.EXACT
-    produced = _sum_known(ring.produced for ring in data) if exact else None
+    produced = sum_known(ring.produced for ring in data) if exact else None
     by_name = {loss_name(key): n for key, n in (shared or {}).items()}
-    lost = Counter({loss_name(key): 0 for key in LOSS_PAIRS[source]})
+    lost = Counter({loss_name(key): 0 for key in loss_pairs(source)})
     lost.update(add_losses(data))
     lost.update(by_name)
     return SessionBalance(
@@ -371,113 +379,14 @@ def balance_session(
         produced=produced + sum(by_name.values()) if produced is not None else None,
         stored=sum(ring.stored for ring in data),
         lost=dict(lost),
-        overwritten=_sum_known(ring.overwritten for ring in data),
+        overwritten=sum_known(ring.overwritten for ring in data),
         in_flight=sum(ring.in_flight for ring in data),
-        unaccounted=_sum_known(ring.unaccounted for ring in data) if exact else None,
+        unaccounted=sum_known(ring.unaccounted for ring in data) if exact else None,
         rings=rings,
         segments=segments,
         directory=directory,
         degraded_reasons=degraded_reasons,
         sink=sink or SinkStats(),
         shared=by_name,
-        snapshots=snapshots,
-        paused_ns=paused_ns,
         aux=aux,
     )
-
-
-def _ring_json(ring: RingBalance) -> dict[str, Any]:
-    return {
-        "role": str(ring.label.role),
-        "cpu": ring.label.cpu,
-        "tid": ring.label.tid,
-        "ledger_basis": str(ring.basis),
-        "capacity_bytes": ring.capacity_bytes,
-        "high_watermark_bytes": ring.high_watermark_bytes,
-        "produced": ring.produced,
-        "stored": ring.stored,
-        "lost": ring.lost,
-        "overwritten": ring.overwritten,
-        "overwritten_bytes": ring.overwritten_bytes,
-        "repeated": ring.repeated,
-        "repeated_bytes": ring.repeated_bytes,
-        "snapshots": ring.snapshots,
-        "in_flight": ring.in_flight,
-        "unaccounted": ring.unaccounted,
-        "records": ring.records,
-        "bytes": ring.bytes,
-        "wakeups": {"watermark": ring.wakeups_watermark, "timer": ring.wakeups_timer},
-        "throttles": ring.throttles,
-        "starved": ring.starved,
-        "relabelled": ring.relabelled,
-        "quarantined": ring.quarantined,
-        "suppressed_by": list(ring.suppressed_by),
-        "transport": ring.transport,
-        "oldest_unread_age_ns": ring.oldest_unread_age_ns,
-        "window_ns": ring.window_ns,
-        "foreign_reads": ring.foreign_reads,
-        "resets": ring.resets,
-    }
-
-
-def to_json(balance: SessionBalance) -> dict[str, Any]:
-    """A session's entry in `--json` and in `/v1/status`.
-
-    `produced` and `unaccounted` are null where the basis is not `exact`. `rings` are the data
-    rings, which the session's figures add up; `sideband_rings` carry names and mappings.
-    """
-    rings = [_ring_json(ring) for ring in balance.rings]
-    return {
-        "name": balance.name,
-        "source": balance.source,
-        "scope": balance.scope,
-        "state": balance.state,
-        "ledger_basis": str(balance.basis),
-        "produced": balance.produced,
-        "stored": balance.stored,
-        "lost": balance.lost,
-        "overwritten": balance.overwritten,
-        "repeated": balance.repeated,
-        "snapshots": balance.snapshots,
-        "paused_ns": balance.paused_ns,
-        "in_flight": balance.in_flight,
-        "unaccounted": balance.unaccounted,
-        "suppression_possible": any(ring.suppressed_by for ring in balance.rings),
-        "degraded": list(balance.degraded_reasons),
-        "rings": [ring for ring in rings if ring["role"] == RingRole.DATA],
-        "sideband_rings": [ring for ring in rings if ring["role"] == RingRole.SIDEBAND],
-        "aux": [aux_json(area) for area in balance.aux],
-        "directory": balance.directory,
-        "segments": list(balance.segments),
-    }
-
-
-def cut(
-    balance: SessionBalance,
-    brackets: Mapping[RingLabel, Bracket],
-    shared: tuple[int, int] = (0, 0),
-) -> dict[str, Any]:
-    """The balance as a manifest records it: with both ends of its brackets.
-
-    `shared` is what was lost of all rings together, at both ends.
-
-    "produced" is null unless the basis is `exact`; equality is claimed only where "closed".
-    """
-    data = [b for label, b in brackets.items() if label.role is RingRole.DATA]
-    before = _sum_known(b.before.value if b.before is not None else None for b in data)
-    after = _sum_known(b.after.value if b.after is not None else None for b in data)
-    exact = balance.basis is Basis.EXACT
-    return {
-        "basis": str(balance.basis),
-        "closed": all(b.closed for b in data),
-        "produced": balance.produced,
-        "produced_before": before + shared[0] if exact and before is not None else None,
-        "produced_after": after + shared[1] if exact and after is not None else None,
-        "stored": balance.stored,
-        "lost": balance.lost,
-        "overwritten": balance.overwritten,
-        "repeated": balance.repeated,
-        "in_flight": balance.in_flight,
-        "unaccounted": balance.unaccounted,
-        **({"aux": aux_cut(balance.aux)} if balance.aux else {}),
-    }

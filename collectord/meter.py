@@ -202,9 +202,11 @@ class Meter:
                 transport=pages.transport if pages is not None else None,
                 held=drained.handle.held,
                 overwritable=is_overwritable(drained.handle),
+                beside_aux=drained.handle.aux is not None,
+                in_bytes=relay is not None and not relay.blktrace,
             )
             for label, drained in self._rings.items()
-            for pages in [drained.handle.pages]
+            for pages, relay in [(drained.handle.pages, drained.handle.relay)]
         )
 
     def _basis(self, handle: RingHandle) -> Basis:

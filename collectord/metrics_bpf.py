@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.utils import floatToGoString
 
+from collectord.metric_families import NS_PER_SECOND, counter, gauge
 from collectord.plan.bpf_metrics import (
     RECURSION_MISSES,
     RUN_SECONDS,
@@ -32,64 +33,63 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from collectord.maps.status import BpfStatus, FunctionRuns, MetricValues, Series
+    from collectord.metric_families import Labels
 
-_NS_PER_SECOND: Final = 1_000_000_000
 _PROGRAM: Final = ("session", "program")
 _FUNCTION: Final = (*_PROGRAM, "function")
 
 
 def families(programs: Sequence[BpfStatus]) -> Iterator[Metric]:
     """All families of the programs of all sessions; those of any program are always there."""
-    functions = [
+    functions: list[tuple[Labels, FunctionRuns]] = [
         ((one.session, one.program, function.function), function)
         for one in programs
         for function in one.functions
     ]
     yield from _cost(functions)
-    failures = CounterMetricFamily(
+    yield counter(
         SUBMIT_FAILURES,
         "Events that a program could not submit, by the kernel's error.",
-        labels=(*_PROGRAM, "errno"),
+        (*_PROGRAM, "errno"),
+        (
+            ((one.session, one.program, errno), count)
+            for one in programs
+            for errno, count in (one.submit_failures or {}).items()
+        ),
     )
-    truncated = GaugeMetricFamily(
+    yield gauge(
         TABLE_TRUNCATED,
         "1 where a map held more than is read of it: what is made of it is incomplete.",
-        labels=(*_PROGRAM, "table"),
+        (*_PROGRAM, "table"),
+        (
+            ((one.session, one.program, table), more)
+            for one in programs
+            for table, more in (one.tables or {}).items()
+        ),
     )
-    for one in programs:
-        for errno, count in (one.submit_failures or {}).items():
-            failures.add_metric((one.session, one.program, errno), count)
-        for table, more in (one.tables or {}).items():
-            truncated.add_metric((one.session, one.program, table), more)
-    yield failures
-    yield truncated
     yield from _declared(programs)
 
 
-def _cost(functions: Iterable[tuple[tuple[str, str, str], FunctionRuns]]) -> Iterator[Metric]:
-    runs = CounterMetricFamily(
-        RUNS, "Times a program's function ran (with `stats` in [bpf] only).", labels=_FUNCTION
+def _cost(functions: Sequence[tuple[Labels, FunctionRuns]]) -> Iterator[Metric]:
+    yield counter(
+        RUNS,
+        "Times a program's function ran (with `stats` in [bpf] only).",
+        _FUNCTION,
+        ((labels, function.runs) for labels, function in functions),
     )
-    seconds = CounterMetricFamily(
+    times_ns = [(labels, function.run_time_ns) for labels, function in functions]
+    yield counter(
         RUN_SECONDS,
         "Time spent in a program's function (with `stats` in [bpf] only).",
-        labels=_FUNCTION,
+        _FUNCTION,
+        ((labels, ns / NS_PER_SECOND if ns is not None else None) for labels, ns in times_ns),
     )
-    misses = CounterMetricFamily(
+    yield counter(
         RECURSION_MISSES,
         "Times a program's function did not run because a program ran on that CPU already.",
-        labels=_FUNCTION,
+        _FUNCTION,
+        ((labels, function.recursion_misses) for labels, function in functions),
     )
-    for labels, function in functions:
-        if function.runs is not None:
-            runs.add_metric(labels, function.runs)
-        if function.run_time_ns is not None:
-            seconds.add_metric(labels, function.run_time_ns / _NS_PER_SECOND)
-        if function.recursion_misses is not None:
-            misses.add_metric(labels, function.recursion_misses)
-    yield runs
-    yield seconds
-    yield misses
 
 
 def _declared(programs: Iterable[BpfStatus]) -> Iterator[Metric]:

@@ -52,6 +52,12 @@ class Reason(StrEnum):
 
 LossKey = tuple[Stage, Reason]
 
+
+def loss_name(key: LossKey) -> str:
+    """`<stage>/<reason>`, as JSON and the summary name a loss."""
+    return "/".join(key)
+
+
 # The only pairs that a source kind can produce. Ledger, metrics and the --json result are
 # keyed by this table, so each pair exists at 0 from the first scrape and no other ever appears.
 LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
@@ -88,6 +94,11 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
         (Stage.SINK, Reason.DROPPED),
     ),
 }
+
+
+def loss_pairs(source: str) -> tuple[LossKey, ...]:
+    """The pairs of a source, by its label: those of its kind ("relay-2" is a relay source)."""
+    return LOSS_PAIRS[source.partition("-")[0]]
 
 
 class RingKind(StrEnum):

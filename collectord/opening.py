@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import BpfError, CollectordError
+from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.kernel.instance_note import remove_note, write_note
 from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
@@ -64,28 +64,33 @@ class Surroundings:
     def open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:
         """Open a session; the stack undoes it backwards.
 
-        What BPF programs and relay channels fail with does not reach the other sessions, where the
-        plan allows it.
+        What it fails with does not reach the other sessions, where the plan allows it; hardware
+        that turns out to be absent does not reach its other sources either.
 
         Raises:
             CollectordError: the session cannot be opened; nothing of it is left open.
         """
-        bpf, relay = plan.bpf, plan.relay
-        if not (bpf is not None and bpf.may_fail) and not (relay is not None and relay.may_fail):
-            return self._open(plan, stack)
-        if (bpf is not None and not bpf.programs) or (relay is not None and not plan.rings):
-            return RinglessSession(plan, None)
-        try:
-            return self._open(plan, stack)
-        except CollectordError as error:
-            return self.failed(plan, error)
+        while not plan.is_absent:
+            try:
+                return self._open(plan, stack)
+            except CollectordError as error:
+                if isinstance(error, MissingFeature) and error.source in plan.optional:
+                    _LOG.warning("source_absent", session=plan.name, error=str(error))
+                    plan = plan.without(error.source, str(error))
+                elif not plan.contains(error):
+                    raise
+                else:
+                    return self.failed(plan, error)
+        # What a BPF program lacks is told as its failure: it may be of the program's making.
+        return RinglessSession(plan, None, absent=plan.bpf is None)
 
     def failed(self, plan: SessionPlan, error: CollectordError) -> RinglessSession:
         """What stands for a session that cannot be, and says why."""
         self.watch.forget(plan.name)
         said = error.text if isinstance(error, BpfError) else ""
         _LOG.error("session_failed", session=plan.name, error=str(error), text=said)
-        return RinglessSession(plan, None, str(error))
+        absent = isinstance(error, MissingFeature) and plan.bpf is None
+        return RinglessSession(plan, None, str(error), absent=absent)
 
     def _open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:
         with ExitStack() as own:
@@ -96,7 +101,7 @@ class Surroundings:
     def _open_parts(self, plan: SessionPlan, own: ExitStack) -> AnySession:
         if plan.scope.kind is ScopeKind.COMMAND and self.child is not None:
             plan = replace(plan, scope=replace(plan.scope, pids=(self.child,)))
-        source = SOURCES[plan.source](self.kernel, plan, own, exclude_tids=_own_threads())
+        source = SOURCES[plan.kind](self.kernel, plan, own, exclude_tids=_own_threads())
         if source.bpf is not None and plan.bpf is not None:
             names = HostNames()
             reader = BpfReader(self.kernel, plan.name, source.bpf, names, stats=self.stats)

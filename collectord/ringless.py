@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collectord.ledger import SessionBalance
     from collectord.plan.session import SessionPlan
     from collectord.source.base import OpenSource
-    from collectord.windows import Snapshot
 
 
 class RinglessSession:
@@ -22,18 +21,26 @@ class RinglessSession:
         plan: what was to be opened.
         source: what was opened; None if nothing could be.
         failure: why nothing could be, "" if it is open or the plan says it.
+        absent: the host lacks what it takes, which is no failure.
     """
 
-    def __init__(self, plan: SessionPlan, source: OpenSource | None, failure: str = "") -> None:
+    def __init__(
+        self,
+        plan: SessionPlan,
+        source: OpenSource | None,
+        failure: str = "",
+        *,
+        absent: bool = False,
+    ) -> None:
         # A session that failed covers no CPU.
         self.plan = plan if source is not None else replace(plan, rings=(), bpf=None)
         self.source = source
         self.ftrace = None
-        self.snapshots: tuple[Snapshot, ...] = ()
+        self.recorder = None
         self._failure = failure
         self._troubles: dict[str, str] = {}
         if source is None:
-            self._state = "failed"
+            self._state = "degraded" if absent else "failed"
         else:
             self._state = "degraded" if plan.degraded else "running"
 
@@ -49,15 +56,11 @@ class RinglessSession:
         """Say what is wrong from now on, "" when nothing is."""
         self._troubles[about] = trouble
 
-    async def snapshot(self, trigger: str) -> Snapshot | None:  # noqa: ARG002 - the sessions' call
-        """Nothing: it is no flight recorder."""
-        return None
-
     async def close(self) -> None:
         """Stop to fill maps. What failed stays what it was."""
-        if self.source is not None:
-            self.source.disable()
+        if self.source is not None and self._state != "stopped":
             self._state = "stopped"
+            self.source.disable()
 
     def balance(self) -> SessionBalance:
         """A balance without rings: nothing was produced that could be stored."""

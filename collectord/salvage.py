@@ -19,8 +19,7 @@ import structlog
 from collectord.errors import CodecError, KernelError, SinkError
 from collectord.kernel.instance_lock import PREFIX
 from collectord.kernel.salvage import OWNER_MARK
-from collectord.ledger import loss_name
-from collectord.model import LOSS_PAIRS, Basis, Reason, RingRole, Stage
+from collectord.model import LOSS_PAIRS, Basis, Reason, RingRole, Stage, loss_name
 from collectord.plan.trace_source import RECORDER_PERCENT
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import Identity, RingEntry

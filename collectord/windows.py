@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.drain.loop import Drain
+    from collectord.kernel.port import Kernel
     from collectord.meter import Drained, Meter
     from collectord.sink.base import SegmentInfo
     from collectord.source.base import OpenSource
@@ -41,7 +42,8 @@ class Snapshot:
             was nothing to store.
         samples: events in them.
         bytes: of the records that came out of the rings, and of the trace in their AUX areas.
-        first_ns, last_ns: times of the oldest and the newest event, 0 without one.
+        first_ns, last_ns: times of the oldest and the newest event, 0 without one that has a time:
+            the trace in AUX areas tells it to decoders only.
         repeated: events that were left out, because the snapshot before has them.
         repeated_bytes: the same, with records that are no events.
         paused_ns: time that the rings stood still.
@@ -60,8 +62,10 @@ class Snapshot:
     paused_ns: int
 
     @property
-    def seconds(self) -> float:
-        """Time between the oldest and the newest event."""
+    def seconds(self) -> float | None:
+        """Time between the oldest and the newest event; None where no event has a time."""
+        if not self.last_ns:
+            return None
         return (self.last_ns - self.first_ns) / _NS_PER_SECOND
 
     def to_json(self) -> dict[str, Any]:
@@ -107,27 +111,36 @@ class Windows:
     """Takes the windows of the rings that are held, of any kind.
 
     Overwritable perf rings are copied out in one go while they stand still, into memory that is
-    there for that: how long it takes depends neither on the drain's other work nor on the disk.
-    Pages of ftrace are taken while the ring goes on.
+    there for that: how long it takes depends neither on the drain's other work nor on the disk,
+    nor on AUX areas, which stand still until the drain has copied them. Pages of ftrace are taken
+    while the ring goes on.
 
     Args:
         source: of the rings.
         rings: all rings of a session.
         meter: counts what they overwrote.
         drain: empties what has no window to be copied.
+        kernel: lets overwritable rings go on before the others.
     """
 
     def __init__(
-        self, source: OpenSource, rings: Sequence[Drained], meter: Meter, drain: Drain
+        self,
+        source: OpenSource,
+        rings: Sequence[Drained],
+        *,
+        meter: Meter,
+        drain: Drain,
+        kernel: Kernel,
     ) -> None:
         self._source = source
         self._rings = [drained for drained in rings if drained.handle.held]
-        self._copied = all(is_overwritable(drained.handle) for drained in self._rings)
+        self._copied = [d for d in self._rings if is_overwritable(d.handle)]
+        self._drained = [d for d in self._rings if not is_overwritable(d.handle)]
         self._meter = meter
         self._drain = drain
+        self._kernel = kernel
         self._repeated = (0, 0)
         self._ended = False
-        self.taken = 0
         self.paused_ns = 0
 
     def hold(self, *, held: bool) -> None:
@@ -149,8 +162,12 @@ class Windows:
         begun_ns = time.monotonic_ns()
         try:
             self._source.pause()
-            self.hold(held=False)
-            if not self._copied:
+            for drained in self._copied:
+                drained.ring.hold(False)  # noqa: FBT003 - the binding's
+            if self._drained:
+                self._let_copied_go_on()
+                for drained in self._drained:
+                    drained.ring.hold(False)  # noqa: FBT003 - the binding's
                 await self._drain.full_pass()
         finally:
             if not self._ended:
@@ -161,6 +178,14 @@ class Windows:
         self._meter.count_overwritten(before)
         return self._note(trigger, begun_ns, paused_ns)
 
+    def _let_copied_go_on(self) -> None:
+        """Resume what is copied: what it refuses is lost, and a pass over AUX areas takes long.
+
+        `OpenSource.resume` does it once more, which changes nothing.
+        """
+        for drained in self._copied:
+            self._kernel.pause_output(drained.handle.map_fd, paused=False)
+
     def end(self) -> None:
         """The source is about to be stopped for good: what stands still is not started again."""
         self._ended = True
@@ -170,8 +195,20 @@ class Windows:
         self.hold(held=False)
         return self._note(Trigger.END, time.monotonic_ns(), 0)
 
+    def given(self) -> int:
+        """Records, and bytes of AUX areas, that the rings have given until now.
+
+        Those of ftrace are not counted: the stream tells their bytes.
+        """
+        records = sum(
+            drained.ring.counters().records
+            for drained in self._rings
+            if drained.handle.pages is None
+        )
+        areas = [drained.aux for drained in self._rings if drained.aux is not None]
+        return records + sum(area.counters().taken_bytes for area in areas)
+
     def _note(self, trigger: str, taken_ns: int, paused_ns: int) -> SnapshotNote:
-        self.taken += 1
         counters = [drained.ring.counters() for drained in self._rings]
         before = self._repeated
         self._repeated = (

@@ -44,9 +44,10 @@ class SpaceWanted(NamedTuple):
     """The writer waits: call `Stream.space`.
 
     ENOSPC, EDQUOT: the disk is full, evict. It waits two seconds at most, less when chunks run
-    short. EXFULL: the next segment is missing, because none is open, or a ring's extent of the
-    running one is full. It waits until one is prepared, which is an answer too, or until the
-    answer is no; a yes without a segment makes it ask again.
+    short. EXFULL: the next segment is missing, because none is open, or the running one has no
+    room left in a ring's extent, or no extent or file for the ring at all. It waits until one is
+    prepared, which is an answer too, or until the answer is no; a yes without a segment makes it
+    ask again.
     """
 
     stream: int
@@ -151,7 +152,8 @@ class RingCounters(NamedTuple):
     stored: int  # samples in chunks that the writer has written
     in_flight: int  # (gauge) samples copied from the ring and not yet written or lost
     lost_disk_full: int  # samples in chunks given up for want of space or of a segment
-    lost_dropped: int  # samples in chunks given up for another write error
+    lost_dropped: int  # samples in chunks given up for another write error, and those that a ring
+    # was left with (see `Core.remove_ring`)
     lost_records: int  # sum over PERF_RECORD_LOST
     lost_samples: int  # sum over PERF_RECORD_LOST_SAMPLES
     neutralised: int  # records of a type that readers do not know, made into padding
@@ -199,7 +201,7 @@ class AuxCounters(NamedTuple):
     overwritten_bytes.
     """
 
-    taken_bytes: int  # copied out of the ring
+    taken_bytes: int  # copied out of the ring, or left in it when it was removed (lost_dropped)
     stored_bytes: int  # in chunks that the writer has written
     in_flight_bytes: int  # (gauge) copied and not yet written or lost
     lost_disk_full_bytes: int
@@ -486,6 +488,9 @@ class Core:
         before its end; 0 where the records carry no time. `ids`: of the events that write into
         the ring, if samples begin with an id; one that is none of them is replaced by the lowest.
         `held`: see `Ring.hold`.
+
+        Raises OSError (EINVAL: no such shard, a stream of pages or relay, or one whose sideband
+        has its time or CPU elsewhere in its records; EPERM: `wakeup_fd` cannot be polled).
         """
     def add_page_ring(
         self,
@@ -557,9 +562,10 @@ class Core:
 
         Both rings are removed by `remove_ring(ring)`. Add before the events are enabled.
 
-        Raises OSError (EINVAL: `ring` is held and this is no snapshot ring, a chunk has no room
-        for `whole_records` of this size, or the stream's sideband has its time elsewhere in its
-        records; EEXIST: the ring has one already).
+        Raises ValueError (a framing or head rule that is none, a ring that is not this core's, an
+        area of another one or no longer mapped) and OSError (EINVAL: `ring` is held and this is no
+        snapshot ring, a chunk has no room for `whole_records` of this size, or the stream's
+        sideband has its time elsewhere in its records; EEXIST: the ring has one already).
         """
     def remove_ring(self, ring: Ring) -> None:
         """Drain once more, then leave the ring: its map may be closed, its counters stay.
@@ -567,7 +573,8 @@ class Core:
         A held ring is not drained. The ring's AUX ring goes with it.
 
         Raises BlockingIOError if for two seconds no chunk came free to drain into: the core has
-        left the ring all the same, with what was not drained still in it.
+        left the ring all the same. What was not drained is counted as taken, and as lost_dropped;
+        of a relay ring as skipped, of a page ring it is unread in the kernel's counters.
         """
     def request_flush(self) -> int:
         """Ask every shard for a full pass and close its chunks; returns the generation."""

@@ -77,8 +77,10 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *pair, str
 	ring->aux = aux;
 	ring->wakeup_fd = -1;
 	/* A predecessor may have read part of it: go on where it stopped. */
-	if (!map->snapshot)
+	if (!map->snapshot) {
 		ring->position = ring->head = aux_map__tail(map);
+		counter__set(&aux->horizon_ns, UINT64_MAX);
+	}
 	aux->start = ring->head;
 	*out = ring;
 	return 0;
@@ -115,6 +117,10 @@ uint64_t aux_ring__begin(struct aux_ring *aux)
 		used = aux_window__held(&aux->window, aux->map);
 		counter__set(&ring->used_bytes, used);
 		counter__max(&ring->high_watermark_bytes, used);
+		/* What came with a window comes with no other; on its way it needs its names. */
+		if (ring->head == ring->position && ring->in_flight == 0 &&
+		    aux->pair->in_flight == 0)
+			counter__set(&aux->horizon_ns, aux->emptied_ns);
 		return ring->head - ring->position;
 	}
 	ring->head = aux_map__head(aux->map);
@@ -184,11 +190,13 @@ void aux_ring__learn(struct aux_ring *aux, const uint8_t *records, size_t bytes)
 	sideband__append(&aux->pair->lane->stream->sideband, records, bytes);
 }
 
-void aux_ring__note_emptied(struct aux_ring *aux, bool full)
+void aux_ring__note_emptied(struct aux_ring *aux, uint64_t generation)
 {
+	aux->emptied_ns = aux->window_ns;
 	if (!aux->whole_records)
 		return;
-	if (full) {
+	if (generation > aux->emptied_generation) {
+		aux->emptied_generation = generation;
 		aux->orphan_end = aux->full_head;
 		aux->full_head = aux->self->head;
 	}
@@ -300,8 +308,9 @@ enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uint32_t c
 	return RING_EMPTY;
 }
 
-void aux_ring__enable(struct aux_ring *aux, bool woken, bool full)
+void aux_ring__enable(struct aux_ring *aux, bool woken, uint64_t generation)
 {
+	const bool full = generation > aux->idle_generation;
 	const uint64_t position = aux->self->position;
 	const uint64_t lost = counter__read(&aux->pair->lost_records);
 	const bool began = position != aux->start;
@@ -310,6 +319,7 @@ void aux_ring__enable(struct aux_ring *aux, bool woken, bool full)
 
 	aux->touched = false;
 	if (full) {
+		aux->idle_generation = generation;
 		/*
 		 * With no room at all there is no record, and one may be lost with the data ring.
 		 * An event that is only idle is left alone: restarting it costs an interrupt and a
@@ -360,11 +370,22 @@ void aux_ring__open_window(struct aux_ring *aux)
 	}
 	ring->position = extent.begin;
 	ring->head = extent.end;
+	aux->window_ns = clock__now_ns();
 	counter__add(&aux->windows, 1);
 	counter__set(&aux->window_bytes, extent.held);
 	counter__set(&aux->window_taken_bytes, extent.end - extent.begin);
 	counter__add(&aux->repeated_bytes, extent.repeated);
 	counter__add(&aux->overwritten_bytes, extent.overwritten);
+}
+
+void aux_ring__abandon(struct aux_ring *aux)
+{
+	struct ring *const ring = aux->self;
+	const uint64_t unread = ring->head - ring->position;
+
+	counter__add(&ring->bytes, unread);
+	counter__add(&ring->abandoned, unread);
+	ring->position = ring->head;
 }
 
 void aux_ring__recycle(struct aux_ring *aux)

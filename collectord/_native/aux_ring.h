@@ -46,7 +46,8 @@ struct aux_ring {
 	bool halted;   /* a truncated record was seen, and the events not enabled since */
 	uint64_t halted_ns;	/* time of that record, of the pass with a foreign clock */
 	bool suspect;  /* the area may have been full since it was last found idle */
-	uint64_t idle_position; /* at the end of the last full pass */
+	uint64_t idle_generation, emptied_generation; /* the last ones that were counted */
+	uint64_t idle_position; /* at the end of that one's pass */
 	uint64_t idle_lost;	/* what the data ring had lost when it was last found idle */
 	int *enable_fds;
 	uint32_t enable_count;
@@ -56,6 +57,8 @@ struct aux_ring {
 	uint64_t orphan_end;	/* likewise in the one before it: what is before has no record */
 	struct aux_ends ends;
 	struct aux_window window;
+	uint64_t window_ns;  /* when the last window was opened */
+	uint64_t emptied_ns; /* of the last one whose data ring was read to its head since */
 	uint8_t *scratch; /* of a snapshot ring: for what its data ring gives up */
 
 	counter_t pieces;
@@ -63,6 +66,8 @@ struct aux_ring {
 	counter_t unrecorded_bytes, orphan_bytes;
 	counter_t enables, restarts, disabled_ns;
 	counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes;
+	/* All that a window can bring was written later than this; UINT64_MAX: there are no windows. */
+	counter_t horizon_ns;
 };
 
 struct aux_ring_options {
@@ -93,18 +98,22 @@ uint64_t aux_ring__begin(struct aux_ring *aux);
 /* Note what walked records of the data ring tell. */
 void aux_ring__learn(struct aux_ring *aux, const uint8_t *records, size_t bytes);
 
-/* The data ring is empty up to the head of this pass. */
-void aux_ring__note_emptied(struct aux_ring *aux, bool full);
+/* The data ring is empty up to the head of this pass, one of `generation`, or 0. A generation counts
+ * once, however many passes it takes. */
+void aux_ring__note_emptied(struct aux_ring *aux, uint64_t generation);
 
 /* Take unread bytes up to the head of this pass, in pieces, and publish the tail. */
 enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
 
 /* The pass is through with both rings: enable the events again where the kernel may have disabled
  * them. */
-void aux_ring__enable(struct aux_ring *aux, bool woken, bool full);
+void aux_ring__enable(struct aux_ring *aux, bool woken, uint64_t generation);
 
 /* Of a snapshot ring whose event stands still: the following passes take what it holds now. */
 void aux_ring__open_window(struct aux_ring *aux);
+
+/* Nobody comes any more for what is unread: it is counted as taken, and as abandoned. */
+void aux_ring__abandon(struct aux_ring *aux);
 
 /* Of a held one: give up the oldest records of its data ring while more than half of that is full. */
 void aux_ring__recycle(struct aux_ring *aux);

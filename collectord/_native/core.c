@@ -106,8 +106,8 @@ int core__notify_fd(const struct core *core)
 	return core->events.fd;
 }
 
-int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
-		     bool snapshots, struct stream **out)
+static int core__publish_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
+				bool snapshots, bool relay, struct stream **out)
 {
 	const uint32_t id = core->writer.stream_count;
 	int ret;
@@ -121,11 +121,18 @@ int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_byt
 	if (ret < 0)
 		return ret;
 	core->streams[id].snapshots = snapshots;
+	core->streams[id].relay = relay;
 	core->writer.streams[id] = &core->streams[id];
 	/* Release; the partner is the acquire where the writer's thread reads the count. */
 	atomic_store_explicit(&core->writer.stream_count, id + 1, memory_order_release);
 	*out = &core->streams[id];
 	return 0;
+}
+
+int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
+		     bool snapshots, struct stream **out)
+{
+	return core__publish_stream(core, sideband_bytes, page_bytes, snapshots, false, out);
 }
 
 void core__set_foreign_clock(struct stream *stream)
@@ -135,11 +142,7 @@ void core__set_foreign_clock(struct stream *stream)
 
 int core__add_relay_stream(struct core *core, struct stream **out)
 {
-	const int ret = core__add_stream(core, NO_SIDEBAND_BYTES, 0, false, out);
-
-	if (ret == 0)
-		(*out)->relay = true;
-	return ret;
+	return core__publish_stream(core, NO_SIDEBAND_BYTES, 0, false, true, out);
 }
 
 static int core__keep_ring(struct core *core, struct ring *ring)
@@ -172,8 +175,11 @@ static int core__enlist(struct core *core, uint32_t shard, struct stream *stream
 		return ret;
 	}
 	ret = stream__add_ring(stream, ring);
-	if (ret == 0)
+	if (ret == 0) {
 		ret = shard__add(&core->shards[shard], stream, ring);
+		if (ret < 0)
+			stream__forget_ring(stream, ring);
+	}
 	if (ret < 0)
 		ring->left = true;
 	return ret;
@@ -195,6 +201,8 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 	ret = ring__set_ids(ring, ids->all, ids->count);
 	if (ret == 0 && map->overwrite)
 		ret = window__new(map, &ring->window);
+	if (ret == 0 && sideband)
+		ret = sideband__join_layout(&stream->sideband, layout);
 	if (ret < 0) {
 		ring__deinit(ring);
 		free(ring);
@@ -204,7 +212,6 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 	if (sideband) {
 		ring->sideband = &stream->sideband;
 		ring->absorbed = stream->snapshots;
-		sideband__set_layout(&stream->sideband, layout);
 	}
 	ret = core__enlist(core, shard, stream, ring);
 	if (ret == 0)
@@ -254,13 +261,12 @@ void core__warm(struct core *core, struct ring *ring)
 int core__add_aux_ring(struct core *core, struct ring *pair,
 		       const struct aux_ring_options *options, struct ring **out)
 {
+	struct stream *const stream = pair->lane->stream;
 	struct aux_ring_options own = *options;
 	struct ring *ring;
 	int ret;
 
 	own.chunk_bytes = core->pool.chunk_bytes;
-	if (own.map->snapshot)
-		atomic_store_explicit(&pair->lane->stream->holds_back, true, memory_order_relaxed);
 	ret = aux_ring__new(&own, pair, &ring);
 	if (ret < 0)
 		return ret;
@@ -270,14 +276,22 @@ int core__add_aux_ring(struct core *core, struct ring *pair,
 		free(ring);
 		return ret;
 	}
+	/* As with any ring: its stream knows it before a pass can take from it. */
+	ret = stream__add_ring(stream, ring);
+	if (ret < 0) {
+		ring->left = true;
+		return ret;
+	}
 	ret = shard__pair(&core->shards[pair->lane->shard], pair, ring);
-	if (ret == 0)
-		ret = stream__add_ring(pair->lane->stream, ring);
-	if (ret == 0)
-		*out = ring;
-	else
-		shard__unpair(&core->shards[pair->lane->shard], pair, ring);
-	return ret;
+	if (ret < 0) {
+		ring->left = true;
+		stream__forget_ring(stream, ring);
+		return ret;
+	}
+	if (own.map->snapshot)
+		atomic_store_explicit(&stream->holds_back, true, memory_order_relaxed);
+	*out = ring;
+	return 0;
 }
 
 int core__set_enable_fds(struct core *core, struct ring *aux, const int *fds, uint32_t count)
@@ -325,10 +339,23 @@ uint64_t core__written(struct core *core)
 	return writer__written(&core->writer);
 }
 
+/* Give the segment, which was made with `ret`, to the stream, or forget it. */
+static int core__give_segment(struct core *core, struct stream *stream, struct segment *segment,
+			      int ret)
+{
+	if (ret == 0)
+		ret = stream__prepare(stream, segment);
+	if (ret == 0)
+		writer__poke(&core->writer);
+	else
+		segment__forget(segment);
+	return ret;
+}
+
 int core__prepare(struct core *core, struct stream *stream, uint64_t token, int fd,
 		  uint64_t offset, uint64_t limit, uint64_t step_bytes)
 {
-	const struct segment segment = {
+	struct segment segment = {
 		.token = token,
 		.begin = offset,
 		.offset = offset,
@@ -338,11 +365,8 @@ int core__prepare(struct core *core, struct stream *stream, uint64_t token, int 
 		.fd = fd,
 		.open = true,
 	};
-	const int ret = stream__prepare(stream, &segment);
 
-	if (ret == 0)
-		writer__poke(&core->writer);
-	return ret;
+	return core__give_segment(core, stream, &segment, 0);
 }
 
 int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token, int fd,
@@ -353,26 +377,13 @@ int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token
 		.token = token,
 		.limit = limit,
 		.step = step_bytes,
-		.extents = malloc((extent_count + 1) * sizeof(*extents)),
-		.extent_count = extent_count,
 		.capacity = capacity,
 		.fd = fd,
 		.open = true,
 	};
-	int ret = segment.extents != NULL ? 0 : -ENOMEM;
 
-	for (uint32_t i = 0; ret == 0 && i < extent_count; i++) {
-		segment.extents[i] = extents[i];
-		if (extents[i] != NO_EXTENT && extents[i] % CHUNK_ALIGN_BYTES != 0)
-			ret = -EINVAL;
-	}
-	if (ret == 0)
-		ret = stream__prepare(stream, &segment);
-	if (ret == 0)
-		writer__poke(&core->writer);
-	else
-		free(segment.extents);
-	return ret;
+	return core__give_segment(core, stream, &segment,
+				  segment__set_extents(&segment, extents, extent_count));
 }
 
 int core__prepare_files(struct core *core, struct stream *stream, uint64_t token,
@@ -381,23 +392,12 @@ int core__prepare_files(struct core *core, struct stream *stream, uint64_t token
 	struct segment segment = {
 		.token = token,
 		.limit = limit,
-		.files = malloc((file_count + 1) * sizeof(*files)),
-		.file_count = file_count,
 		.fd = -1,
 		.open = true,
 	};
-	int ret;
 
-	if (segment.files == NULL)
-		return -ENOMEM;
-	if (file_count > 0)
-		memcpy(segment.files, files, file_count * sizeof(*files));
-	ret = stream__prepare(stream, &segment);
-	if (ret == 0)
-		writer__poke(&core->writer);
-	else
-		free(segment.files);
-	return ret;
+	return core__give_segment(core, stream, &segment,
+				  segment__set_files(&segment, files, file_count));
 }
 
 void core__rotate(struct core *core, struct stream *stream)

@@ -56,6 +56,7 @@ int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_byt
 void core__set_foreign_clock(struct stream *stream);
 /* A stream whose rings are relay files, each written to a file of its own. */
 int core__add_relay_stream(struct core *core, struct stream **stream);
+/* -EINVAL: no such shard, the stream is none of perf, or its sideband has its times elsewhere. */
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
 		   const struct walk_ids *ids, bool sideband, bool held, struct ring **ring);
@@ -74,8 +75,8 @@ void core__stop_enabling(struct core *core, struct ring *aux);
 /* Have memory ready for what the next core__hold(false) copies. */
 void core__warm(struct core *core, struct ring *ring);
 int core__hold(struct core *core, struct ring *ring, bool held);
-/* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, it was left as it
- * is. */
+/* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, what is still in it is
+ * lost. */
 int core__remove_ring(struct core *core, struct ring *ring);
 
 uint64_t core__issue(struct core *core);

@@ -79,6 +79,7 @@ cdef extern from "page_map.h":
 cdef extern from "counter.h":
     ctypedef uint64_t counter_t
     uint64_t counter__read(const counter_t *counter)
+    void counter__fence()
 
 cdef extern from "window.h":
     struct window:
@@ -106,7 +107,7 @@ cdef extern from "ring.h":
         counter_t lost_records, lost_samples, neutralised, relabelled, quarantined_bytes
         counter_t throttles, unthrottles, wakeups_watermark, wakeups_timer, starved
         counter_t used_bytes, high_watermark_bytes, last_sample_ns
-        counter_t overwritten_samples, overwritten_records
+        counter_t overwritten_samples, overwritten_records, abandoned
         counter_t *fill
 
 cdef extern from "sideband.h":
@@ -155,6 +156,7 @@ cdef extern from "relay_ring.h":
         uint64_t capacity
         uint32_t longest
         bint held
+
 cdef extern from "aux_ring.h":
     struct aux_ring_options:
         aux_map *map

@@ -22,6 +22,18 @@ static struct chunk *pass__take_chunk(struct shard *shard)
 	return pool__take(shard->pool);
 }
 
+/* An open chunk that nothing went into is of use to others, and an idle ring would keep it for
+ * hours. */
+static void pass__return_empty(struct shard *shard, struct lane *lane)
+{
+	if (lane->open == NULL || lane->open->used > 0)
+		return;
+	lane__yield(lane, shard->writer, shard->pool);
+	for (uint32_t i = 0; i < shard->writer->shard_count; i++)
+		if (shard->writer->shards[i] != shard)
+			shard__wake_starved(shard->writer->shards[i]);
+}
+
 static enum ring_take pass__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
 	if (ring->pages != NULL)
@@ -59,8 +71,10 @@ static bool pass__drain_ring(struct shard *shard, struct ring *ring)
 		}
 		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
 			lane__close(lane, shard->writer, 0, 0);
-		if (took != RING_CHUNK_FULL && took != RING_MORE)
+		if (took != RING_CHUNK_FULL && took != RING_MORE) {
+			pass__return_empty(shard, lane);
 			return true;
+		}
 	}
 }
 
@@ -180,11 +194,15 @@ static void pass__begin_perf(struct ring *ring)
  * last: the cut has whatever names a sample in it. */
 static void pass__begin(struct shard *shard, bool full)
 {
+	const bool first = shard->asked > shard->begun;
+
+	if (first)
+		shard->begun = shard->asked;
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->pages != NULL)
 			pass__begin_pages(shard->rings[i], full);
 		else if (shard->rings[i]->relay != NULL)
-			relay_ring__begin(shard->rings[i], full);
+			relay_ring__begin(shard->rings[i], full, first);
 		else if (shard->rings[i]->window != NULL)
 			window__look(shard->rings[i], full);
 		else if (shard->rings[i]->sideband == NULL)
@@ -194,12 +212,14 @@ static void pass__begin(struct shard *shard, bool full)
 			ring__begin(shard->rings[i]);
 }
 
-/* The window of a ring is in our memory, whatever has become of the ring. */
+/* The window of a ring is in our memory, whatever has become of the ring; the AUX area of one in
+ * quarantine is drained on. */
 static bool ring__is_left_alone(const struct ring *ring)
 {
 	return ring->window == NULL &&
 	       (ring->held ||
-		atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK);
+		(ring->aux_pair == NULL &&
+		 atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK));
 }
 
 static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
@@ -241,7 +261,7 @@ static bool pass__drain_aux(struct shard *shard, struct ring *ring, bool complet
 			    bool asked)
 {
 	if (complete) {
-		aux_ring__note_emptied(ring->aux, asked);
+		aux_ring__note_emptied(ring->aux, shard->asked);
 		if (ring__is_unread(ring)) {
 			ring__count_wakeup(ring, woken, asked);
 			complete = pass__drain_ring(shard, ring);
@@ -249,7 +269,7 @@ static bool pass__drain_aux(struct shard *shard, struct ring *ring, bool complet
 	}
 	/* An event with a full area would be stopped again at once, and maybe nothing would tell. */
 	if (complete)
-		aux_ring__enable(ring->aux, woken, asked);
+		aux_ring__enable(ring->aux, woken, shard->asked);
 	return complete;
 }
 
@@ -313,6 +333,7 @@ void pass__run(struct shard *shard, uint64_t generation)
 	uint64_t took_ns;
 
 	atomic_store_explicit(&shard->starved, false, memory_order_relaxed);
+	shard->asked = asked ? generation : 0;
 	pass__begin(shard, full);
 	/* No sample gets into a chunk before what names it: a segment may end between the two, and
 	 * the next one replays only what was read. */
@@ -336,12 +357,13 @@ bool pass__last(struct shard *shard, struct ring *ring)
 {
 	bool unread;
 
+	shard->asked = 0;
 	if (ring->pages != NULL) {
 		page_ring__begin(ring->pages, true);
 		unread = atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
 	} else if (ring->relay != NULL) {
 		ring->relay->last = true;
-		relay_ring__begin(ring, true);
+		relay_ring__begin(ring, true, false);
 		unread = !ring->relay->ended &&
 			 atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
 	} else if (ring->window != NULL) {

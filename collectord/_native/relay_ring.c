@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
 #define GONE_EVENTS (POLLERR | POLLHUP | POLLNVAL)
 
 int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
@@ -56,7 +55,7 @@ void relay_ring__free(struct relay_ring *relay)
 	free(relay);
 }
 
-void relay_ring__begin(struct ring *ring, bool full)
+void relay_ring__begin(struct ring *ring, bool full, bool first)
 {
 	struct relay_ring *relay = ring->relay;
 	struct pollfd look = {.fd = relay->fd, .events = POLLIN};
@@ -73,10 +72,12 @@ void relay_ring__begin(struct ring *ring, bool full)
 		relay->ending = true;
 	if (fstat(relay->fd, &status) == 0)
 		relay->completed = (uint64_t)status.st_size;
-	relay->partly = relay->last || relay->ending || relay->completed == 0 ||
-			(full && relay->completed == relay->last_completed);
-	if (full)
+	if (first) {
+		relay->quiet = relay->completed == relay->last_completed;
 		relay->last_completed = relay->completed;
+	}
+	relay->partly = relay->last || relay->ending || relay->completed == 0 ||
+			(full && relay->quiet && relay->completed == relay->last_completed);
 }
 
 #ifdef COLLECTORD_MUTATION
@@ -111,7 +112,7 @@ static void relay_ring__count(struct ring *ring, struct chunk *chunk, uint32_t b
 	chunk__append_relay(chunk, ring, bytes, tally);
 	counter__add(&relay->numbered, tally->numbered);
 	counter__add(&relay->missing, tally->missing);
-	/* Release; the partner is the order in which Ring.counters() reads: what is counted below
+	/* Release; the partner is counter__fence() in Ring.relay_counters(): what is counted below
 	 * is among the numbers that are read after it. */
 	atomic_thread_fence(memory_order_release);
 	counter__add(&relay->notes, tally->notes);
@@ -197,13 +198,32 @@ static void relay_ring__quarantine(struct ring *ring, enum blk_fault fault)
 	atomic_store_explicit(&ring->fault, relay_ring__fault(fault), memory_order_release);
 }
 
+/* The end of what was begun does not come. */
+static void relay_ring__drop_carry(struct relay_ring *relay)
+{
+	counter__add(&relay->torn_bytes, relay->carry_bytes);
+	relay->carry_bytes = 0;
+}
+
+void relay_ring__leave(struct ring *ring, bool drained)
+{
+	struct relay_ring *relay = ring->relay;
+
+	/* What a fault left behind is in quarantine. */
+	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+		return;
+	relay_ring__drop_carry(relay);
+	if (!drained && relay->placed && relay->position < relay->completed)
+		counter__add(&relay->skipped_bytes, relay->completed - relay->position);
+}
+
 /* All was read that will ever be there. */
 static void relay_ring__end(struct ring *ring)
 {
 	struct relay_ring *relay = ring->relay;
 
 	relay->ended = true;
-	counter__add(&relay->torn_bytes, relay->carry_bytes);
+	relay_ring__drop_carry(relay);
 	atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
 }
 

@@ -22,8 +22,8 @@ enum relay_contents {
  * nothing is there now. It leaves padding out. It gives what is in the sub-buffer that is still
  * written too, and may meet a record there that has its room and not yet its contents. The file's
  * size, as fstat(2) has it, is what completed sub-buffers held, padding left out, since the channel
- * was opened. So a pass reads up to there; a part of a sub-buffer is read by a full pass that found
- * no other completed since the last one, and when nothing is written any more.
+ * was opened. So a pass reads up to there; a part of a sub-buffer is read by a full pass of a
+ * generation that found no other completed since the last one, and when nothing is written any more.
  *
  * A read of a buffer that is full, or is overwritten, may go on behind sub-buffers that nobody
  * read: then the size is ahead of what was read when no more comes.
@@ -48,7 +48,8 @@ struct relay_ring {
 	uint64_t position;   /* in what completed sub-buffers hold, from the opening on */
 	bool placed;	     /* `position` is known: it is not where others have read before */
 	uint64_t completed;  /* the file's size when the pass began, 0 where it does not tell */
-	uint64_t last_completed; /* and when the last full pass did */
+	uint64_t last_completed; /* and when the last generation did */
+	bool quiet;		 /* which was what the one before it found */
 	uint64_t astray_bytes;	 /* that were no record, since the last that was one */
 	/* The beginning of a record whose end a read did not give. */
 	uint8_t *carry;
@@ -77,11 +78,14 @@ int relay_ring__new(const struct relay_ring_options *options, struct ring **ring
 /* Free what `ring` has more; NULL is passed over. */
 void relay_ring__free(struct relay_ring *relay);
 
-/* A pass begins. */
-void relay_ring__begin(struct ring *ring, bool full);
+/* A pass begins; `first`: it is the first one of a generation. */
+void relay_ring__begin(struct ring *ring, bool full, bool first);
 
 /* Read into `chunk`, whole records only; at most what the channel holds in one pass. */
 enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
+
+/* Nobody reads it any more: count what was begun, and, if it was not `drained`, what is unread. */
+void relay_ring__leave(struct ring *ring, bool drained);
 
 /* `ring->fault` of a record that was refused. */
 static inline uint32_t relay_ring__fault(enum blk_fault fault)

@@ -15,13 +15,23 @@ void relay_stream__tell(const struct ring *ring, struct event_ring *told)
 	told->xxh3 = relay_file__digest(&ring->relay->file);
 }
 
+void relay_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes)
+{
+	if (stream->current.open && ring->relay->file.fd < 0) {
+		pthread_mutex_lock(&stream->lock);
+		stream->rotate_wanted = true;
+		pthread_mutex_unlock(&stream->lock);
+	}
+	stream__advance(stream, bytes);
+}
+
 int relay_stream__write(struct stream *stream, const struct span *span, const uint8_t *data)
 {
 	struct segment *segment = &stream->current;
 	struct ring *ring = span->ring;
 	int ret;
 
-	if (!segment->open)
+	if (!segment->open || ring->relay->file.fd < 0)
 		return -EXFULL;
 	ret = relay_file__write(&ring->relay->file, data, span->bytes);
 	if (ret < 0)

@@ -15,8 +15,11 @@
 void relay_stream__begin(struct ring *ring, const struct segment *segment);
 void relay_stream__tell(const struct ring *ring, struct event_ring *told);
 
-/* The writer's: append what one ring has in a chunk to its file, all or nothing. -EXFULL: no
- * segment is open, the next one is missing. */
+/* The writer's: move on as stream__advance() does, or if the segment has no file for the ring. */
+void relay_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes);
+
+/* The writer's: append what one ring has in a chunk to its file, all or nothing. -EXFULL: the
+ * next segment is missing, because none is open, or this one has no file for the ring. */
 int relay_stream__write(struct stream *stream, const struct span *span, const uint8_t *data);
 
 #endif

@@ -17,6 +17,7 @@
  * nearest caches.
  */
 #define PIECE_BYTES 32768u
+#define RECORD_MAX_BYTES 65536u
 
 void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
 		const struct walk_layout *layout)
@@ -228,29 +229,62 @@ static size_t whole_records(const uint8_t *copy, size_t span, size_t bytes)
 	return at;
 }
 
+/* Walk the oldest whole records, of as many as are more than `keep` unread bytes, and pass over
+ * them. Returns their length. */
+static size_t ring__pass_over(struct ring *ring, uint8_t *scratch, size_t scratch_bytes,
+			      uint64_t keep, struct walk_tally *tally, enum walk_fault *fault)
+{
+	const uint64_t unread = ring->head - ring->position;
+	const size_t span = unread < scratch_bytes ? (size_t)unread : scratch_bytes;
+	size_t whole, walked;
+
+	ring_map__copy(ring->map, ring->position, scratch, span);
+	whole = whole_records(scratch, span, unread - keep < span ? unread - keep : span);
+	/* With none the walk says what is wrong with it. */
+	walked = walk__run(scratch, whole > 0 ? whole : span, &ring->layout, tally, fault);
+	if (walked > 0)
+		ring__note(ring, scratch, walked, tally);
+	else if (*fault == WALK_OK)
+		*fault = WALK_PAST_HEAD;
+	ring->position += walked;
+	return walked;
+}
+
+static bool ring__has_more(const struct ring *ring, uint64_t keep)
+{
+	return ring->head - ring->position > keep &&
+	       atomic_load_explicit(&ring->fault, memory_order_relaxed) == WALK_OK;
+}
+
 void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, uint64_t keep)
 {
-	while (ring->head - ring->position > keep &&
-	       atomic_load_explicit(&ring->fault, memory_order_relaxed) == WALK_OK) {
-		const uint64_t unread = ring->head - ring->position;
-		const size_t span = unread < scratch_bytes ? (size_t)unread : scratch_bytes;
+	while (ring__has_more(ring, keep)) {
 		struct walk_tally tally = {0};
 		enum walk_fault fault;
-		size_t whole, walked;
 
-		ring_map__copy(ring->map, ring->position, scratch, span);
-		whole = whole_records(scratch, span, unread - keep < span ? unread - keep : span);
-		/* With none the walk says what is wrong with it. */
-		walked = walk__run(scratch, whole > 0 ? whole : span, &ring->layout, &tally, &fault);
-		if (walked > 0) {
+		if (ring__pass_over(ring, scratch, scratch_bytes, keep, &tally, &fault) > 0) {
 			counter__add(&ring->overwritten_samples, tally.samples);
 			counter__add(&ring->overwritten_records, tally.records);
-			ring__note(ring, scratch, walked, &tally);
-			ring->position += walked;
 			ring_map__publish_tail(ring->map, ring->position);
-		} else if (fault == WALK_OK) {
-			fault = WALK_PAST_HEAD;
 		}
+		if (fault != WALK_OK)
+			ring__quarantine(ring, fault, ring->head - ring->position);
+	}
+}
+
+void ring__abandon(struct ring *ring)
+{
+	uint8_t scratch[RECORD_MAX_BYTES];
+
+	while (ring__has_more(ring, 0)) {
+		struct walk_tally tally = {0};
+		enum walk_fault fault;
+
+		counter__add(&ring->bytes, ring__pass_over(ring, scratch, sizeof(scratch), 0, &tally,
+							   &fault));
+		counter__add(&ring->samples, tally.samples);
+		counter__add(&ring->records, tally.records);
+		counter__add(&ring->abandoned, tally.samples);
 		if (fault != WALK_OK)
 			ring__quarantine(ring, fault, ring->head - ring->position);
 	}

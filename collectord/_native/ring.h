@@ -38,7 +38,7 @@ struct ring {
 	bool woken;
 	bool held;	   /* passes leave it alone; under the shard's lock */
 	bool absorbed;	   /* its records go no further than to `sideband` */
-	bool left;	   /* removed from its shard */
+	_Atomic bool left; /* removed from its shard; what it gave may be in flight still */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
 	_Atomic uint32_t fault; /* enum walk_fault, page_ring__fault() or relay_ring__fault() */
@@ -57,6 +57,7 @@ struct ring {
 	counter_t stored, lost_disk_full, lost_dropped;
 	counter_t segment_samples, segment_bytes;
 	counter_t overwritten_samples, overwritten_records;
+	counter_t abandoned; /* samples that no chunk came free for when it was removed; lost */
 	_Atomic uint64_t in_flight;
 };
 
@@ -93,6 +94,9 @@ enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk
  * record.
  */
 void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, uint64_t keep);
+/* Nobody comes any more for what is unread up to the head of the last pass: it is counted as taken,
+ * and as abandoned. It stays in the kernel's ring. */
+void ring__abandon(struct ring *ring);
 /* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
 void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes);
 

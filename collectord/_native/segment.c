@@ -5,7 +5,45 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
+
+#include "chunk.h"
+
+int segment__set_extents(struct segment *segment, const uint64_t *extents, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		if (extents[i] != NO_EXTENT && extents[i] % CHUNK_ALIGN_BYTES != 0)
+			return -EINVAL;
+	segment->extents = malloc((count + 1) * sizeof(*extents));
+	if (segment->extents == NULL)
+		return -ENOMEM;
+	if (count > 0)
+		memcpy(segment->extents, extents, count * sizeof(*extents));
+	segment->extent_count = count;
+	return 0;
+}
+
+int segment__set_files(struct segment *segment, const int *files, uint32_t count)
+{
+	segment->files = malloc((count + 1) * sizeof(*files));
+	if (segment->files == NULL)
+		return -ENOMEM;
+	if (count > 0)
+		memcpy(segment->files, files, count * sizeof(*files));
+	segment->file_count = count;
+	return 0;
+}
+
+void segment__forget(struct segment *segment)
+{
+	free(segment->extents);
+	free(segment->files);
+	free(segment->aux_index);
+	segment->extents = NULL;
+	segment->files = NULL;
+	segment->aux_index = NULL;
+}
 
 static bool is_full(int error)
 {

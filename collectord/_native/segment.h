@@ -26,6 +26,12 @@ struct segment {
 	bool open;
 };
 
+/* Both copy what they are given. -ENOMEM; -EINVAL: an extent is not aligned. */
+int segment__set_extents(struct segment *segment, const uint64_t *extents, uint32_t count);
+int segment__set_files(struct segment *segment, const int *files, uint32_t count);
+/* Free what it has of its own. */
+void segment__forget(struct segment *segment);
+
 /*
  * Space is claimed ahead in steps: extending a file for each write costs more than the write.
  * Claim from `*claimed` on, at least up to `until` and at most up to `limit`. -ENOSPC, -EDQUOT.

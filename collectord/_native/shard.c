@@ -184,9 +184,24 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 	return ret;
 }
 
-/* Forget the ring, and its fd: when the caller has closed that, its number may come again. */
-static void shard__let_go(struct shard *shard, struct ring *ring)
+/* What no chunk came free for is lost, and counted. */
+static void shard__abandon(struct ring *ring)
 {
+	if (ring->aux_pair != NULL)
+		aux_ring__abandon(ring->aux_pair->aux);
+	if (ring->window != NULL)
+		window__abandon(ring);
+	else if (ring->map != NULL)
+		ring__abandon(ring);
+}
+
+/* Forget the ring, and its fd: when the caller has closed that, its number may come again. */
+static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
+{
+	if (!drained)
+		shard__abandon(ring);
+	if (ring->relay != NULL)
+		relay_ring__leave(ring, drained);
 	ring->left = true;
 	if (ring->aux_pair != NULL)
 		ring->aux_pair->left = true;
@@ -213,7 +228,7 @@ int shard__remove(struct shard *shard, struct ring *ring)
 		drained = ring->left || pass__last(shard, ring);
 		gone = drained || late;
 		if (gone && !ring->left)
-			shard__let_go(shard, ring);
+			shard__let_go(shard, ring, drained);
 		pthread_mutex_unlock(&shard->lock);
 		if (gone)
 			return drained ? 0 : -EAGAIN;
@@ -262,15 +277,6 @@ int shard__pair(struct shard *shard, struct ring *ring, struct ring *aux)
 	}
 	pthread_mutex_unlock(&shard->lock);
 	return ret;
-}
-
-void shard__unpair(struct shard *shard, struct ring *ring, struct ring *aux)
-{
-	pthread_mutex_lock(&shard->lock);
-	aux->left = true;
-	if (ring->aux_pair == aux)
-		ring->aux_pair = NULL;
-	pthread_mutex_unlock(&shard->lock);
 }
 
 int shard__set_enable_fds(struct shard *shard, struct ring *aux, const int *fds, uint32_t count)

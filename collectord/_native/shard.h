@@ -28,6 +28,8 @@ struct shard {
 	struct pool *pool;
 	struct writer *writer;
 	uint64_t floor_bytes;
+	uint64_t asked; /* the generation that this pass is one of, 0: of none */
+	uint64_t begun; /* the last one of which a pass was begun */
 	uint32_t index;
 	uint32_t ring_count;
 	int epoll_fd, poke_fd;
@@ -50,8 +52,8 @@ void shard__stop(struct shard *shard);
 /* The lane of `stream` is made when its first ring comes. */
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
 /* Drain once more, then forget the ring. -EAGAIN: for two seconds no chunk came free to drain it
- * into; it was left with what is still in it. Either way nothing reads it, or looks at its fd, any
- * more. */
+ * into; it was left with what is still in it, which counts as lost. Either way nothing reads it, or
+ * looks at its fd, any more. */
 int shard__remove(struct shard *shard, struct ring *ring);
 
 /* While a ring is held passes leave it alone; none is at it when this returns. An overwritable one
@@ -62,8 +64,6 @@ int shard__hold(struct shard *shard, struct ring *ring, bool held);
 /* Drain the AUX area too that belongs to `ring`. -EEXIST: it has one; -EINVAL: it is sideband, or it
  * is held and its AUX area cannot be, or has its times elsewhere than the stream's sideband. */
 int shard__pair(struct shard *shard, struct ring *ring, struct ring *aux);
-/* Leave it, if it was. */
-void shard__unpair(struct shard *shard, struct ring *ring, struct ring *aux);
 /* No pass is in the middle of enabling when these return. -ENOMEM. */
 int shard__set_enable_fds(struct shard *shard, struct ring *aux, const int *fds, uint32_t count);
 void shard__stop_enabling(struct shard *shard, struct ring *aux);

@@ -42,24 +42,19 @@ void sideband__deinit(struct sideband *sideband)
 	memset(sideband, 0, sizeof(*sideband));
 }
 
-void sideband__set_layout(struct sideband *sideband, const struct walk_layout *layout)
-{
-	pthread_mutex_lock(&sideband->log_lock);
-	sideband->layout = *layout;
-	pthread_mutex_unlock(&sideband->log_lock);
-}
-
 int sideband__join_layout(struct sideband *sideband, const struct walk_layout *layout)
 {
 	struct walk_layout *const own = &sideband->layout;
 	int ret = 0;
 
 	pthread_mutex_lock(&sideband->log_lock);
-	if (own->time_trailer == 0)
+	if (own->time_trailer == 0) {
 		*own = *layout;
-	else if (own->time_trailer != layout->time_trailer ||
-		 own->cpu_trailer != layout->cpu_trailer)
+		own->ids = NULL; /* the ring's */
+	} else if (own->time_trailer != layout->time_trailer ||
+		 own->cpu_trailer != layout->cpu_trailer) {
 		ret = -EINVAL;
+	}
 	pthread_mutex_unlock(&sideband->log_lock);
 	return ret;
 }

@@ -65,9 +65,8 @@ typedef int sideband_emit_fn(void *context, const uint8_t *record, uint16_t size
 int sideband__init(struct sideband *sideband, size_t bytes);
 void sideband__deinit(struct sideband *sideband);
 
-/* All rings of a stream carry sideband in one layout. Set once, before the first record. */
-void sideband__set_layout(struct sideband *sideband, const struct walk_layout *layout);
-/* A ring of this layout carries sideband too. -EINVAL: not where the others have it. */
+/* A ring of this layout carries sideband; before its first record. -EINVAL: not where the others
+ * have it. */
 int sideband__join_layout(struct sideband *sideband, const struct walk_layout *layout);
 
 /* Note whole, walked records of any type; those that are no sideband are passed over. */

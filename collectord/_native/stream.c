@@ -13,13 +13,6 @@
 #include "page_stream.h"
 #include "relay_stream.h"
 #include "ring.h"
-#include "window.h"
-
-/*
- * A record's time is taken before it becomes visible in the ring; an interrupt, or a preempted
- * virtual CPU, may lie between. Sideband settles that much later than its time says.
- */
-#define PUBLISH_DELAY_NS 100000000u
 
 int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_t sideband_bytes,
 		 uint32_t page_bytes, struct event_list *events)
@@ -56,11 +49,8 @@ void stream__deinit(struct stream *stream)
 	XXH3_freeState(stream->hash);
 	sideband__deinit(&stream->sideband);
 	free(stream->rings);
-	free(stream->current.extents);
-	free(stream->current.aux_index);
-	free(stream->next.extents);
-	free(stream->current.files);
-	free(stream->next.files);
+	segment__forget(&stream->current);
+	segment__forget(&stream->next);
 	pthread_mutex_destroy(&stream->lock);
 	memset(stream, 0, sizeof(*stream));
 }
@@ -116,6 +106,18 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 	return ret;
 }
 
+void stream__forget_ring(struct stream *stream, const struct ring *ring)
+{
+	uint32_t kept = 0;
+
+	pthread_mutex_lock(&stream->lock);
+	for (uint32_t i = 0; i < stream->ring_count; i++)
+		if (stream->rings[i] != ring)
+			stream->rings[kept++] = stream->rings[i];
+	stream->ring_count = kept;
+	pthread_mutex_unlock(&stream->lock);
+}
+
 /* Under `lock`. */
 static void stream__close_current(struct stream *stream, bool final)
 {
@@ -169,8 +171,7 @@ static void stream__open_next(struct stream *stream)
 {
 	if (!stream->next.open)
 		return;
-	free(stream->current.extents);
-	free(stream->current.files);
+	segment__forget(&stream->current);
 	stream->current = stream->next;
 	stream->next.open = false;
 	stream->next.extents = NULL;
@@ -277,64 +278,6 @@ bool stream__completes_round(const struct stream *stream, const struct lane *lan
 			least = lane__written(other);
 	}
 	return least > stream->round;
-}
-
-/*
- * The time before which no ring holds anything, at most `settled_ns`. Where more happens within the
- * window than there is memory for, the older half of it does without names that are gone since.
- */
-static uint64_t stream__horizon(struct stream *stream, uint64_t settled_ns)
-{
-	uint64_t horizon_ns = settled_ns;
-
-	pthread_mutex_lock(&stream->lock);
-	for (uint32_t i = 0; i < stream->ring_count; i++) {
-		const struct window *window = stream->rings[i]->window;
-
-		if (window != NULL && counter__read(&window->horizon_ns) < horizon_ns)
-			horizon_ns = counter__read(&window->horizon_ns);
-	}
-	pthread_mutex_unlock(&stream->lock);
-	if (sideband__is_crowded(&stream->sideband)) {
-		const uint64_t since_ns = horizon_ns > stream->crowded_ns ? horizon_ns
-									   : stream->crowded_ns;
-
-		/* A lane that came later has settled nothing yet. */
-		if (since_ns < settled_ns) {
-			horizon_ns = since_ns + (settled_ns - since_ns) / 2;
-			stream->crowded_ns = horizon_ns;
-		}
-	}
-	return horizon_ns;
-}
-
-void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item)
-{
-	uint64_t settled_ns, least;
-
-	if (item->stamp == 0)
-		return;
-	/* Release; the partner is the acquire in lane__written(). */
-	atomic_store_explicit(&lane->written_stamp, item->stamp, memory_order_release);
-	lane->settled_ns = item->begun_ns;
-	settled_ns = item->begun_ns;
-	least = item->stamp;
-	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
-		const struct lane *other = stream__lane(stream, i);
-
-		if (other == NULL)
-			continue;
-		if (other->settled_ns < settled_ns)
-			settled_ns = other->settled_ns;
-		if (lane__written(other) < least)
-			least = lane__written(other);
-	}
-	if (least > stream->round)
-		stream->round = least;
-	if (stream->snapshots)
-		settled_ns = stream__horizon(stream, settled_ns);
-	if (settled_ns > PUBLISH_DELAY_NS)
-		sideband__settle(&stream->sideband, settled_ns - PUBLISH_DELAY_NS);
 }
 
 /*

@@ -59,7 +59,8 @@ struct stream {
 	 * marker says that nothing older follows. */
 	bool snapshots;
 	/* A ring of it is held beside an AUX area, and comes with what is older than the sideband
-	 * that was written meanwhile: no marker either. Set before the ring's events begin. */
+	 * that was written meanwhile: no marker either, and the names of its time are kept. Set before
+	 * the ring's events begin. */
 	_Atomic bool holds_back;
 	uint64_t crowded_ns; /* sideband up to here was settled for want of memory */
 };
@@ -75,6 +76,8 @@ void stream__deinit(struct stream *stream);
  * is prepared already. Takes over the extents if it returns 0. */
 int stream__prepare(struct stream *stream, const struct segment *segment);
 int stream__add_ring(struct stream *stream, struct ring *ring);
+/* Of a ring that never was in a shard. */
+void stream__forget_ring(struct stream *stream, const struct ring *ring);
 
 /*
  * The calls below are the writer's.

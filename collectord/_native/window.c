@@ -254,7 +254,7 @@ static void window__take(struct ring *ring)
 {
 	struct window *window = ring->window;
 	const uint64_t data_bytes = ring->map->data_bytes;
-	uint64_t stable, fresh, bytes = 0;
+	uint64_t stable, fresh, bytes = 0, unread = 0;
 	const uint64_t head = window__copy(ring, &stable);
 	const bool wrapped = written_to(head) > stable;
 	struct window_walk walk;
@@ -276,13 +276,15 @@ static void window__take(struct ring *ring)
 	window__sort(window, walk.kept, (size_t)least(fresh, data_bytes), trusted);
 	for (uint32_t i = 0; i < window->piece_count; i++)
 		bytes += window->pieces[i].bytes;
+	/* Behind a fault is what nobody reads; but what was in the last window is not lost by that. */
+	if (walk.fault != WALK_OK && walk.kept < least(fresh, stable))
+		unread = least(fresh, stable) - walk.kept;
 	counter__add(&window->windows, 1);
-	if (walk.fault == WALK_OK)
-		counter__add(&window->overwritten_bytes, fresh - bytes);
+	counter__add(&window->overwritten_bytes, fresh - bytes - unread);
 	window->last = head;
 	ring->head = ring->position + bytes;
 	if (walk.fault != WALK_OK)
-		ring__quarantine(ring, walk.fault, stable - walk.kept);
+		ring__quarantine(ring, walk.fault, unread);
 }
 
 void window__want(struct ring *ring)
@@ -330,4 +332,32 @@ enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chu
 	if (window->piece_count == 0)
 		window__done(ring);
 	return window->piece_count == 0 ? RING_EMPTY : RING_MORE;
+}
+
+void window__abandon(struct ring *ring)
+{
+	struct window *window = ring->window;
+	uint64_t samples = 0, records = 0, bytes = 0;
+
+	for (uint32_t i = 0; i < window->piece_count; i++) {
+		const struct window_piece *const piece = &window->pieces[i];
+		size_t at, size;
+
+		for (at = piece->at; at < piece->at + piece->bytes; at += size) {
+			const uint64_t header = walk__load(window->copy + at);
+
+			size = walk__size(header);
+			samples += walk__type(header) == PERF_RECORD_SAMPLE;
+			records++;
+		}
+		bytes += piece->bytes;
+	}
+	counter__add(&ring->samples, samples);
+	counter__add(&ring->records, records);
+	counter__add(&ring->bytes, bytes);
+	counter__add(&ring->abandoned, samples);
+	ring->position = ring->head;
+	window->piece_count = 0;
+	window->wanted = false;
+	(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
 }

@@ -76,6 +76,9 @@ void window__look(struct ring *ring, bool full);
 /* Take a window now, or once the last one is given out. The ring stands still. */
 void window__want(struct ring *ring);
 
+/* Nobody comes any more for what was not given out: it is counted as taken, and as abandoned. */
+void window__abandon(struct ring *ring);
+
 /* Put the oldest piece that is left into `chunk`. */
 enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
 

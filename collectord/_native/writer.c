@@ -316,7 +316,7 @@ static void writer__write_relay(struct writer *writer, struct stream *stream,
 		int ret;
 
 		do {
-			stream__advance(stream, span->bytes);
+			relay_stream__advance(stream, span->ring, span->bytes);
 			ret = relay_stream__write(stream, span, data);
 		} while (may_pass(ret) && writer__await(writer, stream, -ret));
 		if (is_full(ret))

@@ -7,8 +7,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli.output import Column, print_json, print_table, say
-from collectord.ledger import loss_name
-from collectord.model import LOSS_PAIRS
+from collectord.model import LOSS_PAIRS, loss_name
 from collectord.sink.bpf_events import RING_FULL
 from collectord.text import visible
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.kernel.port import Kernel
-    from collectord.plan.facts import KernelFacts
+    from collectord.plan.facts import KernelFacts, RelayFacts
 
 _KINDS: Final = {
     EventType.HARDWARE: "hardware",
@@ -95,10 +95,14 @@ def run(arguments: Sequence[str]) -> int:
     ]
     if facts.tracefs_problem and _may_name_tracepoints(args.glob):
         _tell_tracepoints(facts, alone=not found)
+    if not found and args.glob == "relay" and facts.relay is not None:
+        _check_debugfs(facts.relay)
     if args.json:
         print_json({"events": found})
         return EXIT_OK
     if not found:
+        if args.glob == "relay":
+            raise CollectordError("no client of relay has a channel now")
         raise CollectordError(f"no event matches {args.glob!r}", hint="try *PART*")
     print_table(
         _COLUMNS,
@@ -125,6 +129,19 @@ def _tell_tracepoints(facts: KernelFacts, *, alone: bool) -> None:
         raise MissingPrivilege(problem, need=facts.tracefs_need)
     else:
         raise MissingFeature(problem, feature="tracefs", hint=check.remedy)
+
+
+def _check_debugfs(relay: RelayFacts) -> None:
+    """Say why relay channels cannot be seen, if they cannot.
+
+    Raises:
+        MissingPrivilege, MissingFeature: so it is.
+    """
+    problem = f"relay channels are not listed: {relay.problem}"
+    if relay.need:
+        raise MissingPrivilege(problem, need=relay.need, hint=relay.remedy)
+    if relay.problem:
+        raise MissingFeature(problem, feature="relay", hint=relay.remedy)
 
 
 def _matches(glob: str, name: str, kind: str) -> bool:

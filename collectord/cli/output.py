@@ -139,10 +139,10 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
 
 def snapshot_text(snapshot: Mapping[str, Any]) -> str:
     """A snapshot in words: how far back it goes, what the one before has, how long it took."""
-    text = (
-        f"{snapshot['session']}: {snapshot['samples']:,} events of {snapshot['seconds']:.6g} s, "
-    )
-    text += bytes_text(snapshot["bytes"])
+    text = f"{snapshot['session']}: {snapshot['samples']:,} events"
+    if snapshot["seconds"] is not None:  # AUX areas do not tell times
+        text += f" of {snapshot['seconds']:.6g} s"
+    text += f", {bytes_text(snapshot['bytes'])}"
     if snapshot["repeated"]:
         text += f"; {snapshot['repeated']:,} more are in the snapshot before"
     if snapshot["paused_ns"]:

@@ -8,7 +8,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli import VERBS
+from collectord.cli import VERBS, record_actions
 from collectord.cli.parser import Parser
 from collectord.config.schema import TransportName
 from collectord.config.units import Nanoseconds, RingSize, UnitError
@@ -63,93 +63,6 @@ class RingSizes:
     aux: RingSize = field(default_factory=RingSize)
 
 
-@dataclass(slots=True)
-class EventOption:
-    """One -e with the filters that follow it."""
-
-    text: str
-    filters: list[str]
-
-    @property
-    def filter(self) -> str:
-        """Several filters of one event must all hold, as with perf."""
-        if len(self.filters) > 1:
-            return " && ".join(f"({text})" for text in self.filters)
-        return "".join(self.filters)
-
-
-@dataclass(slots=True)
-class ProgramOption:
-    """One --bpf with the --bpf-arg that follow it."""
-
-    name: str
-    arguments: dict[str, str]
-
-
-class _Program(argparse.Action):
-    """--bpf NAME."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401  # argparse's signature
-        _option: str | None = None,
-    ) -> None:
-        if any(program.name == values for program in namespace.programs):
-            parser.error(f"--bpf {values} is given twice")
-        namespace.programs = [*namespace.programs, ProgramOption(values, {})]
-
-
-class _ProgramArgument(argparse.Action):
-    """--bpf-arg K=V, for the program before it."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401  # argparse's signature
-        _option: str | None = None,
-    ) -> None:
-        if not namespace.programs:
-            parser.error("--bpf-arg is for the --bpf before it, and there is none")
-        program = namespace.programs[-1]
-        name, equals, value = values.partition("=")
-        if not equals or not name:
-            parser.error(f"--bpf-arg {values!r} is not NAME=VALUE")
-        if name in program.arguments:
-            parser.error(f"--bpf-arg {name} of {program.name} is given twice")
-        program.arguments[name] = value
-
-
-class _Event(argparse.Action):
-    """-e EVENT."""
-
-    def __call__(
-        self,
-        _parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401  # argparse's signature
-        _option: str | None = None,
-    ) -> None:
-        namespace.events = [*namespace.events, EventOption(values, [])]
-
-
-class _Filter(argparse.Action):
-    """--filter F, for the event before it."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401  # argparse's signature
-        _option: str | None = None,
-    ) -> None:
-        if not namespace.events:
-            parser.error("--filter applies to the -e before it, and there is none")
-        namespace.events[-1].filters.append(values)
-
-
 def parser() -> Parser:
     """Options of `record`; COMMAND is split off before."""
     made = Parser("collectord record", _USAGE, VERBS["record"], _EXAMPLES)
@@ -193,7 +106,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         "--event",
         metavar="EVENT",
         dest="events",
-        action=_Event,
+        action=record_actions.AddEvent,
         default=[],
         help="event as perf spells it, repeatable: cycles:u, page-faults, sched:sched_*, "
         "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k', intel_pt// (default: cycles, else "
@@ -202,7 +115,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--filter",
         metavar="F",
-        action=_Filter,
+        action=record_actions.AddFilter,
         default=argparse.SUPPRESS,
         help="filter of the tracepoints of the -e before it, or of its AUX event the addresses: "
         "'filter 0x1000/0x200@/bin/x', start, stop, tracestop (default: none)",
@@ -244,7 +157,7 @@ def _add_programs(group: argparse._ArgumentGroup) -> None:
         "--bpf",
         metavar="NAME",
         dest="programs",
-        action=_Program,
+        action=record_actions.AddProgram,
         default=[],
         help="run this BPF program on whole CPUs and record what it submits, repeatable; what it "
         "counts is printed at the end; see `collectord bpf list` (default: none)",
@@ -252,7 +165,7 @@ def _add_programs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--bpf-arg",
         metavar="K=V",
-        action=_ProgramArgument,
+        action=record_actions.SetProgramArgument,
         default=argparse.SUPPRESS,
         help="set a parameter of the --bpf before it; see `collectord bpf check NAME` (default: "
         "the program's own)",
@@ -367,8 +280,8 @@ def _add_freeze(group: argparse._ArgumentGroup) -> None:
         "--freeze-on",
         metavar="EVENT",
         default="",
-        help="with --overwrite: have the kernel stop the ring at the moment that EVENT happens, "
-        "store what all rings hold, and go on (default: nothing stops them)",
+        help="with --overwrite or -S: have the kernel stop the ring at the moment that EVENT "
+        "happens, store what all rings hold, and go on (default: nothing stops them)",
     )
     group.add_argument(
         "--freeze-filter",

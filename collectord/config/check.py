@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from collectord.config import bpf_check, relay_check
-from collectord.config.problems import Problem, under
+from collectord.config.problems import PID_MAX, Problem, under
 from collectord.config.schema import (
     BpfSourceConfig,
     EventConfig,
@@ -20,7 +20,7 @@ from collectord.errors import UsageError
 from collectord.kernel.trace_probes import Probe, ProbeKind
 from collectord.plan import call_graph, cpu_list, event_spec, trace_names
 from collectord.plan.event_spec import Modifiers, Tracepoint
-from collectord.plan.session import FLIGHT_RECORDER
+from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,14 +42,12 @@ _PORT_MAX: Final = 65535
 _SHARDS_MAX: Final = 1024
 _MAX_STACK: Final = 65535  # sample_max_stack has 16 bits
 _AUX_FLUSH_MIN_NS: Final = 1_000_000
-_PID_MAX: Final = (1 << 31) - 1  # pid_t
 _CHUNK_ALIGN_BYTES: Final = 4096
 # The longest record has 64 KiB less 8: a chunk must hold one and its padding.
 _CHUNK_MIN_BYTES: Final = 128 << 10
 _CHUNK_MAX_BYTES: Final = 1 << 30
 _CHUNKS_MIN: Final = 4
 _RULE_OF_SCOPE: Final = {"cpus": "cpus", "process": "pids", "thread": "pids", "user": "user"}
-_TASK_SCOPES: Final = ("process", "thread", "command", "user")
 # Events of these belong to a CPU: IOC_REFRESH is refused for what children inherit.
 FREEZABLE: Final = ("system", "cpus", "cgroup")
 
@@ -238,11 +236,11 @@ def _target(target: TargetConfig) -> Iterator[Problem]:
         if present and key != needed and (key != "cpus" or scope == "system"):
             hint = 'scope = "cpus"' if key == "cpus" else ""
             yield Problem(key, f"does not go with scope {scope!r}", hint)
-    if target.per_thread and scope not in _TASK_SCOPES:
-        yield Problem("per_thread", f"does not go with scope {scope!r}", ", ".join(_TASK_SCOPES))
+    if target.per_thread and scope not in TASK_SCOPES:
+        yield Problem("per_thread", f"does not go with scope {scope!r}", ", ".join(TASK_SCOPES))
     for pid in target.pids:
-        if not 0 < pid <= _PID_MAX:
-            yield Problem("pids", f"{pid} is no pid", f"above 0, up to {_PID_MAX}")
+        if not 0 < pid <= PID_MAX:
+            yield Problem("pids", f"{pid} is no pid", f"above 0, up to {PID_MAX}")
     if isinstance(target.user, int) and target.user < 0:
         yield Problem("user", f"{target.user} is no user id")
     try:

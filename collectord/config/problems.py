@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from collectord.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+PID_MAX: Final = (1 << 31) - 1  # pid_t
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.blktrace import ACTIONS
-from collectord.config.problems import Problem
+from collectord.config.problems import PID_MAX, Problem
 from collectord.plan.nearest import did_you_mean
 from collectord.plan.session import FLIGHT_RECORDER
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collectord.config.schema import RelaySourceConfig, SessionConfig
 
 _U32_MAX: Final = (1 << 32) - 1
-_PID_MAX: Final = (1 << 31) - 1
 # A record of blktrace has a header of 48 bytes, a message up to 128 more.
 _SUBBUF_MIN_BYTES: Final = 256
 _OF_DEVICES: Final = ("actions", "start_lba", "end_lba", "pid")
@@ -70,7 +69,7 @@ def _selection(source: RelaySourceConfig, *, blktrace: bool) -> Iterator[Problem
             yield Problem(key, f"{value} is below 0")
     if source.end_lba and source.end_lba <= source.start_lba:
         yield Problem("end_lba", f"{source.end_lba} is not behind start_lba")
-    if source.pid > _PID_MAX:
+    if source.pid > PID_MAX:
         yield Problem("pid", f"{source.pid} is no pid")
 
 

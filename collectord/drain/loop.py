@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collectord.source.base import AuxHandle, RingHandle
 
 
-class Listener(Protocol):
-    """What a session is told about its stream and rings. Called on the event loop."""
+class StreamListener(Protocol):
+    """Who is told about a stream and its segments. Called on the event loop."""
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
         """The stream's segment got its last byte."""
@@ -38,6 +38,10 @@ class Listener(Protocol):
 
     def write_failed(self, errno: int) -> None:
         """A chunk was given up; its records are counted as lost."""
+
+
+class RingListener(Protocol):
+    """Who is told about rings. Called on the event loop."""
 
     def ring_quarantined(self, ring: int, reason: str, position: int) -> None:
         """A ring is not read any more."""
@@ -59,8 +63,8 @@ class Drain:
         )
         self._shards = plan.shards
         self._next_shard = 0
-        self._streams: dict[int, Listener] = {}
-        self._rings: dict[int, Listener] = {}
+        self._streams: dict[int, StreamListener] = {}
+        self._rings: dict[int, RingListener] = {}
         self._notified = asyncio.Event()
 
     def __enter__(self) -> Self:
@@ -141,12 +145,13 @@ class Drain:
 
     def listen(
         self,
-        listener: Listener,
+        files: StreamListener,
         stream: _core.Stream,
+        listener: RingListener,
         rings: list[_core.Ring | _core.AuxRing],
     ) -> None:
-        """Tell `listener` about this stream and these rings from now on."""
-        self._streams[stream.id] = listener
+        """Tell `files` about this stream and `listener` about these rings from now on."""
+        self._streams[stream.id] = files
         self._rings.update((ring.id, listener) for ring in rings)
 
     async def full_pass(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a PMU has an AUX area. sysfs does not tell: an event is opened and mapped to see."""
+"""Whether a PMU has an AUX area, and can pause it: sysfs does not tell, opening events does."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.perf_attr import PerfEventAttr
+from collectord.codec.perf_attr import AuxAction, EventType, PerfEventAttr, SoftwareId
 from collectord.errors import KernelError
+from collectord.kernel.checks_aux import trial_attr
 from collectord.kernel.port import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from collectord.kernel.port import Kernel
+    from collectord.plan.aux_facts import AuxPmuFacts
     from collectord.plan.facts import PmuFacts
 
 _EVERY_TASK: Final = -1
@@ -23,16 +25,52 @@ _PURPOSE: Final = Purpose("a test event")
 
 
 def with_aux(
-    kernel: Kernel, pmus: Mapping[str, PmuFacts], wanted: Collection[str]
+    kernel: Kernel,
+    pmus: Mapping[str, PmuFacts],
+    wanted: Collection[str],
+    known: Mapping[str, AuxPmuFacts],
 ) -> dict[str, PmuFacts]:
-    """The PMUs, each of those that are `wanted` with what a trial told of its AUX area."""
+    """The PMUs, each of those that are `wanted` with what a trial told of its AUX area.
+
+    Args:
+        kernel: opens the events.
+        pmus: of this host.
+        wanted: names of those to try.
+        known: those of them whose trace perf can decode.
+    """
     cpu = kernel.online_cpus()[0]
-    return {
-        name: replace(pmu, aux=True)
-        if name in wanted and not pmu.aux and has_aux(kernel, pmu, cpu)
-        else pmu
-        for name, pmu in pmus.items()
-    }
+    found = dict(pmus)
+    for name in wanted:
+        pmu = pmus.get(name)
+        if pmu is not None and (pmu.aux or has_aux(kernel, pmu, cpu)):
+            pauses = can_pause(kernel, pmu, known.get(name), cpu)
+            found[name] = replace(pmu, aux=True, aux_pause=pauses)
+    return found
+
+
+def can_pause(kernel: Kernel, pmu: PmuFacts, known: AuxPmuFacts | None, cpu: int) -> bool:
+    """Whether an event in the group of the PMU's event may pause its AUX area.
+
+    No, where the PMU's event cannot be opened.
+    """
+    where = pmu.cpus[0] if pmu.cpus else cpu
+    pausing = PerfEventAttr(
+        type=EventType.SOFTWARE,
+        config=SoftwareId.DUMMY,
+        sample_period=1,
+        aux_action=AuxAction.PAUSE,
+    )
+    with ExitStack() as stack:
+        group_fd = -1
+        for attr in (trial_attr(pmu, known), pausing):
+            try:
+                group_fd = kernel.perf_event_open(
+                    attr, pid=_EVERY_TASK, cpu=where, group_fd=group_fd, purpose=_PURPOSE
+                )
+            except KernelError:
+                return False
+            stack.callback(kernel.close, group_fd)
+    return True
 
 
 def has_aux(kernel: Kernel, pmu: PmuFacts, cpu: int) -> bool:

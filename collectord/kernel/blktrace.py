@@ -19,6 +19,7 @@ import errno
 import fcntl
 import os
 import stat
+import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -51,6 +52,8 @@ _READ_BYTES: Final = 1 << 20
 _MEMBARRIER: Final = {"x86_64": 324}
 _MEMBARRIER_GENERIC: Final = 283
 _CMD_GLOBAL: Final = 1
+# linux/time.h; the time of a new inode is this clock's.
+CLOCK_REALTIME_COARSE: Final = 5
 
 
 class Leftover(NamedTuple):
@@ -159,8 +162,9 @@ def open_trace(
         fd, number = _open_device(device, own)
         note = LockedNote(number, proc=proc)
         with ExitStack() as undo:
-            undo.callback(note.remove if note.left is None else note.release)
+            undo.callback(note.restore)
             folder = root / "block" / _kernel_name(number, sys)
+            note.write(_intent(device, session, note.left))
             name = _set_up(fd, device, setup, note.left, folder, proc=proc)
             undo.pop_all()
         own.callback(note.remove)
@@ -190,7 +194,7 @@ def end_leftovers(proc: Path, sys: Path) -> list[Leftover]:
             path = sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
             if root is not None and left is not None and path.exists():
                 folder = root / "block" / _kernel_name(number, sys)
-                if left.inode and _inode(folder) == left.inode:
+                if _is_of(left, folder, proc):
                     fd, _ = _open_device(left.device, stack)
                     ended.append(_end(fd, left, folder))
             # Not where the trace could not be ended: by its note the next start knows it.
@@ -233,8 +237,7 @@ def _set_up(
     try:
         fcntl.ioctl(fd, IOC_SETUP, data, True)  # noqa: FBT003 - positional-only
     except OSError as error:
-        ours = left is not None and left.inode and left.inode == _inode(folder)
-        if error.errno != errno.EBUSY or left is None or not ours:
+        if error.errno != errno.EBUSY or left is None or not _is_of(left, folder, proc):
             raise _refused(error, device, folder, proc) from error
         leftover = _end(fd, left, folder)
         _LOG.warning("trace_left_behind", **leftover._asdict())
@@ -286,6 +289,29 @@ def _inode(folder: Path) -> int:
         return (folder / "dropped").stat().st_ino
     except OSError:
         return 0
+
+
+def _intent(device: str, session: str, left: TraceNote | None) -> TraceNote:
+    """A note of a trace that is about to be set up, in place of one that may be there yet."""
+    since_ns = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+    return TraceNote(
+        device=device,
+        session=session,
+        inode=left.inode if left is not None else 0,
+        since_ns=since_ns,
+    )
+
+
+def _is_of(left: TraceNote, folder: Path, proc: Path) -> bool:
+    """Whether the trace of a device is the one that a killed process noted."""
+    try:
+        found = (folder / "dropped").stat()
+    except OSError:
+        return False
+    if left.inode == found.st_ino:
+        return True
+    made_since = left.since_ns and found.st_mtime_ns >= left.since_ns
+    return bool(made_since) and not any(holders_below(f"/block/{folder.name}/", proc))
 
 
 def _end(fd: int, left: TraceNote, folder: Path) -> Leftover:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOCKDOWN_REMEDY = "boot with lockdown=none (without Secure Boot); no capability opens it"
+NEED = "root (debugfs is root's)"
 MOUNT_REMEDY = "as root: mount -t debugfs debugfs /sys/kernel/debug"
 # Files of the kernel's own that can be written, so that opening one tells of lockdown.
 _TRIALS = ("fault_around_bytes", "sched/verbose", "sched/features", "clear_warn_once")
@@ -70,9 +71,7 @@ def refused(error: OSError, path: Path) -> KernelError:
             hint=LOCKDOWN_REMEDY,
         )
     if code == errno.EACCES:
-        return MissingPrivilege(
-            message, need="root (debugfs is root's)", syscall="open", errno=code
-        )
+        return MissingPrivilege(message, need=NEED, syscall="open", errno=code)
     return KernelError(message, syscall="open", errno=code)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from collectord._native import _core
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel import refusal
-from collectord.kernel.instance import InstanceSettings
+from collectord.kernel.instance_settings import InstanceSettings
 from collectord.kernel.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.salvage import OWNER_MARK
 from collectord.kernel.trace_files import ControlFolder

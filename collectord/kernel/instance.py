@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel import instance_lock, trace_events
+from collectord.kernel.instance_settings import Effective, cpu_mask
 from collectord.kernel.ring_stats import read_stats
 from collectord.kernel.task_comms import TaskComms
 from collectord.kernel.trace_events import TraceEvent
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.holders import Holder
+    from collectord.kernel.instance_settings import InstanceSettings
     from collectord.kernel.ring_stats import CpuStats
-    from collectord.kernel.trace_probes import Probe
     from collectord.kernel.tracefs import Tracefs
 
 _PROC: Final = Path("/proc")
@@ -43,7 +44,6 @@ _CLOCK: Final = "mono"
 _ALWAYS: Final = "common_pid >= 0"
 # A process that starts threads all the time must not keep the scan going for ever.
 _SCANS_MAX: Final = 50
-_MASK_WORD_DIGITS: Final = 8
 # A new instance has the top level's options. These add entries of their own or refuse markers.
 _OPTIONS: Final = {
     "stacktrace": False,
@@ -54,63 +54,6 @@ _OPTIONS: Final = {
 _PAGE_FIELD: Final = re.compile(
     rb"field: *(?P<type>[^;]*?)\b(?P<name>\w+);\s*offset:(?P<offset>\d+);\s*size:(?P<size>\d+);"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceSettings:
-    """What an instance is to be.
-
-    Attributes:
-        session: the instance is `collectord-SESSION`, its probes' group `collectord_SESSION`.
-        buffer_bytes: of each CPU's ring; the kernel rounds up to whole sub-buffers.
-        subbuf_bytes: of a sub-buffer; the kernel rounds up to a power of two of pages.
-        overwrite: a full ring gives up its oldest events (`overrun`), else the newest (`dropped`).
-        buffer_percent: a reader is woken when so much of the ring is full; at 0 by every event.
-        cpus: CPUs to trace, empty for all.
-        pids: threads to trace, empty for all; `Instance.follow` adds more.
-        follow_forks: children of `pids` are traced too, and those that exit are forgotten.
-        exclude_tids: threads to leave out. Their children would be left out with `follow_forks`,
-            so that it cannot go with `pids`.
-        probes: to make, in the order given.
-    """
-
-    session: str
-    buffer_bytes: int
-    subbuf_bytes: int
-    overwrite: bool = True
-    buffer_percent: int = 50
-    cpus: tuple[int, ...] = ()
-    pids: tuple[int, ...] = ()
-    follow_forks: bool = True
-    exclude_tids: tuple[int, ...] = ()
-    probes: tuple[Probe, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Effective:
-    """What the kernel made of the settings.
-
-    Attributes:
-        subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
-        subbuf_data_bytes: of it, room for events.
-        subbufs: of each CPU's ring, the reader's own sub-buffer not among them; of the largest
-            one once they differ.
-        overwrite: see `InstanceSettings`.
-        buffer_percent: see `InstanceSettings`.
-        clock: the trace clock.
-    """
-
-    subbuf_bytes: int
-    subbuf_data_bytes: int
-    subbufs: int
-    overwrite: bool
-    buffer_percent: int
-    clock: str
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Size of each CPU's ring in whole sub-buffers."""
-        return self.subbufs * self.subbuf_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,20 +381,6 @@ class Instance:
                 errno=error.errno or 0,
                 hint="recording is off, the ring full, or no traced CPU may be used",
             ) from error
-
-
-def cpu_mask(cpus: Iterable[int]) -> str:
-    """CPUs as tracing_cpumask takes them: "3", "1,00000000" (words of 32 bits).
-
-    Leading zeros beyond the number of CPUs would be refused, so that there are none.
-    """
-    digits = f"{sum(1 << cpu for cpu in set(cpus)):x}"
-    first = len(digits) % _MASK_WORD_DIGITS
-    words = [digits[:first]] if first else []
-    words += [
-        digits[at : at + _MASK_WORD_DIGITS] for at in range(first, len(digits), _MASK_WORD_DIGITS)
-    ]
-    return ",".join(words)
 
 
 @contextmanager

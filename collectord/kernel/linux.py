@@ -17,18 +17,18 @@ from collectord._native._core import AuxMap, PageMap, RingMap
 from collectord.codec import perf_attr
 from collectord.codec.perf_attr import OpenFlag, ReadFormat
 from collectord.codec.tracing_data import TracingData
-from collectord.errors import KernelError, MissingFeature, NoSuchTarget
+from collectord.errors import KernelError
 from collectord.kernel import (
     blktrace,
     bpf,
     bpf_entries,
-    cgroups,
     cpus,
     headers,
     instance_lock,
     proc,
     refusal,
     relay_channel,
+    targets,
     trace_probes,
 )
 from collectord.kernel.capabilities import effective_capabilities
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from collectord.codec.blktrace import Setup
     from collectord.codec.perf_attr import PerfEventAttr
-    from collectord.kernel.instance import InstanceSettings
+    from collectord.kernel.instance_settings import InstanceSettings
     from collectord.model import ClockReading
     from collectord.plan.aux_facts import TimeConversion
 
@@ -57,8 +57,6 @@ _BPF_PROGRAMS_MAX: Final = 64
 _COUNTER_BYTES: Final = 40
 # Descriptors left for files, sockets and pipes beside those that were asked for.
 _SPARE_FILES: Final = 64
-# A pidfd of one thread (PIDFD_THREAD, 6.9).
-_PIDFD_THREAD: Final = os.O_EXCL
 _ANY_PURPOSE: Final = Purpose()
 
 
@@ -354,64 +352,17 @@ class LinuxKernel:
 
     def threads_of(self, pid: int) -> tuple[int, ...]:
         """See `Kernel.threads_of`."""
-        try:
-            tasks = list((self.proc / str(pid) / "task").iterdir())
-        except (FileNotFoundError, ProcessLookupError) as error:
-            raise _no_process(pid) from error
-        return tuple(sorted(int(task.name) for task in tasks))
+        return targets.threads_of(pid, self.proc)
 
     def processes_of(self, uid: int) -> tuple[int, ...]:
         """See `Kernel.processes_of`."""
-        found = []
-        for process in self.proc.iterdir():
-            if not process.name.isdigit():
-                continue
-            try:
-                status = (process / "status").read_bytes()
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it exited since it was listed
-            # Uid: real, effective, saved, file system. Not the directory's owner, which is
-            # root for a process that is not dumpable.
-            if int(status.split(b"\nUid:", 1)[1].split(maxsplit=2)[1]) == uid:
-                found.append(int(process.name))
-        return tuple(sorted(found))
+        return targets.processes_of(uid, self.proc)
 
     def open_cgroup(self, path: str) -> int:
         """See `Kernel.open_cgroup`."""
-        root = cgroups.cgroup_root((self.proc / "self/mountinfo").read_text())
-        if root is None:
-            raise MissingFeature(
-                "no cgroup hierarchy with perf_event is mounted",
-                feature="cgroups",
-                hint="as root: mount -t cgroup2 cgroup2 /sys/fs/cgroup",
-            )
-        directory = cgroups.place(root, path)
-        # perf_event_open would take a directory of another file system for a bad descriptor.
-        code = 0 if cgroups.within(root, directory) else errno.ENOENT
-        try:
-            if not code:
-                return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            code = error.errno or 0
-        raise NoSuchTarget(
-            f"no cgroup {path}",
-            target=f"cgroup {path}",
-            errno=code,
-            hint=f"give its path below {root}, where the hierarchy of perf_event is",
-        )
+        return targets.open_cgroup(path, self.proc)
 
-    def open_pid(self, pid: int) -> int:
-        """See `Kernel.open_pid`."""
-        # A process first: its pidfd tells the end of all its threads, a thread's only of that.
-        code = 0
-        for flags in (0, _PIDFD_THREAD):
-            try:
-                return os.pidfd_open(pid, flags)
-            except ProcessLookupError as error:
-                raise _no_process(pid) from error
-            except OSError as error:  # EINVAL, later ENOENT: a thread that leads no process
-                code = error.errno or 0
-        raise refusal.call_refused(code, "pidfd_open", f"cannot watch pid {pid}")
+    open_pid = staticmethod(targets.open_pid)
 
     def filter_refusal(self, system: str, name: str, text: str) -> str:
         """See `Kernel.filter_refusal`."""
@@ -434,7 +385,3 @@ class LinuxKernel:
             page_size_bytes=self.page_bytes,
             events=formats,
         )
-
-
-def _no_process(pid: int) -> NoSuchTarget:
-    return NoSuchTarget(f"pid {pid} does not exist", target=f"pid {pid}", errno=errno.ESRCH)

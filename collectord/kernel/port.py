@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collectord.kernel.blktrace import Leftover as LeftTrace
     from collectord.kernel.bpf import MapInfo, ProgramInfo
     from collectord.kernel.bpf_entries import Entries
-    from collectord.kernel.instance import Instance, InstanceSettings
+    from collectord.kernel.instance import Instance
+    from collectord.kernel.instance_settings import InstanceSettings
     from collectord.kernel.relay_channel import RelayFile
     from collectord.kernel.salvage import Leftover
     from collectord.model import ClockReading

@@ -72,8 +72,8 @@ def probe(
             then nothing is known to be missing.
         relay: devices and channels that are needed of relay; True for all that can be found,
             False for nothing of it.
-        tracing: PMUs of which it must be known whether they have an AUX area; of those that no
-            table knows an event is opened to see.
+        tracing: PMUs of which it must be known whether they have an AUX area, and can pause it:
+            events are opened to see. With all tracepoints, those whose trace perf can decode too.
 
     Raises:
         KernelError: sysfs does not tell the CPUs.
@@ -90,8 +90,10 @@ def probe(
     if relay:
         relayed = probe_relay(kernel, None if relay is True else tuple(relay))
     traced = probe_ftrace(kernel, measure=measure) if ftrace else FtraceFacts()
-    pmus = with_aux(kernel, read_pmus(kernel.sys), tracing)
     aux_pmus = read_aux_pmus(kernel.sys)
+    if wanted is None:
+        tracing = (*tracing, *aux_pmus)
+    pmus = with_aux(kernel, read_pmus(kernel.sys), tracing, aux_pmus)
     return KernelFacts(
         release=os.uname().release,
         arch=os.uname().machine,

@@ -46,8 +46,9 @@ def probe_relay(kernel: LinuxKernel, wanted: Iterable[str] | None) -> RelayFacts
     channels: dict[str, tuple[int, ...]] = {}
     if root is None:
         problem, remedy = "debugfs is not mounted", debugfs.MOUNT_REMEDY
+        need = "" if os.geteuid() == 0 else debugfs.NEED  # to mount it, and to read it then
     elif not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
-        problem, need = f"{root} may not be read", "root (debugfs is root's)"
+        problem, need = f"{root} may not be read", debugfs.NEED
         remedy = f"needs {need}"
     elif debugfs.locked(root):
         problem, need = "kernel lockdown closes relay files", "a kernel without lockdown"

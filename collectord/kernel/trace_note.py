@@ -4,7 +4,9 @@
 A trace goes on when the process that set it up dies: its buffers fill, and nobody else can trace
 the device. The kernel does not tell whose it is. So each trace of ours has a note that names the
 trace by the inode of its file `dropped`, which no other trace will have before the next boot, and
-that its process keeps locked: a lock ends with its holder, the note does not.
+that its process keeps locked: a lock ends with its holder, the note does not. It is written before
+the trace is set up: what its process, killed in between, could not tell is the trace that was made
+since then and that nobody reads.
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device: path of the block device.
         session: whose it is.
-        inode: of the trace's `dropped`.
+        inode: of the trace's `dropped`, 0 as long as nobody has looked.
+        since_ns: CLOCK_REALTIME_COARSE, when the trace was about to be set up; 0 once it is.
     """
 
     device: str
     session: str
     inode: int = 0
+    since_ns: int = 0
 
 
 class LockedNote:
@@ -87,6 +91,15 @@ class LockedNote:
             os.pwrite(self._fd, msgspec.json.encode(note), 0)
         except OSError as error:
             raise _unwritable(self._path.parent, error) from error
+
+    def restore(self) -> None:
+        """No trace was made: the note says what it said, or is gone if it said nothing."""
+        if self.left is None:
+            self.remove()
+            return
+        with suppress(KernelError):
+            self.write(self.left)
+        self.release()
 
     def remove(self) -> None:
         """The trace is gone."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from collectord import ledger
+from collectord import ledger_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -99,7 +99,7 @@ class BpfStatus:
 def session_json(balance: SessionBalance, programs: Iterable[BpfStatus]) -> dict[str, Any]:
     """A session's entry in `--json` and in `/v1/status`: its balance, and its BPF programs."""
     own = [one for one in programs if one.session == balance.name] if balance.source == BPF else []
-    return {**ledger.to_json(balance), "programs": [_program_json(one) for one in own]}
+    return {**ledger_json.to_json(balance), "programs": [_program_json(one) for one in own]}
 
 
 def _program_json(status: BpfStatus) -> dict[str, Any]:

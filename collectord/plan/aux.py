@@ -227,9 +227,7 @@ def aux_set(
         return None
     default = AUX_BYTES if facts.locks_freely else AUX_UNPRIVILEGED_BYTES
     size = budget.ring_bytes(wanted or default, facts.page_size)
-    if size > budget.RING_MAX_BYTES:
-        limit = show_bytes(budget.RING_MAX_BYTES)
-        raise PlanError(f"an AUX area of {show_bytes(size)}", what="aux", hint=f"at most {limit}")
+    budget.check_size(size, "aux", "an AUX area")
     usual_ns = CS_ETM_FLUSH_NS if decoder_of(owner.pmu) == CS_ETM else 0
     return AuxSet(
         pmu=owner.pmu,

@@ -66,7 +66,6 @@ class BpfPlan:
         compile_ns: time that one program may take.
         compile_bytes: memory that its compiler may map.
         stats: have the kernel count what programs cost.
-        may_fail: a program that cannot run leaves the daemon's other sessions alone.
     """
 
     programs: tuple[ProgramPlan, ...]
@@ -77,7 +76,6 @@ class BpfPlan:
     compile_ns: int
     compile_bytes: int
     stats: bool
-    may_fail: bool
 
     def describe(self) -> Iterator[str]:
         """Lines for `check`."""

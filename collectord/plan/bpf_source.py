@@ -111,10 +111,10 @@ def draft(
         compile_ns=config.compile_time,
         compile_bytes=config.compile_memory,
         stats=config.stats,
-        may_fail=all(source.when == "present" for source in sources),
     )
     sets = _rings(chosen, events, cpus, scope, facts) if events else ()
-    return BpfDraft(sets, tuple(notes), tuple(degraded), plan)
+    may_fail = all(source.when == "present" for source in sources)
+    return BpfDraft(sets, tuple(notes), tuple(degraded), may_fail=may_fail, plan=plan)
 
 
 def _plan(

@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from collectord.config.units import show_bytes
+from collectord.errors import PlanError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -31,6 +34,18 @@ def ring_bytes(requested_bytes: int, page_size: int) -> int:
     """`requested_bytes` rounded up to a power of two of pages, one at least (perf_mmap)."""
     pages = max(1, -(-requested_bytes // page_size))
     return page_size << (pages - 1).bit_length()
+
+
+def check_size(data_bytes: int, what: str = "ring", words: str = "a ring") -> int:
+    """The size of a ring, or of what hangs on it, if any should have that.
+
+    Raises:
+        PlanError: it is a typo.
+    """
+    if data_bytes > RING_MAX_BYTES:
+        limit = show_bytes(RING_MAX_BYTES)
+        raise PlanError(f"{words} of {show_bytes(data_bytes)}", what=what, hint=f"at most {limit}")
+    return data_bytes
 
 
 def watermark_bytes(watermark: Share, data_bytes: int) -> int:

@@ -21,7 +21,8 @@ from collectord.errors import (
 )
 from collectord.plan import aux, bpf_source, budget, relay_source, trace_source
 from collectord.plan.bpf_metrics import check_metrics
-from collectord.plan.ring_set import perf_rings
+from collectord.plan.freeze import freezing_tracepoint
+from collectord.plan.ring_set import numbered, perf_rings
 from collectord.plan.scope import scope_of, shortfalls
 from collectord.plan.session import CorePlan, Plan, RetentionPlan, SessionPlan, SinkPlan
 
@@ -61,6 +62,13 @@ class _Draft:
     bpf: BpfPlan | None = None
     trace: TraceDraft | None = None
     relay: tuple[RelayDraft, ...] = ()
+    optional: tuple[str, ...] = ()
+    may_fail: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """The host has none of its sources."""
+        return not self.sets and self.bpf is None and self.trace is None and not self.relay
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -84,9 +92,8 @@ def build(config: Config, facts: KernelFacts) -> Plan:
         if draft.sets:
             missing = shortfalls(draft.scope, draft.events, facts)
             warnings += [f"session {session.name}: {reason}" for reason in missing]
-        if draft.sets or draft.bpf is not None or draft.trace is not None or draft.relay:
-            drafts.append(draft)
-        else:
+        drafts.append(draft)
+        if draft.is_empty:
             reasons = "; ".join(draft.degraded)
             warnings.append(f"session {session.name} records nothing: {reasons}")
     check_metrics(
@@ -114,16 +121,29 @@ def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft
     with blame(session):
         scope = scope_of(session.target, facts)
         perf = perf_rings(session, scope, facts)
-        draft = _Draft(session, scope, perf.sets, perf.notes, perf.degraded)
+        draft = _Draft(
+            session,
+            scope,
+            perf.sets,
+            perf.notes,
+            perf.degraded,
+            optional=perf.optional,
+            may_fail=perf.may_fail,
+        )
         programs = [source for source in session.source if isinstance(source, BpfSourceConfig)]
         if programs:
             bpf = bpf_source.draft(programs, config, scope, facts)
             draft = replace(
-                draft, sets=bpf.sets, bpf=bpf.plan, notes=bpf.notes, degraded=bpf.degraded
+                draft,
+                sets=bpf.sets,
+                bpf=bpf.plan,
+                notes=bpf.notes,
+                degraded=bpf.degraded,
+                may_fail=bpf.may_fail,
             )
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):
-                freeze = trace_source.freezing_event(session)
+                freeze = freezing_tracepoint(session)
                 trace = trace_source.draft(source, session.mode, scope, facts, freeze)
                 if trace.plan is None:
                     draft = replace(draft, degraded=(*draft.degraded, *trace.degraded))
@@ -205,10 +225,26 @@ def _owned(drafts: Sequence[_Draft]) -> Iterator[str]:
 def _sessions(
     config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]]
 ) -> Iterator[SessionPlan]:
-    """Sources of a kind share rings, ledger and files: a plan for each kind."""
+    """Sources of a kind share rings, ledger and files: a plan for each kind.
+
+    What the host lacks altogether, and no other plan tells of, is a plan without rings.
+    """
     if draft.sets or draft.bpf is not None:
         yield _perf_session(config, draft, sizes)
     told = bool(draft.sets) or draft.bpf is not None
+    if not told and draft.trace is None and draft.degraded:
+        kinds = [source.kind for source in draft.config.source]
+        yield SessionPlan(
+            name=draft.config.name,
+            source=next(kind for kind in kinds if kind != relay_source.SOURCE),
+            scope=draft.scope,
+            mode=draft.config.mode,
+            rings=(),
+            sink=_sink(config, draft.config, PERF_FORMAT),
+            files=0,
+            degraded=draft.degraded,
+            may_fail=True,
+        )
     if draft.trace is not None:
         yield SessionPlan(
             name=draft.config.name,
@@ -222,19 +258,22 @@ def _sessions(
             notes=draft.trace.notes,
             degraded=(*(() if told else draft.degraded), *draft.trace.degraded),
             ftrace=draft.trace.plan,
+            may_fail=draft.trace.may_fail,
         )
-    for relay in draft.relay:
+    for number, relay in enumerate(draft.relay, start=1):
+        name = numbered(relay_source.SOURCE, number)
         yield SessionPlan(
             name=draft.config.name,
-            source=relay_source.SOURCE,
+            source=name,
             scope=draft.scope,
             mode=draft.config.mode,
-            rings=relay.rings,
+            rings=tuple(replace(ring, source=name) for ring in relay.rings),
             sink=_sink(config, draft.config, relay.form),
             files=relay.files,
             notes=relay.notes,
             degraded=relay.degraded,
             relay=relay.plan,
+            may_fail=relay.may_fail,
         )
 
 
@@ -244,7 +283,8 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]
         for ring_set, (size, area) in zip(draft.sets, sizes, strict=True)
         for ring in ring_set.rings(size, area)
     )
-    files = sum(len(ring.events) for ring in rings)
+    # What pauses an AUX area has another event beside it, which resumes that.
+    files = sum(1 + event.pauses for ring in rings for event in ring.events)
     if draft.bpf is not None:
         files += _FILES_PER_PROGRAM * len(draft.bpf.programs)
     notes = list(draft.notes)
@@ -266,6 +306,8 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]
         notes=tuple(notes),
         degraded=draft.degraded,
         bpf=draft.bpf,
+        may_fail=draft.may_fail,
+        optional=draft.optional,
     )
 
 

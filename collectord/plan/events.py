@@ -79,6 +79,11 @@ class EventPlan:
     counts_bytes: bool = False
     freezes: bool = False
 
+    @property
+    def pauses(self) -> bool:
+        """It freezes an AUX area by pausing that, and stops no other event."""
+        return self.freezes and bool(self.attr.aux_action & AuxAction.PAUSE)
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:

@@ -50,6 +50,7 @@ class PmuFacts:
         core: it counts for a CPU core and knows privilege levels; an uncore PMU (one with a
             `cpumask`) refuses task scopes and exclude_* bits.
         aux: its events write into an AUX area.
+        aux_pause: the overflow of another event can pause them (kernel 6.13, and some before).
         address_filters: how many address ranges an event of it takes, 0 for none.
         units: alias to the unit of its count, e.g. {"trace": "bytes"}.
     """
@@ -60,6 +61,7 @@ class PmuFacts:
     cpus: tuple[int, ...] = ()
     core: bool = True
     aux: bool = False
+    aux_pause: bool = False
     address_filters: int = 0
     units: dict[str, str] = field(default_factory=dict)
 

@@ -25,7 +25,6 @@ class RelayPlan:
         pid: whose requests, 0 for all.
         subbuf_bytes, subbufs: of each CPU's buffer; of a channel as its client made them, 0 where
             nobody said.
-        may_fail: the session comes up without it.
     """
 
     device: str = ""
@@ -36,7 +35,6 @@ class RelayPlan:
     pid: int = 0
     subbuf_bytes: int = 0
     subbufs: int = 0
-    may_fail: bool = False
 
     @property
     def is_blktrace(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.codec.blktrace import action_mask
 from collectord.config.relay_check import names
 from collectord.config.schema import RelaySourceConfig
-from collectord.errors import MissingFeature, MissingPrivilege
+from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.model import Basis, RingRole
 from collectord.plan.nearest import did_you_mean
 from collectord.plan.relay import RelayPlan
@@ -46,6 +46,7 @@ class RelayDraft:
     files: int = 0
     notes: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
+    may_fail: bool = False
 
 
 def sources(config: Config) -> tuple[RelaySourceConfig, ...]:
@@ -62,6 +63,7 @@ def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[RelayDraft]
     """Plan a relay source, one draft for each device or channel.
 
     Raises:
+        NoSuchTarget: there is no such device, and nothing allows for that.
         MissingFeature, MissingPrivilege: the host lacks it, and nothing allows for that.
     """
     may_fail = source.when == "present"
@@ -74,25 +76,24 @@ def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[RelayDraft]
             pid=source.pid,
             subbuf_bytes=source.subbuf or _SUBBUF_BYTES,
             subbufs=source.subbufs or _SUBBUFS,
-            may_fail=may_fail,
         )
-        yield _drafted(plan, facts)
+        yield _drafted(plan, facts, may_fail=may_fail)
     for path in names(source.path):
         plan = RelayPlan(
             channel=path,
             subbuf_bytes=source.subbuf,
             subbufs=source.subbufs,
-            may_fail=may_fail,
         )
-        yield _drafted(plan, facts)
+        yield _drafted(plan, facts, may_fail=may_fail)
 
 
-def _drafted(plan: RelayPlan, facts: KernelFacts) -> RelayDraft:
-    draft = RelayDraft(plan, BLKTRACE_FORMAT if plan.is_blktrace else RAW_FORMAT)
+def _drafted(plan: RelayPlan, facts: KernelFacts, *, may_fail: bool) -> RelayDraft:
+    form = BLKTRACE_FORMAT if plan.is_blktrace else RAW_FORMAT
+    draft = RelayDraft(plan, form, may_fail=may_fail)
     try:
         cpus = _cpus(plan, facts)
-    except (MissingFeature, MissingPrivilege) as error:
-        if not plan.may_fail:
+    except (MissingFeature, MissingPrivilege, NoSuchTarget) as error:
+        if not may_fail:
             raise
         return replace(draft, degraded=(f"{SOURCE}: {error}",))
     size = plan.buffer_bytes or CHANNEL_BYTES
@@ -121,7 +122,7 @@ def _cpus(plan: RelayPlan, facts: KernelFacts) -> tuple[int, ...]:
     """CPUs that have a file each; -1 for the only file of a channel.
 
     Raises:
-        MissingFeature, MissingPrivilege: it cannot be had.
+        MissingFeature, MissingPrivilege, NoSuchTarget: it cannot be had.
     """
     relay = facts.relay
     if relay is None:  # facts of a host that was not asked for it
@@ -147,9 +148,9 @@ def _cpus(plan: RelayPlan, facts: KernelFacts) -> tuple[int, ...]:
 def _check_device(device: str, relay: RelayFacts) -> None:
     if device not in relay.devices:
         near = did_you_mean(device, relay.devices)
-        raise MissingFeature(
+        raise NoSuchTarget(
             f"no block device {device}",
-            feature=f"block device {device}",
+            target=device,
             hint=near or "`collectord list blktrace` shows those that can be traced",
         )
     if not relay.blktrace:

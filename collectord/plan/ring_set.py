@@ -15,15 +15,10 @@ from collectord.plan import budget, cpu_list
 from collectord.plan.aux import arrange, aux_set
 from collectord.plan.aux_facts import decoder_of
 from collectord.plan.events import sideband_event
+from collectord.plan.freeze import frozen
 from collectord.plan.scope import ring_cpus
 from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
-from collectord.plan.source_events import (
-    ABSENCE,
-    freezing_event,
-    frozen_by,
-    in_scope,
-    source_events,
-)
+from collectord.plan.source_events import ABSENCE, in_scope, source_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,6 +92,7 @@ class RingSet:
                 for event in events
             ]
         for cpu in self.cpus:
+            here = tuple(e for e in events if cpu < 0 or not e.cpus or cpu in e.cpus)
             yield RingPlan(
                 source=self.source,
                 role=self.role,
@@ -105,18 +101,30 @@ class RingSet:
                 data_bytes=data_bytes,
                 watermark_bytes=0 if self.overwrite else watermark,
                 overwrite=self.overwrite,
-                events=tuple(e for e in events if cpu < 0 or not e.cpus or cpu in e.cpus),
-                aux=area,
+                events=here,
+                aux=area if any(event.aux for event in here) else None,
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """Ring sets of a session, what was decided for them, and what is missing."""
+    """Ring sets of a session, what was decided for them, and what is missing or may be.
+
+    Attributes:
+        optional: sources whose rings may turn out to be missing.
+        may_fail: all may.
+    """
 
     sets: tuple[RingSet, ...] = ()
     notes: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    may_fail: bool = False
+
+
+def numbered(kind: str, number: int) -> str:
+    """What labels call the Nth source of a kind in its session: "perf", "perf-2"."""
+    return kind if number == 1 else f"{kind}-{number}"
 
 
 def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Rings:
@@ -129,12 +137,12 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
     sideband_bytes = 0
     count = groups = 0
     perf = [source for source in session.source if isinstance(source, PerfSourceConfig)]
-    for number, source in enumerate(perf, start=1):
-        name = source.kind if number == 1 else f"{source.kind}-{number}"
+    named = [(numbered(source.kind, number), source) for number, source in enumerate(perf, 1)]
+    for name, source in named:
         try:
             events = arrange(tuple(source_events(source, scope, facts, notes)))
             if session.freeze_on:
-                events = _frozen(session, scope, facts, events)
+                events = frozen(session, scope, facts, events)
         except ABSENCE as error:
             if source.when != "present":
                 raise
@@ -170,21 +178,14 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         sets = _for_decoders(sets, facts, notes)
         if not facts.format_lost:
             notes.append("kernel before 6.0: what is lost after a ring's last record is not told")
-    return Rings(tuple(sets), tuple(notes), tuple(degraded))
-
-
-def _frozen(
-    session: SessionConfig, scope: Scope, facts: KernelFacts, events: tuple[EventPlan, ...]
-) -> tuple[EventPlan, ...]:
-    """The events of a ring, led by one that stops it. Raises as that, and PlanError with AUX."""
-    owner = next((event for event in events if event.aux), None)
-    if owner is not None:
-        raise PlanError(
-            f"freeze_on does not stop the AUX area of {owner.name}",
-            what="freeze_on",
-            hint="an event of the source with aux-action=pause does; the end stores the area",
-        )
-    return frozen_by(freezing_event(session, scope, facts), events)
+    optional = [name for name, source in named if source.when == "present"]
+    return Rings(
+        tuple(sets),
+        tuple(notes),
+        tuple(degraded),
+        tuple(optional),
+        may_fail=len(optional) == len(named),
+    )
 
 
 def _for_decoders(sets: list[RingSet], facts: KernelFacts, notes: list[str]) -> list[RingSet]:
@@ -246,11 +247,7 @@ def rounded(requested_bytes: int, facts: KernelFacts) -> int:
     Raises:
         PlanError: it is larger than any ring should be.
     """
-    size = budget.ring_bytes(requested_bytes, facts.page_size)
-    if size > budget.RING_MAX_BYTES:
-        limit = show_bytes(budget.RING_MAX_BYTES)
-        raise PlanError(f"a ring of {show_bytes(size)}", what="ring", hint=f"at most {limit}")
-    return size
+    return budget.check_size(budget.ring_bytes(requested_bytes, facts.page_size))
 
 
 def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> tuple[int, ...]:
@@ -267,9 +264,25 @@ def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> 
                 f"{event.name} can be opened on CPUs {cpu_list.render(event.cpus)} only",
                 what=event.name,
             )
+    _check_leaders(events, cpus)
     if cpus == (-1,) or not all(event.cpus for event in events):
         return cpus
     return tuple(cpu for cpu in cpus if any(cpu in event.cpus for event in events))
+
+
+def _check_leaders(events: Sequence[EventPlan], cpus: tuple[int, ...]) -> None:
+    """A group is opened where its leader can be."""
+    leaders = {event.group: event for event in events if event.leader}
+    for event in events:
+        leader = leaders[event.group]
+        here = set(event.cpus or cpus) & set(cpus)
+        if leader.cpus and cpus != (-1,) and not here <= set(leader.cpus):
+            raise PlanError(
+                f"{event.name} is in the group of {leader.name}, which can be opened on CPUs "
+                f"{cpu_list.render(leader.cpus)} only",
+                what=event.name,
+                hint="observe those CPUs alone, or give it a source of its own",
+            )
 
 
 def _window(rings: RingSet) -> str:

@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.codec.perf_attr import AuxAction, BranchSampleType, ReadFormat, SampleType
-from collectord.config.units import show_bytes, show_ns
+from collectord.config.units import show_bytes
+from collectord.errors import MissingFeature
 from collectord.model import Basis, RingRole, Scope, ScopeKind
-from collectord.plan import cpu_list
+from collectord.plan.show import event_dict, event_words, ring_words, sink_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from enum import IntFlag
-
-    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.errors import CollectordError
     from collectord.plan.aux import AuxPlan
     from collectord.plan.bpf import BpfPlan
     from collectord.plan.events import EventPlan
@@ -25,8 +22,9 @@ if TYPE_CHECKING:
 
 # The mode of a session whose rings are read when somebody asks, and overwritten until then.
 FLIGHT_RECORDER: Final = "flight-recorder"
+_DATA: Final = RingRole.DATA
 # Scopes whose events follow tasks; the others observe whole CPUs.
-TASK_SCOPES = frozenset({ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.COMMAND, ScopeKind.USER})
+TASK_SCOPES: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.COMMAND, ScopeKind.USER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +133,8 @@ class SessionPlan:
     Attributes:
         name: names its folder, labels and metrics; unique but for sources of two kinds in one
             configured session, which become two plans of its name.
-        source: source kind, "perf", "tracefs", "bpf" or "relay".
+        source: as labels name it: its kind, "perf", "tracefs", "bpf" or "relay", and of the second
+            device or channel on its number, "relay-2".
         scope: what is observed. Threads of pids and of users are looked up at open.
         mode: "stream" or "flight-recorder".
         rings: all rings, data before sideband.
@@ -148,6 +147,9 @@ class SessionPlan:
         relay: the device or channel of a relay source, None for others; each has a plan of its
             session's name.
         freezes: an event of the kernel stops its rings, to be stored.
+        may_fail: what it lacks, or fails with when it is opened, leaves the other sessions alone:
+            all its sources are `when = "present"`.
+        optional: of its perf sources, as labels name them, those that are `when = "present"`.
     """
 
     name: str
@@ -163,6 +165,46 @@ class SessionPlan:
     bpf: BpfPlan | None = None
     relay: RelayPlan | None = None
     freezes: bool = False
+    may_fail: bool = False
+    optional: tuple[str, ...] = ()
+
+    def contains(self, error: CollectordError) -> bool:
+        """It fails alone with such an error. Of perf's and ftrace's rings only absence is one."""
+        alone = self.bpf is not None or self.relay is not None
+        return self.may_fail and (alone or isinstance(error, MissingFeature))
+
+    def without(self, source: str, reason: str) -> SessionPlan:
+        """The session without the rings of a source that the host turned out not to have."""
+        rest = [ring for ring in self.rings if ring.source != source or ring.role is not _DATA]
+        left = [ring for ring in rest if ring.role is _DATA]
+        numbers = sorted({event.index for ring in rest for event in ring.events})
+        rings = [
+            replace(
+                ring,
+                # The sideband is of the first one that is left.
+                source=ring.source if ring.role is _DATA else left[0].source,
+                events=tuple(
+                    replace(event, index=numbers.index(event.index)) for event in ring.events
+                ),
+            )
+            for ring in (rest if left else ())
+        ]
+        return replace(
+            self,
+            rings=tuple(rings),
+            optional=tuple(name for name in self.optional if name != source),
+            degraded=(*self.degraded, f"{source}: {reason}"),
+        )
+
+    @property
+    def kind(self) -> str:
+        """Of its sources."""
+        return self.source.partition("-")[0]
+
+    @property
+    def is_absent(self) -> bool:
+        """The host has nothing of it: there is nothing to open, and `degraded` says why."""
+        return not self.rings and not (self.bpf is not None and self.bpf.programs)
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -178,17 +220,20 @@ class SessionPlan:
     def describe(self) -> list[str]:
         """The session as `check` prints it, a line each."""
         where = f"{self.source}, {self.scope.describe()}, {self.mode}"
+        if self.is_absent:
+            lines = [f"session {self.name}: {where}, nothing to record"]
+            return [*lines, *(f"  lacks {reason}" for reason in self.degraded)]
         lines = [f"session {self.name}: {where}, ledger {self.basis}"]
-        lines += [f"  event {_event_words(event)}" for event in self.events]
+        lines += [f"  event {event_words(event)}" for event in self.events]
         if self.ftrace is not None:
             lines += [f"  {line}" for line in self.ftrace.describe()]
         if self.bpf is not None:
             lines += [f"  {line}" for line in self.bpf.describe()]
         if self.relay is not None:
             lines += [f"  {line}" for line in self.relay.describe()]
-        lines += [f"  rings {words}" for words in _ring_words(self.rings)]
+        lines += [f"  rings {words}" for words in ring_words(self.rings)]
         lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
-        lines.append(f"  sink  {_sink_words(self.sink)}")
+        lines.append(f"  sink  {sink_words(self.sink)}")
         lines += [f"  note  {note}" for note in self.notes]
         lines += [f"  lacks {reason}" for reason in self.degraded]
         return lines
@@ -216,11 +261,12 @@ class SessionPlan:
             "scope": self.scope.describe(),
             "mode": self.mode,
             "ledger_basis": str(self.basis),
-            "events": [_event_dict(event) for event in self.events],
+            "events": [event_dict(event) for event in self.events],
             "ftrace": self.ftrace.to_dict() if self.ftrace is not None else None,
             "bpf": self.bpf.to_dict() if self.bpf is not None else None,
             "relay": self.relay.to_dict() if self.relay is not None else None,
             "rings": [ring.to_dict() for ring in self.rings],
+            "may_fail": self.may_fail,
             "sink": {
                 "format": self.sink.format,
                 "directory": self.sink.directory,
@@ -296,99 +342,3 @@ class Plan:
             "files": self.files,
             "warnings": list(self.warnings),
         }
-
-
-def _event_words(event: EventPlan) -> str:
-    attr = event.attr
-    rate = f"{attr.sample_period} Hz" if attr.freq else f"period {attr.sample_period}"
-    words = [event.name, rate, str(event.basis)]
-    if event.freezes:
-        words.insert(1, "freezes its ring")
-    if attr.sample_type & SampleType.STACK_USER:
-        words.append(f"dwarf call chains of {attr.sample_stack_user} bytes")
-    elif attr.sample_type & SampleType.BRANCH_STACK:
-        words.append("lbr call chains")
-    elif attr.sample_type & SampleType.CALLCHAIN:
-        words.append("call chains")
-    if event.filter:
-        words.append(f"filter {event.filter!r}")
-    words += [f"aux-action {action}" for action in _action_words(event.attr.aux_action)]
-    if event.exclude_self:
-        words.append("without our own threads")
-    if event.cpus:
-        words.append(f"on CPUs {cpu_list.render(event.cpus)}")
-    return ", ".join(words) + (f" ({event.note})" if event.note else "")
-
-
-def _action_words(actions: int) -> Iterator[str]:
-    for action in AuxAction:
-        if actions & action and action.name is not None:
-            yield action.name.lower().replace("_", "-")
-
-
-def _ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
-    """Equal rings together, e.g. "2 x 512KiB data, wake at 128KiB"."""
-    alike: dict[tuple[str, str, int, int, int, str], list[int]] = {}
-    for ring in rings:
-        sizes = (ring.data_bytes, ring.requested_bytes, ring.watermark_bytes)
-        role = f"{ring.role}, overwritten" if ring.overwrite else str(ring.role)
-        area = ring.aux.words() if ring.aux is not None else ""
-        alike.setdefault((ring.source, role, *sizes, area), []).append(ring.cpu)
-    for (source, role, size, requested, watermark, area), cpus in alike.items():
-        shrunk = f" (of {show_bytes(requested)})" if size < requested else ""
-        where = "one a thread" if source != "relay" else "one for all CPUs"
-        if cpus != [-1]:
-            where = f"CPUs {cpu_list.render(cpus)}"
-        wake = f"wake at {show_bytes(watermark)}, " if watermark else ""
-        yield f"{source} {role}: {len(cpus)} x {show_bytes(size)}{shrunk}, {wake}{where}"
-        if area:
-            yield f"{source} aux: {len(cpus)} x {area}"
-
-
-def _sink_words(sink: SinkPlan) -> str:
-    if sink.single_file is not None:
-        return f"{sink.format} {sink.single_file}"
-    limits = []
-    if sink.segment_bytes:
-        limits.append(show_bytes(sink.segment_bytes))
-    if sink.segment_age_ns:
-        limits.append(show_ns(sink.segment_age_ns))
-    return f"{sink.format} in {sink.directory}, a segment: {' or '.join(limits) or 'no limit'}"
-
-
-_FLAG_FIELDS = {
-    "sample_type": SampleType,
-    "read_format": ReadFormat,
-    "branch_sample_type": BranchSampleType,
-}
-
-
-def _event_dict(event: EventPlan) -> dict[str, Any]:
-    return {
-        "index": event.index,
-        "name": event.name,
-        "ledger_basis": str(event.basis),
-        "filter": event.filter,
-        "tracepoint": ":".join(event.tracepoint) if event.tracepoint else None,
-        "group": event.group,
-        "leader": event.leader,
-        "exclude_self": event.exclude_self,
-        "cpus": list(event.cpus),
-        "note": event.note,
-        "pmu": event.pmu,
-        "aux": event.aux,
-        "attr": _attr_dict(event.attr),
-    }
-
-
-def _attr_dict(attr: PerfEventAttr) -> dict[str, Any]:
-    """Fields that are not 0; bit sets by name."""
-    shown: dict[str, Any] = {}
-    for item in fields(attr):
-        value = getattr(attr, item.name)
-        flags: type[IntFlag] | None = _FLAG_FIELDS.get(item.name)
-        if flags is not None and value:
-            shown[item.name] = [flag.name for flag in flags if value & flag]
-        elif value:
-            shown[item.name] = value if isinstance(value, bool) else int(value)
-    return {"type": int(attr.type), "config": int(attr.config), **shown}

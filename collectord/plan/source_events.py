@@ -15,12 +15,11 @@ from collectord.plan.events import Sampling, resolve
 from collectord.plan.session import TASK_SCOPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from collectord.config.schema import (
         Config,
         PerfSourceConfig,
-        SessionConfig,
         TraceEventConfig,
     )
     from collectord.model import Scope
@@ -59,40 +58,6 @@ def _every_event(config: Config) -> Iterator[EventSpec]:
             for text in (*map(_text, source.events), *filter(None, (session.freeze_on,))):
                 for choice in event_spec.parse_choices(text):
                     yield from (event for group in choice for event in group.events)
-
-
-def freezing_event(session: SessionConfig, scope: Scope, facts: KernelFacts) -> EventPlan:
-    """The event that stops a flight recorder: its first hit is an overflow, which disables it.
-
-    Raises:
-        UsageError: it is none that this host has, or not one.
-        MissingFeature, MissingPrivilege: as `resolve`.
-    """
-    ((group,),) = event_spec.parse_choices(session.freeze_on)
-    (spec,) = group.events
-    found = resolve(spec, facts, Sampling(period=1, filter=session.freeze_filter))
-    if len(found) != 1:
-        raise UsageError(
-            f"{session.freeze_on!r} is {len(found)} events",
-            text=session.freeze_on,
-            hint="one event freezes a flight recorder",
-        )
-    event = in_scope(found[0], scope)
-    return replace(event, freezes=True, exclude_self=event.tracepoint is not None)
-
-
-def frozen_by(freezing: EventPlan, events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
-    """The events of a ring as one group: what disables its leader disables them all."""
-    members = (
-        replace(
-            event,
-            group=0,
-            leader=False,
-            attr=replace(event.attr, disabled=False, pinned=False, exclusive=False),
-        )
-        for event in events
-    )
-    return (freezing, *members)
 
 
 def _text(item: str | EventConfig | TraceEventConfig) -> str:

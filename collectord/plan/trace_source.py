@@ -17,8 +17,7 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.model import RingRole, ScopeKind, Transport
-from collectord.plan import trace_names, transport
-from collectord.plan.budget import RING_MAX_BYTES
+from collectord.plan import budget, trace_names, transport
 from collectord.plan.ftrace import FtraceEvent, FtracePlan, ProbePlan
 from collectord.plan.kinds import kinds_of
 from collectord.plan.scope import ring_cpus
@@ -27,7 +26,7 @@ from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.config.schema import Config, ProbeConfig, SessionConfig
+    from collectord.config.schema import Config, ProbeConfig
     from collectord.config.units import Share
     from collectord.model import Scope
     from collectord.plan.facts import FtraceFacts, KernelFacts
@@ -99,15 +98,7 @@ class TraceDraft:
     files: int = 0
     notes: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
-
-
-def freezing_event(session: SessionConfig) -> FtraceEvent | None:
-    """The tracepoint that stops a flight recorder, None for none. Its spelling was checked."""
-    if not session.freeze_on:
-        return None
-    ((spec,),) = trace_names.parse(session.freeze_on)
-    system, _, name = spec.text.partition(":")
-    return FtraceEvent(system, name, session.freeze_filter)
+    may_fail: bool = False
 
 
 def draft(
@@ -159,11 +150,7 @@ def draft(
     if recorder and source.ring == RingSize():
         wanted_bytes = _within(wanted_bytes, subbuf_bytes)
     ring_bytes = _ring_bytes(wanted_bytes, subbuf_bytes)
-    if ring_bytes > RING_MAX_BYTES:
-        limit = show_bytes(RING_MAX_BYTES)
-        raise PlanError(
-            f"a ring of {show_bytes(ring_bytes)}", what="ring", hint=f"at most {limit}"
-        )
+    budget.check_size(ring_bytes)
     if recorder:
         notes += _window(keep_ns, max_bytes, ring_bytes, len(cpus))
         if chosen.transport is Transport.MMAP:
@@ -200,7 +187,8 @@ def draft(
     if chosen.transport is Transport.SPLICE:
         a_ring += _FILES_PER_PIPE
     files = len(rings) * a_ring + _FILES_OF_INSTANCE
-    return TraceDraft(plan, rings, files, tuple(notes), tuple(degraded))
+    may_fail = source.when == "present"
+    return TraceDraft(plan, rings, files, tuple(notes), tuple(degraded), may_fail)
 
 
 def _with(freeze: FtraceEvent | None, events: tuple[FtraceEvent, ...]) -> tuple[FtraceEvent, ...]:

@@ -10,8 +10,7 @@ from collectord.codec import bpf_struct
 from collectord.codec.perf_attr import EventType, SoftwareId
 from collectord.codec.perf_sample import RawSamples
 from collectord.errors import CodecError, UsageError
-from collectord.ledger import loss_name
-from collectord.model import Reason, Stage
+from collectord.model import Reason, Stage, loss_name
 from collectord.sink.manifest import Manifest, OpenManifest, decode
 from collectord.sink.segment import PARTIAL, SegmentPaths, sink_errors
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AUX areas of the `perf` source: refused address filters, and the flush that CoreSight wants.
+"""AUX areas of the `perf` source: refused filters, what resumes one, the flush CoreSight wants.
 
 CoreSight's ETR and ETB have no interrupt (drivers/hwtracing/coresight): their trace arrives when
 the event is stopped. For a CPU-wide event that is never, so it is stopped and started again at an
@@ -9,18 +9,21 @@ interval.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from collectord.errors import MissingFeature, UsageError
+from collectord.errors import KernelError, MissingFeature, UsageError
 from collectord.model import Scope, ScopeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from collectord.errors import CollectordError, KernelError
+    from collectord.errors import CollectordError
     from collectord.kernel.port import Kernel
     from collectord.plan.events import EventPlan
-    from collectord.source.base import AuxHandle, RingHandle
+    from collectord.source.base import AuxHandle, CounterFd, RingHandle
+
+# Each reading is an interrupt of the event's CPU, some 20 us; the timer takes 10 us.
+_RESUME_READS: Final = 10_000
 
 
 def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> CollectordError:
@@ -44,12 +47,29 @@ def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> Col
     return error
 
 
+def resume_area(kernel: Kernel, resumer: CounterFd) -> None:
+    """Let an AUX area go on that an event has paused: arm what resumes it, and see it happen.
+
+    It disables itself at its only overflow, on its CPU, and its time stands still from then on.
+
+    Raises:
+        KernelError: it cannot be armed, or its CPU takes no timer.
+    """
+    kernel.refresh(resumer.fd)
+    last_ns = -1
+    for _ in range(_RESUME_READS):
+        reading = kernel.read_counter(resumer.fd, resumer.read_format)
+        if reading.time_enabled_ns == last_ns:
+            return
+        last_ns = reading.time_enabled_ns
+    raise KernelError("an AUX area that was paused does not go on", hint="see its CPU's load")
+
+
 class AuxFlush:
     """Stops and starts events whose trace arrives only when they stop.
 
     Attributes:
         interval_ns: between two flushes, 0 where none of the areas wants it.
-        count: flushes up to now.
     """
 
     def __init__(self, kernel: Kernel, rings: Iterable[RingHandle]) -> None:
@@ -57,7 +77,6 @@ class AuxFlush:
         areas: list[AuxHandle] = [ring.aux for ring in rings if ring.aux is not None]
         self._areas = [area for area in areas if area.plan.flush_ns]
         self.interval_ns = min((area.plan.flush_ns for area in self._areas), default=0)
-        self.count = 0
 
     def flush(self) -> None:
         """Stop and start each event that runs.
@@ -73,4 +92,3 @@ class AuxFlush:
                 if reading.time_enabled_ns:
                     self._kernel.disable(counter.fd)
                     self._kernel.enable(counter.fd)
-        self.count += 1

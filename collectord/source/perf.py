@@ -4,69 +4,26 @@
 A streamed ring is written forward, and waits for its reader. A flight recorder's is written
 backward, waits for nobody, and is read while it stands still (PERF_EVENT_IOC_PAUSE_OUTPUT); the
 sideband of its session is streamed all the same.
-
-Facts of the kernel (kernel/events/core.c) that shape this module:
-
-- One event owns a ring: it alone is mapped and polled, the others are sent there by SET_OUTPUT,
-  which wants the same CPU and clock. The watermark is that of the event that is mapped.
-- poll(2) says HUP for good once the owner's task has exited, whoever else still writes. Rings
-  that several threads share are therefore owned by a keeper: a disabled dummy event of this
-  process, which outlives them. `target_fds` tell when the targets are gone.
-- An event with an AUX area owns its ring, whichever threads share that. When its task has exited
-  the ring is drained by the timer, as long as others write.
-- An event takes a filter once (EEXIST afterwards), so the threads to leave out must be known
-  before it is opened. What a filter refuses is not counted by read(2) either: value = samples +
-  lost holds for the events let through, and the balance stays exact.
-- A thread that began between two scans may have inherited some of the events already. It is
-  opened all the same: rather is a thread seen twice than not at all. Each of its events counts
-  for itself, so the balance holds.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from collectord.codec.perf_attr import (
-    EventType,
-    OpenFlag,
-    PerfEventAttr,
-    SoftwareId,
-    id_cpu_trailer,
-    id_time_trailer,
-    sample_time_offset,
-)
-from collectord.errors import KernelError, NoSuchTarget, UsageError
-from collectord.kernel.port import FILTER_REFUSALS, Purpose
-from collectord.model import (
-    Basis,
-    Geometry,
-    Produced,
-    RingKind,
-    RingLabel,
-    RingRole,
-    Scope,
-    ScopeKind,
-)
-from collectord.source.aux import refused_addresses
-from collectord.source.base import AuxHandle, CounterFd, RingHandle
+from collectord.model import Basis, Produced, RingKind, RingRole
+from collectord.source.aux import resume_area
+from collectord.source.perf_opening import Opening
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from collectord._native._core import AuxMap, RingMap
     from collectord.kernel.port import Kernel
     from collectord.model import LossKey
     from collectord.plan.events import EventPlan
-    from collectord.plan.session import RingPlan, SessionPlan
-
-# A process that keeps making threads never gives two equal scans; inherit covers the rest.
-_SCANS_MAX: Final = 8
-_EVERY_TASK: Final = -1
-_SHARED_BY_THREADS: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.USER)
+    from collectord.plan.session import SessionPlan
+    from collectord.source.base import CounterFd, RingHandle
+    from collectord.source.perf_opening import Opened
 
 
 def open_session(
@@ -78,9 +35,9 @@ def open_session(
 ) -> OpenPerf:
     """Open a session's rings and events, all disabled. See `source.base.Source`."""
     with ExitStack() as own:
-        opening = _Opening(kernel, plan, own, exclude_tids)
+        opening = Opening(kernel, plan, own, exclude_tids)
         opening.run()
-        opened = opening.result()
+        opened = OpenPerf(kernel, opening.result(), plan.events)
         stack.push(own.pop_all())
     return opened
 
@@ -88,19 +45,13 @@ def open_session(
 class OpenPerf:
     """Open rings of a perf session. See `source.base.OpenSource`."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        rings: tuple[RingHandle, ...],
-        events: tuple[EventPlan, ...],
-        target_fds: tuple[int, ...],
-        pids: tuple[int, ...] | None,
-    ) -> None:
-        self.rings = rings
+    def __init__(self, kernel: Kernel, opened: Opened, events: tuple[EventPlan, ...]) -> None:
+        self.rings = opened.rings
         self.ftrace = None
         self.bpf = None
-        self._pids = pids
-        self.target_fds = target_fds
+        self._pids = opened.pids
+        self.target_fds = opened.target_fds
+        self._resumers = opened.resumers
         self._kernel = kernel
         self._events = {event.index: event for event in events}
         self._freezers = {
@@ -160,7 +111,8 @@ class OpenPerf:
     def frozen(self) -> bool:
         """Look which of these events have happened since they were armed.
 
-        The kernel has disabled them with all others of their group, on their CPU.
+        The kernel has disabled them with all others that they lead, on their CPU; one that leads
+        none has paused the AUX area of its group.
         """
         for fd, counter in self._freezers.items():
             reading = self._kernel.read_counter(fd, counter.read_format)
@@ -187,6 +139,8 @@ class OpenPerf:
         for counter in self._free_running():
             self._kernel.enable(counter.fd)
         for fd in self._fired:
+            if fd in self._resumers:
+                resume_area(self._kernel, self._resumers[fd])
             # What it counted between its overflow and its end is no new incident.
             reading = self._kernel.read_counter(fd, self._freezers[fd].read_format)
             self._happened[fd] = reading.value
@@ -248,302 +202,3 @@ class OpenPerf:
         fds = (c.fd for ring in self.rings for c in ring.counters if c.event_index == event_index)
         fd = next(fds, None)
         return () if fd is None else self._kernel.query_bpf(fd)
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What one perf_event_open call observes. `tid` -1: every task."""
-
-    pid: int
-    tid: int = -1
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class _Ring:
-    """A ring that is being opened."""
-
-    plan: RingPlan
-    tid: int
-    owner_fd: int
-    ring_map: RingMap
-    geometry: Geometry
-    aux_map: AuxMap | None = None
-    counters: list[CounterFd] = field(default_factory=list)
-
-
-class _Opening:
-    """Opens a plan step by step; everything opened is on the stack at once."""
-
-    def __init__(
-        self, kernel: Kernel, plan: SessionPlan, stack: ExitStack, exclude_tids: tuple[int, ...]
-    ) -> None:
-        self._kernel = kernel
-        self._plan = plan
-        self._scope: Scope = plan.scope
-        self._stack = stack
-        self._exclude_tids = exclude_tids
-        self._rings: dict[tuple[int, int], _Ring] = {}  # by plan's position and tid
-        self._target_fds: list[int] = []
-        self._planned_fds = 0
-
-    def run(self) -> None:
-        """Open for every target of the scope."""
-        kind = self._scope.kind
-        if kind in (ScopeKind.SYSTEM, ScopeKind.CPUS):
-            self._open_targets([_Target(_EVERY_TASK)])
-        elif kind is ScopeKind.CGROUP:
-            fd = self._own(self._kernel.open_cgroup(self._scope.cgroup))
-            self._open_targets([_Target(fd, flags=OpenFlag.PID_CGROUP)])
-        elif kind in (ScopeKind.COMMAND, ScopeKind.THREAD):
-            if kind is ScopeKind.THREAD:
-                self._watch(self._scope.pids)
-            self._open_targets([_Target(tid, tid) for tid in self._scope.pids])
-        else:
-            self._open_processes()
-
-    def result(self) -> OpenPerf:
-        """What was opened."""
-        order = sorted(self._rings)
-        rings = tuple(self._handle(number, self._rings[key]) for number, key in enumerate(order))
-        events = self._plan.events
-        by_pid = self._scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND)
-        pids = self._scope.pids if by_pid else None
-        return OpenPerf(self._kernel, rings, events, tuple(self._target_fds), pids)
-
-    def _handle(self, number: int, ring: _Ring) -> RingHandle:
-        plan, attr = ring.plan, ring.plan.events[0].attr
-        label = RingLabel(self._plan.name, plan.source, plan.role, plan.cpu, ring.tid)
-        return RingHandle(
-            map=ring.ring_map,
-            pages=None,
-            map_fd=ring.owner_fd,
-            wakeup_fd=ring.owner_fd,
-            kind=RingKind.OVERWRITABLE if plan.overwrite else RingKind.PERF,
-            basis=plan.basis,
-            geometry=ring.geometry,
-            label=label,
-            counters=tuple(ring.counters),
-            time_offset=sample_time_offset(attr),
-            time_trailer=id_time_trailer(attr),
-            held=plan.overwrite or (plan.aux is not None and plan.aux.snapshot),
-            cpu_trailer=id_cpu_trailer(attr),
-            aux=self._aux_handle(number, ring, label),
-        )
-
-    def _aux_handle(self, number: int, ring: _Ring, label: RingLabel) -> AuxHandle | None:
-        if ring.plan.aux is None or ring.aux_map is None:
-            return None
-        tracing = {event.index for event in ring.plan.events if event.aux}
-        return AuxHandle(
-            map=ring.aux_map,
-            plan=replace(ring.plan.aux, data_bytes=ring.aux_map.aux_bytes),
-            label=replace(label, role=RingRole.AUX),
-            index=number,
-            counters=tuple(c for c in ring.counters if c.event_index in tracing),
-        )
-
-    def _open_processes(self) -> None:
-        """Open every thread of the processes, again until no scan finds a new one."""
-        if self._scope.kind is ScopeKind.PROCESS:
-            self._watch(self._scope.pids)
-        seen: set[int] = set()
-        opened = 0
-        for _ in range(_SCANS_MAX):
-            new = [tid for tid in self._scan() if tid not in seen]
-            if not new:
-                break
-            seen.update(new)
-            opened += self._open_targets([_Target(tid, tid) for tid in new], may_vanish=True)
-        if not opened:
-            raise self._nobody()
-
-    def _scan(self) -> list[int]:
-        if self._scope.kind is ScopeKind.PROCESS:
-            return [tid for pid in self._scope.pids for tid in self._kernel.threads_of(pid)]
-        found: list[int] = []
-        for pid in self._kernel.processes_of(self._scope.uid):
-            try:
-                found += self._kernel.threads_of(pid)
-            except NoSuchTarget:
-                continue  # it exited since it was listed
-        return found
-
-    def _nobody(self) -> NoSuchTarget:
-        if self._scope.kind is ScopeKind.USER:
-            who = f"user {self._scope.uid}"
-            return NoSuchTarget(f"{who} has no running process", target=who)
-        who = "pid " + ",".join(map(str, self._scope.pids))
-        return NoSuchTarget(f"{who} has no running thread", target=who, errno=errno.ESRCH)
-
-    def _watch(self, pids: Iterable[int]) -> None:
-        self._target_fds += [self._own(self._kernel.open_pid(pid)) for pid in pids]
-
-    def _own(self, fd: int) -> int:
-        self._stack.callback(self._kernel.close, fd)
-        return fd
-
-    def _open_targets(self, targets: list[_Target], *, may_vanish: bool = False) -> int:
-        """Open all rings' events for the targets; gives how many targets are observed."""
-        per_target = sum(len(ring.events) for ring in self._plan.rings)
-        self._planned_fds += per_target * len(targets) + len(self._plan.rings)
-        self._kernel.reserve_files(per_target * len(targets) + len(self._plan.rings))
-        opened = 0
-        for target in targets:
-            try:
-                for position, plan in enumerate(self._plan.rings):
-                    self._open_on(position, plan, target)
-            except NoSuchTarget as gone:
-                if not may_vanish or gone.errno != errno.ESRCH:
-                    raise
-            else:
-                opened += 1
-        return opened
-
-    def _open_on(self, position: int, plan: RingPlan, target: _Target) -> None:
-        """Open one ring's events for one target, and the ring itself if it is the first."""
-        if plan.role is RingRole.SIDEBAND and target.flags & OpenFlag.PID_CGROUP:
-            # Tasks get their names and maps before they enter the cgroup.
-            target = _Target(_EVERY_TASK)
-        key = (position, target.tid if plan.cpu < 0 else -1)
-        shared = plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS
-        # What freezes a ring wakes by its samples, and the ring by its watermark: not one event.
-        apart = (shared and plan.aux is None) or plan.events[0].freezes
-        if key not in self._rings and apart:
-            keeper = _keeper_attr(plan.events[0].attr)
-            self._map_ring(key, plan, keeper, _Target(os.getpid()), Purpose("a ring"))
-        leaders: dict[int, int] = {}
-        for event in plan.events:
-            if event.cpus and plan.cpu >= 0 and plan.cpu not in event.cpus:
-                continue
-            group_fd = -1 if event.leader else leaders[event.group]
-            fd = self._open_event(key, plan, event, target, group_fd)
-            if event.leader:
-                leaders[event.group] = fd
-            self._set_filter(fd, event)
-            event_id = self._kernel.event_id(fd)
-            counter = CounterFd(fd, event.index, event_id, event.attr.read_format)
-            self._rings[key].counters.append(counter)
-
-    def _open_event(
-        self,
-        key: tuple[int, int],
-        plan: RingPlan,
-        event: EventPlan,
-        target: _Target,
-        group_fd: int,
-    ) -> int:
-        """Open an event and send it to its ring; without a ring yet it becomes the owner."""
-        attr = replace(event.attr, disabled=event.attr.disabled or event.leader)
-        purpose = Purpose(event.name, self._planned_fds)
-        if key not in self._rings:
-            return self._map_ring(key, plan, attr, target, purpose)
-        fd = self._own(self._perf_open(attr, plan.cpu, target, group_fd, purpose))
-        self._kernel.set_output(fd, self._rings[key].owner_fd)
-        return fd
-
-    def _perf_open(
-        self, attr: PerfEventAttr, cpu: int, target: _Target, group_fd: int, purpose: Purpose
-    ) -> int:
-        return self._kernel.perf_event_open(
-            attr, pid=target.pid, cpu=cpu, group_fd=group_fd, flags=target.flags, purpose=purpose
-        )
-
-    def _map_ring(
-        self,
-        key: tuple[int, int],
-        plan: RingPlan,
-        attr: PerfEventAttr,
-        target: _Target,
-        purpose: Purpose,
-    ) -> int:
-        """Open a ring's owner, map it as large as memory allows, and give its descriptor.
-
-        The size is the planned one, or half of it and so on while the budget refuses, and so is
-        that of its AUX area. The kernel takes the watermarks from the event at mmap, so that each
-        size is tried with an event whose watermarks keep their proportion.
-        """
-        refused: KernelError | None = None
-        size = plan.data_bytes
-        area = plan.aux.data_bytes if plan.aux is not None else 0
-        while size >= self._kernel.page_bytes:
-            watermark = max(1, plan.watermark_bytes * size // plan.data_bytes)
-            if plan.overwrite:
-                watermark = size  # as late as can be: nobody waits for it
-            sized = replace(attr, watermark=True, wakeup=watermark)
-            aux_map: AuxMap | None = None
-            with ExitStack() as attempt:
-                if plan.aux is not None:
-                    aux_watermark = attr.aux_watermark * area // plan.aux.data_bytes
-                    sized = replace(sized, aux_watermark=aux_watermark)
-                fd = self._perf_open(sized, plan.cpu, target, -1, purpose)
-                attempt.callback(self._kernel.close, fd)
-                try:
-                    ring_map = self._kernel.map_ring(fd, size, overwrite=plan.overwrite)
-                except KernelError as error:
-                    if error.errno not in (errno.EPERM, errno.ENOMEM):
-                        raise
-                    refused = refused or error
-                    size //= 2
-                    continue
-                attempt.callback(ring_map.close)
-                if plan.aux is not None:
-                    try:
-                        aux_map = self._kernel.map_aux(
-                            fd, ring_map, area, snapshot=plan.aux.snapshot
-                        )
-                    except KernelError as error:
-                        smaller = area // 2 >= self._kernel.page_bytes
-                        if error.errno not in (errno.EPERM, errno.ENOMEM) or not smaller:
-                            raise
-                        area //= 2
-                        continue
-                    attempt.callback(aux_map.close)
-                self._stack.push(attempt.pop_all())
-            geometry = Geometry(size, watermark, plan.requested_bytes)
-            self._rings[key] = _Ring(plan, key[1], fd, ring_map, geometry, aux_map)
-            return fd
-        raise refused or KernelError(f"a ring of {plan.data_bytes} bytes is under a page")
-
-    def _set_filter(self, fd: int, event: EventPlan) -> None:
-        text = event_filter(event, self._exclude_tids)
-        if not text:
-            return
-        try:
-            self._kernel.set_filter(fd, text)
-        except KernelError as error:
-            if event.aux:
-                raise refused_addresses(error, event, self._scope) from error
-            if error.errno not in FILTER_REFUSALS or event.tracepoint is None:
-                raise
-            reason = self._kernel.filter_refusal(*event.tracepoint, event.filter)
-            raise UsageError(
-                f"the kernel refuses filter {event.filter!r} for {event.name}"
-                + (f": {reason}" if reason else ""),
-                text=event.filter,
-                hint="the tracepoint's fields are in its `format` file below tracefs",
-            ) from error
-
-
-def event_filter(event: EventPlan, exclude_tids: tuple[int, ...]) -> str:
-    """The event's own filter, and the threads to leave out if the plan says so."""
-    if event.aux:
-        return event.filter
-    terms = [f"({event.filter})"] if event.filter else []
-    if event.exclude_self:
-        terms += [f"common_pid != {tid}" for tid in exclude_tids]
-    return " && ".join(terms)
-
-
-def _keeper_attr(attr: PerfEventAttr) -> PerfEventAttr:
-    """A dummy event that may own a ring of events with `attr`: of the same clock."""
-    return PerfEventAttr(
-        type=EventType.SOFTWARE,
-        config=SoftwareId.DUMMY,
-        disabled=True,
-        exclude_kernel=True,
-        exclude_hv=True,
-        use_clockid=attr.use_clockid,
-        clockid=attr.clockid,
-        write_backward=attr.write_backward,
-    )

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, NoSuchTarget
-from collectord.kernel.instance import InstanceSettings
+from collectord.kernel.instance_settings import InstanceSettings
 from collectord.kernel.ring_stats import MonotonicStats, stats_text
 from collectord.kernel.salvage import OWNER_MARK
 from collectord.kernel.trace_events import TraceEvent

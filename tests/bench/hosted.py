@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from collectord import daemon, log, recording
-from collectord.cli import record, record_options
+from collectord.cli import record_config, record_options
 from collectord.config.units import Nanoseconds
 from collectord.control import signals
 from collectord.host import host_facts
-from collectord.ledger import to_json
+from collectord.ledger_json import to_json
 from tests.bench.collectors import EVENT, GENERATOR_CPU
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def main() -> int:
         ]
     )
     log.configure(level=logging.WARNING)
-    config = record.config_of(options, with_command=True)
+    config = record_config.config_of(options, with_command=True)
     if args.segment_age:
         session = replace(config.session[0], segment_age=args.segment_age)
         config = replace(config, session=(session,))

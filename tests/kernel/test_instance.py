@@ -29,8 +29,9 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.kernel import trace_probes
-from collectord.kernel.instance import Instance, InstanceSettings
+from collectord.kernel.instance import Instance
 from collectord.kernel.instance_lock import find_leftovers, find_live
+from collectord.kernel.instance_settings import InstanceSettings
 from collectord.kernel.trace_events import TraceEvent
 from collectord.kernel.trace_probes import Probe, ProbeKind
 from collectord.kernel.tracefs import Tracefs
@@ -71,7 +72,8 @@ OWNER: Final = """
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from collectord.kernel.instance import Instance, InstanceSettings
+from collectord.kernel.instance import Instance
+from collectord.kernel.instance_settings import InstanceSettings
 from collectord.kernel.trace_events import TraceEvent
 from collectord.kernel.trace_probes import Probe, ProbeKind
 from collectord.kernel.tracefs import Tracefs
@@ -705,7 +707,8 @@ def test_least_privilege(tree: Tracefs, settings: InstanceSettings, capability: 
         "from contextlib import ExitStack\n"
         "from pathlib import Path\n"
         "from collectord.errors import MissingPrivilege\n"
-        "from collectord.kernel.instance import Instance, InstanceSettings\n"
+        "from collectord.kernel.instance import Instance\n"
+        "from collectord.kernel.instance_settings import InstanceSettings\n"
         "from collectord.kernel.trace_events import TraceEvent\n"
         "from collectord.kernel.tracefs import Tracefs\n"
         "try:\n"

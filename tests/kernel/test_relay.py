@@ -8,6 +8,7 @@ Under lockdown a trace can be set up and its files cannot be read; without it a 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.conftest import cli_environment
+from tests.kernel.test_bad_input import opened_up
 from tests.support.block_traces import disk
 from tests.support.daemons import running
 from tests.support.recording import result_of
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    TempPaths = pytest.TempPathFactory
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
+EXIT_FAILURE: Final = 1
 EXIT_PRIVILEGE: Final = 4
 EXIT_FEATURE: Final = 5
 EXIT_RECORD: Final = 125  # of a recording with a COMMAND
@@ -80,6 +84,19 @@ def locked(run_cli: Run) -> str:
     return str(facts["problem"])
 
 
+def python(code: str, device: Path, status: int = 0) -> str:
+    """Run it in a process that has debugfs; gives the last line that it printed."""
+    done = subprocess.run(
+        [*WITH, sys.executable, "-c", code, device],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=cli_environment(),
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout.strip().rpartition("\n")[2]
+
+
 def test_recording(run_cli: Run, device: Path, locked: str) -> None:
     """It is exact, or ends with the code and the reason, and leaves no trace behind."""
     load = ("dd", "if=/dev/zero", f"of={device}", "bs=4096", "count=50", "oflag=direct")
@@ -100,14 +117,78 @@ def test_recording(run_cli: Run, device: Path, locked: str) -> None:
 def test_a_refused_file_undoes_the_trace(device: Path, locked: str) -> None:
     """What was set up before the kernel refused is torn down, or the second try would be busy."""
     for _ in range(2):
-        done = subprocess.run(
-            [*WITH, sys.executable, "-c", OPEN, device],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=cli_environment(),
+        assert python(OPEN, device) == ("MissingPrivilege" if locked else "opened")
+
+
+# A trace that is set up, and that nobody ends.
+SET_UP: Final = """
+import fcntl, os, sys
+from collectord.codec.blktrace import IOC_SETUP, Setup
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK)
+fcntl.ioctl(fd, IOC_SETUP, bytearray(Setup(0, 4096, 2).encode()), True)
+"""
+# A process that is killed as soon as its trace is set up.
+KILLED: Final = """
+import fcntl, os, signal, sys
+from contextlib import ExitStack
+from collectord.codec.blktrace import Setup
+from collectord.kernel.linux import LinuxKernel
+set_up = fcntl.ioctl
+def ioctl(*arguments):
+    set_up(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+fcntl.ioctl = ioctl
+LinuxKernel().open_blktrace(sys.argv[1], Setup(0, 4096, 2), "killed", ExitStack())
+"""
+# A note of a process that was killed before it could say which trace it had set up.
+NOTE: Final = """
+import os, sys, time
+from collectord.kernel.blktrace import CLOCK_REALTIME_COARSE
+from collectord.kernel.trace_note import LockedNote, TraceNote
+since_ns = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+note = LockedNote(os.stat(sys.argv[1]).st_rdev)
+note.write(TraceNote(device=sys.argv[1], session="killed", since_ns=since_ns))
+"""
+# What ends such a trace at last, whoever set it up.
+END: Final = """
+import fcntl, os, sys
+from collectord.codec.blktrace import IOC_TEARDOWN
+fd = os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK)
+fcntl.ioctl(fd, IOC_TEARDOWN)
+"""
+
+
+def test_a_killed_set_up_is_known(device: Path, locked: str) -> None:
+    """A note that names no trace yet stands for the one that was made after it, and no other."""
+    python(KILLED, device, -signal.SIGKILL)
+    assert python(OPEN, device) == ("MissingPrivilege" if locked else "opened")
+    python(SET_UP, device)
+    try:
+        python(NOTE, device)
+        assert python(OPEN, device) == "KernelError"  # it is traced already, by somebody else
+    finally:
+        python(END, device)
+    assert python(OPEN, device) == ("MissingPrivilege" if locked else "opened")
+
+
+def test_without_root(run_cli: Run, device: Path, tmp_path_factory: TempPaths) -> None:
+    """The code for a missing privilege, wherever debugfs is mounted."""
+    stage = tmp_path_factory.mktemp("stage")
+    stage.chmod(0o755)
+    for mount in (
+        "mount -t debugfs d /sys/kernel/debug",
+        "umount -A -t debugfs -l /sys/kernel/debug 2>/dev/null",
+    ):
+        script = "\n".join((mount, *opened_up(stage), "cd /", 'exec "$@"'))
+        done = run_cli(
+            *("record", "--relay", device, "--duration", "1"),
+            prefix=(
+                *("unshare", "--mount", "sh", "-c", script, "-"),
+                *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+            ),
         )
-        assert done.stdout.strip() == ("MissingPrivilege" if locked else "opened")
+        assert done.returncode == EXIT_PRIVILEGE, done.stderr
+        assert "root" in done.stderr
 
 
 def test_without_debugfs(run_cli: Run, device: Path) -> None:
@@ -119,9 +200,9 @@ def test_without_debugfs(run_cli: Run, device: Path) -> None:
 
 
 def test_no_such_device(run_cli: Run, locked: str) -> None:
-    """It is named, unless nothing could be traced anyway."""
+    """The user's mistake, and named, unless nothing could be traced anyway."""
     done = run_cli("record", "--relay", "/dev/nothing", "--duration", "1", prefix=WITH)
-    assert done.returncode == (EXIT_PRIVILEGE if locked else EXIT_FEATURE)
+    assert done.returncode == (EXIT_PRIVILEGE if locked else EXIT_FAILURE)
     assert (locked or "no block device /dev/nothing") in done.stderr
 
 
@@ -140,7 +221,7 @@ def test_doctor_and_list_agree(run_cli: Run, device: Path, locked: str) -> None:
 def test_present_sessions_come_up(
     tmp_path: Path, start_cli: Callable[..., subprocess.Popen[str]], device: Path
 ) -> None:
-    """What is absent is a failed session that says why, beside one that runs."""
+    """What is absent is a degraded session that says why, beside one that runs."""
     path = tmp_path / "collectord.toml"
     path.write_text(
         f"""
@@ -166,7 +247,7 @@ frequency = 19
     )
     with running(start_cli, path, prefix=WITHOUT) as daemon:
         states = {one["name"]: one for one in daemon.status()["sessions"]}
-        assert states["disk"]["state"] == "failed"
+        assert states["disk"]["state"] == "degraded"
         assert any("debugfs is not mounted" in why for why in states["disk"]["degraded"])
         assert states["clock"]["state"] == "running"
         ended = daemon.stop()

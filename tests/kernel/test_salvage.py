@@ -19,7 +19,8 @@ from structlog.testing import capture_logs
 from collectord.codec.ftrace_page import Walk
 from collectord.errors import KernelError
 from collectord.kernel.host import read_host
-from collectord.kernel.instance import Instance, InstanceSettings
+from collectord.kernel.instance import Instance
+from collectord.kernel.instance_settings import InstanceSettings
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.trace_events import TraceEvent
 from collectord.salvage import salvage_leftovers
@@ -44,7 +45,8 @@ OWNER: Final = """
 import ctypes, fcntl, sys
 from contextlib import ExitStack
 from pathlib import Path
-from collectord.kernel.instance import Instance, InstanceSettings
+from collectord.kernel.instance import Instance
+from collectord.kernel.instance_settings import InstanceSettings
 from collectord.kernel.trace_events import TraceEvent
 from collectord.kernel.tracefs import Tracefs
 import os

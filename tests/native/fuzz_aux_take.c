@@ -167,7 +167,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				took = ring__take(&ring, &chunk, CHUNK_BYTES);
 				CHECK(++calls < 8);
 			} while (took == RING_CHUNK_FULL);
-		aux_ring__note_emptied(aux->aux, (step.mode & STEP_FULL) != 0);
+		aux_ring__note_emptied(aux->aux, (step.mode & STEP_FULL) != 0 ? pass + 1 : 0);
 		calls = 0;
 		do {
 			const uint64_t position = aux->position;
@@ -181,7 +181,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			used = 0;
 			CHECK(++calls < 8);
 		} while (took == RING_CHUNK_FULL);
-		aux_ring__enable(aux->aux, false, true);
+		aux_ring__enable(aux->aux, false, pass + 1);
 		if (aux->fault == WALK_OK && !options.whole_records)
 			CHECK_EQ(aux->position, aux->head);
 	}

@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		data += piece;
 		size -= piece;
 		chunk = (struct chunk){.data = memory.data};
-		relay_ring__begin(ring, true);
+		relay_ring__begin(ring, true, true);
 		(void)relay_ring__take(ring, &chunk, CHUNK_BYTES);
 		CHECK(chunk.used <= CHUNK_BYTES && total + chunk.used <= sizeof(kept));
 		memcpy(kept + total, chunk.data, chunk.used);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "clock.h"
 #include "dummy_event.h"
 #include "fake_aux.h"
 #include "output.h"
@@ -598,6 +599,140 @@ static void letting_go_twice_takes_two_windows(void)
 	end();
 }
 
+/* Whatever no chunk came free for is lost when its ring goes, and counted. */
+static void an_area_that_is_left_is_counted(void)
+{
+	const struct core_options options = {.shards = 1, .chunks = 1, .chunk_bytes = CHUNK_BYTES,
+					     .flush_ns = RIG_NEVER_NS};
+	uint64_t abandoned = 0;
+
+	begin(&options, &(struct aux_ring_options){0}, false);
+	CHECK_EQ(core__start(core), 0);
+	for (uint32_t i = 0; i < CPUS; i++)
+		CHECK_EQ(fake_aux__run(&cpus[i].fake, 13000), 13000);
+	for (uint32_t i = 0; i < CPUS; i++) {
+		const struct ring *const aux = cpus[i].aux;
+		const uint64_t left = core__remove_ring(core, cpus[i].data) < 0;
+
+		CHECK_EQ(counter__read(&aux->abandoned) > 0, left);
+		CHECK_EQ(counter__read(&aux->bytes), cpus[i].fake.head);
+		CHECK_EQ(aux->in_flight + counter__read(&aux->abandoned), cpus[i].fake.head);
+		abandoned += counter__read(&aux->abandoned);
+	}
+	CHECK(abandoned > 0);
+	end();
+}
+
+/* With one chunk, and no segment, a pass of the generation begins anew with each wake-up. */
+static void a_starved_generation_is_counted_once(void)
+{
+	const struct core_options options = {.shards = 1, .chunks = 1, .chunk_bytes = CHUNK_BYTES,
+					     .flush_ns = RIG_NEVER_NS};
+	struct core_counters counters;
+	static uint8_t record[4096];
+
+	begin(&options, &(struct aux_ring_options){.whole_records = true}, false);
+	fake_aux__set_head(&cpus[0].fake, 800); /* no record tells of it, yet */
+	for (uint32_t i = 1; i < CPUS; i++)
+		while (fake_ring__write(&cpus[i].fake.ring, record,
+					record__sample(record, 4096, 1, 1)))
+			;
+	CHECK_EQ(core__start(core), 0);
+	core__issue(core);
+	for (uint64_t passes = 1; passes < 10;) {
+		core__read_counters(core, &counters);
+		if (counters.passes < passes) {
+			sched_yield();
+			continue;
+		}
+		passes = counters.passes + 1;
+		fake_ring__wake(&cpus[2].fake.ring);
+	}
+	CHECK_EQ(core__drained(core), 0);
+	core__stop(core);
+	/* Its record may be on its way still. */
+	CHECK_EQ(cpus[0].aux->aux->orphan_end, 0);
+	end();
+}
+
+/* A segment that a window comes to, long after the last rotation, knows the names of its time. */
+static void a_window_keeps_its_names_over_a_rotation(void)
+{
+	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
+					     .flush_ns = RIG_NEVER_NS};
+	const uint64_t past_ns = clock__now_ns() - 2000000000;
+	struct fake_ring fake;
+	struct ring *names;
+	struct output output;
+	uint8_t record[128];
+
+	begin(&options, &(struct aux_ring_options){0}, true);
+	fake_ring__init(&fake, 4);
+	CHECK_EQ(core__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
+				&(struct walk_ids){0}, true, false, &names),
+		 0);
+	prepare(RIG_LIMIT);
+	CHECK_EQ(core__start(core), 0);
+	fake_aux__overwrite(&cpus[0].fake, 10, false);
+	CHECK(fake_ring__write(&fake, record, record__comm(record, 77, 77, "gone", 0, past_ns)));
+	CHECK(fake_ring__write(&fake, record, record__exit(record, 77, 77, past_ns + 1)));
+	for (uint32_t i = 0; i < 3; i++)
+		await_written(core__issue(core), RIG_LIMIT);
+	for (uint32_t i = 0; i < 2; i++) {
+		core__rotate(core, stream);
+		while (closed_count == i) {
+			await_notice(core__notify_fd(core));
+			serve(RIG_LIMIT);
+		}
+		fake_aux__overwrite(&cpus[0].fake, 10, false);
+		hold(false);
+		await_written(core__issue(core), RIG_LIMIT);
+		hold(true);
+		/* What was in the first window comes no more; the next segment needs no name of it. */
+		await_written(core__issue(core), RIG_LIMIT);
+		await_written(core__issue(core), RIG_LIMIT);
+	}
+	finish(RIG_LIMIT);
+	CHECK_EQ(closed_count, 3);
+	/* The first one has it from its replay, and as it came. */
+	for (uint32_t i = 0; i < 3; i++) {
+		output__read(&output, segments[i].fd, 0, segments[i].end, NULL);
+		CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 77), 2 - i);
+		output__free(&output);
+	}
+	end();
+	fake_ring__deinit(&fake);
+}
+
+/* Names are read before a sample of an AUX area whose data ring nobody reads any more. */
+static void names_come_first_without_a_data_ring(void)
+{
+	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
+					     .flush_ns = RIG_NEVER_NS, .floor_bytes = 8192};
+	struct fake_ring fake;
+	struct ring *names;
+	uint8_t record[128] = {0};
+
+	begin(&options, &(struct aux_ring_options){0}, false);
+	fake_ring__init(&fake, 4);
+	CHECK_EQ(core__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
+				&(struct walk_ids){0}, true, false, &names),
+		 0);
+	prepare(RIG_LIMIT);
+	CHECK_EQ(core__start(core), 0);
+	fake_ring__set_head(&cpus[0].fake.ring, 64); /* zeros */
+	await_written(core__issue(core), RIG_LIMIT);
+	CHECK_EQ(cpus[0].data->fault, WALK_BAD_SIZE);
+	CHECK(fake_ring__write(&fake, record, record__comm(record, 77, 77, "x", 0, 1)));
+	fake_aux__set_head(&cpus[0].fake, 100);
+	fake_ring__wake(&cpus[0].fake.ring);
+	while (counter__read(&cpus[0].aux->bytes) == 0)
+		sched_yield();
+	CHECK_EQ(counter__read(&names->records), 1);
+	end();
+	fake_ring__deinit(&fake);
+}
+
 static void what_cannot_be_paired_is_refused(void)
 {
 	const struct core_options options = fast(1, 8);
@@ -605,6 +740,7 @@ static void what_cannot_be_paired_is_refused(void)
 	struct aux_ring_options given = {0};
 	struct fake_aux fake;
 	struct ring *data, *held, *sideband, *elsewhere, *aux = NULL;
+	uint32_t rings;
 
 	begin(&options, &given, false);
 	fake_aux__init(&fake, 16, AUX_PAGES, false);
@@ -627,9 +763,24 @@ static void what_cannot_be_paired_is_refused(void)
 	CHECK_EQ(-core__add_aux_ring(core, elsewhere, &given, &aux), EINVAL);
 	CHECK_EQ(core__remove_ring(core, elsewhere), 0);
 	CHECK(aux == NULL);
+	/* Nor does a ring come whose sideband is not where the others have it. */
+	CHECK_EQ(-core__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd, &other,
+				 &(struct walk_ids){0}, true, false, &sideband),
+		 EINVAL);
+	CHECK_EQ(stream->sideband.layout.time_trailer, records__layout.time_trailer);
 	CHECK_EQ(core__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
 				&records__layout, &(struct walk_ids){0}, false, false, &data),
 		 0);
+	/* Nothing of what was refused stays. */
+	fake.map.snapshot = true;
+	given.whole_records = true;
+	given.framing = AUX_HIDDEN;
+	rings = stream->ring_count;
+	CHECK_EQ(-core__add_aux_ring(core, data, &given, &aux), EINVAL);
+	CHECK(!stream->holds_back);
+	fake.map.snapshot = given.whole_records = false;
+	CHECK_EQ(-core__add_aux_ring(core, cpus[0].data, &given, &aux), EEXIST);
+	CHECK_EQ(stream->ring_count, rings);
 	CHECK_EQ(core__add_aux_ring(core, data, &given, &aux), 0);
 	end();
 	fake_aux__deinit(&fake);
@@ -677,6 +828,10 @@ int main(void)
 	RUN(a_ring_that_leaves_takes_its_area_along);
 	RUN(events_are_enabled_after_their_bytes_were_taken);
 	RUN(letting_go_twice_takes_two_windows);
+	RUN(an_area_that_is_left_is_counted);
+	RUN(a_starved_generation_is_counted_once);
+	RUN(a_window_keeps_its_names_over_a_rotation);
+	RUN(names_come_first_without_a_data_ring);
 	RUN(what_cannot_be_paired_is_refused);
 	RUN(state_from_data_rings_is_replayed);
 	return 0;

@@ -76,14 +76,27 @@ static void end(void)
 	fake_aux__deinit(&fake);
 }
 
+/* That of the next pass, if it is a full one; else 0. */
+static uint64_t next_generation(bool full)
+{
+	static uint64_t generation;
+
+	return full ? ++generation : 0;
+}
+
 /* One pass into the open chunk. */
-static enum ring_take pass(bool full)
+static enum ring_take pass_of(uint64_t generation)
 {
 	aux_ring__begin(aux->aux);
 	if (ring__begin(&data) > 0)
 		CHECK_EQ(ring__take(&data, &chunk, CHUNK_BYTES), RING_EMPTY);
-	aux_ring__note_emptied(aux->aux, full);
+	aux_ring__note_emptied(aux->aux, generation);
 	return aux_ring__take(aux, &chunk, CHUNK_BYTES);
+}
+
+static enum ring_take pass(bool full)
+{
+	return pass_of(next_generation(full));
 }
 
 struct found {
@@ -301,7 +314,7 @@ static void a_head_beyond_the_area_stops_the_ring(void)
 	CHECK_EQ(aux_map__tail(&fake.map), 8);
 	/* Nobody would read what the event makes. */
 	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
-	aux_ring__enable(aux->aux, true, true);
+	aux_ring__enable(aux->aux, true, next_generation(true));
 	CHECK_EQ(dummy_event__enabled_ns(fd), 0);
 	end();
 	close(fd);
@@ -365,7 +378,7 @@ static void no_piece_ends_inside_of_what_an_aux_record_tells_of(void)
 			CHECK_EQ(ring__take(&data, &other, CHUNK_BYTES), RING_EMPTY);
 			free(other.data);
 		}
-		aux_ring__note_emptied(aux->aux, false);
+		aux_ring__note_emptied(aux->aux, 0);
 		do {
 			const uint32_t used = chunk.used;
 
@@ -440,6 +453,33 @@ static void bytes_whose_record_was_lost_are_taken_a_full_pass_later(void)
 	CHECK_EQ(pass(false), RING_EMPTY);
 	CHECK_EQ(aux_map__tail(&fake.map), 1200);
 	end();
+}
+
+/* Passes of a generation that have to begin again, for want of a chunk, follow at once. */
+static void a_generation_counts_once(void)
+{
+	const struct aux_ring_options options = whole();
+	const int fd = dummy_event__open();
+
+	begin(false);
+	pair(&options);
+	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+	fake_aux__set_head(&fake, 800);
+	for (int i = 0; i < 5; i++)
+		CHECK_EQ(pass_of(1), RING_EMPTY);
+	CHECK_EQ(aux_map__tail(&fake.map), 0);
+	CHECK_EQ(pass_of(2), RING_EMPTY);
+	CHECK_EQ(aux_map__tail(&fake.map), 800);
+	/* It was nearly full. */
+	aux->aux->suspect = true;
+	aux_ring__enable(aux->aux, false, 2);
+	for (int i = 0; i < 5; i++)
+		aux_ring__enable(aux->aux, false, 2);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 0);
+	aux_ring__enable(aux->aux, false, 3);
+	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+	end();
+	close(fd);
 }
 
 static void more_records_than_are_kept_stay_together(void)
@@ -616,7 +656,7 @@ static void events_are_enabled_when_the_kernel_may_have_disabled_them(void)
 		if (at->began) {
 			CHECK_EQ(fake_aux__run(&fake, 1), 1);
 			CHECK_EQ(pass(false), RING_EMPTY);
-			aux_ring__enable(aux->aux, false, false); /* of none yet */
+			aux_ring__enable(aux->aux, false, 0); /* of none yet */
 		}
 		CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
 		aux->aux->stopping = at->stopping;
@@ -631,7 +671,7 @@ static void events_are_enabled_when_the_kernel_may_have_disabled_them(void)
 					       record__aux(record, 0, 0, PERF_AUX_FLAG_TRUNCATED,
 							   1)));
 		CHECK_EQ(pass(at->full), RING_EMPTY);
-		aux_ring__enable(aux->aux, at->woken, at->full);
+		aux_ring__enable(aux->aux, at->woken, next_generation(at->full));
 		CHECK_EQ(counter__read(&aux->aux->enables), at->enables ? 1 : 0);
 		CHECK((dummy_event__enabled_ns(fd) > 0) == at->enables);
 		end();
@@ -644,7 +684,7 @@ static void idle(uint32_t full)
 {
 	for (uint32_t i = 0; i <= full; i++) {
 		CHECK_EQ(pass(i > 0), RING_EMPTY);
-		aux_ring__enable(aux->aux, false, i > 0);
+		aux_ring__enable(aux->aux, false, next_generation(i > 0));
 	}
 }
 
@@ -729,6 +769,7 @@ int main(void)
 	RUN(no_piece_ends_inside_of_what_an_aux_record_tells_of);
 	RUN(bytes_whose_record_is_to_come_wait_for_it);
 	RUN(bytes_whose_record_was_lost_are_taken_a_full_pass_later);
+	RUN(a_generation_counts_once);
 	RUN(more_records_than_are_kept_stay_together);
 	RUN(whole_records_need_chunks_that_hold_them);
 	RUN(a_window_by_a_head_that_counts);

@@ -31,7 +31,7 @@ struct producer {
 	pthread_t thread;
 	uint32_t id, written;
 	uint64_t told_lost;
-	_Atomic bool stop;
+	_Atomic bool stop, ended;
 	bool forever;
 	uint64_t visible_ns[SAMPLES]; /* when record n was in the ring at the latest */
 };
@@ -45,12 +45,21 @@ static struct producer producers[PRODUCERS];
 static struct core *core;
 static struct stream *streams[STREAMS];
 static struct written segments[SEGMENTS_MAX];
-static uint32_t segment_count, prepared_count, rotations[STREAMS];
+static uint32_t segment_count, prepared_count;
+static _Atomic uint32_t rotations[STREAMS];
 static bool stream_closed[STREAMS];
 
 static uint64_t visible(uint64_t serial)
 {
 	return producers[SERIAL_RING(serial)].visible_ns[SERIAL_NUMBER(serial)];
+}
+
+/* By each third of the records the stream has been in another segment: who writes awaits it. */
+static bool awaits_rotation(const struct producer *producer)
+{
+	return !producer->forever &&
+	       producer->written / (SAMPLES / 3) > rotations[producer->id / 2 % STREAMS] &&
+	       producer->written % (SAMPLES / 3) == 0 && producer->written < SAMPLES;
 }
 
 /* Write as fast as it goes; what finds the ring full is lost, as in the kernel. */
@@ -67,6 +76,10 @@ static void *produce(void *context)
 			(uint16_t)(24 + 8 * (random % 64 == 0 ? random % 4096 : random % 40));
 		const uint32_t number = producer->written % SAMPLES;
 
+		if (awaits_rotation(producer)) {
+			sched_yield();
+			continue;
+		}
 		record__sample(record, size, (uint64_t)producer->id << 32 | number,
 			       clock__now_ns());
 		if (fake_ring__write(&producer->fake, record, size)) {
@@ -80,7 +93,16 @@ static void *produce(void *context)
 			fake_ring__wake(&producer->fake);
 		}
 	}
+	atomic_store(&producer->ended, true);
 	return NULL;
+}
+
+static bool is_running(void)
+{
+	for (uint32_t i = 0; i < PRODUCERS; i++)
+		if (!atomic_load(&producers[i].ended))
+			return true;
+	return false;
 }
 
 static void begin(const struct core_options *options, bool forever)
@@ -88,7 +110,8 @@ static void begin(const struct core_options *options, bool forever)
 	CHECK_EQ(core__new(options, &core), 0);
 	segment_count = prepared_count = 0;
 	memset(segments, 0, sizeof(segments));
-	memset(rotations, 0, sizeof(rotations));
+	for (uint32_t i = 0; i < STREAMS; i++)
+		rotations[i] = 0;
 	memset(stream_closed, 0, sizeof(stream_closed));
 	for (uint32_t i = 0; i < STREAMS; i++)
 		CHECK_EQ(core__add_stream(core, 1 << 20, 0, false, &streams[i]), 0);
@@ -216,7 +239,7 @@ static void run_to_the_end(const struct core_options *options, uint64_t limit)
 		prepare(i, limit);
 	CHECK_EQ(core__start(core), 0);
 	start_producers();
-	for (uint32_t i = 0; i < 500; i++) {
+	while (is_running()) {
 		const uint64_t random = random__next(&state);
 
 		if (random % 4 == 0)

@@ -66,10 +66,15 @@ static void give(const uint8_t *data, size_t size)
 	CHECK_EQ(write(sink, data, size), size);
 }
 
+static enum ring_take take_again(bool full, bool first)
+{
+	relay_ring__begin(ring, full, first);
+	return relay_ring__take(ring, &chunk, CHUNK_BYTES);
+}
+
 static enum ring_take take(bool full)
 {
-	relay_ring__begin(ring, full);
-	return relay_ring__take(ring, &chunk, CHUNK_BYTES);
+	return take_again(full, full);
 }
 
 static void a_walk_counts_numbers_and_notes(void)
@@ -253,6 +258,28 @@ static void a_pass_stays_within_what_completed_sub_buffers_hold(void)
 	CHECK_EQ(take(false), RING_EMPTY);
 	CHECK_EQ(chunk.used, 3000);
 	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(chunk.used, 3000);
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(chunk.used, 3500);
+	end();
+}
+
+/* How often a pass of a generation has to begin again says nothing about the time between. */
+static void a_part_is_read_a_generation_later(void)
+{
+	source = memfd_create("relay", MFD_CLOEXEC);
+	sink = -1;
+	memset(bytes, 1, 3000);
+	CHECK_EQ(write(source, bytes, 3000), 3000);
+	CHECK_EQ(lseek(source, 0, SEEK_SET), 0);
+	begin(RELAY_BYTES, source);
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(chunk.used, 3000);
+	relay->position = 4000;
+	CHECK_EQ(pwrite(source, bytes, 500, 3000), 500);
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(take_again(true, false), RING_EMPTY);
+	CHECK_EQ(take_again(true, false), RING_EMPTY);
 	CHECK_EQ(chunk.used, 3000);
 	CHECK_EQ(take(true), RING_EMPTY);
 	CHECK_EQ(chunk.used, 3500);
@@ -443,6 +470,137 @@ static void a_stream_takes_only_its_kind(void)
 	core__free(core);
 }
 
+static void add_pipe(struct core *core, struct stream *stream, int fds[2], struct ring **added)
+{
+	struct relay_ring_options options = {.contents = RELAY_BLKTRACE, .capacity = CAPACITY_BYTES};
+
+	CHECK_EQ(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
+	options.fd = fds[0];
+	CHECK_EQ(core__add_relay_ring(core, 0, stream, &options, added), 0);
+}
+
+static void give_record(int fd, uint32_t number)
+{
+	const uint32_t size = blk_record__put(bytes, number, number, 0);
+
+	CHECK_EQ(write(fd, bytes, size), size);
+}
+
+static void flush(struct core *core)
+{
+	const uint64_t generation = core__issue(core);
+
+	while (core__written(core) < generation)
+		await_notice(core__notify_fd(core));
+}
+
+/* A record of which only the beginning came is nowhere when its ring goes: it is counted. */
+static void a_ring_that_leaves_counts_what_it_began(void)
+{
+	const struct core_options options = {1, 4, 128u << 10, RIG_NEVER_NS, 0};
+	struct stream *stream;
+	struct core *core;
+	struct ring *added;
+	int fds[2];
+
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(core__add_relay_stream(core, &stream), 0);
+	add_pipe(core, stream, fds, &added);
+	CHECK_EQ(core__start(core), 0);
+	give_record(fds[1], 1);
+	blk_record__put(bytes, 2, 2, 0);
+	CHECK_EQ(write(fds[1], bytes, 20), 20);
+	CHECK_EQ(core__remove_ring(core, added), 0);
+	CHECK_EQ(counter__read(&added->samples), 1);
+	CHECK_EQ(counter__read(&added->relay->torn_bytes), 20);
+	core__free(core);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+/* One that came after the segment was prepared has a file in the next one only. */
+static void a_ring_without_a_file_goes_on_in_the_next_segment(void)
+{
+	const struct core_options options = {1, 4, 128u << 10, RIG_NEVER_NS, 0};
+	const int set[2][2] = {{output__file(), -1}, {output__file(), output__file()}};
+	struct core_counters counters;
+	struct stream *stream;
+	struct core *core;
+	struct ring *added[2];
+	struct event *event;
+	bool asked = false;
+	int fds[2][2];
+
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(core__add_relay_stream(core, &stream), 0);
+	for (int i = 0; i < 2; i++)
+		add_pipe(core, stream, fds[i], &added[i]);
+	CHECK_EQ(core__prepare_files(core, stream, 1, set[0], 2, RIG_LIMIT), 0);
+	CHECK_EQ(core__start(core), 0);
+	give_record(fds[0][1], 1);
+	flush(core);
+	give_record(fds[1][1], 1);
+	core__issue(core);
+	while (!asked) {
+		event = core__event(core);
+		asked = event != NULL && event->kind == EVENT_SPACE_WANTED;
+		if (asked)
+			CHECK_EQ(event->error, EXFULL);
+		if (event == NULL)
+			await_notice(core__notify_fd(core));
+		free(event);
+	}
+	CHECK_EQ(core__prepare_files(core, stream, 2, set[1], 2, RIG_LIMIT), 0);
+	flush(core);
+	CHECK_EQ(counter__read(&added[1]->stored), 1);
+	CHECK_EQ(pread(set[1][1], bytes, sizeof(bytes), 0), BLK_HEADER_BYTES);
+	core__read_counters(core, &counters);
+	CHECK_EQ(counters.write_errors, 0);
+	while ((event = core__event(core)) != NULL) {
+		CHECK(event->kind != EVENT_WRITE_FAILED);
+		free(event);
+	}
+	core__free(core);
+	for (int i = 0; i < 2; i++) {
+		close(fds[i][0]);
+		close(fds[i][1]);
+		close(set[1][i]);
+	}
+	close(set[0][0]);
+}
+
+/* The one chunk is not a ring's that has nothing to say. */
+static void an_idle_ring_keeps_no_chunk(void)
+{
+	const struct core_options options = {1, 1, 128u << 10, RIG_NEVER_NS, 0};
+	struct stream *idle, *busy;
+	struct core *core;
+	struct ring *added[2];
+	struct core_counters counters;
+	const int fd = output__file();
+	int fds[2][2];
+
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(core__add_relay_stream(core, &idle), 0);
+	CHECK_EQ(core__add_relay_stream(core, &busy), 0);
+	add_pipe(core, idle, fds[0], &added[0]);
+	add_pipe(core, busy, fds[1], &added[1]);
+	CHECK_EQ(core__prepare_files(core, busy, 1, (const int[]){-1, fd}, 2, RIG_LIMIT), 0);
+	CHECK_EQ(core__start(core), 0);
+	give_record(fds[1][1], 1);
+	flush(core);
+	CHECK_EQ(counter__read(&added[1]->stored), 1);
+	flush(core);
+	core__read_counters(core, &counters);
+	CHECK_EQ(counters.chunks_free, 1);
+	core__free(core);
+	for (int i = 0; i < 2; i++) {
+		close(fds[i][0]);
+		close(fds[i][1]);
+	}
+	close(fd);
+}
+
 static void a_full_disk_loses_what_it_counts(void)
 {
 	struct relay_file file = {.fd = -1};
@@ -474,11 +632,15 @@ int main(void)
 	RUN(records_of_another_version_are_quarantined);
 	RUN(unknown_bytes_are_counted_as_they_are);
 	RUN(a_pass_stays_within_what_completed_sub_buffers_hold);
+	RUN(a_part_is_read_a_generation_later);
 	RUN(what_no_read_gave_is_skipped);
 	RUN(a_channel_that_ends_is_read_to_its_end);
 	RUN(a_chunk_ends_before_a_record_that_may_not_fit);
 	RUN(every_record_is_in_a_file_once);
 	RUN(a_stream_takes_only_its_kind);
+	RUN(a_ring_that_leaves_counts_what_it_began);
+	RUN(a_ring_without_a_file_goes_on_in_the_next_segment);
+	RUN(an_idle_ring_keeps_no_chunk);
 	RUN(a_full_disk_loses_what_it_counts);
 	return 0;
 }

@@ -77,7 +77,7 @@ static uint64_t time_of(const uint8_t *record)
 static void begin(struct sideband *sideband, size_t bytes)
 {
 	CHECK_EQ(sideband__init(sideband, bytes), 0);
-	sideband__set_layout(sideband, &records__layout);
+	CHECK_EQ(sideband__join_layout(sideband, &records__layout), 0);
 }
 
 static uint8_t record[65536];

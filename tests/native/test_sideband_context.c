@@ -27,7 +27,7 @@ static uint8_t record[128];
 static void begin(size_t bytes)
 {
 	CHECK_EQ(sideband__init(&sideband, bytes), 0);
-	sideband__set_layout(&sideband, &records__context_layout);
+	CHECK_EQ(sideband__join_layout(&sideband, &records__context_layout), 0);
 }
 
 static void add(uint32_t type, uint32_t pid, uint64_t id, uint32_t cpu, uint64_t time_ns)
@@ -141,8 +141,8 @@ static void without_a_cpu_in_the_records_they_are_passed_over(void)
 {
 	const struct walk_layout layout = {.time_offset = 16, .time_trailer = 24};
 
-	begin(1 << 20);
-	sideband__set_layout(&sideband, &layout);
+	CHECK_EQ(sideband__init(&sideband, 1 << 20), 0);
+	CHECK_EQ(sideband__join_layout(&sideband, &layout), 0);
 	add(PERF_RECORD_SWITCH_CPU_WIDE, 10, 1, 0, 100);
 	add(PERF_RECORD_ITRACE_START, 10, 1, 0, 100);
 	CHECK_EQ(replay_of().records, 0);

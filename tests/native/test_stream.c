@@ -23,7 +23,7 @@ static void begin(void)
 {
 	rig__init(&rig, 0, 1, 2, RIG_NEVER_NS);
 	stream = &rig.streams[0];
-	sideband__set_layout(&stream->sideband, &records__layout);
+	CHECK_EQ(sideband__join_layout(&stream->sideband, &records__layout), 0);
 	fake_ring__init(&fake, 16);
 	ring__init(&ring, &fake.map, -1, &records__layout);
 	CHECK_EQ(stream__add_ring(stream, &ring), 0);

@@ -154,6 +154,65 @@ static void foreign_ids_become_the_lowest_own_one(void)
 	CHECK_EQ(tally.relabelled, 0);
 }
 
+/* Whatever comes between them, and wherever the copy ends: own ids in any number and order. */
+static void samples_of_many_events_are_counted_and_relabelled(void)
+{
+	/* Those that leave the same rest by any small number come after each other. */
+	static const uint64_t own[] = {1, 2, 17, 33, 49, 50, 1025, UINT64_MAX};
+	static const struct walk_ids ids = {own, 8};
+	const struct walk_layout layout = {.time_offset = 16, .ids = &ids};
+	static uint8_t copy[65536 + 256];
+	uint64_t state = 5;
+
+	for (uint32_t round = 0; round < 200; round++) {
+		struct walk_tally tally = {0}, expected = {0};
+		size_t bytes = 0, at = 0, cut;
+		enum walk_fault fault;
+
+		expected.first_ns = UINT64_MAX;
+		while (bytes < 65536 - 256) {
+			const uint64_t random = random__next(&state);
+			const uint64_t id = random % 9 < 8 ? own[random % 9] : random / 9 % 60;
+			const uint64_t time_ns = 1 + random / 600 % 100000;
+			const uint16_t size = (uint16_t)(24 + random / 600 % 20 * 8);
+
+			if (random % 50 == 49) {
+				bytes += record__lost(copy + bytes, 1, 1);
+				expected.lost_records++;
+				continue;
+			}
+			bytes += record__sample(copy + bytes, size, id, time_ns);
+			expected.samples++;
+			expected.relabelled += id != 1 && id != 2 && id != 17 && id != 33 && id != 49 &&
+					       id != 50 && id != 1025 && id != UINT64_MAX;
+			if (time_ns < expected.first_ns)
+				expected.first_ns = time_ns;
+			if (time_ns > expected.last_ns)
+				expected.last_ns = time_ns;
+		}
+		/* A record that is cut, or none. */
+		record__sample(copy + bytes, 200, 1, 1);
+		cut = random__next(&state) % 200;
+		if (round % 2 == 0)
+			copy[bytes + 6] = 12; /* its size */
+		CHECK_EQ(walk__run(copy, bytes + cut, &layout, &tally, &fault), bytes);
+		CHECK_EQ(fault, round % 2 == 0 && cut >= 8 ? WALK_BAD_SIZE : WALK_OK);
+		CHECK_EQ(tally.samples, expected.samples);
+		CHECK_EQ(tally.records, expected.samples + expected.lost_records);
+		CHECK_EQ(tally.lost_records, expected.lost_records);
+		CHECK_EQ(tally.relabelled, expected.relabelled);
+		CHECK_EQ(tally.first_ns, expected.first_ns);
+		CHECK_EQ(tally.last_ns, expected.last_ns);
+		for (; at < bytes; at += walk__size(walk__load(copy + at))) {
+			bool is_own = walk__type(walk__load(copy + at)) != PERF_RECORD_SAMPLE;
+
+			for (uint32_t i = 0; i < ids.count; i++)
+				is_own |= walk__load(copy + at + WALK_ID_AT) == own[i];
+			CHECK(is_own);
+		}
+	}
+}
+
 static void short_bodies_are_not_read(void)
 {
 	static const uint32_t types[] = {PERF_RECORD_LOST, PERF_RECORD_LOST_SAMPLES,
@@ -252,6 +311,7 @@ int main(void)
 	RUN(faults_end_the_walk_behind_the_last_good_record);
 	RUN(types_that_readers_do_not_know_become_padding);
 	RUN(foreign_ids_become_the_lowest_own_one);
+	RUN(samples_of_many_events_are_counted_and_relabelled);
 	RUN(short_bodies_are_not_read);
 	RUN(records_without_time_have_none);
 	RUN(a_file_may_hold_user_types_and_is_not_changed);

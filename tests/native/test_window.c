@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <linux/perf_event.h>
 #include <pthread.h>
 #include <string.h>
@@ -233,6 +234,56 @@ static void a_fault_keeps_what_is_newer(void)
 	CHECK_EQ(fault_before_two_samples(UINT64_C(0x0020000000000009)), WALK_PAST_HEAD);
 }
 
+/* What is behind the fault and was in the last window is no loss. */
+static void a_fault_loses_what_is_new(void)
+{
+	const uint64_t bad[2] = {UINT64_C(0x0007000000000009), 0};
+
+	open_ring(1);
+	for (int i = 0; i < 10; i++)
+		write_sample(64);
+	CHECK_EQ(take_all(), 10);
+	write_sample(64);
+	fake_ring__write_backward(&fake, (const uint8_t *)bad, 16);
+	write_sample(64);
+	window__want(&ring);
+	CHECK_EQ(ring.fault, WALK_BAD_SIZE);
+	CHECK_EQ(ring.head - ring.position, 64);
+	CHECK_EQ(counter__read(&ring.quarantined_bytes), 16 + 64);
+	CHECK_EQ(counter__read(&ring.window->overwritten_bytes), 0);
+	close_ring();
+}
+
+/* It has no chunk when its ring goes: lost, and counted. */
+static void a_window_that_is_left_is_counted(void)
+{
+	static struct rig rig;
+	struct ring added;
+
+	rig__init(&rig, 1, 1, 1, RIG_NEVER_NS);
+	fake_ring__init(&fake, 64);
+	fake.map.overwrite = true;
+	ring__init(&added, &fake.map, fake.wakeup_fd, &records__layout);
+	CHECK_EQ(window__new(&fake.map, &added.window), 0);
+	added.held = true;
+	CHECK_EQ(stream__add_ring(&rig.streams[0], &added), 0);
+	CHECK_EQ(shard__add(&rig.shards[0], &rig.streams[0], &added), 0);
+	serial = 0;
+	for (int i = 0; i < 200; i++)
+		write_sample(1024);
+	CHECK_EQ(shard__hold(&rig.shards[0], &added, false), 0);
+	CHECK_EQ(-shard__remove(&rig.shards[0], &added), EAGAIN);
+	CHECK(counter__read(&added.abandoned) > 0 && added.in_flight > 0);
+	CHECK_EQ(added.in_flight + counter__read(&added.abandoned), 200);
+	CHECK_EQ(counter__read(&added.samples), 200);
+	CHECK_EQ(counter__read(&added.records), 200);
+	CHECK_EQ(counter__read(&added.bytes), 200 * 1024);
+	CHECK_EQ(added.head, added.position);
+	rig__deinit(&rig);
+	ring__deinit(&added);
+	fake_ring__deinit(&fake);
+}
+
 static void how_far_it_reaches_is_known(void)
 {
 	uint64_t before_ns, between_ns;
@@ -353,7 +404,7 @@ static void names_give_way_where_they_are_too_many(void)
 	stream->snapshots = true;
 	open_ring(1);
 	CHECK_EQ(stream__add_ring(stream, &ring), 0);
-	sideband__set_layout(names, &records__layout);
+	CHECK_EQ(sideband__join_layout(names, &records__layout), 0);
 	for (uint32_t i = 1; i <= 10; i++)
 		sideband__append(names, record,
 				 record__comm(record, i, i, "early", 0, i * UINT64_C(100000000)));
@@ -371,6 +422,19 @@ static void names_give_way_where_they_are_too_many(void)
 	/* Half of the time that is left, less what may lie between a record and its time. */
 	stream__pass_written(stream, &lane, &item);
 	CHECK_EQ(names->log_used, used);
+	/* Of a ring that left they are kept until what it gave has been written. */
+	ring.left = true;
+	ring.in_flight = 1;
+	stream->crowded_ns = 0;
+	names->log_used = 0;
+	counter__set(&ring.window->horizon_ns, 450000000);
+	sideband__append(names, record, record__comm(record, 8, 8, "last", 0, 500000000));
+	used = names->log_used;
+	stream__pass_written(stream, &lane, &item);
+	CHECK_EQ(names->log_used, used);
+	ring.in_flight = 0;
+	stream__pass_written(stream, &lane, &item);
+	CHECK_EQ(names->log_used, 0);
 	stream->rings[0] = NULL;
 	stream->ring_count = 0;
 	close_ring();
@@ -480,6 +544,8 @@ int main(void)
 	RUN(largest_records_fill_one_chunk_each);
 	RUN(one_that_is_wanted_early_comes_next);
 	RUN(a_fault_keeps_what_is_newer);
+	RUN(a_fault_loses_what_is_new);
+	RUN(a_window_that_is_left_is_counted);
 	RUN(how_far_it_reaches_is_known);
 	RUN(names_are_kept_for_what_is_on_its_way);
 	RUN(any_order_of_calls_is_right);

@@ -58,7 +58,8 @@ class Pmu:
     def run(self, wanted: int, *, told: bool) -> None:
         """Trace so many bytes, as far as there is room; AUX record or not, as when it is lost."""
         head = len(self.trace)
-        (tail,) = struct.unpack_from("=Q", self.memory, _AUX_TAIL_AT)
+        # Native: one access. The standard forms go byte by byte, and a drain may see half a head.
+        (tail,) = struct.unpack_from("@Q", self.memory, _AUX_TAIL_AT)
         size = min(wanted, self.aux_bytes - 1 - (head - tail))
         fresh = self.source.randbytes(size)
         first = min(size, self.aux_bytes - head % self.aux_bytes)
@@ -69,10 +70,10 @@ class Pmu:
         self.trace += fresh
         if told:
             self._tell(head, size, _TRUNCATED if size < wanted else 0)
-        struct.pack_into("=Q", self.memory, _AUX_HEAD_AT, len(self.trace))
+        struct.pack_into("@Q", self.memory, _AUX_HEAD_AT, len(self.trace))
 
     def _tell(self, offset: int, size: int, flags: int) -> None:
-        (tail,) = struct.unpack_from("=Q", self.memory, _DATA_TAIL_AT)
+        (tail,) = struct.unpack_from("@Q", self.memory, _DATA_TAIL_AT)
         if _DATA_BYTES - 1 - (self.data_head - tail) < _AUX_BYTES:
             return
         record = struct.pack("=IHHQQQQ", _AUX, 0, _AUX_BYTES, offset, size, flags, 1)
@@ -82,7 +83,7 @@ class Pmu:
         self.memory[_PAGE : _PAGE + _AUX_BYTES - first] = record[first:]
         self.data_head += _AUX_BYTES
         self.records.append((offset, offset + size))
-        struct.pack_into("=Q", self.memory, _DATA_HEAD_AT, self.data_head)
+        struct.pack_into("@Q", self.memory, _DATA_HEAD_AT, self.data_head)
 
     def close(self) -> None:
         """Give all back."""

@@ -72,7 +72,8 @@ class Producer:
         """Write one record, behind a LOST if earlier ones found no room; or lose it."""
         now_ns = time.monotonic_ns()
         key = self.number << 32 | len(self.records) + 1
-        (tail,) = struct.unpack_from("=Q", self.memory, _TAIL_AT)
+        # Native: one access. The standard forms go byte by byte, and a drain may see half a head.
+        (tail,) = struct.unpack_from("@Q", self.memory, _TAIL_AT)
         extra = _RECORD_MIN if self.lost else 0
         if self.data_bytes - 1 - (self.head - tail) < size + extra:
             self.lost += 1
@@ -82,7 +83,7 @@ class Producer:
             key += 1
             self.lost = 0
         self._store(_record(kind, size, key, 0, now_ns))
-        struct.pack_into("=Q", self.memory, _HEAD_AT, self.head)
+        struct.pack_into("@Q", self.memory, _HEAD_AT, self.head)
         visible_ns = time.monotonic_ns()
         for written in (key - 1, key):
             self.visible_ns.setdefault(written, visible_ns)

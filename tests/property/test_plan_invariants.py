@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -36,6 +37,9 @@ from collectord.plan.event_spec import parse_choices
 from collectord.plan.facts import FtraceFacts, KernelFacts
 from collectord.plan.pmu import scatter
 from tests.support.hosts import TRACEPOINTS, host
+
+if TYPE_CHECKING:
+    from collectord.plan.session import SessionPlan
 
 # Times are not asserted: machines that run the tests are shared.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -211,22 +215,32 @@ def test_every_plan_can_be_opened(facts: KernelFacts, session: SessionConfig) ->
     assert json.dumps(plan.to_dict())
     assert plan.describe()
     for opened in plan.sessions:
-        assert [event.index for event in opened.events] == list(range(len(opened.events)))
-        offsets = {sample_time_offset(event.attr) for event in opened.events}
-        trailers = {id_time_trailer(event.attr) for event in opened.events}
-        assert len(offsets) == len(trailers) == 1
-        for ring in opened.rings:
-            assert 8 <= ring.watermark_bytes <= ring.data_bytes // 2
-            assert ring.data_bytes <= ring.requested_bytes
-            assert ring.events
-            assert not (ring.cpu < 0 and any(event.attr.inherit for event in ring.events))
-            leaders = {event.group for event in ring.events if event.leader}
-            assert leaders == {event.group for event in ring.events}
-            sideband = ring.role is RingRole.SIDEBAND
-            for event in ring.events:
-                _check_attr(event.attr, facts, sideband=sideband)
-        if any(event.attr.freq for event in opened.events):
-            assert opened.basis is not Basis.EXACT
+        _check_session(opened, facts)
+        for name in opened.optional:
+            _check_session(opened.without(name, "absent"), facts)
+
+
+def _check_session(opened: SessionPlan, facts: KernelFacts) -> None:
+    if opened.is_absent:
+        assert opened.degraded
+        assert not opened.events
+        return
+    assert [event.index for event in opened.events] == list(range(len(opened.events)))
+    offsets = {sample_time_offset(event.attr) for event in opened.events}
+    trailers = {id_time_trailer(event.attr) for event in opened.events}
+    assert len(offsets) == len(trailers) == 1
+    for ring in opened.rings:
+        assert 8 <= ring.watermark_bytes <= ring.data_bytes // 2
+        assert ring.data_bytes <= ring.requested_bytes
+        assert ring.events
+        assert not (ring.cpu < 0 and any(event.attr.inherit for event in ring.events))
+        leaders = {event.group for event in ring.events if event.leader}
+        assert leaders == {event.group for event in ring.events}
+        sideband = ring.role is RingRole.SIDEBAND
+        for event in ring.events:
+            _check_attr(event.attr, facts, sideband=sideband)
+    if any(event.attr.freq for event in opened.events):
+        assert opened.basis is not Basis.EXACT
 
 
 TRACED = st.builds(

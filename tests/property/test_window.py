@@ -76,7 +76,8 @@ class Producer:
         first = min(size, self.data_bytes - at)
         self.memory[_PAGE + at : _PAGE + at + first] = data[:first]
         self.memory[_PAGE : _PAGE + size - first] = data[first:]
-        struct.pack_into("=Q", self.memory, _HEAD_AT, -self.written % (1 << 64))
+        # Native: one access. The standard forms go byte by byte, and a drain may see half a head.
+        struct.pack_into("@Q", self.memory, _HEAD_AT, -self.written % (1 << 64))
 
     def take(self) -> None:
         """What a window of now has: the newest records that nobody can be writing over."""

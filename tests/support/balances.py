@@ -148,6 +148,32 @@ def traced(name: str, *, cpus: int = 2) -> SessionBalance:
     return replace(session(name, cpus=cpus), aux=areas)
 
 
+def tracer(name: str, *, cpus: int = 2) -> SessionBalance:
+    """A flight recorder of AUX areas, with 300 bytes of trace in each."""
+    whole = traced(name, cpus=cpus)
+    data = [ring for ring in whole.rings if ring.label.role is RingRole.DATA]
+    return replace(
+        whole,
+        rings=tuple(replace(ring, held=True, beside_aux=True) for ring in data),
+        aux=tuple(replace(one, window=300) for one in whole.aux),
+    )
+
+
+def channel(name: str) -> SessionBalance:
+    """A relay channel of one CPU, of which 5000 bytes were stored and 1000 overwritten."""
+    whole = session(name, cpus=1, basis=Basis.NONE)
+    lost = no_loss("relay") | {"kernel_ring/overrun": 1000}
+    only = replace(
+        whole.rings[0],
+        label=RingLabel(name, "relay", RingRole.DATA, 0),
+        stored=5000,
+        lost=lost,
+        records=5000,
+        in_bytes=True,
+    )
+    return replace(whole, source="relay", stored=5000, lost=lost, rings=(only,))
+
+
 def status(*sessions: SessionBalance) -> DaemonStatus:
     """A daemon with these sessions; by default those of the default configuration."""
     return DaemonStatus(

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from collectord._native._core import AuxCounters
 from collectord.aux_ledger import AuxBracket, AuxReading, aux_cut, aux_json, balance_aux
-from collectord.ledger import to_json
+from collectord.aux_meter import AuxMeter
+from collectord.ledger_json import to_json
 from collectord.model import Basis, RingLabel, RingRole
 from collectord.plan.aux import AuxPlan, Framing, HeadRule
 from tests.support import balances
@@ -79,6 +81,56 @@ def test_without_a_count_of_bytes_only_occurrences_are_known() -> None:
 def test_what_is_missing_shows(changes: dict[str, Any], unaccounted: int) -> None:
     """Closed, the kernel's head is the sum of all places."""
     assert balance_aux(LABEL, PLAN, bracket(**changes)).unaccounted == unaccounted
+
+
+def test_counts_that_contradict_each_other_show() -> None:
+    """More was handed over than traced: that is no balance, whatever was stored."""
+    assert balance_aux(LABEL, PLAN, bracket(head=1000, traced=900)).unaccounted == 100
+    # What was certain to be truncated was not, in the end.
+    short = replace(bracket(head=1000, traced=1200), truncated=250)
+    assert balance_aux(LABEL, PLAN, short).unaccounted == 50
+
+
+class Area:
+    """An area whose counter and head are what the test says: the kernel, the handle, the ring."""
+
+    def __init__(self) -> None:
+        self.traced = self.head = 0
+
+    def read_counter(self, fd: int, read_format: int) -> Any:  # noqa: ANN401 - of a reading
+        """What was traced until now."""
+        del fd, read_format
+        return SimpleNamespace(value=self.traced, lost=0)
+
+    def drained(self) -> Any:  # noqa: ANN401 - as much of it as is looked at
+        """Its ring, from which all was taken that was handed over."""
+        handle = SimpleNamespace(
+            counters=[SimpleNamespace(fd=3, read_format=0)], map=self, plan=PLAN, label=LABEL
+        )
+
+        def taken() -> AuxCounters:
+            return counters(taken_bytes=self.head, stored_bytes=self.head)
+
+        return SimpleNamespace(
+            handle=SimpleNamespace(aux=handle), aux=SimpleNamespace(counters=taken)
+        )
+
+
+def test_truncated_bytes_never_go_down() -> None:
+    """What is traced and not handed over yet is not truncated; in the end all is known."""
+    area = Area()
+    meter = AuxMeter(area, [area.drained()])  # type: ignore[arg-type]  # as much of it as is called
+    seen = []
+    for area.traced, area.head in ((3_000, 0), (20_000, 1_000), (20_000, 4_500), (21_000, 5_000)):
+        meter.measure()
+        (balance,) = meter.balances()
+        seen.append(balance.lost["kernel_ring/truncated"])
+    area.head = 5_096
+    meter.close()
+    (balance,) = meter.balances()
+    assert balance.unaccounted == 0
+    assert seen == [0, 14_904, 14_904, 14_904]
+    assert balance.lost["kernel_ring/truncated"] == 15_904
 
 
 def test_a_running_area_is_bracketed() -> None:

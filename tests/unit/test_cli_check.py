@@ -55,10 +55,12 @@ def test_plan_for_another_host(facts_file: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_plan_as_json(facts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--json prints the plan as one document."""
+    """--json prints the plan as one document, with sessions that the host cannot have."""
     assert check.run([str(SHIPPED), "--json", "--facts", str(facts_file)]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert [session["name"] for session in plan["sessions"]] == ["profile", "exec"]
+    sessions = json.loads(capsys.readouterr().out)["sessions"]
+    assert [session["name"] for session in sessions] == ["profile", "exec", "blackbox"]
+    assert [bool(session["rings"]) for session in sessions] == [True, True, False]
+    assert sessions[2]["degraded"]
 
 
 def test_check_touches_nothing(facts_file: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.aux_facts import AuxPmuFacts
 from collectord.plan.event_names import NAMED_EVENTS
-from collectord.plan.facts import Check, KernelFacts, PmuFacts
+from collectord.plan.facts import Check, KernelFacts, PmuFacts, RelayFacts
 
 if TYPE_CHECKING:
     from collectord.codec.perf_attr import PerfEventAttr
@@ -210,3 +210,34 @@ def test_aux(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     assert "Intel CPU" in found["intel_pt//"]["reason"]
     assert sorted(attr.type for attr, _, _ in kernel.opened) == [30, 31]
     assert set(listed(monkeypatch, capsys, "*pt*", facts=facts)[0]) == {"intel_pt//"}
+
+
+@pytest.mark.parametrize("words", [["relay"], ["--json", "relay"]])
+@pytest.mark.parametrize(
+    ("need", "error"), [("CAP_DAC_READ_SEARCH", MissingPrivilege), ("", MissingFeature)]
+)
+def test_relay_channels_that_cannot_be_seen(
+    words: list[str],
+    need: str,
+    error: type[KernelError],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing else is asked for, it is an error that says why, and what to do."""
+    relay = RelayFacts(problem="debugfs is closed", need=need, remedy="open it")
+    monkeypatch.setattr(listing, "LinuxKernel", RecordingKernel)
+    monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: replace(FACTS, relay=relay))
+    with pytest.raises(error, match="not listed: debugfs is closed; open it"):
+        listing.run(words)
+
+
+def test_relay_channels(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that there are, or that there is none."""
+    relay = RelayFacts(debugfs="/d", channels={"/d/net/sent": (3, 4)})
+    found, _ = listed(monkeypatch, capsys, "relay", facts=replace(FACTS, relay=relay))
+    assert {name: row["available"] for name, row in found.items()} == {"/d/net/sent": True}
+    facts = replace(FACTS, relay=RelayFacts(debugfs="/d"))
+    assert listed(monkeypatch, capsys, "relay", facts=facts)[0] == {}
+    assert cli.main(["list", "relay"]) == 1
+    assert "no client of relay has a channel now" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from collectord.cli import (
     EXIT_NO_COMMAND,
     EXIT_NOT_EXECUTABLE,
     record,
+    record_config,
     record_options,
 )
 from collectord.config.schema import (
@@ -31,15 +32,19 @@ from collectord.config.schema import (
 )
 from collectord.config.units import RingSize
 from collectord.errors import UsageError
+from collectord.plan.aux_facts import AuxPmuFacts
+from collectord.plan.build import build
+from collectord.plan.facts import PmuFacts
 from collectord.plan.session import CorePlan, Plan
 from collectord.recording import RecordResult
 from tests.support import balances
+from tests.support.hosts import host
 
 
 def config(*arguments: str) -> Config:
     """The configuration of a command line."""
     args, command = record_options.parse(arguments)
-    return record.config_of(args, with_command=bool(command))
+    return record_config.config_of(args, with_command=bool(command))
 
 
 def source(*arguments: str) -> PerfSourceConfig:
@@ -177,10 +182,24 @@ def test_aux_size_stands_behind_a_comma() -> None:
     assert source("-m", "8M").aux == RingSize()
 
 
+@pytest.mark.parametrize(
+    ("size", "staging"), [("8M", 64), (",8M", 64), (",16M", 128), (",33M", 512), (",512M", 4096)]
+)
+def test_room_for_aux(size: str, staging: int) -> None:
+    """Staging holds what the plan wants for areas of that size: no option sets it."""
+    made = config("-e", "intel_pt//", "-m", size)
+    assert made.daemon.staging == staging << 20
+    pmus = {"intel_pt": PmuFacts(type=10, aux=True)}
+    build(made, host(pmus=pmus, aux_pmus={"intel_pt": AuxPmuFacts("intel_pt")}))
+
+
 def test_snapshots_of_aux() -> None:
-    """-S makes a flight recorder of the session, and nothing else does."""
+    """-S makes a flight recorder of the session, of whichever of its events has an AUX area."""
     assert config("-S", "-e", "intel_pt//").session[0].mode == "flight-recorder"
+    assert config("-S", "-e", "cs", "-e", "{x//,y//}").session[0].mode == "flight-recorder"
     assert config("-e", "intel_pt//").session[0].mode == "stream"
+    frozen = config("-S", "-e", "intel_pt//", "--freeze-on", "cs").session[0]
+    assert (frozen.mode, frozen.freeze_on) == ("flight-recorder", "cs")
 
 
 def test_rates_and_call_graphs() -> None:
@@ -262,6 +281,9 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--via", "ftrace", "-e", "a:b", "-u", "0"], "-u does not go with --via ftrace"),
         (["--via", "ftrace", "-e", "a:b", "-G", "x"], "-G does not go with --via ftrace"),
         (["--overwritten"], "unrecognized arguments: --overwritten"),
+        (["-S"], "-S is of AUX areas, and no -e has one"),
+        (["-S", "-e", "cycles|cpu-clock"], "-S is of AUX areas, and no -e has one"),
+        (["-S", "-e", "intel_pt//", "-e", "{cycles"], "unbalanced brace"),
         (["--freeze-on", "cs"], "nothing to freeze without --overwrite"),
         (["--overwrite", "--bpf", "opensnoop"], "--overwrite does not go with --bpf"),
         (["--overwrite", "--freeze-on", "cs", "-p", "1"], "a task's event stops no ring"),

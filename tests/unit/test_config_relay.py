@@ -20,7 +20,7 @@ from collectord.config.schema import (
 )
 from collectord.config.units import Bytes
 from collectord.coverage import Coverage
-from collectord.errors import MissingFeature, MissingPrivilege
+from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.model import Basis
 from collectord.plan.build import build
 from collectord.plan.facts import KernelFacts, RelayFacts
@@ -110,7 +110,9 @@ def test_each_device_is_a_plan_of_its_own() -> None:
     )
     plans = build(config(source), facts()).sessions
     assert [plan.relay.device for plan in plans if plan.relay] == ["/dev/vda", "/dev/vdb"]
-    assert {plan.name for plan in plans} == {"s"}
+    assert [(plan.name, plan.source) for plan in plans] == [("s", "relay"), ("s", "relay-2")]
+    assert [plan.kind for plan in plans] == ["relay", "relay"]
+    assert {ring.source for ring in plans[1].rings} == {"relay-2"}
     (words,) = {line.strip() for plan in plans for line in plan.describe() if "vda, " in line}
     assert words == "blktrace /dev/vda, actions issue,complete, sectors 0 to 100, pid 7"
 
@@ -140,7 +142,7 @@ def test_a_channel_covers_no_cpus() -> None:
 @pytest.mark.parametrize(
     ("keys", "relay", "error", "said"),
     [
-        ({"device": "/dev/vdc"}, {}, MissingFeature, "no block device /dev/vdc"),
+        ({"device": "/dev/vdc"}, {}, NoSuchTarget, "no block device /dev/vdc"),
         ({"device": "/dev/vdb"}, {"blktrace": False}, MissingFeature, "cannot trace /dev/vdb"),
         ({"path": "/sys/kernel/debug/x"}, {}, MissingFeature, "no relay channel"),
         (
@@ -167,7 +169,8 @@ def test_what_the_host_lacks(
     assert plan.rings == ()
     assert any(said in reason for reason in plan.degraded)
     assert plan.relay is not None
-    assert plan.relay.may_fail
+    assert plan.may_fail
+    assert plan.is_absent
 
 
 def test_facts_without_relay_leave_it_open() -> None:

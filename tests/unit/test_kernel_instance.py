@@ -21,8 +21,9 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.kernel.holders import holders_below
-from collectord.kernel.instance import Instance, InstanceSettings, cpu_mask
+from collectord.kernel.instance import Instance
 from collectord.kernel.instance_lock import find_leftovers, find_live, make_locked, take_over
+from collectord.kernel.instance_settings import InstanceSettings, cpu_mask
 from collectord.kernel.ring_stats import parse_stats
 from collectord.kernel.trace_events import filter_reason
 from collectord.kernel.trace_files import ControlFolder

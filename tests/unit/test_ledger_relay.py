@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord._native import _core
-from collectord.ledger import balance_session, cut
+from collectord.ledger import balance_session
+from collectord.ledger_json import cut, to_json
 from collectord.meter import Drained, Meter
 from collectord.metrics import registry
 from collectord.model import (
@@ -112,7 +113,7 @@ def test_produced_is_what_the_kernel_numbered(rig: Rig) -> None:
     (ring,) = rig.meter.balances()
     assert (ring.produced, ring.in_flight, ring.unaccounted) == (5, 3, 0)
     assert ring.lost["kernel_ring/overrun"] == 2
-    assert ring.records == 4
+    assert (ring.records, ring.in_bytes) == (4, False)
 
 
 def test_dropped_records_are_the_sessions(rig: Rig) -> None:
@@ -170,4 +171,6 @@ def test_bytes_of_a_channel_have_no_balance() -> None:
         rig.meter.measure()
         (ring,) = rig.meter.balances()
     assert (ring.produced, ring.unaccounted, ring.in_flight) == (None, None, 1000)
-    assert ring.basis is Basis.NONE
+    assert (ring.basis, ring.in_bytes) == (Basis.NONE, True)
+    session = balance_session("s", "relay", "system", (ring,), state="running")
+    assert to_json(session)["unit"] == "bytes"

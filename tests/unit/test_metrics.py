@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import prometheus_client
+import pytest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from collectord import metrics
+from collectord.aux_ledger import AUX_LOSS_PAIRS
+from collectord.metrics_recorder import window_ns
 from collectord.model import LOSS_PAIRS, Basis
 from collectord.sink.retention import EvictReason
 from tests.support import balances
@@ -109,6 +112,67 @@ def test_loss_that_cannot_be_seen_is_said() -> None:
     assert of(series, "collectord_loss_observable", session="raw", source="perf") == 0
 
 
+def test_what_one_part_cannot_see_the_session_cannot() -> None:
+    """Of two parts with the same labels the one that sees less counts, whichever comes first."""
+    seeing = replace(balances.channel("disk"), basis=Basis.EXACT)
+    blind = balances.channel("disk")
+    for parts in ((seeing, blind), (blind, seeing)):
+        series = scrape(balances.status(*parts))
+        assert of(series, "collectord_loss_observable", session="disk", source="relay") == 0
+
+
+@pytest.mark.parametrize("per_cpu", [False, True])
+def test_bytes_are_no_records(*, per_cpu: bool) -> None:
+    """Nobody knows a channel's records: its figures are bytes, in series of their own."""
+    device = replace(balances.session("disk", cpus=1), source="relay", lost={})
+    channel = balances.channel("disk")
+    labels = {"session": "disk", "source": "relay"} | ({"cpu": "0"} if per_cpu else {})
+    alone = scrape(balances.status(channel), per_cpu=per_cpu)
+    assert not [name for name in names(alone) if name.endswith(("_records", "_records_total"))]
+    series = scrape(balances.status(device, channel), per_cpu=per_cpu)
+    assert of(series, "collectord_stored_records_total", **labels) == 90
+    assert of(series, "collectord_read_records_total", **labels) == 92 * 2  # the sideband's too
+    assert of(series, "collectord_channel_stored_bytes_total", **labels) == 5000
+    assert of(series, "collectord_channel_in_flight_bytes", **labels) == 0
+    lost = {"stage": "kernel_ring", "reason": "overrun"}
+    assert of(series, "collectord_channel_lost_bytes_total", **labels, **lost) == 1000
+
+
+def test_snapshots() -> None:
+    """Stored and failed ones are counted apart, from 0 on."""
+    labels = {"session": "blackbox", "source": "tracefs"}
+    session = replace(balances.recorder("blackbox"), snapshots=3, snapshots_failed=1)
+    series = scrape(balances.status(session))
+    assert of(series, "collectord_snapshots_total", **labels) == 3
+    assert of(series, "collectord_snapshot_failures_total", **labels) == 1
+    before = scrape(balances.status(balances.recorder("blackbox")))
+    assert of(before, "collectord_snapshot_failures_total", **labels) == 0
+
+
+def test_the_window_of_aux_areas() -> None:
+    """It is the trace in them, not what is in their data rings; how old it is nobody knows."""
+    session = balances.tracer("trace")
+    labels = {"session": "trace", "source": "perf"}
+    series = scrape(balances.status(session))
+    assert of(series, "collectord_recorder_window_bytes", **labels) == 600
+    assert "collectord_recorder_window_seconds" not in names(series)
+    full = replace(session.rings[0], beside_aux=False, used_bytes=1 << 19, window_ns=7_000_000_000)
+    mixed = scrape(balances.status(replace(session, rings=(*session.rings, full))))
+    assert of(mixed, "collectord_recorder_window_bytes", **labels) == 600 + (1 << 19)
+    assert of(mixed, "collectord_recorder_window_seconds", **labels) == 7
+
+
+def test_an_area_in_quarantine_counts_as_a_ring() -> None:
+    """What is not read any more is one series, whatever kind of buffer it is."""
+    session = balances.traced("trace")
+    labels = {"session": "trace", "source": "perf"}
+    name = "collectord_quarantined_rings"
+    assert of(scrape(balances.status(session)), name, **labels) == 0
+    bad = replace(session.aux[0], quarantined="bad_head")
+    series = scrape(balances.status(replace(session, aux=(bad, *session.aux[1:]))))
+    assert of(series, name, **labels) == 1
+
+
 def test_suppression() -> None:
     """One foreign program on one ring's events is enough."""
     session = balances.session("exec")
@@ -168,9 +232,9 @@ def test_window_of_rings_that_gave_up_nothing() -> None:
     old, young = balances.recorder("blackbox").rings
     young = replace(young, overwritten=0, window_ns=1)
     empty = replace(young, window_ns=None)
-    assert metrics.window_ns((old, young)) == 30_000_000_000
-    assert metrics.window_ns((replace(old, overwritten=0), young)) == 30_000_000_000
-    assert metrics.window_ns((empty,)) == 0
+    assert window_ns((old, young)) == 30_000_000_000
+    assert window_ns((replace(old, overwritten=0), young)) == 30_000_000_000
+    assert window_ns((empty,)) == 0
 
 
 def test_stolen_records() -> None:
@@ -235,7 +299,7 @@ def test_readme_table_is_the_live_set() -> None:
         re.MULTILINE,
     )
     status = balances.status()
-    sessions = (*status.sessions, balances.traced("trace"))
+    sessions = (*status.sessions, balances.traced("trace"), balances.channel("log"))
     registry = metrics.registry(
         lambda: replace(status, sessions=sessions), kernel_release="6.12.0"
     )
@@ -260,7 +324,9 @@ def test_readme_names_every_loss() -> None:
     rows = re.findall(r"^\| `(\w+/\w+)` \|", README.read_text(), re.MULTILINE)
     assert rows == list(
         dict.fromkeys(
-            f"{stage}/{reason}" for pairs in LOSS_PAIRS.values() for stage, reason in pairs
+            f"{stage}/{reason}"
+            for pairs in (*LOSS_PAIRS.values(), AUX_LOSS_PAIRS)
+            for stage, reason in pairs
         )
     )
 

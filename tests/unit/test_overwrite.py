@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from collectord._native._core import RingCounters
-from collectord.config.schema import Config, EventConfig, PerfSourceConfig, SessionConfig
+from collectord.config.schema import (
+    Config,
+    EventConfig,
+    PerfSourceConfig,
+    SessionConfig,
+    TargetConfig,
+)
 from collectord.config.units import RingSize
 from collectord.control import signals
-from collectord.errors import UnknownEvent, UsageError
+from collectord.errors import PlanError, UnknownEvent, UsageError
 from collectord.ledger import Bracket, balance_ring, balance_session
 from collectord.model import Basis, Produced, RingLabel, RingRole
 from collectord.plan.build import build
@@ -91,6 +97,20 @@ def test_a_freeze_is_looked_up() -> None:
         planned("cs", freeze_on="sched:sched_[sw]*")
 
 
+def test_a_freeze_reaches_every_ring() -> None:
+    """An event that only some CPUs have cannot stop the rings of the others."""
+    with pytest.raises(PlanError, match="is on CPUs 0,2 only"):
+        planned(SWITCH, freeze_on="uncore_imc/event=1/")
+    here = TargetConfig(scope="cpus", cpus="0,2")
+    assert planned(SWITCH, freeze_on="uncore_imc/event=1/", target=here).freezes
+
+
+def test_a_group_is_where_its_leader_is() -> None:
+    """Nobody could open the members on the other CPUs."""
+    with pytest.raises(PlanError, match="in the group of uncore_imc/event=1/"):
+        planned("{uncore_imc/event=1/,cs}")
+
+
 def counters(**figures: int) -> RingCounters:
     """Of a ring of which 90 records were in a window, and stored."""
     zeros = dict.fromkeys(RingCounters._fields, 0)
@@ -135,8 +155,8 @@ def test_what_nobody_counts_is_not_said() -> None:
     )
     assert [ring.overwritten for ring in rings] == [100, None]
     assert [ring.window_ns for ring in rings] == [5, 5]
-    whole = balance_session("box", "perf", "system", rings, state="running", snapshots=2)
-    assert (whole.overwritten, whole.repeated, whole.snapshots) == (None, 8, 2)
+    whole = balance_session("box", "perf", "system", rings, state="running")
+    assert (whole.overwritten, whole.repeated) == (None, 8)
 
 
 def test_a_signal_makes_a_snapshot() -> None:

@@ -335,6 +335,66 @@ def test_absent_hardware_degrades_or_fails() -> None:
     assert found.events[0].name == SWITCH
 
 
+def frozen(*events: str, pauses: bool, scope: Any = "system", **settings: Any) -> SessionPlan:  # noqa: ANN401
+    """A flight recorder of events that a context switch freezes."""
+    facts = tracing()
+    pmus = {**facts.pmus, "plain": replace(PLAIN, aux_pause=pauses)}
+    target = TargetConfig(scope=scope, cgroup="/web" if scope == "cgroup" else "")
+    one = SessionConfig(
+        name="s",
+        mode="flight-recorder",
+        freeze_on=SWITCH,
+        freeze_filter="prev_pid == 1",
+        source=(PerfSourceConfig(events=events, **settings),),
+        target=target,
+    )
+    (found,) = build(Config(session=(one,)), replace(facts, pmus=pmus)).sessions
+    return found
+
+
+def test_a_freeze_pauses_the_area() -> None:
+    """Where the kernel can: from within the group that the AUX event leads, off until armed."""
+    found = frozen("cs", "plain//", pauses=True)
+    owner, freezing, other, _ = found.events
+    assert (owner.name, owner.leader, owner.group) == ("plain//", True, 0)
+    assert (freezing.name, freezing.leader, freezing.group) == (SWITCH, False, 0)
+    assert (freezing.freezes, freezing.pauses, freezing.filter) == (True, True, "prev_pid == 1")
+    assert (freezing.attr.aux_action, freezing.attr.disabled) == (AuxAction.PAUSE, True)
+    assert (freezing.attr.watermark, freezing.attr.wakeup) == (False, 1)
+    assert (other.name, other.leader) == ("cs", True)
+    area = data(found).aux
+    assert area is not None
+    assert area.snapshot
+    # With what resumes the area: one more for each ring.
+    rings = [ring for ring in found.rings if ring.role is RingRole.DATA]
+    assert found.files == sum(len(ring.events) for ring in found.rings) + len(rings)
+
+
+@pytest.mark.parametrize(("pauses", "scope"), [(False, "system"), (True, "cgroup")])
+def test_a_freeze_that_cannot_pause_leads(*, pauses: bool, scope: str) -> None:
+    """All events of the ring stop with it, the AUX event among them, which still owns the ring."""
+    found = frozen("cs", "plain//", pauses=pauses, scope=scope)
+    freezing, *members, _ = found.events
+    assert (freezing.name, freezing.leader, freezing.pauses) == (SWITCH, True, False)
+    assert freezing.attr.aux_action == 0
+    assert [member.name for member in members] == ["plain//", "cs"]
+    assert not any(member.leader or member.attr.disabled for member in members)
+    assert {event.group for event in (freezing, *members)} == {0}
+    assert data(found).aux is not None
+
+
+def test_nothing_starts_again_what_was_frozen() -> None:
+    """An event that resumes does not go with a freeze, nor one that must be in another group."""
+    resume = "cs/aux-action=resume/"
+    for pauses in (True, False):
+        with pytest.raises(PlanError, match="start again what freeze_on has stopped"):
+            frozen(resume, "plain//", pauses=pauses)
+    pause = "cs/aux-action=pause/"
+    assert frozen(pause, "plain//", pauses=True).freezes
+    with pytest.raises(PlanError, match="wants the AUX event to lead"):
+        frozen(pause, "plain//", pauses=False)
+
+
 def test_check_prints_the_areas() -> None:
     """How large, when it wakes, and whether lost bytes are known."""
     lines = session("plain/trace/").describe()

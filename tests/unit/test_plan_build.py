@@ -18,7 +18,7 @@ from collectord.config.schema import (
     TargetConfig,
 )
 from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
-from collectord.errors import MissingFeature, PlanError, UnknownEvent, UsageError
+from collectord.errors import MissingFeature, MissingPrivilege, PlanError, UnknownEvent, UsageError
 from collectord.model import Basis, RingRole, ScopeKind
 from collectord.plan.build import build
 from collectord.plan.session import Plan, RetentionPlan, RingPlan, SessionPlan
@@ -187,9 +187,49 @@ def test_what_may_be_absent_degrades_the_session() -> None:
     assert "no hardware counters" in plan.degraded[0]
     with pytest.raises(MissingFeature):
         build(config(perf("cycles"), perf(SWITCH)), absent)
-    nothing = build(config(optional), absent)
-    assert nothing.sessions == ()
+
+
+def test_a_session_without_anything_is_there_and_says_why() -> None:
+    """All that it names is absent: nothing is opened, and it is no error."""
+    absent = host(hardware_pmu=False)
+    nothing = build(config(perf("cycles", when="present")), absent)
+    (plan,) = nothing.sessions
+    assert (plan.name, plan.source, plan.rings, plan.files) == ("s", "perf", (), 0)
+    assert plan.is_absent
+    assert plan.may_fail
+    assert "no hardware counters" in plan.degraded[0]
     assert "session s records nothing" in nothing.warnings[0]
+    first, second = plan.describe()
+    assert first.endswith("nothing to record")
+    assert "no hardware counters" in second
+    assert plan.to_dict()["rings"] == []
+
+
+def test_what_may_fail_is_told_of_each_session() -> None:
+    """Only hardware that a session may do without is no error when it is opened."""
+    lacks = MissingFeature("no driver", feature="x")
+    refused = MissingPrivilege("no", need="CAP_X")
+    optional = perf(SWITCH, when="present")
+    (both,) = build(config(perf("cs"), optional), host()).sessions
+    assert (both.may_fail, both.optional) == (False, ("perf-2",))
+    assert not both.contains(lacks)
+    (alone,) = build(config(optional), host()).sessions
+    assert (alone.may_fail, alone.optional) == (True, ("perf",))
+    assert alone.contains(lacks)
+    assert not alone.contains(refused)
+
+
+def test_a_source_can_be_left_out_later() -> None:
+    """Its rings go, the rest is numbered anew; without any ring nothing is left."""
+    sources = (perf("cs", when="present"), perf(SWITCH))
+    (whole,) = build(config(*sources), host()).sessions
+    plan = whole.without("perf", "no driver")
+    assert [event.name for event in plan.events] == [SWITCH, "dummy:HG"]
+    assert [event.index for event in plan.events] == [0, 1]
+    assert {ring.source for ring in plan.rings} == {"perf-2"}
+    assert len(rings(plan, RingRole.SIDEBAND)) == len(rings(whole, RingRole.SIDEBAND))
+    assert (plan.degraded, plan.optional) == (("perf: no driver",), ())
+    assert plan.without("perf-2", "gone").is_absent
 
 
 def test_a_wrong_option_is_not_taken_for_absence() -> None:

@@ -167,16 +167,18 @@ def test_events_that_may_be_absent(when: Any) -> None:  # noqa: ANN401 - paramet
 
 
 def test_a_source_that_is_absent_altogether() -> None:
-    """Nothing of it is opened, and the plan warns."""
+    """Nothing of it is opened, and its session is there to say why."""
     absent = TraceEventConfig(event="oom:mark_victim", when="present")
-    plan = build(config(TracefsSourceConfig(events=(absent,))), host())
-    assert plan.sessions == ()
-    assert "session s records nothing: tracefs: unknown event" in plan.warnings[0]
+    whole = build(config(TracefsSourceConfig(events=(absent,))), host())
+    (plan,) = whole.sessions
+    assert (plan.source, plan.ftrace, plan.is_absent) == ("tracefs", None, True)
+    assert plan.degraded == ("tracefs: unknown event 'oom:mark_victim'",)
+    assert "session s records nothing: tracefs: unknown event" in whole.warnings[0]
     source = TracefsSourceConfig(events=(SWITCH,), when="present")
     without = host(ftrace=FtraceFacts(instances=False, problem="no tracefs"))
-    plan = build(config(source), without)
-    assert plan.sessions == ()
-    assert "no ftrace instance: no tracefs" in plan.warnings[0]
+    (plan,) = build(config(source), without).sessions
+    assert plan.is_absent
+    assert "no ftrace instance: no tracefs" in plan.degraded[0]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,6 @@ def test_a_flush_stops_and_starts_what_runs() -> None:
     assert flush.interval_ns == 100
     flush.flush()
     assert kernel.asked == [("disable", 3), ("enable", 3), ("disable", 5), ("enable", 5)]
-    assert flush.count == 1
 
 
 def test_without_areas_nothing_is_flushed() -> None:

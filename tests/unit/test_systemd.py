@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,20 @@ def test_only_a_run_time_failure_restarts_the_daemon() -> None:
     """Every exit code that a restart cannot mend is listed, and no other."""
     listed = {int(code) for code in _service()["RestartPreventExitStatus"].split()}
     assert listed == _exit_codes(errors.CollectordError) - {1}
+
+
+def test_what_may_be_had_is_had() -> None:
+    """The service has each capability that it may have; a drop-in must take it from both sets."""
+    text = (ROOT / "systemd/collectord.service").read_text()
+    had, allowed = (
+        " ".join(re.findall(rf"^{key}=(.*)$", text, re.MULTILINE)).split()
+        for key in ("AmbientCapabilities", "CapabilityBoundingSet")
+    )
+    assert had == allowed
+    assert len(set(had)) == len(had)
+    drop_in = "AmbientCapabilities=~CAP_SYS_ADMIN\n    CapabilityBoundingSet=~CAP_SYS_ADMIN\n"
+    assert drop_in in (ROOT / "README.md").read_text()
+    assert "CAP_SYS_ADMIN" in had
 
 
 def test_default_paths_are_the_units_directories() -> None:

@@ -90,20 +90,31 @@ class Run:
         return self.folder / "results"
 
 
-def run(job: str, disks: Disks, files: Run, limits: Limits, show: Callable[[str], None]) -> int:
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What runs a guest: the QEMU program, and the disks that it boots from."""
+
+    qemu: str
+    disks: Disks
+
+
+def run(
+    job: str, machine: Machine, files: Run, limits: Limits, show: Callable[[str], None]
+) -> int:
     """Boot a guest, have it run the shell script `job`, and return the script's status.
 
     Raises:
         GuestFailed: it crashed, hung, or stopped without a result.
     """
-    machine = _machine(_qemu(), disks)
+    disks = machine.disks
+    processor = _processor(machine.qemu, disks)
     result = files.folder / "result.tar"
     disk = files.folder / "job"
-    patience = TCG_PATIENCE if _is_emulated(machine) else 1
+    patience = TCG_PATIENCE if _is_emulated(processor) else 1
     script = f"export COLLECTORD_PATIENCE={patience}\n{job}\n".encode()
     disk.write_bytes(script + b"\n" * (-len(script) % _SECTOR_BYTES))
     words = (
-        *machine,
+        *processor,
         *("-append", _KERNEL_WORDS, "-smp", str(CPUS), "-m", MEMORY),
         *_drive(disks.base, "snapshot=on"),
         *_drive(disks.project, "snapshot=on"),
@@ -130,7 +141,7 @@ def run(job: str, disks: Disks, files: Run, limits: Limits, show: Callable[[str]
     return status
 
 
-def _machine(qemu: str, disks: Disks) -> tuple[str, ...]:
+def _processor(qemu: str, disks: Disks) -> tuple[str, ...]:
     common = (
         *(qemu, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-machine", "q35,usb=off,vmport=off", "-kernel", str(disks.kernel)),
@@ -142,8 +153,8 @@ def _machine(qemu: str, disks: Disks) -> tuple[str, ...]:
     return (*common, *emulated, "-initrd", str(disks.initrd))
 
 
-def _is_emulated(machine: tuple[str, ...]) -> bool:
-    return "kvm" not in machine
+def _is_emulated(words: tuple[str, ...]) -> bool:
+    return "kvm" not in words
 
 
 def boots(machine: tuple[str, ...], limit_s: float) -> bool:
@@ -177,7 +188,8 @@ def _port(name: str, path: Path) -> tuple[str, ...]:
     )
 
 
-def _qemu() -> str:
+def find_qemu() -> str:
+    """The path of a QEMU that boots the guest. Raises RuntimeError if none can be had."""
     done = subprocess.run([_FETCH_QEMU], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip())

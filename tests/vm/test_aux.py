@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.support.aux_words import Checker, Found
+    from tests.support.daemons import Daemon
+    from tests.support.perf_tools import Perf
 
     Load = Callable[..., Pmu]
     Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -41,9 +44,12 @@ GIB: Final = 1 << 30
 NS: Final = 1_000_000_000  # of a second
 CPUS: Final = tuple(range(os.cpu_count() or 1))
 TRUNCATED: Final = "kernel_ring/truncated"
-# At a timer of 1 ms: 4, 8, 16 and 32 MB a second on each CPU.
-CHUNKS: Final = (32768, 16384, 8192, 4096)
+# At a timer of 1 ms, bytes of each tick: from 32 to 4 MB a second on each CPU.
+CHUNKS: Final = (32768, 24576, 16384, 12288, 8192, 6144, 4096)
+# A timer that is late makes up for it, so that the rate is what it is said to be.
+CATCH_UP_TICKS: Final = 100
 CALIBRATION_WORDS: Final = 4 * MIB  # on each CPU
+RATE_MIN: Final = 4_000_000  # bytes a second on each CPU
 STATUS_CONFIG: Final = 6
 STATUS_FEATURE: Final = 5
 
@@ -161,38 +167,62 @@ def check_cpus(
 
 
 @pytest.fixture(scope="module")
-def chunk_bytes(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """What the PMU may produce at each millisecond and CPU so that no byte is truncated.
+def pace(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[str, int]:
+    """The highest rate of the PMU at which a recording loses no byte, as its parameters.
 
-    The highest of CHUNKS that a short recording sustained; the least if none did.
+    It is printed, and must be what a collector is good for at the least.
     """
     for chunk in CHUNKS:
-        with loaded_pmu(PMU, chunk_bytes=chunk) as pmu:
-            out = tmp_path_factory.mktemp("calibration")
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "collectord", "record", "-a", "-e", TRACE),
-                    *("-m", ",8M", "--output-dir", out, "--json"),
-                ],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            recording = Recording(process, pmu)
-            recording.await_words(CALIBRATION_WORDS)
-            (session,) = [recording.stop()]
-            for segment in segments_of(session):
-                segment.unlink()
-            if not any(area["truncated"] for area in session["aux"]):
-                return chunk
-    return CHUNKS[-1]
+        knobs = {"chunk_bytes": chunk, "catch_up_ticks": CATCH_UP_TICKS}
+        rate = sustained(knobs, tmp_path_factory.mktemp("calibration"))
+        if rate:
+            told = f"{rate / 1e6:.2f} MB/s on each of {len(CPUS)} CPUs, {chunk} bytes a tick"
+            request.config.get_terminal_writer().line(f"\nAUX sustained: {told}")
+            assert rate >= RATE_MIN, told
+            return knobs
+    pytest.fail(f"bytes were truncated at the lowest rate, {CHUNKS[-1]} a millisecond")
+
+
+def sustained(knobs: dict[str, int], directory: Path) -> float:
+    """Bytes that the slowest CPU produced in a second of a recording; 0 if any was truncated."""
+    with loaded_pmu(PMU, **knobs) as pmu:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "collectord", "record", "-a", "-e", TRACE),
+                *("-m", ",8M", "--output-dir", directory, "--json"),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        recording = Recording(process, pmu)
+        wait_for(lambda: all(c.active for c in pmu.counters().values()), "tracing on every CPU")
+        begun_ns, first = time.monotonic_ns(), pmu.counters()
+
+        def is_enough() -> bool:
+            now = pmu.counters().values()
+            if any(c.truncated_bytes for c in now):
+                return True
+            return min(c.next_word - first[c.cpu].next_word for c in now) >= CALIBRATION_WORDS
+
+        wait_for(is_enough, "enough words, or too many")
+        last, ended_ns = pmu.counters(), time.monotonic_ns()
+        session = recording.stop()
+        for segment in segments_of(session):
+            segment.unlink()
+        if any(c.truncated_bytes for c in pmu.counters().values()):
+            return 0.0
+        produced = (c.produced_bytes - first[c.cpu].produced_bytes for c in last.values())
+        return min(produced) * NS / (ended_ns - begun_ns)
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["reading", "reader stopped for 2 s"])
 def test_a_gigabyte(
-    load_pmu: Load, start_cli: Start, checker: Checker, chunk_bytes: int, *, stopped: bool
+    load_pmu: Load, start_cli: Start, checker: Checker, pace: dict[str, int], *, stopped: bool
 ) -> None:
     """1 GiB on all CPUs at the rate that calibration found, or while nobody reads for 2 s."""
-    pmu = load_pmu(chunk_bytes=chunk_bytes)
+    pmu = load_pmu(**pace)
     recording = record(start_cli, pmu, "-a", "-e", TRACE, "-m", ",8M")
     if stopped:
         recording.await_bytes(GIB // 8)
@@ -232,11 +262,11 @@ def test_what_was_lost_while_it_stood_is_counted(
 
 
 def test_rotation_every_second(
-    load_pmu: Load, start_cli: Start, checker: Checker, tmp_path: Path, chunk_bytes: int
+    load_pmu: Load, start_cli: Start, checker: Checker, tmp_path: Path, pace: dict[str, int]
 ) -> None:
     """1 GiB through segments of a second each: they follow on, byte for byte."""
     config = write_config(tmp_path, 'segment_age = "1s"', aux="8MiB")
-    pmu = load_pmu(chunk_bytes=chunk_bytes)
+    pmu = load_pmu(**pace)
     with running(start_cli, config) as daemon:
         await_growth(lambda: sum(c.produced_bytes for c in pmu.counters().values()), GIB)
         assert daemon.stop().status == 0
@@ -381,6 +411,87 @@ def test_record_s_stores_the_end(pmu: Pmu, start_cli: Start, checker: Checker) -
     for area in session["aux"]:
         assert area["snapshots"] == 1
         assert area["overwritten_bytes"] + area["stored_bytes"] == area["produced_bytes"]
+
+
+# Nobody calls it but for these tests.
+FREEZE: Final = "syscalls:sys_enter_sched_rr_get_interval"
+
+
+def happens_on(cpu: int) -> None:
+    """Have FREEZE happen on a CPU; its ring stands still when this returns."""
+    code = f"import os; os.sched_setaffinity(0, [{cpu}]); os.sched_rr_get_interval(0)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def await_more(pmu: Pmu, words: int, but: int = -1) -> None:
+    """Wait until each CPU, `but` this one, has produced so many more."""
+    before = pmu.counters()
+    wait_for(
+        lambda: all(
+            c.next_word > before[c.cpu].next_word + words
+            for c in pmu.counters().values()
+            if c.cpu != but
+        ),
+        f"{words} words more",
+    )
+
+
+def freeze(daemon: Daemon, pmu: Pmu, directory: Path, cpu: int) -> tuple[PmuCounters, list[Path]]:
+    """Have FREEZE happen while user space sleeps; gives the CPU as it stood, and the snapshot."""
+    stored = sealed(directory)
+    os.kill(daemon.pid, signal.SIGSTOP)
+    happens_on(cpu)
+    at = pmu.counters()[cpu]
+    await_more(pmu, MIB // WORD_BYTES, but=cpu)
+    assert pmu.counters()[cpu].next_word == at.next_word
+    os.kill(daemon.pid, signal.SIGCONT)
+    wait_for(lambda: pmu.counters()[cpu].next_word > at.next_word, "what comes next")
+    wait_for(lambda: len(sealed(directory)) > len(stored), "a snapshot")
+    return at, [path for path in sealed(directory) if path not in stored]
+
+
+@pytest.mark.parametrize("pauses", [True, False], ids=["paused", "disabled"])
+def test_an_event_freezes_the_area(
+    start_cli: Start, checker: Checker, tmp_path: Path, *, pauses: bool
+) -> None:
+    """The kernel itself stops a CPU's trace; it is stored, goes on, and can be stopped again."""
+    cpu, area_words = CPUS[-1], MIB // WORD_BYTES
+    config = write_config(tmp_path, f'mode = "flight-recorder"\nfreeze_on = "{FREEZE}"')
+    with loaded_pmu(PMU, aux_pause=pauses) as pmu, running(start_cli, config) as daemon:
+        wait_for(lambda: all(c.active for c in pmu.counters().values()), "tracing on every CPU")
+        for times in (1, 2):
+            await_more(pmu, 2 * area_words)
+            at, segments = freeze(daemon, pmu, tmp_path, cpu)
+            found = checker(segments)
+            assert found.in_order
+            (words,) = (one for one in found.words if one.cpu == cpu)
+            assert (words.last, words.gaps) == (at.next_word - 1, 0)
+            assert words.words >= area_words - 4096 // WORD_BYTES
+            assert (bool(at.active), at.pauses) == ((True, times) if pauses else (False, 0))
+        assert not daemon.session("trace")["degraded"]
+        assert daemon.stop().status == 0
+
+
+# --- what the kernel tells once ---
+
+
+def test_each_segment_says_who_traces(
+    load_pmu: Load, start_cli: Start, tmp_path: Path, perf: Perf
+) -> None:
+    """Hardware ids and the begin of a trace come once, and are in every segment."""
+    first_id = 0x10
+    load_pmu(hw_id=first_id)
+    config = write_config(tmp_path, 'segment_age = "1s"')
+    with running(start_cli, config) as daemon:
+        wait_for(lambda: len(sealed(tmp_path)) >= 3, "three segments")
+        assert daemon.stop().status == 0
+    for segment in sealed(tmp_path):
+        dumped = perf.run("script", "-D", "-i", segment)
+        assert dumped.returncode == 0, dumped.stderr
+        ids = re.findall(r"PERF_RECORD_AUX_OUTPUT_HW_ID.*?hw_id: (0x[0-9a-f]+)", dumped.stdout)
+        assert {int(one, 16) for one in ids} == {first_id + cpu for cpu in CPUS}
+        starts = re.findall(r"^(\d+) .*PERF_RECORD_ITRACE_START", dumped.stdout, re.MULTILINE)
+        assert {int(cpu) for cpu in starts} == set(CPUS)
 
 
 # --- flags, pauses, filters ---

@@ -307,6 +307,34 @@ def test_full_channel(tmp_path: Path, start_cli: Start, *, mode: str) -> None:
         assert file.stat().st_size == row.written_bytes
 
 
+def test_reset(tmp_path: Path, start_cli: Start) -> None:
+    """A client that empties its buffers takes what was unread, and is read on from the beginning.
+
+    Nothing tells of it: relay counts nothing.
+    """
+    with loaded_relay(subbuf_size=512, n_subbufs=32) as relay:
+        config = write_config(tmp_path, f'path = "{relay.base}"')
+        with daemons.running(start_cli, config) as daemon:
+            relay.write(0, 20)  # into the second sub-buffer
+            await_stored(daemon, 20 * 32)
+            relay.reset()
+            relay.write(0, 4)
+            await_stored(daemon, 24 * 32)
+            os.kill(daemon.pid, signal.SIGSTOP)
+            relay.write(0, 3)
+            relay.reset()
+            relay.write(0, 40)
+            os.kill(daemon.pid, signal.SIGCONT)
+            await_stored(daemon, 64 * 32)
+            assert daemon.session("disk")["degraded"] == []
+            ended = daemon.stop()
+        assert ended.status == 0, ended.log
+        row = relay.counts()[0]
+    assert (row.next, row.rejected) == (67, 0)
+    (file,) = (tmp_path / "state").rglob("*.relay.0")
+    assert numbers(file) == [*range(24), *range(27, 67)]
+
+
 @pytest.mark.parametrize("end", ["finalize", "close"])
 def test_channel_ends(tmp_path: Path, start_cli: Start, end: str) -> None:
     """A channel that its client closes leaves a session that says so, and keeps what it had."""

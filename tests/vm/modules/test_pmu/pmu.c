@@ -24,6 +24,10 @@ static int count_bytes = -1;
 module_param(count_bytes, int, 0444);
 MODULE_PARM_DESC(count_bytes, "the event's count is the bytes produced; -1: for the plain name");
 
+static bool aux_pause = true;
+module_param(aux_pause, bool, 0444);
+MODULE_PARM_DESC(aux_pause, "other events may pause and resume it, where the kernel has that");
+
 module_param_named(nr_addr_filters, identity.nr_addr_filters, uint, 0444);
 MODULE_PARM_DESC(nr_addr_filters, "address filters an event may have, 0 to 8");
 
@@ -248,6 +252,10 @@ static int __init test_pmu_init(void)
 	err = identify();
 	if (err)
 		return err;
+#ifdef PERF_PMU_CAP_AUX_PAUSE
+	if (!aux_pause)
+		test_pmu.capabilities &= ~PERF_PMU_CAP_AUX_PAUSE;
+#endif
 	for_each_possible_cpu(cpu) {
 		struct hrtimer *timer = &per_cpu_ptr(&trace_cpu, cpu)->timer;
 

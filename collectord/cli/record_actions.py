@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the options of `record` do that belong to the one before them: filters and parameters."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class EventOption:
+    """One -e with the filters that follow it."""
+
+    text: str
+    filters: list[str]
+
+    @property
+    def filter(self) -> str:
+        """Several filters of one event must all hold, as with perf."""
+        if len(self.filters) > 1:
+            return " && ".join(f"({text})" for text in self.filters)
+        return "".join(self.filters)
+
+
+@dataclass(slots=True)
+class ProgramOption:
+    """One --bpf with the --bpf-arg that follow it."""
+
+    name: str
+    arguments: dict[str, str]
+
+
+class AddProgram(argparse.Action):
+    """--bpf NAME."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401  # argparse's signature
+        _option: str | None = None,
+    ) -> None:
+        """Begin another program, which no other --bpf may name."""
+        if any(program.name == values for program in namespace.programs):
+            parser.error(f"--bpf {values} is given twice")
+        namespace.programs = [*namespace.programs, ProgramOption(values, {})]
+
+
+class SetProgramArgument(argparse.Action):
+    """--bpf-arg K=V, for the program before it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401  # argparse's signature
+        _option: str | None = None,
+    ) -> None:
+        """Set a parameter of the last program, once."""
+        if not namespace.programs:
+            parser.error("--bpf-arg is for the --bpf before it, and there is none")
+        program = namespace.programs[-1]
+        name, equals, value = values.partition("=")
+        if not equals or not name:
+            parser.error(f"--bpf-arg {values!r} is not NAME=VALUE")
+        if name in program.arguments:
+            parser.error(f"--bpf-arg {name} of {program.name} is given twice")
+        program.arguments[name] = value
+
+
+class AddEvent(argparse.Action):
+    """-e EVENT."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401  # argparse's signature
+        _option: str | None = None,
+    ) -> None:
+        """Begin another event."""
+        namespace.events = [*namespace.events, EventOption(values, [])]
+
+
+class AddFilter(argparse.Action):
+    """--filter F, for the event before it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ANN401  # argparse's signature
+        _option: str | None = None,
+    ) -> None:
+        """Add to the filters of the last event, which must all hold."""
+        if not namespace.events:
+            parser.error("--filter applies to the -e before it, and there is none")
+        namespace.events[-1].filters.append(values)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work beside the event loop's notices: tasks that are waited for at the end, and file work."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from concurrent.futures import Executor
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+
+class Jobs:
+    """The tasks of one session.
+
+    Args:
+        worker: threads for file work, so that the event loop never waits for a disk.
+    """
+
+    def __init__(self, worker: Executor) -> None:
+        self._worker = worker
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, job: Coroutine[Any, Any, None]) -> None:
+        """Have it done, and let it be done before `join` returns."""
+        task = asyncio.get_running_loop().create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def join(self) -> None:
+        """Wait until nothing is under way, what was started meanwhile included."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks)
+
+    async def in_worker(self, call: Callable[..., T], *args: object) -> T:
+        """Have a thread call it, and wait for that."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, call, *args)

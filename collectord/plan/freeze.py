@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stops a flight recorder by itself: the event of `freeze_on`, and where it stands.
+
+An event that overflows as often as it was armed for disables itself, and with it all others of the
+group that it leads (perf_event_disable_inatomic() in kernel/events/core.c). That stops
+overwritable rings, and an AUX area too. Where the kernel can pause the area in the overflow
+itself, with no interrupt between, the event stands in the AUX event's group and does that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from collectord.codec.perf_attr import AuxAction
+from collectord.errors import PlanError, UsageError
+from collectord.model import ScopeKind
+from collectord.plan import cpu_list, event_spec, trace_names
+from collectord.plan.events import Sampling, resolve
+from collectord.plan.ftrace import FtraceEvent
+from collectord.plan.scope import ring_cpus
+from collectord.plan.source_events import in_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.config.schema import SessionConfig
+    from collectord.model import Scope
+    from collectord.plan.events import EventPlan
+    from collectord.plan.facts import KernelFacts
+
+
+def freezing_tracepoint(session: SessionConfig) -> FtraceEvent | None:
+    """The tracepoint that stops rings of ftrace, None for none. Its spelling was checked."""
+    if not session.freeze_on:
+        return None
+    ((spec,),) = trace_names.parse(session.freeze_on)
+    system, _, name = spec.text.partition(":")
+    return FtraceEvent(system, name, session.freeze_filter)
+
+
+def frozen(
+    session: SessionConfig, scope: Scope, facts: KernelFacts, events: Sequence[EventPlan]
+) -> tuple[EventPlan, ...]:
+    """The events of a perf source, arranged, with the one of `freeze_on` that stops them.
+
+    Raises:
+        UsageError: that is none that this host has, or not one.
+        PlanError: it cannot be on each CPU, or another event would start again what it stops.
+        MissingFeature, MissingPrivilege: as `resolve`.
+    """
+    freezing = _freezing(session, scope, facts)
+    cpus = ring_cpus(scope, facts)
+    if freezing.cpus and not set(cpus) <= set(freezing.cpus):
+        raise PlanError(
+            f"freeze_on = {session.freeze_on!r} is on CPUs {cpu_list.render(freezing.cpus)} only: "
+            "the rings of the others would go on",
+            what="freeze_on",
+            hint="a tracepoint or a software event is on every CPU; or observe those CPUs alone",
+        )
+    owner = next((event for event in events if event.aux), None)
+    if owner is None:
+        return _led_by(freezing, events)
+    # A cgroup's events are on a CPU while it runs there: nobody could tell when it goes on.
+    can_pause = facts.pmus[owner.pmu].aux_pause and scope.kind is not ScopeKind.CGROUP
+    refused = AuxAction.RESUME if can_pause else AuxAction.RESUME | AuxAction.PAUSE
+    acting = next((event for event in events if event.attr.aux_action & refused), None)
+    if acting is not None:
+        does_it = "would start again what freeze_on has stopped"
+        if not acting.attr.aux_action & AuxAction.RESUME:
+            does_it = "wants the AUX event to lead its group, and freeze_on leads it"
+        raise PlanError(
+            f"{acting.name} {does_it}",
+            what="freeze_on",
+            hint="freeze_on without aux-action, or aux-action without freeze_on",
+        )
+    if not can_pause:
+        return _led_by(freezing, events)
+    # Off until it is armed: it disables itself, and no others, when it has paused the area.
+    attr = replace(freezing.attr, disabled=True, aux_action=AuxAction.PAUSE)
+    member = replace(freezing, group=owner.group, leader=False, attr=attr)
+    return (owner, member, *(event for event in events if event is not owner))
+
+
+def _freezing(session: SessionConfig, scope: Scope, facts: KernelFacts) -> EventPlan:
+    ((group,),) = event_spec.parse_choices(session.freeze_on)
+    (spec,) = group.events
+    found = resolve(spec, facts, Sampling(period=1, filter=session.freeze_filter))
+    if len(found) != 1:
+        raise UsageError(
+            f"{session.freeze_on!r} is {len(found)} events",
+            text=session.freeze_on,
+            hint="one event freezes a flight recorder",
+        )
+    event = in_scope(found[0], scope)
+    return replace(event, freezes=True, exclude_self=event.tracepoint is not None)
+
+
+def _led_by(freezing: EventPlan, events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
+    """The events of a ring as one group: what disables its leader disables them all."""
+    members = (
+        replace(
+            event,
+            group=0,
+            leader=False,
+            attr=replace(event.attr, disabled=False, pinned=False, exclusive=False),
+        )
+        for event in events
+    )
+    return (freezing, *members)

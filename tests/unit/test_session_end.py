@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of sessions: what one fails with keeps neither its own data nor the others from it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from collectord.config.schema import Config, DaemonConfig, PerfSourceConfig, SessionConfig
+from collectord.daemon import Daemon
+from collectord.drain.loop import Drain
+from collectord.errors import KernelError
+from collectord.kernel.linux import LinuxKernel
+from collectord.meter import Meter
+from collectord.opening import Surroundings
+from collectord.plan.build import build
+from collectord.ringless import RinglessSession
+from collectord.session import Session
+from collectord.sink.store import Store
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from collectord.plan.session import SessionPlan
+
+
+class Source:
+    """Without rings; it cannot be stopped, or not be asked who else is about."""
+
+    rings = freeze_fds = target_fds = ()
+    ftrace = bpf = None
+
+    def __init__(self, *, stops: bool = True, tells: bool = True) -> None:
+        self._stops = stops
+        self._tells = tells
+        self.stopped = 0
+
+    def enable(self) -> None:
+        """It runs."""
+
+    def disable(self) -> None:
+        """It does not, or so one would think."""
+        self.stopped += 1
+        if not self._stops:
+            raise KernelError("cannot disable an event")
+
+    def shared_losses(self) -> dict[Any, int]:
+        """None."""
+        return {}
+
+    def suppressed_by(self, event_index: int) -> tuple[int, ...]:
+        """Nobody, if that can be told."""
+        del event_index
+        if not self._tells:
+            raise KernelError("cannot list a tracepoint's programs")
+        return ()
+
+
+class Sink:
+    """Made no file."""
+
+    closed = False
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+def config(state: Path, *names: str) -> Config:
+    """Sessions of these names."""
+    source = PerfSourceConfig(events=("sched:sched_switch",))
+    sessions = tuple(SessionConfig(name=name, source=(source,)) for name in names)
+    return Config(daemon=DaemonConfig(state_dir=str(state)), session=sessions)
+
+
+async def ended_session(state: Path, source: Any, sink: Any) -> Session:  # noqa: ANN401 - stand-ins
+    """A session that ticked once, and was closed."""
+    whole = build(config(state, "calls"), host())
+    (plan,) = whole.sessions
+    (state / "calls").mkdir()
+    with Drain(whole.core) as drain, ThreadPoolExecutor(1) as worker:
+        session = Session(
+            plan,
+            source=source,
+            rings=(),
+            stream=drain.core.add_stream(),
+            meter=Meter(source, (), plan.events),
+            sink=sink,
+            kernel=LinuxKernel(),
+            drain=drain,
+            store=Store(state, plan.sink.retention),
+            worker=worker,
+        )
+        session.tick()
+        await session.close()
+    return session
+
+
+def test_what_cannot_be_stopped_is_stored_all_the_same(tmp_path: Path) -> None:
+    """The session ends as any other, its files are closed, and it says what went wrong."""
+    sink = Sink()
+    session = asyncio.run(ended_session(tmp_path, Source(stops=False), sink))
+    balance = session.balance()
+    assert sink.closed
+    assert balance.state == "stopped"
+    assert balance.degraded_reasons == ("not stopped: cannot disable an event",)
+
+
+def test_a_look_that_fails_ends_nothing(tmp_path: Path) -> None:
+    """Who else is about cannot be told: the session is degraded, and goes on."""
+    session = asyncio.run(ended_session(tmp_path, Source(tells=False), Sink()))
+    (reason,) = session.balance().degraded_reasons
+    assert "cannot list a tracepoint's programs" in reason
+
+
+def test_every_session_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot be ended says so, and those behind it are ended; there are all balances."""
+    sources = {"first": Source(stops=False), "second": Source()}
+
+    def open_ringless(
+        _surroundings: Surroundings, plan: SessionPlan, _stack: object
+    ) -> RinglessSession:
+        source: Any = sources[plan.name]
+        return RinglessSession(plan, source)
+
+    monkeypatch.setattr(Surroundings, "open", open_ringless)
+    daemon = Daemon(config(tmp_path, *sources), facts=host())
+
+    async def scenario() -> Any:  # noqa: ANN401 - balances
+        stop = asyncio.Event()
+
+        async def on_open() -> None:
+            stop.set()
+
+        return await daemon.run(stop, on_open=on_open, watch_cpus=False, salvage_all=False)
+
+    first, second = asyncio.run(scenario())
+    assert (first.state, second.state) == ("stopped", "stopped")
+    assert first.degraded_reasons[0] == "not closed: cannot disable an event"
+    assert [source.stopped for source in sources.values()] == [1, 1]

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest that crashes, hangs or leaves tests out fails the run, which says why."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support.patience import patient
+from tests.vm import __main__ as vm
+from tests.vm import guest, layers, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# In the place of QEMU: where the words of a real one send the console and the two ports.
+PROLOGUE: Final = """\
+import io, re, signal, sys, tarfile, time
+words = " ".join(sys.argv)
+if "-serial stdio" in words:  # the trial of /dev/kvm
+    sys.exit(1)
+console, output, result = (
+    re.search(pattern, words)[1]
+    for pattern in (r"-serial file:(\\S+)", r"id=output,path=(\\S+)", r"id=result,path=(\\S+)")
+)
+
+def write(path, text):
+    with open(path, "a") as file:
+        file.write(text)
+
+def leave(**files):
+    with tarfile.open(result, "w") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name.replace("_", "."))
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+"""
+PANIC: Final = """\
+write(console, "".join(f"boots {n}\\n" for n in range(100)))
+write(console, "Kernel panic - not syncing: Attempted to kill init!\\n")
+"""
+HANG: Final = """\
+import os
+write(console, f"{os.getpid()}\\n")
+write(output, "tests begin\\n")
+signal.pause()
+"""
+CHATTER: Final = """\
+while True:
+    write(output, "again\\n")
+    time.sleep(0.01)
+"""
+LONG_S: Final = patient(60)
+SILENT_S: Final = patient(1)
+WORDS: Final = "tests/vm/test_systemd_units.py"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Callable[[str], guest.Machine]:
+    """Make a machine whose QEMU does what a piece of Python says."""
+
+    def make(body: str) -> guest.Machine:
+        program = tmp_path / "qemu"
+        program.write_text(f"#!{sys.executable} -I\n{PROLOGUE}{body}")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        nothing = tmp_path / "nothing"
+        return guest.Machine(str(program), layers.Disks(nothing, nothing, nothing, nothing))
+
+    return make
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> guest.Run:
+    """The folder of a run."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return guest.Run(folder)
+
+
+def _limits(total_s: float = LONG_S, silent_s: float = LONG_S) -> guest.Limits:
+    return guest.Limits(total_s, silent_s)
+
+
+def _failure(
+    machine: guest.Machine, files: guest.Run, limits: guest.Limits
+) -> tuple[guest.GuestFailed, str]:
+    """Why a guest failed, and what it had printed."""
+    shown: list[str] = []
+    with pytest.raises(guest.GuestFailed) as caught:
+        guest.run("true", machine, files, limits, shown.append)
+    return caught.value, "".join(shown)
+
+
+def test_a_job_runs_to_its_end(machine: Callable[[str], guest.Machine], files: guest.Run) -> None:
+    """Its output is shown, its status given, and what it left is unpacked."""
+    shown: list[str] = []
+    body = 'write(output, "all is well\\n")\nleave(status="3", report_xml="<x/>")\n'
+    status = guest.run("exit 3", machine(body), files, _limits(), shown.append)
+    assert (status, "".join(shown)) == (3, "all is well\n")
+    assert (files.results / "report.xml").read_text() == "<x/>"
+
+
+def test_a_panic_is_a_failure(machine: Callable[[str], guest.Machine], files: guest.Run) -> None:
+    """QEMU ends well then, so that the missing result tells; the console's end is what matters."""
+    error, _ = _failure(machine(PANIC), files, _limits())
+    assert error.reason.startswith("the guest stopped without a result")
+    assert str(files.console) in str(error)
+    lines = error.console_end().splitlines()
+    assert lines[-1] == "Kernel panic - not syncing: Attempted to kill init!"
+    assert len(lines) == guest.CONSOLE_LINES_SHOWN
+
+
+def test_silence_is_a_hang(machine: Callable[[str], guest.Machine], files: guest.Run) -> None:
+    """It is given up with what it had printed, and its process is gone."""
+    error, shown = _failure(machine(HANG), files, _limits(silent_s=SILENT_S))
+    assert error.reason.startswith("the guest printed nothing for")
+    assert shown == "tests begin\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(error.console_end()), 0)
+
+
+def test_a_guest_that_does_not_end_is_given_up(
+    machine: Callable[[str], guest.Machine], files: guest.Run
+) -> None:
+    """Even one that goes on to print."""
+    error, shown = _failure(machine(CHATTER), files, _limits(total_s=SILENT_S))
+    assert error.reason.startswith("the guest did not end within")
+    assert "again" in shown
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("sys.exit(7)\n", "QEMU ended with status 7"),
+        ("signal.raise_signal(signal.SIGKILL)\n", "QEMU was killed"),
+        ('write(result, "torn")\n', "the guest stopped without a result"),
+        ('leave(report_xml="<x/>")\n', "the guest stopped without a result"),
+        ('leave(status="")\n', "the guest stopped without a result"),
+    ],
+)
+def test_what_is_no_result(
+    machine: Callable[[str], guest.Machine], files: guest.Run, body: str, reason: str
+) -> None:
+    """A QEMU that fails, and a result that is cut off or lacks the job's status."""
+    error, _ = _failure(machine(body), files, _limits())
+    assert error.reason.startswith(reason)
+
+
+def test_a_guest_that_nobody_wants_ends(
+    machine: Callable[[str], guest.Machine], files: guest.Run
+) -> None:
+    """As when another guest has failed."""
+    limits = _limits()
+    limits.stop.set()
+    error, _ = _failure(machine(HANG), files, limits)
+    assert error.reason == "the guest was stopped"
+
+
+@pytest.fixture(scope="module")
+def marked() -> list[str]:
+    """The tests marked `vm` of one file."""
+    found = sorted(report.collect((WORDS,)))
+    assert len(found) > 1
+    return found
+
+
+@pytest.fixture
+def run_tests(
+    machine: Callable[[str], guest.Machine], files: guest.Run, marked: list[str]
+) -> Callable[..., int]:
+    """Run the tests of that file "in a guest" whose QEMU does what a piece of Python says."""
+
+    def run(body: str, silent_s: float = LONG_S) -> int:
+        made, limits = machine(body), _limits(silent_s=silent_s)
+        shown: list[str] = []
+
+        def in_a_guest(job: str) -> tuple[guest.Run, int]:
+            assert "-m vm" in job
+            assert WORDS in job
+            return files, guest.run(job, made, files, limits, shown.append)
+
+        return vm.run_tests(frozenset(marked), [(WORDS,)], in_a_guest, limits.stop)
+
+    return run
+
+
+def _leave(*cases: str, status: int = 0) -> str:
+    text = f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>"
+    return f"leave(status={str(status)!r}, report_xml={text!r})\n"
+
+
+def _case(node_id: str, outcome: str = "") -> str:
+    classname, _, name = report.report_name(node_id).rpartition(".")
+    return f'<testcase classname="{classname}" name="{name}">{outcome}</testcase>'
+
+
+def test_every_test_passed(run_tests: Callable[..., int], marked: list[str]) -> None:
+    """Then and only then the status is 0."""
+    assert run_tests(_leave(*map(_case, marked))) == 0
+
+
+def test_a_marked_test_that_did_not_run_fails(
+    run_tests: Callable[..., int], marked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though pytest in the guest ended well: this checkout has the test, the report has not."""
+    other = _case("tests/vm/test_other.py::test_other")
+    assert run_tests(_leave(other, *map(_case, marked[1:]))) == vm.STATUS_FAILED
+    missing = report.report_name(marked[0])
+    assert f"vm: DID NOT RUN {missing}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outcome", ["skipped", "failure", "error"])
+def test_a_test_that_did_not_pass_fails(
+    run_tests: Callable[..., int], marked: list[str], outcome: str
+) -> None:
+    """Skips too, whatever pytest's status was."""
+    bad = _case(marked[0], f'<{outcome} message="why">where</{outcome}>')
+    assert run_tests(_leave(bad, *map(_case, marked[1:]))) == vm.STATUS_FAILED
+
+
+def test_the_status_of_pytest_counts(
+    run_tests: Callable[..., int], marked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as that of a session which left something behind after its last test."""
+    assert run_tests(_leave(*map(_case, marked), status=1)) == vm.STATUS_FAILED
+    assert "vm: pytest ended with status 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", [0, 137])
+def test_no_report_fails(
+    run_tests: Callable[..., int],
+    marked: list[str],
+    status: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing of it can be told to have run."""
+    assert run_tests(f'leave(status="{status}")\n') == vm.STATUS_FAILED
+    assert f"vm: 0 passed, {len(marked)} failed, 0 skipped" in capsys.readouterr().out
+
+
+def test_a_torn_report_fails(
+    run_tests: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a pytest that was killed while it wrote."""
+    assert run_tests('leave(status="0", report_xml="<testsuites><tes")\n') == vm.STATUS_FAILED
+    assert "cut off" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "silent_s", "words"),
+    [
+        pytest.param(PANIC, LONG_S, ("Kernel panic - not", "without a result"), id="panic"),
+        pytest.param(
+            f'write(console, "last words\\n")\n{HANG}', SILENT_S, ("last words",), id="hang"
+        ),
+    ],
+)
+def test_a_crash_shows_the_console(
+    run_tests: Callable[..., int],
+    body: str,
+    silent_s: float,
+    words: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its end, what became of the guest, and that the tests did not run."""
+    assert run_tests(body, silent_s) == vm.STATUS_NO_GUEST
+    told = capsys.readouterr()
+    for text in (*words, "the console is in"):
+        assert text in told.err
+    assert "vm: DID NOT RUN" in told.out
+
+
+def test_the_end_of_a_run_is_that_of_its_guests(
+    machine: Callable[[str], guest.Machine], files: guest.Run, marked: list[str]
+) -> None:
+    """What ends a run, such as a termination, leaves no guest behind."""
+    limits = _limits()
+    made = machine(HANG)
+    shown: list[str] = []
+
+    def in_a_guest(job: str) -> tuple[guest.Run, int]:
+        if "another" in job:
+            message = "the run ends"
+            raise RuntimeError(message)
+        return files, guest.run(job, made, files, limits, shown.append)
+
+    with pytest.raises(RuntimeError, match="the run ends"):
+        vm.run_tests(frozenset(marked), [(WORDS,), ("another",)], in_a_guest, limits.stop)
+    assert limits.stop.is_set()
+
+
+def test_no_test_outside_the_lanes_is_marked() -> None:
+    """Or it would run nowhere: the guest runs these lanes."""
+    marked = {
+        path.relative_to(layers.ROOT).parts[:2]
+        for path in (layers.ROOT / "tests").rglob("test_*.py")
+        if "pytest.mark." + "vm" in path.read_text()
+    }
+    assert {"/".join(parts) for parts in marked} <= set(vm.LANES)
