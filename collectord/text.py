@@ -40,8 +40,16 @@ def encodable(value: Any) -> Any:  # noqa: ANN401  # plain data of any shape
 
 
 def encode_json(value: Any) -> bytes:  # noqa: ANN401  # whatever msgspec encodes
-    """Valid JSON in UTF-8, whatever bytes a path has; what has no form in JSON is its `str`."""
-    return msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=str)))
+    """Valid JSON in UTF-8, whatever bytes a path has.
+
+    A number of a class of its own (`config.units`) is a number; what has no form in JSON is its
+    `str`.
+    """
+    return msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=_plain)))
+
+
+def _plain(value: object) -> int | str:
+    return int(value) if isinstance(value, int) else str(value)
 
 
 def _escape(char: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from collectord.config.units import Bytes, Nanoseconds
 from collectord.model import RingRole
 from collectord.text import encodable, encode_json, visible
 
@@ -61,3 +62,8 @@ def test_json_is_valid_whatever_bytes_a_path_has() -> None:
 def test_only_strings_change() -> None:
     """Figures stay figures."""
     assert encodable([1, 2.5, True, None, ("x",)]) == [1, 2.5, True, None, ["x"]]
+
+
+def test_numbers_with_a_unit_are_numbers() -> None:
+    """A size or a time of the configuration is a figure in a manifest too."""
+    assert encode_json({"subbuf": Bytes(512), "age": Nanoseconds(7)}) == b'{"subbuf":512,"age":7}'
