@@ -149,8 +149,8 @@ def _processor(qemu: str, disks: Disks) -> tuple[str, ...]:
     kvm = (*common, "-accel", "kvm", "-cpu", "host")
     if os.access("/dev/kvm", os.R_OK | os.W_OK) and boots(kvm, _PROBE_S):
         return (*kvm, "-initrd", str(disks.initrd))
-    # With a thread for each CPU, QEMU 10 may go on to execute an int3 that the kernel has replaced
-    # (a static key being switched), and the guest dies of it. Two guests fill two host CPUs anyway.
+    # With a thread for each CPU, QEMU 10 may go on to execute an int3 that the kernel has long
+    # replaced (a static key was switched), and the guest dies of it.
     emulated = ("-accel", "tcg,thread=single", "-cpu", "max,la57=off")
     return (*common, *emulated, "-initrd", str(disks.initrd))
 
