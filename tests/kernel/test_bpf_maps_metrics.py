@@ -124,7 +124,6 @@ def _check_histograms(scrape: Scrape, name: str, **wanted: str) -> None:
         assert low <= scrape[f"{name}_sum", labels] <= high, dict(labels)
 
 
-@pytest.mark.vm
 def test_waits_and_times(tmp_path: Path, start_cli: Start) -> None:
     """What a process waits for is in the metrics, and never becomes less."""
     with child() as sleeper:

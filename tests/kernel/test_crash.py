@@ -134,7 +134,7 @@ def _recording(start_cli: Start, out: Path, begun: Path) -> Iterator[Callable[[]
             os.kill(int(begun.read_text()), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.vm), *range(3, KILLS, 2)])
+@pytest.mark.parametrize("seed", range(1, KILLS, 2))
 def test_killed_recording(  # noqa: PLR0917  # fixtures
     tmp_path: Path,
     start_cli: Start,

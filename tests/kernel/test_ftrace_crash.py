@@ -36,7 +36,7 @@ LAST_BURST: Final = 60_000
 RATE: Final = 40_000.0
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.vm), *range(1, KILLS)])
+@pytest.mark.parametrize("seed", range(KILLS))
 def test_killed_daemon(  # noqa: PLR0917  # fixtures
     tmp_path: Path,
     tracefs: Path,

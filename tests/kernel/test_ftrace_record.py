@@ -126,8 +126,9 @@ def test_overload_is_counted(  # noqa: PLR0917  # fixtures
     check_reported(session, trace_cmds)
 
 
-@pytest.mark.vm
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    "transport", ["read", pytest.param("mmap", marks=pytest.mark.vm), "splice"]
+)
 def test_rotation_repeats_and_skips_nothing(  # fixtures
     tmp_path: Path,
     start_cli: Start,
@@ -179,7 +180,6 @@ def final_session(state: Path) -> dict[str, Any]:
     return {**ledger, "segments": list(map(str, segments))}
 
 
-@pytest.mark.vm
 def test_one_clock(
     tmp_path: Path, start_cli: Start, generator: Generator, trace_cmds: TraceCmds, perf: Perf
 ) -> None:

@@ -117,7 +117,6 @@ def test_rings_that_somebody_empties(
     assert ended.named("rings_reset")
 
 
-@pytest.mark.vm
 def test_overwriting_is_no_loss(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
     """What a recorder's rings gave up is `overwritten`; the window is told."""
     config = write_config(tmp_path, session=RECORDER, source='keep = "30s"\nmax = "256KiB"')
@@ -160,7 +159,6 @@ def _ring_kib(tracefs: Path) -> int:
     return sum(int(path.read_text().split()[0]) for path in folder.glob("cpu*/buffer_size_kb"))
 
 
-@pytest.mark.vm
 def test_marks_reach_the_file(
     tmp_path: Path, start_cli: Start, run_cli: Cli, trace_cmds: TraceCmds
 ) -> None:

@@ -91,7 +91,6 @@ def test_rotation_loses_nothing(
         assert ledger["produced_before"] <= ledger["produced"] == ledger["produced_after"]
 
 
-@pytest.mark.vm
 def test_losses_are_told_once_over_all_segments(
     start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
 ) -> None:

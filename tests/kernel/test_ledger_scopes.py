@@ -42,13 +42,12 @@ COUNT: Final = 10_000  # calls per thread of the generator
 SOMEBODY: Final = 200_000 + os.getpid()  # no account has this uid, and no process but ours
 
 
-@pytest.mark.vm
 @pytest.mark.parametrize(
     ("scope", "options"),
     [
-        ((), {"threads": 4, "later": 4}),
+        pytest.param((), {"threads": 4, "later": 4}, marks=pytest.mark.vm),
         (("--per-thread",), {}),
-        (("-a",), {"threads": 4, "later": 4}),
+        pytest.param(("-a",), {"threads": 4, "later": 4}, marks=pytest.mark.vm),
         (("-C", "0"), {"cpu": 0, "threads": 2, "later": 2}),
     ],
     ids=["default", "per-thread", "system", "cpu 0"],
@@ -71,10 +70,14 @@ def test_a_command_is_counted(
     check_balance(result_of(done.stdout), perfs, generated=threads * COUNT)
 
 
-@pytest.mark.vm
 @pytest.mark.parametrize(
     ("scope", "counted"),
-    [((), 8), (("-i",), 4), (("--per-thread",), 4), (("-C", _CPUS), 8)],
+    [
+        ((), 8),
+        (("-i",), 4),
+        pytest.param(("--per-thread",), 4, marks=pytest.mark.vm),
+        (("-C", _CPUS), 8),
+    ],
     ids=["inherit", "no inherit", "per-thread", "its CPUs"],
 )
 def test_a_process_is_counted(

@@ -104,7 +104,6 @@ def test_without_a_program_it_is_exact(
     assert (record.session["suppression_possible"], record.session["degraded"]) == (False, [])
 
 
-@pytest.mark.vm
 def test_a_program_that_came_and_went_is_remembered(
     start_cli: Start, tmp_path: Path, generator: Generator
 ) -> None:

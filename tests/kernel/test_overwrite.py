@@ -188,7 +188,6 @@ def test_a_snapshot_holds_the_last_records(
         assert daemon.stop().status == 0
 
 
-@pytest.mark.vm
 @pytest.mark.parametrize("count", [FEW, MANY], ids=["room left", "wrapped"])
 def test_all_that_is_not_stored_was_overwritten(
     run_cli: Cli, generator: Generator, perfs: Perfs, *, count: int
@@ -341,8 +340,7 @@ def test_the_window_is_a_metric(tmp_path: Path, start_cli: Start, generator: Gen
         assert daemon.stop().status == 0
 
 
-@pytest.mark.vm
-@pytest.mark.parametrize("cpu", CPUS[:2])
+@pytest.mark.parametrize("cpu", [pytest.param(CPUS[0], marks=pytest.mark.vm), *CPUS[1:2]])
 def test_an_event_freezes_its_ring(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs, *, cpu: int
 ) -> None:
@@ -419,8 +417,7 @@ def test_signal_makes_a_snapshot_of_run(
         assert daemon.stop().status == 0
 
 
-@pytest.mark.vm
-@pytest.mark.parametrize("into", ["directory", "file"])
+@pytest.mark.parametrize("into", ["directory", pytest.param("file", marks=pytest.mark.vm)])
 def test_signal_makes_a_snapshot_of_record(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs, *, into: str
 ) -> None:

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.usefixtures("tracefs")
 PAGES = 2000
 
 
-@pytest.mark.vm
 def test_two_recordings_of_one_software_event_both_open(
     start_cli: Start, tmp_path: Path, *, generator: Generator, perfs: tuple[Perf, ...]
 ) -> None:

@@ -269,9 +269,9 @@ def test_rotation_every_second(
     pmu = load_pmu(**pace)
     with running(start_cli, config) as daemon:
         await_growth(lambda: sum(c.produced_bytes for c in pmu.counters().values()), GIB)
+        wait_for(lambda: len(sealed(tmp_path)) > 5, "six segments")
         assert daemon.stop().status == 0
     segments = sealed(tmp_path)
-    assert len(segments) > 5
     found = checker(segments)
     now = pmu.counters()
     assert found.in_order
