@@ -31,7 +31,6 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 RING_FULL: Final = "kernel_ring/ring_full"
 
 
-@pytest.mark.vm
 def test_every_submission_is_in_the_balance(
     run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs
 ) -> None:
@@ -52,6 +51,7 @@ def test_every_submission_is_in_the_balance(
     assert {line["cpu"] for line in lines} == {0}
 
 
+@pytest.mark.vm
 def test_all_cpus(run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs) -> None:
     """Without -C each online CPU has a ring, and what migrates is counted once."""
     command = generator.command("count", threads=4, nr=NUMBER, count=COUNT // 10)

@@ -247,7 +247,6 @@ def test_each_record_is_stored_once(
         assert daemon.stop().status == 0
 
 
-@pytest.mark.vm
 def test_a_pause_is_counted(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs
 ) -> None:
