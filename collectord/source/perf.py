@@ -137,7 +137,8 @@ class OpenPerf:
         for ring in self._overwritable():
             self._kernel.pause_output(ring.map_fd, paused=False)
         for counter in self._free_running():
-            self._kernel.enable(counter.fd)
+            if counter.fd not in self._fired:  # armed and enabled in one, below
+                self._kernel.enable(counter.fd)
         for fd in self._fired:
             if fd in self._resumers:
                 resume_area(self._kernel, self._resumers[fd])
@@ -151,9 +152,20 @@ class OpenPerf:
         return [ring for ring in self.rings if ring.kind is RingKind.OVERWRITABLE]
 
     def _free_running(self) -> list[CounterFd]:
-        """Events with an AUX area that nobody reads but for a snapshot."""
-        areas = [ring.aux for ring in self.rings if ring.aux is not None]
-        return [counter for area in areas if area.plan.snapshot for counter in area.counters]
+        """What starts and stops the AUX areas that nobody reads but for a snapshot.
+
+        Of each event with such an area the leader of its group: a member that is enabled again is
+        not scheduled where its leader is of another PMU (ctx_resched() in kernel/events/core.c).
+        """
+        found = []
+        for ring in self.rings:
+            writers = ring.aux.counters if ring.aux is not None and ring.aux.plan.snapshot else ()
+            for counter in ring.counters:
+                if self._events[counter.event_index].leader:
+                    leader = counter
+                if counter in writers:
+                    found.append(leader)
+        return found
 
     def _enable(self, counter: CounterFd) -> None:
         event = self._events[counter.event_index]

@@ -186,5 +186,10 @@ def test_an_area_that_is_disabled(kernel: Events, opened: OpenPerf) -> None:
     kernel.values["freezing"] = 1
     assert opened.frozen()
     kernel.asked.clear()
+    opened.pause()
     opened.resume()
-    assert kernel.asked == [("enable", "trace"), ("refresh", "freezing")]
+    assert kernel.asked == [("disable", "freezing"), ("refresh", "freezing")]
+    kernel.asked.clear()
+    opened.pause()
+    opened.resume()
+    assert kernel.asked == [("disable", "freezing"), ("enable", "freezing")]
