@@ -210,9 +210,11 @@ class Meter:
         )
 
     def _basis(self, handle: RingHandle) -> Basis:
-        """What a program hid, or a reset wiped out, is missing from the counters for good."""
+        """What a program hid, a reset wiped out, or came while a ring grew, was never counted."""
         after = self._brackets[handle.label].after
         if after is not None and after.resets:
+            return Basis.LOST_ONLY
+        if self._source.ftrace is not None and self._source.ftrace.grew:
             return Basis.LOST_ONLY
         hidden = any(c.event_index in self._ever_suppressed for c in handle.counters)
         if hidden and handle.basis is Basis.EXACT:

@@ -116,12 +116,13 @@ class Recorder:
         except CollectordError as error:
             self._health.note("freeze", f"a frozen ring was not stored: {error}")
             self._log.error("snapshot_failed", error=str(error))
-        else:
-            self._health.note("freeze", "")
-            if made is not None:
-                self.snapshots.append(made)
+            return
         finally:
             self._freezing = False
+        self._health.note("freeze", "")
+        if made is not None:
+            self.snapshots.append(made)
+        self.look()  # a ring that froze meanwhile would wait for the next tick
 
     def end(self) -> None:
         """The source is about to be stopped for good: what stands still is not started again."""

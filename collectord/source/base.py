@@ -148,7 +148,13 @@ class RingHandle:
 
 
 class Ftrace(Protocol):
-    """What a source of ftrace rings can do beside; see `OpenSource.ftrace`."""
+    """What a source of ftrace rings can do beside; see `OpenSource.ftrace`.
+
+    Attributes:
+        grew: a ring was resized: what happened meanwhile was neither recorded nor counted.
+    """
+
+    grew: bool
 
     @property
     def name(self) -> str:

@@ -197,6 +197,7 @@ class OpenInstance:
             ring.label.cpu: ring.pages.stats_fd for ring in rings if ring.pages is not None
         }
         self._problem = ""
+        self.grew = False
 
     @property
     def name(self) -> str:
@@ -224,7 +225,11 @@ class OpenInstance:
         return ", ".join(map(str, self._instance.other_users()))
 
     def keep_window(self, balances: Iterable[RingBalance]) -> str:
-        """Let rings grow to hold `keep_ns`, within `max_bytes`; gives why they cannot."""
+        """Let rings grow to hold `keep_ns`, within `max_bytes`; gives why they cannot.
+
+        The kernel records nothing in the whole instance while it resizes a ring, and does not
+        count what it leaves out (__tracing_resize_ring_buffer() in kernel/trace/trace.c).
+        """
         if not self._plan.keep_ns:
             return ""
         fills = [
@@ -232,6 +237,7 @@ class OpenInstance:
             for ring in balances
         ]
         for cpu, size in grown(fills, self._plan.keep_ns, self._plan.max_bytes).items():
+            self.grew = True
             try:
                 self._instance.resize(size, cpu)
             except KernelError as error:  # memory may come free, and a mapping go

@@ -150,6 +150,8 @@ def test_rings_grow_to_what_is_to_be_kept(
             return _ring_kib(tracefs) > 4 * first
 
         daemons.wait_for(grown, "larger rings")
+        # While it resizes the kernel records nothing, and counts nothing of that.
+        daemons.wait_for(lambda: daemon.session()["ledger_basis"] == "lost_only", "a weaker basis")
         ended = daemon.stop()
     assert ended.status == 0, ended.log
 

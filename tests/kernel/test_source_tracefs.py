@@ -502,7 +502,9 @@ def test_a_flight_recorder_grows(
     balance = replace(
         balances.ring(session, CPUS[0]), label=ring.label, used_bytes=size, window_ns=16 * SECOND
     )
+    assert not opened.ftrace.grew
     assert opened.ftrace.keep_window([balance]) == ""
+    assert opened.ftrace.grew
     grown = int((control / "buffer_size_kb").read_text())
     assert before < grown < 2 * before
     assert total(opened, "unread") == 100
