@@ -371,6 +371,21 @@ def test_an_event_freezes_its_ring(
         assert len(daemon.stop().named("ring_frozen")) == 3
 
 
+def test_a_ring_that_freezes_while_another_window_is_stored(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """It is stored next, and does not wait for the flush interval."""
+    freeze = f'freeze_on = "{EVENT}"\nfreeze_filter = "id == {TRIGGER}"'
+    config = write_config(tmp_path, session=freeze)
+    config.write_text(config.read_text().replace('"100ms"', '"10m"'))
+    with daemons.running(start_cli, config) as daemon:
+        with generator.start("count", count=10**9, nr=TRIGGER, cpu=CPUS[0]) as load:
+            load.go()
+            daemons.wait_for(lambda: len(daemons.sealed(tmp_path / "state")) >= 3, "three windows")
+            load.kill()
+        assert daemon.stop().status == 0
+
+
 def test_a_freeze_of_both_kinds(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs
 ) -> None:
