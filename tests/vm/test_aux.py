@@ -480,7 +480,7 @@ def test_each_segment_says_who_traces(
 ) -> None:
     """Hardware ids and the begin of a trace come once, and are in every segment."""
     first_id = 0x10
-    load_pmu(hw_id=first_id)
+    load_pmu(hw_id=first_id, chunk_bytes=64)  # perf dumps each byte of it
     config = write_config(tmp_path, 'segment_age = "1s"')
     with running(start_cli, config) as daemon:
         wait_for(lambda: len(sealed(tmp_path)) >= 3, "three segments")
