@@ -31,7 +31,7 @@ from collectord.maps.watch import BpfWatch
 from collectord.opening import Surroundings
 from collectord.plan.build import blame, build
 from collectord.plan.nearest import did_you_mean
-from collectord.plan.session import RetentionPlan
+from collectord.plan.session import FLIGHT_RECORDER, RetentionPlan
 from collectord.sink.store import Store
 from collectord.windows import Snapshot, Trigger
 
@@ -194,17 +194,17 @@ class Daemon:
             trigger: one of `windows.Trigger`.
 
         Raises:
-            UsageError: there is no flight recorder of that name, or none at all.
+            UsageError: there is no flight recorder of that name, or none at all, or what there is
+                could not be opened.
             SinkError: a segment cannot be written.
             KernelError: rings cannot be stopped, or not started again.
         """
-        named = [(s.plan.name, s.recorder) for s in self._named(names)]
-        recorders = [(name, recorder) for name, recorder in named if recorder is not None]
-        if not recorders or len({name for name, _ in recorders}) < len(set(names)):
-            raise UsageError(
-                "no flight recorder" + (f" among {', '.join(names)}" if names else " runs"),
-                hint='a session with mode = "flight-recorder" is one',
-            )
+        named = self._named(names)
+        recorders = [(s.plan.name, s.recorder) for s in named if s.recorder is not None]
+        with_one = {name for name, _ in recorders}
+        others = [session for session in named if session.plan.name not in with_one]
+        if not recorders or (names and others):
+            raise _no_recorder(names, others)
         made = await asyncio.gather(
             *(recorder.snapshot(trigger) for _, recorder in recorders), return_exceptions=True
         )
@@ -335,6 +335,25 @@ class Daemon:
         rotated = [s.sink.retention for s in self.plan.sessions if s.sink.single_file is None]
         retention = rotated[0] if rotated else RetentionPlan()
         return Store(self._state_dir, retention)
+
+
+def _no_recorder(names: Sequence[str], sessions: Sequence[AnySession]) -> UsageError:
+    """Why there is no snapshot of these sessions, which were named, or are all there are."""
+    shut = [session for session in sessions if session.plan.mode == FLIGHT_RECORDER]
+    if shut:
+        balances = [session.balance() for session in shut]
+        return UsageError("; ".join(f"flight recorder {_shut_text(one)}" for one in balances))
+    among = ", ".join(dict.fromkeys(session.plan.name for session in sessions))
+    return UsageError(
+        f"no flight recorder among {among}" if names else "no flight recorder runs",
+        hint='a session with mode = "flight-recorder" is one',
+    )
+
+
+def _shut_text(balance: SessionBalance) -> str:
+    """Of a session that could not be opened: its state is that, and its reasons say why."""
+    why = "is degraded, its hardware is absent" if balance.state == "degraded" else "has failed"
+    return f"{balance.name} {why}: {'; '.join(balance.degraded_reasons)}"
 
 
 async def _close(session: AnySession) -> None:

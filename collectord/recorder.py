@@ -16,12 +16,15 @@ from collectord.sink.manifest import SnapshotNote
 from collectord.windows import Trigger, summarise
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from collectord.accounts import Accounts
     from collectord.drain.loop import Drain
     from collectord.health import Health
     from collectord.jobs import Jobs
     from collectord.plan.session import SessionPlan
     from collectord.segments import Segments
+    from collectord.sink.base import SegmentInfo
     from collectord.source.base import OpenSource
     from collectord.windows import Snapshot, Windows
 
@@ -75,6 +78,7 @@ class Recorder:
         self._freezing = False
         self._ended = False
         self._given = 0
+        self._lost = windows.lost()  # when the snapshot that is made began
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
         self.stored = 0
         self.failed = 0
@@ -137,6 +141,8 @@ class Recorder:
         await asyncio.sleep(_LAST_PAUSE_S)
         # A snapshot that is under way goes into the same segments, and waits for them.
         before = self._segments.collected
+        if before is None:
+            self._lost = self._windows.lost()
         under_way = before.under_way() if before is not None else None
         self._segments.collected = Collected(self._windows.take_last(), under_way)
 
@@ -147,7 +153,7 @@ class Recorder:
             return
         infos, well = collected.told()
         self._count(well=well)
-        self.snapshots.append(summarise(self._plan.name, self._plan.source, collected.note, infos))
+        self.snapshots.append(self._summarise(collected, infos))
 
     # Snapshots.
 
@@ -177,6 +183,7 @@ class Recorder:
             # Before the windows are: segments may close while they are taken.
             note = SnapshotNote(trigger=trigger, taken_ns=time.monotonic_ns())
             self._segments.collected = collected = Collected(note)
+            self._lost = self._windows.lost()
             try:
                 collected.note = await self._windows.take(trigger)
                 made = await self._store(collected)
@@ -207,7 +214,12 @@ class Recorder:
             self._segments.turn(collected)
             self._given = given
         infos = await collected.ends()
-        return summarise(self._plan.name, self._plan.source, collected.note, infos)
+        return self._summarise(collected, infos)
+
+    def _summarise(self, collected: Collected, infos: Sequence[SegmentInfo]) -> Snapshot:
+        """Say what came of windows, all of which is written or given up."""
+        lost = self._windows.lost().since(self._lost)
+        return summarise(self._plan.name, self._plan.source, collected.note, infos, lost)
 
     def _count(self, *, well: bool) -> None:
         if well:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.meter import is_overwritable
-from collectord.model import RingRole
+from collectord.model import Reason, RingRole, Stage, loss_name
 from collectord.sink.manifest import SnapshotNote
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from collectord.drain.loop import Drain
     from collectord.kernel.port import Kernel
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collectord.source.base import OpenSource
 
 _NS_PER_SECOND = 1_000_000_000
+_DISK_FULL: Final = loss_name((Stage.SINK, Reason.DISK_FULL))
+_DROPPED: Final = loss_name((Stage.SINK, Reason.DROPPED))
 
 
 class Trigger(StrEnum):
@@ -31,6 +33,26 @@ class Trigger(StrEnum):
     SIGNAL = "signal"  # SIGUSR2
     FREEZE = "freeze"  # the event of `freeze_on`
     END = "end"  # of the session, which stores what its rings hold
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What left the rings and reached no file, by `<stage>/<reason>` as in the ledger.
+
+    Attributes:
+        events: of the rings.
+        aux_bytes: of the trace in AUX areas.
+    """
+
+    events: Mapping[str, int]
+    aux_bytes: Mapping[str, int]
+
+    def since(self, before: Lost) -> Lost:
+        """What came to an earlier reading."""
+        return Lost(
+            {name: count - before.events[name] for name, count in self.events.items()},
+            {name: count - before.aux_bytes[name] for name, count in self.aux_bytes.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +66,11 @@ class Snapshot:
         bytes: of the records that came out of the rings, and of the trace in their AUX areas.
         first_ns, last_ns: times of the oldest and the newest event, 0 without one that has a time:
             the trace in AUX areas tells it to decoders only.
-        repeated: events that were left out, because the snapshot before has them.
+        repeated: events that were left out, because the snapshot before took them; what it lost
+            of them is lost.
         repeated_bytes: the same, with records that are no events.
         paused_ns: time that the rings stood still.
+        lost: what was taken out of the rings for it, and is in no file.
     """
 
     session: str
@@ -60,6 +84,7 @@ class Snapshot:
     repeated: int
     repeated_bytes: int
     paused_ns: int
+    lost: Lost
 
     @property
     def seconds(self) -> float | None:
@@ -83,13 +108,15 @@ class Snapshot:
             "repeated": self.repeated,
             "repeated_bytes": self.repeated_bytes,
             "paused_ns": self.paused_ns,
+            "lost": dict(self.lost.events),
+            "lost_aux_bytes": dict(self.lost.aux_bytes),
         }
 
 
 def summarise(
-    session: str, source: str, note: SnapshotNote, infos: Sequence[SegmentInfo]
+    session: str, source: str, note: SnapshotNote, infos: Sequence[SegmentInfo], lost: Lost
 ) -> Snapshot:
-    """A snapshot from the segments that it went into."""
+    """A snapshot from the segments that it went into, and what went into none."""
     manifests = [info.manifest for info in infos]
     dated = [manifest for manifest in manifests if manifest.last_ns]
     return Snapshot(
@@ -104,6 +131,7 @@ def summarise(
         repeated=note.repeated,
         repeated_bytes=note.repeated_bytes,
         paused_ns=note.paused_ns,
+        lost=lost,
     )
 
 
@@ -210,6 +238,21 @@ class Windows:
         )
         areas = [drained.aux for drained in self._rings if drained.aux is not None]
         return records + sum(area.counters().taken_bytes for area in areas)
+
+    def lost(self) -> Lost:
+        """What the rings have given until now and reached no file."""
+        rings = [drained.ring.counters() for drained in self._rings]
+        areas = [drained.aux.counters() for drained in self._rings if drained.aux is not None]
+        return Lost(
+            {
+                _DISK_FULL: sum(ring.lost_disk_full for ring in rings),
+                _DROPPED: sum(ring.lost_dropped for ring in rings),
+            },
+            {
+                _DISK_FULL: sum(area.lost_disk_full_bytes for area in areas),
+                _DROPPED: sum(area.lost_dropped_bytes for area in areas),
+            },
+        )
 
     def _note(self, trigger: str, taken_ns: int, paused_ns: int) -> SnapshotNote:
         counters = [drained.ring.counters() for drained in self._rings]

@@ -16,7 +16,7 @@ from collectord.source import bpf_host
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectord.plan.facts import KernelFacts
+    from collectord.plan.facts import Check, KernelFacts
 
 _COLUMNS: Final = (Column("CHECK"), Column("STATE"), Column("FOUND"), Column("REMEDY"))
 
@@ -57,8 +57,11 @@ def _print_checks(facts: KernelFacts) -> None:
     say(f"Linux {facts.release} on {facts.arch}, {len(facts.cpus_online)} CPUs online")
     print_table(
         _COLUMNS,
-        [
-            [check.name, "ok" if check.ok else "missing", check.detail, check.remedy]
-            for check in facts.checks
-        ],
+        [[check.name, _state(check), check.detail, check.remedy] for check in facts.checks],
     )
+
+
+def _state(check: Check) -> str:
+    if check.ok:
+        return "ok"
+    return "unknown" if check.unknown else "missing"

@@ -27,6 +27,7 @@ _STDOUT: Final = 1
 _STDERR: Final = 2
 _KIB: Final = 1024
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_LOSS_CAUSES: Final = {"sink/disk_full": "the disk is full", "sink/dropped": "writing failed"}
 _THOUSAND: Final = 1000
 _COUNT_UNITS: Final = ("", "k", "M", "G")
 
@@ -138,13 +139,19 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
 
 
 def snapshot_text(snapshot: Mapping[str, Any]) -> str:
-    """A snapshot in words: how far back it goes, what the one before has, how long it took."""
+    """A snapshot in words: how far back it goes, what it lacks and why, how long it took."""
     text = f"{snapshot['session']}: {snapshot['samples']:,} events"
     if snapshot["seconds"] is not None:  # AUX areas do not tell times
         text += f" of {snapshot['seconds']:.6g} s"
     text += f", {bytes_text(snapshot['bytes'])}"
     if snapshot["repeated"]:
-        text += f"; {snapshot['repeated']:,} more are in the snapshot before"
+        text += f"; {snapshot['repeated']:,} more were taken with the snapshot before"
+    for name, count in snapshot["lost"].items():
+        if count:
+            text += f"; {count:,} more were lost: {_LOSS_CAUSES[name]}"
+    for name, count in snapshot["lost_aux_bytes"].items():
+        if count:
+            text += f"; {bytes_text(count)} of trace were lost: {_LOSS_CAUSES[name]}"
     if snapshot["paused_ns"]:
         text += f"; the rings stood still for {snapshot['paused_ns'] / 1e6:.3g} ms"
     return text

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Final
 from collectord import log, recording
 from collectord.cli import EXIT_NO_COMMAND, EXIT_NOT_EXECUTABLE, EXIT_OK, record_options
 from collectord.cli.output import complain, flush
-from collectord.cli.record_config import config_of
+from collectord.cli.record_config import check_snapshot, config_of
 from collectord.cli.summary import print_result
 from collectord.control import signals
 from collectord.errors import CollectordError
 from collectord.host import host_facts
 from collectord.kernel.names import HostNames
 from collectord.maps.answer import make_answer
+from collectord.plan.build import build
 from collectord.source import bcc_client
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
     from collectord.config.schema import Config
@@ -45,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     # Balances and errors are the result; the log has what went wrong meanwhile.
     log.configure(level=logging.WARNING)
     with stdout_for_result(only=args.json), live_line(command) as on_tick:
-        result = asyncio.run(_record(config, command, args.duration, on_tick))
+        result = asyncio.run(_record(args, config, command, on_tick))
     status = status_of(result.command_status)
     try:
         answers = _answers(result)
@@ -102,17 +104,20 @@ def refuse_command(name: str) -> int:
 
 
 async def _record(
+    args: argparse.Namespace,
     config: Config,
     command: list[str],
-    duration_ns: int,
     on_tick: Callable[[DaemonStatus], None],
 ) -> RecordResult:
     with signals.stop_event() as stop:
+        facts = host_facts(config, mount=True)
+        if args.snapshot:
+            check_snapshot(build(config, facts))
         return await recording.record(
             config,
-            host_facts(config, mount=True),
+            facts,
             command=command or None,
-            duration_ns=duration_ns,
+            duration_ns=args.duration,
             on_tick=on_tick,
             stop=stop,
         )

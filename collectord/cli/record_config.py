@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import argparse
 
     from collectord.config.schema import SourceConfig
+    from collectord.plan.session import Plan
 
 SESSION: Final = "record"
 DEFAULT_OUTPUT: Final = {
@@ -63,11 +64,8 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         UsageError: the options do not go together.
     """
     sources = _sources(args)
-    if args.snapshot and not args.overwrite and not _may_have_aux(args):
-        raise UsageError(
-            "-S is of AUX areas, and no -e has one",
-            hint="-e PMU// as `collectord list aux` shows them; --overwrite is of other rings",
-        )
+    if args.snapshot and not _may_have_aux(args):
+        raise no_area()
     recorder = args.overwrite or args.snapshot
     if (args.freeze_on or args.freeze_filter) and not recorder:
         hint = "add --overwrite, or -S with an AUX event"
@@ -101,6 +99,24 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         option = problem.key.rpartition(".")[2].replace("_", "-")
         raise UsageError(f"{option}: {problem.message}", hint=problem.hint)
     return config
+
+
+def no_area() -> UsageError:
+    """The error where -S has nothing to be of."""
+    return UsageError(
+        "-S is of AUX areas, and no -e has one",
+        hint="-e PMU// as `collectord list aux` shows them; --overwrite is of other rings",
+    )
+
+
+def check_snapshot(plan: Plan) -> None:
+    """Whether what the options may have meant is there once this host was asked.
+
+    Raises:
+        UsageError: no ring has an AUX area.
+    """
+    if not any(ring.aux for session in plan.sessions for ring in session.rings):
+        raise no_area()
 
 
 def _staging(args: argparse.Namespace) -> Bytes:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.mark import add_common
@@ -12,7 +12,7 @@ from collectord.cli.parser import Parser
 from collectord.control import client
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 def parser() -> Parser:
@@ -43,11 +43,19 @@ def run(arguments: Sequence[str]) -> int:
     if args.json:
         print_json(answer)
         return EXIT_OK
-    for snapshot in answer["snapshots"]:
-        for path in snapshot["segments"]:
-            say(f"wrote {path}")
-        if snapshot["segments"]:
-            say(snapshot_text(snapshot))
-    if not answer["segments"]:
-        say("the flight recorders hold no event")
-    return EXIT_OK
+    lines = [line for snapshot in answer["snapshots"] for line in _lines(snapshot)]
+    for line in lines or ["the flight recorders hold no event"]:
+        say(line)
+    return EXIT_OK  # loss does not change the status
+
+
+def _lines(snapshot: Mapping[str, Any]) -> Iterator[str]:
+    """What is said of a snapshot; of one that found nothing, nothing."""
+    lost = (*snapshot["lost"].values(), *snapshot["lost_aux_bytes"].values())
+    if snapshot["segments"] or any(lost):
+        yield from (f"wrote {path}" for path in snapshot["segments"])
+        yield snapshot_text(snapshot)
+    elif snapshot["repeated"]:
+        # Not "are in": it may have lost them.
+        taken = f"{snapshot['repeated']:,} events were taken with the snapshot before"
+        yield f"{snapshot['session']}: nothing new: {taken}"

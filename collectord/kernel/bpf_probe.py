@@ -106,7 +106,8 @@ def _problems(
     if isinstance(refusal, MissingFeature):
         yield _Problem("this kernel has no bpf(2)", "a kernel with CONFIG_BPF_SYSCALL")
     if lockdown.read_lockdown(kernel.sys) == lockdown.CONFIDENTIALITY:
-        yield _Problem("kernel lockdown keeps BPF programs from tracing", lockdown.REMEDY)
+        message = "kernel lockdown keeps BPF programs from tracing"
+        yield _Problem(message, lockdown.REMEDY, lockdown.NEED)
     need = missing_capabilities(kernel.limits())
     if need:
         yield _Problem("BPF programs take a privilege", f"needs {need}", need)

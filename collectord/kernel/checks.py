@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import MissingPrivilege
-from collectord.kernel.lockdown import CONFIDENTIALITY, REMEDY
+from collectord.kernel.lockdown import CONFIDENTIALITY, LOOK, REMEDY, UNKNOWN
 from collectord.kernel.refusal import perf_need
 from collectord.plan.facts import CAP_IPC_LOCK, Check
 
@@ -64,15 +64,9 @@ def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
 
     Args:
         facts: as probed.
-        lockdown: its level, "" without.
+        lockdown: its level.
     """
-    locked = lockdown == CONFIDENTIALITY
-    yield check(
-        "lockdown",
-        ok=not locked,
-        detail=f"{lockdown or 'none'}: " + ("tracefs is closed" if locked else "tracefs is open"),
-        remedy=REMEDY,
-    )
+    yield _lockdown(lockdown, tried=facts.instances)
     yield check(
         "ftrace instances",
         ok=facts.instances,
@@ -110,6 +104,16 @@ def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
         costs = sorted(facts.transport_ns.items(), key=lambda item: item[1])
         words = ", ".join(f"{name} {ns:.0f}" for name, ns in costs)
         yield Check("ftrace transports", ok=True, detail=f"ns of CPU per event: {words}")
+
+
+def _lockdown(level: str, *, tried: bool) -> Check:
+    """What the level means for tracefs; where it is unknown, an instance that was made tells."""
+    if level == UNKNOWN and not tried:
+        detail = f"{level}: it may be what closes tracefs"
+        return Check("lockdown", ok=False, detail=detail, remedy=LOOK, unknown=True)
+    locked = level == CONFIDENTIALITY
+    detail = f"{level}: tracefs is {'closed' if locked else 'open'}"
+    return check("lockdown", ok=not locked, detail=detail, remedy=REMEDY)
 
 
 def probes(name: str, kinds: Mapping[str, tuple[bool, str]]) -> Check:

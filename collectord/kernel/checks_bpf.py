@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.kernel.bpf_probe import BCC_REMEDY, missing_capabilities
 from collectord.kernel.checks import check, feature, probes
-from collectord.kernel.lockdown import CONFIDENTIALITY, REMEDY
+from collectord.kernel.lockdown import CONFIDENTIALITY, LOOK, REMEDY, UNKNOWN
 from collectord.plan.facts import Check
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def bpf(facts: BpfFacts, limits: Limits, lockdown: str) -> Iterator[Check]:
     Args:
         facts: as probed.
         limits: of this process.
-        lockdown: its level, "" without.
+        lockdown: its level.
     """
     yield check(
         "BPF programs",
@@ -45,14 +45,7 @@ def bpf(facts: BpfFacts, limits: Limits, lockdown: str) -> Iterator[Check]:
         detail=f"{need} missing" if need else "CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN",
         remedy=f"{need}; CAP_DAC_READ_SEARCH for tracefs, CAP_IPC_LOCK for rings",
     )
-    locked = lockdown == CONFIDENTIALITY
-    yield check(
-        "BPF lockdown",
-        ok=not locked,
-        detail=f"{lockdown or 'none'}: "
-        + ("programs cannot read the kernel" if locked else "programs can trace"),
-        remedy=REMEDY,
-    )
+    yield _lockdown(lockdown)
     yield check(
         "bcc",
         ok=bool(facts.python),
@@ -95,6 +88,15 @@ def bpf(facts: BpfFacts, limits: Limits, lockdown: str) -> Iterator[Check]:
             detail=reason,
             remedy="put right what is told, or remove the files",
         )
+
+
+def _lockdown(level: str) -> Check:
+    if level == UNKNOWN:
+        detail = f"{level}: at {CONFIDENTIALITY} programs cannot read the kernel"
+        return Check("BPF lockdown", ok=False, detail=detail, remedy=LOOK, unknown=True)
+    locked = level == CONFIDENTIALITY
+    what = "programs cannot read the kernel" if locked else "programs can trace"
+    return check("BPF lockdown", ok=not locked, detail=f"{level}: {what}", remedy=REMEDY)
 
 
 def _headers(facts: BpfFacts) -> Check:

@@ -18,13 +18,13 @@ def relay(facts: RelayFacts, lockdown: str) -> Iterator[Check]:
 
     Args:
         facts: as probed.
-        lockdown: its level, "" where it cannot be read.
+        lockdown: its level.
     """
-    level = f"lockdown {lockdown}" if lockdown else "no lockdown seen"
     yield check(
         "relay",
         ok=not facts.problem,
-        detail=facts.problem or f"channels below {facts.debugfs} can be read ({level})",
+        detail=facts.problem
+        or f"channels below {facts.debugfs} can be read (lockdown {lockdown})",
         remedy=facts.remedy,
     )
     yield check(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
+from collectord.kernel import lockdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 LOCKDOWN_REMEDY = "boot with lockdown=none (without Secure Boot); no capability opens it"
 NEED = "root (debugfs is root's)"
 MOUNT_REMEDY = "as root: mount -t debugfs debugfs /sys/kernel/debug"
+STILL_CLOSED = "if kernel lockdown is on, relay files stay closed even so"
 # Files of the kernel's own that can be written, so that opening one tells of lockdown.
 _TRIALS = ("fault_around_bytes", "sched/verbose", "sched/features", "clear_warn_once")
 
@@ -55,7 +57,8 @@ def locked(root: Path) -> bool:
 
 def absent() -> MissingFeature:
     """The error where debugfs is not mounted."""
-    return MissingFeature("debugfs is not mounted", feature="debugfs", hint=MOUNT_REMEDY)
+    hint = f"{MOUNT_REMEDY}; {STILL_CLOSED}"
+    return MissingFeature("debugfs is not mounted", feature="debugfs", hint=hint)
 
 
 def refused(error: OSError, path: Path) -> KernelError:
@@ -65,7 +68,7 @@ def refused(error: OSError, path: Path) -> KernelError:
     if code == errno.EPERM:
         return MissingPrivilege(
             f"{message}: kernel lockdown closes relay files",
-            need="a kernel without lockdown",
+            need=lockdown.NEED,
             syscall="open",
             errno=code,
             hint=LOCKDOWN_REMEDY,

@@ -10,17 +10,28 @@ if TYPE_CHECKING:
 
 # From this level on tracefs is empty, or its files cannot be opened (LOCKDOWN_TRACEFS).
 CONFIDENTIALITY: Final = "confidentiality"
+# At these nobody opens a file of debugfs that could change something (LOCKDOWN_DEBUGFS).
+CLOSES_DEBUGFS: Final = frozenset({"integrity", CONFIDENTIALITY})
+# Where securityfs does not tell: any of the levels, none of them included.
+UNKNOWN: Final = "unknown"
+NEED: Final = "a kernel without lockdown"
 REMEDY: Final = "boot with lockdown=integrity or none; no capability opens it"
+LOOK: Final = "to know it, as root: mount -t securityfs securityfs /sys/kernel/security"
 
 
 def read_lockdown(sys: Path) -> str:
-    """The chosen one of `none [integrity] confidentiality`, "" without lockdown.
+    """The chosen one of `none [integrity] confidentiality`, `UNKNOWN` where it cannot be read.
+
+    A kernel that was built without lockdown has `none`: its securityfs is there without the file.
 
     Args:
         sys: root of sysfs.
     """
+    folder = sys / "kernel/security"
     try:
-        words = (sys / "kernel/security/lockdown").read_text().split()
+        words = (folder / "lockdown").read_text().split()
+    except FileNotFoundError:
+        return "none" if (folder / "lsm").exists() else UNKNOWN
     except OSError:
-        return ""
-    return next((word.strip("[]") for word in words if word.startswith("[")), "")
+        return UNKNOWN
+    return next((word.strip("[]") for word in words if word.startswith("[")), UNKNOWN)

@@ -20,6 +20,7 @@ from collectord.errors import (
     NoSuchTarget,
     RingSetupError,
 )
+from collectord.kernel import lockdown
 from collectord.plan import cpu_list
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def tracefs_locked_down() -> MissingPrivilege:
     """The error where kernel lockdown has emptied tracefs."""
     return MissingPrivilege(
         "kernel lockdown (confidentiality) closes tracefs",
-        need="a kernel without lockdown",
+        need=lockdown.NEED,
         errno=errno.EPERM,
         hint="no capability opens it; boot with lockdown=integrity or none",
     )
@@ -257,7 +258,7 @@ def path_refused(error: OSError, path: str, *, root: os.stat_result | None) -> K
     if code == errno.EPERM:
         return MissingPrivilege(
             f"cannot open {path}",
-            need="a kernel without lockdown",
+            need=lockdown.NEED,
             syscall="open",
             errno=code,
             hint="kernel lockdown closes tracefs; no capability opens it",

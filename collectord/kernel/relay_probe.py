@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord.kernel import debugfs
+from collectord.kernel import debugfs, lockdown
 from collectord.kernel.blktrace import traceable
 from collectord.kernel.relay_channel import GLOBAL, files_of
 from collectord.plan.facts import RelayFacts
@@ -44,15 +44,18 @@ def probe_relay(kernel: LinuxKernel, wanted: Iterable[str] | None) -> RelayFacts
     devices += [path for path in wanted or () if path not in devices and _is_block(path)]
     problem = need = remedy = ""
     channels: dict[str, tuple[int, ...]] = {}
-    if root is None:
-        problem, remedy = "debugfs is not mounted", debugfs.MOUNT_REMEDY
+    level = lockdown.read_lockdown(kernel.sys)
+    # No remedy is a promise while lockdown may stand behind what is put right.
+    doubt = f"; {debugfs.STILL_CLOSED}" if level == lockdown.UNKNOWN else ""
+    if level in lockdown.CLOSES_DEBUGFS or (root is not None and debugfs.locked(root)):
+        problem, need = "kernel lockdown closes relay files", lockdown.NEED
+        remedy = debugfs.LOCKDOWN_REMEDY
+    elif root is None:
+        problem, remedy = "debugfs is not mounted", debugfs.MOUNT_REMEDY + doubt
         need = "" if os.geteuid() == 0 else debugfs.NEED  # to mount it, and to read it then
     elif not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
         problem, need = f"{root} may not be read", debugfs.NEED
-        remedy = f"needs {need}"
-    elif debugfs.locked(root):
-        problem, need = "kernel lockdown closes relay files", "a kernel without lockdown"
-        remedy = debugfs.LOCKDOWN_REMEDY
+        remedy = f"needs {need}{doubt}"
     else:
         channels = dict(_channels(root, wanted))
     return RelayFacts(

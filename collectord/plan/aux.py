@@ -145,17 +145,20 @@ def arrange(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
 
     Raises:
         PlanError: events of two PMUs that have AUX: a ring has one area.
-        UsageError: an event pauses or resumes, and none can be paused.
+        UsageError: an event pauses or resumes, and none can be paused; or one is there twice.
     """
     owners = [event for event in events if event.aux]
     others = [event for event in events if not event.aux]
     pmus = sorted({event.pmu for event in owners})
     if len(pmus) > 1:
+        # Nor do two that perf decodes share a session (`ring_set`).
+        decoded = sum(decoder_of(pmu) is not None for pmu in pmus)
         raise PlanError(
             f"{' and '.join(pmus)} in one source: a ring has one AUX area",
             what=pmus[1],
-            hint="give each a [[session.source]] of its own",
+            hint=f"give each a {'session' if decoded > 1 else '[[session.source]]'} of its own",
         )
+    _check_exclusive(owners)
     acting = AuxAction.PAUSE | AuxAction.RESUME
     for event in events:
         if event.attr.aux_action & acting and not owners:
@@ -182,6 +185,24 @@ def arrange(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
         else:
             rest.append(event)
     return _numbered((leader, *members, *_in_place_of_leaders(rest)))
+
+
+def _check_exclusive(owners: Sequence[EventPlan]) -> None:
+    """The kernel has one event of such a PMU on a CPU or in a task, and EBUSY for others.
+
+    So it is with all whose trace perf decodes (PERF_PMU_CAP_EXCLUSIVE); of another PMU two that
+    differ may be two things.
+    """
+    # But for what their place in a group makes of them.
+    attrs = [replace(e.attr, disabled=False, pinned=False, enable_on_exec=False) for e in owners]
+    for number, event in enumerate(owners):
+        if attrs[number] in attrs[:number] or (number and decoder_of(event.pmu)):
+            raise UsageError(
+                f"{owners[0].name!r} and {event.name!r} in one source: {event.pmu} traces for one "
+                "event at a time",
+                text=event.name,
+                hint="leave one out",
+            )
 
 
 def _in_place_of_leaders(events: Sequence[EventPlan]) -> list[EventPlan]:
@@ -213,15 +234,16 @@ def aux_set(
     """The AUX areas of a source, None if no event of it has one.
 
     Raises:
-        PlanError: keys of AUX in a source without it, or an area that no ring should have.
+        PlanError: an area that no ring should have.
+        UsageError: keys of AUX in a source without it.
     """
     owner = next((event for event in events if event.aux), None)
     wanted = source.aux.in_bytes(facts.page_size, 0)
     if owner is None:
         if wanted or source.aux_flush is not None:
-            raise PlanError(
+            raise UsageError(
                 "an AUX size or flush interval, and no event of the source has an AUX area",
-                what="aux",
+                text="aux",
                 hint="`collectord list` shows the PMUs that have one",
             )
         return None

@@ -240,7 +240,7 @@ def require(program: BpfProgram, facts: KernelFacts) -> None:
     """
     bpf, name = facts.bpf, program.name
     if bpf.problem and bpf.need:
-        raise MissingPrivilege(f"{name}: {bpf.problem}", need=bpf.need)
+        raise MissingPrivilege(f"{name}: {bpf.problem}", need=bpf.need, hint=bpf.remedy)
     if bpf.problem:
         raise MissingFeature(f"{name}: {bpf.problem}", feature="bpf", hint=bpf.remedy)
     for feature in needs(program):

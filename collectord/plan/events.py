@@ -111,7 +111,7 @@ def resolve(spec: EventSpec, facts: KernelFacts, sampling: Sampling) -> tuple[Ev
 
     Raises:
         UsageError: a name that nothing on this host has, or options the event cannot have.
-        PlanError: a frequency above the kernel's limit.
+        PlanError: a frequency above the kernel's limit, or more address filters than a PMU has.
         MissingFeature: the machine lacks the event.
         MissingPrivilege: tracefs may not be read.
     """
@@ -263,6 +263,15 @@ def _check_options(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sa
             feature="address filters",
             hint="record without --filter, or narrow the scope",
         )
+    if _by_address(kind, sampling):
+        ranges = len(address_filter.parse_filters(sampling.filter))
+        if ranges > kind.address_filters:
+            raise PlanError(
+                f"{text!r}: {ranges} address filters, and PMU {kind.pmu} takes "
+                f"{kind.address_filters}",
+                what=text,
+                hint="fewer of them, or one that covers several",
+            )
     if sampling.filter and kind.tracepoint is None and not kind.aux:
         hint = "only tracepoints and tracing PMUs do"
         raise UsageError(f"{text!r} takes no filter", text=text, hint=hint)

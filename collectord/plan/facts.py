@@ -29,12 +29,16 @@ _PARANOID_CLOSED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that `doctor` looked at. `remedy` is the least that would make it `ok`."""
+    """One thing that `doctor` looked at. `remedy` is the least that would make it `ok`.
+
+    What is not `ok` is missing, or `unknown`: it may be there, and nothing told.
+    """
 
     name: str
     ok: bool
     detail: str = ""
     remedy: str = ""
+    unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,7 @@ class KernelFacts:
         rlimit_nofile_hard: how far the process may raise it.
         capabilities: names of the effective set, e.g. "CAP_PERFMON".
         euid: effective user id.
-        lockdown: "none", "integrity", "confidentiality", or "" when the kernel has none.
+        lockdown: "none", "integrity", "confidentiality", or "unknown" where it cannot be read.
         pmus: dynamic PMUs by name, "cpu" included.
         aux_pmus: those with an AUX area whose trace perf can decode, by name.
         tracepoints: "system:name" to its id, of those that could be read.
@@ -214,7 +218,7 @@ class KernelFacts:
     rlimit_nofile_hard: int = 524_288
     capabilities: frozenset[str] = frozenset()
     euid: int = 0
-    lockdown: str = ""
+    lockdown: str = "unknown"
     pmus: dict[str, PmuFacts] = field(default_factory=dict)
     aux_pmus: dict[str, AuxPmuFacts] = field(default_factory=dict)
     tracepoints: dict[str, int] = field(default_factory=dict)

@@ -45,7 +45,7 @@ def frozen(
     """The events of a perf source, arranged, with the one of `freeze_on` that stops them.
 
     Raises:
-        UsageError: that is none that this host has, or not one.
+        UsageError: that is none that this host has, not one, or one that never overflows.
         PlanError: it cannot be on each CPU, or another event would start again what it stops.
         MissingFeature, MissingPrivilege: as `resolve`.
     """
@@ -91,6 +91,13 @@ def _freezing(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Event
             f"{session.freeze_on!r} is {len(found)} events",
             text=session.freeze_on,
             hint="one event freezes a flight recorder",
+        )
+    if found[0].aux:
+        raise UsageError(
+            f"freeze_on = {session.freeze_on!r}: an event with an AUX area counts nothing, and so "
+            "never stops anything",
+            text=session.freeze_on,
+            hint="a tracepoint, a software event or a counter",
         )
     event = in_scope(found[0], scope)
     return replace(event, freezes=True, exclude_self=event.tracepoint is not None)

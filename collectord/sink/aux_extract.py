@@ -60,7 +60,8 @@ class Extraction:
 def extract(segment: Path, directory: Path) -> Extraction:
     """Write a file for each AUX area that a sealed segment holds a trace of.
 
-    Files of the same names are replaced. If it fails, none is left.
+    Files of the same names are replaced. If it fails, none is left. The directory is made once
+    there is something to write.
 
     Raises:
         SinkError: the segment is not sealed, is none of perf.data, or cannot be read, or the
@@ -74,7 +75,6 @@ def extract(segment: Path, directory: Path) -> Extraction:
         traces = _Traces(stack.enter_context(ExitStack()), segment.name, directory)
         damage = ""
         with sink_errors("cannot extract AUX traces", directory):
-            directory.mkdir(parents=True, exist_ok=True)
             end = min(file.data_offset + file.data_bytes, os.fstat(fd).st_size)
             with mapped(fd, end) as view:
                 try:
@@ -134,6 +134,7 @@ class _Traces:
     def _begin(self, piece: AuxPiece) -> tuple[AuxTrace, IO[bytes]]:
         parts = [f"cpu{piece.cpu}"] if piece.cpu >= 0 else []
         parts += [f"tid{piece.tid}"] if piece.tid >= 0 else []
+        self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / ".".join((self._name, "aux", *parts))
         file = path.open("wb")
         self._stack.callback(path.unlink, missing_ok=True)

@@ -47,15 +47,14 @@ def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> Col
     return error
 
 
-def resume_area(kernel: Kernel, resumer: CounterFd) -> None:
-    """Let an AUX area go on that an event has paused: arm what resumes it, and see it happen.
+def await_resumed(kernel: Kernel, resumer: CounterFd) -> None:
+    """See that an AUX area goes on which an event has paused, once what resumes it was armed.
 
     It disables itself at its only overflow, on its CPU, and its time stands still from then on.
 
     Raises:
-        KernelError: it cannot be armed, or its CPU takes no timer.
+        KernelError: its CPU takes no timer.
     """
-    kernel.refresh(resumer.fd)
     last_ns = -1
     for _ in range(_RESUME_READS):
         reading = kernel.read_counter(resumer.fd, resumer.read_format)

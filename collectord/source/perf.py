@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from collectord.model import Basis, Produced, RingKind, RingRole
-from collectord.source.aux import resume_area
+from collectord.source.aux import await_resumed
 from collectord.source.perf_opening import Opening
 
 if TYPE_CHECKING:
@@ -136,17 +136,21 @@ class OpenPerf:
         """Let the rings be written again, and those that were frozen too."""
         for ring in self._overwritable():
             self._kernel.pause_output(ring.map_fd, paused=False)
-        for counter in self._free_running():
-            if counter.fd not in self._fired:  # armed and enabled in one, below
-                self._kernel.enable(counter.fd)
         for fd in self._fired:
-            if fd in self._resumers:
-                resume_area(self._kernel, self._resumers[fd])
             # What it counted between its overflow and its end is no new incident.
             reading = self._kernel.read_counter(fd, self._freezers[fd].read_format)
             self._happened[fd] = reading.value
+            if fd in self._resumers:
+                self._kernel.refresh(self._resumers[fd].fd)
             self._kernel.refresh(fd)
+        # After their members, which are scheduled with them: see `_free_running`.
+        for counter in self._free_running():
+            if counter.fd not in self._fired:  # these are enabled since they were armed
+                self._kernel.enable(counter.fd)
+        resumed = [self._resumers[fd] for fd in self._fired if fd in self._resumers]
         self._fired.clear()
+        for resumer in resumed:
+            await_resumed(self._kernel, resumer)
 
     def _overwritable(self) -> list[RingHandle]:
         return [ring for ring in self.rings if ring.kind is RingKind.OVERWRITABLE]

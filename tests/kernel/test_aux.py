@@ -21,7 +21,7 @@ from collectord.host import host_facts
 from collectord.kernel.aux_trial import can_pause, has_aux, with_aux
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.facts import PmuFacts
-from collectord.source.aux import resume_area
+from collectord.source.aux import await_resumed
 from collectord.source.base import CounterFd
 from tests.support.daemons import running
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Start = Callable[..., subprocess.Popen[str]]
 
 STATUS_FEATURE = 5
-STATUS_CONFIG = 6
+STATUS_USAGE = 2
 SOFTWARE = PmuFacts(type=EventType.SOFTWARE)
 ABSENT = next(
     name
@@ -84,13 +84,13 @@ def test_the_counters_clock_is_told() -> None:
 
 
 def test_absent_hardware_has_a_status(run_cli: Run, tmp_path: Path) -> None:
-    """5 for what the machine lacks, 6 for a plan that makes no sense on any."""
+    """5 for what the machine lacks, 2 for options that make no sense on any."""
     words = ("-a", "-o", "x.data", "--duration", "1s")
     done = run_cli("record", "-e", f"{ABSENT}//", *words)
     assert done.returncode == STATUS_FEATURE
     assert f"no PMU '{ABSENT}'" in done.stderr
     none = run_cli("record", "-e", "cs", "-m", ",1M", *words)
-    assert none.returncode == STATUS_CONFIG
+    assert none.returncode == STATUS_USAGE
     assert "no event of the source has an AUX area" in none.stderr
     config = tmp_path / "c.toml"
     config.write_text(
@@ -222,7 +222,8 @@ def test_what_resumes_an_area_has_happened() -> None:
         resumer = armed(kernel, SoftwareId.CPU_CLOCK, stack)
         for _ in range(3):
             before = kernel.read_counter(resumer.fd, resumer.read_format)
-            resume_area(kernel, resumer)
+            kernel.refresh(resumer.fd)
+            await_resumed(kernel, resumer)
             after = kernel.read_counter(resumer.fd, resumer.read_format)
             assert after.time_enabled_ns > before.time_enabled_ns
             assert kernel.read_counter(resumer.fd, resumer.read_format) == after
@@ -233,5 +234,6 @@ def test_what_never_resumes_is_an_error() -> None:
     kernel = LinuxKernel()
     with ExitStack() as stack:
         never = armed(kernel, SoftwareId.DUMMY, stack)
+        kernel.refresh(never.fd)
         with pytest.raises(KernelError, match="does not go on"):
-            resume_area(kernel, never)
+            await_resumed(kernel, never)

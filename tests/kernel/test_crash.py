@@ -76,7 +76,7 @@ class Work:
         time.sleep(self.random.uniform(0, at_most_s))
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.vm), *range(2, KILLS, 2)])
+@pytest.mark.parametrize("seed", range(0, KILLS, 2))
 def test_killed_daemon(  # noqa: PLR0917  # fixtures
     tmp_path: Path,
     start_cli: Start,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -70,8 +71,13 @@ def check_reported(session: dict[str, Any], trace_cmds: TraceCmds) -> None:
         assert len(lines) == session["stored"], f"trace-cmd {trace_cmd.version}"
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("where", ["-C0", "-a", pytest.param("command", marks=pytest.mark.vm)])
+@pytest.mark.parametrize(
+    ("where", "transport"),
+    [
+        pytest.param(*one, marks=pytest.mark.vm if one == ("command", "mmap") else ())
+        for one in product(("-C0", "-a", "command"), TRANSPORTS)
+    ],
+)
 def test_every_event_is_stored(  # noqa: PLR0917  # fixtures
     tmp_path: Path,
     run_cli: Cli,

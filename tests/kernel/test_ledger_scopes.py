@@ -45,7 +45,7 @@ SOMEBODY: Final = 200_000 + os.getpid()  # no account has this uid, and no proce
 @pytest.mark.parametrize(
     ("scope", "options"),
     [
-        pytest.param((), {"threads": 4, "later": 4}, marks=pytest.mark.vm),
+        ((), {"threads": 4, "later": 4}),
         (("--per-thread",), {}),
         pytest.param(("-a",), {"threads": 4, "later": 4}, marks=pytest.mark.vm),
         (("-C", "0"), {"cpu": 0, "threads": 2, "later": 2}),

@@ -46,7 +46,8 @@ with ExitStack() as stack:
     except KernelError as error:
         print(type(error).__name__)
 """
-# A command with debugfs at its place, and one without it anywhere.
+# A command with debugfs at its place, and one without it anywhere, and without securityfs, which
+# would tell that lockdown closes debugfs anyway.
 WITH: Final = (
     "unshare",
     "--mount",
@@ -55,11 +56,11 @@ WITH: Final = (
     'mount -t debugfs d /sys/kernel/debug && exec "$@"',
     "-",
 )
-WITHOUT: Final = (
-    *("unshare", "--mount", "sh", "-c"),
-    'umount -A -t debugfs -l /sys/kernel/debug 2>/dev/null; exec "$@"',
-    "-",
-)
+UNMOUNT: Final = """
+umount -A -t debugfs -l /sys/kernel/debug 2>/dev/null
+umount -l /sys/kernel/security 2>/dev/null
+"""
+WITHOUT: Final = (*("unshare", "--mount", "sh", "-c"), UNMOUNT + 'exec "$@"', "-")
 
 
 @pytest.fixture
@@ -176,8 +177,8 @@ def test_without_root(run_cli: Run, device: Path, tmp_path_factory: TempPaths) -
     stage = tmp_path_factory.mktemp("stage")
     stage.chmod(0o755)
     for mount in (
-        "mount -t debugfs d /sys/kernel/debug",
-        "umount -A -t debugfs -l /sys/kernel/debug 2>/dev/null",
+        "mount -t debugfs d /sys/kernel/debug; umount -l /sys/kernel/security 2>/dev/null",
+        UNMOUNT,
     ):
         script = "\n".join((mount, *opened_up(stage), "cd /", 'exec "$@"'))
         done = run_cli(

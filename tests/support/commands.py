@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from collectord.control import http
-from collectord.windows import Snapshot
+from collectord.windows import Lost, Snapshot
 from tests.support import balances
 
 if TYPE_CHECKING:
@@ -20,16 +20,23 @@ if TYPE_CHECKING:
 
 
 class Commands:
-    """Answers `mark` with 2 sessions and `snapshot` with `segments`, or fails with `error`."""
+    """Answers `mark` with 2 sessions and `snapshot` with `made`, or fails with `error`.
+
+    Args:
+        segments: of the snapshot, unless `made` is given.
+        error: is raised.
+        made: the snapshots.
+    """
 
     def __init__(
         self,
         *,
         segments: Sequence[str] = ("/s/1.trace.dat",),
         error: CollectordError | None = None,
+        made: Sequence[Snapshot] | None = None,
     ) -> None:
         self.asked: list[object] = []
-        self._segments = segments
+        self._made = [snapshot(tuple(segments))] if made is None else list(made)
         self._error = error
 
     async def mark(self, text: str, session: str | None) -> int:
@@ -40,7 +47,7 @@ class Commands:
     async def snapshot(self, names: Sequence[str]) -> list[Snapshot]:
         """See `http.Commands.snapshot`."""
         self._note(tuple(names))
-        return [snapshot(tuple(self._segments))]
+        return self._made
 
     def _note(self, asked: object) -> None:
         self.asked.append(asked)
@@ -62,6 +69,15 @@ def snapshot(segments: tuple[str, ...]) -> Snapshot:
         repeated=30,
         repeated_bytes=3_840,
         paused_ns=250_000,
+        lost=lost(),
+    )
+
+
+def lost(*, full: int = 0, failed: int = 0, aux_full: int = 0) -> Lost:
+    """What a snapshot lost: events of a full disk and of failed writes, and bytes of AUX areas."""
+    return Lost(
+        {"sink/disk_full": full, "sink/dropped": failed},
+        {"sink/disk_full": aux_full, "sink/dropped": 0},
     )
 
 

@@ -7,17 +7,20 @@ import json
 import os
 import socket
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from collectord import cli
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
-from tests.support.commands import Commands, served
+from tests.support.commands import Commands, lost, served, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from collectord.windows import Lost
 
 
 def run(path: Path, verb: str, *words: str) -> int:
@@ -60,17 +63,57 @@ def test_snapshot_names_its_segments(
         assert [one["seconds"] for one in shown["snapshots"]] == [2]
     else:
         assert out == (
-            "wrote /s/a\nwrote /s/b\nblackbox: 1,000 events of 2 s, 125 KiB; 30 more are in the "
-            "snapshot before; the rings stood still for 0.25 ms\n"
+            "wrote /s/a\nwrote /s/b\nblackbox: 1,000 events of 2 s, 125 KiB; 30 more were taken "
+            "with the snapshot before; the rings stood still for 0.25 ms\n"
         )
 
 
 def test_snapshot_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rings without an event give no segment, and that is said."""
     path = tmp_path / "s"
-    with served(Commands(segments=()), path):
+    with served(Commands(made=[replace(snapshot(()), repeated=0)]), path):
         assert run(path, "snapshot") == 0
     assert capsys.readouterr().out == "the flight recorders hold no event\n"
+
+
+def test_snapshot_of_nothing_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rings that hold what the snapshot before has are not empty, whatever others gave."""
+    path = tmp_path / "s"
+    same = replace(snapshot(()), session="rot", repeated=32_764)
+    with served(Commands(made=[snapshot(("/s/a",)), same]), path):
+        assert run(path, "snapshot") == 0
+    *others, line = capsys.readouterr().out.splitlines()
+    assert others[0] == "wrote /s/a"
+    assert line == "rot: nothing new: 32,764 events were taken with the snapshot before"
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        (lost(full=47_616), "47,616 more were lost: the disk is full"),
+        (lost(failed=5), "5 more were lost: writing failed"),
+        (lost(aux_full=3 << 20), "3 MiB of trace were lost: the disk is full"),
+    ],
+)
+@pytest.mark.parametrize("segments", [("/s/a",), ()])
+def test_snapshot_says_what_it_lost(
+    segments: tuple[str, ...],
+    gone: Lost,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What reached no file is in the text and in the JSON, and all of it is not nothing."""
+    path = tmp_path / "s"
+    with served(Commands(made=[replace(snapshot(segments), lost=gone)]), path):
+        assert run(path, "snapshot") == 0
+        *wrote, line = capsys.readouterr().out.splitlines()
+        assert run(path, "snapshot", "--json") == 0
+    assert wrote == [f"wrote {one}" for one in segments]
+    assert line.startswith("blackbox: ")
+    assert f"; {words}; " in line
+    (shown,) = json.loads(capsys.readouterr().out)["snapshots"]
+    assert (shown["lost"], shown["lost_aux_bytes"]) == (gone.events, gone.aux_bytes)
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,8 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--overwritten"], "unrecognized arguments: --overwritten"),
         (["-S"], "-S is of AUX areas, and no -e has one"),
         (["-S", "-e", "cycles|cpu-clock"], "-S is of AUX areas, and no -e has one"),
+        (["--overwrite", "-S"], "-S is of AUX areas, and no -e has one"),
+        (["--overwrite", "-S", "-e", "cs"], "-S is of AUX areas, and no -e has one"),
         (["-S", "-e", "intel_pt//", "-e", "{cycles"], "unbalanced brace"),
         (["--freeze-on", "cs"], "nothing to freeze without --overwrite"),
         (["--overwrite", "--bpf", "opensnoop"], "--overwrite does not go with --bpf"),
@@ -294,6 +296,22 @@ def test_what_does_not_go(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         config(*arguments)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [["-S"], ["--overwrite", "-S"]])
+def test_a_snapshot_of_a_pmu_that_does_not_trace(words: list[str]) -> None:
+    """An event in slashes may have an area; this host's has none, and that is the same mistake."""
+    plain = host(pmus={**host().pmus, "x": PmuFacts(type=9), "y": PmuFacts(type=10, aux=True)})
+    record_config.check_snapshot(build(config(*words, "-e", "y//"), plain))
+    with pytest.raises(UsageError, match="-S is of AUX areas, and no -e has one"):
+        record_config.check_snapshot(build(config(*words, "-e", "x//"), plain))
+
+
+def test_an_aux_size_without_an_area() -> None:
+    """As with --via ftrace a mistake of the command line, whatever else the host has."""
+    with pytest.raises(UsageError, match="no event of the source has an AUX area") as caught:
+        build(config("-m", "4M,4M", "-e", "cs"), host())
+    assert caught.value.exit_code == 2
 
 
 def test_absent_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -83,7 +83,18 @@ def test_nothing_to_extract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     path = write(tmp_path / "x")
     assert segments.run(["aux", str(path), "--output-dir", str(tmp_path / "raw")]) == 1
     assert "holds no AUX trace" in capsys.readouterr().err
-    assert not list((tmp_path / "raw").iterdir())
+    assert not (tmp_path / "raw").exists()
+
+
+def test_damage_before_any_trace(tmp_path: Path) -> None:
+    """There is nothing to write, and no directory is left for it."""
+    path = write(tmp_path / "x", encode_piece(TRACE[:64], offset=0, cpu=0, hidden=True))
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"COTDAUX1") - 8
+    data[at + 6 : at + 8] = b"\x03\x00"
+    path.write_bytes(data)
+    assert segments.run(["aux", str(path), "--output-dir", str(tmp_path / "raw")]) == 1
+    assert not (tmp_path / "raw").exists()
 
 
 def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

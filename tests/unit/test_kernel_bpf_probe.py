@@ -130,7 +130,7 @@ def test_the_first_problem_is_told(host: Path, monkeypatch: pytest.MonkeyPatch) 
     assert facts.need == "CAP_BPF and CAP_PERFMON"
     (host / "sys/kernel/security/lockdown").write_text("none integrity [confidentiality]")
     facts = probed(host, python="", limits=few)
-    assert ("lockdown" in facts.problem, facts.need) == (True, "")
+    assert ("lockdown" in facts.problem, facts.need) == (True, "a kernel without lockdown")
     _refuse(monkeypatch, MissingFeature("x", feature="bpf", syscall="bpf", errno=errno.ENOSYS))
     assert probed(host, python="", limits=few).problem == "this kernel has no bpf(2)"
 
@@ -254,6 +254,7 @@ def test_rows_of_a_host_that_has_everything() -> None:
         ({"program_problems": {"x": "wrong"}}, "BPF program x", "wrong", "put right"),
         ({"program_problems": {"/p": "open"}}, "BPF directory", "open", "put right"),
         ({"lockdown": "confidentiality"}, "BPF lockdown", "cannot read", "no capability opens it"),
+        ({"lockdown": "unknown"}, "BPF lockdown", "unknown: ", "mount -t securityfs"),
         (
             {"limits": replace(ROOT, capabilities=frozenset({"CAP_BPF"}))},
             "BPF privileges",

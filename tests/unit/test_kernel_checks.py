@@ -4,12 +4,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from collectord.cli import doctor
 from collectord.kernel import checks
-from collectord.plan.facts import Check, FtraceFacts
+from collectord.kernel.checks_relay import relay
+from collectord.kernel.lockdown import UNKNOWN, read_lockdown
+from collectord.plan.facts import Check, FtraceFacts, RelayFacts
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def rows(lockdown: str = "none", **changes: Any) -> dict[str, Check]:  # noqa: ANN401
@@ -60,9 +67,50 @@ def test_without_an_instance_nothing_else_is_claimed() -> None:
     assert "mount tracefs" in rows(instances=False, problem="p")["ftrace instances"].remedy
 
 
-@pytest.mark.parametrize("level", ["", "none", "integrity"])
+@pytest.mark.parametrize("level", ["none", "integrity"])
 def test_lockdown_that_lets_ftrace_work(level: str) -> None:
     """Only confidentiality closes tracefs."""
     assert rows(level)["lockdown"].ok
     closed = rows("confidentiality")["lockdown"]
     assert (closed.ok, "no capability opens it" in closed.remedy) == (False, True)
+
+
+def test_what_securityfs_tells(tmp_path: Path) -> None:
+    """The chosen level; without lockdown none; and where it is not mounted nothing is known."""
+    folder = tmp_path / "kernel/security"
+    folder.mkdir(parents=True)
+    assert read_lockdown(tmp_path) == UNKNOWN
+    (folder / "lsm").write_text("capability")
+    assert read_lockdown(tmp_path) == "none"
+    (folder / "lockdown").write_text("none [integrity] confidentiality\n")
+    assert read_lockdown(tmp_path) == "integrity"
+    (folder / "lockdown").write_text("")
+    assert read_lockdown(tmp_path) == UNKNOWN
+
+
+def test_a_level_that_cannot_be_read_is_unknown() -> None:
+    """An instance that was made tells that tracefs is open; else nothing is claimed."""
+    tried = rows(UNKNOWN)["lockdown"]
+    assert (tried.ok, tried.detail) == (True, "unknown: tracefs is open")
+    told = rows(UNKNOWN, instances=False, problem="tracefs is empty")["lockdown"]
+    assert (told.ok, told.unknown) == (False, True)
+    assert told.detail.startswith("unknown: ")
+    assert "none" not in told.detail
+    assert "mount -t securityfs" in told.remedy
+    shown = relay(RelayFacts(debugfs="/d"), UNKNOWN)
+    assert next(shown).detail == "channels below /d can be read (lockdown unknown)"
+
+
+def test_the_table_has_a_word_for_what_nothing_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither there nor missing."""
+    found = (
+        Check("a", ok=True),
+        Check("b", ok=False),
+        Check("c", ok=False, unknown=True),
+    )
+    monkeypatch.setattr(doctor, "probe", lambda *_, **__: host(checks=found))
+    assert doctor.run([]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split() for line in lines] == [["a", "ok"], ["b", "missing"], ["c", "unknown"]]

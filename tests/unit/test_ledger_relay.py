@@ -39,6 +39,7 @@ DROPPED = (Stage.KERNEL_RING, Reason.DROPPED)
 class Trace:
     """A source whose count of dropped records is what the test says."""
 
+    ftrace = None
     bpf = None
 
     def __init__(self) -> None:

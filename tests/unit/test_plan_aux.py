@@ -205,8 +205,12 @@ def test_whole_records_take_large_chunks() -> None:
 
 def test_one_area_a_ring_and_one_decoder_a_session() -> None:
     """Two PMUs want two sources, and two that perf decodes two sessions."""
-    with pytest.raises(PlanError, match="one AUX area"):
+    with pytest.raises(PlanError, match="one AUX area") as caught:
         session("plain//", "intel_pt//")
+    assert "[[session.source]] of its own" in caught.value.hint
+    with pytest.raises(PlanError, match="one AUX area") as caught:
+        session("intel_pt//", "cs_etm//", "plain//")
+    assert caught.value.hint == "give each a session of its own"
     both = SessionConfig(
         name="s",
         source=(
@@ -220,9 +224,9 @@ def test_one_area_a_ring_and_one_decoder_a_session() -> None:
 
 def test_keys_of_aux_want_an_area() -> None:
     """A size or an interval for events without AUX is a mistake, not nothing."""
-    with pytest.raises(PlanError, match="no event of the source has an AUX area"):
+    with pytest.raises(UsageError, match="no event of the source has an AUX area"):
         session(SWITCH, aux=RingSize(1 << 20))
-    with pytest.raises(PlanError, match="no event of the source has an AUX area"):
+    with pytest.raises(UsageError, match="no event of the source has an AUX area"):
         session("uncore_imc//", aux_flush=Nanoseconds(1_000_000))
 
 
@@ -296,6 +300,33 @@ def test_addresses_filter_a_tracing_event() -> None:
         session(EventConfig(event="plain//", filter="filter 0x1000/0x200"))
     with pytest.raises(UsageError):
         session(EventConfig(event="intel_pt//", filter="prev_pid == 0"))
+
+
+def test_a_pmu_takes_so_many_addresses() -> None:
+    """As sysfs tells; one more is refused before anything is opened."""
+    ranges = [f"filter {at:#x}/16@/bin/true" for at in (0, 64, 128)]
+    both = session(EventConfig(event="intel_pt//u", filter=",".join(ranges[:2])))
+    assert both.events[0].filter.count("filter ") == 2
+    with pytest.raises(PlanError, match="3 address filters, and PMU intel_pt takes 2") as caught:
+        session(EventConfig(event="intel_pt//u", filter=",".join(ranges)))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        ("plain//", "plain//"),
+        ("{plain//,cs,plain//}",),
+        ("plain/trace/", "plain/mode=1/"),
+        ("intel_pt//u", "cs", "intel_pt/tsc/k"),
+    ],
+)
+def test_a_tracing_event_is_there_once(events: tuple[str, ...]) -> None:
+    """The kernel has no second one beside it; whose PMU nobody knows may be of several kinds."""
+    with pytest.raises(UsageError, match="traces for one event at a time") as caught:
+        session(*events)
+    assert caught.value.hint == "leave one out"
+    assert len(session("plain/mode=1/", "plain/mode=2/").events) == 3
 
 
 def test_coresights_sink_is_a_term() -> None:
@@ -381,6 +412,20 @@ def test_a_freeze_that_cannot_pause_leads(*, pauses: bool, scope: str) -> None:
     assert not any(member.leader or member.attr.disabled for member in members)
     assert {event.group for event in (freezing, *members)} == {0}
     assert data(found).aux is not None
+
+
+@pytest.mark.parametrize("event", ["intel_pt//", "plain/trace/"])
+def test_a_tracing_event_freezes_nothing(event: str) -> None:
+    """It never overflows: the kernel would take it, or not, and nothing would ever stop."""
+    one = SessionConfig(
+        name="s",
+        mode="flight-recorder",
+        freeze_on=event,
+        source=(PerfSourceConfig(events=("cs",)),),
+    )
+    with pytest.raises(UsageError, match="never stops anything") as caught:
+        build(Config(session=(one,)), tracing())
+    assert caught.value.hint
 
 
 def test_nothing_starts_again_what_was_frozen() -> None:

@@ -7,10 +7,12 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from collectord.config.schema import Config, DaemonConfig, PerfSourceConfig, SessionConfig
 from collectord.daemon import Daemon
 from collectord.drain.loop import Drain
-from collectord.errors import KernelError
+from collectord.errors import KernelError, UsageError
 from collectord.kernel.linux import LinuxKernel
 from collectord.meter import Meter
 from collectord.opening import Surroundings
@@ -21,9 +23,8 @@ from collectord.sink.store import Store
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
+    from contextlib import ExitStack
     from pathlib import Path
-
-    import pytest
 
     from collectord.plan.session import SessionPlan
 
@@ -115,6 +116,56 @@ def test_a_look_that_fails_ends_nothing(tmp_path: Path) -> None:
     session = asyncio.run(ended_session(tmp_path, Source(tells=False), Sink()))
     (reason,) = session.balance().degraded_reasons
     assert "cannot list a tracepoint's programs" in reason
+
+
+def test_an_absent_flight_recorder_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one, and what it lacks, or what it failed with, is why there is no snapshot of it."""
+    recorders = tuple(
+        SessionConfig(
+            name=name,
+            mode="flight-recorder",
+            source=(PerfSourceConfig(events=events, when="present", period=1),),
+        )
+        for name, events in {"pt": ("cycles",), "shut": ("sched:sched_switch",)}.items()
+    )
+    plain = config(tmp_path, "plain")
+    opens = Surroundings.open
+
+    def open_or_fail(
+        surroundings: Surroundings, plan: SessionPlan, stack: ExitStack
+    ) -> RinglessSession | Session:
+        source: Any = Source()
+        if plan.name == "plain":
+            return RinglessSession(plan, source)
+        if plan.name == "shut":
+            return surroundings.failed(plan, KernelError("no more memory"))
+        return opens(surroundings, plan, stack)
+
+    monkeypatch.setattr(Surroundings, "open", open_or_fail)
+    whole = Config(daemon=plain.daemon, session=(*plain.session, *recorders))
+    daemon = Daemon(whole, facts=host(hardware_pmu=False))
+
+    async def scenario() -> list[str]:
+        stop, said = asyncio.Event(), []
+
+        async def on_open() -> None:
+            for names in (["pt"], ["shut"], ["plain"], []):
+                with pytest.raises(UsageError) as refused:
+                    await daemon.snapshot(names)
+                said.append(str(refused.value))
+            stop.set()
+
+        await daemon.run(stop, on_open=on_open, watch_cpus=False, salvage_all=False)
+        return said
+
+    absent, failed, stream, both = asyncio.run(scenario())
+    assert absent.startswith("flight recorder pt is degraded, its hardware is absent: perf: ")
+    assert "no hardware counters" in absent
+    assert failed == "flight recorder shut has failed: no more memory"
+    assert stream.startswith("no flight recorder among plain; a session with mode = ")
+    assert both == f"{absent}; {failed}"
 
 
 def test_every_session_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,9 +150,9 @@ def test_an_area_that_is_paused(kernel: Events, opened: OpenPerf) -> None:
     opened.resume()
     assert kernel.asked == [
         ("disable", "trace"),
-        ("enable", "trace"),
         ("refresh", "resumer"),
         ("refresh", "freezing"),
+        ("enable", "trace"),
     ]
     assert not opened.frozen()
     kernel.asked.clear()

@@ -29,9 +29,11 @@ class Kernel:
     """Source, kernel, meter and drain at once; notes in which order they are asked."""
 
     ftrace = None
+    freeze_fds = ()
 
     def __init__(self, refuse: str = "") -> None:
         self.asked: list[str] = []
+        self.lost = 0  # of each ring, by a full disk
         self._refuse = refuse
 
     def _note(self, what: str) -> None:
@@ -73,10 +75,18 @@ class Kernel:
             if not held:
                 self._note(f"let go {fd}")
 
-        counters = SimpleNamespace(window_repeated=0, window_repeated_bytes=0, records=fd)
+        def counters() -> SimpleNamespace:
+            return SimpleNamespace(
+                window_repeated=0,
+                window_repeated_bytes=0,
+                records=fd,
+                lost_disk_full=self.lost,
+                lost_dropped=0,
+            )
+
         return SimpleNamespace(
             handle=SimpleNamespace(held=True, kind=kind, map_fd=fd, pages=None),
-            ring=SimpleNamespace(warm=lambda: None, hold=hold, counters=lambda: counters),
+            ring=SimpleNamespace(warm=lambda: None, hold=hold, counters=counters),
             aux=None,
         )
 
@@ -174,6 +184,59 @@ def test_only_what_is_stored_counts_as_stored() -> None:
     assert asyncio.run(scenario(None, "")) == (1, 0)
     assert asyncio.run(scenario(full, "")) == (0, 1)
     assert asyncio.run(scenario(None, "resume all")) == (0, 1)
+
+
+class FullDisk(Files):
+    """Of each snapshot it gives up so many events of the ring."""
+
+    def __init__(self, kernel: Kernel, lost: int) -> None:
+        super().__init__(None)
+        self._kernel = kernel
+        self._lost = lost
+        self.full = asyncio.Event()
+
+    async def make_next(self) -> None:
+        """The passes are over: what did not fit has been given up."""
+        self._kernel.lost += self._lost
+        self.full.set()
+        await asyncio.sleep(0)
+
+
+def test_a_snapshot_tells_its_own_loss() -> None:
+    """What it lost, of all that was lost; the end has what was lost since it began."""
+
+    async def scenario() -> list[int]:
+        kernel = Kernel()
+        kernel.lost = 1_000
+        files = FullDisk(kernel, 7)
+        made = recorder(files, kernel)
+        told = [await made.snapshot(Trigger.REQUEST) for _ in range(2)]
+        made.end()
+        await made.take_last()
+        kernel.lost += 40
+        made.tell_last()
+        return [one.lost.events["sink/disk_full"] for one in (*told, *made.snapshots) if one]
+
+    assert asyncio.run(scenario()) == [7, 7, 40]
+
+
+def test_the_end_tells_the_loss_of_what_is_under_way() -> None:
+    """The session ends before a snapshot has told: the last one has its segments and its loss."""
+
+    async def scenario() -> list[int]:
+        kernel = Kernel()
+        files = FullDisk(kernel, 7)
+        made = recorder(files, kernel)
+        waiting = asyncio.ensure_future(made.snapshot(Trigger.REQUEST))
+        await files.full.wait()
+        made.end()
+        await made.take_last()
+        assert await waiting is None
+        kernel.lost += 40
+        made.tell_last()
+        return [one.lost.events["sink/disk_full"] for one in made.snapshots]
+
+    assert asyncio.run(scenario()) == [47]
 
 
 def test_the_end_takes_over_what_is_under_way() -> None:
