@@ -206,7 +206,9 @@ def test_the_service_runs(perf: Perf) -> None:
 def test_a_killed_service_comes_back(tracefs: Path) -> None:
     """After a kill systemd starts it again, and it seals and salvages what the first one left."""
     systemctl("start", UNIT)
-    wait_for(lambda: scrape().value("collectord_write_bytes_total") > 0, "written chunks")
+    subprocess.run(["true"], check=True)  # an exec
+    stored = 'collectord_stored_records_total{session="exec",source="perf"}'
+    wait_for(lambda: scrape().value(stored) > 0, "an exec on disk")
     (pid,) = shown("MainPID")
     systemctl("kill", "--kill-whom=main", f"--signal={int(signal.SIGKILL)}", UNIT)
 
