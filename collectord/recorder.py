@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = structlog.get_logger()
 # A virtual CPU may be off for some time while it holds the last record.
-_LAST_PAUSE_S: Final = 0.01
+LAST_PAUSE_S: Final = 0.01
 _SNAPSHOTS_KEPT: Final = 1000
 
 
@@ -138,7 +138,7 @@ class Recorder:
     async def take_last(self) -> None:
         """Nothing comes any more: have all that the rings hold stored."""
         # A record that was begun when its event was disabled is there a moment later.
-        await asyncio.sleep(_LAST_PAUSE_S)
+        await asyncio.sleep(LAST_PAUSE_S)
         # A snapshot that is under way goes into the same segments, and waits for them.
         before = self._segments.collected
         if before is None:

@@ -20,7 +20,7 @@ from collectord.errors import KernelError
 from collectord.health import Health
 from collectord.jobs import Jobs
 from collectord.plan.session import FLIGHT_RECORDER
-from collectord.recorder import Recorder
+from collectord.recorder import LAST_PAUSE_S, Recorder
 from collectord.segments import Segments
 from collectord.source.aux import AuxFlush
 from collectord.windows import Windows
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     from collectord.source.base import OpenSource
 
 _LOG: Final = structlog.get_logger()
-# A virtual CPU may be off for some time while it holds the last record.
 _LAST_PASSES: Final = 5
-_LAST_PAUSE_S: Final = 0.01
 
 
 class Session:
@@ -223,7 +221,7 @@ class Session:
             self._accounts.measure(last=True)
             if self._accounts.are_even():
                 return
-            await asyncio.sleep(_LAST_PAUSE_S)
+            await asyncio.sleep(LAST_PAUSE_S)
 
     def balance(self) -> SessionBalance:
         """The balance as of the last reading; touches neither rings nor kernel counters."""

@@ -197,8 +197,8 @@ class Windows:
                 for drained in self._drained:
                     drained.ring.hold(False)  # noqa: FBT003 - the binding's
                 await self._drain.full_pass()
-                # Before they go on: what comes now is of the next window.
-                for drained in self._drained:
+                # Before they go on: what comes now is of the next window. The end drains all.
+                for drained in self._drained if not self._ended else ():
                     drained.ring.hold(True)  # noqa: FBT003 - the binding's
         finally:
             if not self._ended:

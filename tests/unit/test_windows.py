@@ -69,11 +69,10 @@ class Kernel:
         """Likewise."""
 
     def ring(self, fd: int, kind: RingKind) -> Any:  # noqa: ANN401 - as much as is looked at
-        """A held ring; records that it is let go."""
+        """A held ring; records when it is let go, and held again."""
 
         def hold(held: bool) -> None:
-            if not held:
-                self._note(f"let go {fd}")
+            self._note(f"{'hold' if held else 'let go'} {fd}")
 
         def counters() -> SimpleNamespace:
             return SimpleNamespace(
@@ -103,7 +102,8 @@ def test_overwritable_rings_do_not_wait_for_aux_areas() -> None:
     mixed = windows(kernel, RingKind.PERF, RingKind.OVERWRITABLE, RingKind.OVERWRITABLE)
     note = asyncio.run(mixed.take(Trigger.REQUEST))
     copied = ["pause all", "let go 1", "let go 2", "resume 1", "resume 2"]
-    assert kernel.asked == [*copied, "let go 0", "pass", "resume all"]
+    # Held again before they go on: what comes then is of the next window.
+    assert kernel.asked == [*copied, "let go 0", "pass", "hold 0", "resume all"]
     assert note.paused_ns == mixed.paused_ns > 0
 
 
@@ -112,6 +112,20 @@ def test_alone_they_need_no_pass() -> None:
     kernel = Kernel()
     asyncio.run(windows(kernel, RingKind.OVERWRITABLE).take(Trigger.REQUEST))
     assert kernel.asked == ["pause all", "let go 0", "resume all"]
+
+
+def test_a_session_that_ends_meanwhile_has_all_drained() -> None:
+    """Its end lets all rings go; nothing holds them, or starts them, behind it."""
+    kernel = Kernel()
+    one = windows(kernel, RingKind.PERF)
+
+    async def end_in_the_pass() -> int:
+        one.end()
+        return 1
+
+    kernel.full_pass = end_in_the_pass  # type: ignore[method-assign]
+    asyncio.run(one.take(Trigger.REQUEST))
+    assert kernel.asked == ["pause all", "let go 0"]
 
 
 def test_rings_go_on_though_one_cannot_be_read() -> None:
