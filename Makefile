@@ -61,7 +61,7 @@ if [ "$$(id -u)" != 0 ]; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get -q update
-apt-get -q -y --no-install-recommends install "$${missing[@]}"
+apt-get -q -y -o DPkg::Lock::Timeout=300 --no-install-recommends install "$${missing[@]}"
 endef
 
 .PHONY: help
@@ -97,7 +97,7 @@ packages-clang: packages-test
 	clang=$$(dpkg-query -W -f '$${Depends}' clang | sed -n 's/.*clang-\([0-9]*\).*/\1/p')
 	$(call install_packages,libclang-rt-$$clang-dev)
 
-# What builds the guest. tests/support/qemu10.sh gets a newer QEMU where the archive's is too old.
+# What builds the guest: `python -m tests.vm` asks for it. tests/support/qemu10.sh gets a newer QEMU where the archive's is too old.
 .PHONY: packages-vm
 packages-vm:
 	@command -v dpkg-query >/dev/null || exit 0
@@ -144,7 +144,7 @@ test: setup packages-clang ## every lane but vm; the kernel lane needs root
 	@exec $(BIN)/pytest --lanes=$(LANES) $(PYTEST)
 
 .PHONY: test-vm
-test-vm: setup packages-vm ## tests in a virtual machine with Linux 6.12, as root; VM_TESTS= chooses
+test-vm: setup ## tests in a virtual machine with Linux 6.12, as root; VM_TESTS= chooses
 	@exec $(BIN)/python -m tests.vm -- $(VM_TESTS)
 
 .PHONY: lint

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from collectord.aux_meter import AuxMeter
 from collectord.errors import KernelError
+from collectord.late_rings import LateRings
 from collectord.ledger import balance_session
 from collectord.ledger_json import cut
 from collectord.sink.base import Closing, Opening
@@ -25,9 +27,10 @@ if TYPE_CHECKING:
     from collectord.model import ClockReading, Geometry, RingLabel
     from collectord.plan.aux import AuxPlan
     from collectord.plan.session import SessionPlan
-    from collectord.sink.base import SegmentInfo
+    from collectord.sink.base import GivenUp, SegmentInfo, Sink
     from collectord.sink.manifest import SnapshotNote
-    from collectord.source.base import Ftrace
+    from collectord.sink.store import Store
+    from collectord.source.base import OpenSource
 
 _LOG: Final = structlog.get_logger()
 
@@ -37,9 +40,9 @@ class Accounts:
 
     Args:
         plan: of the session.
-        ftrace: tells the kernel's counters as text; None of a source of another kind.
+        source: tells the kernel's counters as text, and of rings that nobody drains.
         rings: all of them.
-        meter: reads their counters; AUX areas are read here.
+        meter: reads their counters; AUX areas, and rings that nobody drains, are read here.
         kernel: reads the clocks.
         health: told while counters cannot be read.
     """
@@ -48,21 +51,24 @@ class Accounts:
         self,
         plan: SessionPlan,
         *,
-        ftrace: Ftrace | None,
+        source: OpenSource,
         rings: Sequence[Drained],
         meter: Meter,
         kernel: Kernel,
         health: Health,
     ) -> None:
         self._plan = plan
-        self._ftrace = ftrace
+        self._ftrace = source.ftrace
         self._rings = rings
         self._meter = meter
         self._aux = AuxMeter(kernel, rings)
+        self._late = LateRings(plan, source)
         self._kernel = kernel
         self._health = health
         self._log = _LOG.bind(session=plan.name)
         self._clocks: list[ClockReading] = []
+        self._since_ns = time.monotonic_ns()  # the end of what sealed segments tell of
+        self._closed = False
 
     def measure(self, *, last: bool = False) -> None:
         """Take a reading after a full pass; where it fails the last one stands, and that is said.
@@ -72,11 +78,13 @@ class Accounts:
         """
         try:
             if last:
+                self._closed = True
                 self._meter.close()
                 self._aux.close()
             else:
                 self._meter.measure()
                 self._aux.measure()
+            self._late.measure(last=last)
         except KernelError as error:
             if self._health.note("counters", f"counters not read: {error}"):
                 self._log.error("counters_not_read", error=str(error))
@@ -93,14 +101,22 @@ class Accounts:
         missing += [area.unaccounted for area in self._aux.balances()]
         return not any(missing)
 
-    def balance(self) -> SessionBalance:
-        """The balance as of the last reading; touches neither rings nor kernel counters."""
+    def balance(self, since_ns: int | None = None) -> SessionBalance:
+        """The balance as of the last reading; touches neither rings nor kernel counters.
+
+        Args:
+            since_ns: what its basis is to hold for: the time from then on; None: now, and once the
+                session is closed all of it.
+        """
+        if since_ns is None and self._closed:
+            since_ns = 0
         return balance_session(
             self._plan.name,
             self._plan.source,
             self._plan.scope.describe(),
-            self._meter.balances(),
+            (*self._meter.balances(since_ns), *self._late.balances()),
             state="running",
+            suppressed=self._meter.suppression.to_json(since_ns or 0),
             directory=self._plan.sink.directory,
             shared=self._meter.shared_losses,
             aux=self._aux.balances(),
@@ -133,11 +149,22 @@ class Accounts:
 
     def found(self, info: SegmentInfo) -> None:
         """Count what a segment was found to hold as it was sealed."""
+        self._since_ns = max(self._since_ns, info.manifest.ledger.get("until_ns", 0))
         self._meter.found({entry.ring: entry.samples for entry in info.manifest.rings})
+
+    def given_up(self, end: GivenUp) -> None:
+        """Count what a segment held that was closed without a seal."""
+        self._meter.found(end.events)
+        self._meter.removed(end.lost_events)
+        self._aux.removed(end.lost_aux_bytes)
 
     def settle(self) -> None:
         """All segments are sealed: what passed unseen is what was found in them."""
         self._meter.settle({})
+
+    def take_late(self, sink: Sink, store: Store) -> SegmentInfo | None:
+        """Store what rings hold that nobody drained; see `LateRings.take`. For a worker."""
+        return self._late.take(self._kernel, sink, store, self._cut)
 
     def _recut(self, found: Mapping[int, int]) -> Mapping[str, Any]:
         """The final balance, from what the last segment holds too. Called by the seal."""
@@ -145,7 +172,10 @@ class Accounts:
         return self._cut()
 
     def _cut(self) -> dict[str, Any]:
-        return cut(self.balance(), self._meter.brackets, self._meter.shared_bounds)
+        bounds = zip(self._meter.shared_bounds, self._late.bounds, strict=True)
+        before, after = map(sum, bounds)
+        window = {"since_ns": self._since_ns, "until_ns": time.monotonic_ns()}
+        return cut(self.balance(self._since_ns), self._meter.brackets, (before, after)) | window
 
     def _ring_stats(self) -> Mapping[int, str]:
         if self._ftrace is None:

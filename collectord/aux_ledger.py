@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord._native._core import QUARANTINE_REASONS
+from collectord._native._core import AUX_HEAD_RULES, QUARANTINE_REASONS
 from collectord.model import Basis, LossKey, Reason, Stage, loss_name
 from collectord.plan.aux import HeadRule
 
@@ -136,7 +136,7 @@ def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBala
     overwritten: int | None = 0
     if plan.snapshot:
         truncated, basis = 0, Basis.LOST_ONLY
-        if plan.head_rule is HeadRule.OFFSET:
+        if AUX_HEAD_RULES[counters.head_rule] == HeadRule.OFFSET:
             produced = overwritten = None
         else:
             produced, overwritten = after.head, counters.overwritten_bytes

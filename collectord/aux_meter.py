@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from collectord.aux_ledger import AuxBracket, AuxReading, balance_aux, truncated_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from collectord._native._core import AuxRing
+    from collectord._native._core import AuxCounters, AuxRing
     from collectord.aux_ledger import AuxBalance
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained
@@ -31,9 +32,22 @@ class AuxMeter:
             if drained.handle.aux is not None and drained.aux is not None
         ]
         self._brackets = []
+        self._removed: Counter[int] = Counter()
         for handle, ring in self._areas:
             reading = self._read(handle)
             self._brackets.append(AuxBracket(reading, ring.counters(), reading))
+
+    def removed(self, sizes: Mapping[int, int]) -> None:
+        """Count bytes of a segment whose file somebody deleted, by the core's AUX ring id."""
+        self._removed.update(sizes)
+
+    def _counters(self, ring: AuxRing) -> AuxCounters:
+        """The core's counters; what it stored and somebody deleted is not stored any more."""
+        counters, removed = ring.counters(), self._removed[ring.id]
+        return counters._replace(
+            stored_bytes=counters.stored_bytes - removed,
+            lost_dropped_bytes=counters.lost_dropped_bytes + removed,
+        )
 
     def measure(self) -> None:
         """Take a reading. Call it after a full pass that began after the last reading.
@@ -43,7 +57,7 @@ class AuxMeter:
         """
         for number, (handle, ring) in enumerate(self._areas):
             last = self._brackets[number]
-            counters = ring.counters()
+            counters = self._counters(ring)
             idle = counters.taken_bytes == last.counters.taken_bytes
             still = idle and counters.records == last.counters.records
             reading = last.after if still else self._read(handle)
@@ -61,7 +75,7 @@ class AuxMeter:
             reading = self._read(handle)
             self._brackets[number] = AuxBracket(
                 reading,
-                ring.counters(),
+                self._counters(ring),
                 reading,
                 closed=True,
                 truncated=_truncated(handle, self._brackets[number]),

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which CPUs are seen. A CPU without rings is uncovered time, not loss: nothing was produced."""
+"""Which CPUs are seen, by all sessions together and by each.
+
+On a CPU that is offline nothing is produced: that is uncovered time, not loss. What happens on one
+that came online without a ring goes unseen, or is read at the end alone.
+"""
 
 from __future__ import annotations
 
@@ -8,63 +12,118 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.model import RingRole, ScopeKind
+from collectord.errors import KernelError
+from collectord.model import RingRole
+from collectord.plan import cpu_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from collectord.kernel.cpu_watch import CpuWatch
     from collectord.plan.session import SessionPlan
 
 _LOG: Final = structlog.get_logger()
 
 
 class Coverage:
-    """The CPUs that are online, and those on which nothing that is to be seen goes unseen.
+    """The CPUs that are online, and those on which a session lacks what it should have.
 
-    The kernel detaches events from a CPU that goes offline; it does not attach them again.
+    Args:
+        sessions: those that were opened.
+        online: CPUs that are online.
     """
 
     def __init__(self, sessions: Sequence[SessionPlan], online: Iterable[int]) -> None:
         self.online = frozenset(online)
-        rings = (
-            r for s in sessions for r in s.rings if r.role is RingRole.DATA and s.watches_cpus
-        )
-        gates = (
-            cpu for s in sessions if s.bpf is not None and s.bpf.programs for cpu in s.bpf.cpus
-        )
-        self._planned = frozenset((*(ring.cpu for ring in rings if ring.cpu >= 0), *gates))
-        open_ones = (s for s in sessions if s.rings or (s.bpf is not None and s.bpf.programs))
-        self._all_wanted = any(
-            s.scope.kind is ScopeKind.SYSTEM and s.watches_cpus for s in open_ones
-        )
-        self._detached: frozenset[int] = frozenset()
+        self._sessions = {(plan.name, plan.source): _Seen(plan) for plan in sessions}
+        self._planned = frozenset[int]().union(*(one.planned for one in self._sessions.values()))
         self._uncovered_ns = 0
         self._counted_ns = time.monotonic_ns()
+        self._blind = False
+        self._let_go(frozenset())
 
     @property
     def covered(self) -> frozenset[int]:
-        """CPUs, online or not, that have all the rings they should have."""
-        return (self._planned if self._all_wanted else self.online) - self._detached
+        """CPUs, online or not, on which every session has what it should have."""
+        return (self._planned | self.online) - self._uncovered
+
+    @property
+    def _uncovered(self) -> frozenset[int]:
+        return frozenset[int]().union(*(one.lacks(self.online) for one in self._sessions.values()))
 
     def uncovered_ns(self) -> int:
-        """Time so far that CPUs were without rings that they should have had, added up."""
+        """Time so far that CPUs were without what they should have had, added up."""
         now_ns = time.monotonic_ns()
-        uncovered = (self._planned | self.online) - self.covered
-        self._uncovered_ns += len(uncovered) * (now_ns - self._counted_ns)
+        self._uncovered_ns += len(self._uncovered) * (now_ns - self._counted_ns)
         self._counted_ns = now_ns
         return self._uncovered_ns
 
-    def change(self, online: Iterable[int]) -> None:
-        """From now on these CPUs are online."""
+    def look(self, watch: CpuWatch) -> None:
+        """See what came and went; what cannot be seen now is at the next look."""
+        try:
+            change = watch.look()
+        except KernelError as error:  # out of descriptors, for one
+            if not self._blind:
+                _LOG.error("cpus_not_seen", error=str(error))
+            self._blind = True
+        else:
+            self._blind = False
+            self.change(*change)
+
+    def change(self, online: Iterable[int], left: Iterable[int] = ()) -> None:
+        """Know which CPUs are online from now on, and which went offline, back or not."""
+        before = self.online, self._uncovered
         self.uncovered_ns()
         self.online = frozenset(online)
-        self._detached |= self._planned - self.online
-        _LOG.warning("cpus_changed", online=sorted(self.online), uncovered=sorted(self._detached))
+        self._let_go(frozenset(left))
+        if before != (self.online, self._uncovered):
+            uncovered = sorted(self._uncovered)
+            _LOG.warning("cpus_changed", online=sorted(self.online), uncovered=uncovered)
 
-    async def follow(self) -> None:
-        """Follow hotplug until cancelled."""
-        from collectord.kernel.cpu_watch import CpuWatch  # noqa: PLC0415  # 13 MiB and 0.2 s
+    def _let_go(self, left: frozenset[int]) -> None:
+        for one in self._sessions.values():
+            one.let_go(left | (one.planned - self.online))
 
-        async with CpuWatch() as watch:
-            async for online in watch:
-                self.change(online)
+    def trouble(self, plan: SessionPlan) -> str:
+        """Say what a session lacks, with the numbers of the CPUs; "" if nothing."""
+        seen = self._sessions.get((plan.name, plan.source))
+        return "; ".join(seen.troubles(self.online)) if seen is not None else ""
+
+
+class _Seen:
+    """One session's view of the CPUs."""
+
+    def __init__(self, plan: SessionPlan) -> None:
+        rings = [ring.cpu for ring in plan.rings if ring.role is RingRole.DATA and ring.cpu >= 0]
+        gates = plan.bpf.cpus if plan.bpf is not None and plan.bpf.programs else ()
+        self.planned = frozenset((*rings, *gates) if plan.watches_cpus else ())
+        self._all_wanted = bool(self.planned) and not plan.scope.cpus
+        # The kernel detaches events of a CPU that goes offline, and does not attach them again. A
+        # ring of ftrace or relay is the CPU's own and stays, as does an event that is a task's.
+        attached = plan.ftrace is None and plan.relay is None and not plan.per_task
+        self._detachable = frozenset(rings) if attached else frozenset[int]()
+        self._read_late = plan.ftrace is not None
+        self._detached: frozenset[int] = frozenset()
+
+    def let_go(self, left: frozenset[int]) -> None:
+        """See that these CPUs were offline."""
+        self._detached |= left & self._detachable
+
+    def lacks(self, online: frozenset[int]) -> frozenset[int]:
+        """CPUs on which it is without what it should have."""
+        new = online - self.planned if self._all_wanted else frozenset[int]()
+        return new | self._detached | (self.planned - online)
+
+    def troubles(self, online: frozenset[int]) -> Iterator[str]:
+        """The same in words."""
+        if offline := self.planned - online:
+            yield f"{_names(offline)}: offline"
+        if back := self._detached & online:
+            yield f"{_names(back)}: back online, and not recorded since it was offline"
+        if new := self.lacks(online) - self.planned:
+            late = "its ring is read at the end" if self._read_late else "not recorded"
+            yield f"{_names(new)}: online since the start, {late}"
+
+
+def _names(cpus: Iterable[int]) -> str:
+    return f"CPU {cpu_list.render(sorted(cpus))}"

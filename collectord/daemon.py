@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from collectord.claims import claim_places
 from collectord.coverage import Coverage
 from collectord.drain.loop import Drain
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.host import host_facts
+from collectord.kernel.cpu_watch import CpuWatch
 from collectord.kernel.host import read_host
 from collectord.kernel.linux import LinuxKernel
-from collectord.leftovers import repair_leftovers, salvage_traces
+from collectord.leftovers import Repaired, repair_leftovers, salvage_traces
 from collectord.maps.watch import BpfWatch
 from collectord.opening import Surroundings
 from collectord.plan.build import blame, build
@@ -72,6 +74,8 @@ class DaemonStatus:
     cpus_covered: int
     uncovered_ns: int
     unclean_stops: int
+    damaged_files: int
+    left_records: int
     bpf: tuple[BpfStatus, ...] = ()
 
 
@@ -106,7 +110,8 @@ class Daemon:
         self._clock = self._kernel.clocks()
         self._started_ns = time.time_ns()
         self._state_dir = Path(config.daemon.state_dir)
-        self._unclean_stops = 0
+        self._repaired = Repaired()
+        self._left_records = 0
         self._coverage = Coverage(self.plan.sessions, self._kernel.online_cpus())
         self._config_sha256 = hashlib.sha256(repr(config).encode()).hexdigest()
 
@@ -117,7 +122,6 @@ class Daemon:
         on_open: Callable[[], Awaitable[None]] | None = None,
         on_close: Callable[[], None] | None = None,
         on_tick: Callable[[DaemonStatus], None] | None = None,
-        watch_cpus: bool = True,
         salvage_all: bool = True,
         keep_counted: bool = False,
     ) -> tuple[SessionBalance, ...]:
@@ -128,19 +132,20 @@ class Daemon:
             on_open: awaited once all rings are open and enabled.
             on_close: called when the final flush begins.
             on_tick: called with the status once per flush interval.
-            watch_cpus: follow CPU hotplug; a short recording saves what that costs.
             salvage_all: take over what killed processes left of any ftrace session, not only of
-                those that are planned here.
+                those that are planned here, and have the directories of segments alone.
             keep_counted: read at the end what answers of BPF programs are made of.
 
         Raises:
             CollectordError: a session cannot be opened or begun; nothing is left open.
         """
         async with AsyncExitStack() as stack:
+            self._kernel.reserve_files(self.plan.files + self.plan.reserved_files)
+            claim_places(self.plan, self._kernel, stack, shared=not salvage_all)
             worker = stack.enter_context(_worker())
             store = self._store()
-            self._unclean_stops = repair_leftovers(self.plan, self._state_dir)
-            salvage_traces(
+            self._repaired = repair_leftovers(self.plan, self._state_dir)
+            self._left_records = salvage_traces(
                 self.plan,
                 self._state_dir,
                 kernel=self._kernel,
@@ -149,17 +154,17 @@ class Daemon:
                 everything=salvage_all,
             )
             stack.enter_context(self._drain)
+            cpus = stack.enter_context(CpuWatch())
             if not await self._open(stop, store, worker, stack):
                 return ()
             if store.limited:
                 await stack.enter_async_context(_running(_keep_limits(store, worker)))
-            if watch_cpus:
-                await stack.enter_async_context(_running(self._coverage.follow()))
             if on_open is not None:
                 await on_open()
-            await self._collect(stop, on_tick, worker)
+            await self._collect(stop, on_tick, worker, cpus)
             if on_close is not None:
                 on_close()
+            self._look_at_cpus(cpus)
             for session in self._sessions:
                 await _close(session)
             recorders = [s.recorder for s in self._sessions if s.recorder is not None]
@@ -180,7 +185,8 @@ class Daemon:
             cpus_online=len(self._coverage.online),
             cpus_covered=len(self._coverage.online & self._coverage.covered),
             uncovered_ns=self._coverage.uncovered_ns(),
-            unclean_stops=self._unclean_stops,
+            **self._repaired._asdict(),
+            left_records=self._left_records,
             bpf=self._watch.status(),
         )
 
@@ -314,6 +320,7 @@ class Daemon:
         stop: asyncio.Event,
         on_tick: Callable[[DaemonStatus], None] | None,
         worker: Executor,
+        cpus: CpuWatch,
     ) -> None:
         """Follow the core's flush timer until `stop`."""
         stopping = asyncio.ensure_future(stop.wait())
@@ -323,6 +330,7 @@ class Daemon:
             if not passing.done():
                 passing.cancel()
                 break
+            self._look_at_cpus(cpus)
             for session in self._sessions:
                 session.tick()
                 session.note("maps", self._watch.trouble(session.plan.name))
@@ -330,6 +338,12 @@ class Daemon:
             if on_tick is not None:
                 on_tick(self.status())
         stopping.cancel()
+
+    def _look_at_cpus(self, cpus: CpuWatch) -> None:
+        """See which CPUs there are, and tell the sessions which of them they lack."""
+        self._coverage.look(cpus)
+        for session in self._sessions:
+            session.note("cpus", self._coverage.trouble(session.plan))
 
     def _store(self) -> Store:
         rotated = [s.sink.retention for s in self.plan.sessions if s.sink.single_file is None]

@@ -13,6 +13,7 @@
         RingSetupError    ring                      exit 1
       CodecError        offset, reason              exit 1
       SinkError         path, errno, hint           exit 1
+        UnsafePath      reason                      exit 1
       BpfError          program, step, text         exit 1
 
 A corrupt ring is not an exception: the native pass returns a reason code and the ring is
@@ -147,6 +148,16 @@ class SinkError(CollectordError):
     def __init__(self, message: str, *, path: str, errno: int = 0, hint: str = "") -> None:
         detail = f"{message}: {path}" + (f" ({os.strerror(errno)})" if errno else "")
         super().__init__(detail, hint=hint)
+        self.path = path
+        self.errno = errno
+
+
+class UnsafePath(SinkError):
+    """A name leads to what is no plain file, or to where somebody else could have put anything."""
+
+    def __init__(self, reason: str, *, path: str, errno: int = 0, hint: str = "") -> None:
+        CollectordError.__init__(self, f"{path}: {reason}", hint=hint)
+        self.reason = reason
         self.path = path
         self.errno = errno
 

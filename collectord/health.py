@@ -96,7 +96,7 @@ class Health:
 
     def _look_for_suppression(self) -> None:
         try:
-            changed = self._meter.look_for_suppression()
+            changed = self._meter.suppression.look()
         except KernelError as error:  # too many programs, for one
             if self.note("programs", f"BPF programs on its events not seen: {error}"):
                 self._log.error("programs_not_seen", error=str(error))
@@ -105,6 +105,7 @@ class Health:
         for event, programs in changed:
             about = f"suppression/{event.index}"
             if not programs:
+                self.note(about, "")
                 self._log.info("suppression_over", tracepoint=event.name)
                 continue
             ids = ", ".join(map(str, programs))

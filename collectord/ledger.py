@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import QUARANTINE_REASONS
 from collectord.model import Basis, LossKey, Reason, RingRole, Stage, loss_name, loss_pairs
@@ -124,12 +124,16 @@ class RingBalance:
 
 @dataclass(frozen=True, slots=True)
 class SinkStats:
-    """A session's segments: kept ones, and those that retention deleted, by reason."""
+    """A session's segments: kept ones, and those that retention deleted, by reason.
+
+    `unsealed` are those that were closed without a seal.
+    """
 
     segments: int = 0
     segment_bytes: int = 0
     deleted: dict[str, int] = field(default_factory=dict)
     write_errors: int = 0
+    unsealed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,8 @@ class SessionBalance:
     Attributes:
         shared: losses that the kernel does not tell by ring, among `lost` and `produced`.
         overwritten: None where that of a ring is not known.
+        suppressed: times in which a foreign BPF program may have hidden events, of those that its
+            basis holds for.
         repeated: records that snapshots left out since the one before had them.
         snapshots: how often a flight recorder's windows were stored.
         snapshots_failed: how often not, or not at once.
@@ -162,6 +168,7 @@ class SessionBalance:
     degraded_reasons: tuple[str, ...] = ()
     sink: SinkStats = field(default_factory=SinkStats)
     shared: dict[str, int] = field(default_factory=dict)
+    suppressed: tuple[Mapping[str, Any], ...] = ()
     aux: tuple[AuxBalance, ...] = ()
     snapshots: int = 0
     snapshots_failed: int = 0
@@ -356,6 +363,7 @@ def balance_session(
     degraded_reasons: tuple[str, ...] = (),
     sink: SinkStats | None = None,
     shared: Mapping[LossKey, int] | None = None,
+    suppressed: Iterable[Mapping[str, Any]] = (),
     aux: tuple[AuxBalance, ...] = (),
 ) -> SessionBalance:
     """Add a session's data rings up. Its basis is the weakest of theirs.
@@ -388,5 +396,6 @@ def balance_session(
         degraded_reasons=degraded_reasons,
         sink=sink or SinkStats(),
         shared=by_name,
+        suppressed=tuple(suppressed),
         aux=aux,
     )

@@ -76,11 +76,13 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
         "in_flight": balance.in_flight,
         "unaccounted": balance.unaccounted,
         "suppression_possible": any(ring.suppressed_by for ring in balance.rings),
+        "suppressed": list(balance.suppressed),
         "degraded": list(balance.degraded_reasons),
         "rings": [ring for ring in rings if ring["role"] == RingRole.DATA],
         "sideband_rings": [ring for ring in rings if ring["role"] == RingRole.SIDEBAND],
         "aux": [aux_json(area) for area in balance.aux],
         "directory": balance.directory,
+        "segments_unsealed": balance.sink.unsealed,
         "segments": list(balance.segments),
     }
 
@@ -92,7 +94,8 @@ def cut(
 ) -> dict[str, Any]:
     """The balance as a manifest records it: with both ends of its brackets.
 
-    `shared` is what was lost of all rings together, at both ends.
+    `shared` is what was produced beside the brackets, at both ends: what was lost of all rings
+    together, and what rings hold that nobody drains.
 
     "produced" is null unless the basis is `exact`; equality is claimed only where "closed".
     """
@@ -112,5 +115,6 @@ def cut(
         "repeated": balance.repeated,
         "in_flight": balance.in_flight,
         "unaccounted": balance.unaccounted,
+        "suppressed": list(balance.suppressed),
         **({"aux": aux_cut(balance.aux)} if balance.aux else {}),
     }

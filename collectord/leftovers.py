@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from collectord.kernel.instance_note import read_note, remove_note
 from collectord.salvage import salvage_leftovers
-from collectord.sink.repair import Action, repair
+from collectord.sink.repair import UNREPAIRED, Action, repair
+from collectord.sink.segment import PARTIAL
 from collectord.sink.store import count_unclean_stops
 
 if TYPE_CHECKING:
@@ -24,13 +25,22 @@ if TYPE_CHECKING:
 _LOG: Final = structlog.get_logger()
 
 
-def repair_leftovers(plan: Plan, state: Path) -> int:
+class Repaired(NamedTuple):
+    """The outcome of a start.
+
+    Attributes:
+        unclean_stops: processes that have ended without sealing what they wrote, until now.
+        damaged_files: segments that were left alone, and manifests that cannot be read.
+    """
+
+    unclean_stops: int = 0
+    damaged_files: int = 0
+
+
+def repair_leftovers(plan: Plan, state: Path) -> Repaired:
     """Seal what was not, where the plan's sessions write, and below the state directory.
 
     A single file is its own sink's to make way for.
-
-    Returns:
-        how many processes have ended without sealing what they wrote, until now.
 
     Raises:
         SinkError: a directory cannot be read, or the count not written.
@@ -39,11 +49,21 @@ def repair_leftovers(plan: Plan, state: Path) -> int:
     elsewhere = {path for path in rotated if state not in (path, path.parent)}
     places = [path for path in (state, *sorted(elsewhere)) if rotated and path.is_dir()]
     if not places:
-        return 0
+        return Repaired()
     outcomes = [outcome for place in places for outcome in repair(place)]
     _tell_repairs(outcomes)
-    recovered = any(outcome.action is Action.RECOVERED for outcome in outcomes)
-    return count_unclean_stops(places[0], add=recovered)
+    unclean = any(map(_tells_of_a_kill, outcomes))
+    return Repaired(
+        unclean_stops=count_unclean_stops(places[0], add=unclean),
+        damaged_files=sum(outcome.damaged for outcome in outcomes),
+    )
+
+
+def _tells_of_a_kill(outcome: Outcome) -> bool:
+    """A clean stop leaves no segment open, not even one without a record."""
+    if outcome.action is Action.REMOVED:
+        return outcome.path.name.endswith(PARTIAL)
+    return outcome.action in {Action.RECOVERED, Action.COMPLETED}
 
 
 def salvage_traces(
@@ -54,7 +74,7 @@ def salvage_traces(
     host: Host,
     make_room: Callable[[int], bool],
     everything: bool,
-) -> None:
+) -> int:
     """Take the rest out of ftrace rings, to where their sessions wrote, and end block traces.
 
     Args:
@@ -64,6 +84,9 @@ def salvage_traces(
         host: for the manifests.
         make_room: see `FileSink`.
         everything: those of other sessions too.
+
+    Returns:
+        records of block traces that are in no segment: they were unread, or had found no room.
 
     Raises:
         KernelError: rings cannot be read.
@@ -78,9 +101,9 @@ def salvage_traces(
         _tell_repairs(repair(directory) if directory.is_dir() else [])
         return directory
 
-    if everything:
-        for left in kernel.end_left_traces():
-            _LOG.warning("trace_left_behind", **left._asdict())
+    left_traces = kernel.end_left_traces() if everything else ()
+    for left in left_traces:
+        _LOG.warning("trace_left_behind", **left._asdict())
     for salvaged in salvage_leftovers(kernel, host, place, make_room):
         remove_note(salvaged.instance)
         _LOG.warning(
@@ -89,12 +112,18 @@ def salvage_traces(
             path=str(salvaged.path) if salvaged.path is not None else None,
             **salvaged.ledger,
         )
+    return sum(left.unread + left.dropped for left in left_traces)
 
 
 def _tell_repairs(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
+        event = "segment_repaired"
+        if outcome.action is Action.IN_USE:
+            event = "segment_in_use"
+        elif outcome.action in UNREPAIRED:
+            event = "segment_not_repaired"
         _LOG.warning(
-            "segment_repaired",
+            event,
             path=str(outcome.path),
             action=str(outcome.action),
             detail=outcome.detail,

@@ -2,8 +2,9 @@
 """Logging: structlog on stderr, a console line on a terminal and JSON otherwise.
 
 Events are static snake_case names with data as keys: `ring_quarantined ring=exec/perf/data/cpu1`.
-A line that carries `ring` is limited per (event, ring), so that a ring in trouble at a million
-records a second costs one line per interval. Nothing is logged from a pass.
+Lines about one ring, those of a library and those that a peer or a sender of signals can cause are
+limited, so that trouble at a million records a second costs one line per interval. Nothing is
+logged from a pass.
 """
 
 from __future__ import annotations
@@ -35,22 +36,26 @@ if TYPE_CHECKING:
 
     EventDict = MutableMapping[str, Any]
 
-RING_INTERVAL_NS: Final = 10_000_000_000
+INTERVAL_NS: Final = 10_000_000_000
+_KINDS_MAX: Final = 4096
+_MESSAGE_CHARS: Final = 1000
 
 
-class RingRateLimit:
-    """A structlog processor: at most one line per (event, ring) and interval.
+class RateLimit:
+    """A structlog processor: at most one line of a kind and interval.
 
-    The next line that passes carries `suppressed`, the number of those that did not.
+    Lines that carry `ring` are of one kind if event and ring are the same; so are those with the
+    same `limit_by`, which is not printed. The next line that passes carries `suppressed`, the
+    number of those that did not.
 
     Args:
-        interval_ns: shortest time between two lines of one kind about one ring.
+        interval_ns: shortest time between two lines of one kind.
         clock_ns: a monotonic clock.
     """
 
     def __init__(
         self,
-        interval_ns: int = RING_INTERVAL_NS,
+        interval_ns: int = INTERVAL_NS,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._interval_ns = interval_ns
@@ -63,14 +68,17 @@ class RingRateLimit:
         Raises:
             structlog.DropEvent: this line is one too many.
         """
-        if "ring" not in event_dict:
+        limit_by = event_dict.pop("limit_by", event_dict.get("ring"))
+        if limit_by is None:
             return event_dict
-        key = (str(event_dict.get("event")), str(event_dict["ring"]))
+        key = (str(event_dict.get("event")), str(limit_by))
         now_ns = self._clock_ns()
         last_ns, suppressed = self._seen.get(key, (now_ns - self._interval_ns, 0))
         if now_ns - last_ns < self._interval_ns:
             self._seen[key] = (last_ns, suppressed + 1)
             raise structlog.DropEvent
+        while len(self._seen) >= _KINDS_MAX and key not in self._seen:
+            del self._seen[next(iter(self._seen))]  # the one that was seen first
         self._seen[key] = (now_ns, 0)
         if suppressed:
             event_dict["suppressed"] = suppressed
@@ -106,15 +114,21 @@ def _values_visible(_logger: object, _method: str, event_dict: EventDict) -> Eve
 
 
 class _ToStructlog(logging.Handler):
-    """Lines that libraries write with `logging` (asyncio, aiohttp) join the log."""
+    """Lines that libraries write with `logging` (asyncio, aiohttp) join the log.
+
+    Those of one place and one kind of exception are limited: a library says the same of each
+    connection that goes wrong.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
         structlog.get_logger().log(
             record.levelno,
             "library_message",
             logger=record.name,
-            message=record.getMessage(),
+            message=record.getMessage()[:_MESSAGE_CHARS],
             exc_info=record.exc_info,
+            limit_by=f"{record.name}:{record.lineno}:{error}",
         )
 
 
@@ -144,7 +158,7 @@ def configure(*, level: int = logging.INFO, console: bool | None = None) -> None
             structlog.processors.JSONRenderer(default=str),
         ]
     structlog.configure(
-        processors=[structlog.processors.add_log_level, RingRateLimit(), *render],
+        processors=[structlog.processors.add_log_level, RateLimit(), *render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(file=_CurrentStderr()),  # type: ignore[arg-type]  # print() needs write and flush only
         cache_logger_on_first_use=False,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.ledger import Bracket, balance_ring
 from collectord.model import Basis, Reason, RingKind, RingRole, Stage, Transport
+from collectord.suppression import Suppression
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,18 +46,24 @@ class Meter:
     ) -> None:
         self._source = source
         self._rings = {drained.handle.label: drained for drained in rings}
-        self._tracepoints = tuple(event for event in events if event.tracepoint is not None)
-        self._suppressed: dict[int, tuple[int, ...]] = {}
-        self._ever_suppressed: set[int] = set()
+        self.suppression = Suppression(source, events)
         self._told_lost: dict[int, int] = {}
         self._found: Counter[int] = Counter()
+        self._removed: Counter[int] = Counter()
         self._brackets: dict[RingLabel, Bracket] = {}
         self._overwritten: Counter[RingLabel] = Counter()
         self._shared = self._shared_before = source.shared_losses()
         for label, drained in self._rings.items():
-            counters = drained.ring.counters()
+            counters = self._counters(drained)
             reading = self._read(drained, counters)
             self._brackets[label] = Bracket(reading, counters, reading)
+
+    def _counters(self, drained: Drained) -> RingCounters:
+        """The core's counters; what it stored and somebody deleted is not stored any more."""
+        counters, removed = drained.ring.counters(), self._removed[drained.ring.id]
+        return counters._replace(
+            stored=counters.stored - removed, lost_dropped=counters.lost_dropped + removed
+        )
 
     @property
     def brackets(self) -> Mapping[RingLabel, Bracket]:
@@ -105,7 +112,7 @@ class Meter:
         """Take a reading. Call it after a full pass that began after the last reading."""
         for label, drained in self._rings.items():
             last = self._brackets[label]
-            counters = drained.ring.counters()
+            counters = self._counters(drained)
             # Counters of an ftrace ring, and of BPF programs, rise without anything drained.
             still = drained.handle.pages is None and self._source.bpf is None
             idle = still and counters.records == last.counters.records
@@ -118,9 +125,10 @@ class Meter:
 
     def close(self) -> None:
         """Take the final reading: the events are disabled and all is drained and written."""
+        self.suppression.end()
         self.count_overwritten()
         for label, drained in self._rings.items():
-            counters = drained.ring.counters()
+            counters = self._counters(drained)
             reading = self._read(drained, counters)
             walked = _handed_on(drained, reading, counters)
             self._brackets[label] = Bracket(reading, counters, reading, closed=True, walked=walked)
@@ -157,6 +165,10 @@ class Meter:
         """Count what the seal of a segment found, by the core's ring id."""
         self._found.update(samples)
 
+    def removed(self, samples: Mapping[int, int]) -> None:
+        """Count what was stored in a file that somebody deleted, by the core's ring id."""
+        self._removed.update(samples)
+
     def settle(self, last: Mapping[int, int]) -> None:
         """All is in segments: what passed unseen is as much as was found in them.
 
@@ -168,18 +180,6 @@ class Meter:
                 found = self._found[drained.ring.id] + last.get(drained.ring.id, 0)
                 self._brackets[label] = replace(self._brackets[label], walked=found)
 
-    def look_for_suppression(self) -> list[tuple[EventPlan, tuple[int, ...]]]:
-        """Ask which foreign BPF programs sit on our tracepoints; returns what changed."""
-        changed = []
-        for event in self._tracepoints:
-            programs = self._source.suppressed_by(event.index)
-            if programs != self._suppressed.get(event.index, ()):
-                self._suppressed[event.index] = programs
-                changed.append((event, programs))
-            if programs:
-                self._ever_suppressed.add(event.index)
-        return changed
-
     def take_losses(self) -> dict[int, int]:
         """Losses by event id since the last call, from the kernel's exact counters."""
         taken = {}
@@ -190,12 +190,16 @@ class Meter:
                     self._told_lost[event_id] = lost
         return taken
 
-    def balances(self) -> tuple[RingBalance, ...]:
-        """The balance of each ring as of the last reading."""
+    def balances(self, since_ns: int | None = None) -> tuple[RingBalance, ...]:
+        """The balance of each ring as of the last reading.
+
+        Args:
+            since_ns: the basis is that of the time from then on, 0 for all; None: of now.
+        """
         return tuple(
             balance_ring(
                 label,
-                self._basis(drained.handle),
+                self._basis(drained.handle, since_ns),
                 drained.handle.geometry.data_bytes,
                 self._brackets[label],
                 self._programs(drained.handle),
@@ -209,14 +213,14 @@ class Meter:
             for pages, relay in [(drained.handle.pages, drained.handle.relay)]
         )
 
-    def _basis(self, handle: RingHandle) -> Basis:
+    def _basis(self, handle: RingHandle, since_ns: int | None) -> Basis:
         """What a program hid, a reset wiped out, or came while a ring grew, was never counted."""
         after = self._brackets[handle.label].after
         if after is not None and after.resets:
             return Basis.LOST_ONLY
         if self._source.ftrace is not None and self._source.ftrace.grew:
             return Basis.LOST_ONLY
-        hidden = any(c.event_index in self._ever_suppressed for c in handle.counters)
+        hidden = self.suppression.hid((c.event_index for c in handle.counters), since_ns)
         if hidden and handle.basis is Basis.EXACT:
             return Basis.LOST_ONLY
         return handle.basis
@@ -224,9 +228,7 @@ class Meter:
     def _programs(self, handle: RingHandle) -> tuple[int, ...]:
         if handle.label.role is not RingRole.DATA:
             return ()
-        indexes = {counter.event_index for counter in handle.counters}
-        found = {p for index in indexes for p in self._suppressed.get(index, ())}
-        return tuple(sorted(found))
+        return self.suppression.programs(counter.event_index for counter in handle.counters)
 
 
 def is_overwritable(handle: RingHandle) -> bool:

@@ -115,6 +115,18 @@ def _host(status: DaemonStatus, kernel_release: str) -> Iterator[Metric]:
         (),
         [((), status.unclean_stops)],
     )
+    yield counter(
+        "collectord_records_left_behind",
+        "Records of block traces that a killed run left unread or that had found no room then.",
+        (),
+        [((), status.left_records)],
+    )
+    yield gauge(
+        "collectord_damaged_files",
+        "Segments and manifests that the start found damaged, and left alone or set aside.",
+        (),
+        [((), status.damaged_files)],
+    )
 
 
 def _draining(core: CoreCounters) -> Iterator[Metric]:
@@ -171,6 +183,12 @@ def _segments(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
         "Allocated bytes of the sealed segments kept.",
         SESSION,
         ((of_session(s), s.sink.segment_bytes) for s in sessions),
+    )
+    yield counter(
+        "collectord_segments_unsealed",
+        "Segments that could not be sealed and were given up.",
+        SESSION,
+        ((of_session(s), s.sink.unsealed) for s in sessions),
     )
     yield counter(
         "collectord_segments_deleted",

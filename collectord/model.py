@@ -48,6 +48,7 @@ class Reason(StrEnum):
     QUARANTINED = "quarantined"
     DISK_FULL = "disk_full"
     SHED = "shed"
+    UNCOVERED = "uncovered"
 
 
 LossKey = tuple[Stage, Reason]
@@ -81,6 +82,7 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
         (Stage.KERNEL_RING, Reason.OVERRUN),
         (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN),
         (Stage.KERNEL_RING, Reason.DROPPED),
+        (Stage.KERNEL_RING, Reason.UNCOVERED),
         (Stage.STAGING, Reason.QUARANTINED),
         (Stage.STAGING, Reason.DROPPED),
         (Stage.SINK, Reason.DISK_FULL),
@@ -89,6 +91,7 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
     "relay": (
         (Stage.KERNEL_RING, Reason.DROPPED),
         (Stage.KERNEL_RING, Reason.OVERRUN),
+        (Stage.KERNEL_RING, Reason.UNCOVERED),
         (Stage.STAGING, Reason.QUARANTINED),
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from collectord.drain.fed_ring import FedRing
 from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.kernel.instance_note import remove_note, write_note
 from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
 from collectord.meter import Drained, Meter, is_overwritable
-from collectord.model import ScopeKind
+from collectord.model import RingRole, ScopeKind
+from collectord.program_watch import ProgramWatch
 from collectord.ringless import RinglessSession
 from collectord.session import Session
 from collectord.sink.build import make_sink
@@ -24,6 +26,7 @@ from collectord.source import SOURCES
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from collectord._native import _core
     from collectord.drain.loop import Drain
     from collectord.kernel.host import Host
     from collectord.kernel.port import Kernel
@@ -131,6 +134,7 @@ class Surroundings:
             own.callback(self.drain.core.remove_ring, ring)
             area = self.drain.add_aux(ring, handle.aux) if handle.aux is not None else None
             rings.append(Drained(handle, ring, area))
+        programs = self._watched_programs(plan, source, stream, own)
         sink = make_sink(
             plan,
             source=source,
@@ -153,6 +157,23 @@ class Surroundings:
             drain=self.drain,
             store=self.store,
             worker=self.worker,
+            programs=programs,
+        )
+
+    def _watched_programs(
+        self, plan: SessionPlan, source: OpenSource, stream: _core.Stream, own: ExitStack
+    ) -> ProgramWatch | None:
+        """Give the watch of BPF programs for a stream with sideband; None without one."""
+        sideband = (ring for ring in source.rings if ring.label.role is RingRole.SIDEBAND)
+        counter = next((counter for ring in sideband for counter in ring.counters), None)
+        if counter is None:
+            return None
+        attr = next(e.attr for e in plan.events if e.index == counter.event_index)
+        ring = FedRing(own)
+        own.callback(self.drain.core.remove_ring, self.drain.add_fed(stream, ring, attr))
+        issued = self.drain.core.issued_generation
+        return ProgramWatch(
+            self.kernel, ring, attr, counter.event_id, issued, perf_clock=plan.perf_clock
         )
 
 

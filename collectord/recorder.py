@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from collectord.collected import Collected
 from collectord.errors import CollectordError, KernelError, UsageError
-from collectord.segments import Collected
 from collectord.sink.manifest import SnapshotNote
 from collectord.windows import Trigger, summarise
 

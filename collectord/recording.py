@@ -91,7 +91,6 @@ async def record(
             stop,
             on_open=on_open,
             on_tick=on_tick,
-            watch_cpus=False,
             salvage_all=False,
             keep_counted=True,
         )

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,71 +18,27 @@ import structlog
 
 from collectord.errors import SinkError
 from collectord.ledger import SinkStats
+from collectord.sink.segment import PASSING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from collectord._native import _core
     from collectord.accounts import Accounts
+    from collectord.codec.perf_features import Features
+    from collectord.collected import Collected
     from collectord.drain.loop import Drain
     from collectord.health import Health
     from collectord.jobs import Jobs
     from collectord.plan.session import SinkPlan
     from collectord.sink.base import Closing, OpenSegment, SegmentInfo, Sink
-    from collectord.sink.manifest import SnapshotNote
     from collectord.sink.store import Store
 
-    End = asyncio.Future[SegmentInfo | None]
-
 _LOG: Final = structlog.get_logger()
+# What waits for a seal that may succeed later; each keeps its files open.
+_WAITING_MAX: Final = 4
 # What a writer that met a full disk asks for: some seconds of a busy stream.
 _ROOM_BYTES: Final = 64 << 20
-
-
-class Collected:
-    """The segments that one snapshot goes into, whose ends it waits for.
-
-    Args:
-        note: for their manifests.
-        ends: of segments that an earlier one, which is taken over, still waits for.
-    """
-
-    def __init__(self, note: SnapshotNote, ends: Mapping[int, End] | None = None) -> None:
-        self.note = note
-        self._ends = dict(ends or {})
-
-    def expect(self, token: int) -> None:
-        """This segment belongs to it."""
-        if token not in self._ends:
-            self._ends[token] = asyncio.get_running_loop().create_future()
-
-    def tell(self, token: int, end: SegmentInfo | SinkError | None) -> None:
-        """A segment was sealed, dropped as it was empty, or can be neither."""
-        waiting = self._ends.get(token)
-        if waiting is None or waiting.done():
-            return
-        if isinstance(end, SinkError):
-            waiting.set_exception(end)
-        else:
-            waiting.set_result(end)
-
-    async def ends(self) -> list[SegmentInfo]:
-        """Wait for all of them; gives those that hold something. Raises SinkError."""
-        return _sealed(await asyncio.gather(*self._ends.values()))
-
-    def told(self) -> tuple[list[SegmentInfo], bool]:
-        """Those that have ended by now, and whether all were expected to and did."""
-        told = [end for end in self._ends.values() if end.done()]
-        well = [end for end in told if end.exception() is None]
-        return _sealed(end.result() for end in well), len(well) == len(self._ends)
-
-    def under_way(self) -> dict[int, End]:
-        """Of those that have not."""
-        return {token: end for token, end in self._ends.items() if not end.done()}
-
-
-def _sealed(ends: Iterable[SegmentInfo | None]) -> list[SegmentInfo]:
-    return [info for info in ends if info is not None]
 
 
 class Segments:
@@ -94,6 +51,7 @@ class Segments:
         store: makes room when the disk is full.
         drain: empties the rings before a cut.
         accounts: tell what a manifest says.
+        describe: tells what a file says at its end of what was recorded; called in a thread.
         health: told what goes wrong.
         jobs: where file work is done.
         shown: readers of the running file are to see what was written until the last tick.
@@ -109,6 +67,7 @@ class Segments:
         store: Store,
         drain: Drain,
         accounts: Accounts,
+        describe: Callable[[], Features],
         health: Health,
         jobs: Jobs,
         shown: bool,
@@ -120,6 +79,7 @@ class Segments:
         self._store = store
         self._drain = drain
         self._accounts = accounts
+        self._describe = describe
         self._health = health
         self._jobs = jobs
         self._shown = shown
@@ -135,7 +95,7 @@ class Segments:
         self._preparing = asyncio.Lock()
         self._ending = False
         self._finished = asyncio.Event()
-        self._write_errors = 0
+        self._write_errors = self._given_up = 0
         self.collected: Collected | None = None  # what the segments that end now belong to
         self.stats = SinkStats()
         self.sealed: tuple[str, ...] = ()  # paths, without what retention has deleted
@@ -149,6 +109,7 @@ class Segments:
 
     def tick(self) -> None:
         """Once per flush interval: show what is there, try again what failed, rotate by age."""
+        self._leave_removed()
         if self._shown:
             self._show_running()
         if self._wanted:
@@ -157,6 +118,15 @@ class Segments:
             self._jobs.start(self._seal_waiting())
         age_ns = self._plan.segment_age_ns
         if age_ns and time.monotonic_ns() - self._since_ns >= age_ns:
+            self.rotate()
+
+    def _leave_removed(self) -> None:
+        """Go on in another file once somebody has deleted the one that is written."""
+        token, _ = self._stream.track_bytes()
+        running = self._open.get(token)
+        if running is None or self._plan.single_file is not None:
+            return
+        if not all(os.fstat(fd).st_nlink for fd in (running.fd, *running.files.values())):
             self.rotate()
 
     def rotate(self) -> None:
@@ -174,6 +144,13 @@ class Segments:
             self._stream.finish()
             await self._finished.wait()
 
+    async def add_last(self, make: Callable[[Sink, Store], SegmentInfo | None]) -> None:
+        """Have a last segment beside those of the stream, if there is anything for it."""
+        info = await self._jobs.in_worker(make, self._sink, self._store)
+        if info is not None:
+            self.sealed += (str(info.path),)
+            self._log.info("segment_sealed", path=str(info.path), samples=info.manifest.samples)
+
     @property
     def all_sealed(self) -> bool:
         """Nothing that was closed waits to be sealed."""
@@ -181,6 +158,7 @@ class Segments:
 
     async def close(self) -> None:
         """Give up what is open still; the next start repairs what could not be sealed."""
+        self._given_up += len(self._unsealed)
         try:
             # First: a sink that sealed nothing takes its directory away.
             await self._refresh_stats()
@@ -326,6 +304,7 @@ class Segments:
 
     async def _seal(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
         async with self._sealing:
+            features = await self._jobs.in_worker(self._describe)
             if not self._ending:
                 await self._drain.full_pass()
                 self._accounts.measure()
@@ -333,29 +312,30 @@ class Segments:
                 recount=closed.final and not self._unsealed,
                 snapshot=self.collected.note if self.collected is not None else None,
             )
-            self._unsealed.append((segment, closed, closing))
+            self._unsealed.append((segment, closed, replace(closing, features=features)))
         await self._seal_waiting()
 
     async def _seal_waiting(self) -> None:
         """Seal what waits for it; what a full disk keeps from it is tried again at each tick."""
         async with self._sealing, self._showing:
             failed = ""
-            for waiting in self._unsealed.copy():
-                segment, closed, closing = waiting
+            while self._unsealed and not failed:
+                segment, closed, closing = self._unsealed[0]
                 try:
                     info = await self._jobs.in_worker(self._sink.seal, segment, closed, closing)
                 except SinkError as error:
+                    if error.errno not in PASSING or len(self._unsealed) > _WAITING_MAX:
+                        await self._give_up(error)
+                        continue
                     failed = str(error)
                     # Seals follow one another: each manifest counts on from the last.
                     for behind, _, _ in self._unsealed:
                         self._tell(behind.token, error)
-                    break
-                self._unsealed.remove(waiting)
-                self._tell(segment.token, info)
-                if info is not None:
-                    self._accounts.found(info)
-                    self.sealed += (str(info.path), *map(str, info.more))
-                    self._log.info("segment_sealed", path=str(info.path), samples=closed.samples)
+                else:
+                    del self._unsealed[0]
+                    self._tell(segment.token, info)
+                    if info is not None:
+                        self._sealed(info)
             if self._health.note("seal", failed) and failed:
                 self._log.error("segment_not_sealed", error=failed)
         try:
@@ -364,13 +344,42 @@ class Segments:
         except SinkError as error:
             self._log.error("limits_not_kept", error=str(error))
 
+    def _sealed(self, info: SegmentInfo) -> None:
+        self._accounts.found(info)
+        self.sealed += (str(info.path), *map(str, info.more))
+        self._log.info("segment_sealed", path=str(info.path), samples=info.manifest.samples)
+
+    async def _give_up(self, error: SinkError) -> None:
+        """Go on without the first that waits, and count what it held where that is by now."""
+        segment, closed, _ = self._unsealed.pop(0)
+        self._tell(segment.token, error)
+        self._given_up += 1
+        left = end = None
+        try:
+            end = await self._jobs.in_worker(self._sink.give_up, segment, closed)
+        except SinkError as failure:
+            self._log.error("segment_not_left", error=str(failure))
+        else:
+            self._accounts.given_up(end)
+            self._store.leave(end.left)
+            for info in end.infos:
+                self._sealed(info)
+            left = [str(path) for path in end.left]
+        lost = sum(end.lost_events.values()) if end is not None else None
+        self._log.error("segment_given_up", error=str(error), left=left, lost=lost)
+        times = f"{self._given_up} segments were" if self._given_up > 1 else "a segment was"
+        self._health.note("given_up", f"{times} not sealed: {error}")
+
     def _tell(self, token: int, end: SegmentInfo | SinkError | None) -> None:
         if self.collected is not None:
             self.collected.tell(token, end)
 
     async def _refresh_stats(self) -> None:
         self.stats = await self._jobs.in_worker(
-            self._store.stats, Path(self._plan.directory), self._write_errors
+            self._store.stats,
+            Path(self._plan.directory),
+            self._write_errors,
+            self._given_up,
         )
         gone = await self._jobs.in_worker(_missing, self.sealed)
         self.sealed = tuple(path for path in self.sealed if path not in gone)

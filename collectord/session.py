@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.accounts import Accounts
+from collectord.build_ids import BuildIds
 from collectord.errors import KernelError
 from collectord.health import Health
 from collectord.jobs import Jobs
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from collectord._native import _core
+    from collectord.codec.perf_features import Features
     from collectord.drain.loop import Drain
     from collectord.kernel.port import Kernel
     from collectord.ledger import SessionBalance
     from collectord.meter import Drained, Meter
     from collectord.plan.session import SessionPlan
+    from collectord.program_watch import ProgramWatch
     from collectord.sink.base import Sink
     from collectord.sink.store import Store
     from collectord.source.base import OpenSource
@@ -56,6 +59,7 @@ class Session:
         drain: the core.
         store: makes room when the disk is full.
         worker: threads for file work, so that the event loop never waits for a disk.
+        programs: tells the stream of BPF programs; None of a stream without sideband.
 
     Attributes:
         recorder: of a flight recorder; None of a stream.
@@ -74,6 +78,7 @@ class Session:
         drain: Drain,
         store: Store,
         worker: Executor,
+        programs: ProgramWatch | None = None,
     ) -> None:
         self.plan = plan
         self.source = source
@@ -88,12 +93,15 @@ class Session:
         self._health = Health(plan, source, meter)
         self._accounts = Accounts(
             plan,
-            ftrace=source.ftrace,
+            source=source,
             rings=rings,
             meter=meter,
             kernel=kernel,
             health=self._health,
         )
+        mapping = next((event.attr for event in plan.events if event.attr.mmap2), None)
+        self._build_ids = BuildIds(kernel, stream, mapping)
+        self._programs = programs
         self._segments = Segments(
             plan.sink,
             stream=stream,
@@ -101,6 +109,7 @@ class Session:
             store=store,
             drain=drain,
             accounts=self._accounts,
+            describe=self._describe,
             health=self._health,
             jobs=self._jobs,
             shown=source.ftrace is not None,
@@ -135,6 +144,8 @@ class Session:
         )
         self.source.enable_sideband()
         self._stream.load_sideband(await self._jobs.in_worker(self.source.running_state))
+        if self._programs is not None:
+            self._stream.load_sideband(await self._jobs.in_worker(self._programs.running))
         await self._segments.begin()
         self.source.enable()
         for drained in rings:
@@ -169,6 +180,27 @@ class Session:
         if self.ftrace is not None:
             self._health.note("window", self.ftrace.keep_window(self._meter.balances()))
         self._segments.tick()
+        self._build_ids.look(self._jobs)
+        if self._programs is not None:
+            self._jobs.start(self._look_at_programs(self._programs))
+
+    async def _look_at_programs(self, programs: ProgramWatch) -> None:
+        """Tell of those that came since, in the order in which readers want it.
+
+        Nothing that was recorded before the look is written, and a round ended, behind what the
+        next look tells.
+        """
+        generation = self._drain.core.drained_generation()
+        await self._drain.written(generation)
+        await self._jobs.in_worker(programs.look, generation)
+
+    def _describe(self) -> Features:
+        """Give the features about the code that ran in a segment that ends; called in a thread."""
+        features = self._build_ids.features()
+        if self._programs is None:
+            return features
+        self._programs.look()
+        return replace(features, bpf=self._programs.images())
 
     def note(self, about: str, trouble: str) -> None:
         """Say what is wrong with the session from now on, "" when nothing is."""
@@ -186,6 +218,8 @@ class Session:
         if self.recorder is not None:
             await self.recorder.take_last()
         self._health.look()
+        if self._programs is not None:
+            await self._jobs.in_worker(self._programs.look)
         await self._drain_to_the_end()
         self._health.look()
         await self._segments.finish()
@@ -194,6 +228,7 @@ class Session:
             self.recorder.tell_last()
         if self._segments.all_sealed:
             self._accounts.settle()
+        await self._segments.add_last(self._accounts.take_late)
         await self._segments.close()
 
     def _stop_source(self) -> None:

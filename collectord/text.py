@@ -8,9 +8,11 @@ Paths and command lines are bytes. Python holds those that are no UTF-8 as lone 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BYTE_0: Final = 0xDC00  # PEP 383: the bytes 0x80 to 0xff are U+DC80 to U+DCFF
@@ -46,6 +48,21 @@ def encode_json(value: Any) -> bytes:  # noqa: ANN401  # whatever msgspec encode
     `str`.
     """
     return msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=_plain)))
+
+
+def decode_json(data: bytes, kind: type[T]) -> T:
+    """Read JSON that anybody may have written.
+
+    Raises:
+        msgspec.DecodeError: whatever is wrong with it: it is no JSON or no UTF-8, it is nested too
+            deeply, or its values are not of `kind`.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"no UTF-8: {error.reason}") from error
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested too deeply") from error
 
 
 def _plain(value: object) -> int | str:

@@ -80,7 +80,7 @@ QUARANTINE_REASONS: Final[tuple[str, ...]]
 AUX_HIDDEN_MAGIC: Final[
     int
 ]  # first word of the body of a hidden AUX piece, see `Core.add_aux_ring`
-AUX_HEAD_RULES: Final[tuple[str, ...]]  # "monotonic", "offset"
+AUX_HEAD_RULES: Final[tuple[str, ...]]  # "monotonic", "offset", "learned"
 
 class RecordScan(NamedTuple):
     """What a walk over bytes of a perf.data data section found.
@@ -120,6 +120,15 @@ def scan_pages(data: bytes | bytearray | memoryview | mmap, subbuf_bytes: int) -
     """Walk whole sub-buffers from the start of `data` to its end, or to a page of zeros.
 
     A page of zeros is one whose timestamp and commit word are 0: nothing was written there.
+    """
+
+def close_gap(fd: int, at: int, size: int) -> None:
+    """Take `size` bytes, in which nothing is, out of a file: what is behind them moves to `at`.
+
+    Both are multiples of the filesystem's block.
+
+    Raises:
+        OSError: EOPNOTSUPP or EINVAL if the filesystem cannot do that.
     """
 
 class BlktraceScan(NamedTuple):
@@ -232,6 +241,7 @@ class AuxCounters(NamedTuple):
     repeated_bytes: int  # in windows, but taken with an earlier one
     overwritten_bytes: int  # gone before a window took them, or cut off by the limit; rule
     # "monotonic" only, else 0: nobody knows
+    head_rule: int  # (gauge) index into AUX_HEAD_RULES: "learned" until the windows told
 
 class CoreCounters(NamedTuple):
     """Counters of the whole core."""
@@ -260,6 +270,11 @@ class RingMap:
         """Map read-write, or to overwrite read-only.
 
         Raises OSError (EPERM: mlock budget, EINVAL: size or redirected).
+        """
+    def feed(self, records: bytes) -> bool:
+        """Write whole records as the kernel would, into a ring in our own memory, by one writer.
+
+        False: there is no room for all of them, and nothing was written.
         """
     @property
     def data_bytes(self) -> int: ...
@@ -422,6 +437,13 @@ class Stream:
         """Close the running segment after what is queued; SegmentClosed follows."""
     def load_sideband(self, records: bytes | bytearray | memoryview | mmap) -> None:
         """Apply whole records (perf layout, sample_id trailer included) to the state table."""
+    def mapped_files(self, since: int = 0) -> tuple[int, bytes]:
+        """Tell the files whose code is mapped: the number to ask from next time, and records.
+
+        Each file is the first MMAP2 record that named it, whole, of the running segment and the
+        one before it, oldest first; what is in neither any more is gone. May be called from any
+        thread.
+        """
     def space(self, retry: bool) -> None:
         """Answer SpaceWanted: try the write again, or count the chunk as `disk_full`.
 
@@ -557,8 +579,8 @@ class Core:
         is removed, or the core has stopped.
 
         Snapshot rings: head_rule "monotonic": the head counts bytes; "offset": it is a place in
-        the buffer. window_bytes > 0: only so many of the newest bytes are taken. They are held
-        when `ring` is, and only they may be.
+        the buffer; "learned": the windows tell which of the two. window_bytes > 0: only so many of
+        the newest bytes are taken. They are held when `ring` is, and only they may be.
 
         Both rings are removed by `remove_ring(ring)`. Add before the events are enabled.
 

@@ -43,7 +43,7 @@ AuxCounters = namedtuple(
     "quarantine_reason quarantined_bytes pieces records truncated partial collisions "
     "unrecorded_bytes orphan_bytes enables restarts disabled_ns wakeups_watermark wakeups_timer "
     "starved used_bytes high_watermark_bytes fill_buckets windows window_bytes window_taken_bytes "
-    "repeated_bytes overwritten_bytes")
+    "repeated_bytes overwritten_bytes head_rule")
 CoreCounters = namedtuple(
     "CoreCounters",
     "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "
@@ -56,8 +56,8 @@ QUARANTINE_REASONS = (
     *(subbuf_fault__name(<subbuf_fault>i).decode() for i in range(1, SUBBUF_FAULTS)),
     *(blk_fault__name(<blk_fault>i).decode() for i in range(1, BLK_FAULTS)))
 AUX_HIDDEN_MAGIC = HIDDEN_MAGIC
-AUX_HEAD_RULES = ("monotonic", "offset")
-cdef dict HEAD_RULES = {"monotonic": AUX_MONOTONIC, "offset": AUX_OFFSET}
+AUX_HEAD_RULES = ("monotonic", "offset", "learned")
+cdef dict HEAD_RULES = {"monotonic": AUX_MONOTONIC, "offset": AUX_OFFSET, "learned": AUX_LEARNED}
 cdef dict FRAMINGS = {"auxtrace": AUX_AUXTRACE, "hidden": AUX_HIDDEN}
 cdef dict TRANSPORTS = {"read": PAGE_READ, "mmap": PAGE_MMAP, "splice": PAGE_SPLICE}
 
@@ -107,6 +107,13 @@ def scan_blktrace(const uint8_t[::1] data not None):
             end = blk__run(&data[0], data.shape[0], 0, &state, &tally, &fault)
     return BlktraceScan(end, tally.events, tally.notes, tally.numbered, tally.missing,
                         tally.first_ns, tally.last_ns, blk_fault__name(fault).decode())
+
+
+def close_gap(int fd, uint64_t at, uint64_t size):
+    cdef int ret
+    with nogil:
+        ret = segment__close_gap(fd, at, size)
+    check(ret)
 
 
 include "maps.pxi"

@@ -82,6 +82,7 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *pair, str
 		counter__set(&aux->horizon_ns, UINT64_MAX);
 	}
 	aux->start = ring->head;
+	counter__set(&aux->head_rule, options->head_rule);
 	*out = ring;
 	return 0;
 }
@@ -187,7 +188,6 @@ void aux_ring__learn(struct aux_ring *aux, const uint8_t *records, size_t bytes)
 		    walk__size(header) >= AUX_RECORD_BYTES)
 			learn_aux(aux, records + at);
 	}
-	sideband__append(&aux->pair->lane->stream->sideband, records, bytes);
 }
 
 void aux_ring__note_emptied(struct aux_ring *aux, uint64_t generation)
@@ -372,6 +372,7 @@ void aux_ring__open_window(struct aux_ring *aux)
 	ring->head = extent.end;
 	aux->window_ns = clock__now_ns();
 	counter__add(&aux->windows, 1);
+	counter__set(&aux->head_rule, aux->window.rule);
 	counter__set(&aux->window_bytes, extent.held);
 	counter__set(&aux->window_taken_bytes, extent.end - extent.begin);
 	counter__add(&aux->repeated_bytes, extent.repeated);

@@ -66,6 +66,7 @@ struct aux_ring {
 	counter_t unrecorded_bytes, orphan_bytes;
 	counter_t enables, restarts, disabled_ns;
 	counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes;
+	counter_t head_rule; /* of the windows, as known so far */
 	/* All that a window can bring was written later than this; UINT64_MAX: there are no windows. */
 	counter_t horizon_ns;
 };

@@ -48,6 +48,16 @@ static bool is_edge(const struct aux_window *window, const struct aux_map *map, 
 	return true;
 }
 
+static void learn(struct aux_window *window, const struct aux_map *map)
+{
+	const uint64_t head = aux_map__head(map);
+
+	if (head > map->bytes)
+		window->rule = AUX_MONOTONIC;
+	else if ((window->any && head < window->end) || has_tail(map, head))
+		window->rule = AUX_OFFSET;
+}
+
 static void find_offset(struct aux_window *window, const struct aux_map *map,
 			struct aux_extent *extent)
 {
@@ -66,14 +76,14 @@ static void find_offset(struct aux_window *window, const struct aux_map *map,
 		extent->end = window->end + fresh;
 	else
 		extent->end = window->end + map->bytes + fresh;
-	window->end = extent->end;
-	aux_map__copy(map, extent->end - EDGE_BYTES, window->edge, EDGE_BYTES);
 }
 
 bool aux_window__find(struct aux_window *window, const struct aux_map *map, uint64_t taken,
 		      struct aux_extent *extent)
 {
 	*extent = (struct aux_extent){0};
+	if (window->rule == AUX_LEARNED)
+		learn(window, map);
 	if (window->rule == AUX_OFFSET) {
 		find_offset(window, map, extent);
 	} else {
@@ -81,6 +91,10 @@ bool aux_window__find(struct aux_window *window, const struct aux_map *map, uint
 		extent->held = extent->end < map->bytes ? extent->end : map->bytes;
 	}
 	window->any = true;
+	if (window->rule != AUX_MONOTONIC) {
+		window->end = extent->end;
+		aux_map__copy(map, extent->end - EDGE_BYTES, window->edge, EDGE_BYTES);
+	}
 	if (extent->end < taken)
 		return false;
 	if (window->limit > 0 && extent->held > window->limit)

@@ -19,15 +19,17 @@
  *   since the last window shows in the last bytes of that one: they are there no more, or, where few
  *   of them were due to be overwritten last, the same by chance and called repeated. The AUX record
  *   does not help: intel_pt writes the buffer's size into it each time, arm_spe the last run's bytes.
+ * AUX_LEARNED: a driver of which neither is known. Both are the same as long as the area did not come
+ *   around. Then a count is larger than the buffer; a place goes back, or has trace behind it.
  *
  * A window's positions are free running, and equal to places in the buffer modulo its size.
  */
-enum aux_head_rule { AUX_MONOTONIC, AUX_OFFSET, AUX_HEAD_RULES };
+enum aux_head_rule { AUX_MONOTONIC, AUX_OFFSET, AUX_LEARNED, AUX_HEAD_RULES };
 
 struct aux_window {
-	enum aux_head_rule rule;
+	enum aux_head_rule rule; /* AUX_LEARNED until a window told */
 	uint64_t limit; /* of a window's bytes, 0: the buffer's size */
-	uint64_t end;	/* AUX_OFFSET: of the last window, and its last bytes: */
+	uint64_t end;	/* but for AUX_MONOTONIC: of the last window, and its last bytes: */
 	uint8_t *edge;
 	bool any, wrapped;
 };

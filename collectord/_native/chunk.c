@@ -119,12 +119,13 @@ static struct span *chunk__span(struct chunk *chunk, struct ring *ring)
 }
 
 void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
-		   const struct walk_tally *tally)
+		   const struct walk_tally *tally, bool names)
 {
 	struct span *span = chunk__span(chunk, ring);
 
 	span->samples += tally->samples;
 	span->bytes += bytes;
+	span->names |= names;
 	chunk->used += bytes;
 	chunk->records += tally->records;
 	if (tally->samples == 0 || tally->first_ns == 0)

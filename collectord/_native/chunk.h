@@ -36,8 +36,8 @@ struct item {
 	uint64_t queued_ns;
 };
 
-/* What one ring put into a chunk; samples of an AUX ring are bytes of payload. Times are of pages and
- * relay, `sealed` of pages only, `records` of relay. */
+/* What one ring put into a chunk, behind what the span before it has; samples of an AUX ring are
+ * bytes of payload. Times are of pages and relay, `sealed` of pages only, `records` of relay. */
 struct span {
 	struct ring *ring;
 	uint64_t samples;
@@ -46,6 +46,7 @@ struct span {
 	uint64_t first_ns;
 	uint64_t last_ns; /* of pages where time stands at the end of the last one */
 	bool sealed;	  /* nothing can be put behind that page's data */
+	bool names;	  /* of perf: sideband is among its records */
 };
 
 /*
@@ -89,9 +90,10 @@ struct chunk *pool__take(struct pool *pool);
 void pool__give(struct pool *pool, struct chunk *chunk);
 uint32_t pool__free_count(struct pool *pool);
 
-/* Add `bytes` of walked records at the end. The caller has seen to room and a free span. */
+/* Add `bytes` of walked records at the end; `names`: sideband is among them. The caller has seen to
+ * room and a free span. */
 void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
-		   const struct walk_tally *tally);
+		   const struct walk_tally *tally, bool names);
 
 /* Add an AUX piece of `bytes` bytes, with `payload` of them, at the end; `listed`: its place in the
  * file will be asked for. */

@@ -31,6 +31,7 @@ cdef extern from "ring_map.h":
         unsigned users
     int ring_map__init(ring_map *map, int fd, uint64_t data_bytes, bint overwrite) nogil
     void ring_map__deinit(ring_map *map) nogil
+    int ring_map__feed(ring_map *map, const uint8_t *records, size_t bytes) nogil
     uint64_t ring_map__head(const ring_map *map)
     uint64_t ring_map__tail(const ring_map *map)
 
@@ -53,7 +54,7 @@ cdef extern from "aux_piece.h":
 
 cdef extern from "aux_window.h":
     enum aux_head_rule:
-        AUX_MONOTONIC, AUX_OFFSET
+        AUX_MONOTONIC, AUX_OFFSET, AUX_LEARNED
 
 cdef extern from "subbuf.h":
     const uint32_t SUBBUF_BYTES_MIN
@@ -91,6 +92,7 @@ cdef extern from "ring.h":
         counter_t pieces, aux_records, truncated, partial, collisions
         counter_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
         counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
+        counter_t head_rule
     struct page_ring:
         counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
     struct relay_ring:
@@ -115,8 +117,12 @@ cdef extern from "sideband.h":
         uint64_t tasks, maps, bytes, dropped
     struct sideband:
         pass
+    uint8_t *sideband__files(sideband *sb, uint64_t *since, size_t *bytes) nogil
     int sideband__load(sideband *sb, const uint8_t *records, size_t bytes) nogil
     void sideband__read_counters(const sideband *sb, sideband_counters *counters) nogil
+
+cdef extern from "segment.h":
+    int segment__close_gap(int fd, uint64_t at, uint64_t bytes) nogil
 
 cdef extern from "stream.h":
     const uint32_t SHARDS_MAX

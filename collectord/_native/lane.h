@@ -26,7 +26,7 @@ struct lane {
 	_Atomic bool mark_queued;
 	/* Writer: */
 	_Atomic uint64_t written_stamp;
-	uint64_t settled_ns; /* everything of this lane that is older has been written */
+	uint64_t settled_ns; /* everything of this lane that is older has been written; 0: none is */
 };
 
 /*

@@ -35,11 +35,15 @@ static bool mappings__reserve(struct mappings *mappings, struct budget *budget, 
 	return true;
 }
 
-void mappings__add(struct mappings *mappings, struct budget *budget, const uint8_t *record,
-		   uint64_t start, uint64_t length)
+static uint64_t end_of(uint64_t start, uint64_t length)
 {
-	const uint64_t end = length < UINT64_MAX - start ? start + length : UINT64_MAX;
-	struct blob *blob;
+	return length < UINT64_MAX - start ? start + length : UINT64_MAX;
+}
+
+void mappings__cover(struct mappings *mappings, struct budget *budget, uint64_t start,
+		     uint64_t length)
+{
+	const uint64_t end = end_of(start, length);
 	uint32_t kept = 0;
 
 	for (uint32_t i = 0; i < mappings->count; i++) {
@@ -51,8 +55,18 @@ void mappings__add(struct mappings *mappings, struct budget *budget, const uint8
 			mappings->all[kept++] = *old;
 	}
 	mappings->count = kept;
+}
+
+void mappings__add(struct mappings *mappings, struct budget *budget, const uint8_t *record,
+		   uint64_t start, uint64_t length)
+{
+	const uint64_t end = end_of(start, length);
+	struct blob *blob;
+
+	mappings__cover(mappings, budget, start, length);
 	if (!mappings__reserve(mappings, budget,
-			       kept < mappings->room ? kept + 1 : mappings->room * 2 + 8))
+			       mappings->count < mappings->room ? mappings->count + 1
+								: mappings->room * 2 + 8))
 		return;
 	blob = blob__new(budget, record);
 	if (blob != NULL)

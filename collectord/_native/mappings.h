@@ -11,7 +11,7 @@ struct mapping {
 	struct blob *record;
 };
 
-/* The executable mappings of a process, oldest first. */
+/* The mappings of a process that readers need, oldest first. */
 struct mappings {
 	struct mapping *all;
 	uint32_t count, room;
@@ -24,6 +24,9 @@ struct mappings {
  */
 void mappings__add(struct mappings *mappings, struct budget *budget, const uint8_t *record,
 		   uint64_t start, uint64_t length);
+/* Something is mapped there that no reader needs: forget what it covers. */
+void mappings__cover(struct mappings *mappings, struct budget *budget, uint64_t start,
+		     uint64_t length);
 /* Have the same as `from`, as a child has after fork. */
 void mappings__inherit(struct mappings *mappings, struct budget *budget,
 		       const struct mappings *from);

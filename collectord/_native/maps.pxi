@@ -68,6 +68,14 @@ cdef class RingMap:
             raise ValueError("the ring is not mapped any more")
         return 0
 
+    def feed(self, const uint8_t[::1] records not None):
+        cdef int ret = 0
+        self.usable()
+        if records.shape[0] > 0:
+            with nogil:
+                ret = ring_map__feed(&self.map, &records[0], records.shape[0])
+        return ret == 0
+
     @property
     def data_bytes(self):
         return self.map.data_bytes

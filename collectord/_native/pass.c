@@ -135,15 +135,16 @@ static bool pass__stamp(struct shard *shard, uint64_t generation, uint64_t begun
 
 	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
 		struct lane *lane = shard->lanes[i];
+		bool filled;
 
 		if (lane == NULL || lane->rings == 0 || lane->stamped == generation)
 			continue;
-		/* Before the first segment there is only sideband, which the replay will hold too. */
-		if (lane->open != NULL && lane->open->used > 0 &&
-		    (stream__is_split(lane->stream) ||
-		     atomic_load_explicit(&lane->stream->begun, memory_order_relaxed))) {
+		filled = lane->open != NULL && lane->open->used > 0;
+		/* Before the first segment there is only sideband: it waits here, and is not settled. */
+		if (filled && (stream__is_split(lane->stream) ||
+			       atomic_load_explicit(&lane->stream->begun, memory_order_relaxed))) {
 			lane__close(lane, shard->writer, generation, begun_ns);
-		} else if (!lane__mark(lane, shard->writer, generation, begun_ns)) {
+		} else if (!lane__mark(lane, shard->writer, generation, filled ? 0 : begun_ns)) {
 			stamped = false;
 			continue;
 		}

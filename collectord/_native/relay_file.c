@@ -51,18 +51,24 @@ int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t byt
 {
 	const uint64_t begin = counter__read(&file->bytes);
 	uint64_t done = 0;
+	int error = 0;
 
 	if (file->fd < 0)
 		return -EBADF;
-	while (done < bytes) {
+	while (error == 0 && done < bytes) {
 		const ssize_t n = pwrite(file->fd, data + done, (size_t)(bytes - done),
 					 (off_t)(begin + done));
 
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EIO;
-		done += (uint64_t)n;
+		if (n > 0)
+			done += (uint64_t)n;
+		else if (n == 0 || errno != EINTR)
+			error = n < 0 ? -errno : -EIO;
+	}
+	if (error < 0) {
+		/* Nothing of what is not counted stays; where that fails the seal cuts. */
+		if (done > 0)
+			(void)ftruncate(file->fd, (off_t)begin);
+		return error;
 	}
 	XXH3_64bits_update(file->hash, data, (size_t)bytes);
 	counter__set(&file->bytes, begin + bytes);

@@ -31,7 +31,7 @@ void relay_file__deinit(struct relay_file *file);
 void relay_file__begin(struct relay_file *file, int fd);
 uint64_t relay_file__digest(const struct relay_file *file);
 
-/* Append all or, with -errno, nothing: what went is written over by the next that comes. */
+/* Append all or, with -errno, nothing: what went is cut off again. */
 int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t bytes);
 
 #endif

@@ -8,7 +8,7 @@
 #include "aux_ring.h"
 #include "page_ring.h"
 #include "relay_ring.h"
-#include "sideband.h"
+#include "stream.h"
 #include "window.h"
 
 /*
@@ -146,6 +146,7 @@ static void ring__keep(struct ring *ring, struct chunk *chunk, size_t bytes,
 		       struct walk_tally *tally)
 {
 	const uint8_t *const records = chunk->data + chunk->used;
+	bool names;
 
 #ifdef COLLECTORD_MUTATION
 	bytes = mutate(ring, records, bytes, tally);
@@ -156,13 +157,15 @@ static void ring__keep(struct ring *ring, struct chunk *chunk, size_t bytes,
 	counter__add(&ring->relabelled, tally->relabelled);
 	counter__add(&ring->records, tally->records);
 	counter__add(&ring->bytes, bytes);
-	if (ring->sideband != NULL)
-		sideband__append(ring->sideband, records, bytes);
 	ring__note(ring, records, bytes, tally);
-	if (ring->absorbed)
+	if (ring->absorbed) {
+		sideband__append(ring->sideband, records, bytes);
 		return;
+	}
+	names = tally->records != tally->samples &&
+		(ring->sideband != NULL || ring->aux_pair != NULL);
 	atomic_fetch_add_explicit(&ring->in_flight, tally->samples, memory_order_relaxed);
-	chunk__append(chunk, ring, (uint32_t)bytes, tally);
+	chunk__append(chunk, ring, (uint32_t)bytes, tally, names);
 }
 
 void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes)
@@ -242,10 +245,14 @@ static size_t ring__pass_over(struct ring *ring, uint8_t *scratch, size_t scratc
 	whole = whole_records(scratch, span, unread - keep < span ? unread - keep : span);
 	/* With none the walk says what is wrong with it. */
 	walked = walk__run(scratch, whole > 0 ? whole : span, &ring->layout, tally, fault);
-	if (walked > 0)
+	if (walked > 0) {
 		ring__note(ring, scratch, walked, tally);
-	else if (*fault == WALK_OK)
+		/* No chunk will hold what it tells of who was traced. */
+		if (ring->aux_pair != NULL && tally->records != tally->samples)
+			sideband__append(&ring->lane->stream->sideband, scratch, walked);
+	} else if (*fault == WALK_OK) {
 		*fault = WALK_PAST_HEAD;
+	}
 	ring->position += walked;
 	return walked;
 }

@@ -73,3 +73,22 @@ void ring_map__publish_tail(const struct ring_map *map, uint64_t tail)
 	 */
 	__atomic_store_n(&map->page->data_tail, tail, __ATOMIC_RELEASE);
 }
+
+int ring_map__feed(struct ring_map *map, const uint8_t *records, size_t bytes)
+{
+	/* Acquire; the partner is the release in ring_map__publish_tail(). */
+	const uint64_t tail = __atomic_load_n(&map->page->data_tail, __ATOMIC_ACQUIRE);
+	const uint64_t head = __atomic_load_n(&map->page->data_head, __ATOMIC_RELAXED);
+	const size_t index = (size_t)(head & (map->data_bytes - 1));
+	const size_t until_wrap = (size_t)map->data_bytes - index;
+	const size_t first = bytes < until_wrap ? bytes : until_wrap;
+	uint8_t *const data = (uint8_t *)(uintptr_t)map->data;
+
+	if (head - tail > map->data_bytes || bytes > map->data_bytes - (head - tail))
+		return -ENOSPC;
+	memcpy(data + index, records, first);
+	memcpy(data, records + first, bytes - first);
+	/* Release; the partner is the acquire in ring_map__head(). */
+	__atomic_store_n(&map->page->data_head, head + bytes, __ATOMIC_RELEASE);
+	return 0;
+}

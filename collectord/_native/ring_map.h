@@ -39,6 +39,10 @@ void ring_map__deinit(struct ring_map *map);
 uint64_t ring_map__head(const struct ring_map *map);
 uint64_t ring_map__tail(const struct ring_map *map);
 
+/* As the kernel would: write whole records behind the head. -ENOSPC: there is no room for all of
+ * them, and nothing was written. Of a ring in our own memory, by one writer. */
+int ring_map__feed(struct ring_map *map, const uint8_t *records, size_t bytes);
+
 /* Copy `bytes` (<= data_bytes) from free-running `position` on, across the wrap. */
 void ring_map__copy(const struct ring_map *map, uint64_t position, void *to, size_t bytes);
 

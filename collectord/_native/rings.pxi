@@ -123,7 +123,8 @@ cdef class AuxRing:
             tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
             counter__read(&a.windows), counter__read(&a.window_bytes),
             counter__read(&a.window_taken_bytes), counter__read(&a.repeated_bytes),
-            counter__read(&a.overwritten_bytes))
+            counter__read(&a.overwritten_bytes),
+            counter__read(&a.head_rule))
 
 
 cdef class Stream:
@@ -190,6 +191,16 @@ cdef class Stream:
             with nogil:
                 ret = sideband__load(&self.stream.sideband, &records[0], records.shape[0])
         check(ret)
+
+    def mapped_files(self, uint64_t since=0):
+        cdef size_t size = 0
+        cdef uint8_t *copy
+        with nogil:
+            copy = sideband__files(&self.stream.sideband, &since, &size)
+        try:
+            return since, copy[:size] if copy != NULL else b""
+        finally:
+            free(copy)
 
     def space(self, bint retry):
         core__answer_space(self.owner.core, self.stream, retry)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "chunk.h"
 
@@ -114,4 +115,22 @@ int segment__write(const struct segment *segment, struct iovec *vectors, int cou
 		}
 	}
 	return 0;
+}
+
+void segment__cut(struct segment *segment, uint64_t until)
+{
+	if (ftruncate(segment->fd, (off_t)segment->offset) < 0)
+		return;
+	segment->allocated = segment->offset; /* what was claimed behind the end went with it */
+	(void)segment__claim(segment, &segment->allocated, until, UINT64_MAX);
+}
+
+int segment__close_gap(int fd, uint64_t at, uint64_t bytes)
+{
+	int ret;
+
+	do
+		ret = fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, (off_t)at, (off_t)bytes);
+	while (ret < 0 && errno == EINTR);
+	return ret < 0 ? -errno : 0;
 }

@@ -46,4 +46,15 @@ int segment__reserve_aux(struct segment *segment, uint32_t count);
 int segment__write(const struct segment *segment, struct iovec *vectors, int count,
 		   uint64_t offset, uint64_t *done);
 
+/*
+ * After a write at `offset` that went in part: end the file there again, so that nobody takes what
+ * was not counted for data, and claim up to `until` what was claimed behind it. Where that does not
+ * go the next write takes the place, or the seal cuts.
+ */
+void segment__cut(struct segment *segment, uint64_t until);
+
+/* Take `bytes` bytes, in which nothing is, out of a file: what is behind them moves to `at`. Whole
+ * blocks of the filesystem. -EOPNOTSUPP: it cannot do that. */
+int segment__close_gap(int fd, uint64_t at, uint64_t bytes);
+
 #endif

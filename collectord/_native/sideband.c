@@ -21,7 +21,8 @@ int sideband__init(struct sideband *sideband, size_t bytes)
 	sideband->log = malloc(sideband->log_bytes);
 	sideband->scratch = malloc(sideband->log_bytes);
 	sideband->table = sideband_table__new(bytes - sideband->log_bytes);
-	if (sideband->log == NULL || sideband->scratch == NULL || sideband->table == NULL) {
+	if (sideband->log == NULL || sideband->scratch == NULL || sideband->table == NULL ||
+	    mapped_files__init(&sideband->files) < 0) {
 		sideband_table__free(sideband->table);
 		free(sideband->scratch);
 		free(sideband->log);
@@ -34,6 +35,7 @@ int sideband__init(struct sideband *sideband, size_t bytes)
 
 void sideband__deinit(struct sideband *sideband)
 {
+	mapped_files__deinit(&sideband->files);
 	sideband_table__free(sideband->table);
 	free(sideband->scratch);
 	free(sideband->log);
@@ -134,6 +136,7 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 			continue;
 		if (sideband->foreign_clock)
 			sideband__note_clock(sideband, records + at, now_ns);
+		mapped_files__note(&sideband->files, records + at);
 		place = log__place(sideband, records + at, size);
 		if (place != NULL)
 			memcpy(place, records + at, size);
@@ -165,6 +168,32 @@ static void sideband__publish(struct sideband *sideband)
 	counter__set(&sideband->table_dropped, counters.dropped);
 }
 
+void sideband__note_file(struct sideband *sideband, const uint8_t *record)
+{
+	if (walk__type(walk__load(record)) != PERF_RECORD_MMAP2)
+		return;
+	pthread_mutex_lock(&sideband->log_lock);
+	mapped_files__note(&sideband->files, record);
+	pthread_mutex_unlock(&sideband->log_lock);
+}
+
+void sideband__turn_files(struct sideband *sideband)
+{
+	pthread_mutex_lock(&sideband->log_lock);
+	mapped_files__turn(&sideband->files);
+	pthread_mutex_unlock(&sideband->log_lock);
+}
+
+uint8_t *sideband__files(struct sideband *sideband, uint64_t *since, size_t *bytes)
+{
+	uint8_t *copy;
+
+	pthread_mutex_lock(&sideband->log_lock);
+	copy = mapped_files__copy(&sideband->files, since, bytes);
+	pthread_mutex_unlock(&sideband->log_lock);
+	return copy;
+}
+
 int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes)
 {
 	const struct walk_layout layout = sideband__layout(sideband);
@@ -176,8 +205,10 @@ int sideband__load(struct sideband *sideband, const uint8_t *records, size_t byt
 	    tally.aux_pieces > 0)
 		return -EINVAL;
 	pthread_mutex_lock(&sideband->table_lock);
-	for (at = 0; at < bytes; at += walk__size(walk__load(records + at)))
+	for (at = 0; at < bytes; at += walk__size(walk__load(records + at))) {
+		sideband__note_file(sideband, records + at);
 		sideband_table__apply(sideband->table, records + at, &layout);
+	}
 	sideband__publish(sideband);
 	pthread_mutex_unlock(&sideband->table_lock);
 	return 0;
@@ -248,28 +279,38 @@ static size_t log__cut(struct sideband *sideband, uint64_t until_ns, size_t *cou
 	return cut;
 }
 
+/* The records at `records` in the order of time, or NULL; the caller's to free(). */
+static struct dated *in_order(const uint8_t *records, size_t bytes, size_t count,
+			      const struct walk_layout *layout)
+{
+	struct dated *order = malloc((count + 1) * sizeof(*order));
+	size_t at, i = 0;
+
+	if (order == NULL)
+		return NULL;
+	for (at = 0; at < bytes; at += walk__size(walk__load(records + at)))
+		order[i++] = (struct dated){
+			.time_ns = walk__trailer_time(records + at, layout),
+			.at = at,
+		};
+	qsort(order, count, sizeof(*order), dated__compare);
+	return order;
+}
+
 void sideband__settle(struct sideband *sideband, uint64_t until_ns)
 {
 	const struct walk_layout layout = sideband__layout(sideband);
-	size_t count, at, bytes = log__cut(sideband, until_ns, &count);
-	struct dated *order = count > 0 ? malloc(count * sizeof(*order)) : NULL;
-	size_t i = 0;
+	size_t count, bytes = log__cut(sideband, until_ns, &count);
+	struct dated *order = in_order(sideband->scratch, bytes, count, &layout);
 
-	if (count > 0 && order == NULL) {
+	if (order == NULL) {
 		pthread_mutex_lock(&sideband->log_lock);
 		counter__add(&sideband->log_dropped, count);
 		pthread_mutex_unlock(&sideband->log_lock);
 		return;
 	}
-	for (at = 0; at < bytes; at += walk__size(walk__load(sideband->scratch + at)))
-		order[i++] = (struct dated){
-			.time_ns = walk__trailer_time(sideband->scratch + at, &layout),
-			.at = at,
-		};
-	if (count > 0)
-		qsort(order, count, sizeof(*order), dated__compare);
 	pthread_mutex_lock(&sideband->table_lock);
-	for (i = 0; i < count; i++)
+	for (size_t i = 0; i < count; i++)
 		sideband_table__apply(sideband->table, sideband->scratch + order[i].at, &layout);
 	sideband__publish(sideband);
 	pthread_mutex_unlock(&sideband->table_lock);
@@ -286,10 +327,48 @@ bool sideband__is_crowded(struct sideband *sideband)
 	return crowded;
 }
 
-int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context)
+/* Emit the first `bytes` of `scratch` as they came. */
+static int emit_raw(const struct sideband *sideband, size_t bytes, sideband_emit_fn *emit,
+		    void *context)
+{
+	uint16_t size;
+	int ret = 0;
+
+	for (size_t at = 0; ret == 0 && at < bytes; at += size) {
+		size = walk__size(walk__load(sideband->scratch + at));
+		ret = emit(context, sideband->scratch + at, size);
+	}
+	return ret;
+}
+
+/* Emit what the first `bytes` of `scratch` change, one after the other. Under `table_lock`. */
+static int emit_changes(const struct sideband *sideband, size_t bytes,
+			const struct walk_layout *layout, sideband_emit_fn *emit, void *context)
+{
+	const uint8_t *const records = sideband->scratch;
+	struct sideband_table *ahead = sideband_table__copy_tasks(sideband->table);
+	struct dated *order = NULL;
+	size_t count = 0;
+	int ret = 0;
+
+	for (size_t at = 0; at < bytes; at += walk__size(walk__load(records + at)))
+		count++;
+	if (ahead != NULL)
+		order = in_order(records, bytes, count, layout);
+	/* Without the memory for it a record told twice is better than none. */
+	if (order == NULL)
+		ret = emit_raw(sideband, bytes, emit, context);
+	for (size_t i = 0; order != NULL && ret == 0 && i < count; i++)
+		ret = sideband_table__tell(ahead, records + order[i].at, layout, emit, context);
+	free(order);
+	sideband_table__free(ahead);
+	return ret;
+}
+
+int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *emit, void *context)
 {
 	const struct walk_layout layout = sideband__layout(sideband);
-	size_t at, size, bytes;
+	size_t bytes;
 	int ret;
 
 	pthread_mutex_lock(&sideband->log_lock);
@@ -299,11 +378,11 @@ int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *co
 
 	pthread_mutex_lock(&sideband->table_lock);
 	ret = sideband_table__emit(sideband->table, &layout, emit, context);
+	if (ret == 0 && stored && bytes > 0)
+		ret = emit_changes(sideband, bytes, &layout, emit, context);
+	else if (ret == 0)
+		ret = emit_raw(sideband, bytes, emit, context);
 	pthread_mutex_unlock(&sideband->table_lock);
-	for (at = 0; ret == 0 && at < bytes; at += size) {
-		size = walk__size(walk__load(sideband->scratch + at));
-		ret = emit(context, sideband->scratch + at, (uint16_t)size);
-	}
 	return ret;
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "counter.h"
+#include "mapped_files.h"
 #include "walk.h"
 
 struct sideband_table;
@@ -18,20 +19,24 @@ struct sideband_table;
  * What a reader must know of tasks, mappings and kernel symbols to make sense of a segment that
  * begins in the middle of their lives.
  *
- *   pass ──append──► log (raw records, as they came) ──settle──► table ──┐
- *                     └───────────────────────────────────────────────── replay ──► segment head
+ *   writer ──append──► log (raw records, as they came) ──settle──► table ──┐
+ *                       └───────────────────────────────────────────────── replay ──► segment head
  *
- * A record leaves the log for the table only when every ring of the stream has been written past
- * its time. So the table is the state that the oldest unwritten sample saw, and what happened
- * since follows it in the replay with its own times; a reader sorts the two.
+ * A record comes into the log when the writer is done with the chunk that held it: no segment has
+ * it in its replay and in its data. What no chunk holds (a stream of snapshots, a ring that is
+ * passed over) a pass appends itself. It leaves the log for the table only when every ring of the
+ * stream has been written past its time. So the table is the state that the oldest unwritten
+ * sample saw, and what changed since follows it in the replay with its own times; a reader sorts
+ * the two. Forks, execs and exits are told as changes of state there, not as themselves: those
+ * stand in the segment that was open then, once.
  *
  * Who runs on each CPU, which trace belongs to whom, and hardware ids (SWITCH, ITRACE_START,
  * AUX_OUTPUT_HW_ID) are state too: the last of each counts. Switches are many. When half of the log
  * is full the next one of a CPU takes the place of that CPU's last one: the state that comes out
  * is the same, when it changed in between is not told.
  *
- * Threads: passes append, under `log_lock` and without allocating. Only the writer settles and
- * replays, `table_lock` keeps sideband__load() out meanwhile.
+ * Threads: the writer and passes append, under `log_lock` and without allocating. Only the writer
+ * settles and replays, `table_lock` keeps sideband__load() out meanwhile.
  */
 struct sideband {
 	pthread_mutex_t log_lock;
@@ -46,7 +51,8 @@ struct sideband {
 					      * the last settle and between the two before */
 	struct walk_layout layout;
 	struct sideband_table *table;
-	counter_t log_dropped; /* records that found the log full; writers: passes, under log_lock */
+	struct mapped_files files; /* under `log_lock` */
+	counter_t log_dropped; /* records that found the log full; written under log_lock */
 	/* The table's counters, for readers that do not wait for a replay; set under table_lock. */
 	counter_t tasks, maps, bytes, table_dropped;
 };
@@ -85,8 +91,16 @@ void sideband__settle(struct sideband *sideband, uint64_t until_ns);
 /* Is more than half of the log in use? */
 bool sideband__is_crowded(struct sideband *sideband);
 
-/* Emit the table, then the log. */
-int sideband__replay(struct sideband *sideband, sideband_emit_fn *emit, void *context);
+/* Emit the table, then the log; `stored`: earlier segments have what is in the log. */
+int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *emit,
+		     void *context);
+
+/* Note the file of a mapping that a segment begins with. */
+void sideband__note_file(struct sideband *sideband, const uint8_t *record);
+/* The segment ended whose files `sideband__files()` told until now. */
+void sideband__turn_files(struct sideband *sideband);
+/* See mapped_files__copy(). */
+uint8_t *sideband__files(struct sideband *sideband, uint64_t *since, size_t *bytes);
 
 void sideband__read_counters(const struct sideband *sideband, struct sideband_counters *counters);
 

@@ -4,70 +4,10 @@
 #include <linux/perf_event.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "blob.h"
-#include "mappings.h"
+#include "sideband_state.h"
 
-#define BUCKETS 4096u
 #define KSYMBOL_UNREGISTER 0x1u /* PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER */
-
-/* Body offsets, include/uapi/linux/perf_event.h, enum perf_event_type. */
-#define AT_PID 8u     /* COMM, MMAP, MMAP2, FORK, EXIT */
-#define AT_TID 12u    /* COMM, MMAP, MMAP2 */
-#define AT_ADDR 16u   /* MMAP, MMAP2 */
-#define AT_LEN 24u    /* likewise */
-#define AT_PPID 12u   /* FORK, EXIT: pid, ppid, tid, ptid, time */
-#define AT_FORK_TID 16u
-#define AT_PTID 20u
-#define FORK_BODY_BYTES 32u
-#define AT_KSYM_ADDR 8u /* KSYMBOL: u64 addr, u32 len, u16 type, u16 flags */
-#define AT_KSYM_FLAGS 22u
-#define AT_BPF_TYPE 8u /* BPF_EVENT: u16 type, u16 flags, u32 id */
-#define AT_BPF_ID 12u
-
-/* A process: its mappings. Pid -1 holds the kernel's own. */
-struct process {
-	struct process *next;
-	struct mappings mappings;
-	uint32_t tasks;
-	uint32_t pid;
-	uint64_t since_ns; /* of the fork; 0: it was there before us */
-};
-
-struct task {
-	struct task *next;
-	struct blob *comm;
-	uint32_t pid, tid;
-	uint64_t since_ns;
-};
-
-/* Kernel symbols by address, BPF programs by id, switches by CPU, the rest by event and CPU. */
-struct keyed {
-	struct keyed *next;
-	struct blob *record;
-	uint64_t key;
-};
-
-struct sideband_table {
-	struct task *tasks[BUCKETS];
-	struct process *processes[BUCKETS];
-	struct keyed *symbols[BUCKETS];
-	struct keyed *programs[BUCKETS];
-	struct keyed *switches[BUCKETS];
-	struct keyed *starts[BUCKETS];
-	struct keyed *hardware_ids[BUCKETS];
-	struct budget budget;
-	uint64_t task_count;
-};
-
-static uint32_t load32(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return value;
-}
 
 static uint16_t load16(const uint8_t *at)
 {
@@ -77,17 +17,12 @@ static uint16_t load16(const uint8_t *at)
 	return value;
 }
 
-static void store32(uint8_t *at, uint32_t value)
-{
-	memcpy(at, &value, sizeof(value));
-}
-
 static uint32_t bucket(uint64_t key)
 {
 	return (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 52) % BUCKETS;
 }
 
-static struct process *process__find(const struct sideband_table *table, uint32_t pid)
+struct process *process__find(const struct sideband_table *table, uint32_t pid)
 {
 	struct process *process = table->processes[bucket(pid)];
 
@@ -122,7 +57,7 @@ static void process__free(struct sideband_table *table, struct process *process)
 	budget__release(&table->budget, process, sizeof(*process));
 }
 
-static struct task *task__find(const struct sideband_table *table, uint32_t tid)
+struct task *task__find(const struct sideband_table *table, uint32_t tid)
 {
 	struct task *task = table->tasks[bucket(tid)];
 
@@ -140,6 +75,7 @@ static void task__free(struct sideband_table *table, struct task *task)
 		link = &(*link)->next;
 	*link = task->next;
 	blob__put(&table->budget, task->comm);
+	blob__put(&table->budget, task->fork);
 	budget__release(&table->budget, task, sizeof(*task));
 	table->task_count--;
 	if (process != NULL && --process->tasks == 0)
@@ -205,6 +141,7 @@ static void table__fork(struct sideband_table *table, const uint8_t *record)
 		return;
 	}
 	task->comm = comm;
+	task->fork = blob__new(&table->budget, record);
 	task->since_ns = walk__load(record + AT_PTID + 4);
 	if (pid == ppid)
 		return;
@@ -214,6 +151,28 @@ static void table__fork(struct sideband_table *table, const uint8_t *record)
 	if (parent_process != NULL)
 		mappings__inherit(&process->mappings, &table->budget,
 				  &parent_process->mappings);
+}
+
+/* Data of no file: memory, which a process maps often, and where no reader finds anything. */
+static bool is_memory(const uint8_t *record, uint64_t header)
+{
+	const uint32_t at = walk__type(header) == PERF_RECORD_MMAP2 ? AT_MMAP2_NAME : AT_MMAP_NAME;
+
+	return (walk__misc(header) & PERF_RECORD_MISC_MMAP_DATA) != 0 &&
+	       walk__size(header) > at + 1u && (record[at] != '/' || record[at + 1] == '/');
+}
+
+static void table__map(struct sideband_table *table, const uint8_t *record, uint64_t header)
+{
+	struct process *const process = process__find_or_new(table, load32(record + AT_PID));
+	const uint64_t start = walk__load(record + AT_ADDR), length = walk__load(record + AT_LEN);
+
+	if (process == NULL)
+		return;
+	if (is_memory(record, header))
+		mappings__cover(&process->mappings, &table->budget, start, length);
+	else
+		mappings__add(&process->mappings, &table->budget, record, start, length);
 }
 
 static void table__keyed(struct sideband_table *table, struct keyed **buckets, uint64_t key,
@@ -291,10 +250,7 @@ void sideband_table__apply(struct sideband_table *table, const uint8_t *record,
 		break;
 	case PERF_RECORD_MMAP:
 	case PERF_RECORD_MMAP2:
-		process = process__find_or_new(table, load32(record + AT_PID));
-		if (process != NULL)
-			mappings__add(&process->mappings, &table->budget, record,
-				      walk__load(record + AT_ADDR), walk__load(record + AT_LEN));
+		table__map(table, record, header);
 		break;
 	case PERF_RECORD_FORK:
 		table__fork(table, record);
@@ -328,72 +284,6 @@ void sideband_table__apply(struct sideband_table *table, const uint8_t *record,
 	default:
 		break;
 	}
-}
-
-/* Emit `blob` under the ids of its owner, not before the owner began. */
-static int emit_as(const struct blob *blob, uint32_t pid, uint32_t tid, uint64_t since_ns,
-		   const struct walk_layout *layout, sideband_emit_fn *emit, void *context)
-{
-	uint8_t record[UINT16_MAX + 1];
-
-	memcpy(record, blob->bytes, blob->size);
-	store32(record + AT_PID, pid);
-	store32(record + AT_TID, tid);
-	if (walk__trailer_time(record, layout) < since_ns &&
-	    blob->size >= AT_TID + 4u + layout->time_trailer && layout->time_trailer >= 8)
-		walk__store(record + blob->size - layout->time_trailer, since_ns);
-	return emit(context, record, blob->size);
-}
-
-/* A mapping got by fork names its first owner: the child's leader stands in for it. */
-static int emit_map(const struct process *process, const struct blob *record,
-		    const struct walk_layout *layout, sideband_emit_fn *emit, void *context)
-{
-	const bool own = load32(record->bytes + AT_PID) == process->pid;
-
-	return emit_as(record, process->pid, own ? load32(record->bytes + AT_TID) : process->pid,
-		       process->since_ns, layout, emit, context);
-}
-
-static int emit_keyed(struct keyed *const *buckets, sideband_emit_fn *emit, void *context)
-{
-	int ret = 0;
-
-	for (uint32_t i = 0; i < BUCKETS && ret == 0; i++)
-		for (const struct keyed *at = buckets[i]; at != NULL && ret == 0; at = at->next)
-			if (at->record != NULL)
-				ret = emit(context, at->record->bytes, at->record->size);
-	return ret;
-}
-
-int sideband_table__emit(const struct sideband_table *table, const struct walk_layout *layout,
-			 sideband_emit_fn *emit, void *context)
-{
-	int ret = emit_keyed(table->symbols, emit, context);
-
-	if (ret == 0)
-		ret = emit_keyed(table->programs, emit, context);
-	for (uint32_t i = 0; i < BUCKETS && ret == 0; i++) {
-		for (const struct task *task = table->tasks[i]; task != NULL && ret == 0;
-		     task = task->next)
-			if (task->comm != NULL)
-				ret = emit_as(task->comm, task->pid, task->tid, task->since_ns,
-					      layout, emit, context);
-	}
-	for (uint32_t i = 0; i < BUCKETS && ret == 0; i++) {
-		for (const struct process *process = table->processes[i];
-		     process != NULL && ret == 0; process = process->next)
-			for (uint32_t m = 0; m < process->mappings.count && ret == 0; m++)
-				ret = emit_map(process, process->mappings.all[m].record, layout, emit,
-					       context);
-	}
-	if (ret == 0)
-		ret = emit_keyed(table->hardware_ids, emit, context);
-	if (ret == 0)
-		ret = emit_keyed(table->starts, emit, context);
-	if (ret == 0)
-		ret = emit_keyed(table->switches, emit, context);
-	return ret;
 }
 
 struct sideband_table *sideband_table__new(size_t bytes_max)
@@ -434,6 +324,51 @@ void sideband_table__free(struct sideband_table *table)
 	free_keyed(table, table->starts);
 	free_keyed(table, table->hardware_ids);
 	free(table);
+}
+
+/* A copy may drop what it shares with its origin, which holds it as well: only what is its own
+ * goes, and is in its books. */
+static bool copy__processes(struct sideband_table *copy, const struct sideband_table *table)
+{
+	for (uint32_t i = 0; i < BUCKETS; i++) {
+		for (const struct process *at = table->processes[i]; at != NULL; at = at->next) {
+			struct process *process = process__find_or_new(copy, at->pid);
+
+			if (process == NULL)
+				return false;
+			process->since_ns = at->since_ns;
+			mappings__inherit(&process->mappings, &copy->budget, &at->mappings);
+			if (process->mappings.count != at->mappings.count)
+				return false;
+		}
+	}
+	return true;
+}
+
+static bool copy__tasks(struct sideband_table *copy, const struct sideband_table *table)
+{
+	for (uint32_t i = 0; i < BUCKETS; i++) {
+		for (const struct task *at = table->tasks[i]; at != NULL; at = at->next) {
+			struct task *task = task__find_or_new(copy, at->pid, at->tid);
+
+			if (task == NULL)
+				return false;
+			task->since_ns = at->since_ns;
+			task->comm = blob__get(at->comm);
+			task->fork = blob__get(at->fork);
+		}
+	}
+	return true;
+}
+
+struct sideband_table *sideband_table__copy_tasks(const struct sideband_table *table)
+{
+	struct sideband_table *copy = sideband_table__new(table->budget.bytes_max);
+
+	if (copy == NULL || (copy__processes(copy, table) && copy__tasks(copy, table)))
+		return copy;
+	sideband_table__free(copy);
+	return NULL;
 }
 
 void sideband_table__read_counters(const struct sideband_table *table,

@@ -163,6 +163,7 @@ static void stream__close_current(struct stream *stream, bool final)
 	}
 	stream->current.open = false;
 	stream->round_due = false;
+	sideband__turn_files(&stream->sideband);
 	event_list__push(stream->events, event);
 }
 
@@ -288,14 +289,17 @@ static int stream__append(struct stream *stream, uint8_t *data, uint32_t bytes)
 {
 	struct segment *segment = &stream->current;
 	struct iovec vector = {data, bytes};
-	uint64_t done;
+	uint64_t done = 0;
 	int ret = segment__claim(segment, &segment->allocated,
 				 segment->offset + bytes + SEGMENT_TAIL_BYTES, UINT64_MAX);
 
 	if (ret == 0)
 		ret = segment__write(segment, &vector, 1, segment->offset, &done);
-	if (ret < 0)
+	if (ret < 0) {
+		if (done > 0)
+			segment__cut(segment, segment->offset + SEGMENT_TAIL_BYTES);
 		return ret;
+	}
 	XXH3_64bits_update(stream->hash, data, bytes);
 	segment->offset += bytes;
 	segment->chunks++;
@@ -320,6 +324,7 @@ static int stream__emit(void *context, const uint8_t *record, uint16_t size)
 	memcpy(stream->scratch + stream->scratch_used, record, size);
 	stream->scratch_used += size;
 	stream->current.replayed++;
+	sideband__note_file(&stream->sideband, record);
 	return ret;
 }
 
@@ -329,11 +334,15 @@ static int stream__replay(struct stream *stream)
 	int ret;
 
 	stream->scratch_used = 0;
-	ret = sideband__replay(&stream->sideband, stream__emit, stream);
+	ret = sideband__replay(&stream->sideband, !stream->snapshots, stream__emit, stream);
 	if (ret == 0)
 		ret = stream__flush_scratch(stream);
 	if (ret < 0) { /* begin again with the next attempt */
+		const bool written = segment->chunks > 0;
+
 		segment->offset = segment->begin;
+		if (written)
+			segment__cut(segment, segment->begin + SEGMENT_TAIL_BYTES);
 		segment->chunks = segment->replayed = 0;
 		XXH3_64bits_reset(stream->hash);
 	}
@@ -384,6 +393,19 @@ int stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32
 		segment->last_ns = chunk->last_ns;
 	stream->round_due = true;
 	return 0;
+}
+
+void stream__note(struct stream *stream, const struct chunk *chunk)
+{
+	const uint8_t *records = chunk->data;
+
+	for (uint32_t i = 0; i < chunk->span_count; i++) {
+		const struct span *const span = &chunk->spans[i];
+
+		if (span->names)
+			sideband__append(&stream->sideband, records, span->bytes);
+		records += span->bytes;
+	}
 }
 
 int stream__write_round(struct stream *stream)

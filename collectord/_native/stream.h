@@ -118,6 +118,9 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
  */
 int stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes);
 
+/* The chunk was written, or given up: the segments that come replay what it held of sideband. */
+void stream__note(struct stream *stream, const struct chunk *chunk);
+
 /* Append a lone FINISHED_ROUND. */
 int stream__write_round(struct stream *stream);
 

@@ -134,6 +134,13 @@ static void known_ids__check(struct known_ids *known, uint8_t *record, uint16_t 
 	known->at[id % KNOWN_IDS] = id;
 }
 
+/*
+ * perf_event_mmap_output() (kernel/events/core.c) gives all listeners of a mapping the same header,
+ * one after the other, and leaves this bit in it once one of them has asked for build-ids. What it
+ * writes to the others is the file's device and inode all the same: our events never ask.
+ */
+#define MAPPED_BUILD_ID ((uint64_t)PERF_RECORD_MISC_MMAP_BUILD_ID << 32)
+
 /* A sample whose size is a multiple of 8, whatever its misc bits are. */
 #define SHAPE_MASK UINT64_C(0x00070000ffffffff)
 
@@ -209,6 +216,8 @@ size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 			tally__sample(tally, record, size, layout);
 		} else if (type <= WALK_KERNEL_TYPE_MAX) {
 			tally__other(tally, record, type, size);
+			if (type == PERF_RECORD_MMAP2)
+				walk__store(record, header & ~MAPPED_BUILD_ID);
 		} else {
 			walk__store(record, walk__header(WALK_FINISHED_INIT, 0, size));
 			tally->neutralised++;

@@ -17,48 +17,6 @@
 /* Contexts that may be in the middle of a record on one CPU: task, soft interrupt, interrupt, NMI. */
 #define NESTING 4u
 
-int window__new(const struct ring_map *map, struct window **out)
-{
-	/* Of two neighbours at least one and a half make PIECE_BYTES. */
-	const size_t pieces = (size_t)(map->data_bytes / (PIECE_BYTES / 2)) + 2;
-	struct window *window = calloc(1, sizeof(*window));
-
-	if (window == NULL)
-		return -ENOMEM;
-	window->pieces = calloc(pieces, sizeof(*window->pieces));
-	window->copy_bytes = (size_t)map->data_bytes;
-	window->copy = mmap(NULL, window->copy_bytes, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (window->pieces == NULL || window->copy == MAP_FAILED) {
-		if (window->copy != MAP_FAILED)
-			munmap(window->copy, window->copy_bytes);
-		free(window->pieces);
-		free(window);
-		return -ENOMEM;
-	}
-	*out = window;
-	return 0;
-}
-
-void window__free(struct window *window)
-{
-	if (window == NULL)
-		return;
-	munmap(window->copy, window->copy_bytes);
-	free(window->pieces);
-	free(window);
-}
-
-void window__warm(const struct window *window)
-{
-#ifdef MADV_POPULATE_WRITE
-	/* EINVAL before Linux 5.14: then the copy finds the pages missing, one by one. */
-	(void)madvise(window->copy, window->copy_bytes, MADV_POPULATE_WRITE);
-#else
-	(void)window;
-#endif
-}
-
 /* Bytes written since the ring was made: head counts down from 0. */
 static uint64_t written_to(uint64_t head)
 {
@@ -93,6 +51,50 @@ static void window__mark(struct window *window, uint64_t written, uint64_t now_n
 	if (window->mark_count == WINDOW_MARKS)
 		window__thin(window);
 	window->marks[window->mark_count++] = (struct window_mark){written, now_ns, now_ns};
+}
+
+int window__new(const struct ring_map *map, struct window **out)
+{
+	/* Of two neighbours at least one and a half make PIECE_BYTES. */
+	const size_t pieces = (size_t)(map->data_bytes / (PIECE_BYTES / 2)) + 2;
+	struct window *window = calloc(1, sizeof(*window));
+
+	if (window == NULL)
+		return -ENOMEM;
+	window->pieces = calloc(pieces, sizeof(*window->pieces));
+	window->copy_bytes = (size_t)map->data_bytes;
+	window->copy = mmap(NULL, window->copy_bytes, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (window->pieces == NULL || window->copy == MAP_FAILED) {
+		if (window->copy != MAP_FAILED)
+			munmap(window->copy, window->copy_bytes);
+		free(window->pieces);
+		free(window);
+		return -ENOMEM;
+	}
+	/* The ring was empty then: what is there at the first look came after it. */
+	window__mark(window, 0, clock__now_ns());
+	*out = window;
+	return 0;
+}
+
+void window__free(struct window *window)
+{
+	if (window == NULL)
+		return;
+	munmap(window->copy, window->copy_bytes);
+	free(window->pieces);
+	free(window);
+}
+
+void window__warm(const struct window *window)
+{
+#ifdef MADV_POPULATE_WRITE
+	/* EINVAL before Linux 5.14: then the copy finds the pages missing, one by one. */
+	(void)madvise(window->copy, window->copy_bytes, MADV_POPULATE_WRITE);
+#else
+	(void)window;
+#endif
 }
 
 /* Estimate since when the ring holds what was written after its first `gone` bytes. */

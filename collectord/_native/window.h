@@ -61,7 +61,7 @@ struct window {
 	counter_t horizon_ns;	     /* all that it holds was written later than this */
 };
 
-/* Reserve what a window of `map` takes. Returns 0 or -ENOMEM. */
+/* Reserve what a window of `map`, which is still empty, takes. Returns 0 or -ENOMEM. */
 int window__new(const struct ring_map *map, struct window **window);
 /* NULL is passed over. */
 void window__free(struct window *window);

@@ -375,6 +375,7 @@ static void writer__process(struct writer *writer, struct item *queued)
 		pool__give(writer->pool, item.chunk);
 	} else if (item.chunk != NULL) {
 		marked = writer__write(writer, stream, item.chunk, round) && round;
+		stream__note(stream, item.chunk);
 		pool__give(writer->pool, item.chunk);
 	} else {
 		/* The partner is the load in lane__mark(). */

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from collectord import __version__, log
 from collectord.cli.output import complain, emit, flush, open_standard_streams, say
+from collectord.control import stray
 from collectord.errors import CollectordError, UsageError
 from collectord.plan.nearest import did_you_mean
 
@@ -23,12 +24,15 @@ VERBS: Final = {
     "list": "List the events of this host and whether they can be opened.",
     "check": "Validate configuration files and print the plan; touch nothing.",
     "bpf": "List BPF programs, or compile one and tell what it takes and gives.",
-    "doctor": "Say what this kernel and user can do, and how to get what not.",
+    "doctor": "Say what this kernel and user can do, and how to get the rest.",
     "mark": "Write a marker into the ftrace rings of a running daemon.",
     "snapshot": "Store what the flight recorders of a running daemon hold.",
     "segments": "List, verify or repair segments, or extract their AUX traces.",
     "events": "Decode, filter, count or follow the events in segments.",
 }
+# Verbs that have rings to drain and segments to seal, with the signals that do not end them
+# besides those that end none of them.
+_COLLECTING: Final = {"run": (signal.SIGHUP,), "record": ()}
 
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1
@@ -83,8 +87,10 @@ def _load(verb: str) -> Verb:
     """Import a verb's module; Ctrl-C ends the process at once meanwhile.
 
     Nothing has begun yet, and an exception that comes up inside of the import system may be
-    swallowed there.
+    swallowed there. Imports take a while, so signals without a use are ignored from here on.
     """
+    if verb in _COLLECTING:
+        stray.ignore(*_COLLECTING[verb])
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return cast("Verb", importlib.import_module(f"collectord.cli.{verb}"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK, VERBS
-from collectord.cli.output import Column, emit, print_table, say
+from collectord.cli.output import emit, say, wrapped
 from collectord.cli.parser import Parser
 from collectord.config.schema import BpfConfig
 from collectord.kernel.linux import LinuxKernel
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from collectord.plan.facts import Check, KernelFacts
 
-_COLUMNS: Final = (Column("CHECK"), Column("STATE"), Column("FOUND"), Column("REMEDY"))
+_TITLES: Final = ("CHECK", "STATE", "FOUND, AND -> WHAT GIVES THE REST")
+_REMEDY: Final = "    -> "
 
 
 def parser() -> Parser:
@@ -55,10 +56,17 @@ def run(arguments: Sequence[str]) -> int:
 
 def _print_checks(facts: KernelFacts) -> None:
     say(f"Linux {facts.release} on {facts.arch}, {len(facts.cpus_online)} CPUs online")
-    print_table(
-        _COLUMNS,
-        [[check.name, _state(check), check.detail, check.remedy] for check in facts.checks],
+    rows = [(check.name, _state(check), check.detail) for check in facts.checks]
+    names, states = (
+        max(map(len, cells)) for cells in zip(_TITLES[:2], *(row[:2] for row in rows), strict=True)
     )
+    remedies = ["", *(check.remedy for check in facts.checks)]
+    for (name, state, detail), remedy in zip([_TITLES, *rows], remedies, strict=True):
+        start = f"{name.ljust(names)}  {state.ljust(states)}  "
+        for line in wrapped(detail, first=start, rest=" " * len(start)):
+            say(line)
+        for line in wrapped(remedy, first=_REMEDY, rest=" " * len(_REMEDY)) if remedy else ():
+            say(line)
 
 
 def _state(check: Check) -> str:

@@ -85,11 +85,11 @@ class EventCount:
         return row | {"lost": self._lost[name]} if name in self._lost else row
 
 
-def loss_text(whose: str, events: int | None) -> str:
-    """Tell a loss in a line."""
+def loss_text(whose: str, events: int | None, how: str = "lost") -> str:
+    """Tell a loss in a line, or what else became of events that are not there."""
     if events is None:
-        return f"{whose}: events lost"
-    return f"{whose}: {events} event{'' if events == 1 else 's'} lost"
+        return f"{whose}: events {how}"
+    return f"{whose}: {events} event{'' if events == 1 else 's'} {how}"
 
 
 def sum_known(events: Sequence[int | None]) -> int | None:

@@ -74,7 +74,8 @@ class TraceView:
         """Add the records and losses up."""
         for found in self._chosen(self._segment.by_cpu()):
             if isinstance(found, Loss):
-                into.lose(found.cpu, found.events)
+                if not found.wrapped:
+                    into.lose(found.cpu, found.events)
             else:
                 record, event = found
                 into.add(event.name, record.cpu)
@@ -105,7 +106,8 @@ class TraceView:
 
     def _text(self, found: tuple[Record, KnownEvent] | Loss) -> str:
         if isinstance(found, Loss):
-            return loss_text(f"CPU {found.cpu}", found.events)
+            how = "overwritten" if found.wrapped else "lost"
+            return loss_text(f"CPU {found.cpu}", found.events, how)
         (time_ns, cpu, payload), event = found
         pid = pid_of(payload, event)
         task = visible(f"{self._segment.comm(pid)}-{'?' if pid is None else pid}")
@@ -117,7 +119,8 @@ class TraceView:
 
     def _data(self, found: tuple[Record, KnownEvent] | Loss) -> dict[str, Any]:
         if isinstance(found, Loss):
-            return {"time_ns": found.time_ns, "cpu": found.cpu, "lost": found.events}
+            how = "overwritten" if found.wrapped else "lost"
+            return {"time_ns": found.time_ns, "cpu": found.cpu, how: found.events}
         (time_ns, cpu, payload), event = found
         pid = pid_of(payload, event)
         values = {field.name: value_of(payload, field) for field in event.fields}

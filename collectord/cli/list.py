@@ -224,7 +224,8 @@ def _relay(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEve
     blktrace = reason or ("" if relay.blktrace else "this kernel has no blktrace")
     for device in relay.devices:
         if _matches(glob, device, "blktrace"):
-            yield ListedEvent(device, "blktrace", available=not blktrace, reason=blktrace)
+            why = blktrace or ("hidden from this process" if device in relay.hidden else "")
+            yield ListedEvent(device, "blktrace", available=not why, reason=why)
     for channel in sorted(relay.channels):
         if _matches(glob, channel, "relay"):
             yield ListedEvent(channel, "relay", available=not reason, reason=reason)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _ENCODER: Final = msgspec.json.Encoder()
+_COLUMNS: Final = 80
 _STDOUT: Final = 1
 _STDERR: Final = 2
 _KIB: Final = 1024
@@ -136,6 +138,24 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
             for cell, width, column in zip(row, widths, columns, strict=True)
         )
         say("  ".join(cells).rstrip())
+
+
+def wrapped(text: str, *, first: str, rest: str) -> list[str]:
+    """Lines of at most 80 columns, between words where that is possible.
+
+    Args:
+        text: any; control characters are made visible.
+        first: what the first line begins with.
+        rest: what the others begin with.
+    """
+    lines = textwrap.wrap(
+        visible(text),
+        _COLUMNS,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+    )
+    return lines or [first.rstrip()]
 
 
 def snapshot_text(snapshot: Mapping[str, Any]) -> str:

@@ -8,13 +8,21 @@ import functools
 import logging
 import os
 import shutil
+import signal
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord import log, recording
-from collectord.cli import EXIT_NO_COMMAND, EXIT_NOT_EXECUTABLE, EXIT_OK, record_options
+from collectord.cli import (
+    EXIT_FAILURE,
+    EXIT_NO_COMMAND,
+    EXIT_NOT_EXECUTABLE,
+    EXIT_OK,
+    EXIT_RECORD_FAILED,
+    record_options,
+)
 from collectord.cli.output import complain, flush
 from collectord.cli.record_config import check_snapshot, config_of
 from collectord.cli.summary import print_result
@@ -62,6 +70,11 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         if not command:
             raise
+    unsealed = sum(balance.sink.unsealed for balance in result.balances)
+    if unsealed:
+        hint = "the log above says why; `collectord segments repair` seals what is left"
+        complain(f"segments that could not be sealed: {unsealed}; {hint}")
+        return EXIT_RECORD_FAILED if command else EXIT_FAILURE
     return status
 
 
@@ -109,7 +122,7 @@ async def _record(
     command: list[str],
     on_tick: Callable[[DaemonStatus], None],
 ) -> RecordResult:
-    with signals.stop_event() as stop:
+    with signals.stop_event((*signals.STOP_SIGNALS, signal.SIGHUP)) as stop:
         facts = host_facts(config, mount=True)
         if args.snapshot:
             check_snapshot(build(config, facts))

@@ -49,6 +49,8 @@ DEFAULT_OUTPUT: Final = {
     TracefsSourceConfig.kind: "trace.dat",
     BpfSourceConfig.kind: "perf.data",
 }
+# Names of open descriptors, whatever they are of.
+_STREAMS: Final = ("/dev/std", "/dev/fd/", "/proc/self/fd/")
 DEFAULT_EVENT: Final = "cycles|cpu-clock"
 # A chunk that keeps AUX records whole is twice an area, and four are the least (plan/aux.py).
 # Staging that is never used takes no memory.
@@ -70,6 +72,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     if (args.freeze_on or args.freeze_filter) and not recorder:
         hint = "add --overwrite, or -S with an AUX event"
         raise UsageError("there is nothing to freeze without --overwrite", hint=hint)
+    _check_no_stream(args.output)
     output = Path(args.output or _default_output(sources[0])).absolute()
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
     config = Config(
@@ -99,6 +102,16 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         option = problem.key.rpartition(".")[2].replace("_", "-")
         raise UsageError(f"{option}: {problem.message}", hint=problem.hint)
     return config
+
+
+def _check_no_stream(output: str | None) -> None:
+    """A recording's head tells what only its end knows, so nobody can read it as it comes."""
+    if output == "-" or (output or "").startswith(_STREAMS):
+        raise UsageError(
+            f"-o {output}: a recording goes to a file, not to a stream",
+            text=output or "",
+            hint="name a file, and pipe that once the recording is over (./- is one called -)",
+        )
 
 
 def no_area() -> UsageError:

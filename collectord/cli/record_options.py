@@ -306,8 +306,9 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--output",
         metavar="FILE",
         type=_path,
-        help="write one file (default: perf.data, of ftrace trace.dat); of --relay one for each "
-        "CPU, FILE.blktrace.N or FILE.relay.N (default: the name of the device or channel)",
+        help="write one file, and keep the one that it replaces as FILE.old (default: perf.data, "
+        "of ftrace trace.dat); of --relay one for each CPU, FILE.blktrace.N or FILE.relay.N "
+        "(default: the name of the device or channel)",
     )
     where.add_argument(
         "--output-dir",

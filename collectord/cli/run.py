@@ -8,19 +8,23 @@ import logging
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord import __version__, log, metrics
-from collectord.cli import VERBS
+from collectord.cli import EXIT_FAILURE, EXIT_OK, VERBS
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
 from collectord.control import http, service, signals
+from collectord.control.listener import serve
 from collectord.daemon import Daemon
 from collectord.windows import Trigger
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
+
+    from aiohttp import web
 
     from collectord.config.schema import Config
     from collectord.plan.session import Plan
@@ -50,51 +54,76 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run until SIGINT, SIGTERM or SIGHUP, then flush and seal everything."""
+    """Run until SIGINT or SIGTERM, then flush and seal everything."""
     args = parser().parse_args(arguments)
     config = load([args.config] if args.config else config_files())
     log.configure(
         level=logging.getLevelNamesMapping()[config.daemon.log_level.upper()],
         console=_CONSOLE[config.daemon.log_format],
     )
-    asyncio.run(_serve(config))
-    return 0
+    unsealed = asyncio.run(_serve(config))
+    if unsealed:
+        log.get_logger().error("segments_not_sealed", segments=unsealed)
+    return EXIT_FAILURE if unsealed else EXIT_OK
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config) -> int:
+    """Collect until a signal; gives how many segments could not be sealed."""
     daemon = Daemon(config)
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())
+        stack.enter_context(signals.hangups())
         stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
         manager = stack.enter_context(service.connect())
+        servers = _claim(stack, daemon, config)
 
         async def on_open() -> None:
             """All rings are open: serve, and say so."""
-            places = await _open_servers(stack, daemon, config)
-            _announce(daemon.plan, places)
+            for server in servers:
+                await stack.enter_async_context(
+                    serve(
+                        server.app,
+                        server.bound,
+                        name=server.name,
+                        reserved_files=daemon.plan.reserved_files,
+                    )
+                )
+            _announce(daemon.plan, [server.place for server in servers])
             manager.ready(f"{len(daemon.plan.sessions)} sessions")
 
-        await daemon.run(stop, on_open=on_open, on_close=lambda: manager.stopping("final flush"))
+        balances = await daemon.run(
+            stop, on_open=on_open, on_close=lambda: manager.stopping("final flush")
+        )
+    return sum(balance.sink.unsealed for balance in balances)
 
 
-async def _open_servers(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[str]:
-    """Start what is configured; the value says where each can be reached."""
-    places = []
+class _Server(NamedTuple):
+    """A server: its name in the log, its application, its sockets, and the place it is told at."""
+
+    name: str
+    app: web.Application
+    bound: tuple[socket.socket, ...]
+    place: str
+
+
+def _claim(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[_Server]:
+    """Take the places that are configured, before anything else is opened."""
+    servers = []
     if config.metrics.listen:
+        bound = stack.enter_context(http.claim_tcp(config.metrics.listen))
         registry = metrics.registry(
             daemon.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
         )
-        host, port = await stack.enter_async_context(
-            http.serve_tcp(http.metrics_app(registry), config.metrics.listen)
-        )
+        host, port = bound[0].getsockname()[:2]
         netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        places.append(f"metrics  http://{netloc}/metrics")
+        place = f"metrics  http://{netloc}/metrics"
+        servers.append(_Server("metrics", http.metrics_app(registry), bound, place))
     if config.control.socket:
         path = Path(config.control.socket)
-        app = http.control_app(daemon.status, daemon)
-        await stack.enter_async_context(http.serve_unix(app, path))
-        places.append(f"status   curl --unix-socket {path} http://localhost/v1/status")
-    return places
+        bound = stack.enter_context(http.claim_unix(path))
+        place = f"status   curl --unix-socket {path} http://localhost/v1/status"
+        servers.append(_Server("control", http.control_app(daemon.status, daemon), bound, place))
+    return servers
 
 
 def _announce(plan: Plan, places: list[str]) -> None:

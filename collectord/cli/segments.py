@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 STATE_DIRECTORY: Final = Path("/var/lib/collectord")
 _NS_PER_SECOND: Final = 1_000_000_000
+_YEAR_9999_NS: Final = 253_370_764_800 * _NS_PER_SECOND
 _SEGMENT: Final = Column("SEGMENT")
 _STATE: Final = Column("STATE")
 _SAMPLES: Final = Column("SAMPLES", "right")
 _SIZE: Final = Column("SIZE", "right")
 _DETAIL: Final = Column("DETAIL")
 _AUX_COLUMNS: Final = ("CPU", "TID", "OFFSET", "BYTES", "MISSING")
-_UNREPAIRED: Final = frozenset({repair.Action.REFUSED, repair.Action.FAILED})
 
 
 def parser() -> Parser:
@@ -102,13 +102,17 @@ def _list(args: argparse.Namespace) -> int:
         print_json({"segments": rows})
         return 0
     print_table(
-        (_SEGMENT, Column("FORMAT"), _STATE, Column("START"), _SAMPLES, Column("BASIS"), _SIZE),
+        (
+            *(_SEGMENT, Column("FORMAT"), _STATE, Column("START"), Column("END")),
+            *(_SAMPLES, Column("BASIS"), _SIZE),
+        ),
         [
             [
                 str(row.path),
                 row.format or "-",
                 str(row.state),
-                _time(row.started_ns),
+                _time(row.begins_ns),
+                _time(row.ends_ns),
                 _figure(row.samples),
                 row.basis or "-",
                 bytes_text(row.allocated_bytes),
@@ -130,7 +134,7 @@ def _verify(args: argparse.Namespace) -> int:
                 [
                     str(verdict.path),
                     str(verdict.state),
-                    "wrong" if verdict.finding else "ok",
+                    _verdict(verdict),
                     f"{verdict.samples:,}",
                     bytes_text(verdict.allocated_bytes),
                     _finding(verdict),
@@ -159,7 +163,7 @@ def _repair(args: argparse.Namespace) -> int:
                 for outcome in outcomes
             ],
         )
-    return int(any(outcome.action in _UNREPAIRED for outcome in outcomes))
+    return int(any(outcome.damaged for outcome in outcomes))
 
 
 def _aux(args: argparse.Namespace) -> int:
@@ -199,16 +203,24 @@ _ACTIONS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
 }
 
 
+def _verdict(verdict: verify.Verdict) -> str:
+    if verdict.state is verify.State.OPEN:
+        return "-"
+    return "wrong" if verdict.finding else "ok"
+
+
 def _finding(verdict: verify.Verdict) -> str:
+    if verdict.state is verify.State.OPEN:
+        return "it is being written, and can be checked once it is sealed"
     if verdict.finding is not None:
         return f"{verdict.finding.check}: {verdict.finding.detail}"
     return f"sha256 {verdict.sha256}" if verdict.sha256 else ""
 
 
 def _time(realtime_ns: int | None) -> str:
-    if realtime_ns is None:
+    if realtime_ns is None or not 0 <= realtime_ns < _YEAR_9999_NS:
         return "-"
-    start = datetime.fromtimestamp(realtime_ns / _NS_PER_SECOND, tz=UTC)
+    start = datetime.fromtimestamp(realtime_ns // _NS_PER_SECOND, tz=UTC)
     return f"{start:%Y-%m-%d %H:%M:%SZ}"
 
 

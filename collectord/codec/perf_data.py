@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.codec.cursor import U32, U64, Cursor
 from collectord.codec.perf_attr import FILE_ATTR_BYTES, PerfEventAttr, SampleType
-from collectord.codec.perf_features import Feature, Features, encode_features, encode_string
+from collectord.codec.perf_features import Features, encode_features
+from collectord.codec.perf_section import Feature, encode_string
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _DIRECTORY_ENTRY: Final = struct.Struct("<QQQ")
 _FEATURE_BITS: Final = 256
 _NOTHING: Final = Features()
 # A head holds formats of tracepoints at most: all of a large kernel are about 4 MiB.
-_HEAD_MAX_BYTES: Final = 1 << 30
+_HEAD_MAX_BYTES: Final = 64 << 20
 
 
 class Section(NamedTuple):

@@ -8,46 +8,26 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.codec.cursor import U32, U64, Cursor
 from collectord.codec.perf_attr import RecordType
+from collectord.codec.perf_bpf import LoadedBpf, encode_bpf
+from collectord.codec.perf_machine import Machine, encode_machine
 from collectord.codec.perf_record import AUXTRACE_BYTES, Misc
+from collectord.codec.perf_section import Feature, counted, encode_string, padded
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-# perf pads strings to this, NUL included.
-_STRING_ALIGN_BYTES: Final = 64
 _BUILD_ID_MAX_BYTES: Final = 20
 _CLOCK_DATA_VERSION: Final = 1
+# Readers take it for no name, and print the names of the members alone.
+_UNNAMED_GROUP: Final = "{anon_group}"
 # struct perf_record_header_build_id up to the build-id: header and pid.
 _BUILD_ID: Final = struct.Struct("<IHHi")
-
-
-class Feature(IntEnum):
-    """Bits of the header's feature bitmap, HEADER_*; only those that are written or read."""
-
-    TRACING_DATA = 1
-    BUILD_ID = 2
-    HOSTNAME = 3
-    OSRELEASE = 4
-    VERSION = 5
-    ARCH = 6
-    NRCPUS = 7
-    CPUDESC = 8
-    CPUID = 9
-    TOTAL_MEM = 10
-    CMDLINE = 11
-    EVENT_DESC = 12
-    PMU_MAPPINGS = 16
-    GROUP_DESC = 17
-    AUXTRACE = 18
-    SAMPLE_TIME = 21
-    CLOCKID = 23
-    CLOCK_DATA = 29
+_UNKNOWN_MACHINE: Final = Machine()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +43,6 @@ class ClockData:
 class Group:
     """An event group: `leader_index` counts the file's attrs, `members` includes the leader."""
 
-    name: str
     leader_index: int
     members: int
 
@@ -92,6 +71,8 @@ class Features:
         clockid_resolution_ns: of the clock that `use_clockid` chose.
         clock_data: needed by `perf script -F +tod`.
         auxtrace_index: where in the file the AUXTRACE records stand, in bytes.
+        machine: what the kernel tells of CPUs, caches, memory and PMUs.
+        bpf: programs that were loaded, by which readers name and annotate their code.
     """
 
     hostname: str | None = None
@@ -110,6 +91,8 @@ class Features:
     clock_data: ClockData | None = None
     build_ids: tuple[BuildId, ...] = ()
     auxtrace_index: tuple[int, ...] = ()
+    machine: Machine = _UNKNOWN_MACHINE
+    bpf: LoadedBpf | None = None
 
 
 def encode_features(features: Features) -> Mapping[Feature, bytes]:
@@ -127,6 +110,12 @@ def encode_features(features: Features) -> Mapping[Feature, bytes]:
             sections[feature] = encode(value)
         except struct.error as error:
             raise CodecError(f"{name}: {error}", offset=0, reason="feature_value") from error
+    if features.bpf is not None:
+        sections |= encode_bpf(features.bpf)
+    try:
+        sections |= encode_machine(features.machine)
+    except struct.error as error:
+        raise CodecError(f"machine: {error}", offset=0, reason="feature_value") from error
     return sections
 
 
@@ -137,40 +126,23 @@ def decode_auxtrace_index(section: bytes) -> tuple[int, ...]:
     return tuple(offset for offset, _ in numbers)
 
 
-def encode_string(text: str) -> bytes:
-    """Give perf's string: u32 padded length, then the text padded with NUL, at least one."""
-    padded = _padded(text)
-    return U32.pack(len(padded)) + padded
-
-
-def _padded(text: str) -> bytes:
-    data = text.encode(errors="surrogateescape")
-    if b"\0" in data:
-        raise CodecError(f"NUL in {text!r}", offset=data.index(b"\0"), reason="string")
-    return data + bytes(_STRING_ALIGN_BYTES - len(data) % _STRING_ALIGN_BYTES)
-
-
-def _counted(rows: Iterable[bytes]) -> bytes:
-    parts = list(rows)
-    return U32.pack(len(parts)) + b"".join(parts)
-
-
 def _nrcpus(value: tuple[int, int]) -> bytes:
     online, available = value
     return U32.pack(available) + U32.pack(online)
 
 
 def _cmdline(value: tuple[str, ...]) -> bytes:
-    return _counted(map(encode_string, value))
+    return counted(map(encode_string, value))
 
 
 def _pmu_mappings(value: tuple[tuple[str, int], ...]) -> bytes:
-    return _counted(U32.pack(kind) + encode_string(name) for name, kind in value)
+    return counted(U32.pack(kind) + encode_string(name) for name, kind in value)
 
 
 def _groups(value: tuple[Group, ...]) -> bytes:
-    return _counted(
-        encode_string(g.name) + U32.pack(g.leader_index) + U32.pack(g.members) for g in value
+    return counted(
+        encode_string(_UNNAMED_GROUP) + U32.pack(g.leader_index) + U32.pack(g.members)
+        for g in value
     )
 
 
@@ -199,7 +171,7 @@ def _build_id(entry: BuildId) -> bytes:
     if size > _BUILD_ID_MAX_BYTES:
         raise CodecError(f"build-id of {size} bytes", offset=0, reason="build_id")
     build_id = entry.build_id.ljust(_BUILD_ID_MAX_BYTES, b"\0") + bytes((size, 0, 0, 0))
-    name = _padded(entry.filename)
+    name = padded(entry.filename)
     # Alone among records, this one is no multiple of 8 bytes: 36 before the name.
     record_bytes = _BUILD_ID.size + len(build_id) + len(name)
     misc = entry.cpumode | Misc.BUILD_ID_SIZE

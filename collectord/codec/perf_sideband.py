@@ -122,6 +122,23 @@ class Ksymbol:
     name: bytes
 
 
+class BpfEventType(IntEnum):
+    """`type` of a BPF_EVENT record."""
+
+    LOAD = 1
+    UNLOAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BpfEvent:
+    """A BPF program was loaded or unloaded; `tag` is of its code, 8 bytes."""
+
+    kind: int
+    flags: int
+    id: int
+    tag: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """The ring lost `lost` records; `id` is the event that wrote next, not one that lost."""
@@ -148,13 +165,14 @@ class Throttle:
     resumed: bool = False
 
 
-Record = Comm | Mmap | Mmap2 | Fork | Exit | Ksymbol | Lost | LostSamples | Throttle
+Record = Comm | Mmap | Mmap2 | Fork | Exit | Ksymbol | BpfEvent | Lost | LostSamples | Throttle
 
 _TWO_U32: Final = struct.Struct("<II")
 _TASK: Final = struct.Struct("<IIIIQ")
 _MMAP: Final = struct.Struct("<IIQQQ")
 _INODE: Final = struct.Struct("<IIQQ")
 _KSYMBOL: Final = struct.Struct("<QIHH")
+_BPF_EVENT: Final = struct.Struct("<HHI8s")
 _U64: Final = struct.Struct("<Q")
 _TWO_U64: Final = struct.Struct("<QQ")
 _THREE_U64: Final = struct.Struct("<QQQ")
@@ -296,6 +314,14 @@ def _decode_ksymbol(header: RecordHeader, body: bytes) -> Ksymbol:
     return Ksymbol(addr, length, kind, flags, _untext(header, body, _KSYMBOL.size))
 
 
+def _encode_bpf_event(r: BpfEvent) -> _Encoded:
+    return RecordType.BPF_EVENT, 0, _BPF_EVENT.pack(r.kind, r.flags, r.id, r.tag)
+
+
+def _decode_bpf_event(_: RecordHeader, body: bytes) -> BpfEvent:
+    return BpfEvent(*_BPF_EVENT.unpack_from(body))
+
+
 def _encode_lost(r: Lost) -> _Encoded:
     return RecordType.LOST, 0, _TWO_U64.pack(r.id, r.lost)
 
@@ -331,6 +357,7 @@ _ENCODERS: Final[dict[type[Record], Callable[[Any], _Encoded]]] = {
     Fork: _encode_task,
     Exit: _encode_task,
     Ksymbol: _encode_ksymbol,
+    BpfEvent: _encode_bpf_event,
     Lost: _encode_lost,
     LostSamples: _encode_lost_samples,
     Throttle: _encode_throttle,
@@ -342,6 +369,7 @@ _DECODERS: Final[dict[int, Callable[[RecordHeader, bytes], Record]]] = {
     RecordType.FORK: _decode_fork,
     RecordType.EXIT: _decode_exit,
     RecordType.KSYMBOL: _decode_ksymbol,
+    RecordType.BPF_EVENT: _decode_bpf_event,
     RecordType.LOST: _decode_lost,
     RecordType.LOST_SAMPLES: _decode_lost_samples,
     RecordType.THROTTLE: _decode_throttle,

@@ -8,7 +8,8 @@ r"""Layout of a trace.dat file of version 7, whose metadata all stand before the
              for each CPU, an offset for each section below, DONE
            HEADER_INFO, FTRACE_EVENTS, EVENT_FORMATS, KALLSYMS, PRINTK,
            CMDLINES (with reserved room), STRINGS
-           BUFFER: the rest of the file: an extent for each CPU, aligned, of equal size
+           BUFFER: the rest of the file: an extent for each CPU, aligned, of equal size while the
+             file is written, and of the size of what is in it once it is sealed
 
 The layout is that of trace-cmd's Documentation/trace-cmd/trace-cmd.dat.v7.5.txt. A file that
 has its head and its full length is whole at every instant: readers see of each extent what the
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PAGE_BYTES: Final = 4096
+SUB_BUFFER_MAX_BYTES: Final = 1 << 20
 CMDLINES_BYTES: Final = 256 * 1024
 CPUSTAT_BYTES: Final = 512
 # From as many bytes of a file's beginning head_bytes() tells the rest.
@@ -121,12 +123,10 @@ def build_head(
         CodecError: readers would refuse the file for its CPUs, sizes or formats.
     """
     sub_buffer = parse_header_page(metadata.header_page).sub_buffer_bytes
-    align = max(PAGE_BYTES, sub_buffer)
-    if align % sub_buffer or align % PAGE_BYTES:
-        raise CodecError(f"sub-buffers of {sub_buffer} bytes", offset=0, reason="page_size")
+    _check_sub_buffer(sub_buffer, offset=0)
     if not cpus or len(set(cpus)) != len(cpus) or min(cpus) < 0:
         raise CodecError(f"CPUs {cpus}", offset=0, reason="cpus")
-    capacity = -(-extent_bytes // align) * align
+    capacity = -(-extent_bytes // sub_buffer) * sub_buffer
     if not 0 < capacity * len(cpus) < _FILE_MAX_BYTES:
         raise CodecError(f"extents of {extent_bytes} bytes", offset=0, reason="size")
     first = MAGIC + _VERSION + bytes((0, metadata.long_size_bytes))
@@ -168,7 +168,7 @@ def build_head(
     last = section(OptionId.STRINGS, strings)
     starts[OptionId.BUFFER] = at + len(last)
     data_from = starts[OptionId.BUFFER] + _SECTION.size
-    data_at = -(-data_from // align) * align
+    data_at = -(-data_from // sub_buffer) * sub_buffer
     extents = {cpu: data_at + capacity * index for index, cpu in enumerate(cpus)}
     rest = data_at - data_from + capacity * len(cpus)
     buffer = _SECTION.pack(OptionId.BUFFER, 0, described[OptionId.BUFFER], rest)
@@ -292,7 +292,10 @@ def parse_head(data: bytes) -> Head:
     data_at = min(extent.offset for extent in extents.values())
     if not last.at <= data_at <= len(data):
         raise CodecError(f"data at {data_at}", offset=options.buffer.table_at, reason="layout")
-    return Head(data[:data_at], metadata, start.page_bytes, extents, room, end)
+    return Head(
+        *(data[:data_at], metadata, start.page_bytes, extents, room, end),
+        buffer_at=options.buffer.section_at,
+    )
 
 
 def _read_options(cursor: Cursor) -> _Options:
@@ -347,8 +350,15 @@ def _start(cursor: Cursor) -> _Start:
         raise CodecError("big-endian data", offset=cursor.at - 1, reason="byte_order")
     long_size = cursor.take(1)[0]
     page_bytes = cursor.number(U32)
+    _check_sub_buffer(page_bytes, offset=cursor.at - U32.size)
     cursor.expect(_UNCOMPRESSED)
     return _Start(long_size, page_bytes, cursor.number(U64))
+
+
+def _check_sub_buffer(size_bytes: int, offset: int) -> None:
+    is_power = size_bytes & (size_bytes - 1) == 0
+    if not (is_power and PAGE_BYTES <= size_bytes <= SUB_BUFFER_MAX_BYTES):
+        raise CodecError(f"sub-buffers of {size_bytes} bytes", offset=offset, reason="page_size")
 
 
 def _section(cursor: Cursor, kind: OptionId) -> int:
@@ -379,14 +389,17 @@ def _buffer(cursor: Cursor, at: int, rows: int | None = None) -> _Buffer:
 
 
 def _extents(buffer: _Buffer, stats: Sequence[Room], end: int) -> dict[int, Extent]:
-    """The extents lie in the order of their table, and the last one reaches to `end`."""
+    """The extents lie in the order of their table, and the last one reaches to `end`.
+
+    Those of a sealed file are as large as what is in them.
+    """
     ends = [*(offset for _, offset, _ in buffer.cpus[1:]), end]
     extents = {}
     for index, ((cpu, offset, size), past, stat) in enumerate(
         zip(buffer.cpus, ends, stats, strict=True)
     ):
         at = buffer.table_at + _CPU.size * index
-        if past <= offset or cpu in extents:
+        if past < offset or cpu in extents:
             raise CodecError(f"extent of CPU {cpu}", offset=at, reason="extent")
         extents[cpu] = Extent(offset, past - offset, size, at + CPU_SIZE_AT, stat)
     return extents

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 # Of a size in its row {u32 CPU, u64 offset, u64 size} of the BUFFER option.
 CPU_SIZE_AT: Final = 12
+# Of its size in a section's header, and where its contents begin.
+_SECTION_SIZE_AT: Final = 8
+SECTION_BYTES: Final = 16
+_PID_DIGITS: Final = 10
 _NO_COMM: Final = b"<...>"
 
 
@@ -22,6 +26,13 @@ class Patch(NamedTuple):
 
     offset: int
     data: bytes
+
+
+class Place(NamedTuple):
+    """The place of a CPU's sub-buffers: `bytes` of them from `offset` of the file on."""
+
+    offset: int
+    bytes: int
 
 
 class Room(NamedTuple):
@@ -91,6 +102,7 @@ class Head:
         extents: by CPU.
         cmdlines: room for the names of tasks.
         file_bytes: the file must be as long before anything claims data in it.
+        buffer_at: of the BUFFER section, whose contents end with the file.
     """
 
     image: bytes = field(repr=False)
@@ -99,6 +111,7 @@ class Head:
     extents: Mapping[int, Extent]
     cmdlines: Room
     file_bytes: int
+    buffer_at: int
 
     def size_patch(self, cpu: int, size_bytes: int) -> Patch:
         """Claim the first bytes of a CPU's extent, which hold whole sub-buffers by now.
@@ -118,11 +131,24 @@ class Head:
         Raises:
             CodecError: they are more than an extent has.
         """
-        rows = []
-        for cpu, extent in self.extents.items():
-            size = self.size_patch(cpu, sizes.get(cpu, 0)).data
-            rows.append(U32.pack(cpu) + U64.pack(extent.offset) + size)
+        for cpu, size in sizes.items():
+            self.size_patch(cpu, size)
+        return self.places_patch(
+            {cpu: Place(e.offset, sizes.get(cpu, 0)) for cpu, e in self.extents.items()}
+        )
+
+    def places_patch(self, places: Mapping[int, Place]) -> Patch:
+        """Claim sub-buffers where they are, of every CPU, in one write."""
+        rows = (
+            U32.pack(cpu) + U64.pack(places[cpu].offset) + U64.pack(places[cpu].bytes)
+            for cpu in self.extents
+        )
         return Patch(min(e.size_at for e in self.extents.values()) - CPU_SIZE_AT, b"".join(rows))
+
+    def end_patch(self, end: int) -> Patch:
+        """Have the BUFFER section, the last one, end there; all extents begin before that."""
+        size = U64.pack(end - self.buffer_at - SECTION_BYTES)
+        return Patch(self.buffer_at + _SECTION_SIZE_AT, size)
 
     def cpustat_patch(self, cpu: int, text: str) -> Patch:
         """Set what `trace-cmd report --stat` shows of a CPU, without lines that do not fit."""
@@ -148,9 +174,9 @@ class Head:
     def comms(self) -> dict[int, bytes]:
         """Names of tasks that stood in the head when it was built or read, by pid."""
         found = {}
-        for line in _room(self.image, self.cmdlines).splitlines():
+        for line in filter(None, _room(self.image, self.cmdlines).splitlines()):
             pid, _, comm = line.partition(b" ")
-            if pid.isdigit():
+            if pid.isdigit() and len(pid) <= _PID_DIGITS:
                 found[int(pid)] = comm
         return found
 

@@ -16,6 +16,11 @@ from collectord.plan.nearest import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
+# Far more than a configuration has, and less than exhausts anybody's stack.
+_DEPTH_MAX: Final = 32
+_DEEP_KEY: Final = re.compile(rb"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){%d}" % _DEPTH_MAX)
+_TOO_DEEP: Final = f"is nested more than {_DEPTH_MAX} deep"
+_INTEGER_LIMIT: Final = 1 << 63
 _PLACE: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
 # How msgspec names a key that the schema leaves free.
 _SOME_KEY: Final = "[...]"
@@ -25,11 +30,44 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def parse(data: bytes, path: str) -> dict[str, Any]:
-    """The document that a file's bytes are. Raises ConfigError if they are no TOML."""
+    """The document that a file's bytes are, of plain values that any consumer can hold.
+
+    Raises:
+        ConfigError: they are no TOML, nested too deeply, or have a number beyond TOML's 64 bits
+            or a NUL in a string, which no path or name can have.
+    """
+    # The parser's time grows with the square of a dotted key's length.
+    if _DEEP_KEY.search(data):
+        raise ConfigError(_TOO_DEEP, path=path)
     try:
-        return tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = tomllib.loads(data.decode())
+    except RecursionError as error:
+        raise ConfigError(_TOO_DEEP, path=path) from error
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError too
         raise ConfigError(f"not TOML: {error}", path=path) from error
+    for key, problem in _unusable(document):
+        raise ConfigError(problem, path=path, key=key)
+    return document
+
+
+def _unusable(document: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """(dotted key, problem) of values that nobody can use."""
+    level: list[tuple[str, object]] = list(document.items())
+    for _ in range(_DEPTH_MAX):
+        below: list[tuple[str, object]] = []
+        for key, value in level:
+            if isinstance(value, int) and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
+                yield key, "beyond the 64 bits of an integer"
+            elif isinstance(value, str) and "\0" in value:
+                yield key, "a NUL character"
+            elif isinstance(value, dict):
+                below += [(f"{key}.{name}", item) for name, item in value.items()]
+            elif isinstance(value, list):
+                below += [(f"{key}[{index}]", item) for index, item in enumerate(value)]
+        if not below:
+            return
+        level = below
+    yield level[0][0], _TOO_DEEP
 
 
 def check_keys(

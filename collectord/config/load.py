@@ -11,7 +11,8 @@ from collectord.config.check import check_config
 from collectord.config.document import check_keys, convert, parse
 from collectord.config.problems import raise_first
 from collectord.config.schema import CODE_ONLY, Config
-from collectord.errors import ConfigError
+from collectord.errors import ConfigError, UnsafePath
+from collectord.folders.walk import read_file
 from collectord.plan.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -57,13 +58,12 @@ def load(paths: Sequence[Path]) -> Config:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            data = file.read(_LIMIT_BYTES + 1)
+        data = read_file(path, _LIMIT_BYTES)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"cannot be read: {reason}", path=str(path)) from error
-    if len(data) > _LIMIT_BYTES:
-        raise ConfigError("is too large for a configuration", path=str(path))
+    except UnsafePath as error:
+        raise ConfigError(f"cannot be read: it {error.reason}", path=str(path)) from error
     document = parse(data, str(path))
     for session in _sessions(document):
         _resolve_user(session, str(path))
@@ -84,8 +84,9 @@ def _resolve_user(session: dict[str, Any], path: str) -> None:
     if not isinstance(target, dict) or not isinstance(name, str):
         return
     try:
-        target["user"] = int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid
-    except KeyError as error:
+        number = name.isascii() and name.isdigit()
+        target["user"] = int(name) if number else pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError) as error:  # of a number, thousands of digits
         raise ConfigError(
             f"no user {name!r}",
             path=path,

@@ -12,13 +12,15 @@ GET only reads counters that the daemon keeps anyway.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
 import socket
 import stat
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -26,23 +28,26 @@ from aiohttp import web
 from prometheus_client import exposition
 
 from collectord import __version__
+from collectord.control.listener import BODY_BYTES, REQUEST_S
 from collectord.errors import CollectordError, ConfigError, KernelError, UsageError
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.maps.status import session_json
 from collectord.text import encode_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from prometheus_client import CollectorRegistry
 
     from collectord.daemon import DaemonStatus
+    from collectord.folders.folder import Folder
     from collectord.windows import Snapshot
 
     StatusReader = Callable[[], DaemonStatus]
 
-# A scrape in progress may finish; an idle keep-alive connection does not hold up the stop.
-SHUTDOWN_TIMEOUT_S: Final = 1.0
+# As the unit and tmpfiles.d have it: the one directory that is made where it is missing.
+RUN_DIRECTORY: Final = Path("/run/collectord")
 # The owner and the socket's group may control the daemon.
 SOCKET_UMASK: Final = 0o117
 _NS_PER_SECOND: Final = 1_000_000_000
@@ -87,7 +92,7 @@ def metrics_app(registry: CollectorRegistry) -> web.Application:
     async def index(_request: web.Request) -> web.Response:
         return web.Response(text=_INDEX)
 
-    app = web.Application()
+    app = web.Application(client_max_size=BODY_BYTES)
     app.router.add_get("/", index)
     app.router.add_get("/metrics", metrics)
     return app
@@ -128,7 +133,7 @@ def control_app(status: StatusReader, commands: Commands) -> web.Application:
 
         return await _answer(done())
 
-    app = web.Application()
+    app = web.Application(client_max_size=BODY_BYTES)
     app.router.add_get("/v1/status", whole)
     app.router.add_get("/v1/sessions/{name}", session)
     app.router.add_post("/v1/mark", mark)
@@ -140,13 +145,23 @@ async def _body(request: web.Request, kind: type[Body]) -> Body:
     """The request's JSON; of none the defaults.
 
     Raises:
-        UsageError: it is no JSON, or another object.
+        UsageError: it is no JSON, or another object, or does not come.
     """
-    data = await request.read()
     try:
+        async with asyncio.timeout(REQUEST_S):
+            data = await request.read()
         # Not msgspec's decoder: it refuses bytes of a marker that are no UTF-8.
-        return msgspec.convert(json.loads(data or b"{}"), kind)
-    except ValueError as error:  # msgspec's and the decoder's too
+        document = json.loads(data or b"{}")
+        os.fsencode(json.dumps(document, ensure_ascii=False))  # other lone surrogates are no bytes
+        return msgspec.convert(document, kind)
+    except TimeoutError as error:
+        raise UsageError(f"not a request: no end of it within {REQUEST_S:.0f} s") from error
+    except web.HTTPRequestEntityTooLarge as error:
+        raise UsageError(f"not a request: more than {BODY_BYTES} bytes") from error
+    except RecursionError as error:
+        raise UsageError("not a request: nested too deeply") from error
+    except (ValueError, web.RequestPayloadError, ConnectionError) as error:
+        # Of the decoder or msgspec; or the rest of the body is malformed, or does not come.
         raise UsageError(f"not a request: {error}") from error
 
 
@@ -170,29 +185,36 @@ def status_json(status: DaemonStatus) -> dict[str, Any]:
         "cpus_online": status.cpus_online,
         "cpus_covered": status.cpus_covered,
         "unclean_stops": status.unclean_stops,
+        "damaged_files": status.damaged_files,
         "clocks": msgspec.to_builtins(status.clocks),
         "core": status.core._asdict(),
         "sessions": [session_json(balance, status.bpf) for balance in status.sessions],
     }
 
 
-@asynccontextmanager
-async def serve_tcp(app: web.Application, address: str) -> AsyncIterator[tuple[str, int]]:
-    """Serve on HOST:PORT; the value is the address bound (port 0 asks for a free one).
+@contextmanager
+def claim_tcp(address: str) -> Iterator[tuple[socket.socket, ...]]:
+    """Listen on HOST:PORT, at each address that the host has; port 0 asks for a free one.
+
+    Connections wait until somebody accepts them.
 
     Raises:
         ConfigError: the host's name does not resolve.
         KernelError: the address cannot be bound.
     """
     host, _, port = address.rpartition(":")
-    async with _runner(app) as runner:
-        site = web.TCPSite(runner, host.strip("[]"), int(port))
+    try:
+        found = socket.getaddrinfo(
+            host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"{host} does not resolve: {error}", key="metrics.listen") from error
+    with ExitStack() as stack:
         try:
-            await site.start()
-        except socket.gaierror as error:
-            raise ConfigError(
-                f"{host} does not resolve: {error.strerror}", key="metrics.listen"
-            ) from error
+            bound = tuple(
+                stack.enter_context(_listening(family, place))
+                for family, _, _, _, place in dict.fromkeys(found)
+            )
         except OSError as error:
             raise KernelError(
                 f"cannot serve metrics on {address}",
@@ -200,72 +222,73 @@ async def serve_tcp(app: web.Application, address: str) -> AsyncIterator[tuple[s
                 errno=error.errno or 0,
                 hint="set another [metrics] listen address",
             ) from error
-        bound = runner.addresses[0]
-        yield bound[0], bound[1]
+        yield bound
 
 
-@asynccontextmanager
-async def serve_unix(app: web.Application, path: Path) -> AsyncIterator[None]:
-    """Serve on a Unix socket that its owner and group may use; removed at the end.
+def _listening(family: int, place: Any) -> socket.socket:  # noqa: ANN401  # as getaddrinfo has it
+    with ExitStack() as undo:
+        made = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(place)
+        made.listen()
+        undo.pop_all()
+        return made
+
+
+@contextmanager
+def claim_unix(path: Path) -> Iterator[tuple[socket.socket, ...]]:
+    """Listen on a Unix socket that its owner and group may use; removed at the end.
+
+    Connections wait until somebody accepts them.
 
     Raises:
         KernelError: another daemon serves it, or it cannot be made.
     """
     with _unix_socket(path) as bound:
-        async with _runner(app) as runner:
-            await web.SockSite(runner, bound).start()
-            yield
-
-
-@asynccontextmanager
-async def _runner(app: web.Application) -> AsyncIterator[web.AppRunner]:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
-    await runner.setup()
-    try:
-        yield runner
-    finally:
-        await runner.cleanup()
+        yield (bound,)
 
 
 @contextmanager
 def _unix_socket(path: Path) -> Iterator[socket.socket]:
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with ExitStack() as stack:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_stale(path)
+            make_mode = 0o755 if path.parent == RUN_DIRECTORY else None
+            folder = open_folder(path.parent, Trust.WRITE, make_mode=make_mode)
+            stack.enter_context(folder)
+            bound = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            _remove_stale(folder, path.name)
             before = os.umask(SOCKET_UMASK)
             try:
-                bound.bind(str(path))
+                bound.bind(str(folder.place / path.name))
             finally:
                 os.umask(before)
+            bound.listen()
         except OSError as error:
+            missing = f"make its folder {path.parent}, or " if error.errno == errno.ENOENT else ""
             raise KernelError(
                 f"cannot serve the control API on {path}",
                 syscall="bind",
                 errno=error.errno or errno.ENAMETOOLONG,
-                hint="set another [control] socket",
+                hint=f"{missing}set another [control] socket",
             ) from error
-        try:
-            yield bound
-        finally:
-            path.unlink(missing_ok=True)
-    finally:
-        bound.close()
+        stack.callback(folder.remove, path.name, missing_ok=True)
+        yield bound
 
 
-def _remove_stale(path: Path) -> None:
+def _remove_stale(folder: Folder, name: str) -> None:
     """Remove a socket that a killed daemon left; leave one that answers."""
-    try:
-        if not stat.S_ISSOCK(path.stat().st_mode):
-            raise FileExistsError(errno.EEXIST, "not a socket")
-    except FileNotFoundError:
+    status = folder.stat(name)
+    if status is None:
         return
+    if not stat.S_ISSOCK(status.st_mode):
+        raise FileExistsError(errno.EEXIST, "not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
-            probe.connect(str(path))
+            probe.connect(str(folder.place / name))
         except ConnectionRefusedError:
-            path.unlink()
+            folder.remove(name, missing_ok=True)
             return
     raise OSError(errno.EADDRINUSE, "another daemon answers")
 

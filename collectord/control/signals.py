@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals become one stop event, and snapshots.
+"""Signals become one stop event, snapshots, or nothing: none of them ends a process midway.
 
 Only the main thread gets them: native threads block all.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -16,21 +16,18 @@ import structlog
 from collectord.errors import CollectordError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from typing import Any
 
 _LOG: Final = structlog.get_logger()
 
-# SIGHUP is what a closed terminal sends; its default would end the process without a flush.
 _GRACE_S: Final = 1.0
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def snapshots(take: Callable[[], Coroutine[Any, Any, object]]) -> Iterator[None]:
     """Have SIGUSR2 store what the flight recorders hold. What goes wrong is logged.
-
-    Without this the signal would end the process.
 
     Args:
         take: makes the snapshots.
@@ -50,19 +47,32 @@ def snapshots(take: Callable[[], Coroutine[Any, Any, object]]) -> Iterator[None]
         running.add(task)
         task.add_done_callback(running.discard)
 
-    loop.add_signal_handler(signal.SIGUSR2, on_signal)
-    try:
+    with _handled(signal.SIGUSR2, on_signal):
         yield
-    finally:
-        loop.remove_signal_handler(signal.SIGUSR2)
 
 
 @contextmanager
-def stop_event() -> Iterator[asyncio.Event]:
+def hangups() -> Iterator[None]:
+    """Have SIGHUP say in the log that it changes nothing."""
+
+    def on_signal() -> None:
+        hint = "the configuration is read at the start: restart"
+        _LOG.warning("hangup_ignored", hint=hint, limit_by="SIGHUP")
+
+    with _handled(signal.SIGHUP, on_signal):
+        yield
+
+
+@contextmanager
+def stop_event(numbers: Sequence[signal.Signals] = STOP_SIGNALS) -> Iterator[asyncio.Event]:
     """An event of the running loop that is set by the first stop signal.
 
     After a moment SIGINT has its usual meaning again: a second Ctrl-C gives up the final flush,
-    and the next start repairs what it left. timeout(1) sends two at once, which are one.
+    and the next start repairs what it left. timeout(1) sends two at once, which are one. A SIGHUP
+    that nohup(1) has turned off stays off.
+
+    Args:
+        numbers: the stop signals.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -73,10 +83,31 @@ def stop_event() -> Iterator[asyncio.Event]:
             loop.call_later(_GRACE_S, loop.remove_signal_handler, signal.SIGINT)
         stop.set()
 
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
+    with ExitStack() as stack:
+        for number in numbers:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                stack.enter_context(_handled(number, on_signal, number))
         yield stop
+
+
+@contextmanager
+def _handled(
+    number: signal.Signals, handler: Callable[..., object], *arguments: object
+) -> Iterator[None]:
+    """Have the running loop handle a signal for the length of a block.
+
+    The handler before comes back at the end. The loop leaves the default action, which may end
+    the process: until the handler is there the signal waits.
+    """
+    loop = asyncio.get_running_loop()
+    before = signal.getsignal(number)
+    loop.add_signal_handler(number, handler, *arguments)
+    try:
+        yield
     finally:
-        for number in STOP_SIGNALS:
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+        try:
             loop.remove_signal_handler(number)
+            signal.signal(number, before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from collectord._native import _core
+from collectord.codec.perf_attr import id_cpu_trailer, id_time_trailer, sample_time_offset
 from collectord.model import RingRole
 from collectord.plan.aux_facts import INTEL_PT
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.drain.fed_ring import FedRing
     from collectord.plan.session import CorePlan
     from collectord.source.base import AuxHandle, RingHandle
 
@@ -121,6 +124,19 @@ class Drain:
             ids=[counter.event_id for counter in handle.counters],
             held=handle.held,
             cpu_trailer=handle.cpu_trailer,
+        )
+
+    def add_fed(self, stream: _core.Stream, ring: FedRing, attr: PerfEventAttr) -> _core.Ring:
+        """Begin to drain a ring of sideband that this process feeds, with records of an event."""
+        return self.core.add_ring(
+            0,
+            stream,
+            ring.map,
+            ring.wakeup_fd,
+            sideband=True,
+            time_offset=sample_time_offset(attr),
+            time_trailer=id_time_trailer(attr),
+            cpu_trailer=id_cpu_trailer(attr),
         )
 
     def add_aux(self, ring: _core.Ring, handle: AuxHandle) -> _core.AuxRing:

@@ -39,6 +39,7 @@ from collectord.kernel import debugfs, trace_note
 from collectord.kernel.holders import holders_below
 from collectord.kernel.relay_channel import RelayFile, open_file
 from collectord.kernel.trace_note import LockedNote, TraceNote
+from collectord.plan.facts import SEES_DEVICES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,11 +81,19 @@ class Blktrace:
     """
 
     def __init__(
-        self, fd: int, name: str, files: tuple[RelayFile, ...], dropped_fd: int, mask: Path
+        self,
+        fd: int,
+        name: str,
+        files: tuple[RelayFile, ...],
+        *,
+        folder: Path,
+        dropped_fd: int,
+        mask: Path,
     ) -> None:
         self.name = name
         self.files = files
         self._fd = fd
+        self._folder = folder
         self._dropped_fd = dropped_fd
         self._mask = mask
         self._running = False
@@ -118,6 +127,25 @@ class Blktrace:
                 syscall="read",
                 errno=code,
                 hint="somebody ended the trace",
+            ) from error
+
+    def take_late(self) -> dict[int, int]:
+        """Read the files of CPUs that came online since the setup, and count their records.
+
+        What was read is gone from them.
+
+        Raises:
+            KernelError: they cannot be read.
+        """
+        opened = {file.cpu for file in self.files}
+        try:
+            found = dict(debugfs.numbered(self._folder, _TRACE))
+            return {cpu: _count(path) for cpu, path in found.items() if cpu not in opened}
+        except OSError as error:
+            raise KernelError(
+                f"{self.name}: files of CPUs that came online cannot be read",
+                syscall="read",
+                errno=error.errno or 0,
             ) from error
 
     def _stop(self) -> None:
@@ -176,7 +204,7 @@ def open_trace(
         )
         dropped_fd = _open_below(folder / "dropped", own)
         mask = sys / f"dev/block/{os.major(number)}:{os.minor(number)}/trace/act_mask"
-        trace = Blktrace(fd, name, files, dropped_fd, mask)
+        trace = Blktrace(fd, name, files, folder=folder, dropped_fd=dropped_fd, mask=mask)
         own.callback(trace.end)
         stack.push(own.pop_all())
     return trace
@@ -209,9 +237,11 @@ def _open_device(device: str, stack: ExitStack) -> tuple[int, int]:
     except OSError as error:
         code = error.errno or 0
         if code in (errno.EACCES, errno.EPERM):
+            # EPERM is a device cgroup's, whatever the permissions.
+            mode = "read permission of the device (group disk, or CAP_DAC_READ_SEARCH)"
             raise MissingPrivilege(
                 f"cannot open {device}",
-                need="read permission of the device (group disk, or CAP_DAC_READ_SEARCH)",
+                need=SEES_DEVICES if code == errno.EPERM else mode,
                 syscall="open",
                 errno=code,
             ) from error

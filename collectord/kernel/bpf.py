@@ -29,7 +29,9 @@ _INFO_BYTES: Final = 256  # of any object; the kernel takes zeroes for what it d
 # struct bpf_map_info: type, id, key_size, value_size, max_entries, map_flags, name.
 _MAP_INFO: Final = struct.Struct("<IIIIII16s")
 # struct bpf_prog_info.
-_PROGRAM_HEAD: Final = struct.Struct("<II")  # type, id
+_PROGRAM_HEAD: Final = struct.Struct("<II8s")  # type, id, tag
+_PROGRAM_LOADED: Final = struct.Struct("<QI")  # load_time, created_by_uid
+_PROGRAM_LOADED_AT: Final = 40
 _PROGRAM_NAME: Final = struct.Struct("<16s")
 _PROGRAM_NAME_AT: Final = 64
 _U64: Final = struct.Struct("<Q")
@@ -52,6 +54,7 @@ class Command(IntEnum):
     PROG_GET_FD_BY_ID = 13
     OBJ_GET_INFO_BY_FD = 15
     RAW_TRACEPOINT_OPEN = 17
+    BTF_GET_FD_BY_ID = 19
     MAP_LOOKUP_BATCH = 24
     LINK_GET_NEXT_ID = 31
     ENABLE_STATS = 32
@@ -136,6 +139,9 @@ class ProgramInfo:
         run_count: times it ran while they were on, likewise.
         recursion_misses: times it did not run as another program ran on that CPU, statistics or
             not; None before Linux 5.12.
+        tag: of its instructions, in hexadecimal.
+        loaded_ns: when it was loaded, since the boot.
+        user: who loaded it.
     """
 
     id: int
@@ -144,6 +150,9 @@ class ProgramInfo:
     run_time_ns: int | None
     run_count: int | None
     recursion_misses: int | None
+    tag: str = ""
+    loaded_ns: int = 0
+    user: int = -1
 
 
 def call(command: Command, attr: bytearray) -> int:
@@ -198,9 +207,18 @@ def unsupported(code: int) -> bool:
     return code in (errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP)
 
 
-def object_info(fd: int, what: str) -> bytes:
-    """The info of a map or program, as much of it as this kernel has. Raises KernelError."""
-    info = (ctypes.c_char * _INFO_BYTES)()
+def object_info(fd: int, what: str, asked: bytes = b"") -> bytes:
+    """The info of a map, program or BTF, as much of it as this kernel has.
+
+    Args:
+        fd: of the object.
+        what: it is, for the error.
+        asked: what the info holds at first: where to write what does not fit it.
+
+    Raises:
+        KernelError: the kernel does not tell.
+    """
+    info = (ctypes.c_char * _INFO_BYTES).from_buffer_copy(asked.ljust(_INFO_BYTES, b"\0"))
     attr = bytearray(struct.pack("<IIQ", fd, _INFO_BYTES, ctypes.addressof(info)))
     code = -call(Command.OBJ_GET_INFO_BY_FD, attr)
     if code > 0:
@@ -299,7 +317,8 @@ def split_cpus(info: MapInfo, value: bytes) -> list[bytes]:
 def program_info(fd: int) -> ProgramInfo:
     """What the kernel tells of the program that `fd` is of. Raises KernelError."""
     info = object_info(fd, "BPF program")
-    kind, number = _PROGRAM_HEAD.unpack_from(info)
+    kind, number, tag = _PROGRAM_HEAD.unpack_from(info)
+    loaded_ns, user = _PROGRAM_LOADED.unpack_from(info, _PROGRAM_LOADED_AT)
     (name,) = _PROGRAM_NAME.unpack_from(info, _PROGRAM_NAME_AT)
 
     def counter(at: int) -> int | None:
@@ -315,6 +334,9 @@ def program_info(fd: int) -> ProgramInfo:
         run_time_ns=counter(_RUN_TIME_AT),
         run_count=counter(_RUN_COUNT_AT),
         recursion_misses=counter(_RECURSION_MISSES_AT),
+        tag=tag.hex(),
+        loaded_ns=loaded_ns,
+        user=user,
     )
 
 
@@ -345,9 +367,9 @@ def enable_stats() -> int:
     return result
 
 
-def program_ids() -> tuple[int, ...]:
-    """Ids of all programs of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
-    return tuple(_ids(Command.PROG_GET_NEXT_ID))
+def program_ids(after: int = 0) -> tuple[int, ...]:
+    """Ids of the host's programs beyond `after`. Raises MissingPrivilege without CAP_SYS_ADMIN."""
+    return tuple(_ids(Command.PROG_GET_NEXT_ID, after))
 
 
 def map_ids() -> tuple[int, ...]:
@@ -360,9 +382,8 @@ def link_ids() -> tuple[int, ...]:
     return tuple(_ids(Command.LINK_GET_NEXT_ID))
 
 
-def _ids(command: Command) -> Iterator[int]:
+def _ids(command: Command, number: int = 0) -> Iterator[int]:
     """Ids only grow, so the walk ends even while objects come and go."""
-    number = 0
     while True:
         attr = bytearray(struct.pack("<II", number, 0))
         code = -call(command, attr)

@@ -9,11 +9,8 @@ that what is read is what was looked at.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -21,12 +18,16 @@ from typing import TYPE_CHECKING, Final, Literal
 from collectord.config.bpf_check import NAME, NAME_WORDS
 from collectord.config.bpf_program import load_manifest
 from collectord.config.problems import raise_first
-from collectord.errors import ConfigError, UsageError
+from collectord.errors import ConfigError, UnsafePath, UsageError
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.plan.bpf_program import HEADER, BpfProgram, problems
 from collectord.plan.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from collectord.folders.folder import Folder
 
 LOCAL: Final = Path("/etc/collectord/bpf")
 SOURCE: Final = ".bpf.c"
@@ -37,10 +38,6 @@ FILES_MAX: Final = 2000
 
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 _PLACES: Final = (_PACKAGE / "bpf", _PACKAGE.parent / "bpf")
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A FIFO in the place of a file is refused, not waited for.
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _ROOT: Final = 0
 
 Origin = Literal["shipped", "local"]
@@ -118,8 +115,8 @@ class _Catalogue:
 
     def _look(self, origin: Origin, folder: Path) -> None:
         try:
-            with ExitStack() as stack:
-                names = os.listdir(self._enter(origin, folder, stack))  # noqa: PTH208 - by fd
+            with self._enter(origin, folder) as opened:
+                names = [entry.name for entry in opened.entries()]
         except FileNotFoundError:
             return
         except OSError as error:
@@ -133,10 +130,14 @@ class _Catalogue:
                 return
             self._folders[origin] = (folder, _pairs(names))
 
-    def _enter(self, origin: Origin, folder: Path, stack: ExitStack) -> int:
+    def _enter(self, origin: Origin, folder: Path) -> Folder:
+        """Open a directory; a local one only root can change. Raises OSError and ConfigError."""
         if origin == "shipped":
-            return _enter_shipped(folder, stack)
-        return _enter(folder, self._owner, stack)
+            return open_folder(folder)
+        try:
+            return open_folder(folder, Trust.ROOTED, owners=[self._owner])
+        except UnsafePath as error:
+            raise _refused(error) from error
 
     def names(self) -> frozenset[str]:
         """Of all programs, also of those that are none."""
@@ -159,16 +160,13 @@ class _Catalogue:
         for path in (source, manifest):
             if path.name not in pairs[name]:
                 raise ConfigError("is missing beside its other half", path=str(path))
-        with ExitStack() as stack:
-            try:
-                fd = self._enter(origin, folder, stack)
-            except OSError as error:
-                raise ConfigError(f"{error.strerror}", path=str(folder)) from error
-            owner = self._owner if origin == "local" else None
-            text = _read(fd, folder, source.name, SOURCE_MAX_BYTES, owner)
-            config = load_manifest(
-                _read(fd, folder, manifest.name, MANIFEST_MAX_BYTES, owner), str(manifest)
-            )
+        try:
+            opened = self._enter(origin, folder)
+        except OSError as error:
+            raise ConfigError(f"{error.strerror}", path=str(folder)) from error
+        with opened:
+            text = _read(opened, source, SOURCE_MAX_BYTES)
+            config = load_manifest(_read(opened, manifest, MANIFEST_MAX_BYTES), str(manifest))
         program = BpfProgram(name, str(source), _text(text, source), config, origin)
         raise_first(problems(program), str(manifest))
         return program
@@ -184,80 +182,18 @@ def _pairs(names: Iterable[str]) -> dict[str, frozenset[str]]:
     return found
 
 
-def _enter_shipped(folder: Path, stack: ExitStack) -> int:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    stack.callback(os.close, fd)
-    return fd
-
-
-def _enter(folder: Path, owner: int, stack: ExitStack) -> int:
-    """A descriptor of a directory that only root can change.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        OSError: it cannot be opened.
-        ConfigError: it, or one above it, is a link, no directory or somebody else's.
-    """
-    fd = os.open("/", _DIRECTORY)
-    stack.callback(os.close, fd)
-    path = Path("/")
-    for part in folder.parts[1:]:
-        path /= part
-        try:
-            fd = os.open(part, _DIRECTORY, dir_fd=fd)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise ConfigError("is a link, or no directory", path=str(path)) from error
-            raise
-        stack.callback(os.close, fd)
-        status = os.fstat(fd)
-        # In a sticky directory nobody can move what root owns.
-        sticky = status.st_mode & stat.S_ISVTX and path != folder
-        _check_owner(status, path, owner, writable=bool(sticky))
-    return fd
-
-
-def _check_owner(status: os.stat_result, path: Path, owner: int, *, writable: bool) -> None:
-    """Raises ConfigError if anybody but the owner and root could have changed it."""
-    if status.st_uid not in (_ROOT, owner):
-        raise ConfigError(
-            f"belongs to user {status.st_uid}", path=str(path), hint="chown it to root"
-        )
-    if status.st_mode & _OTHERS_WRITE and not writable:
-        raise ConfigError("others can write to it", path=str(path), hint="chmod go-w")
-
-
-def _read(fd: int, folder: Path, name: str, limit: int, owner: int | None = None) -> bytes:
-    """A plain file in an open directory.
-
-    Args:
-        fd: of the directory.
-        folder: the directory.
-        name: of the file.
-        limit: bytes that it may have.
-        owner: who must own it beside root, None for anybody.
-
-    Raises:
-        ConfigError: it cannot be read or is refused.
-    """
-    path = folder / name
+def _read(folder: Folder, path: Path, limit_bytes: int) -> bytes:
+    """Read a plain file in an open directory. Raises ConfigError."""
     try:
-        with ExitStack() as stack:
-            file_fd = os.open(name, _FILE, dir_fd=fd)
-            stack.callback(os.close, file_fd)
-            status = os.fstat(file_fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise ConfigError("is no plain file", path=str(path))
-            if owner is not None:
-                _check_owner(status, path, owner, writable=False)
-            with os.fdopen(file_fd, "rb", closefd=False) as file:
-                data = file.read(limit + 1)
+        return folder.read(path.name, limit_bytes)
+    except UnsafePath as error:
+        raise _refused(error) from error
     except OSError as error:
-        reason = "is a link" if error.errno == errno.ELOOP else f"{error.strerror}"
-        raise ConfigError(reason, path=str(path)) from error
-    if len(data) > limit:
-        raise ConfigError(f"has more than {limit} bytes", path=str(path))
-    return data
+        raise ConfigError(f"{error.strerror}", path=str(path)) from error
+
+
+def _refused(error: UnsafePath) -> ConfigError:
+    return ConfigError(error.reason, path=error.path, hint=error.hint)
 
 
 def _text(data: bytes, path: Path) -> str:

@@ -32,14 +32,18 @@ def from_notes(notes: bytes) -> bytes:
     return b""
 
 
-def from_elf(fd: int) -> bytes:
-    """The build-id of an open ELF file; empty if it has none or is no such file."""
-    head = os.pread(fd, _FIRST_READ_BYTES, 0)
+def from_elf(fd: int, begin: int = 0) -> bytes:
+    """The build-id of an ELF file that begins at a byte of `fd`; empty without, or if it is none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    head = os.pread(fd, _FIRST_READ_BYTES, begin)
     for offset, size in _note_segments(head):
         if offset + size <= len(head):
             notes = head[offset : offset + size]
         else:
-            notes = os.pread(fd, min(size, _NOTES_MAX_BYTES), offset)
+            notes = os.pread(fd, min(size, _NOTES_MAX_BYTES), begin + offset)
         found = from_notes(notes)
         if found:
             return found

@@ -66,7 +66,7 @@ def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
         facts: as probed.
         lockdown: its level.
     """
-    yield _lockdown(lockdown, tried=facts.instances)
+    yield _lockdown(lockdown)
     yield check(
         "ftrace instances",
         ok=facts.instances,
@@ -106,9 +106,9 @@ def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
         yield Check("ftrace transports", ok=True, detail=f"ns of CPU per event: {words}")
 
 
-def _lockdown(level: str, *, tried: bool) -> Check:
-    """What the level means for tracefs; where it is unknown, an instance that was made tells."""
-    if level == UNKNOWN and not tried:
+def _lockdown(level: str) -> Check:
+    """Say what the level means for tracefs."""
+    if level == UNKNOWN:
         detail = f"{level}: it may be what closes tracefs"
         return Check("lockdown", ok=False, detail=detail, remedy=LOOK, unknown=True)
     locked = level == CONFIDENTIALITY

@@ -40,23 +40,33 @@ KNOWN: Final[Mapping[Decoder, tuple[str, str, str]]] = {
         "an Armv8.2 host with SPE described in its firmware, CONFIG_ARM_SPE_PMU; kpti=off on some",
     ),
 }
+# What uname calls the machines that may have them.
+_MACHINES: Final[Mapping[Decoder, tuple[str, ...]]] = {
+    INTEL_PT: ("x86_64", "i686"),
+    CS_ETM: ("aarch64", "armv7l"),
+    ARM_SPE: ("aarch64",),
+}
 _SPE_PERIOD: Final = 4096
 _BUSY_REMEDY: Final = "wait until its other user (perf, KVM, a debugger) lets go of it"
 
 
 def aux(
-    pmus: Mapping[str, PmuFacts], aux_pmus: Mapping[str, AuxPmuFacts], refusal: Refusal
+    pmus: Mapping[str, PmuFacts],
+    aux_pmus: Mapping[str, AuxPmuFacts],
+    machine: str,
+    refusal: Refusal,
 ) -> Iterator[Check]:
-    """A row for each kind of hardware, and for each such PMU of this host.
+    """A row for each kind of hardware that there is for this machine, and for each such PMU here.
 
     Args:
         pmus: of this host.
         aux_pmus: those of them whose trace perf can decode.
+        machine: as in `uname -m`.
         refusal: why an event of this process cannot be opened, None if it can.
     """
     for decoder, (title, pmu, remedy) in KNOWN.items():
         here = [name for name in aux_pmus if decoder_of(name) == decoder and name in pmus]
-        if not here:
+        if not here and machine in _MACHINES[decoder]:
             yield check(title, ok=False, detail=f"no PMU {pmu} on this host", remedy=remedy)
         for name in here:
             title_here = title if len(here) == 1 else f"{title} {name}"

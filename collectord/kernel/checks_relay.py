@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collectord.kernel.checks import check
+from collectord.plan.facts import SEES_DEVICES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +30,16 @@ def relay(facts: RelayFacts, lockdown: str) -> Iterator[Check]:
     )
     yield check(
         "blktrace",
-        ok=facts.blktrace and not facts.problem,
+        ok=facts.blktrace and not facts.problem and not _all_hidden(facts),
         detail=_devices(facts),
-        remedy=facts.remedy if facts.blktrace else "a kernel with CONFIG_BLK_DEV_IO_TRACE",
+        remedy=_blktrace_remedy(facts),
     )
+
+
+def _blktrace_remedy(facts: RelayFacts) -> str:
+    if not facts.blktrace:
+        return "a kernel with CONFIG_BLK_DEV_IO_TRACE"
+    return facts.remedy or f"needs {SEES_DEVICES}"
 
 
 def _devices(facts: RelayFacts) -> str:
@@ -41,4 +48,10 @@ def _devices(facts: RelayFacts) -> str:
     count = len(facts.devices)
     if facts.problem:
         return f"{count} block devices could be traced, but for the row above"
-    return f"{count} block devices can be traced"
+    if _all_hidden(facts):
+        return f"{count} block devices are hidden from this process"
+    return f"{count - len(facts.hidden)} block devices can be traced"
+
+
+def _all_hidden(facts: RelayFacts) -> bool:
+    return bool(facts.hidden) and set(facts.hidden) == set(facts.devices)

@@ -1,79 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU hotplug: the kernel's uevents say when to look, sysfs says which CPUs are online.
+"""CPU hotplug: sysfs says which CPUs are online, the kernel's uevents which of them were not.
 
-Facts: uevents reach the initial network namespace only, and a socket that overflows loses
-some. So the list is also looked at every `poll_s`, which is all there is where no uevent comes.
+Between two looks a CPU may go and come back, which sysfs does not show: its uevents wait in the
+socket until the next look. They reach the initial network namespace only, and a socket that
+overflows loses some; then such an absence goes unseen, and any longer one does not.
 """
 
 from __future__ import annotations
 
-import asyncio
+import re
+import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from pyroute2.netlink.uevent import MONITOR_GROUP_KERNEL, AsyncUeventSocket
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.kernel import cpus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from types import TracebackType
     from typing import Self
 
-_POLL_S: Final = 30.0
+_KOBJECT_UEVENT: Final = 15  # NETLINK_KOBJECT_UEVENT, include/uapi/linux/netlink.h
+_KERNEL_GROUP: Final = 1
+_MESSAGE_BYTES: Final = 4096  # UEVENT_BUFFER_SIZE is 2048, and the header stands before that
+_MESSAGES_MAX: Final = 10_000  # in one look: a storm of other devices' must not keep it
+# The kernel repeats what is written to a device's `uevent`, and marks it.
+_BY_WRITE: Final = b"\0SYNTH_UUID="
+_OFFLINE: Final = re.compile(rb"offline@/devices/system/cpu/cpu(\d+)\0")
+
+
+class CpuChange(NamedTuple):
+    """The CPUs that are online, and those that went offline since the last look, back or not."""
+
+    online: frozenset[int]
+    left: frozenset[int]
 
 
 class CpuWatch:
-    """Yields the CPUs that are online each time that the set has changed.
+    """Looks at the CPUs of this host.
 
     Args:
         sys: root of sysfs.
-        poll_s: seconds between two looks without a uevent.
     """
 
-    def __init__(self, sys: Path = Path("/sys"), *, poll_s: float = _POLL_S) -> None:
+    def __init__(self, sys: Path = Path("/sys")) -> None:
         self._sys = sys
-        self._poll_s = poll_s
-        self._look = asyncio.Event()
-        self._listener: asyncio.Task[None] | None = None
-        self._online = cpus.online(sys)
+        self._online = frozenset(cpus.online(sys))
+        self._uevents: socket.socket | None = None
+        with suppress(OSError):  # no such socket here: sysfs alone tells
+            self._uevents = _listen()
 
-    async def __aenter__(self) -> Self:
-        self._listener = asyncio.create_task(self._listen())
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._listener is not None:
-            self._listener.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._listener
+        if self._uevents is not None:
+            self._uevents.close()
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, ...]]:
-        while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), self._poll_s)
-            self._look.clear()
-            online = cpus.online(self._sys)
-            if online != self._online:
-                self._online = online
-                yield online
+    def look(self) -> CpuChange:
+        """Look which CPUs are online, and which were not since the last look.
 
-    async def _listen(self) -> None:
-        socket = AsyncUeventSocket()  # type: ignore[no-untyped-call]
-        try:
-            await socket.bind(groups=MONITOR_GROUP_KERNEL)
-            while True:
-                async for message in socket.get():  # type: ignore[no-untyped-call]
-                    if message.get("SUBSYSTEM") == "cpu":
-                        self._look.set()
-        except OSError:
-            # No socket, or it overflowed: look at once, and from now on by time alone.
-            self._look.set()
-        finally:
-            socket.close()  # type: ignore[no-untyped-call]
+        Raises:
+            KernelError: sysfs cannot tell.
+        """
+        # The uevents first: a CPU that goes after them is missing in sysfs, or in the next look's.
+        left = self._told()
+        before, self._online = self._online, frozenset(cpus.online(self._sys))
+        return CpuChange(self._online, left | (before - self._online))
+
+    def _told(self) -> frozenset[int]:
+        """CPUs that went offline, as the kernel's messages say that came since the last call."""
+        found: set[int] = set()
+        if self._uevents is None:
+            return frozenset()
+        for _ in range(_MESSAGES_MAX):
+            try:
+                message, (sender, _) = self._uevents.recvfrom(_MESSAGE_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:  # ENOBUFS: some are lost, the next ones are not
+                continue
+            said = _OFFLINE.match(message)
+            if said is not None and sender == 0 and _BY_WRITE not in message:
+                found.add(int(said[1]))
+        return frozenset(found)
+
+
+def _listen() -> socket.socket:
+    uevents = socket.socket(
+        socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _KOBJECT_UEVENT
+    )
+    try:
+        uevents.bind((0, _KERNEL_GROUP))
+    except OSError:
+        uevents.close()
+        raise
+    return uevents

@@ -22,6 +22,11 @@ def possible(sys: Path = Path("/sys")) -> tuple[int, ...]:
     return _read(sys / _FOLDER / "possible")
 
 
+def count(sys: Path = Path("/sys")) -> int:
+    """How many CPUs are plugged in, counted up to the last one. Raises as `online`."""
+    return max(_read(sys / _FOLDER / "present"), default=-1) + 1
+
+
 def _read(path: Path) -> tuple[int, ...]:
     try:
         return cpu_list.parse(path.read_text())

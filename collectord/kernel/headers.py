@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import tarfile
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,10 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, Literal
 
-from collectord.errors import MissingFeature, SinkError
+from collectord.errors import MissingFeature, SinkError, UnsafePath
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from collectord.folders.folder import Folder
 
 HeadersKind = Literal["build", "kheaders", "merged"]
 
@@ -43,7 +46,8 @@ _ARCH: Final = {
 }
 _MADE_OF: Final = ".made-of"
 _MAKING: Final = ".making-"
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_MADE_OF_MAX_BYTES: Final = 1 << 20
+_HELD: Final = re.compile(r"\A/proc/self/fd/\d+")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _FAILURES: tuple[type[Exception], ...] = (OSError, EOFError, tarfile.TarError)
 with suppress(ImportError):  # a python built without: tarfile says so when it is to unpack
@@ -172,16 +176,17 @@ def make_headers(tree: HeaderTree, folder: Path) -> Path:
     """
     if tree.kind != "kheaders" and len(tree.parts) == 1:
         return tree.parts[0]
-    target = folder / f"{tree.kind}-{tree.release}"
+    name = f"{tree.kind}-{tree.release}"
+    target = folder / name
     try:
         made_of = _identity(tree)
-        with _locked(folder):
-            if not _usable(target, made_of):
-                _make(tree, target, made_of)
+        with _locked(folder) as opened:
+            if not _usable(opened, name, made_of):
+                _make(tree, opened, name, made_of)
     except _FAILURES as error:
         code, path = 0, str(target)
         if isinstance(error, OSError):
-            code, path = error.errno or 0, str(error.filename or target)
+            code, path = error.errno or 0, _HELD.sub(str(folder), str(error.filename or target))
         reason = "" if code else f" ({str(error) or type(error).__name__})"
         message = f"kernel headers cannot be put together{reason}"
         raise SinkError(message, path=path, errno=code) from error
@@ -206,53 +211,44 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[Folder]:
     """The folder of trees, this program's alone, and of one process at a time."""
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        stack.callback(os.close, fd)
-        if not _own(os.fstat(fd)):
-            raise SinkError("others may write to the folder of kernel headers", path=str(folder))
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        for entry in folder.glob(f"{_MAKING}*"):  # what a process left that was killed meanwhile
-            shutil.rmtree(entry, ignore_errors=True)
-        yield
+    with open_folder(path, Trust.OWN, make_mode=0o755) as folder:
+        fcntl.flock(folder.fd, fcntl.LOCK_EX)
+        for entry in folder.entries():
+            if entry.name.startswith(_MAKING):  # of a process that was killed meanwhile
+                shutil.rmtree(folder.place / entry.name, ignore_errors=True)
+        yield folder
 
 
-def _own(status: os.stat_result) -> bool:
-    return status.st_uid in (0, os.geteuid()) and not status.st_mode & _OTHERS_WRITE
-
-
-def _usable(target: Path, made_of: str) -> bool:
+def _usable(folder: Folder, name: str, made_of: str) -> bool:
     try:
-        status = target.lstat()
-        recorded = (target / _MADE_OF).read_text()
-    except OSError:
+        with folder.enter(name) as target:
+            recorded = target.read(_MADE_OF, _MADE_OF_MAX_BYTES)
+            return recorded == made_of.encode() and is_complete(target.place)
+    except (OSError, UnsafePath):
         return False
-    trusted = stat.S_ISDIR(status.st_mode) and _own(status)
-    return trusted and recorded == made_of and is_complete(target)
 
 
-def _make(tree: HeaderTree, target: Path, made_of: str) -> None:
+def _make(tree: HeaderTree, folder: Folder, name: str, made_of: str) -> None:
     """Put it together under another name, and give it its own when it is whole."""
     with ExitStack() as stack:
-        aside = Path(tempfile.mkdtemp(prefix=_MAKING, dir=target.parent))
+        aside = Path(tempfile.mkdtemp(prefix=_MAKING, dir=folder.place))
         stack.callback(shutil.rmtree, aside, ignore_errors=True)
         fresh = aside / "fresh"
         fresh.mkdir(mode=0o755)
         if tree.kind == "kheaders":
             _unpack(tree.path, fresh)
         else:
-            for name in _MERGED:
-                both = [part / name for part in tree.parts]
-                _merge([path for path in both if path.is_dir()], fresh / name)
+            for half in _MERGED:
+                both = [part / half for part in tree.parts]
+                _merge([path for path in both if path.is_dir()], fresh / half)
         if not is_complete(fresh):
             raise SinkError("kernel headers lack a half", path=str(tree.path))
         (fresh / _MADE_OF).write_text(made_of)
-        if os.path.lexists(target):
-            target.rename(aside / "stale")
-        fresh.rename(target)
+        if folder.stat(name) is not None:
+            (folder.place / name).rename(aside / "stale")
+        fresh.rename(folder.place / name)
 
 
 def _merge(parts: Sequence[Path], target: Path) -> None:

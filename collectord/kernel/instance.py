@@ -14,14 +14,14 @@ import errno
 import os
 import re
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel import instance_lock, trace_events
 from collectord.kernel.instance_settings import Effective, cpu_mask
-from collectord.kernel.ring_stats import read_stats
+from collectord.kernel.ring_files import RingFiles
+from collectord.kernel.ring_stats import parse_stats
 from collectord.kernel.task_comms import TaskComms
 from collectord.kernel.trace_events import TraceEvent
 from collectord.kernel.trace_files import ControlFolder
@@ -54,19 +54,6 @@ _OPTIONS: Final = {
 _PAGE_FIELD: Final = re.compile(
     rb"field: *(?P<type>[^;]*?)\b(?P<name>\w+);\s*offset:(?P<offset>\d+);\s*size:(?P<size>\d+);"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RingFiles:
-    """One CPU's ring: `trace_pipe_raw`, non-blocking, and its counters. The stack closes them."""
-
-    cpu: int
-    raw_fd: int
-    stats_fd: int
-
-    def stats(self) -> CpuStats:
-        """Read the counters. Raises KernelError."""
-        return read_stats(self.stats_fd)
 
 
 class Instance:
@@ -246,15 +233,33 @@ class Instance:
         every = {int(path.name[3:]) for path in (self.path / "per_cpu").glob("cpu*")}
         return tuple(sorted(every & self._cpus if self._cpus else every))
 
-    def open_ring(self, cpu: int) -> RingFiles:
-        """Open one CPU's ring. Raises NoSuchTarget, MissingPrivilege, KernelError."""
+    def open_ring(self, cpu: int, stack: ExitStack | None = None) -> RingFiles:
+        """Open one CPU's ring.
+
+        Args:
+            cpu: whose.
+            stack: closes it, before the instance's does; by default that one, during the opening.
+
+        Raises:
+            NoSuchTarget, MissingPrivilege, KernelError: it cannot be opened.
+        """
         self._check_cpu(cpu)
+        closes = stack if stack is not None else self._stack
         flags = os.O_RDONLY | os.O_NONBLOCK
         raw_fd = self._files.open(f"per_cpu/cpu{cpu}/trace_pipe_raw", flags)
-        self._stack.callback(os.close, raw_fd)
+        closes.callback(os.close, raw_fd)
         stats_fd = self._files.open(f"per_cpu/cpu{cpu}/stats", os.O_RDONLY)
-        self._stack.callback(os.close, stats_fd)
+        closes.callback(os.close, stats_fd)
         return RingFiles(cpu, raw_fd, stats_fd)
+
+    def stats(self, cpu: int) -> CpuStats:
+        """Counters of a CPU's ring, which need not be open nor there. Raises KernelError."""
+        return parse_stats(self._files.read(f"per_cpu/cpu{cpu}/stats"))
+
+    def stats_text(self, cpu: int) -> str:
+        """The same as text, as trace-cmd keeps it. Raises KernelError."""
+        text = self._files.read(f"per_cpu/cpu{cpu}/stats").decode(errors="replace")
+        return f"CPU: {cpu}\n{text}"
 
     def follow(self, scan: Callable[[], Iterable[int]]) -> int:
         """Trace the threads that `scan` finds, until it finds no more; gives how many.

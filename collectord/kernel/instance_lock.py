@@ -32,6 +32,7 @@ _WAITS: Final = (
     "left by a crash: what its rings hold waits to be salvaged, which did not succeed, as "
     "instance_not_salvaged in the log says with the reason; free some space, and start again"
 )
+_RENAME: Final = "rename the session, whose name it has"
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -57,6 +58,18 @@ def make_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             undo.pop_all()
         return fd
+
+
+def check_unheld(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
+    """Raise KernelError, EEXIST, if a process holds an instance, and not if it was left behind."""
+    path = tracefs.root / "instances" / name
+    try:
+        if not path.is_dir():
+            return
+    except PermissionError:  # making it is refused for that too
+        return
+    if name in find_live(tracefs, name, proc=proc):
+        raise _exists(path, proc)
 
 
 def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
@@ -181,5 +194,5 @@ def _exists(path: Path, proc: Path) -> KernelError:
         f"tracefs instance {path.name} exists already",
         syscall="mkdir",
         errno=errno.EEXIST,
-        hint=f"held by {owner}" if owner else f"{_WAITS}; rmdir {path} gives it up",
+        hint=f"held by {owner}: {_RENAME}" if owner else f"{_WAITS}; rmdir {path} gives it up",
     )

@@ -12,18 +12,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from collectord.errors import KernelError
+from collectord.errors import KernelError, UnsafePath
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 
 NOTES: Final = Path("/run/collectord/instances")
+NOTES_MODE: Final = 0o755
+_PATH_MAX_BYTES: Final = 4096
 
 
 def write_note(instance: str, directory: Path, notes: Path = NOTES) -> None:
-    """Note where an instance's segments go. Raises KernelError."""
-    new = notes / f".{instance}"
+    """Note where an instance's segments go.
+
+    Raises:
+        KernelError: it cannot be written.
+        UnsafePath: others can write there.
+    """
     try:
-        notes.mkdir(parents=True, exist_ok=True)
-        new.write_bytes(os.fsencode(directory.absolute()))
-        new.rename(notes / instance)
+        with open_folder(notes, Trust.WRITE, make_mode=NOTES_MODE) as folder:
+            folder.put(instance, os.fsencode(directory.absolute()))
     except OSError as error:
         raise KernelError(
             f"cannot note in {notes} where the segments of {instance} are",
@@ -35,12 +42,14 @@ def write_note(instance: str, directory: Path, notes: Path = NOTES) -> None:
 def read_note(instance: str, notes: Path = NOTES) -> Path | None:
     """Where an instance's segments are, None if nobody noted it."""
     try:
-        return Path(os.fsdecode((notes / instance).read_bytes()))
-    except OSError:
+        with open_folder(notes) as folder:
+            return Path(os.fsdecode(folder.read(instance, _PATH_MAX_BYTES)))
+    except (OSError, UnsafePath):
         return None
 
 
 def remove_note(instance: str, notes: Path = NOTES) -> None:
     """Forget an instance that is gone; its note too may be."""
-    with suppress(OSError):  # what stays is overwritten by the next instance of that name
-        (notes / instance).unlink()
+    # What stays is overwritten by the next instance of that name.
+    with suppress(OSError, UnsafePath), open_folder(notes, Trust.WRITE) as folder:
+        folder.remove(instance)

@@ -7,8 +7,6 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from collectord.kernel import build_id
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -28,25 +26,23 @@ class KernelImage:
         addr: where it starts.
         length: how far it reaches.
         pgoff: for the kernel the address of the reference symbol, else 0.
-        build_id: empty if it cannot be read.
     """
 
     name: bytes
     addr: int
     length: int
     pgoff: int = 0
-    build_id: bytes = b""
 
 
-def kernel_images(proc: Path, sys: Path) -> Iterator[KernelImage]:
+def kernel_images(proc: Path) -> Iterator[KernelImage]:
     """The kernel's text, then its modules; what has no readable address is left out."""
-    text = _kernel_text(proc, sys)
+    text = _kernel_text(proc)
     if text is not None:
         yield text
-    yield from _modules(proc, sys)
+    yield from _modules(proc)
 
 
-def _kernel_text(proc: Path, sys: Path) -> KernelImage | None:
+def _kernel_text(proc: Path) -> KernelImage | None:
     found = _symbols(proc / "kallsyms", {*_REFERENCES, b"_etext"})
     reference = next((name for name in _REFERENCES if found.get(name)), None)
     if reference is None:  # no kallsyms, or kernel.kptr_restrict shows zeros
@@ -57,7 +53,6 @@ def _kernel_text(proc: Path, sys: Path) -> KernelImage | None:
         addr,
         found.get(b"_etext", _ADDRESS_END) - addr,
         addr,
-        build_id.from_notes(_read(sys / "kernel/notes")),
     )
 
 
@@ -84,25 +79,18 @@ def _symbols(path: Path, wanted: set[bytes]) -> dict[bytes, int]:
     return found
 
 
-def _modules(proc: Path, sys: Path) -> Iterator[KernelImage]:
+def _modules(proc: Path) -> Iterator[KernelImage]:
     """Modules of /proc/modules: name, size, references, users, state, address."""
     lines = _read(proc / "modules").splitlines()
-    files = _module_files(os.uname().release) if lines else {}
+    files = module_files(os.uname().release) if lines else {}
     for line in lines:
         name, size, *_, addr = line.split()[:6]
         if int(addr, 16) == 0:
             continue
-        notes = sys / "module" / os.fsdecode(name) / "notes/.note.gnu.build-id"
-        yield KernelImage(
-            files.get(name, b"[" + name + b"]"),
-            int(addr, 16),
-            int(size),
-            0,
-            build_id.from_notes(_read(notes)),
-        )
+        yield KernelImage(files.get(name, b"[" + name + b"]"), int(addr, 16), int(size))
 
 
-def _module_files(release: str) -> dict[bytes, bytes]:
+def module_files(release: str) -> dict[bytes, bytes]:
     """Module name to its file, from depmod's list; files say `-` where the kernel says `_`."""
     folder = os.fsencode(f"/lib/modules/{release}/")
     found = {}

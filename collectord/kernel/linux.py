@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Final
 from collectord._native._core import AuxMap, PageMap, RingMap
 from collectord.codec import perf_attr
 from collectord.codec.perf_attr import OpenFlag, ReadFormat
+from collectord.codec.perf_bpf import LoadedBpf
 from collectord.codec.tracing_data import TracingData
 from collectord.errors import KernelError
 from collectord.kernel import (
     blktrace,
     bpf,
     bpf_entries,
+    bpf_image,
+    bpf_programs,
+    code_files,
     cpus,
     headers,
     instance_lock,
@@ -35,17 +39,23 @@ from collectord.kernel.capabilities import effective_capabilities
 from collectord.kernel.clocks import read_clocks, read_time_conversion
 from collectord.kernel.instance import Instance
 from collectord.kernel.lockdown import CONFIDENTIALITY, read_lockdown
+from collectord.kernel.machine import read_machine
 from collectord.kernel.port import CounterReading, Limits, Purpose
+from collectord.kernel.program_notes import RUN, ProgramNotes
 from collectord.kernel.salvage import Leftover
 from collectord.kernel.trace_files import ControlFolder
 from collectord.kernel.tracefs import Tracefs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import ExitStack
+    from contextlib import AbstractContextManager, ExitStack
 
     from collectord.codec.blktrace import Setup
+    from collectord.codec.bpf_symbols import BpfSymbols
     from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.codec.perf_features import BuildId
+    from collectord.codec.perf_machine import Machine
+    from collectord.codec.perf_sideband import Mmap2
     from collectord.kernel.instance_settings import InstanceSettings
     from collectord.model import ClockReading
     from collectord.plan.aux_facts import TimeConversion
@@ -67,6 +77,7 @@ class LinuxKernel:
         proc: root of procfs.
         sys: root of sysfs.
         tracefs: tracefs, mounted or not; the one below `sys` by default.
+        run: where processes note which BPF programs are theirs.
     """
 
     def __init__(
@@ -75,6 +86,7 @@ class LinuxKernel:
         proc: Path = Path("/proc"),
         sys: Path = Path("/sys"),
         tracefs: Tracefs | None = None,
+        run: Path = RUN,
     ) -> None:
         self.proc = proc
         self.sys = sys
@@ -83,6 +95,8 @@ class LinuxKernel:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._open_number = _PERF_EVENT_OPEN.get(os.uname().machine)
         self._own_programs: dict[int, int] = {}  # descriptor by id
+        self._program_notes = ProgramNotes(run)
+        self._loaded = bpf_image.LoadedPrograms()
 
     def limits(self) -> Limits:
         """Privileges and limits at this moment."""
@@ -190,27 +204,37 @@ class LinuxKernel:
         self._ioctl(fd, perf_attr.IOC_ID, data, "cannot read an event's id")
         return int.from_bytes(data, "little")
 
-    def query_bpf(self, fd: int) -> tuple[int, ...]:
+    def query_bpf(self, fd: int) -> tuple[int, ...] | None:
         """See `Kernel.query_bpf`. struct perf_event_query_bpf: u32 room, u32 count, u32 ids[]."""
         data = bytearray(struct.pack("<II", _BPF_PROGRAMS_MAX, 0)) + bytes(4 * _BPF_PROGRAMS_MAX)
         self._ioctl(fd, perf_attr.IOC_QUERY_BPF, data, "cannot list a tracepoint's programs")
         count = int.from_bytes(data[4:8], "little")
-        ids = struct.unpack_from(f"<{count}I", data, 8)
-        return tuple(program for program in ids if not self._passes(program))
+        passing = {
+            program: self._passes(program) for program in struct.unpack_from(f"<{count}I", data, 8)
+        }
+        foreign = tuple(program for program, passes in passing.items() if passes is False)
+        return foreign if foreign or None not in passing.values() else None
 
-    def _passes(self, program: int) -> bool:
+    def _passes(self, program: int) -> bool | None:
         """A program of ours hides an event only where the kernel leaves its run out.
 
         trace_call_bpf() returns 0 then, as if the program had; and counts it.
         """
         fd = self._own_programs.get(program)
-        return fd is not None and bpf.program_info(fd).recursion_misses == 0
+        if fd is None:
+            return self._program_notes.passes(program)
+        return bpf.program_info(fd).recursion_misses == 0
 
     def own_programs(self, programs: Mapping[int, int], stack: ExitStack) -> None:
         """See `Kernel.own_programs`."""
         self._own_programs.update(programs)
         for program in programs:
             stack.callback(self._own_programs.pop, program)
+        self._program_notes.add(map(bpf.program_info, programs.values()))
+
+    def loading_programs(self, stack: ExitStack) -> AbstractContextManager[None]:
+        """See `Kernel.loading_programs`."""
+        return self._program_notes.loading(stack)
 
     map_info = staticmethod(bpf.map_info)
     map_lookup = staticmethod(bpf.map_lookup)
@@ -296,6 +320,13 @@ class LinuxKernel:
         self.tracefs.ensure_mounted()
         return Instance.create(self.tracefs, settings, stack, proc=self.proc)
 
+    def check_instance(self, session: str) -> None:
+        """See `Kernel.check_instance`."""
+        if self.tracefs.mounted:
+            instance_lock.check_unheld(
+                self.tracefs, instance_lock.PREFIX + session, proc=self.proc
+            )
+
     def map_pages(self, fd: int) -> PageMap:
         """See `Kernel.map_pages`."""
         try:
@@ -338,6 +369,17 @@ class LinuxKernel:
         """See `Kernel.open_channel`."""
         return relay_channel.open_channel(Path(path), stack)
 
+    def machine(self) -> Machine:
+        """See `Kernel.machine`."""
+        return read_machine(self.sys)
+
+    def loaded_bpf(self, ids: Sequence[int] | None, room_bytes: int) -> LoadedBpf:
+        """See `Kernel.loaded_bpf`."""
+        try:
+            return self._loaded.read(bpf.program_ids() if ids is None else ids, room_bytes)
+        except KernelError:
+            return LoadedBpf()
+
     def clocks(self) -> ClockReading:
         """See `Kernel.clocks`."""
         return read_clocks(self._perf_event_open)
@@ -372,7 +414,23 @@ class LinuxKernel:
         self, attr: PerfEventAttr, event_id: int, pids: Sequence[int] | None = None
     ) -> bytes:
         """See `Kernel.running_state`."""
-        return proc.scan(attr, event_id, pids=pids, proc=self.proc, sys=self.sys)
+        return proc.scan(attr, event_id, pids=pids, proc=self.proc)
+
+    def bpf_program_ids(self, after: int) -> tuple[int, ...]:
+        """See `Kernel.bpf_program_ids`."""
+        return bpf.program_ids(after)
+
+    def bpf_symbols(self, ids: Sequence[int]) -> tuple[BpfSymbols, ...]:
+        """See `Kernel.bpf_symbols`."""
+        return tuple(bpf_programs.symbols(ids))
+
+    def mapped_build_ids(self, mappings: Sequence[Mmap2]) -> tuple[bytes, ...]:
+        """See `Kernel.mapped_build_ids`."""
+        return tuple(code_files.mapped_build_id(mapping, self.proc) for mapping in mappings)
+
+    def kernel_build_ids(self) -> tuple[BuildId, ...]:
+        """See `Kernel.kernel_build_ids`."""
+        return tuple(code_files.kernel_build_ids(self.sys))
 
     def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
         """See `Kernel.tracing_data`."""

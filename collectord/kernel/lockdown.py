@@ -14,6 +14,9 @@ CONFIDENTIALITY: Final = "confidentiality"
 CLOSES_DEBUGFS: Final = frozenset({"integrity", CONFIDENTIALITY})
 # Where securityfs does not tell: any of the levels, none of them included.
 UNKNOWN: Final = "unknown"
+INTEGRITY: Final = "integrity"
+# Where securityfs does not tell, and tracefs is open all the same.
+BELOW_CONFIDENTIALITY: Final = "integrity or none"
 NEED: Final = "a kernel without lockdown"
 REMEDY: Final = "boot with lockdown=integrity or none; no capability opens it"
 LOOK: Final = "to know it, as root: mount -t securityfs securityfs /sys/kernel/security"
@@ -35,3 +38,16 @@ def read_lockdown(sys: Path) -> str:
     except OSError:
         return UNKNOWN
     return next((word.strip("[]") for word in words if word.startswith("[")), UNKNOWN)
+
+
+def deduce(level: str, *, tracefs_open: bool, debugfs_closed: bool) -> str:
+    """The level by what it closes, where securityfs does not tell it.
+
+    Args:
+        level: as it was read.
+        tracefs_open: an instance could be made.
+        debugfs_closed: a file there could not be opened, for no other reason than lockdown.
+    """
+    if level != UNKNOWN or not tracefs_open:
+        return level
+    return INTEGRITY if debugfs_closed else BELOW_CONFIDENTIALITY

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UsageError
+from collectord.kernel import sysfs
 from collectord.plan import cpu_list
 from collectord.plan.facts import PmuFacts
 
@@ -22,26 +23,23 @@ _AUX_NAMES: Final = re.compile(r"intel_pt|intel_bts|cs_etm|arm_spe_\d+|hisi_ptt\
 
 def read_pmus(sys: Path) -> dict[str, PmuFacts]:
     """All PMUs below a root of sysfs; what cannot be read is left out."""
-    try:
-        folders = sorted((sys / "bus/event_source/devices").iterdir())
-    except OSError:
-        return {}
+    folders = sysfs.entries(sys / "bus/event_source/devices")
     found = {folder.name: _read_pmu(folder) for folder in folders}
     return {name: pmu for name, pmu in found.items() if pmu is not None}
 
 
 def _read_pmu(folder: Path) -> PmuFacts | None:
-    kind = _text(folder / "type")
+    kind = sysfs.text(folder / "type")
     if not kind.isdigit():
         return None
-    cpumask = _text(folder / "cpumask")
-    events = _files(folder / "events")
-    filters = _text(folder / "nr_addr_filters")
+    cpumask = sysfs.text(folder / "cpumask")
+    events = sysfs.files(folder / "events")
+    filters = sysfs.text(folder / "nr_addr_filters")
     return PmuFacts(
         type=int(kind),
-        formats=_files(folder / "format"),
+        formats=sysfs.files(folder / "format"),
         events={name: terms for name, terms in events.items() if not name.endswith(_NOT_EVENTS)},
-        cpus=_cpus(cpumask or _text(folder / "cpus")),
+        cpus=_cpus(cpumask or sysfs.text(folder / "cpus")),
         core=not cpumask,
         aux=_AUX_NAMES.fullmatch(folder.name) is not None,
         address_filters=int(filters) if filters.isdigit() else 0,
@@ -56,17 +54,3 @@ def _cpus(text: str) -> tuple[int, ...]:
         return cpu_list.parse(text)
     except UsageError:
         return ()
-
-
-def _files(folder: Path) -> dict[str, str]:
-    try:
-        return {file.name: _text(file) for file in sorted(folder.iterdir())}
-    except OSError:
-        return {}
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

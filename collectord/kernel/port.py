@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import ExitStack
+    from contextlib import AbstractContextManager, ExitStack
 
     from collectord._native._core import AuxMap, PageMap, RingMap
     from collectord.codec.blktrace import Setup
+    from collectord.codec.bpf_symbols import BpfSymbols
     from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.codec.perf_bpf import LoadedBpf
+    from collectord.codec.perf_features import BuildId
+    from collectord.codec.perf_machine import Machine
+    from collectord.codec.perf_sideband import Mmap2
     from collectord.codec.tracing_data import TracingData
     from collectord.kernel.blktrace import Blktrace
     from collectord.kernel.blktrace import Leftover as LeftTrace
@@ -155,11 +160,26 @@ class Kernel(Protocol):
     def event_id(self, fd: int) -> int:
         """The id that this event's samples carry."""
 
-    def query_bpf(self, fd: int) -> tuple[int, ...]:
-        """Ids of the BPF programs attached to the event's tracepoint that may hide its events."""
+    def query_bpf(self, fd: int) -> tuple[int, ...] | None:
+        """Ids of the BPF programs attached to the event's tracepoint that may hide its events.
+
+        Those that a live process of this program has loaded, and that hide none, are left out.
+
+        Returns:
+            None if there is one of which that cannot be told yet, and no other.
+        """
+
+    def loading_programs(self, stack: ExitStack) -> AbstractContextManager[None]:
+        """Have other processes know that this one loads programs, which `own_programs` tells of.
+
+        Args:
+            stack: is given the programs' descriptors in the block.
+        """
 
     def own_programs(self, programs: Mapping[int, int], stack: ExitStack) -> None:
         """Leave these programs, which hide no event, out of `query_bpf` until the stack closes.
+
+        Those of other processes of this program leave them out, too, until they are unloaded.
 
         One whose run the kernel left out even once, which hides the event, is not left out.
 
@@ -257,6 +277,9 @@ class Kernel(Protocol):
             MissingPrivilege, RingSetupError: it may not be mapped, or there is no memory.
         """
 
+    def check_instance(self, session: str) -> None:
+        """Raise KernelError, EEXIST, if a process holds the instance of this session's name."""
+
     def leftover_instances(self) -> tuple[str, ...]:
         """Names of tracefs instances that a crash left; none where tracefs is not mounted.
 
@@ -300,6 +323,15 @@ class Kernel(Protocol):
             MissingPrivilege, KernelError: they cannot be opened.
         """
 
+    def machine(self) -> Machine:
+        """CPUs, caches, memory and PMUs, as far as the kernel tells of them."""
+
+    def loaded_bpf(self, ids: Sequence[int] | None, room_bytes: int) -> LoadedBpf:
+        """Code and types of these BPF programs, or all, as far as there is room for them.
+
+        Those that are gone are left out; without CAP_SYS_ADMIN there are none.
+        """
+
     def clocks(self) -> ClockReading:
         """Read the three clocks within one bracket."""
 
@@ -339,6 +371,22 @@ class Kernel(Protocol):
         self, attr: PerfEventAttr, event_id: int, pids: Sequence[int] | None = None
     ) -> bytes:
         """These processes, or all, as sideband records with the trailer of this event."""
+
+    def bpf_program_ids(self, after: int) -> tuple[int, ...]:
+        """The kernel's numbers of the loaded BPF programs, ascending, beyond `after`.
+
+        Raises:
+            MissingPrivilege, KernelError: they cannot be listed.
+        """
+
+    def bpf_symbols(self, ids: Sequence[int]) -> tuple[BpfSymbols, ...]:
+        """Functions of these BPF programs; those that are gone are left out."""
+
+    def mapped_build_ids(self, mappings: Sequence[Mmap2]) -> tuple[bytes, ...]:
+        """The build-id of each mapped file; empty if it has none or is not there any more."""
+
+    def kernel_build_ids(self) -> tuple[BuildId, ...]:
+        """Give the build-ids of the kernel and of its modules."""
 
     def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
         """Formats of these tracepoints (system, name), as a perf.data file holds them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -23,7 +24,7 @@ from collectord.kernel.aux_pmus import read_aux_pmus
 from collectord.kernel.aux_trial import with_aux
 from collectord.kernel.bpf_probe import probe_bpf
 from collectord.kernel.ftrace_probe import probe_ftrace
-from collectord.kernel.lockdown import read_lockdown
+from collectord.kernel.lockdown import NEED, deduce, read_lockdown
 from collectord.kernel.pmus import read_pmus
 from collectord.kernel.port import Purpose
 from collectord.kernel.relay_probe import probe_relay
@@ -44,6 +45,8 @@ _DUMMY: Final = PerfEventAttr(
     exclude_hv=True,
 )
 _PRECISE_MAX: Final = 3
+# A number called pid, or what_pid; common_pid is no field of the event's own.
+_TASK_FIELD: Final = re.compile(rb"\tfield:[^;\n]*[ *](?!common_)(?:\w+_)?pid;")
 _PURPOSE: Final = Purpose("a test event")
 
 
@@ -93,6 +96,11 @@ def probe(
     aux_pmus = read_aux_pmus(kernel.sys)
     if wanted is None:
         tracing = (*tracing, *aux_pmus)
+    lockdown = deduce(
+        read_lockdown(kernel.sys),
+        tracefs_open=traced.instances,
+        debugfs_closed=relayed is not None and relayed.need == NEED,
+    )
     pmus = with_aux(kernel, read_pmus(kernel.sys), tracing, aux_pmus)
     return KernelFacts(
         release=os.uname().release,
@@ -109,16 +117,16 @@ def probe(
         rlimit_nofile_hard=limits.nofile[1],
         capabilities=limits.capabilities,
         euid=limits.euid,
-        lockdown=read_lockdown(kernel.sys),
+        lockdown=lockdown,
         pmus=pmus,
         aux_pmus=aux_pmus,
         tracepoints=tracepoints,
+        task_tracepoints=frozenset(name for name in tracepoints if _names_task(kernel, name)),
         tracefs_path=str(kernel.tracefs.root) if kernel.tracefs.mounted else None,
         tracefs_problem=problem,
         tracefs_need=need,
         hardware_pmu=attempts.cycles(),
         format_lost=attempts.knows(read_format=ReadFormat.LOST),
-        build_id_mmap=attempts.knows(mmap=True, mmap2=True, build_id=True),
         precise_ip_max=attempts.precise_ip_max(),
         ftrace=traced,
         bpf=programs,
@@ -127,31 +135,17 @@ def probe(
             checks.perf_events(limits, attempts.refusal(_DUMMY, pid=0, cpu=-1)),
             checks.every_task(limits, attempts.refusal(_DUMMY, pid=-1, cpu=online[0])),
             checks.tracepoints(problem, remedy),
-            *(checks.ftrace(traced, read_lockdown(kernel.sys)) if ftrace else ()),
-            *(
-                checks_bpf.bpf(programs, limits, read_lockdown(kernel.sys))
-                if bpf is not None
-                else ()
-            ),
-            *(
-                checks_relay.relay(relayed, read_lockdown(kernel.sys))
-                if relayed is not None
-                else ()
-            ),
+            *(checks.ftrace(traced, lockdown) if ftrace else ()),
+            *(checks_bpf.bpf(programs, limits, lockdown) if bpf is not None else ()),
+            *(checks_relay.relay(relayed, lockdown) if relayed is not None else ()),
             checks.hardware(attempts.cycles_refusal()),
-            *checks_aux.aux(pmus, aux_pmus, attempts.own_refusal),
+            *checks_aux.aux(pmus, aux_pmus, os.uname().machine, attempts.own_refusal),
             checks.ring_memory(limits, len(online)),
             checks.feature(
                 "lost counters",
                 known=attempts.knows(read_format=ReadFormat.LOST),
                 detail="each event's lost records can be read (PERF_FORMAT_LOST)",
                 remedy="Linux 6.0 or newer; without it no ring has an exact ledger",
-            ),
-            checks.feature(
-                "build-ids",
-                known=attempts.knows(mmap=True, mmap2=True, build_id=True),
-                detail="mappings are recorded with build-ids",
-                remedy="Linux 5.12 or newer; without it files are told by inode",
             ),
             checks.feature(
                 "clock",
@@ -256,3 +250,17 @@ def _ids(kernel: LinuxKernel, names: Iterable[str]) -> dict[str, int]:
         except MissingFeature:
             continue  # its module went since the list was read
     return ids
+
+
+def _names_task(kernel: LinuxKernel, name: str) -> bool:
+    """Whether one of the tracepoint's own fields is a task's id; arguments of system calls aside.
+
+    The task in which it happens is in `common_pid`; the other one may be any.
+    """
+    system, _, event = name.partition(":")
+    if system == "syscalls":
+        return False
+    try:
+        return _TASK_FIELD.search(kernel.tracefs.event_format(system, event)) is not None
+    except KernelError:  # its module went, or it may not be read
+        return False

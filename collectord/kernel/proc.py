@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What already runs, as records: the state that a new ring's sideband continues.
 
-As perf does: the maps of the kernel and its modules, the BPF programs, a FORK and a COMM for
-every thread, an MMAP2 for every executable mapping. All forks precede all maps, so that a reader
+As perf does: the maps of the kernel and its modules, a FORK and a COMM for every thread, an MMAP2
+for every executable mapping, and, where stacks are unwound, for every mapping of a file that may
+be read. All forks precede all maps, so that a reader
 which copies a parent's maps at a fork finds none yet. Records have time 0: readers take those at
 once, in file order, ahead of every sample.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,25 +21,25 @@ from collectord.codec.perf_record import Misc, SampleId
 from collectord.codec.perf_sideband import (
     Comm,
     Fork,
-    Ksymbol,
-    KsymbolType,
     Mmap,
     Mmap2,
     Record,
     encode,
 )
-from collectord.kernel import bpf_programs, build_id, kernel_maps
+from collectord.kernel import kernel_maps
+from collectord.kernel.task_comms import as_comm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from collectord.codec.perf_attr import PerfEventAttr
 
-# start-end perms offset major:minor inode name; executable mappings only.
-_MAPS_LINE: Final = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) (..x.) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$",
-    re.MULTILINE,
+# start-end perms offset major:minor inode name.
+_MAPS_LINE: Final = (
+    rb"^([0-9a-f]+)-([0-9a-f]+) (%b) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (%b) *(.*)$"
 )
+_CODE: Final = re.compile(_MAPS_LINE % (rb"..x.", rb"\d+"), re.MULTILINE)
+_FILES: Final = re.compile(_MAPS_LINE % (rb"r.-.", rb"[1-9]\d*"), re.MULTILINE)
 _PROT: Final = {ord("r"): 1, ord("w"): 2, ord("x"): 4}
 _MAP_SHARED: Final = 1
 _MAP_PRIVATE: Final = 2
@@ -57,7 +57,6 @@ def scan(
     *,
     pids: Iterable[int] | None = None,
     proc: Path = Path("/proc"),
-    sys: Path = Path("/sys"),
 ) -> bytes:
     """Describe what runs, as whole records with the trailer of the sideband event.
 
@@ -65,29 +64,20 @@ def scan(
     CAP_SYSLOG for kernel addresses) is left out.
 
     Args:
-        attr: of the sideband event; with `build_id` set, mappings carry build-ids.
+        attr: of the sideband event.
         event_id: its id.
         pids: processes to describe, None for all.
         proc: root of procfs.
-        sys: root of sysfs.
     """
     out = _Writer(attr, event_id)
-    for image in kernel_maps.kernel_images(proc, sys):
+    for image in kernel_maps.kernel_images(proc):
         place = (_KERNEL_PID, 0, image.addr, image.length, image.pgoff)
-        if attr.build_id and image.build_id:
-            known = Mmap2(*place, 0, 0, image.name, image.build_id, cpumode=Misc.KERNEL)
-            out.add(known, _KERNEL_PID, 0)
-        else:
-            out.add(Mmap(*place, image.name, Misc.KERNEL), _KERNEL_PID, 0)
-    for function in bpf_programs.loaded_functions(proc):
-        symbol = Ksymbol(function.addr, function.length, KsymbolType.BPF, 0, function.name)
-        out.add(symbol, _KERNEL_PID, 0)
+        out.add(Mmap(*place, image.name, Misc.KERNEL), _KERNEL_PID, 0)
     root = os.fspath(proc)
     processes = _all_pids(root) if pids is None else sorted(pids)
     described = [pid for pid in processes if _add_tasks(out, root, pid)]
-    ids: dict[tuple[bytes, bytes, bytes], bytes] = {}
     for pid in described:
-        _add_maps(out, root, pid, ids)
+        _add_maps(out, root, pid)
     return b"".join(out.records)
 
 
@@ -120,7 +110,7 @@ def _add_tasks(out: _Writer, root: str, pid: int) -> bool:
         return False
     for tid in tids:
         try:
-            comm = _read(f"{root}/{pid}/task/{tid}/comm").rstrip(b"\n")
+            comm = as_comm(_read(f"{root}/{pid}/task/{tid}/comm"))
         except OSError:
             continue
         before = parent if tid == pid else pid
@@ -134,74 +124,30 @@ def _parent(line: bytes) -> int:
     return int(line[line.rindex(b")") + 1 :].split(maxsplit=2)[1])
 
 
-def _add_maps(
-    out: _Writer, root: str, pid: int, ids: dict[tuple[bytes, bytes, bytes], bytes]
-) -> None:
-    """Add the executable mappings of a process; `ids` is the cache of build-ids by file."""
-    for match in _executable_maps(f"{root}/{pid}/maps"):
+def _add_maps(out: _Writer, root: str, pid: int) -> None:
+    """Add the executable mappings of a process, and those of files if the event has them too."""
+    try:
+        text = _read(f"{root}/{pid}/maps")
+    except OSError:
+        return
+    found = [(match, False) for match in _CODE.finditer(text)]
+    if out.attr.mmap_data:
+        found += [(match, True) for match in _FILES.finditer(text)]
+        found.sort(key=lambda entry: entry[0].start())
+    for match, is_data in found:
         start, end, perms, offset, major, minor, inode, name = match.groups()
-        key = (major, minor, inode)
-        found = b""
-        if out.attr.build_id and inode != b"0":
-            if key not in ids:
-                ids[key] = _file_build_id(root, pid, match)
-            found = ids[key]
         addr = int(start, 16)
         record = Mmap2(
             *(pid, pid, addr, int(end, 16) - addr, int(offset, 16)),
             prot=sum(_PROT.get(letter, 0) for letter in perms[:3]),
             flags=_MAP_SHARED if perms.endswith(b"s") else _MAP_PRIVATE,
             filename=name[:_NAME_MAX_BYTES] or _ANON_NAME,
-            build_id=found,
             major=int(major, 16),
             minor=int(minor, 16),
             inode=int(inode),
+            is_data=is_data,
         )
         out.add(record, pid, pid)
-
-
-def _executable_maps(path: str) -> Iterator[re.Match[bytes]]:
-    try:
-        text = _read(path)
-    except OSError:
-        return
-    yield from _MAPS_LINE.finditer(text)
-
-
-def _file_build_id(root: str, pid: int, match: re.Match[bytes]) -> bytes:
-    """Build-id of a mapped file, empty if it cannot be had.
-
-    The name leads to the file only while nobody replaced it, and a process may have put a pipe
-    or device there: what is opened must be a regular file of the mapping's inode. `map_files`
-    leads to the very file but takes CAP_CHECKPOINT_RESTORE.
-    """
-    inode = int(match[7])
-    ways = (
-        os.fsencode(f"{root}/{pid}/root") + match[8],
-        os.fsencode(f"{root}/{pid}/map_files/") + match[1] + b"-" + match[2],
-    )
-    for path in ways:
-        try:
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            status = os.fstat(place)
-            if stat.S_ISREG(status.st_mode) and status.st_ino == inode:
-                return _build_id_at(place)
-        except OSError:
-            continue
-        finally:
-            os.close(place)
-    return b""
-
-
-def _build_id_at(place: int) -> bytes:
-    fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return build_id.from_elf(fd)
-    finally:
-        os.close(fd)
 
 
 def _read(path: str) -> bytes:

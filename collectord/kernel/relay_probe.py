@@ -65,6 +65,7 @@ def probe_relay(kernel: LinuxKernel, wanted: Iterable[str] | None) -> RelayFacts
         remedy=remedy,
         blktrace=traceable(names, kernel.sys),
         devices=tuple(devices),
+        hidden=tuple(path for path in devices if not _is_block(path)),
         channels=channels,
     )
 

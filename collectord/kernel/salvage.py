@@ -10,19 +10,18 @@ out beyond those is at the end.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.ftrace_tail import last_events, unstored
-from collectord.errors import KernelError
 from collectord.kernel.reader_page import handed_out
 from collectord.kernel.ring_stats import stats_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from collectord.kernel.instance import Instance, RingFiles
+    from collectord.kernel.instance import Instance
+    from collectord.kernel.ring_files import RingFiles
     from collectord.kernel.ring_stats import CpuStats
 
 # Of names: "record~1234" is session "record" in process 1234.
@@ -101,20 +100,7 @@ class Leftover:
             piece = last_events(rest, new_events) if rest is not None else None
             if piece is not None:
                 yield piece
-        while True:
-            try:
-                page = os.read(ring.files.raw_fd, self.subbuf_bytes)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                raise KernelError(
-                    f"cannot read the ring of CPU {cpu} of {self.name}",
-                    syscall="read",
-                    errno=error.errno or 0,
-                ) from error
-            if not page:
-                return
-            yield page
+        yield from ring.files.pages(self.subbuf_bytes)
 
     def pages_by_cpu(
         self, stored: Mapping[int, bytes], stored_events: Mapping[int, int]

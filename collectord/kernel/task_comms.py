@@ -21,6 +21,7 @@ _LINE: Final = re.compile(rb"^(\d+) (.*)$", re.MULTILINE)
 _UNKNOWN: Final = b"<...>"
 # As many as a segment has room for, roughly.
 _NAMES_MAX: Final = 16_384
+_COMM_MAX_BYTES: Final = 15  # TASK_COMM_LEN without its NUL
 
 
 class TaskComms:
@@ -66,11 +67,20 @@ class TaskComms:
             del self._seen[next(iter(self._seen))]
 
 
+def as_comm(text: bytes) -> bytes:
+    """The name that events have for a task whose `comm` file has this text.
+
+    The file tells more of a kernel thread: proc_task_name() (fs/proc/array.c) adds to a worker's
+    name its pool and what it works on.
+    """
+    return text.removesuffix(b"\n")[:_COMM_MAX_BYTES]
+
+
 def _running(proc: Path) -> dict[int, bytes]:
     found = {}
     for process in proc.glob("[1-9]*"):
         with suppress(OSError):  # it exited
             for task in (process / "task").iterdir():
                 with suppress(OSError):
-                    found[int(task.name)] = (task / "comm").read_bytes().removesuffix(b"\n")
+                    found[int(task.name)] = as_comm((task / "comm").read_bytes())
     return found

@@ -20,13 +20,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from collectord.errors import KernelError
+from collectord.errors import KernelError, UnsafePath
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.kernel.holders import lock_owner
+from collectord.kernel.instance_note import NOTES_MODE
+from collectord.text import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NOTES: Final = Path("/run/collectord/traces")
+_NOTE_MAX_BYTES: Final = 1 << 16
 
 
 class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,23 +66,29 @@ class LockedNote:
     """
 
     def __init__(self, number: int, *, notes: Path = NOTES, proc: Path = Path("/proc")) -> None:
-        self._path = notes / f"{os.major(number)}:{os.minor(number)}"
+        self._name = f"{os.major(number)}:{os.minor(number)}"
+        self._notes = notes
         self._proc = proc
         try:
-            notes.mkdir(parents=True, exist_ok=True)
+            self._folder = open_folder(notes, Trust.WRITE, make_mode=NOTES_MODE)
             self._fd = self._claim()
-        except OSError as error:
+        except (OSError, UnsafePath) as error:
             raise _unwritable(notes, error) from error
-        self.left = _decoded(os.pread(self._fd, 1 << 16, 0))
+        self.left = _decoded(os.pread(self._fd, _NOTE_MAX_BYTES, 0))
 
     def _claim(self) -> int:
         while True:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fd = self._folder.open(self._name, write=True)
+            except FileNotFoundError:
+                with suppress(FileExistsError):
+                    os.close(self._folder.create(self._name, mode=0o600))
+                continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 owner = lock_owner(fd, self._proc)
-                note = _decoded(os.pread(fd, 1 << 16, 0))
+                note = _decoded(os.pread(fd, _NOTE_MAX_BYTES, 0))
                 os.close(fd)
                 raise _in_use(note, str(owner or "another process")) from None
             if os.fstat(fd).st_nlink:
@@ -90,7 +101,7 @@ class LockedNote:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(note), 0)
         except OSError as error:
-            raise _unwritable(self._path.parent, error) from error
+            raise _unwritable(self._notes, error) from error
 
     def restore(self) -> None:
         """No trace was made: the note says what it said, or is gone if it said nothing."""
@@ -104,7 +115,7 @@ class LockedNote:
     def remove(self) -> None:
         """The trace is gone."""
         with suppress(OSError):
-            self._path.unlink()
+            self._folder.remove(self._name)
         self.release()
 
     def release(self) -> None:
@@ -112,20 +123,22 @@ class LockedNote:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+        self._folder.close()
 
 
 def numbers(notes: Path = NOTES) -> Iterator[int]:
     """Devices that have a note, locked or not."""
-    with suppress(FileNotFoundError, PermissionError):
-        for entry in sorted(notes.iterdir()):
+    with suppress(FileNotFoundError, PermissionError), open_folder(notes) as folder:
+        for entry in folder.entries():
             major, _, minor = entry.name.partition(":")
             if major.isdigit() and minor.isdigit():
                 yield os.makedev(int(major), int(minor))
 
 
-def _unwritable(notes: Path, error: OSError) -> KernelError:
+def _unwritable(notes: Path, error: OSError | UnsafePath) -> KernelError:
+    why = "" if isinstance(error, OSError) else f": {error}"
     return KernelError(
-        f"cannot note in {notes} whose trace it is",
+        f"cannot note in {notes} whose trace it is{why}",
         errno=error.errno or 0,
         hint="after a crash nobody could tell, and the trace would stay",
     )
@@ -143,6 +156,6 @@ def _in_use(note: TraceNote | None, owner: str) -> KernelError:
 
 def _decoded(data: bytes) -> TraceNote | None:
     try:
-        return msgspec.json.decode(data, type=TraceNote)
+        return decode_json(data, TraceNote)
     except msgspec.DecodeError:
         return None

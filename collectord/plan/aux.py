@@ -47,6 +47,7 @@ class HeadRule(StrEnum):
 
     MONOTONIC = "monotonic"  # a count of all bytes
     OFFSET = "offset"  # a place in the area
+    LEARNED = "learned"  # one of the two, which shows once the area came around
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +119,9 @@ class AuxSet:
         """The area at the size that the budget allows."""
         watermark = 0 if self.snapshot else budget.watermark_bytes(self.watermark, data_bytes)
         kind = decoder_of(self.pmu)
-        # Intel PT and Arm SPE say where in the area they are; all others count
-        # (perf_aux_output_end() takes the head of a free-running area from the driver).
-        offset = kind not in (None, CS_ETM)
+        # perf_aux_output_end() takes the head of a free-running area from the driver. CoreSight's
+        # counts, Intel PT's and Arm SPE's say where they are; another's may be either.
+        known = HeadRule.MONOTONIC if kind == CS_ETM else HeadRule.OFFSET
         return AuxPlan(
             pmu=self.pmu,
             requested_bytes=self.requested_bytes,
@@ -130,7 +131,7 @@ class AuxSet:
             # Perf's decoders join nothing that two pieces share: not CoreSight's buffers, not a
             # packet of Intel PT. Where an AUX record ends, the hardware had come to an end.
             whole_records=kind is not None,
-            head_rule=HeadRule.OFFSET if offset else HeadRule.MONOTONIC,
+            head_rule=known if kind else HeadRule.LEARNED,
             snapshot=self.snapshot,
             flush_ns=0 if self.snapshot else self.flush_ns,
             counts_bytes=self.counts_bytes,

@@ -44,8 +44,12 @@ TRACE_FORMAT: Final = "trace.dat"
 # A drain thread empties a million events a second per CPU for a few CPUs, and hundreds of CPUs
 # at usual rates; more threads mean more open chunks.
 _CPUS_PER_SHARD: Final = 16
-# Segments, sockets, epoll, eventfds, the log: descriptors that are not events.
-_OTHER_FILES: Final = 64
+# Connections, epoll, eventfds, the log: descriptors that are neither events nor segments.
+_OTHER_FILES: Final = 44
+# Looking after the state directory; and of each session the segment that it writes, the next one,
+# and folder and manifest of the one that it seals.
+_STATE_FILES: Final = 16
+_SEGMENT_FILES: Final = 4
 # Maps, functions and attachments of a BPF program.
 _FILES_PER_PROGRAM: Final = 32
 
@@ -107,12 +111,14 @@ def build(config: Config, facts: KernelFacts) -> Plan:
     )
     _check_chunks(sessions, config.daemon.chunk)
     files = sum(session.files for session in sessions)
-    _check_files(files, facts, warnings)
+    reserved = _STATE_FILES + _SEGMENT_FILES * len(sessions)
+    _check_files(files + reserved, facts, warnings)
     return Plan(
         sessions=sessions,
         core=_core(config, facts, sessions, warnings),
         warnings=tuple(warnings),
         files=files,
+        reserved_files=reserved,
         pinned_bytes=pinned,
     )
 

@@ -52,7 +52,8 @@ class EventPlan:
         tracepoint: (system, name), None for other kinds.
         group: events with the same number are opened as one perf group.
         leader: opened first, with group_fd -1; the others get its fd.
-        exclude_self: the daemon's own threads are to be filtered out (`common_pid`).
+        exclude_self: the daemon's own threads are to be filtered out (`common_pid`): see
+            `may_exclude_self`.
         cpus: CPUs that the event may be opened on, empty for any.
         uncore: it counts for the whole machine: no task scope can have it.
         note: what was decided that the spelling does not say.
@@ -118,8 +119,11 @@ def resolve(spec: EventSpec, facts: KernelFacts, sampling: Sampling) -> tuple[Ev
     return tuple(_plan(kind, spec, facts, sampling) for kind in kinds_of(spec, facts))
 
 
-def sideband_event(facts: KernelFacts) -> EventPlan:
+def sideband_event(facts: KernelFacts, *, unwinds: bool = False) -> EventPlan:
     """The dummy event whose ring carries what names a sample's process, file and symbol.
+
+    With `unwinds` readers unwind stacks: they find a file's tables by its first mapping, which is
+    seldom the one with the code, and so need the mappings of data as well.
 
     A counted event never carries these: PERF_FORMAT_LOST counts them too, and its ledger would
     be off by each one that did not fit.
@@ -136,19 +140,32 @@ def sideband_event(facts: KernelFacts) -> EventPlan:
         exclude_hv=True,
         mmap=True,
         mmap2=True,
+        mmap_data=unwinds,
         comm=True,
         comm_exec=True,
         task=True,
-        # Neither ksymbol nor bpf_event: the kernel makes one record of these for all who listen on
-        # a CPU, and adds the sample id's size to it for each (perf_event_ksymbol_output(), Linux
-        # 6.18). With several sessions such a record is longer than its layout, and perf reads no
-        # further. Programs that were loaded before are in what ran before the sideband.
-        build_id=facts.build_id_mmap,
+        # The kernel makes one record for all who listen on a CPU, and what it changes for one of
+        # them is there for the next (kernel/events/core.c, Linux 6.18). So nothing is asked for
+        # that would break the records of others: not ksymbol or bpf_event, for which
+        # perf_event_ksymbol_output() adds the sample id's size once for each; nor build_id, whose
+        # bit perf_event_mmap_output() leaves set, so that perf takes a device and an inode for a
+        # build-id, and aborts.
         sample_id_all=True,
         use_clockid=True,
         clockid=CLOCK_MONOTONIC,
     )
     return EventPlan(index=0, name="dummy:HG", attr=attr, basis=Basis.LOST_ONLY)
+
+
+def may_exclude_self(event: EventPlan, facts: KernelFacts) -> bool:
+    """Whether an event can be left out because of the task in which it happens.
+
+    One that is about another task as well cannot: of the switches between our threads and others
+    those to us would remain, and a reader gives the time in between to whoever ran before.
+    """
+    return event.tracepoint is not None and (
+        ":".join(event.tracepoint) not in facts.task_tracepoints
+    )
 
 
 def read_format(facts: KernelFacts) -> ReadFormat:

@@ -144,6 +144,10 @@ class BpfFacts:
     unknown_programs: dict[str, str] = field(default_factory=dict)
 
 
+# What systemd.exec(5) has for a service that opens block devices and no others.
+SEES_DEVICES: Final = "PrivateDevices=no, DevicePolicy=closed, DeviceAllow=block-* r in its unit"
+
+
 @dataclass(frozen=True, slots=True)
 class RelayFacts:
     """What relay sources need.
@@ -155,6 +159,7 @@ class RelayFacts:
         remedy: what to do about the problem.
         blktrace: the kernel traces block devices.
         devices: paths of block devices.
+        hidden: those of them that the /dev of this process has not, as PrivateDevices= makes it.
         channels: paths of channels that were found, without the CPU's number, to the CPUs that
             have a file; (-1,) for a channel with one file.
     """
@@ -165,6 +170,7 @@ class RelayFacts:
     remedy: str = ""
     blktrace: bool = False
     devices: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
     channels: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -187,16 +193,17 @@ class KernelFacts:
         rlimit_nofile_hard: how far the process may raise it.
         capabilities: names of the effective set, e.g. "CAP_PERFMON".
         euid: effective user id.
-        lockdown: "none", "integrity", "confidentiality", or "unknown" where it cannot be read.
+        lockdown: "none", "integrity", "confidentiality", or "unknown" where it cannot be read;
+            "integrity or none" where something else than securityfs tells that much.
         pmus: dynamic PMUs by name, "cpu" included.
         aux_pmus: those with an AUX area whose trace perf can decode, by name.
         tracepoints: "system:name" to its id, of those that could be read.
+        task_tracepoints: those of them that name a task beside the one in which they happen.
         tracefs_path: where tracefs is mounted, None if it is not.
         tracefs_problem: why tracepoints cannot be read; "" if they can.
         tracefs_need: the least privilege that would let them be read, "" if none is missing.
         hardware_pmu: a hardware cycles event can be opened.
         format_lost: PERF_FORMAT_LOST is known (kernel 6.0).
-        build_id_mmap: attr.build_id is known (kernel 5.12).
         precise_ip_max: highest precise_ip that a cycles event takes, 3 (any) when unknown.
         ftrace: of tracefs sources.
         bpf: of BPF sources.
@@ -222,12 +229,12 @@ class KernelFacts:
     pmus: dict[str, PmuFacts] = field(default_factory=dict)
     aux_pmus: dict[str, AuxPmuFacts] = field(default_factory=dict)
     tracepoints: dict[str, int] = field(default_factory=dict)
+    task_tracepoints: frozenset[str] = frozenset()
     tracefs_path: str | None = None
     tracefs_problem: str = ""
     tracefs_need: str = ""
     hardware_pmu: bool = False
     format_lost: bool = True
-    build_id_mmap: bool = True
     precise_ip_max: int = 3
     ftrace: FtraceFacts = field(default_factory=FtraceFacts)
     bpf: BpfFacts = field(default_factory=BpfFacts)

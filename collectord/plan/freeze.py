@@ -16,7 +16,7 @@ from collectord.codec.perf_attr import AuxAction
 from collectord.errors import PlanError, UsageError
 from collectord.model import ScopeKind
 from collectord.plan import cpu_list, event_spec, trace_names
-from collectord.plan.events import Sampling, resolve
+from collectord.plan.events import Sampling, may_exclude_self, resolve
 from collectord.plan.ftrace import FtraceEvent
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope
@@ -100,7 +100,7 @@ def _freezing(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Event
             hint="a tracepoint, a software event or a counter",
         )
     event = in_scope(found[0], scope)
-    return replace(event, freezes=True, exclude_self=event.tracepoint is not None)
+    return replace(event, freezes=True, exclude_self=may_exclude_self(event, facts))
 
 
 def _led_by(freezing: EventPlan, events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:

@@ -11,6 +11,7 @@ from collectord.config.relay_check import names
 from collectord.config.schema import RelaySourceConfig
 from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.model import Basis, RingRole
+from collectord.plan.facts import SEES_DEVICES
 from collectord.plan.nearest import did_you_mean
 from collectord.plan.relay import RelayPlan
 from collectord.plan.session import RingPlan
@@ -146,12 +147,16 @@ def _cpus(plan: RelayPlan, facts: KernelFacts) -> tuple[int, ...]:
 
 
 def _check_device(device: str, relay: RelayFacts) -> None:
+    if device in relay.hidden:
+        raise MissingPrivilege(f"{device} is hidden from this process", need=SEES_DEVICES)
     if device not in relay.devices:
-        near = did_you_mean(device, relay.devices)
+        hint = did_you_mean(device, relay.devices)
+        if relay.hidden:  # with all names that udev has given them
+            hint = f"devices are hidden from this process, which needs {SEES_DEVICES}"
         raise NoSuchTarget(
             f"no block device {device}",
             target=device,
-            hint=near or "`collectord list blktrace` shows those that can be traced",
+            hint=hint or "`collectord list blktrace` shows those that can be traced",
         )
     if not relay.blktrace:
         raise MissingFeature(

@@ -232,13 +232,18 @@ def sideband(
     """
     events = [event for ring_set in data for event in ring_set.events]
     dummy = replace(
-        in_scope(sideband_event(facts), scope),
+        in_scope(sideband_event(facts, unwinds=_unwinds(events)), scope),
         index=len(events),
         group=max(event.group for event in events) + 1,
     )
     every = data[0].cpus if data[0].cpus == (-1,) else facts.cpus_online
     size = rounded(ring_bytes, facts)
     return RingSet(data[0].source, RingRole.SIDEBAND, size, _SIDEBAND_WATERMARK, (dummy,), every)
+
+
+def _unwinds(events: Sequence[EventPlan]) -> bool:
+    """Whether samples carry a stack that readers unwind."""
+    return any(event.attr.sample_type & SampleType.STACK_USER for event in events)
 
 
 def rounded(requested_bytes: int, facts: KernelFacts) -> int:
@@ -294,7 +299,7 @@ def _window(rings: RingSet) -> str:
 
 
 def _default_ring_bytes(events: Sequence[EventPlan]) -> int:
-    if any(event.attr.sample_type & SampleType.STACK_USER for event in events):
+    if _unwinds(events):
         return budget.STACK_RING_BYTES
     if all(event.attr.freq or event.aux for event in events):
         return budget.SAMPLING_RING_BYTES

@@ -301,6 +301,7 @@ class Plan:
         warnings: what will probably fail or shrink, each with its remedy.
         files: file descriptors that the sessions need, one thread per task scope; the soft
             RLIMIT_NOFILE must be raised to hold them.
+        reserved_files: those that are kept free for segments, whoever else asks for one.
         pinned_bytes: memory of perf rings as it counts against the mlock budget.
     """
 
@@ -308,6 +309,7 @@ class Plan:
     core: CorePlan
     warnings: tuple[str, ...] = ()
     files: int = 0
+    reserved_files: int = 0
     pinned_bytes: int = 0
 
     @property

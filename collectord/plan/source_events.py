@@ -11,7 +11,7 @@ from collectord.errors import CollectordError, MissingFeature, UnknownEvent, Usa
 from collectord.model import ScopeKind
 from collectord.plan import call_graph, event_spec
 from collectord.plan.event_spec import PmuEvent, Tracepoint
-from collectord.plan.events import Sampling, resolve
+from collectord.plan.events import Sampling, may_exclude_self, resolve
 from collectord.plan.session import TASK_SCOPES
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def source_events(
             for event in group:
                 filtered = filtered or bool(event.filter)
                 hides_self = (
-                    event.tracepoint is not None
+                    may_exclude_self(event, facts)
                     and not source.include_self
                     and scope.kind not in TASK_SCOPES
                 )

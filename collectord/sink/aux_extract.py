@@ -10,14 +10,17 @@ from typing import IO, TYPE_CHECKING, Final
 
 from collectord.codec.aux_record import iter_pieces
 from collectord.errors import CodecError, SinkError
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_file, open_folder
 from collectord.sink.perf_file import PerfFile
 from collectord.sink.scan import mapped
-from collectord.sink.segment import PARTIAL, sink_errors
+from collectord.sink.segment import DIRECTORY_MODE, PARTIAL, sink_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.codec.aux_record import AuxPiece
+    from collectord.folders.folder import Folder
 
 _UNSEALED_HINT: Final = "a running one is sealed in time, another by `collectord segments repair`"
 
@@ -69,7 +72,7 @@ def extract(segment: Path, directory: Path) -> Extraction:
     """
     with ExitStack() as stack:
         with sink_errors("cannot read the segment", segment, reading=True):
-            fd = os.open(segment, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_file(segment)
         stack.callback(os.close, fd)
         file = _open(fd, segment)
         traces = _Traces(stack.enter_context(ExitStack()), segment.name, directory)
@@ -104,7 +107,8 @@ class _Traces:
     """Raw files, one for each area, removed again unless they are finished."""
 
     def __init__(self, stack: ExitStack, name: str, directory: Path) -> None:
-        self._stack = stack
+        self._undo = stack
+        self._folder: Folder | None = None
         self._name = name
         self._directory = directory
         self._found: dict[tuple[int, int], tuple[AuxTrace, IO[bytes]]] = {}
@@ -127,16 +131,20 @@ class _Traces:
         """Keep what was written; traces of CPUs come first. Raises OSError."""
         for _, file in self._found.values():
             file.close()
-        self._stack.pop_all()
+        self._undo.pop_all()
+        if self._folder is not None:
+            self._folder.close()
         traces = [trace for trace, _ in self._found.values()]
         return tuple(sorted(traces, key=lambda t: (t.tid, t.cpu)))
 
     def _begin(self, piece: AuxPiece) -> tuple[AuxTrace, IO[bytes]]:
+        if self._folder is None:
+            made = open_folder(self._directory, Trust.WRITE, make_mode=DIRECTORY_MODE)
+            self._folder = self._undo.enter_context(made)
         parts = [f"cpu{piece.cpu}"] if piece.cpu >= 0 else []
         parts += [f"tid{piece.tid}"] if piece.tid >= 0 else []
-        self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / ".".join((self._name, "aux", *parts))
-        file = path.open("wb")
-        self._stack.callback(path.unlink, missing_ok=True)
-        self._stack.callback(file.close)
+        file = os.fdopen(self._folder.replace(path.name), "wb")
+        self._undo.callback(self._folder.remove, path.name, missing_ok=True)
+        self._undo.callback(file.close)
         return AuxTrace(path, piece.cpu, piece.tid, piece.offset, end=piece.offset), file

@@ -6,11 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from collectord.codec.perf_features import Features
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from collectord._native._core import SegmentClosed
+    from collectord.folders.folder import Folder
     from collectord.model import ClockReading
     from collectord.sink.manifest import Manifest, OpenManifest, RingEntry, SnapshotNote
     from collectord.sink.segment import SegmentPaths
@@ -44,6 +47,7 @@ class Closing:
         flushes: readings at flushes since the segment was created, in order.
         lost_samples: event id to samples lost in this segment; zeros are left out.
         build_ids: path to build-id (hex), where known.
+        features: what a file's feature sections say that was not known at its start.
         ring_stats: CPU to what the kernel counted of its ring, as text for people.
         recovered: the data are what a killed process left, found by a later one.
         recut: given what the seal found of each ring, by its id, makes the balance anew: for
@@ -57,6 +61,7 @@ class Closing:
     flushes: tuple[ClockReading, ...] = ()
     lost_samples: Mapping[int, int] = field(default_factory=dict)
     build_ids: Mapping[str, str] = field(default_factory=dict)
+    features: Features = field(default_factory=Features)
     ring_stats: Mapping[int, str] = field(default_factory=dict)
     recovered: bool = False
     recut: Callable[[Mapping[int, int]], Mapping[str, Any]] | None = None
@@ -75,6 +80,7 @@ class OpenSegment:
         limit_bytes: data after which the stream moves on to the next segment.
         step_bytes: space that the writer allocates ahead.
         direct: False where the filesystem refuses O_DIRECT.
+        folder: where its names are.
         offsets: ring id to where its sub-buffers go, for formats that keep the rings apart.
         capacity_bytes: room for each ring from its offset on.
         files: ring id to the descriptor of its file, for segments that are sets of files.
@@ -87,6 +93,7 @@ class OpenSegment:
     limit_bytes: int
     step_bytes: int
     direct: bool
+    folder: Folder
     paths: SegmentPaths
     manifest: OpenManifest
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -104,6 +111,25 @@ class SegmentInfo:
     more: tuple[Path, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A segment that was closed without a seal.
+
+    Attributes:
+        left: files that are there as they were, for a repair.
+        events: ring id to the events that its file held, gone or not.
+        lost_events: the same of rings whose file nobody can find any more.
+        lost_aux_bytes: AUX ring id to the bytes that went with such a file.
+        infos: of files of a set that were sealed all the same.
+    """
+
+    left: tuple[Path, ...] = ()
+    events: Mapping[int, int] = field(default_factory=dict)
+    lost_events: Mapping[int, int] = field(default_factory=dict)
+    lost_aux_bytes: Mapping[int, int] = field(default_factory=dict)
+    infos: tuple[SegmentInfo, ...] = ()
+
+
 class Sink(Protocol):
     """Files for one stream: prepared before they are needed, sealed after their last byte."""
 
@@ -114,6 +140,9 @@ class Sink(Protocol):
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> SegmentInfo | None:
         """Make the segment final; None if it held nothing and was dropped. Raises SinkError."""
+
+    def give_up(self, segment: OpenSegment, closed: SegmentClosed) -> GivenUp:
+        """Close a segment that cannot be sealed, and leave its data for a repair."""
 
     def flush(
         self,

@@ -10,9 +10,10 @@ from collectord.codec import bpf_struct
 from collectord.codec.perf_attr import EventType, SoftwareId
 from collectord.codec.perf_sample import RawSamples
 from collectord.errors import CodecError, UsageError
+from collectord.folders.walk import open_folder
 from collectord.model import Reason, Stage, loss_name
 from collectord.sink.manifest import Manifest, OpenManifest, decode
-from collectord.sink.segment import PARTIAL, SegmentPaths, sink_errors
+from collectord.sink.segment import PARTIAL, SegmentPaths, read_other_manifest, sink_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,8 +74,12 @@ def read_note(path: Path) -> SegmentNote | None:
     paths = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
     # This one first, and not of a sealed file, which has its own: a running one is sealed before
     # its open manifest goes, and a recording to one file may have an older one's beside it.
-    opened = decode(_read(paths.open_manifest), OpenManifest) if path == paths.partial else None
-    sealed = decode(_read(paths.manifest), Manifest) if opened is None else None
+    opened = sealed = None
+    with open_folder(path.parent) as folder:
+        if path == paths.partial:
+            opened = decode(read_other_manifest(folder, paths.open_manifest), OpenManifest)
+        if opened is None:
+            sealed = decode(read_other_manifest(folder, paths.manifest), Manifest)
     manifest = opened or sealed
     if manifest is None:
         return None
@@ -117,7 +122,7 @@ def stage_losses(path: Path) -> dict[str, int] | None:
     Raises:
         SinkError: a manifest cannot be read.
     """
-    manifest = _sealed(SegmentPaths(path.parent, path.name).manifest)
+    manifest = sealed_manifest(SegmentPaths(path.parent, path.name).manifest)
     if manifest is None or not manifest.complete:
         return None
     until = _losses(manifest)
@@ -138,7 +143,7 @@ def _losses_before(directory: Path, manifest: Manifest) -> Mapping[str, int] | N
     while at.previous is not None and at.previous.manifest not in seen:
         name = at.previous.manifest
         seen.add(name)
-        earlier = _sealed(directory / name) if "/" not in name else None
+        earlier = sealed_manifest(directory / name) if "/" not in name else None
         if earlier is None:
             return None if manifest.stored_before else {}
         if earlier.run == manifest.run:
@@ -173,13 +178,8 @@ def _event(section: AttrSection, samples: RawSamples, note: SegmentNote) -> BpfE
     return BpfEvent(name, None, samples, lambda payload: {DATA: payload})
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-
-
-def _sealed(path: Path) -> Manifest | None:
-    with sink_errors("cannot read the manifest", path, reading=True):
-        return decode(_read(path), Manifest)
+def sealed_manifest(path: Path) -> Manifest | None:
+    """Read the manifest of a sealed segment, None without one. Raises SinkError."""
+    telling = sink_errors("cannot read the manifest", path, reading=True)
+    with telling, open_folder(path.parent) as folder:
+        return decode(read_other_manifest(folder, path), Manifest)

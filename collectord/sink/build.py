@@ -11,9 +11,11 @@ from collectord.codec.aux_info import Switches, encode_info
 from collectord.codec.perf_attr import CLOCK_MONOTONIC
 from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import ClockData, Features, Group
+from collectord.codec.perf_targets import IdPlace, encode_targets
 from collectord.codec.tracing_data import build as build_tracing_data
 from collectord.model import Transport
 from collectord.plan.session import FLIGHT_RECORDER
+from collectord.program_images import ROOM_BYTES
 from collectord.sink.manifest import EventLayout, Identity
 from collectord.sink.perf_data import PerfDataSink
 from collectord.sink.relay_set import RelaySink
@@ -51,7 +53,7 @@ def make_sink(
         plan: what is recorded, and where to.
         source: the opened events.
         rings: its rings as the core knows them.
-        kernel: reads the formats of tracepoints.
+        kernel: reads formats of tracepoints, build-ids, BPF programs, and what the machine is.
         host: where it is recorded.
         facts: names of the PMUs.
         clock: a reading at the start; ties record times to the wall clock.
@@ -94,12 +96,35 @@ def make_sink(
         plan.sink,
         identity,
         attrs=[AttrSection(e.attr, source.event_ids[e.index], e.name) for e in plan.events],
-        features=_features(plan, host, facts, clock),
+        features=_features(plan, host, kernel, facts, clock),
         tracing_data=build_tracing_data(tracing) if tracing is not None else None,
         layouts=_layouts(source.bpf.programs) if source.bpf is not None else {},
         make_room=make_room,
+        targets=encode_targets(_places(plan, rings)),
         aux_info=_aux_info(plan, rings, kernel, facts),
     )
+
+
+def _places(plan: SessionPlan, rings: Sequence[Drained]) -> list[IdPlace]:
+    """Ids of all events in the events' order, each with its CPU and thread.
+
+    Rings are numbered as those of one event are: perf has one ring for all that is of a CPU.
+    """
+    places = []
+    for event in plan.events:
+        carriers = [
+            (drained.handle.label, counter)
+            for drained in rings
+            for counter in drained.handle.counters
+            if counter.event_index == event.index
+        ]
+        targets = {(label.cpu, label.tid): None for label, _ in carriers}
+        numbers = {target: number for number, target in enumerate(targets)}
+        places += [
+            IdPlace(counter.event_id, numbers[label.cpu, label.tid], label.cpu, counter.tid)
+            for label, counter in carriers
+        ]
+    return places
 
 
 def _aux_info(
@@ -142,15 +167,22 @@ def _layouts(programs: Iterable[OpenProgram]) -> dict[str, EventLayout]:
     }
 
 
-def _features(plan: SessionPlan, host: Host, facts: KernelFacts, clock: ClockReading) -> Features:
+def _features(
+    plan: SessionPlan, host: Host, kernel: Kernel, facts: KernelFacts, clock: ClockReading
+) -> Features:
     return Features(
+        build_ids=kernel.kernel_build_ids(),
         hostname=host.hostname,
         osrelease=host.release,
         version=f"collectord {__version__}",
         arch=host.machine,
         nrcpus=(host.cpus_online, host.cpus_configured),
         cpudesc=host.cpudesc,
+        cpuid=host.cpuid,
         total_mem_kib=host.total_mem_kib,
+        cmdline=host.cmdline,
+        machine=kernel.machine(),
+        bpf=kernel.loaded_bpf(None, ROOM_BYTES),
         pmu_mappings=tuple((name, pmu.type) for name, pmu in sorted(facts.pmus.items())),
         group_desc=_groups(plan.events),
         **_clocks(plan, clock),
@@ -178,6 +210,5 @@ def _groups(events: tuple[EventPlan, ...]) -> tuple[Group, ...]:
     for position, leader in enumerate(events):
         members = [event for event in events if event.group == leader.group]
         if leader.leader and len(members) > 1:
-            name = ",".join(event.name for event in members)
-            groups.append(Group("{" + name + "}", position, len(members)))
+            groups.append(Group(position, len(members)))
     return tuple(groups)

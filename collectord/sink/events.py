@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from collectord.codec.perf_data import MAGIC as PERF_MAGIC
+from collectord.folders.walk import open_file
 from collectord.sink.perf_events import BpfSegment
 from collectord.sink.relay_events import RelaySegment, files_of
 from collectord.sink.segment import sink_errors
@@ -30,7 +31,7 @@ def open_events(path: Path) -> Iterator[BpfSegment | TraceSegment | RelaySegment
             yield RelaySegment(path, files, stack)
         return
     with sink_errors("cannot read the segment", path, reading=True):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_file(path)
     try:
         with sink_errors("cannot read the segment", path, reading=True):
             is_perf = os.pread(fd, len(PERF_MAGIC), 0) == PERF_MAGIC

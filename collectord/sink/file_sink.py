@@ -13,12 +13,13 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
 from collectord.errors import SinkError
-from collectord.sink.base import OpenSegment, SegmentInfo
+from collectord.folders.folder import reopen
+from collectord.sink.base import GivenUp, OpenSegment, SegmentInfo
 from collectord.sink.home import Home
 from collectord.sink.manifest import (
     Clocks,
@@ -34,18 +35,15 @@ from collectord.sink.manifest import (
 )
 from collectord.sink.segment import (
     FULL,
-    claim_room,
     publish,
     remove,
+    remove_beside,
     run,
     sink_errors,
-    sync_directory,
-    write_durably,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from collectord._native._core import SegmentClosed
     from collectord.plan.session import SinkPlan
@@ -82,6 +80,14 @@ class Contents(NamedTuple):
     records: int | None
     samples: int
     replayed: int
+
+
+class SoFar(NamedTuple):
+    """The segments that a sink has sealed: their session, their run, their events together."""
+
+    identity: Identity
+    run: str
+    stored: int
 
 
 class FileSink(ABC):
@@ -130,8 +136,15 @@ class FileSink(ABC):
         self._stored = 0  # events in the sealed segments of this run
         self._stored_by_ring: Counter[int] = Counter()  # the same, by ring id
         self._sealed_any = False
+        self._clock: Literal["monotonic", "perf"] = "monotonic"
         self._form = form or self.FORMAT
         self._home = home or Home(plan, self._form)
+
+    @property
+    def so_far(self) -> SoFar:
+        """Give what is sealed by now, for whoever goes on with it."""
+        with self._lock:
+            return SoFar(self._identity, self._run, self._stored)
 
     # What a format does its own way.
 
@@ -185,10 +198,12 @@ class FileSink(ABC):
             None for a segment that was dropped.
 
         Raises:
-            SinkError: as it is, the file can be repaired; with a full disk the call may be
-                made again.
+            SinkError: the call may be made again where its errno is in `PASSING`; else the
+                segment is to be given up.
         """
         with self._sealing, sink_errors("cannot seal the segment", segment.paths.partial):
+            if not segment.folder.is_named(segment.paths.partial.name, segment.meta_fd):
+                raise _no_file(segment)
             if self._is_void(closed, closing):
                 self.discard(segment)
                 return None
@@ -201,6 +216,33 @@ class FileSink(ABC):
                 else:
                     self._forget(segment)
                     return info
+
+    def give_up(self, segment: OpenSegment, closed: SegmentClosed) -> GivenUp:
+        """Close a segment that cannot be sealed. Its data stay for a repair, if they are there.
+
+        Raises:
+            SinkError: the file system does not say, or what lies beside the data stays.
+        """
+        paths = segment.paths
+        with self._sealing, sink_errors("cannot leave the segment", paths.partial):
+            try:
+                names = (paths.partial, paths.data)  # the last steps of a seal may be what failed
+                left = [p for p in names if segment.folder.is_named(p.name, segment.meta_fd)]
+                events = self._held(segment, closed)
+            finally:
+                self._forget(segment)
+            if left:
+                return GivenUp(left=tuple(left), events=events)
+            remove_beside(segment.folder, paths)
+            if segment.folder.stat(paths.data.name) is None:
+                segment.folder.discard(paths.manifest.name)  # renamed just before
+        aux_bytes = {ring: size for ring, size, _ in closed.aux}
+        return GivenUp(events=events, lost_events=events, lost_aux_bytes=aux_bytes)
+
+    def _held(self, segment: OpenSegment, closed: SegmentClosed) -> Mapping[int, int]:
+        """How many events a segment holds, by ring id."""
+        del segment
+        return {ring: samples for ring, samples, _ in closed.rings}
 
     def seal_steps(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
@@ -240,7 +282,7 @@ class FileSink(ABC):
             snapshot=closing.snapshot,
         )
         encoded = encode(manifest)
-        yield from publish(segment.paths, segment.paths, encoded)
+        yield from publish(segment.folder, segment.paths, segment.paths, encoded)
         self._home.previous = link(segment.paths.manifest.name, encoded)
         self._sealed_any = True
         with self._lock:
@@ -255,7 +297,7 @@ class FileSink(ABC):
             SinkError: a file cannot be deleted.
         """
         with sink_errors("cannot delete the segment", segment.paths.partial):
-            remove(segment.paths)
+            remove(segment.folder, segment.paths)
         self._forget(segment)
 
     def close(self) -> None:
@@ -267,6 +309,7 @@ class FileSink(ABC):
             SinkError: a file cannot be deleted.
         """
         with ExitStack() as stack:
+            stack.callback(self._home.close)
             if not self._sealed_any:
                 stack.callback(self._home.remove_made)
             for segment in self._open.copy().values():
@@ -280,10 +323,11 @@ class FileSink(ABC):
         with ExitStack() as stack:
             paths, meta_fd = self._home.claim(started_ns)
             stack.callback(os.close, meta_fd)
-            stack.callback(remove, paths)
+            folder = self._home.folder
+            stack.callback(folder.discard, paths.partial.name)
             with sink_errors("cannot create a segment", paths.partial):
                 place = self._begin(token, meta_fd)
-                fd, direct = _open_data(paths.partial, direct=self.DIRECT)
+                fd, direct = _open_data(meta_fd, direct=self.DIRECT)
                 stack.callback(os.close, fd)
                 manifest = OpenManifest(
                     **msgspec.structs.asdict(self._identity),
@@ -298,12 +342,15 @@ class FileSink(ABC):
                     run=opening.run or self._run,
                     stored_before=self._stored,
                     layouts=self._layouts,
+                    clock=self._clock,
                 )
-                write_durably(paths.open_manifest, encode(manifest))
+                folder.write_new(paths.open_manifest.name, encode(manifest))
+                stack.callback(folder.discard, paths.open_manifest.name)
                 room_bytes = _MANIFEST_BYTES + len(opening.rings) * _RING_MANIFEST_BYTES
                 room_bytes += layouts_bytes(self._layouts)
-                claim_room(paths.new_manifest, room_bytes)
-                sync_directory(paths.directory)
+                folder.claim_room(paths.new_manifest.name, room_bytes)
+                stack.callback(folder.discard, paths.new_manifest.name)
+                folder.sync()
             stack.pop_all()
         return OpenSegment(
             token=token,
@@ -313,6 +360,7 @@ class FileSink(ABC):
             limit_bytes=self._plan.segment_bytes or UNLIMITED_BYTES,
             step_bytes=place.step_bytes,
             direct=direct,
+            folder=folder,
             paths=paths,
             manifest=manifest,
             offsets=place.offsets,
@@ -348,23 +396,21 @@ class FileSink(ABC):
                 os.close(segment.meta_fd)
 
 
-def with_counts(
-    rings: Sequence[RingEntry], counts: Mapping[int, tuple[int, int]]
-) -> tuple[RingEntry, ...]:
-    """Enter samples and bytes of the rings, by ring id; one that is not in `counts` had none."""
-    return tuple(
-        msgspec.structs.replace(entry, samples=samples, bytes=size)
-        for entry in rings
-        for samples, size in [counts.get(entry.ring, (0, 0))]
+def _no_file(segment: OpenSegment) -> SinkError:
+    return SinkError(
+        "the segment is gone",
+        path=str(segment.paths.partial),
+        errno=errno.ENOENT,
+        hint="somebody deleted or renamed it while it was written",
     )
 
 
-def _open_data(path: Path, *, direct: bool) -> tuple[int, bool]:
-    """Open for data: around the page cache, or through it where the filesystem wants that."""
+def _open_data(fd: int, *, direct: bool) -> tuple[int, bool]:
+    """Open a file again for data: around the page cache, or through it if that is refused."""
     try:
         if direct:
-            return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC), True
+            return reopen(fd, os.O_WRONLY | os.O_DIRECT), True
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-    return os.open(path, os.O_WRONLY | os.O_CLOEXEC), False
+    return reopen(fd, os.O_WRONLY), False

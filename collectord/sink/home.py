@@ -5,69 +5,70 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectord.errors import SinkError
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder, remove_made
 from collectord.sink import repair
 from collectord.sink.manifest import Link, is_manifest, link
 from collectord.sink.segment import (
     DIRECTORY_MODE,
-    FILE_MODE,
     SegmentPaths,
     group_files,
     lock,
+    read_manifest,
+    read_other_manifest,
     segment_name,
     sink_errors,
 )
 
 if TYPE_CHECKING:
+    from collectord.folders.folder import Folder
     from collectord.plan.session import SinkPlan
 
 
 class Home:
-    """Where a sink's files go.
+    """The folder that a sink's files go to, held open.
 
     Args:
         plan: the directory, or the one file.
         file_format: of the files; numbers and chain are those of its segments.
+        folder: of another sink that writes to the same one, which closes it.
 
     Attributes:
+        folder: it.
         previous: the manifest that was sealed last, which the next one refers to.
         base: the last name that was taken, without the format.
 
     Raises:
-        SinkError: the directory cannot be made, read or written.
+        SinkError: the directory cannot be made, read or written, or others may change it.
     """
 
-    def __init__(self, plan: SinkPlan, file_format: str) -> None:
+    def __init__(self, plan: SinkPlan, file_format: str, folder: Folder | None = None) -> None:
         self.previous: Link | None = None
         self._plan = plan
         self._format = file_format
         self.base = ""
         self._sequence = 0
-        self._directory = Path(plan.directory)
-        places = (self._directory, *self._directory.parents)
-        with sink_errors("cannot make the directory", self._directory):
-            self._made = [path for path in places if not path.exists()]
-            self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        if not os.access(self._directory, os.W_OK | os.X_OK, effective_ids=True):
-            with sink_errors("cannot write into the directory", self._directory):
-                read_only = os.statvfs(self._directory).f_flag & os.ST_RDONLY
-                code = errno.EROFS if read_only else errno.EACCES
-                raise OSError(code, os.strerror(code))
+        self._borrowed = folder is not None
+        self.folder = folder or open_home(Path(plan.directory))
+        self._made = self.folder.made
         if plan.single_file is None:
             self._continue()
 
     def _continue(self) -> None:
-        for group in group_files(self._directory):
+        for group in group_files(self.folder):
             if group.paths.format != self._format:
                 continue
             self._sequence = max(self._sequence, group.paths.sequence)
-            if group.sealed and group.paths.manifest.exists():
+            if group.sealed:
                 name = group.paths.manifest
                 with sink_errors("cannot read the manifest", name):
-                    self.previous = link(name.name, name.read_bytes())
+                    raw = read_other_manifest(self.folder, name)
+                self.previous = link(name.name, raw) if raw else self.previous
 
     def claim(self, started_ns: int) -> tuple[SegmentPaths, int]:
         """Create and lock a data file under a name that nobody has.
@@ -75,39 +76,42 @@ class Home:
         Raises:
             SinkError: it cannot be created.
         """
+        self._find_again()
         while True:
             if self._plan.single_file is not None:
-                paths = single_paths(Path(self._plan.single_file))
+                paths = single_paths(self.folder, Path(self._plan.single_file).name)
             else:
                 self._sequence += 1
                 name = segment_name(started_ns, self._sequence, self._format)
-                paths = SegmentPaths(self._directory, name)
+                paths = SegmentPaths(self.folder.path, name)
                 self.base = name.removesuffix(self._format)
-                if paths.data.exists():  # another recording's, which is sealed
+                if self.folder.stat(name) is not None:  # another recording's, which is sealed
                     continue
             with sink_errors("cannot create a segment", paths.partial):
                 try:
-                    fd = os.open(
-                        paths.partial,
-                        os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
-                        FILE_MODE,
-                    )
+                    fd = self.folder.create(paths.partial.name)
                 except FileExistsError:
                     if self._plan.single_file is not None:
-                        repair.make_way(paths)
+                        repair.make_way(self.folder, paths)
                     continue
                 # A repair may have found the file before the lock, and removed it as empty.
                 if lock(fd) and os.fstat(fd).st_nlink:
                     return paths, fd
                 os.close(fd)
 
+    def _find_again(self) -> None:
+        """Take the folder that has the name now, if the open one was deleted."""
+        if not self._borrowed and self.folder.is_deleted:
+            self.folder = open_home(self.folder.path)
+
     def remove_made(self) -> None:
         """Leave no empty directory behind a recording that never was."""
-        for directory in self._made:
-            try:
-                directory.rmdir()
-            except OSError:  # it has an unsealed segment, or another program's files: it stays
-                break
+        remove_made(self._made)
+
+    def close(self) -> None:
+        """Let go of the folder. It may be done again."""
+        if not self._borrowed:
+            self.folder.close()
 
 
 class FollowingHome(Home):
@@ -116,47 +120,74 @@ class FollowingHome(Home):
     Args:
         plan: the directory, or this sink's one file.
         file_format: of the files.
-        leader: its last name is taken, but for the format.
+        leader: its last name is taken, but for the format, in its folder.
     """
 
     def __init__(self, plan: SinkPlan, file_format: str, leader: Home) -> None:
-        super().__init__(plan, file_format)
+        super().__init__(plan, file_format, leader.folder)
         self._leader = leader
 
     def claim(self, started_ns: int) -> tuple[SegmentPaths, int]:
         """Create and lock the file of the leader's name. Raises SinkError (EEXIST)."""
+        self.folder = self._leader.folder
         if self._plan.single_file is not None:
             return super().claim(started_ns)
-        paths = SegmentPaths(self._directory, self._leader.base + self._format)
+        paths = SegmentPaths(self.folder.path, self._leader.base + self._format)
         with sink_errors("cannot create a segment", paths.partial):
-            if paths.data.exists():
+            if self.folder.stat(paths.data.name) is not None:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            fd = os.open(paths.partial, flags, FILE_MODE)
+            fd = self.folder.create(paths.partial.name)
             # Nobody repairs an empty file beside a leader that is locked.
             lock(fd)
         return paths, fd
 
 
-def single_paths(file: Path) -> SegmentPaths:
-    """Names of a recording to one file.
+def open_home(path: Path) -> Folder:
+    """Open a folder for segments, and make it if it is not there.
 
     Raises:
-        SinkError: there is something else of that name. The seal replaces what it finds, and that
-            must not be a directory, a device or a link that somebody relies on.
+        SinkError: it cannot be made, read or written, or others may change it.
     """
-    if file.is_symlink() or (file.exists() and not file.is_file()):
-        code = errno.EISDIR if file.is_dir() else errno.EEXIST
+    with sink_errors("cannot make the directory", path):
+        folder = open_folder(path, Trust.WRITE, make_mode=DIRECTORY_MODE)
+    if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fd, effective_ids=True):
+        with folder, sink_errors("cannot write into the directory", path):
+            read_only = os.fstatvfs(folder.fd).f_flag & os.ST_RDONLY
+            code = errno.EROFS if read_only else errno.EACCES
+            raise OSError(code, os.strerror(code))
+    return folder
+
+
+def single_paths(folder: Folder, name: str) -> SegmentPaths:
+    """Names of a recording to one file of a folder.
+
+    Raises:
+        SinkError: there is something else of that name, or of the one that the file is kept by
+            which it replaces. The seal renames onto both, and that must not be a directory, a
+            device or a link that somebody relies on.
+    """
+    paths = SegmentPaths(folder.path, name)
+    for taken in (paths, paths.old):
+        _check_replaceable(folder, taken)
+    return paths
+
+
+def _check_replaceable(folder: Folder, paths: SegmentPaths) -> None:
+    status = folder.stat(paths.data.name)
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EEXIST
         raise SinkError(
-            "not a regular file", path=str(file), errno=code, hint="name a new or regular file"
+            "not a regular file",
+            path=str(paths.data),
+            errno=code,
+            hint="name a new or regular file, and read it once the recording is over",
         )
-    paths = SegmentPaths(file.parent, file.name)
-    manifest = paths.manifest
-    if manifest.exists() and not (manifest.is_file() and is_manifest(manifest.read_bytes())):
+    with sink_errors("cannot read the manifest", paths.manifest, reading=True):
+        raw = read_manifest(folder, paths.manifest)
+    if folder.stat(paths.manifest.name) is not None and not is_manifest(raw):
         raise SinkError(
             "no manifest of ours, and not replaced by one",
-            path=str(manifest),
+            path=str(paths.manifest),
             errno=errno.EEXIST,
             hint="the manifest's name is the file's with .json: choose another name",
         )
-    return paths

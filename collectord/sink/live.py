@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import SinkError, UsageError
+from collectord.folders.walk import open_folder
 from collectord.sink.bpf_events import read_note
 from collectord.sink.events import open_events
 from collectord.sink.perf_events import BpfSegment
@@ -272,8 +273,11 @@ def _open(paths: SegmentPaths) -> _Opened | None:
 
 
 def _groups(directory: Path, *, up_to: SegmentPaths | None = None) -> list[Group]:
+    reading = sink_errors("cannot read the directory", directory, reading=True)
+    with reading, open_folder(directory) as folder:
+        groups = group_files(folder)
     return [
         group
-        for group in group_files(directory)
+        for group in groups
         if group.paths.format == PERF_DATA and (up_to is None or group.paths <= up_to)
     ]

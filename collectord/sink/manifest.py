@@ -10,21 +10,36 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence  # noqa: TC003 - msgspec reads annotations
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from collectord import __version__
-from collectord.codec.bpf_struct import Layout  # noqa: TC001 - msgspec reads annotations
+from collectord.codec.bpf_struct import (
+    Layout,
+    decoder,
+)
 from collectord.config.bpf_program import (
     ColumnConfig,  # noqa: TC001 - msgspec reads annotations
 )
+from collectord.errors import CodecError
 from collectord.model import ClockReading  # noqa: TC001 - msgspec reads annotations
-from collectord.text import encode_json
+from collectord.text import decode_json, encode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SCHEMA: Final = 1
 # Clock readings at flushes that a manifest keeps, spread evenly over the segment.
 FLUSH_CLOCKS_MAX: Final = 64
+# No count, size or place in a file is beyond it, and sums of a few stay numbers of 64 bits.
+COUNT_MAX: Final = 1 << 61
+
+# Ranges hold where a manifest is read: anybody may have written it.
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+TimeNs = Annotated[int, msgspec.Meta(ge=0)]  # a damaged record may tell any of 64 bits
+Number = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 31) - 1)]  # -1: none
+FileName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.\.?\Z)[^/\0]+\Z", max_length=255)]
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,16 +68,16 @@ class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
             creation.
     """
 
-    ring: int
+    ring: Count
     role: str
-    cpu: int
-    tid: int = -1
-    data_bytes: int
-    watermark_bytes: int
-    samples: int = 0
-    bytes: int = 0
-    offset: int = 0
-    stored_total: int = 0
+    cpu: Number
+    tid: Number = -1
+    data_bytes: Count
+    watermark_bytes: Count
+    samples: Count = 0
+    bytes: Count = 0
+    offset: Count = 0
+    stored_total: Count = 0
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +90,8 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     part: Literal["head", "data", "tail"]
-    offset: int
-    bytes: int
+    offset: Count
+    bytes: Count
     xxh3: str
 
 
@@ -91,7 +106,7 @@ class Clocks(msgspec.Struct, frozen=True, kw_only=True):
 class Link(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest sealed before this one in the directory, by name and hash of its bytes."""
 
-    manifest: str
+    manifest: FileName
     sha256: str
 
 
@@ -109,10 +124,10 @@ class SnapshotNote(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     trigger: str
-    taken_ns: int
-    paused_ns: int = 0
-    repeated: int = 0
-    repeated_bytes: int = 0
+    taken_ns: TimeNs
+    paused_ns: Count = 0
+    repeated: Count = 0
+    repeated_bytes: Count = 0
 
 
 class EventLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +159,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
             that were deleted since included. Of an open one: sealed before its creation.
         layouts: what is in the samples, by the name of the event, for events whose raw data have
             no description elsewhere.
+        clock: which of a `ClockReading` stamps the records.
     """
 
     schema: int = SCHEMA
@@ -156,15 +172,16 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     source: str
     scope: str
-    started_ns: int
+    started_ns: TimeNs
     direct: bool
-    data_offset: int
+    data_offset: Count
     events: tuple[str, ...]
     rings: tuple[RingEntry, ...]
     clocks: Clocks
     run: str = ""
-    stored_before: int = 0
+    stored_before: Count = 0
     layouts: Mapping[str, EventLayout] = {}
+    clock: Literal["monotonic", "perf"] = "monotonic"
 
 
 class OpenManifest(Common, frozen=True, kw_only=True):
@@ -194,17 +211,17 @@ class Manifest(Common, frozen=True, kw_only=True):
 
     complete: bool
     recovered: bool
-    first_ns: int
-    last_ns: int
-    records: int | None
-    samples: int
-    replayed: int | None
-    produced: int | None
+    first_ns: TimeNs
+    last_ns: TimeNs
+    records: Count | None
+    samples: Count
+    replayed: Count | None
+    produced: Count | None
     ledger: Mapping[str, Any]
-    lost_samples: Mapping[str, int]
-    bytes: int
-    allocated_bytes: int
-    data_bytes: int
+    lost_samples: Mapping[str, Count]
+    bytes: Count
+    allocated_bytes: Count
+    data_bytes: Count
     spans: tuple[Span, ...]
     build_ids: Mapping[str, str]
     previous: Link | None
@@ -229,9 +246,9 @@ def layouts_bytes(layouts: Mapping[str, EventLayout]) -> int:
 
 
 def decode(data: bytes, kind: type[M]) -> M | None:
-    """Read a manifest of this schema; None if the bytes are no such thing (cut short, foreign)."""
+    """Read a manifest of this schema; None if the bytes are no such thing (damaged, foreign)."""
     try:
-        manifest = msgspec.json.decode(data, type=kind)
+        manifest = decode_json(data, kind)
     except msgspec.DecodeError:
         return None
     return manifest if manifest.schema == SCHEMA else None
@@ -240,15 +257,79 @@ def decode(data: bytes, kind: type[M]) -> M | None:
 def foreign_schema(data: bytes) -> int | None:
     """Tell the schema of a manifest that another version wrote; None for this one's or none."""
     try:
-        schema = msgspec.json.decode(data, type=_SchemaOnly).schema
+        schema = decode_json(data, _SchemaOnly).schema
     except msgspec.DecodeError:
         return None
     return schema if schema != SCHEMA else None
 
 
+class Damage(NamedTuple):
+    """Why bytes are no manifest, in one line; `readable` but for values that cannot be."""
+
+    reason: str
+    readable: bool
+
+
+def damage(data: bytes, kind: type[OpenManifest | Manifest]) -> Damage | None:
+    """Say why bytes are no manifest; None for one of any version, and for no bytes."""
+    if not data or foreign_schema(data) is not None:
+        return None
+    try:
+        decode_json(data, kind)
+    except msgspec.ValidationError as error:
+        return Damage(str(error), readable=_is_of_this_version(data))
+    except msgspec.DecodeError as error:
+        return Damage(str(error), readable=False)
+    return None
+
+
+def _is_of_this_version(data: bytes) -> bool:
+    try:
+        return decode_json(data, _SchemaOnly).schema == SCHEMA
+    except msgspec.DecodeError:
+        return False
+
+
+def layout_faults(manifest: OpenManifest | Manifest) -> Iterator[str]:
+    """Say which events are described as they cannot be; nothing else tells what their data are."""
+    for event, described in manifest.layouts.items():
+        if event not in manifest.events:
+            yield f"it describes {event}, which is none of its events"
+        try:
+            decoder(described.layout)
+        except CodecError as error:
+            yield f"it does not describe {event} as it can be: {error}"
+
+
 def is_manifest(data: bytes) -> bool:
     """Tell whether the bytes are a manifest, of whatever version."""
     return decode(data, Manifest) is not None or foreign_schema(data) is not None
+
+
+def with_counts(
+    rings: Sequence[RingEntry], counts: Mapping[int, tuple[int, int]]
+) -> tuple[RingEntry, ...]:
+    """Enter samples and bytes of the rings, by ring id; one that is not in `counts` had none."""
+    return tuple(
+        msgspec.structs.replace(entry, samples=samples, bytes=size)
+        for entry in rings
+        for samples, size in [counts.get(entry.ring, (0, 0))]
+    )
+
+
+def data_times(manifest: Manifest) -> tuple[int, int] | None:
+    """REALTIME of the first and the last record, in ns; None where no record tells its time."""
+    if not manifest.last_ns:
+        return None
+    opened = manifest.clocks.open
+    closed = manifest.clocks.close or opened
+    stamps = [getattr(reading, f"{manifest.clock}_ns") for reading in (opened, closed)]
+    if not all(stamps):
+        return None
+    return (
+        manifest.first_ns + opened.realtime_ns - stamps[0],
+        manifest.last_ns + closed.realtime_ns - stamps[1],
+    )
 
 
 def link(name: str, data: bytes) -> Link:

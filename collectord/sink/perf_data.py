@@ -3,23 +3,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_data import AttrSection, build_head
+from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sideband import LostSamples
 from collectord.codec.perf_sideband import encode as encode_record
-from collectord.sink.file_sink import NO_LAYOUTS, Contents, FileSink, Place, with_counts
+from collectord.sink.file_sink import NO_LAYOUTS, Contents, FileSink, Place
+from collectord.sink.manifest import with_counts
 from collectord.sink.perf_file import DataSection, finish, write_head
-from collectord.sink.segment import PERF_DATA
+from collectord.sink.segment import FULL, PERF_DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from collectord._native._core import SegmentClosed
-    from collectord.codec.perf_features import Features
     from collectord.plan.session import SinkPlan
     from collectord.sink.base import Closing, OpenSegment
     from collectord.sink.manifest import EventLayout, Identity
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 # Space that the writer allocates ahead: long extents, and little to give back at the close.
 STEP_BYTES: Final = 16 << 20
+# On the disk, or up to the largest size that a file of this process may have.
+_NO_ROOM: Final = FULL | {errno.EFBIG}
 _NO_RECORDS: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
 
 
@@ -43,6 +48,7 @@ class PerfDataSink(FileSink):
         attrs: Sequence[AttrSection],
         features: Features,
         tracing_data: bytes | None = None,
+        targets: bytes = b"",
         aux_info: bytes | None = None,
         layouts: Mapping[str, EventLayout] = NO_LAYOUTS,
         make_room: Callable[[int], bool] = lambda _need_bytes: False,
@@ -55,6 +61,7 @@ class PerfDataSink(FileSink):
             attrs: the events with all their ids; a file with an unknown id is unreadable.
             features: feature sections that stay the same; the sample time is added at the seal.
             tracing_data: perf's TRACING_DATA section, required with tracepoints.
+            targets: records that say which ids, threads and CPUs the events are of.
             aux_info: records that decoders of AUX traces need ahead of the trace.
             layouts: of what BPF programs submit, by the name of the event, for the manifests.
             make_room: called with bytes wanted when the disk is full; True if some were freed.
@@ -64,10 +71,12 @@ class PerfDataSink(FileSink):
         """
         self._attrs = tuple(attrs)
         self._head = build_head(
-            attrs, tracing_data, features=features, first_records=aux_info or b""
+            attrs, tracing_data, features=features, first_records=targets + (aux_info or b"")
         )
         names = [section.name for section in attrs]
         super().__init__(plan, identity, events=names, layouts=layouts, make_room=make_room)
+        if not all(section.attr.use_clockid for section in attrs):
+            self._clock = "perf"
 
     def flush(
         self,
@@ -96,8 +105,16 @@ class PerfDataSink(FileSink):
             first_ns=closed.first_ns,
             last_ns=closed.last_ns,
             auxtrace_index=closed.aux_index,
+            features=closing.features,
         )
-        file = yield from finish(segment.meta_fd, self._head, data)
+        try:
+            file = yield from finish(segment.meta_fd, self._head, data)
+        except OSError as error:
+            if error.errno not in _NO_ROOM or data.features == Features():
+                raise
+            # The room that the writer keeps is for what readers cannot do without.
+            data = replace(data, features=Features())
+            file = yield from finish(segment.meta_fd, self._head, data)
         counts = {ring: (samples, size) for ring, samples, size in closed.rings}
         counts |= {ring: (0, size) for ring, size, _ in closed.aux}
         return file, Contents(

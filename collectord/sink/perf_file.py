@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.aux_record import auxtrace_index
@@ -18,12 +18,14 @@ from collectord.codec.perf_data import (
     parse_feature_table,
     parse_head,
 )
-from collectord.codec.perf_features import Feature, Features, decode_auxtrace_index
+from collectord.codec.perf_features import Features, decode_auxtrace_index
 from collectord.codec.perf_record import iter_records
+from collectord.codec.perf_section import Feature
 from collectord.errors import CodecError
+from collectord.folders.folder import write_all
 from collectord.sink.manifest import Span
-from collectord.sink.scan import mapped, scan, scan_torn, xxh3
-from collectord.sink.segment import BLOCK_BYTES, PERF_DATA, write_all
+from collectord.sink.scan import mapped, read_first, scan, scan_torn, xxh3
+from collectord.sink.segment import BLOCK_BYTES, PERF_DATA
 from collectord.sink.stored import Check, Finding, FinishedFile, Survey, Track
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class DataSection:
         written_bytes: what the writer wrote, `xxh3` its hash.
         appended: records that the close adds behind it.
         auxtrace_index: where in the file its AUXTRACE records stand.
+        features: what else became known since the head was written.
     """
 
     written_bytes: int
@@ -51,6 +54,7 @@ class DataSection:
     first_ns: int
     last_ns: int
     auxtrace_index: tuple[int, ...] = ()
+    features: Features = field(default_factory=Features)
 
 
 def write_head(fd: int, head: Head) -> None:
@@ -66,7 +70,7 @@ def read_head(fd: int) -> Head:
     Raises:
         CodecError: the file does not begin with a whole head.
     """
-    return parse_head(os.pread(fd, head_bytes(os.pread(fd, _FIRST_BYTES, 0)), 0))
+    return parse_head(read_first(fd, head_bytes(os.pread(fd, _FIRST_BYTES, 0))))
 
 
 def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, FinishedFile]:
@@ -81,7 +85,7 @@ def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, Finis
     end = head.write_offset + data.written_bytes
     data_bytes = data.written_bytes + len(data.appended)
     times = (data.first_ns, data.last_ns) if data.last_ns else None
-    known = Features(sample_time=times, auxtrace_index=data.auxtrace_index)
+    known = replace(data.features, sample_time=times, auxtrace_index=data.auxtrace_index)
     sections, header = build_tail(head, len(head.first_records) + data_bytes, known)
     tail = data.appended + sections
     write_all(fd, tail, end)

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import heapq
 import mmap
+import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.codec.blktrace import read_records
 from collectord.errors import CodecError
+from collectord.folders.walk import open_file
 from collectord.sink.segment import BLKTRACE, PARTIAL, RELAY, SegmentPaths, sink_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import ExitStack
     from pathlib import Path
 
     from collectord.codec.blktrace import BlkRecord
@@ -107,9 +109,11 @@ class RelaySegment:
 
 
 def _mapped(path: Path, stack: ExitStack) -> memoryview:
-    with sink_errors("cannot read the segment", path, reading=True), path.open("rb") as file:
-        size = file.seek(0, 2)
+    with sink_errors("cannot read the segment", path, reading=True), ExitStack() as own:
+        fd = open_file(path)
+        own.callback(os.close, fd)
+        size = os.fstat(fd).st_size
         if not size:
             return memoryview(b"")
-        pages = stack.enter_context(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
+        pages = stack.enter_context(mmap.mmap(fd, size, prot=mmap.PROT_READ))
     return stack.enter_context(memoryview(pages))

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from collectord.errors import SinkError
-from collectord.sink.base import SegmentInfo
-from collectord.sink.file_sink import Contents, FileSink, Place, with_counts
+from collectord.sink.base import GivenUp, SegmentInfo
+from collectord.sink.file_sink import Contents, FileSink, Place
 from collectord.sink.home import FollowingHome, Home
+from collectord.sink.manifest import with_counts
 from collectord.sink.relay_file import finish
+from collectord.sink.segment import PASSING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -78,6 +80,14 @@ class _OneFile(FileSink):
                 raise ValueError(segment.paths)
             self._sealed[segment.token] = info
         return self._sealed[segment.token]
+
+    def sealed(self, token: int) -> SegmentInfo | None:
+        """The result of `seal_once`."""
+        return self._sealed.get(token)
+
+    def _held(self, segment: OpenSegment, closed: SegmentClosed) -> Mapping[int, int]:
+        events = super()._held(segment, closed)
+        return {ring: count for ring, count in events.items() if ring == self._ring}
 
     def forget_sealed(self, token: int) -> None:
         """The whole set is sealed."""
@@ -211,8 +221,14 @@ class RelaySink:
         if empty and self._sealed_any and not single and not closed.final:
             self.discard(segment)
             return None
-        parts = zip(self._parts, made, strict=True)
-        infos = [part.seal_once(one, closed, closing) for part, one in parts]
+        infos, failures = [], []
+        for part, one in zip(self._parts, made, strict=True):
+            try:
+                infos.append(part.seal_once(one, closed, closing))
+            except SinkError as error:
+                failures.append(error)
+        if failures:
+            raise next((one for one in failures if one.errno in PASSING), failures[0])
         for part in self._parts:
             part.forget_sealed(segment.token)
         self._sealed_any = True
@@ -224,6 +240,24 @@ class RelaySink:
             first.path,
             msgspec.structs.replace(first.manifest, rings=rings),
             more=tuple(info.path for info in infos[1:]),
+        )
+
+    def give_up(self, segment: OpenSegment, closed: SegmentClosed) -> GivenUp:
+        """Close the files that cannot be sealed; the others of the set are. Raises SinkError."""
+        made = self._sets.pop(segment.token)
+        infos = tuple(filter(None, (part.sealed(segment.token) for part in self._parts)))
+        ends = [
+            part.give_up(one, closed)
+            for part, one in zip(self._parts, made, strict=True)
+            if part.sealed(segment.token) is None
+        ]
+        for part in self._parts:
+            part.forget_sealed(segment.token)
+        return GivenUp(
+            left=tuple(path for end in ends for path in end.left),
+            events=dict(item for end in ends for item in end.events.items()),
+            lost_events=dict(item for end in ends for item in end.lost_events.items()),
+            infos=infos,
         )
 
     def flush(

@@ -9,22 +9,25 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.errors import SinkError
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.sink.segment import (
+    BLOCK_BYTES,
     MANIFEST,
     TRACE_DAT,
     Group,
     group_files,
-    segment_directories,
+    session_folder,
+    session_names,
     sink_errors,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
+    from collectord.folders.folder import Folder
     from collectord.plan.session import RetentionPlan
-
-_BLOCK_BYTES = 512  # unit of st_blocks, whatever the filesystem's own is
 
 
 class EvictReason(StrEnum):
@@ -44,14 +47,21 @@ class Eviction(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """What goes together: one segment, or all files of a set."""
+    """A segment, or all files of a set, which go together. `place` is its folder's name."""
 
+    place: str
     groups: tuple[Group, ...]
     bytes: int
     written_ns: int
 
 
-def evict(root: Path, plan: RetentionPlan, now_ns: int, need_bytes: int = 0) -> list[Eviction]:
+def evict(
+    root: Path,
+    plan: RetentionPlan,
+    now_ns: int,
+    need_bytes: int = 0,
+    left: Collection[Path] = (),
+) -> list[Eviction]:
     """Delete the oldest sealed segments of all sessions below `root` until the limits hold.
 
     Segments that are being written count towards the quota and are never touched; neither are
@@ -65,14 +75,24 @@ def evict(root: Path, plan: RetentionPlan, now_ns: int, need_bytes: int = 0) -> 
         now_ns: REALTIME.
         need_bytes: what a write that met a full disk wants; at least that much is freed, if
             there is that much.
+        left: running segments that were given up, by their paths: they go as sealed ones do.
 
     Raises:
         SinkError: the directory cannot be read, or something should go and nothing could be
             deleted.
     """
-    held, used_bytes = _usage(root)
-    with sink_errors("cannot read the filesystem's free space", root):
-        space = os.statvfs(root)
+    with sink_errors("cannot read the directory", root, reading=True):
+        folder = open_folder(root, Trust.WRITE)
+    with folder:
+        return _evict(folder, plan, now_ns, need_bytes, left)
+
+
+def _evict(
+    root: Folder, plan: RetentionPlan, now_ns: int, need_bytes: int, left: Collection[Path]
+) -> list[Eviction]:
+    held, used_bytes = _usage(root, left)
+    with sink_errors("cannot read the filesystem's free space", root.path):
+        space = os.fstatvfs(root.fd)
     floor_bytes = max(
         plan.free_bytes, int(space.f_blocks * space.f_frsize * plan.free_percent / 100)
     )
@@ -89,7 +109,8 @@ def evict(root: Path, plan: RetentionPlan, now_ns: int, need_bytes: int = 0) -> 
         else:
             continue
         try:
-            deleted = [group for group in segment.groups if _delete(group)]
+            with session_folder(root, segment.place) as folder:
+                deleted = [group for group in segment.groups if _delete(folder, group)]
         except SinkError as error:
             failures.append(error)
             continue
@@ -102,29 +123,33 @@ def evict(root: Path, plan: RetentionPlan, now_ns: int, need_bytes: int = 0) -> 
     return evictions
 
 
-def _usage(root: Path) -> tuple[list[_Held], int]:
-    """Give the sealed segments, oldest first, and the allocated bytes of all segments."""
+def _usage(root: Folder, left: Collection[Path]) -> tuple[list[_Held], int]:
+    """Give the segments that may go, oldest first, and the allocated bytes of all segments."""
     held: list[_Held] = []
     used_bytes = 0
-    for directory in segment_directories(root):
-        groups = [group for group in group_files(directory) if group.paths.rotated]
-        kept = _end_of_trail(groups)
+    for place in session_names(root):
         sets: defaultdict[str, list[_Held]] = defaultdict(list)
-        for group in groups:
-            size_bytes, written_ns = _measure(group)
-            used_bytes += size_bytes
-            if group != kept:
-                sets[group.paths.set_name].append(_Held((group,), size_bytes, written_ns))
-        held += [_joined(parts) for parts in sets.values() if _all_sealed(parts)]
+        with session_folder(root, place) as folder:
+            groups = [group for group in group_files(folder) if group.paths.rotated]
+            kept = _end_of_trail(groups)
+            for group in groups:
+                size_bytes, written_ns = _measure(folder, group)
+                used_bytes += size_bytes
+                if group != kept:
+                    one = _Held(place, (group,), size_bytes, written_ns)
+                    sets[group.paths.set_name].append(one)
+        held += [_joined(parts) for parts in sets.values() if _may_go(parts, left)]
     return sorted(held, key=lambda segment: segment.groups[0].paths.name), used_bytes
 
 
-def _all_sealed(parts: Iterable[_Held]) -> bool:
-    return all(group.sealed for part in parts for group in part.groups)
+def _may_go(parts: Iterable[_Held], left: Collection[Path]) -> bool:
+    groups = [group for part in parts for group in part.groups]
+    return all(group.sealed or group.paths.partial in left for group in groups)
 
 
 def _joined(parts: Sequence[_Held]) -> _Held:
     return _Held(
+        parts[0].place,
         tuple(group for part in parts for group in part.groups),
         sum(part.bytes for part in parts),
         max(part.written_ns for part in parts),
@@ -138,29 +163,23 @@ def _end_of_trail(groups: list[Group]) -> Group | None:
     return sealed[-1] if sealed and len(sealed) < len(traces) else None
 
 
-def _measure(group: Group) -> tuple[int, int]:
+def _measure(folder: Folder, group: Group) -> tuple[int, int]:
     """Give allocated bytes and last write of a segment's files; those that vanished count 0."""
     size_bytes = written_ns = 0
     for suffix in group.suffixes:
-        path = group.paths.directory / (group.paths.name + suffix)
-        try:
-            status = path.stat()
-        except FileNotFoundError:
+        status = folder.stat(group.paths.name + suffix)
+        if status is None:
             continue
-        size_bytes += status.st_blocks * _BLOCK_BYTES
+        size_bytes += status.st_blocks * BLOCK_BYTES
         written_ns = max(written_ns, status.st_mtime_ns)
     return size_bytes, written_ns
 
 
-def _delete(group: Group) -> bool:
+def _delete(folder: Folder, group: Group) -> bool:
     """Delete data, then manifest; False if somebody else had deleted all of it."""
     deleted = False
     for suffix in sorted(group.suffixes, key=lambda suffix: suffix == MANIFEST):
-        path = group.paths.directory / (group.paths.name + suffix)
-        with sink_errors("cannot delete an old segment", path):
-            try:
-                path.unlink()
-            except FileNotFoundError:
-                continue
-            deleted = True
+        name = group.paths.name + suffix
+        with sink_errors("cannot delete an old segment", folder.path / name):
+            deleted |= folder.give_up(name)
     return deleted

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: a sealed segment of the pages that a killed process left in its ftrace instance."""
+"""Sink stage: a sealed segment of pages that nobody drained: a dead process's, late rings'."""
 
 from __future__ import annotations
 
 import os
 from contextlib import closing as closed_after
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import SegmentClosed
 from collectord.codec.ftrace_format import parse_header_page
+from collectord.folders.folder import write_all
 from collectord.plan.session import SinkPlan
-from collectord.sink.segment import FULL, TRACE_DAT, sink_errors, write_all
+from collectord.sink.segment import FULL, TRACE_DAT, sink_errors
 from collectord.sink.trace_dat import TraceDatSink
 from collectord.sink.trace_file import Recount, widest
 
@@ -95,7 +95,7 @@ def salvage(
             final=True,
             tracks=tuple((cpu, t.bytes, int(t.xxh3, 16)) for cpu, t in tracks.items() if t.bytes),
         )
-        return sink.seal(segment, told, replace(closing(stored), recovered=True))
+        return sink.seal(segment, told, closing(stored))
 
 
 def _write(

@@ -7,19 +7,31 @@ import mmap
 import os
 import struct
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import xxhash
 
 from collectord._native._core import scan_records
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import AUXTRACE_BYTES, HEADER_BYTES, PAGE_BYTES
+from collectord.errors import CodecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HEADER: Final = struct.Struct("<IHH")
 _KNOWN: Final = frozenset(RecordType)
+_PIECE_BYTES: Final = 64 << 20
+
+
+class Hash(Protocol):
+    """A hash of what it was given."""
+
+    def update(self, data: memoryview, /) -> None:
+        """Go on with these bytes."""
+
+    def hexdigest(self) -> str:
+        """Give it as text."""
 
 
 class Scan(NamedTuple):
@@ -78,6 +90,18 @@ def scan_torn(data: memoryview, time_offset: int) -> Scan:
     return found
 
 
+def read_first(fd: int, size_bytes: int) -> bytes:
+    """Read the beginning of a file, whose size may be what damage says.
+
+    Raises:
+        CodecError: the file is shorter; no memory is taken for what it does not have.
+    """
+    there_bytes = os.fstat(fd).st_size
+    if there_bytes < size_bytes:
+        raise CodecError("head cut short", offset=there_bytes, reason="short")
+    return os.pread(fd, size_bytes, 0)
+
+
 @contextmanager
 def mapped(fd: int, size_bytes: int) -> Iterator[memoryview]:
     """Map a whole file for one reading pass; its pages leave the cache when the block ends."""
@@ -93,4 +117,12 @@ def mapped(fd: int, size_bytes: int) -> Iterator[memoryview]:
 
 def xxh3(data: memoryview | bytes) -> str:
     """XXH3-64 as manifests write it, 16 hex digits."""
-    return xxhash.xxh3_64_hexdigest(data)
+    return digest(xxhash.xxh3_64(), data)
+
+
+def digest(state: Hash, data: memoryview | bytes) -> str:
+    """Hash piece by piece, so that Ctrl-C ends it in time, and give the hex digits."""
+    for at in range(0, len(data), _PIECE_BYTES):
+        with memoryview(data)[at : at + _PIECE_BYTES] as piece:
+            state.update(piece)
+    return state.hexdigest()

@@ -5,6 +5,7 @@
     NAME.json.partial    its open manifest
     NAME.json.new        its manifest while it is written
     NAME.json, NAME      sealed
+    NAME.json.damaged    an open manifest that could not be read when its segment was repaired
 
 NAME is `<UTC start>-<seq>.<format>` in a state directory, or what `record -o` was given. Numbers
 and the chain of manifests go on within one format: a directory may hold the segments of a perf
@@ -17,25 +18,29 @@ import errno
 import fcntl
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from collectord.errors import SinkError
+from collectord.errors import SinkError, UnsafePath
+from collectord.folders.walk import open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from collectord.folders.folder import Folder
 
 T = TypeVar("T")
 
-FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 PARTIAL: Final = ".partial"
 MANIFEST: Final = ".json"
 OPEN_MANIFEST: Final = ".json.partial"
 NEW_MANIFEST: Final = ".json.new"
+DAMAGED_MANIFEST: Final = ".json.damaged"
 PERF_DATA: Final = "perf.data"
 TRACE_DAT: Final = "trace.dat"
 FORMATS: Final = (PERF_DATA, TRACE_DAT)
@@ -43,6 +48,10 @@ FORMATS: Final = (PERF_DATA, TRACE_DAT)
 BLKTRACE: Final = "blktrace"
 RELAY: Final = "relay"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # what `make_room` may help against
+# A manifest has some hundred bytes for each ring and build-id; what has more is none.
+MANIFEST_MAX_BYTES: Final = 16 << 20
+# What passes: the same may succeed later.
+PASSING: Final = FULL | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 BLOCK_BYTES: Final = 512  # unit of st_blocks, whatever the filesystem's own is
 
 _FORMAT: Final = "|".join([*map(re.escape, FORMATS), rf"(?:{BLKTRACE}|{RELAY})\.\d+"])
@@ -53,7 +62,7 @@ _NAME: Final = re.compile(
     rf"\d{{8}}T\d{{6}}Z-(?P<seq>\d{{6,}})\.(?P<format>{_FORMAT})(?:\.recovered)*"
 )
 # Longest first: `.json.partial` also ends in `.partial`.
-_SUFFIXES: Final = (OPEN_MANIFEST, NEW_MANIFEST, MANIFEST, PARTIAL, "")
+_SUFFIXES: Final = (OPEN_MANIFEST, NEW_MANIFEST, DAMAGED_MANIFEST, MANIFEST, PARTIAL, "")
 
 _READ_HINT: Final = f"give uid {os.geteuid()} read permission there, or run as a user who has it"
 _HINTS: Final = {
@@ -123,6 +132,20 @@ class SegmentPaths:
         return self.directory / (self.name + NEW_MANIFEST)
 
     @property
+    def damaged_manifest(self) -> Path:
+        """An open manifest that nobody can read, set aside."""
+        return self.directory / (self.name + DAMAGED_MANIFEST)
+
+    @property
+    def old(self) -> SegmentPaths:
+        """The names that the file gets which a recording of this name replaces, as with perf."""
+        match = _SET.fullmatch(self.name)
+        if match is None:
+            return SegmentPaths(self.directory, f"{self.name}.old")
+        name = f"{match['base']}.old.{match['kind']}.{match['number']}"
+        return SegmentPaths(self.directory, name)
+
+    @property
     def rotated(self) -> bool:
         """The name is one that a session gives, not one from `record -o`."""
         return _NAME.fullmatch(self.name) is not None
@@ -171,8 +194,8 @@ def segment_name(started_ns: int, sequence: int, suffix: str) -> str:
     return f"{start:%Y%m%dT%H%M%SZ}-{sequence:06d}.{suffix}"
 
 
-def group_files(directory: Path) -> list[Group]:
-    """Sort the files of one directory into segments, oldest first; foreign files are left out.
+def group_files(folder: Folder) -> list[Group]:
+    """Sort the files of one folder into segments, oldest first; foreign files are left out.
 
     A name that no session gives counts only with an open or a sealed manifest beside it.
 
@@ -180,14 +203,13 @@ def group_files(directory: Path) -> list[Group]:
         SinkError: the directory cannot be read.
     """
     found: dict[str, set[str]] = {}
-    reading = sink_errors("cannot read the directory", directory, reading=True)
-    with reading, os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_file(follow_symlinks=False):
-                suffix = next(s for s in _SUFFIXES if entry.name.endswith(s))
-                found.setdefault(entry.name.removesuffix(suffix), set()).add(suffix)
+    with sink_errors("cannot read the directory", folder.path, reading=True):
+        for name, is_file, _ in folder.entries():
+            if is_file:
+                suffix = next(s for s in _SUFFIXES if name.endswith(s))
+                found.setdefault(name.removesuffix(suffix), set()).add(suffix)
     groups = [
-        Group(SegmentPaths(directory, name), frozenset(suffixes))
+        Group(SegmentPaths(folder.path, name), frozenset(suffixes))
         for name, suffixes in sorted(found.items())
     ]
     return [group for group in groups if group.paths.rotated or _is_single(group)]
@@ -199,16 +221,32 @@ def _is_single(group: Group) -> bool:
     return bool(data and manifest)
 
 
+def session_names(root: Folder) -> list[str]:
+    """Give the names of the session folders in a folder, and first "" for itself.
+
+    Raises:
+        SinkError: the folder cannot be read.
+    """
+    with sink_errors("cannot read the directory", root.path, reading=True):
+        return ["", *(name for name, _, is_folder in root.entries() if is_folder)]
+
+
 def segment_directories(root: Path) -> list[Path]:
-    """Give `root` and the session directories directly below it.
+    """Give `root` and the session directories directly below it, for who opens them later.
 
     Raises:
         SinkError: the directory cannot be read.
     """
-    reading = sink_errors("cannot read the directory", root, reading=True)
-    with reading, os.scandir(root) as entries:
-        below = sorted(Path(e.path) for e in entries if e.is_dir(follow_symlinks=False))
-    return [root, *below]
+    with sink_errors("cannot read the directory", root, reading=True), open_folder(root) as folder:
+        return [root / name for name in session_names(folder)]
+
+
+def session_folder(root: Folder, name: str) -> AbstractContextManager[Folder]:
+    """Open one of `session_names` for the length of a block. Raises SinkError."""
+    if not name:
+        return nullcontext(root)
+    with sink_errors("cannot read the directory", root.path / name, reading=True):
+        return root.enter(name)
 
 
 def lock(fd: int) -> bool:
@@ -223,45 +261,25 @@ def lock(fd: int) -> bool:
     return True
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a small file and wait until the disk has it; if that fails nothing of it is left."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+def read_manifest(folder: Folder, path: Path) -> bytes:
+    """Read a manifest in an open folder; empty if there is none.
+
+    Raises:
+        OSError: it cannot be read.
+        UnsafePath: it is no plain file, or larger than a manifest can be.
+    """
     try:
-        write_all(fd, data, 0)  # into room that was claimed, where there is some
-        os.ftruncate(fd, len(data))
-        os.fdatasync(fd)
-    except OSError:
-        path.unlink()
-        raise
-    finally:
-        os.close(fd)
+        return folder.read(path.name, MANIFEST_MAX_BYTES)
+    except FileNotFoundError:
+        return b""
 
 
-def claim_room(path: Path, size_bytes: int) -> None:
-    """Create a file that has the room which `write_durably` will want on a disk full by then."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+def read_other_manifest(folder: Folder, path: Path) -> bytes:
+    """Read a manifest that something else is about; one that is no plain file is none."""
     try:
-        os.posix_fallocate(fd, 0, size_bytes)
-    finally:
-        os.close(fd)
-
-
-def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    """Do pwrite(2) until all of `data` is at `offset`."""
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view = view[written:]
-        offset += written
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the directory's names durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        return read_manifest(folder, path)
+    except UnsafePath:
+        return b""
 
 
 def run(steps: Generator[str, None, T]) -> T:
@@ -274,33 +292,56 @@ def run(steps: Generator[str, None, T]) -> T:
             return result
 
 
-def publish(source: SegmentPaths, target: SegmentPaths, manifest: bytes) -> Iterator[str]:
+def publish(
+    folder: Folder, source: SegmentPaths, target: SegmentPaths, manifest: bytes
+) -> Iterator[str]:
     """Give a finished and synced data file its final name; yields after each step.
 
     A kill after any step leaves what `repair` completes: before the manifest's rename the segment
     is an orphan, after it only the later steps are due. `source` and `target` differ only where
     a repair found the name taken.
     """
-    write_durably(target.new_manifest, manifest)
+    folder.write_claimed(target.new_manifest.name, manifest)
     yield "manifest written"
-    target.new_manifest.rename(target.manifest)
+    yield from _keep_old(folder, target)
+    folder.rename(target.new_manifest.name, target.manifest.name)
     yield "manifest renamed"
-    yield from publish_data(source, target)
+    yield from publish_data(folder, source, target)
 
 
-def publish_data(source: SegmentPaths, target: SegmentPaths) -> Iterator[str]:
+def _keep_old(folder: Folder, paths: SegmentPaths) -> Iterator[str]:
+    """Keep what a recording to one file would replace, and give up what was kept before."""
+    status = folder.stat(paths.data.name)
+    if status is None or not (status.st_size or paths.set_format):  # of a set each number counts
+        return
+    if folder.stat(paths.manifest.name) is not None:
+        folder.rename(paths.manifest.name, paths.old.manifest.name)
+    else:
+        folder.remove(paths.old.manifest.name, missing_ok=True)
+    yield "old manifest kept"
+    folder.rename(paths.data.name, paths.old.data.name)
+    yield "old segment kept"
+
+
+def publish_data(folder: Folder, source: SegmentPaths, target: SegmentPaths) -> Iterator[str]:
     """Do what `publish` does after the manifest's rename."""
-    source.partial.rename(target.data)
+    folder.rename(source.partial.name, target.data.name)
     yield "segment renamed"
-    sync_directory(target.directory)
+    folder.sync()
     yield "directory synced"
     # Last and unsynced: an open manifest that comes back after a power loss is removed on start.
-    source.open_manifest.unlink(missing_ok=True)
-    source.new_manifest.unlink(missing_ok=True)
+    folder.discard(source.open_manifest.name)
+    folder.discard(source.new_manifest.name)
     yield "open manifest removed"
 
 
-def remove(paths: SegmentPaths) -> None:
+def remove(folder: Folder, paths: SegmentPaths) -> None:
     """Delete what a segment has while it is written. The data first: a manifest alone is clear."""
-    for path in (paths.partial, paths.new_manifest, paths.open_manifest):
-        path.unlink(missing_ok=True)
+    folder.discard(paths.partial.name)
+    remove_beside(folder, paths)
+
+
+def remove_beside(folder: Folder, paths: SegmentPaths) -> None:
+    """Delete what lies beside the data while they are written."""
+    for path in (paths.new_manifest, paths.open_manifest):
+        folder.discard(path.name)

@@ -8,7 +8,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Final
 
-from collectord.sink.segment import write_all
+from collectord.folders.folder import write_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections import Counter, defaultdict
@@ -10,18 +11,23 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from collectord.errors import SinkError, UnsafePath
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.ledger import SinkStats
 from collectord.sink.retention import evict
-from collectord.sink.segment import group_files, sink_errors
+from collectord.sink.segment import BLOCK_BYTES, group_files, sink_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from collectord.folders.folder import Folder
     from collectord.plan.session import RetentionPlan
 
 _LOG = structlog.get_logger()
 _UNCLEAN_STOPS = ".unclean_stops"
-_BLOCK_BYTES = 512  # st_blocks, whatever the filesystem's own block size
+_COUNT_MAX_BYTES = 64
 
 
 class Store:
@@ -32,6 +38,7 @@ class Store:
         self._plan = plan
         self._lock = threading.Lock()
         self._deleted: dict[Path, Counter[str]] = defaultdict(Counter)
+        self._left: set[Path] = set()
 
     @property
     def limited(self) -> bool:
@@ -48,26 +55,43 @@ class Store:
         Raises:
             SinkError: the directory cannot be read, or a file not deleted.
         """
-        if not self.limited or not self._root.exists():
+        if not self.limited:
             return False
         with self._lock:
-            evictions = evict(self._root, self._plan, time.time_ns(), need_bytes)
+            try:
+                now_ns = time.time_ns()
+                evictions = evict(self._root, self._plan, now_ns, need_bytes, self._left)
+            except SinkError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                return False
+            self._left = {path for path in self._left if path.exists()}
             for path, reason, size in evictions:
                 self._deleted[path.parent][reason] += 1
                 _LOG.info("segment_deleted", path=str(path), reason=str(reason), bytes=size)
         return bool(evictions)
 
-    def stats(self, directory: Path, write_errors: int) -> SinkStats:
+    def leave(self, partials: Iterable[Path]) -> None:
+        """These were given up, and are to go in their turn as sealed segments do."""
+        with self._lock:
+            self._left.update(partials)
+
+    def stats(self, directory: Path, write_errors: int, unsealed: int) -> SinkStats:
         """Count a session's sealed segments and the space they occupy."""
-        sealed = [group.paths for group in group_files(directory) if group.sealed]
-        files = [path for paths in sealed for path in (paths.data, paths.manifest)]
+        with sink_errors("cannot read the directory", directory, reading=True):
+            folder = open_folder(directory)
+        with folder:
+            sealed = [group.paths for group in group_files(folder) if group.sealed]
+            names = [path.name for paths in sealed for path in (paths.data, paths.manifest)]
+            allocated_bytes = sum(_allocated(folder, name) for name in names)
         with self._lock:
             deleted = {str(reason): n for reason, n in self._deleted[directory].items()}
         return SinkStats(
             segments=len(sealed),
-            segment_bytes=sum(_allocated(path) for path in files),
+            segment_bytes=allocated_bytes,
             deleted=deleted,
             write_errors=write_errors,
+            unsealed=unsealed,
         )
 
 
@@ -80,20 +104,19 @@ def count_unclean_stops(root: Path, *, add: bool) -> int:
     Raises:
         SinkError: the count cannot be written.
     """
-    path = root / _UNCLEAN_STOPS
-    with sink_errors("cannot count unclean stops", path):
+    telling = sink_errors("cannot count unclean stops", root / _UNCLEAN_STOPS)
+    with telling, open_folder(root, Trust.WRITE) as folder:
         try:
-            count = int(path.read_text())
-        except (FileNotFoundError, ValueError):
+            count = int(folder.read(_UNCLEAN_STOPS, _COUNT_MAX_BYTES))
+        except (FileNotFoundError, UnsafePath, ValueError):
             count = 0
         if add:
             count += 1
-            path.write_text(f"{count}\n")
+            folder.put(_UNCLEAN_STOPS, f"{count}\n".encode())
     return count
 
 
-def _allocated(path: Path) -> int:
-    try:
-        return path.stat().st_blocks * _BLOCK_BYTES
-    except FileNotFoundError:
-        return 0  # deleted since it was listed
+def _allocated(folder: Folder, name: str) -> int:
+    status = folder.stat(name)
+    # None: it was deleted since it was listed.
+    return status.st_blocks * BLOCK_BYTES if status is not None else 0

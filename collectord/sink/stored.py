@@ -79,12 +79,21 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class FinishedFile:
-    """Sizes and spans of a file that only lacks its name."""
+    """Sizes and spans of a file that only lacks its name.
+
+    Attributes:
+        bytes: its length.
+        allocated_bytes: of its blocks.
+        data_bytes: of its spans of data.
+        spans: its parts.
+        offsets: CPU to where its data begin by now, for CPUs that have a part of their own.
+    """
 
     bytes: int
     allocated_bytes: int
     data_bytes: int
     spans: tuple[Span, ...]
+    offsets: Mapping[int, int] = field(default_factory=dict)
 
 
 class StoredFile(Protocol):

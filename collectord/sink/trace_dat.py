@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from collectord.codec.trace_dat import PAGE_BYTES, build_head
-from collectord.sink.file_sink import UNLIMITED_BYTES, Contents, FileSink, Place, with_counts
+from collectord.sink.file_sink import UNLIMITED_BYTES, Contents, FileSink, Place
+from collectord.sink.manifest import with_counts
 from collectord.sink.segment import TRACE_DAT, sink_errors
 from collectord.sink.stored import Track
 from collectord.sink.trace_file import (
@@ -18,7 +19,9 @@ from collectord.sink.trace_file import (
     event_names,
     finish,
     holds_data,
+    read_head,
     recount,
+    standing,
     widest,
     write_head,
     write_patches,
@@ -45,6 +48,14 @@ _STEP_BYTES: Final = 4 << 20
 _AHEAD_PER_LIMIT: Final = 4
 
 
+class _Held(NamedTuple):
+    """The contents of a closed file: tracks by ring, times of its first and last event."""
+
+    tracks: Mapping[int, Track]
+    first_ns: int
+    last_ns: int
+
+
 @dataclass(slots=True)
 class _Shown:
     """The head of an open file, and what was last written over it."""
@@ -55,6 +66,7 @@ class _Shown:
     comms: Mapping[int, bytes] = field(default_factory=dict)
     names: bytes = b""
     closing: bool = False
+    held: _Held | None = None
 
 
 class TraceDatSink(FileSink):
@@ -172,44 +184,49 @@ class TraceDatSink(FileSink):
     ) -> Generator[str, None, tuple[FinishedFile, Contents]]:
         shown = self._shown[segment.token]
         with self._lock:
-            shown.closing = True
-        head = shown.head
-        tracks, times = self._tracks(segment, closed)
+            again, shown.closing = shown.closing, True
+        head, places = shown.head, None
+        if again:  # a full disk ended it half-way
+            head = read_head(segment.meta_fd)
+            places = standing(segment.meta_fd, head)
+        held = self._hold(segment, closed)
         patches = self._changes(_Shown(head), closing.ring_stats)
-        by_cpu = {self._cpus[ring]: track for ring, track in tracks.items()}
-        file = yield from finish(segment.meta_fd, head, by_cpu, patches)
-        counts = {ring: (track.samples, track.bytes) for ring, track in tracks.items()}
-        samples = sum(track.samples for track in tracks.values())
-        first_ns, last_ns = times
+        tracks = {self._cpus[ring]: track for ring, track in held.tracks.items()}
+        file = yield from finish(segment.meta_fd, head, tracks, patches, places=places)
+        counts = {ring: (track.samples, track.bytes) for ring, track in held.tracks.items()}
+        samples = sum(track.samples for track in held.tracks.values())
         return file, Contents(
             rings=tuple(
-                msgspec.structs.replace(entry, offset=segment.offsets.get(entry.ring, 0))
+                msgspec.structs.replace(
+                    entry, offset=file.offsets.get(self._cpus.get(entry.ring, -1), 0)
+                )
                 for entry in with_counts(closing.rings, counts)
             ),
-            first_ns=first_ns,
-            last_ns=last_ns,
+            first_ns=held.first_ns,
+            last_ns=held.last_ns,
             records=samples,
             samples=samples,
             replayed=0,
         )
 
-    def _tracks(
-        self, segment: OpenSegment, closed: SegmentClosed
-    ) -> tuple[dict[int, Track], tuple[int, int]]:
-        """What each ring left in the file, and the time from the first to the last event."""
-        if not self._recount:
-            samples = {ring: count for ring, count, _ in closed.rings}
-            tracks = {
-                ring: Track(size, samples.get(ring, 0), f"{xxh3:016x}")
-                for ring, size, xxh3 in closed.tracks
-            }
-            return tracks, (closed.first_ns, closed.last_ns)
+    def _hold(self, segment: OpenSegment, closed: SegmentClosed) -> _Held:
+        """Tell what each ring left in the file; asked again, its tracks may have been moved."""
+        shown = self._shown[segment.token]
+        if shown.held is None:
+            shown.held = self._recounted(segment, closed) if self._recount else _told(closed)
+        return shown.held
+
+    def _recounted(self, segment: OpenSegment, closed: SegmentClosed) -> _Held:
         counts = {}
         for ring, size, _ in closed.tracks:
             counts[ring] = Recount(self._head.sub_buffer_bytes)
-            recount(segment.paths.partial, segment.offsets[ring], size, counts[ring])
+            recount(segment.meta_fd, segment.offsets[ring], size, counts[ring])
         times = widest((count.first_ns, count.last_ns) for count in counts.values())
-        return {ring: count.track for ring, count in counts.items()}, times
+        return _Held({ring: count.track for ring, count in counts.items()}, *times)
+
+    def _held(self, segment: OpenSegment, closed: SegmentClosed) -> Mapping[int, int]:
+        held = self._hold(segment, closed)
+        return {ring: track.samples for ring, track in held.tracks.items()}
 
     def _is_empty(self, closed: SegmentClosed) -> bool:
         return not any(size for _, size, _ in closed.tracks)
@@ -220,3 +237,13 @@ class TraceDatSink(FileSink):
     def _forget(self, segment: OpenSegment) -> None:
         super()._forget(segment)
         self._shown.pop(segment.token, None)
+
+
+def _told(closed: SegmentClosed) -> _Held:
+    """Give the contents of a file whose pages the writer saw, as it tells them."""
+    samples = {ring: count for ring, count, _ in closed.rings}
+    tracks = {
+        ring: Track(size, samples.get(ring, 0), f"{xxh3:016x}")
+        for ring, size, xxh3 in closed.tracks
+    }
+    return _Held(tracks, closed.first_ns, closed.last_ns)

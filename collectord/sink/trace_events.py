@@ -11,7 +11,8 @@ from collectord.codec.ftrace_decode import known_events
 from collectord.codec.ftrace_page import PageFault, Walk
 from collectord.codec.tracing_data import MAGIC as TRACE_MAGIC
 from collectord.errors import CodecError, SinkError, UsageError
-from collectord.sink.segment import sink_errors
+from collectord.sink.bpf_events import sealed_manifest
+from collectord.sink.segment import SegmentPaths, sink_errors
 from collectord.sink.trace_file import read_head
 
 if TYPE_CHECKING:
@@ -32,11 +33,15 @@ class Record(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Events that the ring lost before the next one of its CPU; None: it is not told how many."""
+    """Events that the ring lost before the next one of its CPU; None: it is not told how many.
+
+    `wrapped`: a flight recorder's ring gave them up for newer ones, which is no loss.
+    """
 
     time_ns: int
     cpu: int
     events: int | None
+    wrapped: bool = False
 
 
 class Damage(NamedTuple):
@@ -81,6 +86,7 @@ class TraceSegment:
                     path=str(path),
                     hint="trace-cmd report may still read it",
                 ) from error
+        self._wraps = _wraps(path)
         self._extents = head.extents
         self._sub_buffer_bytes = head.sub_buffer_bytes
         self._comms = {
@@ -113,7 +119,7 @@ class TraceSegment:
                 page = os.pread(self._fd, self._sub_buffer_bytes, at)
             walk = Walk(page)
             if walk.events_lost:
-                yield Loss(walk.timestamp_ns, cpu, walk.lost_events)
+                yield Loss(walk.timestamp_ns, cpu, walk.lost_events, self._wraps)
             for time_ns, offset, size_bytes in walk:
                 yield Record(time_ns, cpu, page[offset : offset + size_bytes])
             if walk.fault is not None:
@@ -121,3 +127,9 @@ class TraceSegment:
                 yield Damage(time_ns, cpu, at + walk.position.offset, walk.fault)
             if len(page) < self._sub_buffer_bytes:
                 return
+
+
+def _wraps(path: Path) -> bool:
+    """Whether the rings were a flight recorder's, as the ledger beside the segment tells."""
+    manifest = sealed_manifest(SegmentPaths(path.parent, path.name).manifest)
+    return manifest is not None and bool(manifest.ledger.get("overwritten"))

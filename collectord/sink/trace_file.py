@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sink stage: a trace.dat file on disk: its head, the tracks of its CPUs, and its end.
 
-A track is what an extent holds from its beginning: whole sub-buffers, one after the other. The
-extents are sparse, so behind a track there is a hole, or zeros that were never written.
+A track is what an extent holds from its beginning: whole sub-buffers, one after the other. While
+the file is written the extents are sparse, so behind a track there is a hole, or zeros that were
+never written; in a sealed file one track follows the other.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ import xxhash
 
 from collectord._native import _core
 from collectord.codec.trace_dat import FIRST_BYTES, head_bytes, parse_head
+from collectord.codec.trace_dat_head import Place
 from collectord.errors import CodecError
+from collectord.folders.folder import reopen, write_all
+from collectord.sink.compact import close_gaps, compacted, located, past
 from collectord.sink.manifest import Span
-from collectord.sink.scan import mapped, xxh3
-from collectord.sink.segment import BLOCK_BYTES, TRACE_DAT, write_all
+from collectord.sink.scan import mapped, read_first, xxh3
+from collectord.sink.segment import BLOCK_BYTES, TRACE_DAT
 from collectord.sink.sparse import punch
 from collectord.sink.stored import Check, Finding, FinishedFile, Survey, Track
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from collectord._native._core import PageScan
     from collectord.codec.trace_dat_head import Head, Metadata, Patch
@@ -68,7 +71,7 @@ def read_head(fd: int) -> Head:
     needed_bytes = head_bytes(os.pread(fd, FIRST_BYTES, 0))
     if needed_bytes > _HEAD_MAX_BYTES:
         raise CodecError(f"a head of {needed_bytes} bytes", offset=0, reason="size")
-    return parse_head(os.pread(fd, needed_bytes, 0))
+    return parse_head(read_first(fd, needed_bytes))
 
 
 def event_names(metadata: Metadata) -> tuple[str, ...]:
@@ -81,45 +84,76 @@ def event_names(metadata: Metadata) -> tuple[str, ...]:
     )
 
 
-def finish(
-    fd: int, head: Head, tracks: Mapping[int, Track], patches: Iterable[Patch] = ()
-) -> Generator[str, None, FinishedFile]:
-    """Claim the tracks, give back the room that they did not need, wait for the disk.
+def standing(fd: int, head: Head) -> dict[int, Place] | None:
+    """Give the places of the tracks of a file whose seal had begun: its claims hold by then.
 
-    Nothing grows, so a full disk does not keep a file from its end. Yields after each step, and
-    may be run again after any: the file is whole after each of them.
+    None: it is still what a writer left.
+    """
+    if os.fstat(fd).st_size >= head.file_bytes:
+        return None
+    return located(fd, {cpu: Place(e.offset, e.size_bytes) for cpu, e in head.extents.items()})
+
+
+def finish(
+    fd: int,
+    head: Head,
+    tracks: Mapping[int, Track],
+    patches: Iterable[Patch] = (),
+    *,
+    places: Mapping[int, Place] | None = None,
+) -> Generator[str, None, FinishedFile]:
+    """Claim the tracks, move them together, give back all other room, wait for the disk.
+
+    A full disk does not keep a file from its end: without room for copies the tracks stay where
+    they are, with holes between them. Yields after each step, and may be run again after any, with
+    the head and the places of that time. The file is whole after each step but those in which gaps
+    are closed; `standing` tells then where the tracks are.
 
     Args:
         fd: the file.
         head: as it was built or read.
         tracks: by CPU; a CPU without one has no data.
-        patches: of the head, beside the sizes.
+        patches: of the head, beside the places and sizes.
+        places: where the tracks are, if the head does not tell it.
     """
-    sizes = {cpu: track.bytes for cpu, track in tracks.items() if track.bytes}
-    write_patches(fd, [*patches, head.sizes_patch(sizes)])
+    extents = head.extents
+    at = {cpu: places[cpu].offset if places else extent.offset for cpu, extent in extents.items()}
+    claimed = {
+        cpu: Place(offset, tracks[cpu].bytes if cpu in tracks else 0) for cpu, offset in at.items()
+    }
+    write_patches(fd, [*patches, head.places_patch(claimed)])
+    os.fdatasync(fd)
     yield "head written"
-    extents = [(extent, sizes.get(cpu, 0)) for cpu, extent in head.extents.items()]
-    past = max((extent.offset + size for extent, size in extents if size), default=0)
-    os.ftruncate(fd, max(past, len(head.image)))
-    for extent, size in extents:
-        if extent.offset < past:
-            punch(fd, extent.offset + size, min(extent.offset + extent.capacity_bytes, past))
+    os.ftruncate(fd, past(claimed))
     yield "cut"
+    moved = yield from close_gaps(fd, claimed)
+    os.fdatasync(fd)
+    if moved == compacted(claimed):
+        write_patches(fd, [head.places_patch(moved), head.end_patch(past(moved))])
+        os.fdatasync(fd)
+        yield "head moved"
+        os.ftruncate(fd, past(moved))
+    else:
+        for cpu, extent in extents.items():
+            end = min(extent.offset + extent.capacity_bytes, past(moved))
+            punch(fd, extent.offset + moved[cpu].bytes, end)
     os.fdatasync(fd)
     first = os.pread(fd, len(head.image), 0)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     yield "file synced"
     spans = [Span(part="head", offset=0, bytes=len(first), xxh3=xxh3(first))]
-    for cpu in sizes:
-        track = tracks[cpu]
-        offset = head.extents[cpu].offset
-        spans.append(Span(part="data", offset=offset, bytes=track.bytes, xxh3=track.xxh3))
+    spans += [
+        Span(part="data", offset=place.offset, bytes=place.bytes, xxh3=tracks[cpu].xxh3)
+        for cpu, place in moved.items()
+        if place.bytes
+    ]
     status = os.fstat(fd)
     return FinishedFile(
         bytes=status.st_size,
         allocated_bytes=status.st_blocks * BLOCK_BYTES,
-        data_bytes=sum(sizes.values()),
+        data_bytes=sum(place.bytes for place in moved.values()),
         spans=tuple(sorted(spans, key=lambda span: span.offset)),
+        offsets={cpu: place.offset for cpu, place in moved.items()},
     )
 
 
@@ -154,32 +188,36 @@ class Recount:
         return Track(self._bytes, self._samples, self._hash.hexdigest())
 
 
-def recount(file: Path, at: int, size_bytes: int, count: Recount) -> None:
-    """Read a track once, around the page cache where the filesystem lets it.
+def recount(fd: int, at: int, size_bytes: int, count: Recount) -> None:
+    """Read a track of an open file once, around the page cache where the filesystem lets it.
 
     Raises:
         OSError: it cannot be read, or is shorter.
     """
-    with _opened(file) as fd, mmap.mmap(-1, _PIECE_BYTES) as pages, memoryview(pages) as buffer:
+    with (
+        _opened(fd) as direct_fd,
+        mmap.mmap(-1, _PIECE_BYTES) as pages,
+        memoryview(pages) as buffer,
+    ):
         past = at + size_bytes
         while at < past:
             with buffer[: min(_PIECE_BYTES, past - at)] as piece:
-                if os.preadv(fd, [piece], at) != len(piece):
-                    raise OSError(errno.EIO, "shorter than its track", file)
+                if os.preadv(direct_fd, [piece], at) != len(piece):
+                    raise OSError(errno.EIO, "shorter than its track")
                 count.take(piece)
                 at += len(piece)
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[int]:
+def _opened(fd: int) -> Iterator[int]:
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+        again = reopen(fd, os.O_RDONLY | os.O_DIRECT)
     except OSError:  # a filesystem that knows no O_DIRECT
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        again = reopen(fd, os.O_RDONLY)
     try:
-        yield fd
+        yield again
     finally:
-        os.close(fd)
+        os.close(again)
 
 
 def holds_data(fd: int, head: Head) -> bool:
@@ -224,16 +262,21 @@ class TraceFile:
         self.events = event_names(self._head.metadata)
         extents = self._head.extents.items()
         self.offsets: Mapping[int, int] = {cpu: extent.offset for cpu, extent in extents}
+        self._places: Mapping[int, Place] | None = None
 
     def survey(self) -> Survey:
         """Find the whole pages of each CPU, claimed or not, up to one that was never written."""
         step_bytes = self._head.sub_buffer_bytes
+        self._places = standing(self._fd, self._head)
         tracks: dict[int, Track] = {}
         times, reasons = [(0, 0)], []
         cut_bytes = 0
         with mapped(self._fd, os.fstat(self._fd).st_size) as view:
             for cpu, extent in self._head.extents.items():
-                with view[extent.offset : extent.offset + extent.capacity_bytes] as data:
+                place = Place(extent.offset, extent.capacity_bytes)
+                if self._places is not None:
+                    place = self._places[cpu]
+                with view[place.offset : place.offset + place.bytes] as data:
                     found = _core.scan_pages(data, step_bytes)
                     if found.end:
                         with data[: found.end] as kept:
@@ -248,8 +291,10 @@ class TraceFile:
         return Survey(tracks, first_ns, last_ns, cut_bytes, ", ".join(reasons))
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
-        """Claim the pages that are kept, and make holes behind them."""
-        return finish(self._fd, self._head, found.tracks)
+        """Claim the pages that are kept, and move them together."""
+        file = yield from finish(self._fd, self._head, found.tracks, places=self._places)
+        self.offsets = file.offsets
+        return file
 
     def findings(self, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
         """Compare the claims with the manifest, walk the pages and count the events."""

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
+from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, decode
-from collectord.sink.segment import TRACE_DAT, group_files, sink_errors
+from collectord.sink.segment import TRACE_DAT, group_files, read_other_manifest, sink_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from collectord.folders.folder import Folder
 
 
 class Trail(NamedTuple):
@@ -51,15 +56,24 @@ def read_trail(
     Raises:
         SinkError: a manifest or a segment cannot be read.
     """
+    with sink_errors("cannot read the directory", directory, reading=True):
+        try:
+            opened = open_folder(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return Trail("", 0, "", {}, {})
+    with opened as folder:
+        return _read_trail(folder, (session, boot_id), since_ns, subbuf_bytes)
+
+
+def _read_trail(folder: Folder, process: tuple[str, str], since_ns: int, step_bytes: int) -> Trail:
     found: list[tuple[Path, Manifest]] = []
-    if directory.is_dir():
-        for group in group_files(directory):
-            if group.paths.format != TRACE_DAT or not group.sealed:
-                continue
-            with sink_errors("cannot read the manifest", group.paths.manifest, reading=True):
-                manifest = decode(group.paths.manifest.read_bytes(), Manifest)
-            if manifest is not None and (manifest.session, manifest.boot_id) == (session, boot_id):
-                found.append((group.paths.data, manifest))
+    for group in group_files(folder):
+        if group.paths.format != TRACE_DAT or not group.sealed:
+            continue
+        with sink_errors("cannot read the manifest", group.paths.manifest, reading=True):
+            manifest = decode(read_other_manifest(folder, group.paths.manifest), Manifest)
+        if manifest is not None and (manifest.session, manifest.boot_id) == process:
+            found.append((group.paths.data, manifest))
     others = {manifest.run for _, manifest in found if manifest.started_ns < since_ns}
     found = [(path, manifest) for path, manifest in found if manifest.run not in others]
     if not found:
@@ -71,17 +85,20 @@ def read_trail(
     for path, manifest in found:
         if manifest.run == first.run:
             stored = max(stored, manifest.stored_before + manifest.samples)
-            pages |= _last_pages(path, manifest, subbuf_bytes)
+            pages |= _last_pages(folder, path, manifest, step_bytes)
             for ring in manifest.rings:
                 by_cpu[ring.cpu] = max(by_cpu[ring.cpu], ring.stored_total)
     return Trail(first.run, stored, first.scope, pages, by_cpu)
 
 
-def _last_pages(path: Path, manifest: Manifest, subbuf_bytes: int) -> dict[int, bytes]:
-    pages = {}
-    with sink_errors("cannot read the segment", path, reading=True), path.open("rb") as file:
-        for ring in manifest.rings:
-            if ring.bytes:
-                file.seek(ring.offset + ring.bytes - subbuf_bytes)
-                pages[ring.cpu] = file.read(subbuf_bytes)
-    return pages
+def _last_pages(
+    folder: Folder, path: Path, manifest: Manifest, step_bytes: int
+) -> dict[int, bytes]:
+    with sink_errors("cannot read the segment", path, reading=True), ExitStack() as stack:
+        fd = folder.open(path.name)
+        stack.callback(os.close, fd)
+        return {
+            ring.cpu: os.pread(fd, step_bytes, ring.offset + ring.bytes - step_bytes)
+            for ring in manifest.rings
+            if ring.bytes >= step_bytes
+        }

@@ -9,18 +9,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from collectord.codec.bpf_struct import decoder
-from collectord.errors import CodecError, SinkError
+from collectord.errors import CodecError, SinkError, UnsafePath
+from collectord.folders.walk import open_folder
 from collectord.sink.formats import open_stored
 from collectord.sink.manifest import (
     SCHEMA,
     Manifest,
     OpenManifest,
+    damage,
+    data_times,
     decode,
     foreign_schema,
+    layout_faults,
     link,
 )
-from collectord.sink.scan import mapped, xxh3
+from collectord.sink.scan import digest, mapped, xxh3
 from collectord.sink.segment import (
     BLOCK_BYTES,
     MANIFEST,
@@ -29,7 +32,10 @@ from collectord.sink.segment import (
     SegmentPaths,
     group_files,
     lock,
-    segment_directories,
+    read_manifest,
+    read_other_manifest,
+    session_folder,
+    session_names,
     sink_errors,
 )
 from collectord.sink.sparse import stray_byte
@@ -39,14 +45,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from collectord.folders.folder import Folder
+
 
 class State(StrEnum):
-    """What a segment is."""
+    """The state of a segment. DAMAGED: its manifest cannot be read; UNKNOWN: nothing tells."""
 
     SEALED = "sealed"
     RECOVERED = "recovered"
     OPEN = "open"
     ORPHAN = "orphan"
+    DAMAGED = "damaged"
     UNKNOWN = "unknown"
 
 
@@ -73,13 +82,21 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """One line of `segments list`. Counts are None where no readable manifest tells them."""
+    """One line of `segments list`. Counts are None where no readable manifest tells them.
+
+    Attributes:
+        started_ns: REALTIME when the file was made, some time before it got its first record.
+        begins_ns, ends_ns: REALTIME of the first and the last record.
+        first_ns, last_ns: the same on the clock that stamps the records.
+    """
 
     path: Path
     format: str
     state: State
     session: str
     started_ns: int | None
+    begins_ns: int | None
+    ends_ns: int | None
     first_ns: int | None
     last_ns: int | None
     records: int | None
@@ -99,9 +116,9 @@ def verify(targets: Sequence[Path], *, sha256: bool = False) -> list[Verdict]:
         SinkError: a directory or a file cannot be read.
     """
     verdicts = []
-    for group in _groups(targets):
+    for folder, group in _groups(targets):
         with sink_errors("cannot read the segment", group.paths.data, reading=True):
-            verdicts.append(_verdict(group, sha256=sha256))
+            verdicts.append(_verdict(folder, group, sha256=sha256))
     return verdicts
 
 
@@ -112,63 +129,81 @@ def list_segments(targets: Sequence[Path]) -> list[SegmentRow]:
         SinkError: a directory or a file cannot be read.
     """
     rows = []
-    for group in _groups(targets):
+    for folder, group in _groups(targets):
         with sink_errors("cannot read the segment", group.paths.data, reading=True):
-            rows.append(_row(group))
+            rows.append(_row(folder, group))
     return rows
 
 
-def _groups(targets: Sequence[Path]) -> Iterator[Group]:
+def _groups(targets: Sequence[Path]) -> Iterator[tuple[Folder, Group]]:
+    """Segments, each with its folder, which is open until the next one is asked for."""
     for target in targets:
-        if not target.is_dir():
-            if target.exists() and not target.is_file():
-                # To open a FIFO is to wait for its writer.
-                hint = "name a segment or a directory"
-                raise SinkError("not a regular file", path=str(target), hint=hint)
-            name = target.name.removesuffix(PARTIAL)
-            suffix = target.name[len(name) :]
-            yield Group(SegmentPaths(target.parent, name), frozenset({suffix}))
+        if target.is_dir():
+            with _opened(target) as root:
+                for name in session_names(root):
+                    with session_folder(root, name) as folder:
+                        yield from _groups_of(folder)
             continue
-        for directory in segment_directories(target):
-            yield from (g for g in group_files(directory) if g.paths.rotated or _is_ours(g))
+        if target.exists() and not target.is_file():
+            hint = "name a segment or a directory"
+            raise SinkError("not a regular file", path=str(target), hint=hint)
+        name = target.name.removesuffix(PARTIAL)
+        suffix = target.name[len(name) :]
+        with _opened(target.parent) as folder:
+            yield folder, Group(SegmentPaths(target.parent, name), frozenset({suffix}))
 
 
-def _is_ours(group: Group) -> bool:
+def _opened(path: Path) -> Folder:
+    with sink_errors("cannot read the directory", path, reading=True):
+        return open_folder(path)
+
+
+def _groups_of(folder: Folder) -> Iterator[tuple[Folder, Group]]:
+    for group in group_files(folder):
+        if group.paths.rotated or _is_ours(folder, group):
+            yield folder, group
+
+
+def _is_ours(folder: Folder, group: Group) -> bool:
     """A name that no session gives needs a manifest of this program to count."""
-    raw = (_read(group.paths.manifest), _read(group.paths.open_manifest))
+    paths = (group.paths.manifest, group.paths.open_manifest)
+    raw = (read_other_manifest(folder, path) for path in paths)
     return any(
         decode(data, OpenManifest) is not None or foreign_schema(data) is not None for data in raw
     )
 
 
-def _verdict(group: Group, *, sha256: bool) -> Verdict:
+def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
     paths = group.paths
-    state = _state(group)
+    state = _state(folder, group)
     path = paths.partial if PARTIAL in group.suffixes else paths.data
     if state is State.OPEN:
         return Verdict(path, state, None)
     if state is State.ORPHAN:
         hint = "its writer died; run `collectord segments repair`"
         return Verdict(path, state, Finding(Check.FILE, hint))
-    if not paths.data.exists():
+    if folder.stat(paths.data.name) is None:
         return Verdict(path, state, Finding(Check.FILE, "there is no such segment"))
-    manifest = decode(_read(paths.manifest), Manifest)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        finding = _manifest_finding(paths) if manifest is None else None
+        raw = read_manifest(folder, paths.manifest)
+        fd = folder.open(path.name)
+    except UnsafePath as error:
+        return Verdict(path, state, Finding(Check.FILE, str(error)))
+    manifest = decode(raw, Manifest)
+    try:
+        finding = _manifest_finding(raw) if manifest is None else None
         if manifest is not None:
-            finding = next(_findings(paths, fd, manifest), None)
+            finding = next(_findings(folder, paths, fd, manifest), None)
         status = os.fstat(fd)
-        digest = _sha256(fd) if sha256 else None
+        whole = _sha256(fd) if sha256 else None
     finally:
         os.close(fd)
     samples = manifest.samples if manifest else 0
     allocated_bytes = status.st_blocks * BLOCK_BYTES
-    return Verdict(path, state, finding, samples, status.st_size, digest, allocated_bytes)
+    return Verdict(path, state, finding, samples, status.st_size, whole, allocated_bytes)
 
 
-def _manifest_finding(paths: SegmentPaths) -> Finding:
-    raw = _read(paths.manifest)
+def _manifest_finding(raw: bytes) -> Finding:
     schema = foreign_schema(raw)
     if schema is not None:
         detail = f"manifest schema {schema} is of another version; this one knows {SCHEMA}"
@@ -176,7 +211,9 @@ def _manifest_finding(paths: SegmentPaths) -> Finding:
     return Finding(Check.MANIFEST, "its manifest is damaged" if raw else "it has no manifest")
 
 
-def _findings(paths: SegmentPaths, fd: int, manifest: Manifest) -> Iterator[Finding]:
+def _findings(
+    folder: Folder, paths: SegmentPaths, fd: int, manifest: Manifest
+) -> Iterator[Finding]:
     size_bytes = os.fstat(fd).st_size
     if size_bytes != manifest.bytes:
         yield Finding(Check.SIZE, f"{size_bytes} bytes, its manifest says {manifest.bytes}")
@@ -193,23 +230,12 @@ def _findings(paths: SegmentPaths, fd: int, manifest: Manifest) -> Iterator[Find
             f"{manifest.data_offset} and {manifest.data_bytes}",
         )
         return
-    yield from _layout_findings(manifest)
+    yield from (Finding(Check.MANIFEST, fault) for fault in layout_faults(manifest))
     with mapped(fd, size_bytes) as view:
         yield from _span_findings(view, manifest)
         yield from _gap_findings(fd, view, manifest, sparse=file.sparse)
         yield from file.findings(view, manifest)
-    yield from _chain_findings(paths, manifest)
-
-
-def _layout_findings(manifest: Manifest) -> Iterator[Finding]:
-    """Nothing else tells what is in the samples of a BPF program."""
-    for event, described in manifest.layouts.items():
-        if event not in manifest.events:
-            yield Finding(Check.MANIFEST, f"it describes {event}, which is none of its events")
-        try:
-            decoder(described.layout)
-        except CodecError as error:
-            yield Finding(Check.MANIFEST, f"it does not describe {event} as it can be: {error}")
+    yield from _chain_findings(folder, paths, manifest)
 
 
 def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
@@ -239,83 +265,77 @@ def _gap_findings(
         at = past
 
 
-def _chain_findings(paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
+def _chain_findings(folder: Folder, paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
     """The manifest before must be the one this was chained to; evicted ones are gone in order."""
     before = manifest.previous
     if before is None:
         return
-    raw = _read(paths.directory / before.manifest)
-    if not raw and _has_older(paths, before.manifest):
+    inside = "/" not in before.manifest and before.manifest not in (".", "..")
+    raw = read_other_manifest(folder, folder.path / before.manifest) if inside else b""
+    if not raw and _has_older(folder, paths, before.manifest):
         yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, is missing")
     if raw and link(before.manifest, raw) != before:
         yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, was changed since")
 
 
-def _has_older(paths: SegmentPaths, manifest_name: str) -> bool:
+def _has_older(folder: Folder, paths: SegmentPaths, manifest_name: str) -> bool:
     missing = manifest_name.removesuffix(MANIFEST)
     return any(
         group.paths.format == paths.format and group.paths.name < missing
-        for group in group_files(paths.directory)
+        for group in group_files(folder)
     )
 
 
-def _row(group: Group) -> SegmentRow:
+def _row(folder: Folder, group: Group) -> SegmentRow:
     paths = group.paths
-    state = _state(group)
+    state = _state(folder, group)
     partial = state in (State.OPEN, State.ORPHAN)
     path = paths.partial if partial else paths.data
     manifest: Manifest | OpenManifest | None
-    manifest = sealed = None if partial else decode(_read(paths.manifest), Manifest)
+    raw = read_other_manifest(folder, paths.open_manifest if partial else paths.manifest)
+    manifest = sealed = None if partial else decode(raw, Manifest)
     if partial:
-        manifest = decode(_read(paths.open_manifest), OpenManifest)
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        size_bytes = allocated_bytes = 0
-    else:
-        size_bytes, allocated_bytes = status.st_size, status.st_blocks * BLOCK_BYTES
+        manifest = decode(raw, OpenManifest)
+    status = folder.stat(path.name)
+    begins_ns, ends_ns = (data_times(sealed) if sealed else None) or (None, None)
     return SegmentRow(
         path=path,
         format=manifest.format if manifest else paths.format,
         state=state,
         session=manifest.session if manifest else "",
         started_ns=manifest.started_ns if manifest else None,
+        begins_ns=begins_ns,
+        ends_ns=ends_ns,
         first_ns=sealed.first_ns if sealed else None,
         last_ns=sealed.last_ns if sealed else None,
         records=sealed.records if sealed else None,
         samples=sealed.samples if sealed else None,
         complete=sealed.complete if sealed else None,
         basis=str(sealed.ledger.get("basis")) if sealed else None,
-        bytes=size_bytes,
-        allocated_bytes=allocated_bytes,
+        bytes=status.st_size if status else 0,
+        allocated_bytes=status.st_blocks * BLOCK_BYTES if status else 0,
     )
 
 
-def _state(group: Group) -> State:
+def _state(folder: Folder, group: Group) -> State:
     paths = group.paths
     if PARTIAL in group.suffixes:
         try:
-            fd = os.open(paths.partial, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            pass  # sealed since the listing
+            fd = folder.open(paths.partial.name)
+        except (FileNotFoundError, UnsafePath):
+            pass  # sealed, or replaced, since the listing
         else:
             try:
                 return State.ORPHAN if lock(fd) else State.OPEN
             finally:
                 os.close(fd)
-    manifest = decode(_read(paths.manifest), Manifest)
+    raw = read_other_manifest(folder, paths.manifest)
+    manifest = decode(raw, Manifest)
     if manifest is None:
-        return State.UNKNOWN
+        return State.DAMAGED if damage(raw, Manifest) else State.UNKNOWN
     return State.RECOVERED if manifest.recovered else State.SEALED
 
 
 def _sha256(fd: int) -> str:
     with mapped(fd, os.fstat(fd).st_size) as view:
-        return hashlib.sha256(view).hexdigest()
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
+        return digest(hashlib.sha256(), view)

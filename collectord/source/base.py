@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
     from collectord._native._core import AuxMap, PageMap, RingMap
@@ -40,12 +40,14 @@ class CounterFd:
         event_index: `EventPlan.index`.
         event_id: the id that its samples carry.
         read_format: what read(2) of it gives.
+        tid: thread that it counts, -1 for every task.
     """
 
     fd: int
     event_index: int
     event_id: int
     read_format: int
+    tid: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,21 @@ class RingHandle:
     aux: AuxHandle | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LateRing:
+    """A ring that the kernel made since the opening, for a CPU that came online; nobody drains it.
+
+    Attributes:
+        label: whose it is.
+        capacity_bytes: of it.
+        produced: the kernel's counters; what is `unread` may be taken out of it at the end.
+    """
+
+    label: RingLabel
+    capacity_bytes: int
+    produced: Produced
+
+
 class Ftrace(Protocol):
     """What a source of ftrace rings can do beside; see `OpenSource.ftrace`.
 
@@ -171,6 +188,17 @@ class Ftrace(Protocol):
 
         Raises:
             KernelError: they cannot be read.
+        """
+
+    def late_pages(self, cpus: Iterable[int], stack: ExitStack) -> Mapping[int, Iterator[bytes]]:
+        """Whole sub-buffers of rings that nobody drained, by CPU, as they are taken.
+
+        Args:
+            cpus: of `OpenSource.late_rings`, once nothing comes any more.
+            stack: closes the rings.
+
+        Raises:
+            KernelError: a ring cannot be opened; as the pages come, that one cannot be read.
         """
 
     def mark(self, text: str) -> int:
@@ -287,8 +315,21 @@ class OpenSource(Protocol):
             KernelError: it cannot be read.
         """
 
-    def suppressed_by(self, event_index: int) -> tuple[int, ...]:
-        """Ids of foreign BPF programs that can hide this event from every counter."""
+    def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
+        """Rings of CPUs that came online since the opening, and that belong to the scope.
+
+        Args:
+            last: the source is disabled: what they hold is counted, if that was not known before.
+
+        Raises:
+            KernelError: their counters cannot be read.
+        """
+
+    def suppressed_by(self, event_index: int) -> tuple[int, ...] | None:
+        """Ids of foreign BPF programs that can hide this event from every counter.
+
+        None if it cannot be told yet whose one is.
+        """
 
 
 class Source(Protocol):

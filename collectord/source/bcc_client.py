@@ -20,6 +20,7 @@ import msgspec
 
 from collectord.plan import bpf_program, event_names
 from collectord.source import bcc_child, bcc_failure, bcc_text
+from collectord.text import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -333,8 +334,8 @@ def _answer(words: bcc_failure.Words, outcome: Outcome) -> _Answer:
     if problem is not None:
         raise problem
     try:
-        answer = msgspec.json.decode(outcome.answer or b"", type=_Answer)
-    except (msgspec.DecodeError, RecursionError) as error:
+        answer = decode_json(outcome.answer or b"", _Answer)
+    except msgspec.DecodeError as error:
         raise words.garbage(outcome) from error
     if answer.failure is not None:
         raise words.of_failure(answer.failure, outcome)

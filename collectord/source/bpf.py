@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collectord.model import LossKey
     from collectord.plan.bpf import BpfPlan, ProgramPlan
     from collectord.plan.session import SessionPlan
-    from collectord.source.base import CounterFd, RingHandle
+    from collectord.source.base import CounterFd, LateRing, RingHandle
     from collectord.source.bcc_client import Loaded, LoadedTable
     from collectord.source.perf import OpenPerf
 
@@ -97,7 +97,8 @@ def open_session(
     if plan.bpf is None:
         raise ValueError(plan.source)
     with ExitStack() as own:
-        programs = tuple(_programs(kernel, plan.bpf, own))
+        with kernel.loading_programs(own):
+            programs = tuple(_programs(kernel, plan.bpf, own))
         rings = perf.open_session(kernel, plan, own, exclude_tids=exclude_tids)
         opened = OpenBpf(kernel, plan.bpf, programs, rings)
         opened.connect()
@@ -291,7 +292,12 @@ class OpenBpf:
         """None: each ring tells its own."""
         return {}
 
+    def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
+        """None: a perf ring is there once it is opened."""
+        del last
+        return ()
+
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
-        """None: what a program submits is hidden by nobody."""
+        """Nobody: what a program submits is hidden by nobody."""
         del event_index
         return ()

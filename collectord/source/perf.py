@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collectord.model import LossKey
     from collectord.plan.events import EventPlan
     from collectord.plan.session import SessionPlan
-    from collectord.source.base import CounterFd, RingHandle
+    from collectord.source.base import CounterFd, LateRing, RingHandle
     from collectord.source.perf_opening import Opened
 
 
@@ -202,12 +202,17 @@ class OpenPerf:
         """None: each ring tells its own."""
         return {}
 
+    def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
+        """None: a perf ring is there once it is opened."""
+        del last
+        return ()
+
     def _counts_records(self, ring: RingHandle) -> bool:
         events = [self._events[counter.event_index] for counter in ring.counters]
         sampling = [event for event in events if not event.aux]
         return bool(sampling) and all(event.basis is Basis.EXACT for event in sampling)
 
-    def suppressed_by(self, event_index: int) -> tuple[int, ...]:
+    def suppressed_by(self, event_index: int) -> tuple[int, ...] | None:
         """Ids of the BPF programs on the event's tracepoint; none of them is this program's.
 
         A program that returns 0 hides the event from its ring and from all counters. Asking one

@@ -251,7 +251,8 @@ class Opening:
                 leaders[event.group] = fd
             self._set_filter(fd, event)
             event_id = self._kernel.event_id(fd)
-            waiting.append(CounterFd(fd, event.index, event_id, event.attr.read_format))
+            counter = CounterFd(fd, event.index, event_id, event.attr.read_format, target.tid)
+            waiting.append(counter)
             ring = self._rings.get(key)
             if ring is not None:
                 for counter in waiting:

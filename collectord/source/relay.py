@@ -11,6 +11,7 @@ Facts of the kernel that shape this module (kernel/relay.c, kernel/trace/blktrac
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ from collectord.model import (
     Stage,
 )
 from collectord.plan.relay_source import CHANNEL_BYTES
-from collectord.source.base import RelayRing, RingHandle
+from collectord.source.base import LateRing, RelayRing, RingHandle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _DROPPED: Final = (Stage.KERNEL_RING, Reason.DROPPED)
 _OVERRUN: Final = (Stage.KERNEL_RING, Reason.OVERRUN)
+_UNCOVERED: Final = (Stage.KERNEL_RING, Reason.UNCOVERED)
 # A pdu has 64 KiB at most, and no record more than its sub-buffer.
 _LONGEST_BYTES: Final = 48 + 65535
 
@@ -81,7 +83,7 @@ def open_session(
             raise MissingFeature(f"{relay.name} has no relay files", feature="relay")
         rings = tuple(_handle(plan, relay, file) for file in files)
         stack.push(own.pop_all())
-    return OpenRelay(trace, rings)
+    return OpenRelay(plan, trace, rings)
 
 
 def _handle(plan: SessionPlan, relay: RelayPlan, file: RelayFile) -> RingHandle:
@@ -111,13 +113,17 @@ def _handle(plan: SessionPlan, relay: RelayPlan, file: RelayFile) -> RingHandle:
 class OpenRelay:
     """The files of a trace or a channel. See `source.base.OpenSource`."""
 
-    def __init__(self, trace: Blktrace | None, rings: tuple[RingHandle, ...]) -> None:
+    def __init__(
+        self, plan: SessionPlan, trace: Blktrace | None, rings: tuple[RingHandle, ...]
+    ) -> None:
         self.rings = rings
         self.ftrace = None
         self.bpf = None
         self.event_ids: Mapping[int, tuple[int, ...]] = {}
         self.target_fds: tuple[int, ...] = ()
+        self._plan = plan
         self._trace = trace
+        self._late: Counter[int] = Counter()  # records of CPUs that came online
 
     def enable_sideband(self) -> None:
         """Names of tasks come among blktrace's records."""
@@ -153,11 +159,28 @@ class OpenRelay:
 
     def read_produced(self, ring: RingHandle) -> Produced:  # noqa: ARG002 - the protocol's
         """Nothing of its own: the core sees the kernel's numbers in the records it walks."""
-        return Produced(value=None, lost=0, losses={_DROPPED: 0, _OVERRUN: 0})
+        return Produced(value=None, lost=0, losses={_DROPPED: 0, _OVERRUN: 0, _UNCOVERED: 0})
 
     def shared_losses(self) -> Mapping[LossKey, int]:
         """What found no room, on whichever CPU. Raises KernelError."""
         return {_DROPPED: self._trace.dropped()} if self._trace is not None else {}
+
+    def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
+        """Files that the kernel made since; at the end they are read, and so counted."""
+        relay = self._plan.relay
+        if self._trace is None or relay is None or not last:
+            return ()
+        self._late.update(self._trace.take_late())
+        losses = {_DROPPED: 0, _OVERRUN: 0}
+        return tuple(
+            LateRing(
+                RingLabel(self._plan.name, self._plan.source, RingRole.DATA, cpu),
+                relay.buffer_bytes or CHANNEL_BYTES,
+                Produced(value=count, lost=count, losses={**losses, _UNCOVERED: count}),
+            )
+            for cpu, count in sorted(self._late.items())
+            if count
+        )
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:  # noqa: ARG002 - the protocol's
         """None: programs do not see what blktrace writes."""

@@ -30,29 +30,28 @@ from collectord.model import (
     Basis,
     Geometry,
     Produced,
-    Reason,
     RingKind,
     RingLabel,
     ScopeKind,
-    Stage,
     Transport,
 )
 from collectord.plan import cpu_list
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.source.base import PageRing, RingHandle
+from collectord.source.trace_counts import LateTraceRings, produced
 from collectord.source.window import Fill, grown, needed_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.instance import Instance
     from collectord.kernel.port import Kernel
-    from collectord.kernel.ring_stats import CpuStats
     from collectord.ledger import RingBalance
     from collectord.model import LossKey
     from collectord.plan.ftrace import FtracePlan
     from collectord.plan.session import RingPlan, SessionPlan
+    from collectord.source.base import LateRing
 
 # Sessions of this name run side by side, one in each process that has one.
 RECORD_SESSION: Final = "record"
@@ -89,7 +88,9 @@ def open_session(
         rings = _open_rings(kernel, plan, ftrace, instance, own)
         instance.choose(_events(ftrace, instance))
         stack.push(own.pop_all())
-    return OpenTracefs(instance, plan, ftrace, rings, targets)
+    recorder = plan.mode == FLIGHT_RECORDER
+    late = LateTraceRings(kernel, instance, plan, recorder=recorder)
+    return OpenTracefs(instance, plan, OpenInstance(instance, ftrace, rings, late), rings, targets)
 
 
 def instance_session(plan: SessionPlan) -> str:
@@ -106,18 +107,18 @@ class OpenTracefs:
         self,
         instance: Instance,
         plan: SessionPlan,
-        ftrace: FtracePlan,
+        ftrace: OpenInstance,
         rings: tuple[RingHandle, ...],
         target_fds: tuple[int, ...],
     ) -> None:
         self.rings = rings
         self.target_fds = target_fds
         self.event_ids: Mapping[int, tuple[int, ...]] = {}
-        self.ftrace = OpenInstance(instance, ftrace, rings)
+        self._recorder = plan.mode == FLIGHT_RECORDER
+        self.ftrace = ftrace
         self.bpf = None
         self._instance = instance
-        self._recorder = plan.mode == FLIGHT_RECORDER
-        freeze = ftrace.freeze
+        freeze = plan.ftrace.freeze if plan.ftrace is not None else None
         self._freeze = (freeze.system, freeze.name, freeze.filter) if freeze is not None else None
         self._frozen = False
         self._stats = {
@@ -179,6 +180,10 @@ class OpenTracefs:
         """None: each ring tells its own."""
         return {}
 
+    def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
+        """Give the rings that the kernel made since. Raises KernelError."""
+        return self.ftrace.late.read(last=last)
+
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:  # noqa: ARG002 - the protocol's
         """None: a program on a tracepoint does not see what ftrace writes."""
         return ()
@@ -188,10 +193,15 @@ class OpenInstance:
     """What the rings of an instance have in common. See `source.base.Ftrace`."""
 
     def __init__(
-        self, instance: Instance, ftrace: FtracePlan, rings: tuple[RingHandle, ...]
+        self,
+        instance: Instance,
+        ftrace: FtracePlan,
+        rings: tuple[RingHandle, ...],
+        late: LateTraceRings,
     ) -> None:
         self._instance = instance
         self._plan = ftrace
+        self.late = late
         self.sizes = {ring.label.cpu: ring.geometry.data_bytes for ring in rings}
         self._stats_fds = {
             ring.label.cpu: ring.pages.stats_fd for ring in rings if ring.pages is not None
@@ -214,7 +224,12 @@ class OpenInstance:
 
     def ring_stats(self) -> Mapping[int, str]:
         """The text of each `stats`, as trace-cmd keeps it."""
-        return {cpu: stats_text(cpu, fd) for cpu, fd in self._stats_fds.items()}
+        texts = {cpu: stats_text(cpu, fd) for cpu, fd in self._stats_fds.items()}
+        return texts | self.late.texts()
+
+    def late_pages(self, cpus: Iterable[int], stack: ExitStack) -> Mapping[int, Iterator[bytes]]:
+        """Sub-buffers of the rings that the kernel made since. Raises KernelError."""
+        return self.late.pages(cpus, stack)
 
     def mark(self, text: str) -> int:
         """Write a marker into the ring of the CPU that this runs on, if that is traced."""
@@ -249,33 +264,6 @@ class OpenInstance:
         return ""
 
 
-def produced(stats: CpuStats, *, recorder: bool) -> Produced:
-    """A ring's counters as the ledger wants them.
-
-    Args:
-        stats: a reading.
-        recorder: overwriting is what the ring is for, and no loss.
-    """
-    overrun = 0 if recorder else stats.overrun
-    losses = {
-        (Stage.KERNEL_RING, Reason.OVERRUN): overrun,
-        (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN): stats.commit_overrun,
-        (Stage.KERNEL_RING, Reason.DROPPED): stats.dropped,
-        (Stage.STAGING, Reason.DROPPED): 0,  # known once another process salvages the ring
-    }
-    return Produced(
-        value=stats.written + stats.dropped + stats.commit_overrun,
-        lost=sum(losses.values()),
-        losses=losses,
-        overwritten=stats.overrun - overrun,
-        read_events=stats.read_events,
-        unread=stats.entries,
-        unread_bytes=stats.bytes if stats.entries else 0,
-        oldest_unread_ns=stats.oldest_event_ns,
-        now_ns=stats.now_ns,
-    )
-
-
 def _settings(
     plan: SessionPlan, ftrace: FtracePlan, exclude_tids: tuple[int, ...]
 ) -> InstanceSettings:
@@ -286,7 +274,7 @@ def _settings(
         subbuf_bytes=ftrace.subbuf_bytes,
         overwrite=ftrace.overwrite,
         buffer_percent=ftrace.buffer_percent,
-        cpus=tuple(ring.cpu for ring in plan.rings),
+        cpus=plan.scope.cpus,
         pids=plan.scope.pids if by_task else (),
         follow_forks=plan.scope.inherit,
         exclude_tids=exclude_tids if ftrace.exclude_self and not by_task else (),

@@ -72,6 +72,25 @@ def _print(rows: Sequence[Row]) -> None:
         console.print(f"- {note}", highlight=False)
 
 
+def _save(path: Path, rows: Sequence[Row]) -> None:
+    """Write the rows that are done; a file of fewer rows is replaced."""
+    perf = subprocess.run(["perf", "--version"], capture_output=True, text=True, check=True)
+    text = json.dumps(
+        {
+            "kernel": platform.release(),
+            "cpus": os.cpu_count(),
+            "perf": perf.stdout.strip(),
+            "python": platform.python_version(),
+            "rows": [{**asdict(row), "within": row.within} for row in rows],
+        },
+        indent=1,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the rows; the status is 1 if one missed its budget."""
     args = _parse(arguments)
@@ -79,6 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     if unfit:
         print(unfit, file=sys.stderr)
         return 1
+    path = args.json or RESULTS / time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime())
     rows: list[Row] = []
     args.dir.mkdir(parents=True, exist_ok=True)
     with (
@@ -92,26 +112,15 @@ def main(arguments: Sequence[str]) -> int:
             repeats=args.repeats,
             seconds=args.seconds,
         )
-        for name in args.rows or ROWS:
-            print(f"{name}: {ROWS[name].__doc__}", file=sys.stderr)
-            rows += ROWS[name](settings)
-    _print(rows)
-    perf = subprocess.run(["perf", "--version"], capture_output=True, text=True, check=True)
-    path = args.json or RESULTS / time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        json.dumps(
-            {
-                "kernel": platform.release(),
-                "cpus": os.cpu_count(),
-                "perf": perf.stdout.strip(),
-                "python": platform.python_version(),
-                "rows": [{**asdict(row), "within": row.within} for row in rows],
-            },
-            indent=1,
-        )
-    )
-    print(f"wrote {path}")
+        try:
+            for name in args.rows or ROWS:
+                print(f"{name}: {ROWS[name].__doc__}", file=sys.stderr)
+                rows += ROWS[name](settings)
+                _save(path, rows)
+        finally:  # one that fails takes minutes of others' figures with it otherwise
+            if rows:
+                _print(rows)
+                print(f"wrote {path}")
     return 0 if all(row.within for row in rows) else 1
 
 

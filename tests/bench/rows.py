@@ -157,20 +157,24 @@ def spinning_python(settings: Settings) -> list[Row]:
 @contextmanager
 def _daemon(settings: Settings) -> Iterator[int]:
     """The daemon with the default configuration and a state directory of its own, when ready."""
-    with tempfile.TemporaryDirectory(dir=settings.directory.parent) as name:
+    with (
+        tempfile.TemporaryDirectory(dir=settings.directory.parent) as name,
+        # where a socket's name fits (sun_path has 108 bytes), however long that folder's is
+        tempfile.TemporaryDirectory(prefix="collectord-bench-", dir="/run") as sockets,
+    ):
         directory = Path(name)
         text = (collectors.ROOT / "config/collectord.toml").read_text()
         text = re.sub(r"(?m)^#? ?state_dir *=.*", f'state_dir = "{directory}/state"', text)
-        text = re.sub(r"(?m)^#? ?socket *=.*", f'socket = "{directory}/control.sock"', text)
+        text = re.sub(r"(?m)^#? ?socket *=.*", f'socket = "{sockets}/control.sock"', text)
         text = re.sub(r"(?m)^#? ?listen *=.*", 'listen = "127.0.0.1:0"', text)
         config = directory / "collectord.toml"
         config.write_text(text)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.bind(str(directory / "notify"))
+            notify.bind(f"{sockets}/notify")
             notify.settimeout(_START_TIMEOUT_S)
             process = subprocess.Popen(
                 [sys.executable, "-m", "collectord", "run", "--config", config],
-                env={**os.environ, "NOTIFY_SOCKET": str(directory / "notify")},
+                env={**os.environ, "NOTIFY_SOCKET": f"{sockets}/notify"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd=collectors.ROOT,

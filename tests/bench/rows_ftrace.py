@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.bench import collectors, row
 from tests.bench.collectors import EVENT, GENERATOR_CPU, Collector
 from tests.bench.row import Row
+from tests.support.trace_cmds import alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,37 +29,6 @@ _FEW: Final = 1000
 _TRANSPORTS: Final = ("auto", "read", "mmap", "splice")
 _TRACEFS: Final = Path("/sys/kernel/tracing")
 _INSTANCE: Final = _TRACEFS / "instances" / "bench-trace-cmd"
-# trace-cmd writes all of these and gives up where the kernel refuses it. They choose functions
-# to trace, of which the bench has none, or are the whole machine's: it gets an empty file instead
-# of each, in a mount namespace of its own.
-_REFUSED: Final = (
-    Path("/proc/sys/kernel/ftrace_enabled"),
-    Path("/proc/sys/kernel/kptr_restrict"),
-    *(
-        _INSTANCE / name
-        for name in (
-            "set_ftrace_pid",
-            "set_ftrace_notrace_pid",
-            "set_ftrace_filter",
-            "set_ftrace_notrace",
-            "set_graph_function",
-            "set_graph_notrace",
-        )
-    ),
-)
-# It puts files into its working directory.
-_ALONE: Final = """
-set -e
-cd "$1"
-: >../empty
-shift
-while [ "$1" != -- ]; do
-    [ ! -e "$1" ] || mount --bind ../empty "$1"
-    shift
-done
-shift
-exec "$@"
-"""
 
 
 @contextmanager
@@ -79,8 +49,7 @@ def trace_cmd_record(name: str, ring_kib: int) -> Collector:
     return Collector(
         name,
         lambda directory: [
-            *("unshare", "-m", "--propagation", "private", "sh", "-c", _ALONE, "sh"),
-            *(str(directory), *map(str, _REFUSED), "--"),
+            *alone(directory, _INSTANCE),
             *("trace-cmd", "record", "--compression", "none", "-o", "trace.dat"),
             *("-B", _INSTANCE.name, "-M", f"{1 << int(GENERATOR_CPU):x}", "-b", str(ring_kib)),
             *("-C", "mono", "-e", EVENT),

@@ -279,7 +279,7 @@ def test_time_slices_and_wall_clock(stock: Perf, tmp_path: Path) -> None:
 
 def test_groups(stock: Perf, tmp_path: Path) -> None:
     """GROUP_DESC names the group's members."""
-    features = Features(group_desc=(Group("", 0, 2),))
+    features = Features(group_desc=(Group(0, 2),))
     head = build_head(CLOCK_ONLY, features=features)
     file = seal(tmp_path / "a.data", head, padded(preamble() + clock_sample(2000)))
     assert run(stock, "evlist", "-g", "-i", file).startswith("{cpu-clock,sideband}")

@@ -177,7 +177,7 @@ def run_until_open(state: Path, *sessions: tuple[PerfSourceConfig, ...]) -> list
             seen.extend(daemon.status().sessions)
             stop.set()
 
-        await daemon.run(stop, on_open=on_open, watch_cpus=False, salvage_all=False)
+        await daemon.run(stop, on_open=on_open, salvage_all=False)
 
     asyncio.run(scenario())
     return seen

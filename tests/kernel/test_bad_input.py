@@ -320,9 +320,9 @@ def test_filesystems_that_take_nothing(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--output-dir", EARLIER), f"{EARLIER} (File exists)"),
+        (("--output-dir", EARLIER), f"{EARLIER} (Not a directory)"),
         (("--output-dir", f"{EARLIER}/new"), "(Not a directory); a part of the path is a file"),
-        (("-o", f"{EARLIER}/x.data"), f"{EARLIER} (File exists)"),
+        (("-o", f"{EARLIER}/x.data"), f"{EARLIER} (Not a directory)"),
         (("-o", "."), "(Is a directory); name a new or regular file"),
         (("-o", "fifo"), "not a regular file: "),
         (("-o", "link"), "not a regular file: "),
@@ -620,7 +620,7 @@ def test_wrong_filter_in_a_configuration(refused: Refused, tmp_path: Path) -> No
     ("path", "says"),
     [
         ("absent", "absent: cannot be read: No such file or directory"),
-        (".", "cannot be read: Is a directory"),
+        (".", "cannot be read: it is not a regular file"),
         ("binary", "binary: not TOML: 'utf-8' codec can't decode"),
     ],
 )
@@ -686,6 +686,7 @@ def other_version(path: Path) -> None:
     path.write_text(json.dumps(manifest | {"schema": 99}))
 
 
+UNREADABLE: Final = "its manifest is damaged"
 DAMAGES: Final[Mapping[str, tuple[Callable[[Path], object], str, str]]] = {
     "header": (
         lambda path: overwrite(path, 0, b"garbage" * 10),
@@ -697,7 +698,7 @@ DAMAGES: Final[Mapping[str, tuple[Callable[[Path], object], str, str]]] = {
     "manifest": (
         lambda path: manifest_of(path).write_bytes(b"garbage"),
         "manifest",
-        "its manifest is damaged",
+        UNREADABLE,
     ),
     "no manifest": (lambda path: manifest_of(path).unlink(), "manifest", "it has no manifest"),
     "version": (
@@ -712,7 +713,10 @@ DAMAGES: Final[Mapping[str, tuple[Callable[[Path], object], str, str]]] = {
 def test_damaged_segments(
     run_cli: Run, tmp_path: Path, damage: Callable[[Path], object], check: str, says: str
 ) -> None:
-    """`verify` finds what is wrong, beside what is right; no action changes a sealed segment."""
+    """`verify` finds what is wrong, beside what is right; no action changes a sealed segment.
+
+    A repair looks at manifests alone: it tells of one that it cannot read.
+    """
     directory = tmp_path / "exec"
     directory.mkdir()
     sink = segments.make_sink(directory)
@@ -732,7 +736,7 @@ def test_damaged_segments(
         str(sound),
     }
     repaired = run_cli("segments", "repair", tmp_path)
-    assert (repaired.returncode, repaired.stderr) == (0, "")
+    assert (repaired.returncode, repaired.stderr) == (int(says == UNREADABLE), "")
     assert tree(tmp_path) == before
 
 

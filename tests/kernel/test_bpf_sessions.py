@@ -17,6 +17,7 @@ from collectord.kernel import bpf
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
 from tests.support.patience import patient
+from tests.support.recording import recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 BURST: Final = 2_000
 MIB: Final = 1 << 20
 RSS_LIMIT_BYTES: Final = 8 * MIB
+PASSES: Final = 20
 THREE: Final = ("execsnoop", "opensnoop", "syscall_stream")
 
 
@@ -72,6 +74,12 @@ def _has_open_below(pid: int, directory: Path) -> bool:
     return any(directory in path.resolve().parents for path in Path(f"/proc/{pid}/fd").iterdir())
 
 
+def _let_it_work(daemon: daemons.Daemon) -> None:
+    """Let it flush a while: what it needs at work is not yet there when it has begun."""
+    begun = daemon.status()["core"]["passes"]
+    wait_for(lambda: daemon.status()["core"]["passes"] > begun + PASSES, "passes")
+
+
 def _memory(daemon: daemons.Daemon) -> int:
     """Resident bytes that are nobody else's: rings, which are mapped, are not among them."""
     text = Path(f"/proc/{daemon.pid}/smaps_rollup").read_text()
@@ -88,6 +96,7 @@ def test_programs_cost_the_daemon_little_memory(tmp_path: Path, start_cli: Start
         folder.mkdir()
         with daemons.running(start_cli, _config(folder, programs)) as daemon:
             wait_for(lambda: daemon.session()["state"] == "running", "a session")
+            _let_it_work(daemon)
             used.append(_memory(daemon))
             children = subprocess.run(
                 ["pgrep", "-P", str(daemon.pid)], capture_output=True, text=True, check=False
@@ -125,6 +134,30 @@ def test_own_programs_suppress_nothing(tmp_path: Path, start_cli: Start) -> None
         assert passes == 0
         session = daemon.session()
         assert (session["state"], session["ledger_basis"]) == ("running", "exact")
+
+
+def _await_looks(daemon: daemons.Daemon) -> None:
+    """Wait until the daemon has looked again which programs there are."""
+    passes = daemon.status()["core"]["passes"]
+    wait_for(lambda: daemon.status()["core"]["passes"] > passes + 10, "looks at the programs")
+
+
+def test_programs_of_another_process_are_known(tmp_path: Path, start_cli: Start) -> None:
+    """`record --bpf` beside a daemon: its programs let the daemon's events pass, and it knows."""
+    config = _config(tmp_path, ())
+    text = config.read_text().replace(EVENT, "syscalls:sys_enter_openat")
+    config.write_text(text.replace(FILTER, "flags == 0x7ffffff"))
+    with daemons.running(start_cli, config) as daemon:
+        before = set(bpf.program_ids())
+        with recording(start_cli, tmp_path, "--bpf", "opensnoop"):
+            assert set(bpf.program_ids()) - before
+            _await_looks(daemon)
+            during = daemon.session("calls")
+        _await_looks(daemon)
+        after = daemon.session("calls")
+    for session in (during, after):
+        assert (session["state"], session["ledger_basis"]) == ("running", "exact")
+        assert (session["suppressed"], session["suppression_possible"]) == ([], False)
 
 
 def test_metrics_and_cost(tmp_path: Path, start_cli: Start, generator: Generator) -> None:

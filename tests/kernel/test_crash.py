@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.sink.formats import open_stored
-from tests.support import daemons
+from tests.support import daemons, segments
 from tests.support.daemons import EVENT, FILTER, NUMBER
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def test_killed_daemon(  # noqa: PLR0917  # fixtures
 
     with daemons.running(start_cli, config) as successor:
         recovered = [p for p in daemons.sealed(state) if daemons.manifest(p)["recovered"]]
-        assert successor.metric("collectord_unclean_stops_total") == bool(recovered)
+        assert successor.metric("collectord_unclean_stops_total") == 1
         ended = successor.stop()
     assert ended.status == 0
     told = [line for line in ended.named("segment_repaired") if line["action"] == "recovered"]
@@ -113,6 +113,31 @@ def test_killed_daemon(  # noqa: PLR0917  # fixtures
     if at_most:
         assert recovered
         record_property("missing", work.made + work.paced - found)
+
+
+def test_damaged_files_keep_nobody_down(tmp_path: Path, start_cli: Start) -> None:
+    """A start tells of manifests that cannot be read, one by one, and goes on."""
+    sealed = segments.write_segment(segments.make_sink(tmp_path / "state" / "old")).path
+    orphan = segments.orphan(tmp_path / "state" / "killed")
+    untrue = segments.orphan(tmp_path / "state" / "untrue")
+    for data, name, damage in (
+        (sealed, sealed.name + ".json", b'{"schema": 1, "host": "\xff"}'),
+        (orphan, orphan.name.replace(".partial", ".json.partial"), b"[" * 100_000),
+    ):
+        data.with_name(name).write_bytes(damage)
+    manifest = untrue.with_name(untrue.name.replace(".partial", ".json.partial"))
+    told = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(told | {"data_offset": -1}))
+    config = daemons.write_config(tmp_path, segment_bytes=SEGMENT)
+    with daemons.running(start_cli, config) as daemon:
+        assert daemon.metric("collectord_damaged_files") == 3
+        ended = daemon.stop()
+    assert ended.status == 0
+    left = {line["path"]: line["action"] for line in ended.named("segment_not_repaired")}
+    assert left == {str(sealed): "damaged", str(untrue): "refused"}
+    (repaired,) = ended.named("segment_repaired")
+    assert repaired["path"] == str(orphan).removesuffix(".partial")
+    assert ".json.damaged" in repaired["detail"]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -43,9 +44,19 @@ STATES: Final = ("running", "degraded", "stopped", "failed")
 ESCAPE: Final = "\x1b[31mred"
 ESCAPE_SHOWN: Final = r"\x1b[31mred"
 ESCAPE_TOML: Final = r"\u001b[31mred"
+TRACED: Final = f"""
+[[session]]
+name = "traced-{os.getpid()}"
+
+[[session.source]]
+kind = "tracefs"
+events = ["{EVENT}"]
+filter = "{FILTER}"
+"""
 CALLS: Final = ("-e", EVENT, "--filter", FILTER)
 STATUS_FAILED: Final = 1
 HANG_S: Final = patient(30)  # a second daemon that serves would run for ever
+PESTER_S: Final = 0.005
 _PTY_BYTES: Final = 65536
 
 
@@ -206,7 +217,7 @@ def test_no_ready_without_rings(tmp_path: Path, run_cli: Run) -> None:
     assert not (tmp_path / "state").exists() or daemons.left_open(tmp_path / "state") == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stop_signals(
     tmp_path: Path, start_cli: Start, *, generator: Generator, perfs: Perfs, number: signal.Signals
 ) -> None:
@@ -227,6 +238,52 @@ def test_stop_signals(
     ledger = daemons.manifest(segment)["ledger"]
     assert (ledger["produced"], ledger["stored"], ledger["unaccounted"]) == (made, made, 0)
     assert daemons.readable_samples(perfs, [segment]) == made
+
+
+def _pester(process: subprocess.Popen[str], *numbers: signal.Signals) -> tuple[str, str]:
+    """Send signals, some hundred a second, until the process has ended; gives what it printed."""
+    with ThreadPoolExecutor(1) as reader:
+        printed = reader.submit(process.communicate)
+        while wait([printed], PESTER_S).not_done:
+            for number in numbers:
+                process.send_signal(number)
+        return printed.result()
+
+
+def test_other_signals_end_nothing(
+    tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs
+) -> None:
+    """Hangups and strays leave the daemon running, and come to nothing in the midst of a stop."""
+    others = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+    with daemons.running(start_cli, daemons.write_config(tmp_path)) as daemon:
+        for number in others:
+            daemon.process.send_signal(number)
+        made = _burst(generator)
+        daemon.await_stored(made)
+        daemon.process.send_signal(signal.SIGTERM)
+        _, log = _pester(daemon.process, *others)
+        assert daemon.process.returncode == 0, log
+    assert "hangup_ignored" in log
+    (segment,) = daemons.sealed(tmp_path / "state")
+    assert daemons.readable_samples(perfs, [segment]) == made
+
+
+def test_hangup_ends_a_recording(tmp_path: Path, start_cli: Start) -> None:
+    """A closed terminal ends `record` as Ctrl-C does, strays end nothing, and all is sealed."""
+    out = tmp_path / "out"
+    process = start_cli("record", "-a", *CALLS, "--output-dir", out, "--json")
+    daemons.wait_for(lambda: list(out.glob("*.partial")), "a recording")
+    process.send_signal(signal.SIGHUP)
+    stdout, stderr = _pester(process, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+    assert process.returncode == 0, stderr
+    assert result_of(stdout)["state"] == "stopped"
+    assert daemons.left_open(out) == []
+
+
+def test_a_command_has_the_default_signals(tmp_path: Path, run_cli: Run) -> None:
+    """What `record` does with signals does not reach COMMAND."""
+    words = ("-o", tmp_path / "perf.data", "--", "sh", "-c", "kill -USR1 $$; exit 3")
+    assert run_cli("record", *CALLS, *words).returncode == 128 + signal.SIGUSR1
 
 
 @pytest.mark.parametrize("shared", ["control", "metrics"])
@@ -275,6 +332,62 @@ def test_second_daemon(
     own = [p for p in daemons.sealed(state) if daemons.manifest(p)["samples"] == made]
     assert len(own) == 1
     assert daemons.readable_samples(perfs, own) == made
+
+
+@pytest.mark.parametrize("shared", ["directory", "instance"])
+def test_second_daemon_of_the_same_name(
+    tmp_path: Path, start_cli: Start, run_cli: Run, generator: Generator, *, shared: str
+) -> None:
+    """A daemon whose session another one runs says what to change, before it opens anything."""
+    second = tmp_path / "second"
+    second.mkdir()
+    config = daemons.write_config(tmp_path)
+    state = tmp_path / "state" if shared == "directory" else second / "state"
+    other = daemons.write_config(second, state)
+    if shared == "instance":
+        # The instance comes last: whatever is opened in the order of sessions is before it.
+        for path in (config, other):
+            path.write_text(path.read_text() + TRACED)
+    with daemons.running(start_cli, config) as daemon:
+        done = run_cli("run", "--config", other, timeout_s=HANG_S)
+        assert done.returncode == STATUS_FAILED
+        (complaint,) = done.stderr.splitlines()
+        assert complaint.startswith("collectord: ")
+        assert "rename the session" in complaint
+        assert f"pid {daemon.pid}" in complaint
+        assert ("state_dir" in complaint) == (shared == "directory")
+        assert list(second.iterdir()) == [other]
+        made = _burst(generator)
+        daemon.await_stored(made)
+        assert daemon.stop().status == 0
+
+
+def test_port_in_use_leaves_nothing(tmp_path: Path, run_cli: Run) -> None:
+    """A daemon that cannot serve its metrics has opened no ring and written no segment."""
+    config = daemons.write_config(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{port}"))
+        done = run_cli("run", "--config", config, timeout_s=HANG_S)
+    assert done.returncode == STATUS_FAILED
+    (complaint,) = done.stderr.splitlines()
+    assert f"127.0.0.1:{port}" in complaint
+    assert list(tmp_path.iterdir()) == [config]
+
+
+@pytest.mark.parametrize("place", ["state", "socket"])
+def test_missing_places(tmp_path: Path, run_cli: Run, place: str) -> None:
+    """A directory that cannot be had is one complaint with its path, and leaves nothing."""
+    config = daemons.write_config(tmp_path)
+    missing = "/proc/collectord" if place == "state" else f"{tmp_path}/run"
+    old = tmp_path / ("state" if place == "state" else "control.sock")
+    new = missing if place == "state" else f"{missing}/control.sock"
+    config.write_text(config.read_text().replace(f'"{old}"', f'"{new}"'))
+    done = run_cli("run", "--config", config, timeout_s=HANG_S)
+    assert done.returncode == STATUS_FAILED
+    (complaint,) = done.stderr.splitlines()
+    assert missing in complaint
+    assert list(tmp_path.iterdir()) == [config]
 
 
 def test_json_log(tmp_path: Path, start_cli: Start, generator: Generator) -> None:

@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 of an ftrace session: its rings live on, and with their rest its balance is whole.
-
-COLLECTORD_KILLS sets how many instants are tried (5 by default).
-"""
+"""kill -9 of an ftrace session: its rings live on, and with their rest its balance is whole."""
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.kernel.test_ftrace_record import write_config
-from tests.support import daemons
+from tests.support import daemons, kills
 from tests.support.daemons import EVENT, FILTER, NUMBER
 
 if TYPE_CHECKING:
@@ -29,67 +22,9 @@ if TYPE_CHECKING:
     Start = Callable[..., subprocess.Popen[str]]
     TraceCmds = tuple[TraceCmd, ...]
 
-KILLS: Final = int(os.environ.get("COLLECTORD_KILLS", "5"))
 TRANSPORTS: Final = ("read", "mmap", "splice")
 BURST: Final = 3_000
 LAST_BURST: Final = 60_000
-RATE: Final = 40_000.0
-
-
-@pytest.mark.parametrize("seed", range(KILLS))
-def test_killed_daemon(  # noqa: PLR0917  # fixtures
-    tmp_path: Path,
-    tracefs: Path,
-    start_cli: Start,
-    generator: Generator,
-    trace_cmds: TraceCmds,
-    seed: int,
-) -> None:
-    """The successor salvages what was left; stored and lost are all that the kernel counted."""
-    dice = random.Random(seed)  # noqa: S311  # no secret
-    transport = TRANSPORTS[seed % len(TRANSPORTS)]
-    config = write_config(
-        tmp_path,
-        session='segment_bytes = "1MiB"',
-        source=f'transport = "{transport}"\nring = "8MiB"',
-    )
-    with daemons.running(start_cli, config) as daemon:
-        for _ in range(dice.randrange(3)):
-            with generator.start("count", count=BURST, nr=NUMBER) as running:
-                assert running.run()["events"] == BURST
-        with generator.start("count", count=LAST_BURST, rate=RATE, nr=NUMBER) as running:
-            running.go()
-            time.sleep(dice.uniform(0, LAST_BURST / RATE))  # the instant is what this is about
-            daemon.kill()
-            os.kill(running.pid, signal.SIGKILL)
-    (instance,) = (tracefs / "instances").glob("collectord-calls*")
-    state = tmp_path / "state"
-
-    with daemons.running(start_cli, config) as successor:
-        assert list((tracefs / "instances").glob("collectord-calls*")) == [instance]
-        ended = successor.stop()
-    assert ended.status == 0, ended.log
-    (told,) = ended.named("instance_salvaged")
-    check_salvaged(told)
-    found = sorted(path for path in state.rglob("*.trace.dat"))
-    recovered = [path for path in found if daemons.manifest(path)["recovered"]]
-    stored = sum(daemons.manifest(path)["samples"] for path in found)
-    assert recovered
-    assert stored == told["stored"]
-    for trace_cmd in trace_cmds:
-        assert sum(len(trace_cmd.report(path)) for path in found) == stored
-    assert not list((tracefs / "instances").glob("collectord-*"))
-
-
-def check_salvaged(told: dict[str, Any]) -> None:
-    """Assert that a salvage's balance adds up, and that only what was on its way is missing."""
-    assert told["basis"] == "exact"
-    assert told["unaccounted"] == 0
-    lost = dict(told["lost"])
-    on_its_way = lost.pop("staging/dropped")
-    assert on_its_way >= 0
-    assert not any(lost.values())
-    assert told["produced"] == told["stored"] + on_its_way
 
 
 def test_killed_after_retention(
@@ -111,8 +46,8 @@ def test_killed_after_retention(
     with daemons.running(start_cli, config) as successor:
         ended = successor.stop()
     (told,) = ended.named("instance_salvaged")
-    check_salvaged(told)
-    assert (told["produced"], told["lost"]["staging/dropped"]) == (LAST_BURST, 0)
+    kills.check_salvaged(told, LAST_BURST)
+    assert told["lost"]["staging/dropped"] == 0
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -101,6 +101,10 @@ def test_every_event_is_stored(  # noqa: PLR0917  # fixtures
     check_ftrace_balance(session, generated=COUNT)
     assert session["stored"] == COUNT
     check_reported(session, trace_cmds)
+    (segment,) = segments_of(session)
+    # No holes, though nothing limits it: cp, gzip and scp read what is in it.
+    spans = daemons.manifest(segment)["spans"]
+    assert segment.stat().st_size == sum(span["bytes"] for span in spans)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from collectord.codec.perf_attr import RecordType
+from collectord.codec.perf_record import Misc
 from tests.support import daemons
 from tests.support.daemons import NUMBER
 from tests.support.recording import (
@@ -19,6 +22,7 @@ from tests.support.recording import (
     daemon,
     daemon_config,
     daemon_result,
+    kernel_records,
     record_types,
     result_of,
     script,
@@ -46,6 +50,8 @@ OFTEN: Final = f'{SMALL_CHUNKS}\nflush_interval = "100ms"'
 BY_BYTES: Final = 'segment_bytes = "512KiB"\nsegment_age = "0"'
 CPU_0: Final = 'scope = "cpus"\ncpus = "0"'
 ROOM_FOR_ALL: Final = 'ring = "16MiB"'
+# Of FORK, EXIT and COMM: type, misc, size, pid, and the parent's pid or the tid.
+_TASK: Final = struct.Struct("<IHHII")
 COMM: Final = "exe"  # an exec of /proc/self/exe
 
 
@@ -190,6 +196,44 @@ def test_short_lived_processes_have_their_names(
         lines = [line.split() for line in script(perf, segment, "-F", "comm,pid")]
         assert {comm for comm, _ in lines} == {COMM}
         assert len({pid for _, pid in lines}) == 100
+
+
+def test_each_fork_and_exec_is_told_once(
+    start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
+) -> None:
+    """No record stands twice in a segment; all together have each fork, exec and exit once.
+
+    A segment begins with what was there before, as perf tells that: a name that is no exec, a fork
+    with FORK_EXEC.
+    """
+    children = 250
+    config = daemon_config(tmp_path, core=SMALL_CHUNKS, session=BY_BYTES, source=ROOM_FOR_ALL)
+    with (
+        generator.start("exec", nr=NUMBER, count=children, each=COUNT // children) as running,
+        daemon(start_cli, config),
+    ):
+        running.run()
+    session = daemon_result(tmp_path)
+    check_balance(session, perfs, generated=COUNT)
+    segments = segments_of(session)
+    assert len(segments) >= 4
+    forked: list[int] = []
+    told: Counter[tuple[int, int]] = Counter()
+    replayed = 0
+    for segment in segments:
+        records = kernel_records(segment)
+        assert len(records) == len(set(records)), segment
+        for record in records:
+            kind, misc, _, pid, second = _TASK.unpack_from(record)
+            replayed += kind == RecordType.FORK and bool(misc & Misc.FORK_EXEC)
+            if kind == RecordType.FORK and second == running.pid and not misc & Misc.FORK_EXEC:
+                forked.append(pid)
+            elif kind == RecordType.EXIT or (kind == RecordType.COMM and misc & Misc.COMM_EXEC):
+                told[kind, pid] += 1
+    assert replayed
+    assert len(forked) == len(set(forked)) == children
+    for kind in (RecordType.COMM, RecordType.EXIT):
+        assert [told[kind, pid] for pid in forked] == [1] * children
 
 
 def test_a_slow_shard_keeps_the_order(

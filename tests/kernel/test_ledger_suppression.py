@@ -19,7 +19,6 @@ from tests.support.recording import (
     check_listed,
     daemon,
     daemon_config,
-    daemon_result,
     recording,
     segments_of,
 )
@@ -107,29 +106,59 @@ def test_without_a_program_it_is_exact(
 def test_a_program_that_came_and_went_is_remembered(
     start_cli: Start, tmp_path: Path, generator: Generator
 ) -> None:
-    """What was hidden meanwhile stays missing, so the balance is not exact again."""
-    with generator.start("count", nr=CALL, count=COUNT) as running:
-        config = daemon_config(
-            tmp_path,
-            log_level="error",
-            core='flush_interval = "50ms"',
-            target=f'scope = "process"\npids = [{running.pid}]',
-            events=f'["{EVENT}"]',
-        )
-        with daemon(start_cli, config) as collector:
-            before = collector.session()
-            assert (before["ledger_basis"], before["state"]) == ("exact", "running")
-            with _attached(0):
-                daemons.wait_for(
-                    lambda: collector.session()["suppression_possible"], "the program is seen"
-                )
-                during = collector.session()
-                assert (during["ledger_basis"], during["state"]) == ("lost_only", "degraded")
-                running.run()
+    """What it hid stays missing, and that is said of the time it was there; then all is exact."""
+    config = daemon_config(
+        tmp_path,
+        log_level="error",
+        core='flush_interval = "50ms"',
+        session='segment_age = "300ms"',
+        events=f'["{EVENT}"]',
+    )
+    state = tmp_path / "state"
+
+    def make_segment() -> None:
+        """One more sealed one, with these calls in it, or without where they are hidden."""
+        sealed = len(daemons.sealed(state))
+        _make(generator)
+        daemons.wait_for(lambda: len(daemons.sealed(state)) > sealed, "a segment")
+
+    with daemon(start_cli, config) as collector:
+        make_segment()
+        before = collector.session()
+        assert (before["ledger_basis"], before["state"]) == ("exact", "running")
+        assert before["suppressed"] == []
+        with _attached(0):
             daemons.wait_for(
-                lambda: not collector.session()["suppression_possible"], "its end is seen"
+                lambda: collector.session()["suppression_possible"], "the program is seen"
             )
-            after = collector.session()
-            assert (after["ledger_basis"], after["state"]) == ("lost_only", "degraded")
-            assert (after["produced"], after["unaccounted"]) == (None, None)
-    assert daemon_result(tmp_path)["ledger_basis"] == "lost_only"
+            during = collector.session()
+            assert (during["ledger_basis"], during["state"]) == ("lost_only", "degraded")
+            assert during["produced"] is None
+            _make(generator)
+        daemons.wait_for(lambda: not collector.session()["suppression_possible"], "its end")
+        make_segment()
+        make_segment()
+        after = collector.session()
+        assert (after["ledger_basis"], after["state"]) == ("exact", "running")
+        assert (after["produced"], after["unaccounted"]) == (3 * COUNT, 0)
+        (window,) = after["suppressed"]
+        assert (window["event"], len(window["programs"])) == (EVENT, 1)
+        assert window["since_ns"] < window["until_ns"]
+    ledgers = [daemons.manifest(path)["ledger"] for path in daemons.sealed(state)]
+    assert [ledger["since_ns"] for ledger in ledgers[1:]] == [
+        ledger["until_ns"] for ledger in ledgers[:-1]
+    ]
+    for ledger in ledgers:
+        touched = (
+            ledger["since_ns"] < window["until_ns"] and ledger["until_ns"] > window["since_ns"]
+        )
+        told = [one["event"] for one in ledger["suppressed"]]
+        assert (ledger["basis"], told) == (("lost_only", [EVENT]) if touched else ("exact", []))
+    bases = [ledger["basis"] for ledger in ledgers]
+    assert (bases[0], bases[-1]) == ("exact", "exact")
+    assert "lost_only" in bases
+
+
+def _make(generator: Generator) -> None:
+    with generator.start("count", nr=CALL, count=COUNT) as running:
+        assert running.run()["events"] == COUNT

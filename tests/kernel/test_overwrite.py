@@ -357,20 +357,22 @@ def test_an_event_freezes_its_ring(
             stack.callback(load.kill)
         for load in loads:
             load.go()
+        segments = []
         for number in range(1, 4):
             await_look(daemon)
             trigger(generator, cpu)
-            segment = await_segment(tmp_path / "state", number)
-            assert daemons.manifest(segment)["snapshot"]["trigger"] == "freeze"
-            calls = calls_in(perfs[:1], [segment])
-            here = [call for call in calls if call.cpu == cpu]
-            assert here[-1].number == TRIGGER
-            assert [call.number for call in here].count(TRIGGER) == 1
-            check_run([call.serial for call in here[:-1]], here[-2].serial)
-            assert len(here) >= RING_RECORDS - MARGIN
+            segments.append(await_segment(tmp_path / "state", number))
         for load in loads:
             load.kill()
         assert len(daemon.stop().named("ring_frozen")) == 3
+    for segment in segments:
+        assert daemons.manifest(segment)["snapshot"]["trigger"] == "freeze"
+        calls = calls_in(perfs[:1], [segment])
+        here = [call for call in calls if call.cpu == cpu]
+        assert here[-1].number == TRIGGER
+        assert [call.number for call in here].count(TRIGGER) == 1
+        check_run([call.serial for call in here[:-1]], here[-2].serial)
+        assert len(here) >= RING_RECORDS - MARGIN
 
 
 def test_a_ring_that_freezes_while_another_window_is_stored(

@@ -548,7 +548,7 @@ def test_foreign_program_is_reported(
     with bpf.harmless_program() as program:
         foreign = kernel.perf_event_open(attr, pid=-1, cpu=0)
         _attach(foreign, program)
-        assert len(opened.suppressed_by(0)) == 1
+        assert len(opened.suppressed_by(0) or ()) == 1
         kernel.close(foreign)
     assert opened.suppressed_by(0) == ()
 

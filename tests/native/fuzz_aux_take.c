@@ -131,7 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	options.map = &fake->map;
 	options.framing = shape.hidden % 2 == 1 ? AUX_HIDDEN : AUX_AUXTRACE;
 	options.whole_records = shape.whole % 2 == 1 && options.framing == AUX_AUXTRACE;
-	options.head_rule = shape.offset % 2 == 1 ? AUX_OFFSET : AUX_MONOTONIC;
+	options.head_rule = (enum aux_head_rule)(shape.offset % AUX_HEAD_RULES);
 	options.window_bytes = shape.window_bytes;
 	CHECK_EQ(aux_ring__new(&options, &ring, &aux), 0);
 	aux->lane = &lane;

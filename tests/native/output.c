@@ -4,8 +4,10 @@
 
 #include <fcntl.h>
 #include <linux/perf_event.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -33,6 +35,17 @@ int output__full(void)
 	CHECK(fd >= 0 && fstat(fd, &status) == 0);
 	CHECK(S_ISCHR(status.st_mode) && status.st_rdev == makedev(1, 7));
 	return fd;
+}
+
+void output__limit(uint64_t bytes)
+{
+	const struct rlimit limit = {
+		.rlim_cur = bytes == UINT64_MAX ? RLIM_INFINITY : bytes,
+		.rlim_max = RLIM_INFINITY,
+	};
+
+	CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+	CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
 }
 
 void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,

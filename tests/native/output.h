@@ -48,4 +48,8 @@ int output__file(void);
 /* A disk without room: /dev/full, which must be the device and no file that took its place. */
 int output__full(void);
 
+/* Let no file grow beyond `bytes`: a write across that goes in part, the next one is an EFBIG.
+ * UINT64_MAX: no such limit. SIGXFSZ is ignored from here on. */
+void output__limit(uint64_t bytes);
+
 #endif

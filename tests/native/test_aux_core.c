@@ -694,10 +694,10 @@ static void a_window_keeps_its_names_over_a_rotation(void)
 	}
 	finish(RIG_LIMIT);
 	CHECK_EQ(closed_count, 3);
-	/* The first one has it from its replay, and as it came. */
+	/* The first one has it as it came, the second one from its replay. */
 	for (uint32_t i = 0; i < 3; i++) {
 		output__read(&output, segments[i].fd, 0, segments[i].end, NULL);
-		CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 77), 2 - i);
+		CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 77), i < 2 ? 1 : 0);
 		output__free(&output);
 	}
 	end();

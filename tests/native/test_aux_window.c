@@ -11,11 +11,23 @@
 static struct fake_aux aux;
 static struct aux_window window;
 static uint64_t taken;
+static bool place; /* what the head is */
 
-static void begin(enum aux_head_rule rule, uint64_t limit)
+/* How a driver's head is, and what is known of it: what the head is comes out. */
+struct driver {
+	enum aux_head_rule known;
+	bool place;
+};
+
+static const struct driver counts = {AUX_MONOTONIC, false}, places = {AUX_OFFSET, true};
+static const struct driver counts_unknown = {AUX_LEARNED, false};
+static const struct driver places_unknown = {AUX_LEARNED, true};
+
+static void begin(struct driver driver, uint64_t limit)
 {
+	place = driver.place;
 	fake_aux__init(&aux, 1, PAGES, true);
-	CHECK_EQ(aux_window__init(&window, rule, limit), 0);
+	CHECK_EQ(aux_window__init(&window, driver.known, limit), 0);
 	taken = 0;
 }
 
@@ -27,7 +39,7 @@ static void end(void)
 
 static void run(uint64_t words)
 {
-	fake_aux__overwrite(&aux, words, window.rule == AUX_OFFSET);
+	fake_aux__overwrite(&aux, words, place);
 }
 
 static uint64_t word_at(uint64_t position)
@@ -54,11 +66,11 @@ static struct aux_extent expect(uint64_t held, uint64_t fresh)
 	return extent;
 }
 
-static void a_window_is_found(enum aux_head_rule rule)
+static void a_window_is_found(struct driver driver)
 {
 	const uint64_t all = BYTES / 8;
 
-	begin(rule, 0);
+	begin(driver, 0);
 	(void)expect(0, 0);
 	run(100);
 	(void)expect(100, 100);
@@ -85,17 +97,17 @@ static void a_window_is_found(enum aux_head_rule rule)
 
 static void a_head_that_counts_tells_the_window(void)
 {
-	a_window_is_found(AUX_MONOTONIC);
+	a_window_is_found(counts);
 }
 
 static void a_head_that_is_a_place_does_with_the_contents(void)
 {
-	a_window_is_found(AUX_OFFSET);
+	a_window_is_found(places);
 }
 
 static void what_nobody_took_is_overwritten_where_the_head_counts(void)
 {
-	begin(AUX_MONOTONIC, 0);
+	begin(counts, 0);
 	run(100);
 	CHECK_EQ(expect(100, 100).overwritten, 0);
 	run(BYTES / 8 + 300);
@@ -105,7 +117,7 @@ static void what_nobody_took_is_overwritten_where_the_head_counts(void)
 
 static void a_limit_keeps_the_newest(void)
 {
-	begin(AUX_MONOTONIC, 64 * 8);
+	begin(counts, 64 * 8);
 	run(100);
 	CHECK_EQ(expect(64, 64).overwritten, 36 * 8);
 	run(10);
@@ -116,14 +128,14 @@ static void a_limit_keeps_the_newest(void)
 }
 
 /* No place of the head, and no way around, leads to a wrong window. */
-static void windows_of_any_lengths_join_or_leave_a_gap(enum aux_head_rule rule)
+static void windows_of_any_lengths_join_or_leave_a_gap(struct driver driver)
 {
 	uint64_t state = 7;
 
 	for (uint32_t round = 0; round < 30; round++) {
 		uint64_t written = 0, last_end = 0;
 
-		begin(rule, 0);
+		begin(driver, 0);
 		for (uint32_t i = 0; i < 12; i++) {
 			const uint64_t words = random__next(&state) % 4 == 0
 						       ? 1 + random__next(&state) % (BYTES / 2)
@@ -148,19 +160,55 @@ static void windows_of_any_lengths_join_or_leave_a_gap(enum aux_head_rule rule)
 
 static void windows_of_a_head_that_counts_join_or_leave_a_gap(void)
 {
-	windows_of_any_lengths_join_or_leave_a_gap(AUX_MONOTONIC);
+	windows_of_any_lengths_join_or_leave_a_gap(counts);
 }
 
 static void windows_of_a_head_that_is_a_place_join_or_leave_a_gap(void)
 {
-	windows_of_any_lengths_join_or_leave_a_gap(AUX_OFFSET);
+	windows_of_any_lengths_join_or_leave_a_gap(places);
+}
+
+static void what_the_head_is_is_learned(void)
+{
+	a_window_is_found(counts_unknown);
+	a_window_is_found(places_unknown);
+	windows_of_any_lengths_join_or_leave_a_gap(counts_unknown);
+	windows_of_any_lengths_join_or_leave_a_gap(places_unknown);
+}
+
+/* Until then both are the same, to the last byte of the area. */
+static void the_way_around_tells_what_the_head_is(void)
+{
+	begin(counts_unknown, 0);
+	run(BYTES / 8);
+	(void)expect(BYTES / 8, BYTES / 8);
+	CHECK_EQ(window.rule, AUX_LEARNED);
+	run(1);
+	(void)expect(BYTES / 8, 1);
+	CHECK_EQ(window.rule, AUX_MONOTONIC);
+	run(BYTES / 8 + 300);
+	CHECK_EQ(expect(BYTES / 8, BYTES / 8).overwritten, 300 * 8);
+	end();
+	begin(places_unknown, 0);
+	run(BYTES / 8 - 1);
+	(void)expect(BYTES / 8 - 1, BYTES / 8 - 1);
+	CHECK_EQ(window.rule, AUX_LEARNED);
+	run(1);
+	(void)expect(BYTES / 8, 1);
+	CHECK_EQ(window.rule, AUX_OFFSET);
+	end();
+	begin(places_unknown, 0); /* the first window is of a buffer that came around already */
+	run(BYTES / 8 + 300);
+	(void)expect(BYTES / 8, BYTES / 8);
+	CHECK_EQ(window.rule, AUX_OFFSET);
+	end();
 }
 
 static void a_head_that_goes_back_is_no_counter(void)
 {
 	struct aux_extent extent;
 
-	begin(AUX_MONOTONIC, 0);
+	begin(counts, 0);
 	run(100);
 	(void)expect(100, 100);
 	fake_aux__set_head(&aux, 80);
@@ -176,6 +224,8 @@ int main(void)
 	RUN(a_limit_keeps_the_newest);
 	RUN(windows_of_a_head_that_counts_join_or_leave_a_gap);
 	RUN(windows_of_a_head_that_is_a_place_join_or_leave_a_gap);
+	RUN(what_the_head_is_is_learned);
+	RUN(the_way_around_tells_what_the_head_is);
 	RUN(a_head_that_goes_back_is_no_counter);
 	return 0;
 }

@@ -94,18 +94,19 @@ static void spans_follow_the_rings_in_turn(void)
 	struct walk_tally tally = {.records = 3, .samples = 2, .first_ns = 50, .last_ns = 60};
 	const struct walk_tally untimed = {.records = 1, .samples = 1};
 
-	chunk__append(&chunk, one, 100, &tally);
-	chunk__append(&chunk, one, 28, &untimed);
+	chunk__append(&chunk, one, 100, &tally, true);
+	chunk__append(&chunk, one, 28, &untimed, false);
 	tally.first_ns = 40;
 	tally.last_ns = 55;
-	chunk__append(&chunk, two, 8, &tally);
-	chunk__append(&chunk, one, 8, &untimed);
+	chunk__append(&chunk, two, 8, &tally, false);
+	chunk__append(&chunk, one, 8, &untimed, false);
 	CHECK_EQ(chunk.used, 144);
 	CHECK_EQ(chunk.records, 8);
 	CHECK_EQ(chunk.span_count, 3);
 	CHECK(chunk.spans[0].ring == one && chunk.spans[1].ring == two && chunk.spans[2].ring == one);
 	CHECK_EQ(chunk.spans[0].samples, 3);
 	CHECK_EQ(chunk.spans[0].bytes, 128);
+	CHECK(chunk.spans[0].names && !chunk.spans[1].names && !chunk.spans[2].names);
 	CHECK_EQ(chunk.first_ns, 40);
 	CHECK_EQ(chunk.last_ns, 60);
 }

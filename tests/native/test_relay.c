@@ -614,6 +614,11 @@ static void a_full_disk_loses_what_it_counts(void)
 	relay_file__begin(&file, output__file());
 	CHECK_EQ(relay_file__write(&file, bytes, 10), 0);
 	CHECK_EQ(counter__read(&file.bytes), 10);
+	output__limit(14);
+	CHECK_EQ(relay_file__write(&file, bytes, 10), -EFBIG); /* after 4 bytes */
+	output__limit(UINT64_MAX);
+	CHECK_EQ(counter__read(&file.bytes), 10);
+	CHECK_EQ(lseek(file.fd, 0, SEEK_END), 10);
 	CHECK_EQ(relay_file__digest(&file), XXH3_64bits(bytes, 10));
 	close(file.fd);
 	relay_file__deinit(&file);

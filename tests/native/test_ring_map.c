@@ -55,6 +55,33 @@ static void a_file_of_that_layout_is_mapped_and_shared(void)
 	close(fd);
 }
 
+static void what_is_fed_is_read_and_never_overwritten(void)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	const int fd = memfd_create("ring", MFD_CLOEXEC);
+	uint8_t records[4096], copy[4096];
+	uint64_t position = 0;
+	struct ring_map map;
+
+	CHECK(fd >= 0 && ftruncate(fd, (off_t)(2 * page)) == 0);
+	CHECK_EQ(ring_map__init(&map, fd, page, false), 0);
+	for (uint32_t round = 1; round < 100; round++) {
+		const size_t bytes = round * 40;
+
+		memset(records, (int)round, bytes);
+		CHECK_EQ(ring_map__feed(&map, records, bytes), 0);
+		CHECK_EQ(ring_map__head(&map), position + bytes);
+		CHECK_EQ(-ring_map__feed(&map, records, page - bytes + 8), ENOSPC);
+		CHECK_EQ(ring_map__head(&map), position + bytes);
+		ring_map__copy(&map, position, copy, bytes);
+		CHECK_EQ(memcmp(copy, records, bytes), 0);
+		position += bytes;
+		ring_map__publish_tail(&map, position);
+	}
+	ring_map__deinit(&map);
+	close(fd);
+}
+
 static void copies_wrap_at_every_index(void)
 {
 	struct fake_ring ring;
@@ -92,6 +119,7 @@ int main(void)
 {
 	RUN(sizes_that_are_no_ring_are_refused);
 	RUN(a_file_of_that_layout_is_mapped_and_shared);
+	RUN(what_is_fed_is_read_and_never_overwritten);
 	RUN(copies_wrap_at_every_index);
 	RUN(a_whole_ring_can_be_copied);
 	return 0;

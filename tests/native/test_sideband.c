@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <linux/perf_event.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "check.h"
@@ -31,13 +32,18 @@ static int keep(void *context, const uint8_t *record, uint16_t size)
 	return replay->records == replay->stop_after ? -EIO : 0;
 }
 
-static const struct replay *replay_of(struct sideband *sideband)
+static const struct replay *replay_as(struct sideband *sideband, bool stored)
 {
 	static struct replay replay;
 
 	memset(&replay, 0, sizeof(replay));
-	CHECK_EQ(sideband__replay(sideband, keep, &replay), 0);
+	CHECK_EQ(sideband__replay(sideband, stored, keep, &replay), 0);
 	return &replay;
+}
+
+static const struct replay *replay_of(struct sideband *sideband)
+{
+	return replay_as(sideband, false);
 }
 
 static uint32_t word(const uint8_t *at)
@@ -67,6 +73,20 @@ static const uint8_t *find(const struct replay *replay, uint32_t type, uint32_t 
 		found = record;
 	}
 	return found;
+}
+
+/* How many records of this type and pid have, or lack, the bit of an exec or a synthetic fork. */
+static uint32_t count_of(const struct replay *replay, uint32_t type, uint32_t pid, bool flagged)
+{
+	uint32_t count = 0;
+	uint64_t header;
+
+	for (size_t at = 0; at < replay->used; at += walk__size(header)) {
+		header = walk__load(replay->bytes + at);
+		count += walk__type(header) == type && word(replay->bytes + at + 8) == pid &&
+			 ((walk__misc(header) & PERF_RECORD_MISC_FORK_EXEC) != 0) == flagged;
+	}
+	return count;
 }
 
 static uint64_t time_of(const uint8_t *record)
@@ -99,7 +119,7 @@ static void a_forked_child_has_its_parents_name_and_mappings(void)
 {
 	struct sideband sideband;
 	const struct replay *replay;
-	const uint8_t *map;
+	const uint8_t *map, *fork;
 
 	begin(&sideband, 1 << 20);
 	add(&sideband, record__comm(record, 10, 10, "parent", 1, 100));
@@ -111,12 +131,45 @@ static void a_forked_child_has_its_parents_name_and_mappings(void)
 	CHECK_EQ(time_of(find(replay, PERF_RECORD_MMAP2, 10, 0x1000)), 110);
 	CHECK(strcmp((const char *)find(replay, PERF_RECORD_COMM, 20, 0) + 16, "parent") == 0);
 	CHECK_EQ(time_of(find(replay, PERF_RECORD_COMM, 20, 0)), 200);
+	CHECK(find(replay, PERF_RECORD_FORK, 10, 0) == NULL);
+	fork = find(replay, PERF_RECORD_FORK, 20, 0);
+	CHECK_EQ(word(fork + 12), 10);
+	CHECK_EQ(time_of(fork), 200);
+	CHECK(walk__misc(walk__load(fork)) & PERF_RECORD_MISC_FORK_EXEC);
 	map = find(replay, PERF_RECORD_MMAP2, 20, 0x1000);
+	CHECK(fork < find(replay, PERF_RECORD_COMM, 20, 0) && fork < map);
 	CHECK_EQ(time_of(map), 200);
 	CHECK_EQ(word(map + 12), 20);
 	CHECK(strcmp((const char *)map + 72, "/bin/parent") == 0);
 	CHECK_EQ(counters_of(&sideband).tasks, 2);
 	CHECK_EQ(counters_of(&sideband).maps, 2);
+	sideband__deinit(&sideband);
+}
+
+/* A thread that a reader knows before its leader would have mappings of its own. */
+static void leaders_come_ahead_of_threads(void)
+{
+	struct sideband sideband;
+	const struct replay *replay;
+	const uint8_t *at;
+	bool threads = false;
+	uint32_t told = 0;
+
+	begin(&sideband, 1 << 20);
+	for (uint32_t pid = 10; pid < 50; pid += 10) {
+		add(&sideband, record__fork(record, pid, pid - 10, pid, pid - 10, 100));
+		for (uint32_t tid = pid + 1; tid < pid + 5; tid++)
+			add(&sideband, record__fork(record, pid, pid, tid, pid, 100));
+	}
+	sideband__settle(&sideband, 1000);
+	replay = replay_of(&sideband);
+	for (at = replay->bytes; told < replay->records; told++) {
+		threads |= word(at + 8) != word(at + 16);
+		CHECK(threads == (word(at + 8) != word(at + 16)));
+		at += walk__size(walk__load(at));
+	}
+	CHECK(threads);
+	CHECK_EQ(told, 20);
 	sideband__deinit(&sideband);
 }
 
@@ -187,6 +240,32 @@ static void a_new_mapping_replaces_what_it_covers(void)
 	sideband__deinit(&sideband);
 }
 
+/* Of data, files are kept; memory is not, but what was there before is gone. */
+static void data_of_files_is_kept(void)
+{
+	struct sideband sideband;
+	const struct replay *replay;
+	const char *const names[] = {"/lib", "/lib", "//anon", "[heap]", "//anon"};
+	uint16_t size;
+
+	begin(&sideband, 1 << 20);
+	for (uint32_t i = 0; i < 5; i++) {
+		const uint64_t start = i < 4 ? (i + 1) * 0x1000 : 0x2000;
+
+		size = record__mmap2(record, 10, start, 0x1000, names[i], 10 + i);
+		if (i != 1)
+			walk__store(record, walk__header(PERF_RECORD_MMAP2,
+							 PERF_RECORD_MISC_MMAP_DATA, size));
+		add(&sideband, size);
+	}
+	sideband__settle(&sideband, 1000);
+	replay = replay_of(&sideband);
+	CHECK_EQ(replay->records, 1);
+	CHECK(find(replay, PERF_RECORD_MMAP2, 10, 0x1000) != NULL);
+	CHECK(walk__misc(walk__load(replay->bytes)) & PERF_RECORD_MISC_MMAP_DATA);
+	sideband__deinit(&sideband);
+}
+
 static void exit_takes_effect_only_when_it_is_settled(void)
 {
 	struct sideband sideband;
@@ -240,6 +319,57 @@ static void what_is_not_settled_follows_as_it_came(void)
 	CHECK_EQ(time_of(replay->bytes), 100);
 	CHECK_EQ(time_of(replay->bytes + walk__size(walk__load(replay->bytes))), 700);
 	CHECK_EQ(replay_of(&sideband)->records, 2); /* a replay takes nothing away */
+	sideband__deinit(&sideband);
+}
+
+/* A shell and what it forks, of which an earlier segment holds everything from 600 on. */
+static void what_a_segment_holds_already_is_told_as_changes(void)
+{
+	struct sideband sideband;
+	struct sideband_counters before;
+	const struct replay *replay;
+
+	begin(&sideband, 1 << 20);
+	add(&sideband, record__comm(record, 10, 10, "shell", 1, 100));
+	add(&sideband, record__mmap2(record, 10, 0x1000, 0x1000, "/bin/shell", 110));
+	sideband__settle(&sideband, 500);
+	before = counters_of(&sideband);
+	/* Not in the order of time, as CPUs' rings are read. */
+	add(&sideband, record__comm(record, 20, 20, "true", 1, 700));
+	add(&sideband, record__mmap2(record, 20, 0x5000, 0x1000, "/bin/true", 710));
+	add(&sideband, record__exit(record, 20, 20, 720));
+	add(&sideband, record__fork(record, 20, 10, 20, 10, 600));
+	add(&sideband, record__mmap2(record, 10, 0x2000, 0x1000, "/lib/more", 610));
+	add(&sideband, record__fork(record, 30, 10, 30, 10, 620));
+	add(&sideband, record__fork(record, 40, 30, 40, 30, 630));
+	add(&sideband, record__fork(record, 40, 40, 41, 40, 640));
+	replay = replay_as(&sideband, true);
+	for (uint32_t pid = 10; pid <= 40; pid += 10) {
+		CHECK_EQ(count_of(replay, PERF_RECORD_FORK, pid, false), 0);
+		CHECK_EQ(count_of(replay, PERF_RECORD_COMM, pid, true), 0); /* no exec */
+		CHECK(find(replay, PERF_RECORD_EXIT, pid, 0) == NULL);
+	}
+	CHECK_EQ(count_of(replay, PERF_RECORD_COMM, 10, false), 1);
+	/* The first child: its parent's name and map when it was forked, then its own. */
+	CHECK_EQ(time_of(find(replay, PERF_RECORD_FORK, 20, 0)), 600);
+	CHECK_EQ(time_of(find(replay, PERF_RECORD_MMAP2, 20, 0x1000)), 600);
+	CHECK(find(replay, PERF_RECORD_MMAP2, 20, 0x2000) == NULL);
+	CHECK_EQ(time_of(find(replay, PERF_RECORD_MMAP2, 20, 0x5000)), 710);
+	CHECK_EQ(count_of(replay, PERF_RECORD_COMM, 20, false), 2);
+	/* Those that came later have what was mapped meanwhile, by way of one another too. */
+	CHECK_EQ(time_of(find(replay, PERF_RECORD_MMAP2, 30, 0x2000)), 620);
+	CHECK_EQ(time_of(find(replay, PERF_RECORD_MMAP2, 40, 0x2000)), 630);
+	CHECK_EQ(count_of(replay, PERF_RECORD_COMM, 30, false), 1);
+	CHECK_EQ(count_of(replay, PERF_RECORD_FORK, 40, true), 2); /* of its thread too */
+	/* It takes nothing away, and leaves nothing behind. */
+	CHECK_EQ(replay_as(&sideband, true)->records, replay->records);
+	CHECK_EQ(counters_of(&sideband).bytes, before.bytes);
+	CHECK_EQ(counters_of(&sideband).tasks, 1);
+	/* What no segment holds is told as it is. */
+	replay = replay_of(&sideband);
+	CHECK_EQ(count_of(replay, PERF_RECORD_FORK, 20, false), 1);
+	CHECK_EQ(count_of(replay, PERF_RECORD_COMM, 20, true), 1);
+	CHECK_EQ(time_of(find(replay, PERF_RECORD_EXIT, 20, 0)), 720);
 	sideband__deinit(&sideband);
 }
 
@@ -336,7 +466,7 @@ static void an_error_of_the_taker_ends_the_replay(void)
 	for (uint32_t stop = 1; stop <= 4; stop++) {
 		memset(&replay, 0, sizeof(replay));
 		replay.stop_after = stop;
-		CHECK_EQ(-sideband__replay(&sideband, keep, &replay), EIO);
+		CHECK_EQ(-sideband__replay(&sideband, false, keep, &replay), EIO);
 		CHECK_EQ(replay.records, stop);
 	}
 	sideband__deinit(&sideband);
@@ -414,7 +544,7 @@ static void a_long_random_life_leaves_nothing_behind(void)
 			CHECK(counters_of(&sideband).bytes <= 24 * 1024);
 		}
 		if (random % 1000 == 0)
-			replay_of(&sideband);
+			replay_as(&sideband, random % 2000 == 0);
 	}
 	for (uint32_t pid = 1; pid <= 40; pid++) {
 		for (uint32_t tid = pid; tid < pid + 3; tid++) {
@@ -452,7 +582,7 @@ static void passes_append_while_the_writer_settles_and_replays(void)
 
 		memset(&replay, 0, sizeof(replay));
 		replay.stop_after = 100;
-		sideband__replay(&sideband, keep, &replay);
+		sideband__replay(&sideband, false, keep, &replay);
 		CHECK(counters_of(&sideband).tasks <= 2000);
 	}
 	for (int i = 0; i < 2; i++)
@@ -466,12 +596,15 @@ static void passes_append_while_the_writer_settles_and_replays(void)
 int main(void)
 {
 	RUN(a_forked_child_has_its_parents_name_and_mappings);
+	RUN(leaders_come_ahead_of_threads);
 	RUN(a_thread_shares_its_process_mappings);
 	RUN(exec_drops_what_was_mapped);
 	RUN(a_new_mapping_replaces_what_it_covers);
+	RUN(data_of_files_is_kept);
 	RUN(exit_takes_effect_only_when_it_is_settled);
 	RUN(two_rings_settle_in_the_order_of_time);
 	RUN(what_is_not_settled_follows_as_it_came);
+	RUN(what_a_segment_holds_already_is_told_as_changes);
 	RUN(a_tid_used_again_belongs_to_its_new_process);
 	RUN(symbols_and_programs_live_until_they_are_unregistered);
 	RUN(other_records_are_passed_over);

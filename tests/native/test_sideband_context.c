@@ -63,7 +63,7 @@ static struct replay replay_of(void)
 {
 	struct replay replay = {0};
 
-	CHECK_EQ(sideband__replay(&sideband, see, &replay), 0);
+	CHECK_EQ(sideband__replay(&sideband, false, see, &replay), 0);
 	return replay;
 }
 

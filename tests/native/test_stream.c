@@ -2,10 +2,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/perf_event.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -55,6 +54,7 @@ static int write_chunk(struct chunk *chunk, uint32_t bytes)
 
 	stream__advance(stream, bytes);
 	ret = stream__write_chunk(stream, chunk, bytes);
+	stream__note(stream, chunk);
 	pool__give(&rig.pool, chunk);
 	return ret;
 }
@@ -254,7 +254,7 @@ static void a_process_resolves_on_both_sides_of_a_rotation(void)
 	output__read(&output, two, 0, event->end_offset, NULL);
 	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 10), 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_MMAP2, 10), 1);
-	CHECK_EQ(output__count(&output, PERF_RECORD_EXIT, 10), 1);
+	CHECK_EQ(output__count(&output, PERF_RECORD_EXIT, 10), 0); /* that is in the first one */
 	output__free(&output);
 	free(event);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
@@ -268,6 +268,54 @@ static void a_process_resolves_on_both_sides_of_a_rotation(void)
 	close(one);
 	close(two);
 	close(three);
+}
+
+/* A process is forked and executes: through a ring of sideband, into the running segment. */
+static int write_exec(uint32_t pid, uint64_t time_ns)
+{
+	uint8_t record[256];
+	uint32_t bytes;
+
+	CHECK(fake_ring__write(&fake, record, record__fork(record, pid, 10, pid, 10, time_ns)));
+	CHECK(fake_ring__write(&fake, record, record__comm(record, pid, pid, "x", 1, time_ns + 1)));
+	return write_chunk(filled(0, 128, 0, &bytes), 4096);
+}
+
+static void no_record_stands_twice(void)
+{
+	const int one = output__file(), two = output__file();
+	struct output output;
+	struct event *event;
+
+	begin();
+	ring.sideband = &stream->sideband;
+	CHECK_EQ(rig__prepare(&rig, 0, one, 0, RIG_LIMIT), 0);
+	CHECK_EQ(write_exec(20, 200), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	CHECK_EQ(rig__prepare(&rig, 0, two, 0, RIG_LIMIT), 0);
+	stream->rotate_wanted = true;
+	CHECK_EQ(write_exec(21, 300), 0);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, one, 0, event->end_offset, NULL);
+	CHECK_EQ(event->replayed, 0); /* what its first chunk holds is not replayed */
+	CHECK_EQ(output.others, 2);
+	output__free(&output);
+	free(event);
+	finish();
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	output__read(&output, two, 0, event->end_offset, NULL);
+	/* The first process as one that was there before, by the name that it took. */
+	CHECK_EQ(event->replayed, 2);
+	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 20), 1);
+	CHECK_EQ(output__count(&output, PERF_RECORD_FORK, 20), 1);
+	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 21), 1);
+	CHECK_EQ(output__count(&output, PERF_RECORD_FORK, 21), 1);
+	output__free(&output);
+	free(event);
+	end();
+	close(one);
+	close(two);
 }
 
 static void a_replay_longer_than_a_chunk_is_written_in_pieces(void)
@@ -301,26 +349,24 @@ static void a_replay_longer_than_a_chunk_is_written_in_pieces(void)
 static void a_failed_write_leaves_no_trace(void)
 {
 	const int fd = output__file();
-	const struct rlimit room = {.rlim_cur = 4096 + 1000, .rlim_max = RLIM_INFINITY};
-	const struct rlimit enough = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
 	struct output output;
 	struct event *event;
 	uint32_t bytes;
 	struct chunk *chunk;
 
-	signal(SIGXFSZ, SIG_IGN);
 	begin();
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	CHECK_EQ(write_samples(1, 1), 0);
 	chunk = filled(40, 128, 2, &bytes);
 	CHECK_EQ(bytes, 8192);
 	stream__advance(stream, bytes);
-	CHECK(setrlimit(RLIMIT_FSIZE, &room) == 0);
+	output__limit(4096 + 1000);
 	CHECK_EQ(-stream__write_chunk(stream, chunk, bytes), EFBIG); /* after 1000 bytes */
-	CHECK(setrlimit(RLIMIT_FSIZE, &enough) == 0);
+	output__limit(UINT64_MAX);
 	CHECK_EQ(counter__read(&ring.stored), 1);
 	CHECK_EQ(ring.in_flight, 40);
 	CHECK_EQ(stream->current.offset, 4096);
+	CHECK_EQ(lseek(fd, 0, SEEK_END), 4096); /* a repair finds what was counted, no more */
 	CHECK_EQ(write_chunk(chunk, bytes), 0);
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
@@ -371,8 +417,6 @@ static void a_failed_replay_begins_again(void)
 static void a_replay_that_fails_half_way_begins_again(void)
 {
 	const int fd = output__file();
-	const struct rlimit room = {.rlim_cur = RIG_CHUNK_BYTES + 4096, .rlim_max = RLIM_INFINITY};
-	const struct rlimit enough = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
 	uint8_t record[256];
 	struct output output;
 	struct event *event;
@@ -385,9 +429,10 @@ static void a_replay_that_fails_half_way_begins_again(void)
 		sideband_add(record__comm(record, pid, pid, "name", 1, pid), record);
 	chunk = filled(1, 128, 2, &bytes);
 	stream__advance(stream, bytes);
-	CHECK(setrlimit(RLIMIT_FSIZE, &room) == 0);
+	output__limit(RIG_CHUNK_BYTES + 4096);
 	CHECK_EQ(-stream__write_chunk(stream, chunk, bytes), EFBIG);
-	CHECK(setrlimit(RLIMIT_FSIZE, &enough) == 0);
+	output__limit(UINT64_MAX);
+	CHECK_EQ(lseek(fd, 0, SEEK_END), 0);
 	CHECK_EQ(write_chunk(chunk, bytes), 0);
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
@@ -414,6 +459,30 @@ static void space_is_claimed_ahead_and_does_not_change_the_size(void)
 	CHECK_EQ(write_samples(1, 1), 0);
 	CHECK_EQ(lseek(fd, 0, SEEK_END), 4096);
 	CHECK(stream->current.allocated == 1 << 20 || stream->current.step == 0);
+	end();
+	close(fd);
+}
+
+/* Where the end was cut off, the room that the tail takes is still there. */
+static void room_for_the_tail_stays_after_a_failed_write(void)
+{
+	const int fd = output__file();
+	struct segment segment = {
+		.begin = 0, .limit = RIG_LIMIT, .step = 1 << 20, .fd = fd, .open = true};
+	struct stat status;
+	uint32_t bytes;
+	struct chunk *chunk;
+
+	begin();
+	CHECK_EQ(stream__prepare(stream, &segment), 0);
+	CHECK_EQ(write_samples(1, 1), 0);
+	chunk = filled(40, 128, 2, &bytes);
+	output__limit(4096 + 1000);
+	CHECK_EQ(-write_chunk(chunk, bytes), EFBIG);
+	output__limit(UINT64_MAX);
+	CHECK(fstat(fd, &status) == 0);
+	CHECK_EQ(status.st_size, 4096);
+	CHECK(status.st_blocks * 512 >= 4096 + SEGMENT_TAIL_BYTES || stream->current.step == 0);
 	end();
 	close(fd);
 }
@@ -446,11 +515,13 @@ int main(void)
 	RUN(rotation_needs_data_in_the_segment);
 	RUN(a_rotation_asked_between_segments_is_none);
 	RUN(a_process_resolves_on_both_sides_of_a_rotation);
+	RUN(no_record_stands_twice);
 	RUN(a_replay_longer_than_a_chunk_is_written_in_pieces);
 	RUN(a_failed_write_leaves_no_trace);
 	RUN(a_failed_replay_begins_again);
 	RUN(a_replay_that_fails_half_way_begins_again);
 	RUN(space_is_claimed_ahead_and_does_not_change_the_size);
+	RUN(room_for_the_tail_stays_after_a_failed_write);
 	RUN(finish_closes_a_prepared_segment_that_got_nothing);
 	return 0;
 }

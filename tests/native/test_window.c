@@ -316,6 +316,29 @@ static void how_far_it_reaches_is_known(void)
 	close_ring();
 }
 
+/* Records of the time before the first look are as old as the ring at most. */
+static void what_came_before_the_first_look_has_an_age(void)
+{
+	uint64_t made_ns, written_ns, looked_ns;
+
+	open_ring(1);
+	made_ns = clock__now_ns();
+	for (int i = 0; i < 10; i++)
+		write_sample(64);
+	written_ns = clock__now_ns();
+	window__look(&ring, true);
+	looked_ns = clock__now_ns();
+	CHECK(counter__read(&ring.window->held_ns) >= written_ns - made_ns);
+	CHECK(counter__read(&ring.window->horizon_ns) > 0);
+	CHECK(counter__read(&ring.window->horizon_ns) <= made_ns);
+	/* It grows as long as nothing more is written. */
+	while (clock__now_ns() == looked_ns)
+		;
+	window__look(&ring, true);
+	CHECK(counter__read(&ring.window->held_ns) > looked_ns - made_ns);
+	close_ring();
+}
+
 /* What is on its way to a file holds back what its names are forgotten by. */
 static void names_are_kept_for_what_is_on_its_way(void)
 {
@@ -547,6 +570,7 @@ int main(void)
 	RUN(a_fault_loses_what_is_new);
 	RUN(a_window_that_is_left_is_counted);
 	RUN(how_far_it_reaches_is_known);
+	RUN(what_came_before_the_first_look_has_an_age);
 	RUN(names_are_kept_for_what_is_on_its_way);
 	RUN(any_order_of_calls_is_right);
 	RUN(names_give_way_where_they_are_too_many);

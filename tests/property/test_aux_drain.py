@@ -70,7 +70,8 @@ class Pmu:
         self.trace += fresh
         if told:
             self._tell(head, size, _TRUNCATED if size < wanted else 0)
-        struct.pack_into("@Q", self.memory, _AUX_HEAD_AT, len(self.trace))
+        # At once: pack_into() clears its place first, and the drain may look meanwhile.
+        self.memory[_AUX_HEAD_AT : _AUX_HEAD_AT + 8] = struct.pack("@Q", len(self.trace))
 
     def _tell(self, offset: int, size: int, flags: int) -> None:
         (tail,) = struct.unpack_from("@Q", self.memory, _DATA_TAIL_AT)
@@ -83,7 +84,7 @@ class Pmu:
         self.memory[_PAGE : _PAGE + _AUX_BYTES - first] = record[first:]
         self.data_head += _AUX_BYTES
         self.records.append((offset, offset + size))
-        struct.pack_into("@Q", self.memory, _DATA_HEAD_AT, self.data_head)
+        self.memory[_DATA_HEAD_AT : _DATA_HEAD_AT + 8] = struct.pack("@Q", self.data_head)
 
     def close(self) -> None:
         """Give all back."""

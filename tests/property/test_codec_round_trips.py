@@ -37,6 +37,7 @@ from collectord.codec.perf_record import (
 )
 from collectord.codec.perf_sample import Sample, decode_sample, encode_sample
 from collectord.codec.perf_sideband import (
+    BpfEvent,
     Comm,
     Exit,
     Fork,
@@ -115,6 +116,7 @@ RECORDS: Final[st.SearchStrategy[Record]] = st.one_of(
     st.builds(Fork, U32, U32, U32, U32, U64),
     st.builds(Exit, U32, U32, U32, U32, U64),
     st.builds(Ksymbol, U64, U32, U16, U16, TEXT),
+    st.builds(BpfEvent, U16, U16, U32, st.binary(min_size=8, max_size=8)),
     st.builds(Lost, U64, U64),
     st.builds(LostSamples, U64, st.booleans()),
     st.builds(Throttle, U64, U64, U64, st.booleans()),

@@ -83,7 +83,8 @@ class Producer:
             key += 1
             self.lost = 0
         self._store(_record(kind, size, key, 0, now_ns))
-        struct.pack_into("@Q", self.memory, _HEAD_AT, self.head)
+        # At once: pack_into() clears its place first, and the drain may look meanwhile.
+        self.memory[_HEAD_AT : _HEAD_AT + 8] = struct.pack("@Q", self.head)
         visible_ns = time.monotonic_ns()
         for written in (key - 1, key):
             self.visible_ns.setdefault(written, visible_ns)

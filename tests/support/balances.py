@@ -192,6 +192,8 @@ def status(*sessions: SessionBalance) -> DaemonStatus:
         cpus_covered=2,
         uncovered_ns=1_500_000_000,
         unclean_stops=1,
+        damaged_files=2,
+        left_records=7,
         bpf=(program(),),
     )
 

@@ -30,6 +30,7 @@ _TYPE_SOCKET_FILTER: Final = 1
 _TYPE_TRACEPOINT: Final = 5
 _TYPE_RAW_TRACEPOINT: Final = 17
 _PROBE_READ_USER: Final = 112
+_TRACE_PRINTK: Final = 6
 _EXIT: Final = b"\x95" + bytes(7)
 _NAME_AT: Final = 48
 _MAP_NAME_AT: Final = 28
@@ -79,6 +80,23 @@ def harmless_program() -> Iterator[int]:
 
 
 @contextmanager
+def printing_program(name: bytes) -> Iterator[int]:
+    """A program that `run_once` can run, and that calls the kernel's bpf_trace_printk()."""
+    with _loaded(
+        _TYPE_RAW_TRACEPOINT,
+        name,
+        struct.pack("<BBhi", 0x7A, 10, -8, ord("x")),  # *(u64 *)(r10 - 8) = "x"
+        struct.pack("<BBhi", 0xBF, 0xA1, 0, 0),  # r1 = r10
+        struct.pack("<BBhi", 0x07, 1, 0, -8),  # r1 -= 8
+        _set(2, 2),
+        struct.pack("<BBhi", 0x85, 0, 0, _TRACE_PRINTK),
+        _set(0, 0),
+        _EXIT,
+    ) as fd:
+        yield fd
+
+
+@contextmanager
 def filter_program(name: bytes) -> Iterator[int]:
     """A program that `run` can run: a socket filter that no socket has."""
     with program(0, name, kind=_TYPE_SOCKET_FILTER) as fd:
@@ -118,6 +136,11 @@ def run(fd: int, times: int) -> None:
         _PROG_RUN,
         struct.pack("<IIIIQQII", fd, 0, _PACKET_BYTES, 0, ctypes.addressof(packet), 0, times, 0),
     )
+
+
+def run_once(fd: int) -> None:
+    """Have the kernel run a program of a raw tracepoint."""
+    _call(_PROG_RUN, struct.pack("<I60x", fd))
 
 
 @contextmanager

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from collectord.control import http
+from collectord.control.listener import serve
 from collectord.windows import Lost, Snapshot
 from tests.support import balances
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from pathlib import Path
+
+    from aiohttp import web
 
     from collectord.errors import CollectordError
 
@@ -81,6 +84,24 @@ def lost(*, full: int = 0, failed: int = 0, aux_full: int = 0) -> Lost:
     )
 
 
+@asynccontextmanager
+async def serve_unix(app: web.Application, path: Path) -> AsyncIterator[None]:
+    """An app on a Unix socket."""
+    with http.claim_unix(path) as bound:
+        async with serve(app, bound, name="control"):
+            yield
+
+
+@asynccontextmanager
+async def serve_tcp(
+    app: web.Application, *, reserved_files: int = 0
+) -> AsyncIterator[tuple[str, int]]:
+    """An app on a free port; gives the address."""
+    with http.claim_tcp("127.0.0.1:0") as bound:
+        async with serve(app, bound, name="metrics", reserved_files=reserved_files):
+            yield bound[0].getsockname()
+
+
 @contextmanager
 def served(commands: Commands, path: Path) -> Iterator[None]:
     """The control API on a socket, in a thread of its own."""
@@ -88,7 +109,7 @@ def served(commands: Commands, path: Path) -> Iterator[None]:
     stop = asyncio.Event()
 
     async def serve() -> None:
-        async with http.serve_unix(http.control_app(balances.status, commands), path):
+        async with serve_unix(http.control_app(balances.status, commands), path):
             ready.set()
             await stop.wait()
 

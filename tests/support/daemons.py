@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -202,6 +202,14 @@ class Daemon:
     def await_stored(self, count: int) -> None:
         """Wait until so many records are on disk."""
         wait_for(lambda: self.session()["stored"] >= count, f"{count} records stored")
+
+    def fds(self) -> list[str]:
+        """What its descriptors are of."""
+        found = []
+        for path in Path(f"/proc/{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed since it was listed
+                found.append(str(path.readlink()))
+        return found
 
     def kill(self) -> None:
         """SIGKILL, and wait."""

@@ -24,7 +24,6 @@ _TYPE_HARDWARE: Final = 0
 _TYPE_BREAKPOINT: Final = 5
 _ATTR_BYTES: Final = 128
 _FORMAT_LOST: Final = 1 << 4
-_BUILD_ID: Final = 1 << 34
 _EXCLUDE_KERNEL: Final = 1 << 5
 
 
@@ -121,7 +120,6 @@ FEATURES: Final[dict[str, Callable[[], str | None]]] = {
     "hardware events": _hardware,
     "breakpoint events": lambda: _refusal(kind=_TYPE_BREAKPOINT, flags=_EXCLUDE_KERNEL),
     "PERF_FORMAT_LOST": lambda: _refusal(read_format=_FORMAT_LOST),
-    "build-ids in MMAP2": lambda: _refusal(flags=_BUILD_ID),
     "raw_syscalls tracepoints": lambda: _in_tracefs("events/raw_syscalls/sys_enter/id"),
     "page fault tracepoints": lambda: _in_tracefs("events/exceptions/page_fault_kernel/id"),
     "mapped ftrace rings": _mapped_rings,

@@ -101,6 +101,16 @@ def record_types(segment: Path) -> Counter[int]:
     return Counter(header.type for header in iter_records(_records(segment)))
 
 
+def kernel_records(segment: Path) -> list[bytes]:
+    """Each record that the kernel, or a replay, wrote into the segment's data section."""
+    section = _records(segment)
+    return [
+        section[header.offset : header.offset + header.size]
+        for header in iter_records(section)
+        if header.type < RecordType.HEADER_ATTR
+    ]
+
+
 def told_losses(segment: Path) -> Counter[int]:
     """What the records of losses add up to, by their type: LOST and LOST_SAMPLES."""
     told: Counter[int] = Counter()
@@ -144,7 +154,8 @@ def recording(
     """`collectord record WORDS... --output-dir OUT --json` for the length of a block.
 
     Its events count when the block begins. WORDS name the scope: the command that holds it open
-    is not observed. `warning` is an event that its log must have; without one it must be empty.
+    is not observed. `warning` is the event that its log must have, once or more; without one it
+    must be empty.
     """
     gate = directory / "gate"
     os.mkfifo(gate)
@@ -165,7 +176,8 @@ def recording(
         finally:
             os.close(key)
     assert running.process.returncode == 0, stderr
-    assert [json.loads(line)["event"] for line in stderr.splitlines()] == [warning] * bool(warning)
+    said = {json.loads(line)["event"] for line in stderr.splitlines()}
+    assert said == ({warning} if warning else set())
     running.session = result_of(stdout)
 
 
@@ -223,7 +235,7 @@ def daemon(start_cli: Start, config: Path) -> Iterator[daemons.Daemon]:
     with daemons.running(start_cli, config) as running:
         yield running
         ended = running.stop()
-        assert (ended.status, ended.log) == (0, "")
+        assert (ended.status, ended.log) == (0, ""), ended.log
 
 
 def daemon_result(directory: Path) -> dict[str, Any]:

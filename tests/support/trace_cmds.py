@@ -12,6 +12,34 @@ from typing import Final
 _FETCH_3_3: Final = Path(__file__).with_name("tracecmd33.sh")
 # What `report` prints beside the events.
 _BESIDE: Final = re.compile(r"cpus=\d+$|CPU \d+ is empty$|version = ")
+# `record` writes all of these and gives up where the kernel refuses it. They choose functions to
+# trace, of which nobody here has any, or are the whole machine's: it gets an empty file instead of
+# each, in a mount namespace of its own.
+_REFUSED: Final = (
+    Path("/proc/sys/kernel/ftrace_enabled"),
+    Path("/proc/sys/kernel/kptr_restrict"),
+)
+_REFUSED_OF_INSTANCE: Final = (
+    "set_ftrace_pid",
+    "set_ftrace_notrace_pid",
+    "set_ftrace_filter",
+    "set_ftrace_notrace",
+    "set_graph_function",
+    "set_graph_notrace",
+)
+# It puts files into its working directory.
+_ALONE: Final = """
+set -e
+cd "$1"
+: >../empty
+shift
+while [ "$1" != -- ]; do
+    [ ! -e "$1" ] || mount --bind ../empty "$1"
+    shift
+done
+shift
+exec "$@"
+"""
 _LOSS: Final = re.compile(r"CPU:(\d+) \[(?:(\d+) )?EVENTS DROPPED\]$")
 
 
@@ -76,3 +104,15 @@ def all_trace_cmds(system: Path) -> tuple[TraceCmd, ...]:
     assert done.returncode == 0, done.stderr.strip()
     paths = dict.fromkeys((system, Path(done.stdout.strip())))
     return tuple(TraceCmd(version_of(path), path) for path in paths)
+
+
+def alone(directory: Path, instance: Path) -> list[str]:
+    """What a `record` into an instance stands behind that changes nothing of the machine.
+
+    Args:
+        directory: where it works; an empty file goes beside it.
+        instance: of tracefs; it exists.
+    """
+    refused = (*_REFUSED, *(instance / name for name in _REFUSED_OF_INSTANCE))
+    shell = ["unshare", "-m", "--propagation", "private", "sh", "-c", _ALONE, "sh"]
+    return [*shell, str(directory), *map(str, refused), "--"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from collectord._native._core import AuxCounters
+from collectord._native._core import AUX_HEAD_RULES, AuxCounters
 from collectord.aux_ledger import AuxBracket, AuxReading, aux_cut, aux_json, balance_aux
 from collectord.aux_meter import AuxMeter
 from collectord.ledger_json import to_json
@@ -112,7 +112,7 @@ class Area:
             return counters(taken_bytes=self.head, stored_bytes=self.head)
 
         return SimpleNamespace(
-            handle=SimpleNamespace(aux=handle), aux=SimpleNamespace(counters=taken)
+            handle=SimpleNamespace(aux=handle), aux=SimpleNamespace(counters=taken, id=1)
         )
 
 
@@ -150,8 +150,9 @@ def test_a_recorder_has_no_such_balance() -> None:
     area = balance_aux(LABEL, recorder, bracket(head=5000, overwritten_bytes=4000, windows=1))
     assert (area.produced, area.overwritten, area.stored) == (5000, 4000, 1000)
     assert (area.unaccounted, area.snapshots) == (None, 1)
-    offset = replace(recorder, head_rule=HeadRule.OFFSET)
-    unknown = balance_aux(LABEL, offset, bracket(head=100))
+    learned = replace(recorder, head_rule=HeadRule.LEARNED)
+    rule = AUX_HEAD_RULES.index(HeadRule.OFFSET)
+    unknown = balance_aux(LABEL, learned, bracket(head=100, head_rule=rule))
     assert (unknown.produced, unknown.overwritten, unknown.unaccounted) == (None, None, None)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -81,14 +82,19 @@ PAGES: Final = {
 }
 
 
-def write(directory: Path, pages: Mapping[int, Sequence[bytes]]) -> Path:
-    """A sealed segment that holds these pages, by ring."""
+def write(
+    directory: Path,
+    pages: Mapping[int, Sequence[bytes]],
+    ledger: Mapping[str, int] = MappingProxyType({}),
+) -> Path:
+    """A sealed segment that holds these pages, by ring; its ledger says this beside the usual."""
     comms = {5: b"five", 6: b"si\x7f\xffx"}
     sink = support.make_sink(directory, metadata=METADATA, comms=lambda: comms)
     segment = sink.next_segment(1, support.opening())
     for ring, written in pages.items():
         support.write_pages(segment, ring, written)
-    info = sink.seal(segment, support.closed(segment, pages), support.closing())
+    closing = support.closing(ledger={**support.LEDGER, **ledger})
+    info = sink.seal(segment, support.closed(segment, pages), closing)
     assert info is not None
     return info.path
 
@@ -211,6 +217,20 @@ def test_loss_of_unknown_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert shown(capsys, "--count", segment)[-1] == "CPU 0: events lost"
 
 
+@pytest.mark.parametrize(("overwritten", "how"), [(4, "overwritten"), (0, "lost")])
+def test_a_flight_recorders_wrap_is_no_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], overwritten: int, how: str
+) -> None:
+    """What its ring gave up for newer events was to be given up, as the ledger beside it says."""
+    pages = [page(S_NS, call(5, 1), lost=3), page(2 * S_NS, call(5, 1), lost=None)]
+    segment = write(tmp_path, {10: pages}, {"overwritten": overwritten})
+    told = [line for line in shown(capsys, segment) if line.startswith("CPU")]
+    assert told == [f"CPU 0: 3 events {how}", f"CPU 0: events {how}"]
+    assert [one[how] for one in objects(capsys, segment) if how in one] == [3, None]
+    count = json.loads("\n".join(shown(capsys, "--count", "--json", segment)))
+    assert count["lost"] == ({} if overwritten else {"0": None})
+
+
 def test_event_without_a_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is shown with its bytes, unless particular events are asked for."""
     strange = event(struct.pack("<HBBiI", 9999, 0, 0, 5, 0x01020304), 1000)
@@ -298,8 +318,8 @@ def test_files_that_are_no_trace_dat(tmp_path: Path, segment: Path) -> None:
         cut.write_bytes(file.read(3000))
     with pytest.raises(SinkError, match="trace-cmd report may still read it"):
         events.run([str(cut)])
-    for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(SinkError, match="cannot read the segment"):
+    for path, why in ((tmp_path / "none", "cannot read the segment"), (tmp_path, "not a regular")):
+        with pytest.raises(SinkError, match=why):
             events.run([str(path)])
 
 

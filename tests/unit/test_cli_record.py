@@ -425,3 +425,11 @@ def test_what_does_not_go_with_relay(words: list[str], wrong: str) -> None:
     """Options of rings and events are refused by their names."""
     with pytest.raises(UsageError, match=f"^{wrong} does not go with --relay"):
         config("--relay", "/dev/null", *words)
+
+
+@pytest.mark.parametrize("output", ["-", "/dev/stdout", "/dev/stderr", "/dev/fd/1"])
+def test_output_that_is_a_stream(output: str) -> None:
+    """It is refused with what to do; a file called `-` has a path."""
+    with pytest.raises(UsageError, match="not to a stream; name a file"):
+        config("-e", "cpu-clock", "-o", output)
+    assert config("-e", "cpu-clock", "-o", "./-").session[0].single_file.endswith("/-")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from collectord import cli
 from collectord.cli import segments
 from collectord.errors import SinkError, UsageError
+from collectord.sink.base import Opening
 from tests.support import segments as support
+from tests.support.bpf_segments import S_NS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +52,44 @@ def test_list(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.count("\n") == 2
     assert {"sealed", "250", "exact"} <= set(out.splitlines()[1].split())
+
+
+def test_list_tells_when_the_data_begin_and_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the wall clock, not when the file was made, which may be long before the first record."""
+    clock = replace(support.CLOCK, realtime_ns=1_700_000_000_000_000_000)
+    sink = support.make_sink(tmp_path)
+    segment = sink.next_segment(1, Opening(clock=clock, rings=support.RINGS))
+    closed = support.fill(segment)._replace(
+        first_ns=support.TIME_NS + 5 * S_NS, last_ns=support.TIME_NS + 85 * S_NS
+    )
+    late = replace(
+        clock, realtime_ns=clock.realtime_ns + 90 * S_NS, perf_ns=clock.perf_ns + 90 * S_NS
+    )
+    sink.seal(segment, closed, support.closing(clock=late))
+    assert segments.run(["list", str(tmp_path)]) == 0
+    titles, row = capsys.readouterr().out.splitlines()
+    assert titles.split()[3:5] == ["START", "END"]
+    assert "2023-11-14 22:13:25Z  2023-11-14 22:14:45Z" in row
+    assert segments.run(["list", "--json", str(tmp_path)]) == 0
+    (plain,) = result(capsys)
+    assert (plain["begins_ns"], plain["ends_ns"]) == (
+        clock.realtime_ns + 5 * S_NS,
+        clock.realtime_ns + 85 * S_NS,
+    )
+
+
+def test_segment_that_is_being_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no end yet, and nobody calls it ok, repaired or wrong."""
+    sink = support.make_sink(tmp_path)
+    support.fill(sink.next_segment(1, support.OPENING))
+    for action, told in (("list", " open "), ("verify", " being written"), ("repair", " in_use ")):
+        assert segments.run([action, str(tmp_path)]) == 0
+        (_, row) = capsys.readouterr().out.splitlines()
+        assert told in row
+        assert " ok " not in row
+    sink.close()
 
 
 def test_list_as_json(state: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from collectord.cli import segments
 from collectord.codec.aux_record import encode_piece
-from collectord.errors import SinkError, UsageError
+from collectord.errors import SinkError, UnsafePath, UsageError
 from tests.support import segments as support
 from tests.support.aux_files import AuxFile
 
@@ -148,6 +148,6 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path) -> None:
     pieces = [encode_piece(TRACE[:64], offset=0, cpu=cpu, hidden=True) for cpu in (0, 1)]
     path = write(tmp_path / "x", *pieces)
     (tmp_path / "raw" / "x.aux.cpu1").mkdir(parents=True)
-    with pytest.raises(SinkError, match="cannot extract"):
+    with pytest.raises(UnsafePath, match=r"x[.]aux[.]cpu1: is not a regular file"):
         segments.run(["aux", str(path), "--output-dir", str(tmp_path / "raw")])
     assert [p.name for p in (tmp_path / "raw").iterdir()] == ["x.aux.cpu1"]

@@ -26,14 +26,22 @@ from collectord.codec.perf_data import (
 from collectord.codec.perf_features import (
     BuildId,
     ClockData,
-    Feature,
     Features,
     Group,
     decode_auxtrace_index,
     encode_features,
-    encode_string,
+)
+from collectord.codec.perf_machine import (
+    Cache,
+    CpuPlace,
+    CpuTopology,
+    Machine,
+    Memory,
+    NumaNode,
+    PmuCaps,
 )
 from collectord.codec.perf_record import frame
+from collectord.codec.perf_section import Feature, encode_string
 from collectord.errors import CodecError
 
 PERF: Final = Path(__file__).parent.parent / "golden/perf-6.1"
@@ -249,7 +257,7 @@ def test_feature_sections() -> None:
             total_mem_kib=7,
             cmdline=("a", "b"),
             pmu_mappings=(("n", 9),),
-            group_desc=(Group("n", 1, 2),),
+            group_desc=(Group(1, 2),),
             clockid_resolution_ns=1,
             clock_data=ClockData(1, 10, 20),
             build_ids=(BuildId("f", b"\xab" * 20, -1, 1),),
@@ -260,7 +268,9 @@ def test_feature_sections() -> None:
         Feature.TOTAL_MEM: struct.pack("<Q", 7),
         Feature.CMDLINE: struct.pack("<I", 2) + encode_string("a") + encode_string("b"),
         Feature.PMU_MAPPINGS: struct.pack("<II", 1, 9) + name,
-        Feature.GROUP_DESC: struct.pack("<I", 1) + name + struct.pack("<II", 1, 2),
+        Feature.GROUP_DESC: struct.pack("<I", 1)
+        + encode_string("{anon_group}")
+        + struct.pack("<II", 1, 2),
         Feature.CLOCKID: struct.pack("<Q", 1),
         Feature.CLOCK_DATA: struct.pack("<IIQQ", 1, 1, 10, 20),
         Feature.BUILD_ID: struct.pack(
@@ -270,6 +280,39 @@ def test_feature_sections() -> None:
     assert encode_features(Features()) == {}
 
 
+def test_sections_of_the_machine() -> None:
+    """CPUs, nodes, caches, memory and PMUs are laid out as perf's write functions do."""
+    place = CpuPlace(core=3, die=2, socket=1)
+    machine = Machine(
+        cpus=CpuTopology(("0-1",), ("0", "1"), ("0-1",), (place, CpuPlace())),
+        nodes=(NumaNode(1, 20, 10, "0-1"),),
+        caches=(Cache(1, 64, 128, 8, "Data", "32K", "0"),),
+        memory=Memory(0x8000000, ((0, frozenset({0, 64})),)),
+        cpu_pmu=PmuCaps("cpu", (("a", "b"),)),
+        pmus=(PmuCaps("p", (("c", "d"),)),),
+    )
+    one, two, three = (struct.pack("<I", number) for number in (1, 2, 3))
+    unknown = b"\xff" * 4
+    text = encode_string
+    assert encode_features(Features(machine=machine)) == {
+        Feature.CPU_TOPOLOGY: b"".join((one, text("0-1"), two, text("0"), text("1")))
+        + b"".join((three, one, unknown, unknown, one, text("0-1"), two, unknown)),
+        Feature.NUMA_TOPOLOGY: struct.pack("<IIQQ", 1, 1, 20, 10) + text("0-1"),
+        Feature.CACHE: struct.pack("<IIIIII", 1, 1, 1, 64, 128, 8)
+        + text("Data")
+        + text("32K")
+        + text("0"),
+        Feature.MEM_TOPOLOGY: struct.pack("<8Q", 1, 0x8000000, 1, 0, 65, 65, 1, 1),
+        Feature.CPU_PMU_CAPS: one + text("a") + text("b"),
+        Feature.PMU_CAPS: one + one + text("c") + text("d") + text("p"),
+    }
+    bare = Machine(cpus=CpuTopology(("0",), ("0",), (), (place,)), pmus=())
+    assert encode_features(Features(machine=bare)) == {
+        Feature.CPU_TOPOLOGY: one + text("0") + one + text("0") + three + one,
+        Feature.PMU_CAPS: bytes(4),
+    }
+
+
 @pytest.mark.parametrize(
     "features",
     [
@@ -277,6 +320,7 @@ def test_feature_sections() -> None:
         Features(sample_time=(0, 1 << 64)),
         Features(build_ids=(BuildId("f", bytes(21)),)),
         Features(cmdline=("a\0",)),
+        Features(machine=Machine(nodes=(NumaNode(-1, 0, 0, ""),))),
     ],
 )
 def test_features_that_do_not_fit(features: Features) -> None:

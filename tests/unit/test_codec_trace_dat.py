@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.codec.trace_dat import FIRST_BYTES, build_head, head_bytes, parse_head
-from collectord.codec.trace_dat_head import Metadata
+from collectord.codec.trace_dat_head import Metadata, Place
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
@@ -103,6 +103,19 @@ def test_sizes() -> None:
             head.sizes_patch({3: wrong})
 
 
+def test_places() -> None:
+    """Sub-buffers that were moved together are claimed, and the file ends behind the last one."""
+    head = _head()
+    at = len(head.image)
+    places = {0: Place(at, 0), 3: Place(at, 8192)}
+    moved = _patched(_patched(head, head.places_patch(places)), head.end_patch(at + 8192))
+    assert [(e.offset, e.size_bytes, e.capacity_bytes) for e in moved.extents.values()] == [
+        (at, 0, 0),
+        (at, 8192, 8192),
+    ]
+    assert moved.file_bytes == at + 8192
+
+
 def test_statistics() -> None:
     """A CPU's text fills its room; lines that do not fit are left out."""
     head = _head()
@@ -187,6 +200,10 @@ def _tells(first: bytes) -> bool:
         (0, b"\x18", "magic"),
         (10, b"6", "magic"),
         (12, b"\1", "byte_order"),
+        (14, b"\x69\0\0\0", "page_size"),
+        (14, b"\0\x08\0\0", "page_size"),
+        (14, b"\0\x30\0\0", "page_size"),
+        (14, b"\0\0\x20\0", "page_size"),
         (18, b"zstd", "magic"),
         (32, b"\1", "section"),
         (34, b"\1", "section"),

@@ -275,9 +275,24 @@ def test_unreadable_files_are_config_errors(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not TOML"):
         load([binary])
-    binary.write_bytes(b"#" * (5 << 20))
-    with pytest.raises(ConfigError, match="too large"):
-        load([binary])
+    for size_bytes in (5 << 20, 1 << 40):
+        os.truncate(binary, size_bytes)
+        with pytest.raises(ConfigError, match="cannot be read: it has more than"):
+            load([binary])
+
+
+def test_configuration_is_a_plain_file(tmp_path: Path) -> None:
+    """A FIFO or a device is not waited for, nor as a drop-in; a link to a file is one."""
+    path = write(tmp_path, SESSION)
+    (tmp_path / "link.toml").symlink_to(path)
+    assert len(load([tmp_path / "link.toml"]).session) == 1
+    drop_ins = tmp_path / "collectord.d"
+    drop_ins.mkdir()
+    os.mkfifo(drop_ins / "fifo.toml")
+    for paths in (config_files(path), [Path("/dev/zero")]):
+        with pytest.raises(ConfigError, match="it is not a regular file") as caught:
+            load(paths)
+        assert caught.value.path == str(paths[-1])
 
 
 def _keys(struct: type[msgspec.Struct]) -> dict[str, object]:
@@ -370,3 +385,11 @@ def test_the_default_sessions() -> None:
     ]
     # This host has neither disks nor memory to run out of.
     assert len(blackbox.degraded) == 3
+
+
+def test_documented_probes_show_whole_values() -> None:
+    """An example takes a register whole, or what it points to: half a pointer tells nothing."""
+    lines = [line for line in MANUAL.read_text().splitlines() if "arguments =" in line]
+    registers = re.findall(r"=%\w+(?::\w+)?", "\n".join(lines))
+    assert lines
+    assert all(text.endswith(("64", "string")) for text in registers), registers

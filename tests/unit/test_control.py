@@ -10,19 +10,19 @@ import os
 import signal
 import socket
 import stat
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
 import pytest
 
-from collectord import metrics
-from collectord.control import http, service, signals
+from collectord import cli, metrics
+from collectord.control import http, service, signals, stray
 from collectord.errors import ConfigError, KernelError, UsageError
 from tests.support import balances
-from tests.support.commands import Commands, snapshot
+from tests.support.commands import Commands, serve_tcp, serve_unix, snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from prometheus_client import CollectorRegistry
@@ -48,7 +48,7 @@ def test_metrics_endpoint() -> None:
 
     async def scenario() -> None:
         app = http.metrics_app(metrics_registry())
-        async with http.serve_tcp(app, "127.0.0.1:0") as (host, port):
+        async with serve_tcp(app) as (host, port):
             status, content_type, text = await get(f"http://{host}:{port}/metrics")
             assert (status, content_type.partition(";")[0]) == (200, "text/plain")
             assert 'collectord_stored_records_total{session="exec",source="perf"} 180.0' in text
@@ -61,10 +61,10 @@ def test_metrics_endpoint() -> None:
 
 def test_control_api(tmp_path: Path) -> None:
     """The socket serves the whole status and one session's balances as JSON."""
-    path = tmp_path / "run/control.sock"
+    path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with http.serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(http.control_app(balances.status, Commands()), path):
             status, content_type, text = await get("http://localhost/v1/status", unix=path)
             assert (status, content_type) == (200, "application/json")
             whole = json.loads(text)
@@ -112,7 +112,7 @@ def test_commands(
 
     async def scenario() -> None:
         async with (
-            http.serve_unix(http.control_app(balances.status, commands), path),
+            serve_unix(http.control_app(balances.status, commands), path),
             aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as client,
             client.post(f"http://localhost/v1/{place}", data=body) as response,
         ):
@@ -134,7 +134,7 @@ def test_unknown_session(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with http.serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(http.control_app(balances.status, Commands()), path):
             status, _, text = await get("http://localhost/v1/sessions/exce", unix=path)
             assert status == 404
             assert json.loads(text)["sessions"] == ["blackbox", "exec", "profile"]
@@ -147,7 +147,7 @@ def test_socket_is_for_owner_and_group_and_goes_with_the_daemon(tmp_path: Path) 
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with http.serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(http.control_app(balances.status, Commands()), path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert not path.exists()
 
@@ -161,7 +161,7 @@ def test_socket_of_a_killed_daemon_is_taken_over(tmp_path: Path) -> None:
         left.bind(str(path))
 
     async def scenario() -> None:
-        async with http.serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(http.control_app(balances.status, Commands()), path):
             assert (await get("http://localhost/v1/status", unix=path))[0] == 200
 
     asyncio.run(scenario())
@@ -172,11 +172,12 @@ def test_socket_of_a_running_daemon_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        app = http.control_app(balances.status, Commands())
-        async with http.serve_unix(app, path):
-            with pytest.raises(KernelError, match="cannot serve the control API") as caught:
-                async with http.serve_unix(http.control_app(balances.status, Commands()), path):
-                    pass
+        async with serve_unix(http.control_app(balances.status, Commands()), path):
+            with (
+                pytest.raises(KernelError, match="cannot serve the control API") as caught,
+                http.claim_unix(path),
+            ):
+                pass
             assert caught.value.errno == errno.EADDRINUSE
             assert (await get("http://localhost/v1/status", unix=path))[0] == 200
 
@@ -187,42 +188,38 @@ def test_file_in_the_sockets_place_is_left_alone(tmp_path: Path) -> None:
     """Something that is no socket is never removed."""
     path = tmp_path / "control.sock"
     path.write_text("precious")
-
-    async def scenario() -> None:
-        async with http.serve_unix(http.control_app(balances.status, Commands()), path):
-            pass
-
-    with pytest.raises(KernelError, match="control API"):
-        asyncio.run(scenario())
+    with pytest.raises(KernelError, match="control API"), http.claim_unix(path):
+        pass
     assert path.read_text() == "precious"
+
+
+def test_missing_directory_of_the_socket(tmp_path: Path) -> None:
+    """It is an error that says what to do, and no directory is made."""
+    path = tmp_path / "run/collectord/control.sock"
+    with pytest.raises(KernelError, match=r"\[control\] socket") as caught, http.claim_unix(path):
+        pass
+    assert caught.value.errno == errno.ENOENT
+    assert f"make its folder {path.parent}, or" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_address_in_use() -> None:
     """A taken metrics address is one error with what to change."""
-
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            host, port = await stack.enter_async_context(
-                http.serve_tcp(http.metrics_app(metrics_registry()), "127.0.0.1:0")
-            )
-            second = http.serve_tcp(http.metrics_app(metrics_registry()), f"{host}:{port}")
-            with pytest.raises(KernelError, match=r"\[metrics\] listen") as caught:
-                await stack.enter_async_context(second)
-            assert caught.value.errno == errno.EADDRINUSE
-
-    asyncio.run(scenario())
-
-
-def test_host_that_does_not_resolve() -> None:
-    """A name without an address is a configuration error that names the key."""
-
-    async def scenario() -> None:
-        app = http.metrics_app(metrics_registry())
-        async with http.serve_tcp(app, "no-such-host.invalid:0"):
+    with http.claim_tcp("127.0.0.1:0") as (bound,):
+        host, port = bound.getsockname()
+        with (
+            pytest.raises(KernelError, match=r"\[metrics\] listen") as caught,
+            http.claim_tcp(f"{host}:{port}"),
+        ):
             pass
+        assert caught.value.errno == errno.EADDRINUSE
 
-    with pytest.raises(ConfigError, match=r"metrics\.listen"):
-        asyncio.run(scenario())
+
+@pytest.mark.parametrize("name", ["no-such-host.invalid", "a" * 70 + ".invalid", "\udcff"])
+def test_host_that_does_not_resolve(name: str) -> None:
+    """A name without an address is a configuration error that names the key."""
+    with pytest.raises(ConfigError, match=r"metrics\.listen"), http.claim_tcp(f"{name}:0"):
+        pass
 
 
 def test_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +249,7 @@ def test_signal_sets_the_stop_event(number: signal.Signals) -> None:
     """Each stop signal sets the event, and handlers are gone afterwards."""
 
     async def scenario() -> None:
-        with signals.stop_event() as stop:
+        with signals.stop_event((*signals.STOP_SIGNALS, signal.SIGHUP)) as stop:
             assert not stop.is_set()
             os.kill(os.getpid(), number)
             await asyncio.wait_for(stop.wait(), timeout=10)
@@ -260,6 +257,74 @@ def test_signal_sets_the_stop_event(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     asyncio.run(scenario())
     assert signal.getsignal(number) is before
+
+
+@pytest.fixture
+def _signals_restored() -> Iterator[None]:
+    """Handlers are process-wide: put them back."""
+    numbers = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_signals_restored")
+def test_stray_signals_do_nothing() -> None:
+    """Signals that are not for us end nothing, before, within and after a loop."""
+    strays = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+
+    def send() -> None:
+        for number in strays:
+            os.kill(os.getpid(), number)
+
+    async def take() -> None:
+        """Take nothing: what is asked for does not matter here."""
+
+    async def scenario() -> bool:
+        with signals.stop_event() as stop, signals.hangups(), signals.snapshots(take):
+            send()
+            await asyncio.sleep(0)
+            return stop.is_set()
+
+    stray.ignore(signal.SIGHUP)
+    send()
+    assert not asyncio.run(scenario())
+    send()
+
+
+@pytest.mark.usefixtures("_signals_restored")
+@pytest.mark.parametrize(("verb", "number"), [("run", "SIGHUP"), ("record", "SIGUSR1")])
+def test_stray_signals_do_nothing_while_a_verb_is_imported(
+    monkeypatch: pytest.MonkeyPatch, verb: str, number: str
+) -> None:
+    """Imports take a while, and the process is to be found by its pid meanwhile."""
+
+    class Module:
+        def run(self, _arguments: list[str]) -> int:
+            return 0
+
+    def load(_name: str) -> Module:
+        os.kill(os.getpid(), signal.Signals[number])
+        return Module()
+
+    monkeypatch.setattr("importlib.import_module", load)
+    assert cli.main([verb]) == 0
+
+
+@pytest.mark.usefixtures("_signals_restored")
+def test_nohup_is_respected() -> None:
+    """A SIGHUP that was ignored from the start is no stop signal."""
+
+    async def scenario() -> bool:
+        with signals.stop_event((signal.SIGTERM, signal.SIGHUP)) as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(stop.wait(), timeout=10)
+            return signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert asyncio.run(scenario())
 
 
 def test_second_interrupt_gives_up() -> None:

@@ -154,8 +154,8 @@ def _directory(folder: Path) -> None:
         (_others_write_source, "others can write to it; chmod go-w"),
         (_group_writes_manifest, "others can write to it"),
         (_link, "is a link"),
-        (_fifo, "is no plain file"),
-        (_directory, "is no plain file"),
+        (_fifo, "is not a regular file"),
+        (_directory, "is not a regular file"),
     ],
 )
 def test_files_that_are_refused(spoil: Callable[[Path], None], words: str, tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from collectord.cli import doctor
-from collectord.kernel import checks
+from collectord.kernel import checks, checks_bpf
 from collectord.kernel.checks_relay import relay
-from collectord.kernel.lockdown import UNKNOWN, read_lockdown
-from collectord.plan.facts import Check, FtraceFacts, RelayFacts
+from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.lockdown import UNKNOWN, deduce, read_lockdown
+from collectord.plan.facts import BpfFacts, Check, FtraceFacts, RelayFacts
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -89,9 +90,7 @@ def test_what_securityfs_tells(tmp_path: Path) -> None:
 
 
 def test_a_level_that_cannot_be_read_is_unknown() -> None:
-    """An instance that was made tells that tracefs is open; else nothing is claimed."""
-    tried = rows(UNKNOWN)["lockdown"]
-    assert (tried.ok, tried.detail) == (True, "unknown: tracefs is open")
+    """Nothing is claimed where nothing can be told."""
     told = rows(UNKNOWN, instances=False, problem="tracefs is empty")["lockdown"]
     assert (told.ok, told.unknown) == (False, True)
     assert told.detail.startswith("unknown: ")
@@ -99,6 +98,31 @@ def test_a_level_that_cannot_be_read_is_unknown() -> None:
     assert "mount -t securityfs" in told.remedy
     shown = relay(RelayFacts(debugfs="/d"), UNKNOWN)
     assert next(shown).detail == "channels below /d can be read (lockdown unknown)"
+
+
+@pytest.mark.parametrize(
+    ("read", "tracefs_open", "debugfs_closed", "level", "ok"),
+    [
+        (UNKNOWN, True, False, "integrity or none", True),
+        (UNKNOWN, True, True, "integrity", True),
+        (UNKNOWN, False, True, UNKNOWN, False),
+        (UNKNOWN, False, False, UNKNOWN, False),
+        ("none", True, True, "none", True),
+        ("confidentiality", True, False, "confidentiality", False),
+    ],
+)
+def test_a_level_is_known_by_what_it_closes(
+    read: str, level: str, *, tracefs_open: bool, debugfs_closed: bool, ok: bool
+) -> None:
+    """What works and what does not tells of the level, and no row says otherwise."""
+    deduced = deduce(read, tracefs_open=tracefs_open, debugfs_closed=debugfs_closed)
+    assert deduced == level
+    row = rows(deduced)["lockdown"]
+    assert (row.ok, row.detail.partition(":")[0]) == (ok, level)
+    assert row.unknown == (level == UNKNOWN)
+    limits = LinuxKernel().limits()
+    (beside,) = (r for r in checks_bpf.bpf(BpfFacts(), limits, deduced) if "lockdown" in r.name)
+    assert (beside.ok, beside.unknown) == (row.ok, row.unknown)
 
 
 def test_the_table_has_a_word_for_what_nothing_told(
@@ -114,3 +138,24 @@ def test_the_table_has_a_word_for_what_nothing_told(
     assert doctor.run([]) == 0
     lines = capsys.readouterr().out.splitlines()[2:]
     assert [line.split() for line in lines] == [["a", "ok"], ["b", "missing"], ["c", "unknown"]]
+
+
+def test_the_table_fits_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No line has more than 80 columns, and a remedy can be copied as one line."""
+    long = "a detail of many words, " * 9
+    command = "mount -t securityfs securityfs /sys/kernel/security"
+    found = (
+        Check("the check with the longest name", ok=True, detail=long),
+        Check("b", ok=False, detail="/a/path" * 30, remedy=f"as root: {command}"),
+        Check("c", ok=False, detail="escape \x1b[31m", remedy=long),
+    )
+    monkeypatch.setattr(doctor, "probe", lambda *_, **__: host(checks=found))
+    assert doctor.run([]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert any(command in line for line in shown.splitlines())
+    assert "\x1b" not in shown
+    words = [word for word in shown.split() if word not in {"missing", "ok", "b", "c", "->"}]
+    assert " ".join(words).count(" ".join(long.split())) == 2

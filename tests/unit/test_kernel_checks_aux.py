@@ -27,7 +27,9 @@ SPE_PMU: Final = PmuFacts(7, {"ts_enable": "config:0", "pa_enable": "config:1"},
 
 
 def rows(
-    pmus: dict[str, tuple[PmuFacts, AuxPmuFacts]], error: KernelError | None = None
+    pmus: dict[str, tuple[PmuFacts, AuxPmuFacts]],
+    error: KernelError | None = None,
+    machine: str = "aarch64",
 ) -> tuple[dict[str, Check], list[PerfEventAttr]]:
     """The rows by name, and the events that were tried."""
     tried: list[PerfEventAttr] = []
@@ -39,15 +41,25 @@ def rows(
     found = checks_aux.aux(
         {name: pmu for name, (pmu, _) in pmus.items()},
         {name: facts for name, (_, facts) in pmus.items()},
+        machine,
         refusal,
     )
     return {row.name: row for row in found}, tried
 
 
-def test_a_host_without_any() -> None:
-    """Each kind has a row that says it is not there and what it takes; nothing is tried."""
-    found, tried = rows({})
-    assert list(found) == ["Intel PT", "CoreSight", "Arm SPE"]
+@pytest.mark.parametrize(
+    ("machine", "names"),
+    [
+        ("x86_64", ["Intel PT"]),
+        ("aarch64", ["CoreSight", "Arm SPE"]),
+        ("armv7l", ["CoreSight"]),
+        ("riscv64", []),
+    ],
+)
+def test_a_host_without_any(machine: str, names: list[str]) -> None:
+    """What the machine could have has a row that says what it takes; nothing is tried."""
+    found, tried = rows({}, machine=machine)
+    assert list(found) == names
     assert all(not row.ok and "no PMU" in row.detail and row.remedy for row in found.values())
     assert not tried
 

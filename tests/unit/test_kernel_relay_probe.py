@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from collectord.kernel import debugfs
+from collectord.kernel.checks_relay import relay
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.relay_probe import probe_relay
 
@@ -55,3 +57,17 @@ def test_a_closed_debugfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(debugfs, "find", lambda _proc: tmp_path / "absent")
     facts = probed(tmp_path, "")
     assert facts.remedy == f"needs {debugfs.NEED}; {debugfs.STILL_CLOSED}"
+
+
+def test_devices_that_are_hidden(tmp_path: Path) -> None:
+    """What sysfs has and /dev has not is told apart from what there is not."""
+    (tmp_path / "sys/class/block/a-disk-without-a-node").mkdir(parents=True)
+    facts = probed(tmp_path, "[none] integrity confidentiality")
+    assert facts.hidden == facts.devices == ("/dev/a-disk-without-a-node",)
+    row = {
+        check.name: check
+        for check in relay(replace(facts, problem="", remedy="", blktrace=True), "none")
+    }
+    assert not row["blktrace"].ok
+    assert row["blktrace"].detail == "1 block devices are hidden from this process"
+    assert "PrivateDevices=no" in row["blktrace"].remedy

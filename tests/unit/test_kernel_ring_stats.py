@@ -11,7 +11,7 @@ import pytest
 from collectord.kernel import ring_stats
 from collectord.kernel.ring_stats import MonotonicStats, parse_stats
 from collectord.model import Reason, Stage
-from collectord.source import tracefs
+from collectord.source import trace_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,12 +105,13 @@ def test_what_the_ledger_gets(
     """Overwriting is a loss of a stream and the purpose of a recorder."""
     stats, write = ring
     write(text(10, overrun=5, dropped=3, read=100))
-    found = tracefs.produced(stats.read(), recorder=recorder)
+    found = trace_counts.produced(stats.read(), recorder=recorder)
     assert found.value == 10 + 5 + 3 + 100 + 2
     assert found.losses == {
         (Stage.KERNEL_RING, Reason.OVERRUN): 0 if recorder else 5,
         (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN): 2,
         (Stage.KERNEL_RING, Reason.DROPPED): 3,
+        (Stage.KERNEL_RING, Reason.UNCOVERED): 0,
         (Stage.STAGING, Reason.DROPPED): 0,
     }
     assert found.lost == sum(found.losses.values())
@@ -123,5 +124,5 @@ def test_an_empty_ring_has_no_age(ring: tuple[MonotonicStats, Callable[[str], ob
     """The kernel's figures of an empty ring are stale, and not told."""
     stats, write = ring
     write(text(0, read=10).replace("bytes: 0", "bytes: 32"))
-    found = tracefs.produced(stats.read(), recorder=False)
+    found = trace_counts.produced(stats.read(), recorder=False)
     assert (found.oldest_unread_age_ns, found.unread_bytes) == (None, 0)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from collectord.errors import KernelError
 from collectord.kernel import cpus
 from collectord.kernel.capabilities import decode, effective_capabilities
-from collectord.kernel.cpu_watch import CpuWatch
+from collectord.kernel.cpu_watch import CpuChange, CpuWatch
 from collectord.kernel.pmus import read_pmus
 from collectord.plan.facts import PmuFacts
 
@@ -42,25 +41,18 @@ def test_unreadable_cpu_list_is_an_error(tmp_path: Path) -> None:
         cpus.online(tmp_path)
 
 
-def test_watch_yields_changes_only(cpu_folder: Path) -> None:
-    """Looking again yields the new set once, and nothing while it stays."""
-
-    async def follow() -> list[tuple[int, ...]]:
-        seen = []
-        async with CpuWatch(cpu_folder.parents[2], poll_s=0.001) as watch:
-            changes = aiter(watch)
-            for text in ("0-3\n", "0\n"):
-                (cpu_folder / "online").write_text(text)
-                seen.append(await anext(changes))
-            quiet = asyncio.ensure_future(anext(changes))
-            done, _ = await asyncio.wait({quiet}, timeout=0.02)
-            assert not done
-            quiet.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await quiet
-        return seen
-
-    assert asyncio.run(follow()) == [(0, 1, 2, 3), (0,)]
+def test_watch_sees_what_left(cpu_folder: Path) -> None:
+    """Each look gives the CPUs that are online, and those that went since the last one."""
+    with CpuWatch(cpu_folder.parents[2]) as watch:
+        assert watch.look() == CpuChange(frozenset({0, 1, 3}), frozenset())
+        (cpu_folder / "online").write_text("0-3\n")
+        assert watch.look() == CpuChange(frozenset(range(4)), frozenset())
+        (cpu_folder / "online").write_text("0\n")
+        assert watch.look() == CpuChange(frozenset({0}), frozenset({1, 2, 3}))
+        assert watch.look() == CpuChange(frozenset({0}), frozenset())
+        (cpu_folder / "online").unlink()
+        with pytest.raises(KernelError, match="mount sysfs"):
+            watch.look()
 
 
 def test_pmus_are_read(tmp_path: Path) -> None:

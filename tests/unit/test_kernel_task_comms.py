@@ -55,3 +55,9 @@ def test_no_cache(tree: Path) -> None:
     """Without the cache /proc tells the names."""
     (tree / "saved_cmdlines").unlink()
     assert TaskComms(tree, tree / "proc").read()[20] == b"main"
+
+
+def test_a_worker_has_the_name_that_events_have_for_it(tree: Path) -> None:
+    """The file tells more than the 15 bytes of a task's own name."""
+    (tree / "proc/20/task/20/comm").write_bytes(b"kworker/0:1-events_unbound\n")
+    assert TaskComms(tree, tree / "proc").read()[20] == b"kworker/0:1-eve"

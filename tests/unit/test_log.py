@@ -44,7 +44,7 @@ class Clock:
 def test_one_line_per_event_and_ring_and_interval() -> None:
     """Within the interval a second line is dropped; the first after it tells how many were."""
     clock = Clock()
-    limit = log.RingRateLimit(interval_ns=100, clock_ns=clock)
+    limit = log.RateLimit(interval_ns=100, clock_ns=clock)
     assert "suppressed" not in limit(None, "warning", {"event": "ring_lost", "ring": "a"})
     for _ in range(3):
         with pytest.raises(structlog.DropEvent):
@@ -57,12 +57,33 @@ def test_one_line_per_event_and_ring_and_interval() -> None:
 
 def test_other_rings_and_events_are_limited_apart() -> None:
     """A line about another ring, another event, or no ring at all is not held back."""
-    limit = log.RingRateLimit(interval_ns=100, clock_ns=Clock())
+    limit = log.RateLimit(interval_ns=100, clock_ns=Clock())
     limit(None, "warning", {"event": "ring_lost", "ring": "a"})
     limit(None, "warning", {"event": "ring_lost", "ring": "b"})
     limit(None, "warning", {"event": "ring_throttled", "ring": "a"})
     limit(None, "info", {"event": "opened"})
     limit(None, "info", {"event": "opened"})
+
+
+def test_lines_of_a_kind_are_limited_together() -> None:
+    """What `limit_by` names counts as one, whatever else the lines say; it is not printed."""
+    limit = log.RateLimit(interval_ns=100, clock_ns=Clock())
+    first = limit(None, "warning", {"event": "refused", "peer": "a", "limit_by": "metrics"})
+    assert first == {"event": "refused", "peer": "a"}
+    limit(None, "warning", {"event": "refused", "peer": "b", "limit_by": "control"})
+    with pytest.raises(structlog.DropEvent):
+        limit(None, "warning", {"event": "refused", "peer": "c", "limit_by": "metrics"})
+
+
+def test_memory_of_the_limit_is_bounded() -> None:
+    """However many kinds there are, the oldest are forgotten."""
+    limit = log.RateLimit(interval_ns=100, clock_ns=Clock())
+    kinds = 10_000
+    for number in range(kinds):
+        limit(None, "warning", {"event": "refused", "limit_by": number})
+    with pytest.raises(structlog.DropEvent):
+        limit(None, "warning", {"event": "refused", "limit_by": kinds - 1})
+    assert "suppressed" not in limit(None, "warning", {"event": "refused", "limit_by": 0})
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +147,18 @@ def test_level(capsys: pytest.CaptureFixture[str]) -> None:
     structlog.get_logger().info("quiet")
     structlog.get_logger().warning("loud")
     assert json.loads(capsys.readouterr().err)["event"] == "loud"
+
+
+def test_library_log_is_limited(capsys: pytest.CaptureFixture[str]) -> None:
+    """A library that says the same over and over again is heard once, and not at any length."""
+    log.configure(console=False)
+    library = logging.getLogger("asyncio")
+    for number in range(100):
+        library.error("connection %d: %s", number, "x" * 100_000)
+    library.error("something else")
+    lines = capsys.readouterr().err.splitlines()
+    assert [json.loads(line)["message"][:12] for line in lines] == ["connection 0", "something el"]
+    assert len(lines[0]) < 2_000
 
 
 def test_rich_stays_out_of_the_daemon() -> None:

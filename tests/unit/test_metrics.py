@@ -254,6 +254,8 @@ def test_core_and_host() -> None:
     assert of(series, "collectord_oldest_unwritten_seconds") == 0.25
     assert of(series, "collectord_uncovered_seconds_total") == 1.5
     assert of(series, "collectord_unclean_stops_total") == 1
+    assert of(series, "collectord_damaged_files") == 2
+    assert of(series, "collectord_records_left_behind_total") == 7
     labels = {"session": "exec", "source": "perf"}
     assert of(series, "collectord_last_event_timestamp_seconds", **labels) == 1_700_000_005
     assert of(series, "collectord_config_info", sha256="ab" * 32) == 1

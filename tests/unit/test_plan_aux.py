@@ -160,7 +160,7 @@ def test_decoders_get_perfs_clock_and_switches() -> None:
         ("intel_pt//", Framing.AUXTRACE, True, HeadRule.OFFSET, 0),
         ("arm_spe_0//", Framing.AUXTRACE, True, HeadRule.OFFSET, 0),
         ("cs_etm//", Framing.AUXTRACE, True, HeadRule.MONOTONIC, 100_000_000),
-        ("plain//", Framing.HIDDEN, False, HeadRule.MONOTONIC, 0),
+        ("plain//", Framing.HIDDEN, False, HeadRule.LEARNED, 0),
     ],
 )
 def test_each_pmu_has_its_rules(

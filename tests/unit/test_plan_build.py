@@ -151,6 +151,13 @@ def test_own_threads_are_left_out_of_wide_tracepoints() -> None:
     assert not narrow.events[0].exclude_self
 
 
+def test_own_threads_stay_in_what_is_about_two_tasks() -> None:
+    """A switch to one of them is told, and so is the switch away from it."""
+    facts = host(task_tracepoints=frozenset({SWITCH}))
+    call = "raw_syscalls:sys_enter"
+    assert [e.exclude_self for e in session(SWITCH, call, facts=facts).events[:2]] == [False, True]
+
+
 def test_groups_have_one_leader() -> None:
     """The leader alone is disabled at first: the members follow it."""
     plan = session("cycles", "{cycles,instructions}:u", target=TargetConfig(scope="command"))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,9 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from collectord.codec.perf_features import Features
+from collectord.collected import Collected
+from collectord.errors import SinkError
 from collectord.jobs import Jobs
-from collectord.segments import Collected, Segments
+from collectord.ledger import SinkStats
+from collectord.segments import Segments
+from collectord.sink.base import GivenUp
 from collectord.sink.manifest import SnapshotNote
+from tests.support import segments as support
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,6 +96,7 @@ def test_an_empty_segment_is_not_waited_for(
             store=one,
             drain=one,
             accounts=SimpleNamespace(opening=lambda: None),  # type: ignore[arg-type]  # likewise
+            describe=Features,
             health=SimpleNamespace(note=lambda *_: True),  # type: ignore[arg-type]  # likewise
             jobs=jobs,
             shown=False,
@@ -108,3 +116,90 @@ def test_an_empty_segment_is_not_waited_for(
         waited, rotated = asyncio.run(scenario(stack))
     assert waited == expected
     assert rotated == (running in written)
+
+
+class FullDisk(Stream):
+    """Seals nothing while it is full, and as a sink, store and accounts tells what it was asked.
+
+    Attributes:
+        full: there is no room for a seal.
+        sealed, given_up: tokens, in order.
+    """
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        super().__init__(directory, stack)
+        self.full = True
+        self.sealed: list[int] = []
+        self.given_up: list[int] = []
+
+    def seal(self, segment: Any, _closed: object, _closing: object) -> None:  # noqa: ANN401
+        """Raises SinkError while the disk is full."""
+        if self.full:
+            raise SinkError("cannot seal the segment", path="x", errno=errno.ENOSPC)
+        self.sealed.append(segment.token)
+
+    def give_up(self, segment: Any, _closed: object) -> GivenUp:  # noqa: ANN401 - a segment
+        """Its file stays."""
+        self.given_up.append(segment.token)
+        return GivenUp()
+
+    def make_room(self, _need_bytes: int = 0) -> bool:
+        """There is nothing to delete."""
+        return False
+
+    def stats(self, _directory: Path, _write_errors: int, unsealed: int) -> SinkStats:
+        """What it was told."""
+        return SinkStats(unsealed=unsealed)
+
+    def leave(self, _partials: object) -> None:
+        """Nothing is left."""
+
+    async def full_pass(self) -> None:
+        """Nothing is drained."""
+
+
+def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
+    """What waits for room is sealed when there is some; too many are not kept open for it."""
+
+    async def scenario(stack: ExitStack) -> tuple[FullDisk, SinkStats]:
+        disk = FullDisk(tmp_path, stack)
+        jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
+        one: Any = disk
+        accounts: Any = SimpleNamespace(
+            opening=lambda: None,
+            measure=lambda: None,
+            closing=lambda **_: support.closing(),
+            given_up=lambda _end: None,
+        )
+        health: Any = SimpleNamespace(note=lambda *_: True, has=lambda _about: False)
+        plan: Any = SimpleNamespace(single_file=None, segment_age_ns=0, directory=str(tmp_path))
+        segments = Segments(
+            plan,
+            stream=one,
+            sink=one,
+            store=one,
+            drain=one,
+            accounts=accounts,
+            describe=Features,
+            health=health,
+            jobs=jobs,
+            shown=False,
+            session="box",
+        )
+        await segments.begin()
+        for token in range(1, 8):
+            disk.token = token
+            segments.segment_wanted()
+            await jobs.join()
+            told: Any = SimpleNamespace(token=token, final=False, samples=0)
+            segments.segment_closed(told)
+            await jobs.join()
+        disk.full = False
+        segments.tick()
+        await jobs.join()
+        return disk, segments.stats
+
+    with ExitStack() as stack:
+        disk, stats = asyncio.run(scenario(stack))
+    assert (disk.given_up, disk.sealed) == ([1, 2, 3], [4, 5, 6, 7])
+    assert stats.unsealed == 3

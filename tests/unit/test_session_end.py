@@ -53,6 +53,11 @@ class Source:
         """None."""
         return {}
 
+    def late_rings(self, *, last: bool) -> tuple[()]:
+        """None."""
+        del last
+        return ()
+
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """Nobody, if that can be told."""
         del event_index
@@ -157,7 +162,7 @@ def test_an_absent_flight_recorder_says_why(
                 said.append(str(refused.value))
             stop.set()
 
-        await daemon.run(stop, on_open=on_open, watch_cpus=False, salvage_all=False)
+        await daemon.run(stop, on_open=on_open, salvage_all=False)
         return said
 
     absent, failed, stream, both = asyncio.run(scenario())
@@ -187,9 +192,9 @@ def test_every_session_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.Monk
         async def on_open() -> None:
             stop.set()
 
-        return await daemon.run(stop, on_open=on_open, watch_cpus=False, salvage_all=False)
+        return await daemon.run(stop, on_open=on_open, salvage_all=False)
 
     first, second = asyncio.run(scenario())
     assert (first.state, second.state) == ("stopped", "stopped")
-    assert first.degraded_reasons[0] == "not closed: cannot disable an event"
+    assert "not closed: cannot disable an event" in first.degraded_reasons
     assert [source.stopped for source in sources.values()] == [1, 1]

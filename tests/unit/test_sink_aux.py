@@ -12,7 +12,8 @@ import pytest
 
 from collectord.codec.aux_record import Aux, auxtrace_index, iter_pieces
 from collectord.codec.perf_data import AttrSection, parse_feature_table, parse_header
-from collectord.codec.perf_features import Feature, Features, decode_auxtrace_index
+from collectord.codec.perf_features import Features, decode_auxtrace_index
+from collectord.codec.perf_section import Feature
 from collectord.plan.session import SinkPlan
 from collectord.sink.manifest import RingEntry
 from collectord.sink.perf_data import PerfDataSink

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from collectord.folders.folder import Folder
     from collectord.sink.segment import Group
 
 PAGE: Final = perf_support.PAGE_BYTES
@@ -198,9 +199,9 @@ def test_quiet_directory_is_left_alone(
     """It is gone through for a while after each change, whatever has ended in it, and no more."""
     walks = []
 
-    def counted(directory: Path) -> list[Group]:
-        walks.append(directory)
-        return group_files(directory)
+    def counted(folder: Folder) -> list[Group]:
+        walks.append(folder.path)
+        return group_files(folder)
 
     monkeypatch.setattr(live, "group_files", counted)
     orphan = tmp_path / "20260101T000000Z-000001.perf.data.partial"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -13,12 +14,16 @@ from collectord.sink.manifest import (
     Manifest,
     OpenManifest,
     common_fields,
+    data_times,
     decode,
     encode,
     foreign_schema,
     thin,
 )
 from tests.support import segments as support
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OPEN = OpenManifest(
     **msgspec.structs.asdict(support.IDENTITY),
@@ -84,3 +89,20 @@ def test_flush_clocks_are_bounded(count: int) -> None:
     assert sorted(set(kept), key=readings.index) == list(kept)
     assert kept[:1] == tuple(readings[:1])
     assert kept[-1:] == tuple(readings[-1:])
+
+
+def test_times_of_the_data_by_their_own_clock(tmp_path: Path) -> None:
+    """Records are stamped by one clock or the other; without a reading of it nobody knows."""
+    reading = replace(support.CLOCK, monotonic_ns=100, perf_ns=200, realtime_ns=10_000)
+    sealed = msgspec.structs.replace(
+        support.write_segment(support.make_sink(tmp_path)).manifest,
+        clocks=Clocks(open=reading),
+        clock="monotonic",
+        first_ns=250,
+        last_ns=300,
+    )
+    assert data_times(sealed) == (10_150, 10_200)
+    assert data_times(msgspec.structs.replace(sealed, clock="perf")) == (10_050, 10_100)
+    unknown = Clocks(open=replace(reading, perf_ns=0))
+    assert data_times(msgspec.structs.replace(sealed, clock="perf", clocks=unknown)) is None
+    assert data_times(msgspec.structs.replace(sealed, first_ns=0, last_ns=0)) is None

@@ -13,8 +13,10 @@ import msgspec
 import pytest
 
 from collectord.errors import SinkError
+from collectord.folders.walk import open_folder
+from collectord.sink.formats import open_stored
 from collectord.sink.manifest import Manifest, decode
-from collectord.sink.segment import write_durably
+from collectord.sink.repair import repair
 from collectord.sink.verify import State, verify
 from tests.support import segments as support
 
@@ -113,6 +115,7 @@ def test_filesystem_without_direct_io(tmp_path: Path, perf: Perf) -> None:
         assert info is not None
         assert info.manifest.direct is False
         assert len(perf.script(info.path)) == 50
+        sink.close()
 
 
 def test_losses_are_in_the_file(tmp_path: Path, perf: Perf) -> None:
@@ -175,7 +178,7 @@ def test_close_keeps_data(tmp_path: Path) -> None:
 
 
 def test_single_file(tmp_path: Path, perf: Perf) -> None:
-    """With a file named, the segment gets that name at its seal, in place of an older file."""
+    """With a file named, the segment gets that name at its seal; an older file becomes .old."""
     file = tmp_path / "out.data"
     file.write_bytes(b"older")
     sink = support.make_sink(tmp_path, single_file=str(file))
@@ -184,8 +187,56 @@ def test_single_file(tmp_path: Path, perf: Perf) -> None:
     assert segment.limit_bytes > 1 << 60
     info = sink.seal(segment, support.fill(segment, 0), support.closing())
     assert info is not None
-    assert _names(tmp_path) == ["out.data", "out.data.json"]
+    assert _names(tmp_path) == ["out.data", "out.data.json", "out.data.old"]
+    assert (tmp_path / "out.data.old").read_bytes() == b"older"
     assert perf.script(file) == []
+
+
+def test_file_that_is_replaced_is_kept(tmp_path: Path, perf: Perf) -> None:
+    """With its manifest, as FILE.old, and the one that was kept before goes."""
+    file, old = tmp_path / "out.data", tmp_path / "out.data.old"
+    for samples in (30, 20, 10):
+        support.write_segment(support.make_sink(tmp_path, single_file=str(file)), samples=samples)
+    names = ["out.data", "out.data.json", "out.data.old", "out.data.old.json"]
+    assert _names(tmp_path) == names
+    found = {verdict.path: (verdict.samples, verdict.finding) for verdict in verify([tmp_path])}
+    assert found == {file: (10, None), old: (20, None)}
+    assert [len(perf.script(path)) for path in (file, old)] == [10, 20]
+    old.with_name("out.data.json").unlink()  # as another program's file would be
+    support.write_segment(support.make_sink(tmp_path, single_file=str(file)))
+    assert _names(tmp_path) == names[:-1]
+
+
+@pytest.mark.parametrize("last", ["old manifest kept", "old segment kept", "manifest renamed"])
+def test_kill_while_the_replaced_file_is_kept(tmp_path: Path, last: str) -> None:
+    """Both recordings are there afterwards, whatever their names are."""
+    options = {"single_file": str(tmp_path / "out.data")}
+    support.write_segment(support.make_sink(tmp_path, **options), samples=20)
+
+    def seal() -> None:
+        sink = support.make_sink(tmp_path, **options)
+        segment = sink.next_segment(1, support.OPENING)
+        closed = support.fill(segment, 10)
+        support.walk_to(sink.seal_steps(segment, closed, support.closing()), last)
+
+    support.killed(seal)
+    repair(tmp_path)
+    found = [path for path in tmp_path.iterdir() if not path.name.endswith(".json")]
+    assert sorted(_samples(path) for path in found) == [10, 20]
+
+
+def _samples(path: Path) -> int:
+    with path.open("rb") as file:
+        return open_stored(file.fileno()).survey().samples
+
+
+def test_name_for_the_replaced_file_that_is_taken(tmp_path: Path) -> None:
+    """It is refused before anything is recorded."""
+    (tmp_path / "out.data.old").mkdir()
+    with pytest.raises(SinkError, match=r"not a regular file: .*out\.data\.old"):
+        support.make_sink(tmp_path, single_file=str(tmp_path / "out.data")).next_segment(
+            1, support.OPENING
+        )
 
 
 def test_single_file_is_written_by_one(tmp_path: Path) -> None:
@@ -214,7 +265,9 @@ def test_single_file_after_a_kill(tmp_path: Path) -> None:
 def test_single_file_names_a_directory(tmp_path: Path) -> None:
     """A directory is no file to record to."""
     with pytest.raises(SinkError, match="Is a directory"):
-        support.make_sink(tmp_path, single_file=str(tmp_path)).next_segment(1, support.OPENING)
+        support.make_sink(tmp_path.parent, single_file=str(tmp_path)).next_segment(
+            1, support.OPENING
+        )
 
 
 def test_full_disk_leaves_nothing(small_disk: Path) -> None:
@@ -227,6 +280,7 @@ def test_full_disk_leaves_nothing(small_disk: Path) -> None:
     assert _names(small_disk) == ["filler"]
     filler.unlink()
     support.write_segment(sink)
+    sink.close()
 
 
 def test_full_disk_evicts_first(small_disk: Path) -> None:
@@ -259,8 +313,8 @@ def test_full_disk_at_the_seal(small_disk: Path) -> None:
 def test_full_disk_leaves_no_half_manifest(small_disk: Path) -> None:
     """A small file that cannot be written whole is not left in part."""
     support.fill_disk(small_disk)
-    with pytest.raises(OSError, match="No space left"):
-        write_durably(small_disk / "manifest", b"{}")
+    with pytest.raises(OSError, match="No space left"), open_folder(small_disk) as folder:
+        folder.write_new("manifest", b"{}")
     assert _names(small_disk) == ["filler"]
 
 
@@ -286,3 +340,18 @@ def test_directory_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SinkError, match="a part of the path is a file"):
         support.make_sink(tmp_path / "file" / "session")
+
+
+def test_file_that_is_deleted_in_the_midst_of_its_seal(tmp_path: Path) -> None:
+    """Its manifest has its final name by then, and goes with it."""
+    sink = support.make_sink(tmp_path)
+    segment = sink.next_segment(1, support.OPENING)
+    closed = support.fill(segment, 5)
+    steps = sink.seal_steps(segment, closed, support.closing())
+    support.walk_to(steps, "manifest renamed")
+    segment.paths.partial.unlink()
+    with pytest.raises(FileNotFoundError):
+        next(steps)
+    end = sink.give_up(segment, closed)
+    assert (end.left, end.lost_events) == ((), end.events)
+    assert _names(tmp_path) == []

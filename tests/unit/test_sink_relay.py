@@ -4,85 +4,23 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 import pytest
-import xxhash
 
-from collectord._native._core import SegmentClosed
-from collectord.plan.session import RetentionPlan, SinkPlan
-from collectord.sink.base import Closing, Opening
-from collectord.sink.manifest import RingEntry
-from collectord.sink.relay_set import RelaySink
+from collectord.errors import SinkError
+from collectord.plan.session import RetentionPlan
+from collectord.sink.base import Closing
 from collectord.sink.repair import Action, repair
 from collectord.sink.retention import evict
 from collectord.sink.stored import Check
 from collectord.sink.verify import State, list_segments, verify
 from tests.support.relay_records import note, record
-from tests.support.segments import CLOCK, IDENTITY, LEDGER
+from tests.support.relay_segments import DATA, EMPTY, RINGS, closed, filled, make_sink, seal
+from tests.support.segments import CLOCK, LEDGER
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from collectord.sink.base import OpenSegment, SegmentInfo
-
-RINGS = tuple(
-    RingEntry(ring=ring, role="data", cpu=cpu, data_bytes=1 << 20, watermark_bytes=1 << 18)
-    for ring, cpu in ((4, 0), (5, 2))
-)
-
-
-def make_sink(directory: Path, form: str = "blktrace", **options: str) -> RelaySink:
-    """A sink of CPUs 0 and 2; CPU 1 is offline."""
-    plan = SinkPlan(format=form, directory=str(directory), **options)  # type: ignore[arg-type]
-    cpus = {entry.ring: entry.cpu for entry in RINGS}
-    return RelaySink(plan, IDENTITY, cpus=cpus, channel="/dev/vdb")
-
-
-def filled(sink: RelaySink, token: int, data: dict[int, bytes]) -> OpenSegment:
-    """A segment with these data, written as the core writes them, by ring."""
-    segment = sink.next_segment(token, Opening(clock=CLOCK, rings=RINGS))
-    for ring, content in data.items():
-        os.pwrite(segment.files[ring], content, 0)
-    return segment
-
-
-def closed(token: int, data: dict[int, bytes], *, final: bool = False) -> SegmentClosed:
-    """What the core tells of it."""
-    events = {ring: content.count(b"\x07tae") for ring, content in data.items()}
-    return SegmentClosed(
-        stream=0,
-        token=token,
-        end_offset=0,
-        xxh3=0,
-        chunks=1,
-        records=sum(events.values()),
-        samples=sum(events.values()),
-        replayed=0,
-        first_ns=1,
-        last_ns=2,
-        rings=tuple((ring, events[ring], len(data[ring])) for ring in data),
-        final=final,
-        tracks=tuple(
-            (ring, len(content), xxhash.xxh3_64_intdigest(content))
-            for ring, content in data.items()
-        ),
-    )
-
-
-def seal(
-    sink: RelaySink, token: int, data: dict[int, bytes], *, final: bool = False
-) -> SegmentInfo | None:
-    """Write and seal a segment."""
-    segment = filled(sink, token, data)
-    return sink.seal(
-        segment, closed(token, data, final=final), Closing(clock=CLOCK, rings=RINGS, ledger=LEDGER)
-    )
-
-
-DATA = {4: record(1) + record(2), 5: record(1)}
-EMPTY = {4: b"", 5: b""}
 
 
 def test_a_set_has_one_name_and_every_number(tmp_path: Path) -> None:
@@ -123,6 +61,18 @@ def test_named_files(tmp_path: Path) -> None:
     assert info.path == tmp_path / "out.blktrace.0"
     assert [v.finding for v in verify([tmp_path])] == [None] * 3
     assert [row.samples for row in list_segments([tmp_path])] == [2, 0, 1]
+
+
+def test_set_that_is_replaced_is_kept(tmp_path: Path) -> None:
+    """All its files, under a name that blkparse takes as one."""
+    for data in (DATA, {4: record(1), 5: record(1)}):
+        seal(make_sink(tmp_path, single_file=str(tmp_path / "out")), 1, data, final=True)
+    found = {verdict.path.name: verdict.samples for verdict in verify([tmp_path])}
+    assert found == {
+        **{f"out.blktrace.{number}": samples for number, samples in ((0, 1), (1, 0), (2, 1))},
+        **{f"out.old.blktrace.{number}": samples for number, samples in ((0, 2), (1, 0), (2, 1))},
+    }
+    assert not any(verdict.finding for verdict in verify([tmp_path]))
 
 
 def test_a_set_without_data_is_dropped_as_one(tmp_path: Path) -> None:
@@ -216,3 +166,23 @@ def test_retention_takes_whole_sets(tmp_path: Path) -> None:
     assert len(evict(tmp_path, RetentionPlan(), 0, need_bytes=1 << 40)) == 2
     assert running.paths.partial.exists()
     sink.seal(running, closed(4, DATA), Closing(clock=CLOCK, rings=RINGS, ledger=LEDGER))
+
+
+def test_file_of_a_set_that_is_deleted_in_use(tmp_path: Path) -> None:
+    """Its records are gone, those of the other files sealed, and no file stays open."""
+    sink = make_sink(tmp_path)
+    segment = filled(sink, 1, DATA)
+    told = closed(1, DATA)
+    first = segment.paths.partial
+    gone = first.with_name(first.name.replace(".blktrace.0", ".blktrace.2"))
+    gone.unlink()
+    with pytest.raises(SinkError, match="the segment is gone"):
+        sink.seal(segment, told, Closing(clock=CLOCK, rings=RINGS, ledger=LEDGER))
+    end = sink.give_up(segment, told)
+    assert (end.left, end.lost_events, end.events) == ((), {5: 1}, {5: 1})
+    sealed = [path for info in end.infos for path in (info.path, *info.more)]
+    assert [verdict.finding for verdict in verify(sealed)] == [None, None]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        name for path in sealed for name in (path.name, path.name + ".json")
+    }
+    sink.close()

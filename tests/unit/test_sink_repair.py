@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.repair import Action, repair, repair_steps
 from collectord.sink.segment import group_files, lock
-from collectord.sink.verify import State, verify
+from collectord.sink.verify import State, list_segments, verify
 from tests.support import segments as support
 
 if TYPE_CHECKING:
@@ -57,7 +60,8 @@ def _assert_sound(directory: Path, perf: Perf, samples: int) -> State:
     (verdict,) = verify([directory])
     assert verdict.finding is None, verdict.finding
     assert verdict.samples == samples
-    assert _names(directory) == {verdict.path.name, verdict.path.name + ".json"}
+    beside = {name for name in _names(directory) if not name.endswith(".json.damaged")}
+    assert beside == {verdict.path.name, verdict.path.name + ".json"}
     lines = perf.run("script", "-i", verdict.path).stdout.splitlines()
     assert len(lines) == samples
     assert all("generator" in line and support.EVENT in line for line in lines)
@@ -92,8 +96,9 @@ def test_kill_between_steps_of_a_repair(tmp_path: Path, perf: Perf, step: str) -
     support.orphan(tmp_path, SAMPLES)
 
     def interrupted() -> None:
-        (group,) = group_files(tmp_path)
-        support.walk_to(repair_steps(group), step)
+        folder = open_folder(tmp_path, Trust.WRITE)
+        (group,) = group_files(folder)
+        support.walk_to(repair_steps(folder, group), step)
 
     support.killed(interrupted)
     repair(tmp_path)
@@ -155,12 +160,85 @@ def test_orphan_without_open_manifest(tmp_path: Path, perf: Perf) -> None:
     _assert_sound(tmp_path, perf, SAMPLES)
 
 
-def test_open_manifest_cut_short(tmp_path: Path, perf: Perf) -> None:
-    """An open manifest that is no JSON does not keep its segment from being recovered."""
-    orphan = support.orphan(tmp_path, SAMPLES)
-    os.truncate(orphan.with_name(orphan.name.replace(".partial", ".json.partial")), 40)
-    assert _actions(tmp_path) == [Action.RECOVERED]
+def _open_manifest(orphan: Path) -> Path:
+    return orphan.with_name(orphan.name.replace(".partial", ".json.partial"))
+
+
+DAMAGES = {
+    "cut": b'{"schema": 1',
+    "byte": b'{"schema": 1, "host": "\xff"}',
+    "deep": b'{"later": ' + b"[" * 100_000,
+    "surrogate": b'{"schema": 1, "host": "\\ud800"}',
+    "huge": b'{"schema": ' + b"9" * 5000 + b"}",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_open_manifest(tmp_path: Path, perf: Perf, damage: str) -> None:
+    """One that cannot be read is set aside and told, and its segment recovered; so are others."""
+    orphan, other = support.orphan(tmp_path, SAMPLES), support.orphan(tmp_path / "other", SAMPLES)
+    _open_manifest(orphan).write_bytes(DAMAGES[damage])
+    outcomes = {outcome.path.parent: outcome for outcome in repair(tmp_path)}
+    assert {outcome.action for outcome in outcomes.values()} == {Action.RECOVERED}
+    outcome = outcomes[tmp_path]
+    assert outcome.damaged
+    assert not outcomes[other.parent].damaged
+    assert outcome.set_aside is not None
+    assert outcome.set_aside.name in outcome.detail
+    assert outcome.set_aside.read_bytes() == DAMAGES[damage]
+    _assert_sound(outcomes[other.parent].path.parent, perf, SAMPLES)
+    shutil.rmtree(other.parent)
     _assert_sound(tmp_path, perf, SAMPLES)
+    assert not repair(tmp_path)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_sealed_manifest(tmp_path: Path, damage: str) -> None:
+    """It is told, changes nothing, and keeps no other segment from being looked at."""
+    sink = support.make_sink(tmp_path)
+    first, second = (support.write_segment(sink, token) for token in (1, 2))
+    manifest = first.path.with_name(first.path.name + ".json")
+    manifest.write_bytes(DAMAGES[damage])
+    left = support.orphan(tmp_path)
+    before = {path: path.read_bytes() for path in (first.path, manifest, second.path)}
+    by_path = {outcome.path: outcome for outcome in repair(tmp_path)}
+    assert by_path[first.path].action is Action.DAMAGED
+    assert by_path[left.with_name(left.name.removesuffix(".partial"))].action is Action.RECOVERED
+    assert {path: path.read_bytes() for path in before} == before
+    states = {row.path: row.state for row in list_segments([tmp_path])}
+    assert states[first.path] is State.DAMAGED
+    found = {verdict.path: verdict.finding for verdict in verify([tmp_path])}
+    assert {path for path, finding in found.items() if finding} == {first.path, second.path}
+    support.write_segment(support.make_sink(tmp_path))  # the chain goes on
+
+
+ODD_VALUES = {
+    "before the file": {"data_offset": -1},
+    "behind every file": {"data_offset": (1 << 63) - 1},
+    "elsewhere": {"data_offset": 8192},
+    "another format": {"format": "trace.dat"},
+    "a broken layout": {"layouts": {support.EVENT: {
+        "program": "p", "layout": {"name": "l", "size": 8, "fields": [
+            {"name": "f", "ctype": "int", "offset": 8, "size": 4, "count": 0, "kind": "int"}]}}}},
+    "a layout of no event": {"layouts": {"none": {
+        "program": "p", "layout": {"name": "l", "size": 8, "fields": []}}}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD_VALUES)
+def test_open_manifest_that_cannot_be_true(tmp_path: Path, odd: str) -> None:
+    """Its segment is left alone, and told, until somebody takes the manifest away."""
+    orphan = support.orphan(tmp_path, SAMPLES)
+    path, data = _open_manifest(orphan), orphan.read_bytes()
+    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | ODD_VALUES[odd]))
+    (outcome,) = repair(tmp_path)
+    assert (outcome.action, outcome.damaged) == (Action.REFUSED, True)
+    assert "move the manifest away" in outcome.detail
+    assert orphan.read_bytes() == data
+    path.rename(tmp_path / "away")
+    assert _actions(tmp_path) == [Action.RECOVERED]
+    (verdict,) = verify([tmp_path])
+    assert (verdict.finding, verdict.samples) == (None, SAMPLES)
 
 
 def test_open_manifest_alone(tmp_path: Path) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 
 from collectord.errors import SinkError
 from collectord.plan.session import RetentionPlan
+from collectord.sink import retention
 from collectord.sink.retention import Eviction, EvictReason, evict
-from collectord.sink.segment import segment_name
+from collectord.sink.segment import Group, group_files, segment_name
+from collectord.sink.store import Store
 from tests.support import segments as support
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from collectord.folders.folder import Folder
 
 DAY_NS = 86_400_000_000_000
 NOW_NS = 1_800_000_000_000_000_000
@@ -107,6 +111,22 @@ def test_running_segments_count_and_stay(tmp_path: Path) -> None:
     assert open_manifest.exists()
 
 
+def test_segments_that_were_given_up_go_in_their_turn(tmp_path: Path) -> None:
+    """They are no longer written; what nobody has given up stays, whoever left it."""
+    oldest, older = (_segment(tmp_path, "exec", age) for age in (9, 8))
+    for path in (oldest, older):
+        path.rename(f"{path}.partial")
+        _manifest(path).rename(f"{path}.json.partial")
+    store = Store(tmp_path, RetentionPlan(bytes=1))
+    assert not store.make_room()
+    store.leave([oldest.with_name(oldest.name + ".partial")])
+    assert store.make_room()
+    assert {path.name for path in (tmp_path / "exec").iterdir()} == {
+        f"{older.name}.partial",
+        f"{older.name}.json.partial",
+    }
+
+
 def test_the_end_of_a_trail_stays(tmp_path: Path) -> None:
     """Beside a trace.dat segment that is written the newest sealed one stays, until it is not."""
     old, newest = (_segment(tmp_path, "calls", age, file_format="trace.dat") for age in (9, 8))
@@ -176,24 +196,15 @@ def test_segment_that_cannot_be_deleted(tmp_path: Path) -> None:
 def test_files_that_vanish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments deleted by somebody else meanwhile are no error, and not counted."""
     gone, half = _segment(tmp_path, "exec", 3), _segment(tmp_path, "exec", 2)
-    scandir = os.scandir
 
-    def scan_and_delete(path: Path) -> object:
-        entries = list(scandir(path))
-        if path == gone.parent:
+    def list_and_delete(folder: Folder) -> list[Group]:
+        groups = group_files(folder)
+        if folder.path == gone.parent:
             for file in (gone, _manifest(gone), half):
                 file.unlink()
-        return _Entries(entries)
+        return groups
 
-    monkeypatch.setattr(os, "scandir", scan_and_delete)
+    monkeypatch.setattr(retention, "group_files", list_and_delete)
     evictions = evict(tmp_path, RetentionPlan(age_ns=DAY_NS), NOW_NS)
     assert [eviction.path for eviction in evictions] == [half]
     assert not _manifest(half).exists()
-
-
-class _Entries(list["os.DirEntry[str]"]):
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None

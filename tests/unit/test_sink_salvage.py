@@ -34,7 +34,9 @@ def _salvage(
 ) -> SegmentInfo | None:
     def closing(stored: Mapping[int, int]) -> Closing:
         ledger = {"basis": "exact", "produced": 100, "stored": sum(stored.values())}
-        return support.closing(CPUS, ledger=ledger, ring_stats={1: "CPU: 1\noverrun: 9\n"})
+        return support.closing(
+            CPUS, ledger=ledger, ring_stats={1: "CPU: 1\noverrun: 9\n"}, recovered=True
+        )
 
     return salvage(
         directory,

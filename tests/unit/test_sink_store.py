@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord.errors import SinkError
+from collectord.folders.walk import open_folder
 from collectord.sink.home import single_paths
 from collectord.sink.store import count_unclean_stops
 
@@ -35,8 +36,8 @@ def test_damaged_count_begins_anew(tmp_path: Path) -> None:
 def test_manifest_replaces_no_file_of_others(tmp_path: Path) -> None:
     """`-o result` beside somebody's result.json is refused."""
     (tmp_path / "result.json").write_text('{"mine": true}\n')
-    with pytest.raises(SinkError, match=r"result\.json") as refused:
-        single_paths(tmp_path / "result")
+    with pytest.raises(SinkError, match=r"result\.json") as refused, open_folder(tmp_path) as at:
+        single_paths(at, "result")
     assert refused.value.errno == errno.EEXIST
 
 
@@ -50,5 +51,5 @@ def test_only_regular_files_are_replaced(tmp_path: Path, kind: str) -> None:
         path.symlink_to(tmp_path / "elsewhere")
     else:
         os.mkfifo(path)
-    with pytest.raises(SinkError, match="not a regular file"):
-        single_paths(path)
+    with pytest.raises(SinkError, match="not a regular file"), open_folder(tmp_path) as folder:
+        single_paths(folder, path.name)

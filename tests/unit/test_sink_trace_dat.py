@@ -17,7 +17,10 @@ import msgspec
 import pytest
 
 from collectord.codec.trace_dat import FIRST_BYTES
+from collectord.codec.trace_dat_head import Place
 from collectord.errors import SinkError
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.plan.session import RetentionPlan
 from collectord.sink.manifest import Manifest, OpenManifest, decode
 from collectord.sink.repair import Action, repair, repair_steps
@@ -45,6 +48,8 @@ MIB = 1 << 20
 STEPS = (
     "head written",
     "cut",
+    "gap closed",
+    "head moved",
     "file synced",
     "manifest written",
     "manifest renamed",
@@ -199,11 +204,13 @@ def test_large_sub_buffers(tmp_path: Path, trace_cmds: TraceCmds) -> None:
 
 
 def test_space_ahead_is_given_back(info: SegmentInfo) -> None:
-    """The sealed file ends with its last page, and holds no room that was not used."""
+    """The sealed file is as long as its head and pages, and holds no room that was not used."""
     status = info.path.stat()
-    last = info.manifest.spans[-1]
-    assert status.st_size == info.manifest.bytes == last.offset + last.bytes
     used_bytes = sum(span.bytes for span in info.manifest.spans)
+    assert status.st_size == info.manifest.bytes == used_bytes
+    assert [ring.offset for ring in info.manifest.rings] == [
+        span.offset for span in info.manifest.spans if span.part == "data"
+    ]
     assert info.manifest.allocated_bytes == status.st_blocks * 512
     assert used_bytes <= status.st_blocks * 512 < used_bytes + 64 * 1024
 
@@ -253,12 +260,12 @@ def test_flush_leaves_a_sealed_segment_alone(tmp_path: Path) -> None:
     for step in steps:
         assert step in STEPS
         sink.flush(segment, {10: 4096}, {0: "CPU: 0\n"})
-    sink.close()
     assert verify([tmp_path])[0].finding is None
     later = support.write_segment(sink, 2)
     sink.flush(segment, {10: 4096})
     assert later.manifest.samples == EVENTS
     assert [verdict.finding for verdict in verify([tmp_path])] == [None, None]
+    sink.close()
 
 
 def test_copies_taken_meanwhile(tmp_path: Path, trace_cmds: TraceCmds) -> None:
@@ -436,6 +443,7 @@ def test_full_disk_leaves_nothing(small_disk: Path) -> None:
     assert _names(small_disk) == {"filler"}
     filler.unlink()
     support.write_segment(sink)
+    sink.close()
 
 
 def test_full_disk_evicts_first(small_disk: Path) -> None:
@@ -449,16 +457,22 @@ def test_full_disk_evicts_first(small_disk: Path) -> None:
     assert [eviction.path for eviction in room.evicted] == [info.path for info in old]
 
 
-def test_full_disk_stops_no_seal(small_disk: Path) -> None:
-    """All that a seal writes has its room already: a disk that is full by then is no matter."""
+@pytest.mark.parametrize("pages", [1, 200])
+def test_full_disk_stops_no_seal(small_disk: Path, trace_cmds: TraceCmds, pages: int) -> None:
+    """All that a seal must write has its room already: a disk that is full by then is no matter.
+
+    Tracks that would have to be copied, and find no room for it, stay where they are.
+    """
     sink = support.make_sink(small_disk, segment_bytes=MIB, comms=lambda: {support.PID: b"a task"})
     segment = sink.next_segment(1, support.opening())
-    closed = support.fill(segment)
+    closed = support.fill(segment, (2, pages))
     perf_support.fill_disk(small_disk)
     sink.flush(segment, {10: 4096}, {0: "CPU: 0\n"})
     assert sink.seal(segment, closed, support.closing()) is not None
+    events = (2 + pages) * support.PER_PAGE
     (verdict,) = verify([small_disk])
-    assert (verdict.finding, verdict.samples) == (None, EVENTS)
+    assert (verdict.finding, verdict.samples) == (None, events)
+    _assert_shows(trace_cmds, verdict.path, events)
 
 
 def test_filesystem_without_holes(tmp_path: Path, trace_cmds: TraceCmds) -> None:
@@ -500,7 +514,15 @@ def _assert_sound(directory: Path, tools: TraceCmds, events: int = EVENTS) -> St
     assert verdict.samples == events
     assert _names(directory) == {verdict.path.name, verdict.path.name + ".json"}
     _assert_shows(tools, verdict.path, events)
+    _assert_dense(verdict.path)
     return verdict.state
+
+
+def _assert_dense(path: Path) -> None:
+    """The file ends where its head and its pages do that are claimed."""
+    head = _head(path)
+    pages_bytes = sum(extent.size_bytes for extent in head.extents.values())
+    assert path.stat().st_size == head.file_bytes == len(head.image) + pages_bytes
 
 
 def test_seal_steps_are_those_that_are_killed(tmp_path: Path) -> None:
@@ -515,11 +537,15 @@ def test_seal_steps_are_those_that_are_killed(tmp_path: Path) -> None:
 def test_kill_between_steps_of_a_seal(
     tmp_path: Path, trace_cmds: TraceCmds, step: str, options: dict[str, str]
 ) -> None:
-    """Killed after any step of a seal, a segment opens as it is, and repair makes it whole."""
+    """Killed after any step of a seal, a segment opens as it is, and repair makes it whole.
+
+    While gaps are closed, and the head does not tell it yet, only repair finds the pages.
+    """
     options = {key: str(tmp_path / value) for key, value in options.items()}
     perf_support.killed(lambda: perf_support.walk_to(_seal_steps(tmp_path, **options), step))
     (data,) = (path for path in tmp_path.iterdir() if ".json" not in path.name)
-    _assert_shows(trace_cmds, data, EVENTS)
+    if step != "gap closed":
+        _assert_shows(trace_cmds, data, EVENTS)
     repair(tmp_path)
     state = _assert_sound(tmp_path, trace_cmds)
     committed = STEPS.index(step) >= STEPS.index("manifest renamed")
@@ -533,15 +559,61 @@ def test_kill_between_steps_of_a_repair(tmp_path: Path, trace_cmds: TraceCmds, s
     support.orphan(tmp_path)
 
     def interrupted() -> None:
-        (group,) = group_files(tmp_path)
-        perf_support.walk_to(repair_steps(group), step)
+        folder = open_folder(tmp_path, Trust.WRITE)
+        (group,) = group_files(folder)
+        perf_support.walk_to(repair_steps(folder, group), step)
 
     perf_support.killed(interrupted)
     (data,) = (path for path in tmp_path.iterdir() if ".json" not in path.name)
-    _assert_shows(trace_cmds, data, EVENTS)
+    if step != "gap closed":
+        _assert_shows(trace_cmds, data, EVENTS)
     repair(tmp_path)
     assert _assert_sound(tmp_path, trace_cmds) is State.RECOVERED
     assert repair(tmp_path) == []
+
+
+def _walk_gaps(steps: Generator[str, None, object], count: int) -> None:
+    """Go on until so many gaps are closed."""
+    for step in steps:
+        count -= step == "gap closed"
+        if not count:
+            return
+
+
+@pytest.mark.parametrize("counts", [(2, 1, 3, 1, 1), (0, 2, 0, 0, 1), (0, 0, 0, 0, 3)])
+def test_kills_while_gaps_are_closed(
+    tmp_path: Path, trace_cmds: TraceCmds, counts: tuple[int, ...]
+) -> None:
+    """Killed in a seal, and again in each repair, wherever pages are by then none is lost."""
+    cpus = {number: number for number in range(len(counts))}
+
+    def work() -> None:
+        sink = support.make_sink(tmp_path, cpus=cpus)
+        segment = sink.next_segment(1, support.opening(cpus))
+        closed = support.fill(segment, counts)
+        _walk_gaps(sink.seal_steps(segment, closed, support.closing(cpus)), 1)
+
+    def again() -> None:
+        folder = open_folder(tmp_path, Trust.WRITE)
+        (group,) = group_files(folder)
+        _walk_gaps(repair_steps(folder, group), 1)
+
+    perf_support.killed(work)
+    while list(tmp_path.glob("*.partial")):
+        perf_support.killed(again)
+    assert _assert_sound(tmp_path, trace_cmds, sum(counts) * support.PER_PAGE) is State.RECOVERED
+
+
+def test_tracks_are_copied_where_gaps_stay(tmp_path: Path, trace_cmds: TraceCmds) -> None:
+    """On a filesystem that takes no gap out of a file, files are as long as what they hold too."""
+    with perf_support.mounted("tmpfs", tmp_path / "tmpfs", "size=64m") as directory:
+        sink = support.make_sink(directory, segment_bytes=8 * MIB)
+        segment = sink.next_segment(1, support.opening())
+        # More than one piece.
+        info = sink.seal(segment, support.fill(segment, (2, 600)), support.closing())
+        assert info is not None
+        sink.close()
+        assert _assert_sound(directory, trace_cmds, 602 * support.PER_PAGE) is State.SEALED
 
 
 def test_recovered_manifest(tmp_path: Path) -> None:
@@ -761,14 +833,24 @@ def test_changed_byte(tmp_path: Path, info: SegmentInfo, number: int) -> None:
     assert detail.startswith(f"the {span.part} (bytes {span.offset} to ")
 
 
-@pytest.mark.parametrize("inside", [0, 1000, 1 << 20, (3 << 20) + 17])
-def test_byte_in_a_hole(tmp_path: Path, info: SegmentInfo, inside: int) -> None:
-    """A byte that appears between the tracks is found, and located."""
+@pytest.mark.parametrize("inside", [0, 1000, 1 << 20, MIB + 17])
+def test_byte_in_a_hole(small_disk: Path, inside: int) -> None:
+    """A byte between tracks that a full disk kept from being moved together is found, and located.
+
+    The copy would not fit into what was claimed ahead.
+    """
+    sink = support.make_sink(small_disk, segment_bytes=MIB)
+    segment = sink.next_segment(1, support.opening())
+    closed = support.fill(segment, (2, 200))
+    filler = perf_support.fill_disk(small_disk)
+    info = sink.seal(segment, closed, support.closing())
+    assert info is not None
+    filler.unlink()
     first = info.manifest.spans[1]
     offset = first.offset + first.bytes + inside
     assert offset < info.manifest.spans[2].offset
     _write(info.path, offset, b"\1")
-    assert _finding(tmp_path) == (
+    assert _finding(small_disk) == (
         Check.CHECKSUM,
         f"there is something at byte {offset}, in a hole",
     )
@@ -801,13 +883,13 @@ def test_manifest_of_other_data(tmp_path: Path, info: SegmentInfo) -> None:
 def test_claims_of_other_data(tmp_path: Path, info: SegmentInfo) -> None:
     """CPUs that claim other parts than the manifest tells of are found by their claims."""
     head = _head(info.path)
-    patch = head.sizes_patch({0: 4096, 1: 8192})
-    os.truncate(info.path, info.manifest.bytes + 4096)
+    at = len(head.image)
+    patch = head.places_patch({0: Place(at, 4096), 1: Place(at + 4096, 8192)})
     _write(info.path, patch.offset, patch.data)
     first, *rest = msgspec.to_builtins(info.manifest.spans)
     with info.path.open("rb") as file:
         first["xxh3"] = xxh3(file.read(first["bytes"]))
-    _change_manifest(info, spans=[first, *rest], bytes=info.manifest.bytes + 4096)
+    _change_manifest(info, spans=[first, *rest])
     check, detail = _finding(tmp_path)
     assert (check, detail) == (
         Check.HEAD,
@@ -857,3 +939,16 @@ def test_256_cpus(tmp_path: Path, trace_cmds: TraceCmds) -> None:
             assert cost[1] < 10 * max(cost[0], 0.004), tool.version
         assert all(o.action is Action.RECOVERED for d in (few, many) for o in repair(d))
     assert [verdict.finding for verdict in verify([tmp_path])] == [None, None]
+
+
+def test_spliced_pages_of_a_file_that_is_deleted(tmp_path: Path) -> None:
+    """Nobody has counted its events; they are, in the file that has no name any more."""
+    sink = support.make_sink(tmp_path, recount=True)
+    segment = sink.next_segment(1, support.opening())
+    told = support.fill(segment, (2, 1))
+    told = told._replace(rings=tuple((ring, 0, size) for ring, _, size in told.rings))
+    segment.paths.partial.unlink()
+    end = sink.give_up(segment, told)
+    assert end.events == end.lost_events == {10: 2 * support.PER_PAGE, 11: support.PER_PAGE}
+    assert not list(tmp_path.iterdir())
+    sink.close()

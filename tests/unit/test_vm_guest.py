@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -293,6 +294,43 @@ def test_the_end_of_a_run_is_that_of_its_guests(
     with pytest.raises(RuntimeError, match="the run ends"):
         vm.run_tests(frozenset(marked), [(WORDS,), ("another",)], in_a_guest, limits.stop)
     assert limits.stop.is_set()
+
+
+# In the place of the system's own, on a machine that lacks one package.
+_SYSTEM: Final = {
+    "dpkg-query": '[[ " $* " == *" debootstrap "* ]] || echo install ok installed',
+    "apt-cache": "true",
+    "apt-get": 'echo "$*" >>"$ASKED"',
+    "id": "echo 0",
+    "unshare": 'echo unshare >>"$ASKED"; exit 1',
+}
+
+
+def test_what_builds_the_guest_is_installed_first(tmp_path: Path) -> None:
+    """By `--build` too, after which no more than `make setup` has run."""
+    for name, body in _SYSTEM.items():
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/bash\n{body}\n")
+        program.chmod(0o755)
+    asked = tmp_path / "asked"
+    path = f"{program.parent}:{os.environ['PATH']}"
+    environment = {"PATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache"), "ASKED": str(asked)}
+    command = "import os, sys; os.geteuid = int; import tests.vm.__main__ as vm; "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{command}sys.exit(vm.main(['--build']))"],
+        env={**os.environ, **environment},
+        cwd=layers.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == vm.STATUS_NO_GUEST, done.stderr
+    update, install, build = asked.read_text().splitlines()
+    assert update.endswith("update")
+    assert install.endswith("install debootstrap")
+    assert build == "unshare"
+    assert "layer base could not be built" in done.stderr
 
 
 def test_no_test_outside_the_lanes_is_marked() -> None:

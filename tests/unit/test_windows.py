@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from collectord.cli.output import snapshot_text
+from collectord.collected import Collected
 from collectord.errors import KernelError, SinkError
 from collectord.model import RingKind
 from collectord.recorder import Recorder
-from collectord.segments import Collected
 from collectord.sink.manifest import SnapshotNote
 from collectord.windows import Trigger, Windows
 from tests.support.commands import snapshot

@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -144,7 +145,17 @@ def run_tests(
     return status or (0 if verdict.is_good else STATUS_FAILED)
 
 
+def _has_packages() -> bool:
+    """Whether this machine has what builds a guest, after an attempt to install what it lacks."""
+    words = ("make", "--silent", "packages-vm")
+    done = subprocess.run(words, cwd=ROOT, stdout=sys.stderr.fileno(), check=False)
+    return done.returncode == 0
+
+
 def _run(args: argparse.Namespace, held: ExitStack) -> int:
+    if not _has_packages():
+        _tell("vm: the system packages that build the guest could not be installed")
+        return STATUS_NO_GUEST
     source = held.enter_context(tempfile.TemporaryDirectory(prefix="collectord-vm-"))
     disks = Layers(Snapshot.take(Path(source)), held, _tell).disks()
     limits = guest.Limits(args.limit, args.silence)

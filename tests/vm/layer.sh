@@ -24,6 +24,9 @@ done
 shift
 
 checkout=/usr/src/collectord
+here=$(dirname "$0")
+# shellcheck source=tests/vm/pip.sh
+. "$here/pip.sh"
 work=$(mktemp -d "$upper.work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 root=$work/root
@@ -48,42 +51,16 @@ merge() {
     mount -t tmpfs tmpfs "$root/root"
 }
 
-# shared FOLDER: the same folder as this machine's, at the same place.
-shared() {
-    mkdir -p "$root$1"
-    mount --bind -o ro "$1" "$root$1"
-}
-
-# pip as this machine is set up to use it. Its cache and the compiler's outlive the build.
+# What this machine's network, pip and compiler go by. Their caches outlive the build.
 with_pip() {
-    local cache=$1 name value word
-    pip=()
+    local cache=$1 name value
     for name in pip ccache; do
         mkdir -p "$root/root/$name" "$cache/$name"
         mount --bind "$cache/$name" "$root/root/$name"
     done
     mount --bind "$(readlink -e /etc/resolv.conf)" "$root/etc/resolv.conf"
     mount --bind /etc/hosts "$root/etc/hosts"
-    while IFS='=' read -r name value; do
-        case $name in global.* | install.* | download.* | :env:.*) ;; *) continue ;; esac
-        name=${name#:env:.}
-        name=${name#*.}
-        [ "$name" != cache-dir ] || continue
-        value=${value#\'}
-        value=${value%\'}
-        pip+=("PIP_$(tr a-z- A-Z_ <<<"$name")=$value")
-        for word in $value; do
-            word=${word#file://}
-            # an index is beside its files
-            case $word:$name in
-            /etc/ssl/certs/ca-certificates.crt:*)
-                mount --bind -o ro "$word" "$root$word"
-                ;;
-            /*:*index-url) [ ! -d "$word" ] || shared "$(dirname "$word")" ;;
-            /*) [ ! -d "$word" ] || shared "$word" ;;
-            esac
-        done
-    done < <("$PYTHON" -m pip config list)
+    carry_pip "$root" "$work"
     while IFS= read -r value; do pip+=("$value"); done \
         < <(env | grep -iE '^(https?|no)_proxy=' || true)
 }

@@ -40,6 +40,8 @@ _APART: Final = (
     *("unshare", "--mount", "--propagation", "private"),
     *("--pid", "--fork", "--kill-child", "--"),
 )
+# What builds a layer.
+_SCRIPTS: Final = ("layer.sh", "pip.sh", "pip_settings.py")
 # Of the guest itself. What the project needs is read from the Makefile.
 _PACKAGES: Final = (
     *("systemd", "systemd-sysv", "udev", "kmod", "procps", "iproute2", "util-linux", "e2fsprogs"),
@@ -209,7 +211,8 @@ class Layers:
         def build(folder: Path, log: Path) -> None:
             _logged((*self._script(kind, folder, below), *arguments), log)
 
-        return self._entry(kind, (*made_of, self._here("layer.sh").read_text()), build)
+        scripts = (self._here(name).read_text() for name in _SCRIPTS)
+        return self._entry(kind, (*made_of, *scripts), build)
 
     def _entry(
         self, kind: str, made_of: Sequence[str], build: Callable[[Path, Path], None]
@@ -238,9 +241,18 @@ class Layers:
             build(partial, log)
         except subprocess.CalledProcessError as error:
             raise BuildFailed(kind, log) from error
+        finally:
+            self._tell_of(log)
         partial.rename(entry)
         self._tell(f"vm: built {kind} in {time.monotonic() - began:.0f} s")
         self._prune(kind)
+
+    def _tell_of(self, log: Path) -> None:
+        """Tell what a script said to whoever started the build."""
+        if log.exists():
+            for line in log.read_text(errors="replace").splitlines():
+                if line.startswith("vm: "):
+                    self._tell(line)
 
     def _prune(self, kind: str) -> None:
         """Delete the entries of a kind that were not used for longest, and by nobody now."""

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+import subprocess
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,8 +13,10 @@ import pytest
 
 from tests.kernel.test_ftrace_record import CORE, final_session
 from tests.support import daemons
+from tests.support.block_traces import disk
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
-from tests.support.recording import daemon_config, daemon_result
+from tests.support.recording import CALLS, daemon_config, daemon_result, recording
+from tests.vm.test_relay import write_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,10 +31,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("tracefs")
 
-CPU: Final = 3
 CPUS: Final = os.sysconf("SC_NPROCESSORS_CONF")
+CPU: Final = CPUS - 1
 BURST: Final = 2_000
 UNCOVERED: Final = "collectord_uncovered_seconds_total"
+AT_END: Final = "read at the end"
 ONLINE: Final = "collectord_cpus_online"
 COVERED: Final = "collectord_cpus_covered"
 ALSO_PERF: Final = (
@@ -86,3 +90,62 @@ def test_a_cpu_that_leaves_is_uncovered_and_nothing_is_lost(
         assert len(trace_cmd.report(trace)) == made
     for perf in perfs:
         assert len(perf.script(data)) == made
+
+
+def test_a_recording_that_a_cpu_left_says_so(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """It is back before anybody looks: its events are not, and the result has its number."""
+    with recording(start_cli, tmp_path, "-a", *CALLS, warning="cpus_changed") as record:
+        made = make(generator, CPU) + make(generator, 0)
+        with offline(CPU):
+            pass
+        make(generator, CPU)
+    session = record.session
+    back = "back online, and not recorded since it was offline"
+    assert session["degraded"] == [f"CPU {CPU}: {back}"]
+    assert (session["produced"], session["stored"], session["unaccounted"]) == (made, made, 0)
+
+
+def test_a_cpu_that_comes_late_is_stored_at_the_end(
+    tmp_path: Path, start_cli: Start, generator: Generator, trace_cmds: TraceCmds
+) -> None:
+    """Offline when the session began, its ring of ftrace is the kernel's own: nothing is lost."""
+    config = daemon_config(tmp_path, log_level="error", core=CORE, kind="tracefs")
+    with ExitStack() as stack:
+        with offline(CPU):
+            daemon = stack.enter_context(daemons.running(start_cli, config))
+        made = make(generator, CPU) + make(generator, 0)
+        wait_for(lambda: daemon.session()["produced"] == made, "counts of a ring that is not read")
+        during = daemon.session()
+        late = next(ring for ring in during["rings"] if ring["cpu"] == CPU)
+        assert (late["produced"], late["stored"], late["in_flight"]) == (BURST, 0, BURST)
+        assert during["degraded"] == [f"CPU {CPU}: online since the start, its ring is {AT_END}"]
+        ended = daemon.stop()
+    assert (ended.status, ended.log) == (0, "")
+    session = final_session(tmp_path / "state")
+    assert (session["produced"], session["stored"], session["unaccounted"]) == (made, made, 0)
+    assert sum(session["lost"].values()) == 0
+    for trace_cmd in trace_cmds:
+        assert sum(len(trace_cmd.report(Path(path))) for path in session["segments"]) == made
+
+
+def test_records_of_a_device_on_a_cpu_that_comes_late_are_lost(
+    tmp_path: Path, start_cli: Start
+) -> None:
+    """The kernel makes a file for it that nobody reads; at the end they are counted."""
+    with disk(tmp_path) as device, ExitStack() as stack:
+        with offline(CPU):
+            config = write_config(tmp_path, f'device = "{device}"')
+            daemon = stack.enter_context(daemons.running(start_cli, config))
+        load = ("dd", "if=/dev/zero", f"of={device}", "bs=4096", "count=50", "oflag=direct")
+        subprocess.run(("taskset", "-c", str(CPU), *load), check=True, capture_output=True)
+        late = f"CPU {CPU}: online since the start, not recorded"
+        wait_for(lambda: daemon.session("disk")["degraded"] == [late], "the CPU's number")
+        assert daemon.stop().status == 0
+    last = max((tmp_path / "state").rglob("*.blktrace.0"))
+    ledger = daemons.manifest(last)["ledger"]
+    assert (ledger["basis"], ledger["closed"]) == ("exact", True)
+    assert ledger["lost"]["kernel_ring/uncovered"] >= 50
+    assert ledger["produced"] == ledger["stored"] + sum(ledger["lost"].values())
+    assert (ledger["unaccounted"], ledger["in_flight"]) == (0, 0)

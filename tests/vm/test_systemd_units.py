@@ -44,6 +44,17 @@ kind = "tracefs"
 events = []
 probes = [{ kind = "kprobe", name = "forked", place = "kernel_clone" }]
 """
+# A device that the kernel has, and the unit's own /dev has not.
+HIDDEN: Final = """
+[[session]]
+name = "disk"
+
+[[session.source]]
+kind = "relay"
+device = "/dev/{device}"
+when = "{when}"
+"""
+STATUS_PRIVILEGE: Final = 4
 
 
 def systemctl(*words: str, status: int = 0) -> str:
@@ -238,6 +249,27 @@ def test_a_bad_configuration_is_not_tried_again() -> None:
     ended = shown("ActiveState", "ExecMainStatus", "NRestarts")
     assert ended == ("failed", str(STATUS_CONFIG), "0")
     assert "state_dir" in _journal()
+
+
+@pytest.mark.usefixtures("service")
+def test_a_device_that_the_unit_hides() -> None:
+    """PrivateDevices leaves a session without its device, and not the service without sessions."""
+    device = min(path.name for path in Path("/sys/class/block").iterdir())
+    CONFIG.write_text(HIDDEN.format(device=device, when="present"))
+    systemctl("start", UNIT)
+    told = {session["name"]: session for session in status_of()["sessions"]}
+    states = {name: session["state"] for name, session in told.items()}
+    assert states == dict.fromkeys(SESSIONS, "running") | {"disk": "degraded"}
+    assert f"/dev/{device} is hidden" in told["disk"]["degraded"][0]
+    assert "PrivateDevices=no" in told["disk"]["degraded"][0]
+    systemctl("stop", UNIT)
+    assert shown("Result", "ExecMainStatus") == ("success", "0")
+
+    CONFIG.write_text(HIDDEN.format(device=device, when="always"))
+    systemctl("start", UNIT, status=1)
+    ended = shown("ActiveState", "ExecMainStatus", "NRestarts")
+    assert ended == ("failed", str(STATUS_PRIVILEGE), "0")
+    assert "PrivateDevices=no" in _journal()
 
 
 @pytest.mark.usefixtures("service")

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_MAPPED_FILES_H
+#define COLLECTORD_MAPPED_FILES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MAPPED_FILES_MAX 4096u		  /* of one segment */
+#define MAPPED_FILES_BYTES (768u << 10) /* of their records */
+
+/*
+ * The files whose code was mapped, each by the first MMAP2 record that named it: what a build-id is
+ * to be read of. A file is told by name, device, inode and its generation.
+ *
+ * There are two sets: of the running segment, and of the one before it. A new segment replays what
+ * is still mapped, so that what is in neither is gone. Both are of a fixed size, whose pages are
+ * touched as they fill; what finds its set full is counted.
+ *
+ * Nothing here locks.
+ */
+struct file_set {
+	uint8_t *records;
+	uint16_t *slots; /* by hash: a file's number in this set plus 1 */
+	uint32_t *places; /* by number: where its record is */
+	uint32_t count, used;
+	uint64_t first; /* number of its first file, of all that the stream ever had */
+};
+
+struct mapped_files {
+	struct file_set sets[2];
+	uint32_t current;
+	uint64_t dropped;
+};
+
+/* -ENOMEM. */
+int mapped_files__init(struct mapped_files *files);
+void mapped_files__deinit(struct mapped_files *files);
+
+/* Note a whole record of any type; what is no mapping of a file's code is passed over. */
+void mapped_files__note(struct mapped_files *files, const uint8_t *record);
+
+/* A segment ended. */
+void mapped_files__turn(struct mapped_files *files);
+
+/* What was noted since file number `*since`, as far as it is still there, oldest first: a copy that
+ * the caller frees, NULL for nothing or for want of memory. `*since` moves on. */
+uint8_t *mapped_files__copy(const struct mapped_files *files, uint64_t *since, size_t *bytes);
+
+#endif

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open stage, before the first ring: places that only one daemon can have are taken.
+
+What is refused here leaves nothing behind, and says what to change.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collectord.errors import SinkError
+from collectord.folders.walk import remove_made
+from collectord.kernel.holders import lock_owner
+from collectord.sink.home import open_home
+from collectord.sink.segment import lock, sink_errors
+from collectord.source.tracefs import instance_session
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from collectord.folders.folder import Folder
+    from collectord.kernel.port import Kernel
+    from collectord.plan.session import Plan
+
+
+def claim_places(plan: Plan, kernel: Kernel, stack: AsyncExitStack, *, shared: bool) -> None:
+    """Look at the names of ftrace instances, and make and lock the directories of segments.
+
+    Args:
+        plan: of the sessions.
+        kernel: has the instances.
+        stack: gives the directories up, and removes those that stayed empty.
+        shared: others may write to the same directories.
+
+    Raises:
+        KernelError: a process has an instance of that name.
+        SinkError: a directory cannot be made or written, or another daemon writes to it.
+    """
+    for session in plan.sessions:
+        if session.ftrace is not None:
+            kernel.check_instance(instance_session(session))
+    locked = set()
+    for session in plan.sessions:
+        if session.sink.single_file is not None:
+            continue
+        folder = open_home(Path(session.sink.directory))
+        stack.callback(remove_made, folder.made)
+        stack.enter_context(folder)
+        status = os.fstat(folder.fd)
+        place = (status.st_dev, status.st_ino)
+        if not shared and place not in locked:
+            _lock(folder, session.name)
+            locked.add(place)
+
+
+def _lock(folder: Folder, session: str) -> None:
+    with sink_errors("cannot lock the directory", folder.path):
+        if lock(folder.fd):
+            return
+    owner = lock_owner(folder.fd, Path("/proc")) or "another process"
+    raise SinkError(
+        f"session {session} is written by {owner} already",
+        path=str(folder.path),
+        errno=errno.EBUSY,
+        hint="rename the session, or set another [daemon] state_dir",
+    )

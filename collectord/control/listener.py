@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A listener gives each peer a few connections, and each request a little time.
+
+When all places are taken, the connection that has waited longest for its request gives up its
+own: somebody who connects and sends nothing keeps nobody out. The last descriptors of the process
+are not for peers, they are for segments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_LOG: Final = structlog.get_logger()
+CONNECTIONS_MAX: Final = 16
+# Several scrapers behind one address, or one with what is left of its earlier connections.
+PER_PEER_MAX: Final = 8
+# The head of a request, its body, and the reading of the answer have this each.
+REQUEST_S: Final = 10.0
+BODY_BYTES: Final = 64 << 10
+_LINE_BYTES: Final = 4 << 10
+_FIELD_BYTES: Final = 8 << 10
+_FIELDS_MAX: Final = 64
+_LINGER_S: Final = 1.0
+# A scrape in progress may finish; an idle keep-alive connection does not hold up the stop.
+_SHUTDOWN_S: Final = 1.0
+_EXHAUSTED_PAUSE_S: Final = 1.0
+_REASON_CHARS: Final = 200
+
+
+def _tell_refusal(record: logging.LogRecord) -> bool:
+    """Say in one line that a request was malformed; pass on what else the server logs."""
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, HttpProcessingError):
+        return True
+    reason = " ".join(error.message.split())[:_REASON_CHARS]
+    _LOG.warning("request_refused", reason=reason, limit_by=record.name)
+    return False
+
+
+_REQUESTS: Final = logging.getLogger("collectord.requests")
+_REQUESTS.addFilter(_tell_refusal)
+
+
+class Listener:
+    """Accepts the connections of one server.
+
+    Args:
+        name: in the log.
+        reserved_files: descriptors that are left for others.
+    """
+
+    def __init__(self, name: str, reserved_files: int) -> None:
+        self._name = name
+        self._reserved_files = reserved_files
+        self._transports: dict[web.RequestHandler, asyncio.Transport] = {}
+        self._busy: set[web.RequestHandler] = set()
+
+    @web.middleware
+    async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer a request, whose connection keeps its place meanwhile."""
+        self._busy.add(request.protocol)
+        try:
+            response = await handler(request)
+            try:
+                async with asyncio.timeout(REQUEST_S):
+                    await response.prepare(request)
+                    await response.write_eof()
+            except (TimeoutError, ConnectionError):
+                # It does not read, or is gone: the server finds no connection any more.
+                self._close(request.protocol)
+            return response
+        finally:
+            self._busy.discard(request.protocol)
+
+    async def accept(self, server: web.Server, bound: socket.socket) -> None:
+        """Accept connections one by one, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(bound)
+            except ConnectionError:  # gone before it was accepted
+                continue
+            except OSError as error:
+                self._say_refused(error.strerror)
+                await asyncio.sleep(_EXHAUSTED_PAUSE_S)
+                continue
+            if not self._has_place(server, connection.fileno(), _host(address)):
+                connection.close()
+                continue
+            try:
+                transport, handler = await loop.connect_accepted_socket(server, connection)
+            except OSError:  # gone already
+                connection.close()
+                continue
+            self._transports[handler] = transport
+
+    def _has_place(self, server: web.Server, fd: int, peer: str) -> bool:
+        """Whether one more connection may stay; one that only waits is closed for it."""
+        living = set(server.connections)
+        self._transports = {h: t for h, t in self._transports.items() if h in living}
+        # The lowest free number is given first: all below this one are taken.
+        if fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - self._reserved_files:
+            self._say_refused("the last descriptors are for segments")
+            self._close_one(list(self._transports))
+            return False
+        same = [handler for handler in self._transports if _host(handler.peername) == peer]
+        if peer and len(same) >= PER_PEER_MAX:
+            return self._close_one(same)
+        return len(self._transports) < CONNECTIONS_MAX or self._close_one(list(self._transports))
+
+    def _close_one(self, handlers: Sequence[web.RequestHandler]) -> bool:
+        """Close the oldest of these connections that waits for a request, if there is one."""
+        waiting = next((handler for handler in handlers if handler not in self._busy), None)
+        if waiting is None:
+            self._say_refused("all connections are in use")
+            return False
+        self._close(waiting)
+        return True
+
+    def _close(self, handler: web.RequestHandler) -> None:
+        """Close a connection at once, whatever has not been sent."""
+        handler.force_close()
+        transport = self._transports.pop(handler, None)
+        if transport is not None:
+            transport.abort()
+
+    def _say_refused(self, reason: str | None) -> None:
+        _LOG.warning("connection_refused", listener=self._name, reason=reason, limit_by=self._name)
+
+
+def _host(address: object) -> str:
+    """The peer's address without its port, "" for a Unix socket."""
+    return str(address[0]) if isinstance(address, tuple) else ""
+
+
+@asynccontextmanager
+async def serve(
+    app: web.Application, bound: Sequence[socket.socket], *, name: str, reserved_files: int = 0
+) -> AsyncIterator[None]:
+    """Serve an app on sockets that listen, for the length of a block.
+
+    Args:
+        app: not frozen yet.
+        bound: they are made non-blocking.
+        name: in the log.
+        reserved_files: see `Listener`.
+    """
+    listener = Listener(name, reserved_files)
+    app.middlewares.append(listener.answer)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        logger=_REQUESTS,
+        shutdown_timeout=_SHUTDOWN_S,
+        keepalive_timeout=REQUEST_S,
+        lingering_time=_LINGER_S,
+        max_line_size=_LINE_BYTES,
+        max_field_size=_FIELD_BYTES,
+        max_headers=_FIELDS_MAX,
+        auto_decompress=False,
+    )
+    await runner.setup()
+    server = runner.server
+    if server is None:
+        raise RuntimeError("a runner that is set up has a server")
+    accepting = []
+    try:
+        for one in bound:
+            one.setblocking(False)  # noqa: FBT003  # the standard library's
+            accepting.append(asyncio.ensure_future(listener.accept(server, one)))
+        yield
+    finally:
+        for task in accepting:
+            task.cancel()
+        await asyncio.gather(*accepting, return_exceptions=True)
+        await runner.cleanup()

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trust in a folder: its owner and mode decide what may be done in it."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import UnsafePath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ROOT: Final = 0
+_STATUS: Final = Path("/proc/self/status")
+# include/uapi/linux/capability.h: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER.
+_BEYOND_PERMISSIONS: Final = 1 << 1 | 1 << 2 | 1 << 3
+
+
+class Trust(Enum):
+    """The demands on a folder.
+
+    READ: anybody's; nothing is written into it.
+    WRITE: for a privileged process one that a single user can write to, or a sticky one. Files
+        that it writes to there are its own user's or root's, or, if nobody else can write to the
+        folder, its owner's. Without privilege any, since permissions then decide.
+    OWN: this process's user's or root's, and nobody else can write to it.
+    ROOTED: the same of it and of all above it, and no link leads to it.
+    """
+
+    READ = "read"
+    WRITE = "write"
+    OWN = "own"
+    ROOTED = "rooted"
+
+
+def is_privileged() -> bool:
+    """Whether this process reaches files that the permissions of its user do not give it."""
+    if os.geteuid() == ROOT:
+        return True
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return False
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")]
+    return any(mask & _BEYOND_PERMISSIONS for mask in masks)
+
+
+def others_may_write(status: os.stat_result) -> bool:
+    """Whether anybody but the owner and root can create, rename and delete names in a folder.
+
+    The group of a user alone, which many systems give each user and let write, is no other.
+    """
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_own_group(status)
+
+
+def _is_own_group(status: os.stat_result) -> bool:
+    try:
+        owner = pwd.getpwuid(status.st_uid).pw_name
+        group = grp.getgrgid(status.st_gid)
+    except KeyError:
+        return False
+    return group.gr_name == owner and set(group.gr_mem) <= {owner}
+
+
+def check_folder(
+    status: os.stat_result, path: Path, trust: Trust, *, owners: Iterable[int] = ()
+) -> frozenset[int] | None:
+    """Look at an open folder.
+
+    Args:
+        status: of its descriptor.
+        path: as it was named, for messages.
+        trust: what it must be.
+        owners: who may own it, of OWN and ROOTED, beside root; nobody named: this process's user.
+
+    Returns:
+        who may own a file in it that is opened for writing; None for anybody.
+
+    Raises:
+        UnsafePath: it is not what it must be.
+    """
+    if trust is Trust.READ or (trust is Trust.WRITE and not is_privileged()):
+        return None
+    if trust is Trust.WRITE:
+        if not others_may_write(status):
+            return frozenset({ROOT, os.geteuid(), status.st_uid})
+        if not status.st_mode & stat.S_ISVTX:
+            raise UnsafePath(
+                "others can write to this folder",
+                path=str(path),
+                hint="choose one that only its owner can write to, or chmod go-w (or +t) it",
+            )
+        return frozenset({ROOT, os.geteuid()})
+    check_owner(status, path, owners or (os.geteuid(),))
+    return frozenset({ROOT, *(owners or (os.geteuid(),))})
+
+
+def check_owner(
+    status: os.stat_result, path: Path, owners: Iterable[int], *, sticky: bool = False
+) -> None:
+    """Raise UnsafePath if anybody but the owners and root could have changed it.
+
+    Args:
+        status: of a file or folder.
+        path: of it.
+        owners: who may own it, beside root.
+        sticky: others may write to it if it is sticky: nobody can move there what root owns.
+    """
+    if status.st_uid not in {ROOT, *owners}:
+        reason, hint = f"belongs to user {status.st_uid}", "chown it to root"
+        raise UnsafePath(reason, path=str(path), hint=hint)
+    if sticky and status.st_mode & stat.S_ISVTX:
+        return
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UnsafePath("others can write to it", path=str(path), hint="chmod go-w")
+
+
+def is_safe_link(link: os.stat_result, folder: os.stat_result) -> bool:
+    """Whether a link in a folder is one that this user or root made, and nobody else can replace.
+
+    Without privilege every link is: it leads nowhere that its maker could not go.
+    """
+    if not is_privileged():
+        return True
+    ours = {ROOT, os.geteuid()}
+    kept = not others_may_write(folder) or bool(folder.st_mode & stat.S_ISVTX)
+    return link.st_uid in ours and folder.st_uid in ours and kept

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small files of sysfs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# The kernel gives a page of most files, and of lists of CPUs as much as they take.
+_READ_BYTES: Final = 64 << 10
+
+
+def text(path: Path) -> str:
+    """Read a file, without the blanks around its text; "" if it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, _READ_BYTES).decode(errors="replace").strip()
+        finally:
+            os.close(fd)
+    except OSError:
+        return ""
+
+
+def number(path: Path) -> int | None:
+    """The decimal number in a file, None if there is none."""
+    try:
+        return int(text(path))
+    except ValueError:
+        return None
+
+
+def entries(folder: Path) -> list[Path]:
+    """Entries of a folder by name, none if there is no such folder."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Read the files of a folder, in the order of their names; none if there is none."""
+    return {path.name: text(path) for path in entries(folder)}
+
+
+def numbered(folder: Path, prefix: str) -> Iterator[tuple[int, Path]]:
+    """Entries that are called `prefix` and a number, e.g. "node0", in the order of the numbers."""
+    names = ((path.name.removeprefix(prefix), path) for path in entries(folder))
+    found = ((int(rest), path) for rest, path in names if rest.isdecimal() and rest.isascii())
+    yield from sorted((n, path) for n, path in found if path.name == f"{prefix}{n}")

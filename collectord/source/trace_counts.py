@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's counts of ftrace rings, as the ledger wants them, of rings that nobody drains too.
+
+The kernel makes an instance's ring of a CPU when that is online for the first time, and records
+into it: a mask of CPUs, written before, does not reach a ring that is not there yet
+(tracing_set_cpumask(), trace_rb_cpu_prepare()). Nobody but its counters tells of such a ring.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from collectord.model import Produced, Reason, RingLabel, RingRole, Stage
+from collectord.source.base import LateRing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from contextlib import ExitStack
+
+    from collectord.kernel.instance import Instance
+    from collectord.kernel.port import Kernel
+    from collectord.kernel.ring_stats import CpuStats
+    from collectord.plan.session import SessionPlan
+
+
+def produced(stats: CpuStats, *, recorder: bool) -> Produced:
+    """A ring's counters as the ledger wants them.
+
+    Args:
+        stats: a reading.
+        recorder: overwriting is what the ring is for, and no loss.
+    """
+    overrun = 0 if recorder else stats.overrun
+    losses = {
+        (Stage.KERNEL_RING, Reason.OVERRUN): overrun,
+        (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN): stats.commit_overrun,
+        (Stage.KERNEL_RING, Reason.DROPPED): stats.dropped,
+        (Stage.KERNEL_RING, Reason.UNCOVERED): 0,  # of late rings alone
+        (Stage.STAGING, Reason.DROPPED): 0,  # known once another process salvages the ring
+    }
+    return Produced(
+        value=stats.written + stats.dropped + stats.commit_overrun,
+        lost=sum(losses.values()),
+        losses=losses,
+        overwritten=stats.overrun - overrun,
+        read_events=stats.read_events,
+        unread=stats.entries,
+        unread_bytes=stats.bytes if stats.entries else 0,
+        oldest_unread_ns=stats.oldest_event_ns,
+        now_ns=stats.now_ns,
+    )
+
+
+class LateTraceRings:
+    """The rings of an instance whose CPUs came online since they were opened.
+
+    Args:
+        kernel: tells which CPUs are online.
+        instance: theirs.
+        plan: of the session; one that names its CPUs has no late ones.
+        recorder: see `produced`.
+    """
+
+    def __init__(
+        self, kernel: Kernel, instance: Instance, plan: SessionPlan, *, recorder: bool
+    ) -> None:
+        self._kernel = kernel
+        self._instance = instance
+        self._plan = plan
+        self._recorder = recorder
+        opened = {ring.cpu for ring in plan.rings}
+        self._others = frozenset(instance.cpus()) - opened if not plan.scope.cpus else frozenset()
+        self._seen: set[int] = set()
+
+    def read(self, *, last: bool) -> tuple[LateRing, ...]:
+        """Read the rings that were written to. See `OpenSource.late_rings`."""
+        if not self._others:
+            return ()
+        looked_at = self._others
+        if not last:  # each costs some 30 us, and a host may have many CPUs that never come
+            looked_at &= self._seen.union(self._kernel.online_cpus())
+        found = {cpu: self._instance.stats(cpu) for cpu in sorted(looked_at)}
+        rings = {cpu: produced(stats, recorder=self._recorder) for cpu, stats in found.items()}
+        self._seen = {cpu for cpu, ring in rings.items() if ring.value}
+        return tuple(
+            LateRing(
+                RingLabel(self._plan.name, self._plan.source, RingRole.DATA, cpu),
+                self._plan.rings[0].data_bytes,
+                rings[cpu],
+            )
+            for cpu in sorted(self._seen)
+        )
+
+    def texts(self) -> dict[int, str]:
+        """Their counters, as trace-cmd keeps them. Raises KernelError."""
+        return {cpu: self._instance.stats_text(cpu) for cpu in sorted(self._seen)}
+
+    def pages(self, cpus: Iterable[int], stack: ExitStack) -> dict[int, Iterator[bytes]]:
+        """Take what they hold. See `Ftrace.late_pages`."""
+        subbuf_bytes = self._instance.effective().subbuf_bytes
+        return {cpu: self._instance.open_ring(cpu, stack).pages(subbuf_bytes) for cpu in cpus}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BPF programs as the kernel has them loaded, and as files tell of them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from collectord.codec.cursor import U32, U64, Cursor
+from collectord.codec.perf_bpf import BpfArray
+from collectord.codec.perf_data import HEADER_BYTES, parse_feature_table, parse_header
+from collectord.codec.perf_section import Feature
+from collectord.kernel import bpf, bpf_image
+from tests.support import bpf as bpf_support
+from tests.support.recording import recording, segments_of
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.perf_tools import Perf
+
+
+# Time that a program ran, how often and how often not: of the moment when it was read.
+RUNS: Final = slice(U64.size + 192, U64.size + 216)
+
+
+def test_code_is_left_out_where_there_is_no_room() -> None:
+    """A program's functions are told all the same; what is not told is not counted."""
+    with bpf_support.program(1, b"small") as fd:
+        number = bpf.program_info(fd).id
+        (whole,), _ = bpf_image.LoadedPrograms().read([number], 1 << 20)
+        (small,), _ = bpf_image.LoadedPrograms().read([number], whole.size_bytes - 1)
+        assert bpf_image.LoadedPrograms().read([number], small.size_bytes - 1) == ((), ())
+    assert {BpfArray.JITED_INSNS, BpfArray.JITED_KSYMS} <= set(whole.arrays)
+    assert set(small.arrays) == {*whole.arrays} - {BpfArray.JITED_INSNS}
+    assert U32.unpack_from(small.info, 16)[0] == 0
+    assert len(whole.arrays[BpfArray.JITED_INSNS]) == U32.unpack_from(whole.info, 16)[0]
+
+
+def test_streams_share_what_is_loaded() -> None:
+    """A second look at a program gives what the first one read, while somebody holds it."""
+    loaded = bpf_image.LoadedPrograms()
+    with bpf_support.program(1, b"shared") as fd:
+        number = bpf.program_info(fd).id
+        (first,), _ = loaded.read([number], 1 << 20)
+        (second,), _ = loaded.read([number], 1 << 20)
+    assert second is first
+
+
+def test_a_program_that_is_gone_is_left_out() -> None:
+    """It may be unloaded between the list of programs and a look at it."""
+    with bpf_support.program(1, b"short") as fd:
+        number = bpf.program_info(fd).id
+    assert number not in bpf.program_ids()
+    assert bpf_image.LoadedPrograms().read([number], 1 << 20) == ((), ())
+
+
+@pytest.mark.usefixtures("bcc")
+def test_files_tell_of_programs_what_perf_record_tells(
+    perf: Perf,
+    start_cli: Callable[..., subprocess.Popen[str]],
+    run_cli: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    """Their code, functions, lines and types are perf's to the byte, and are printed by it."""
+    ours, theirs = tmp_path / "ours.data", tmp_path / "theirs.data"
+    with recording(start_cli, tmp_path, "--bpf", "execsnoop"):
+        words = ("-a", "-e", "context-switches", "-o")
+        assert perf.run("record", "-N", *words, theirs, "--", "true").returncode == 0
+        assert run_cli("record", *words, ours, "--", "true").returncode == 0
+    programs = [_by_id(file, Feature.BPF_PROG_INFO) for file in (ours, theirs)]
+    types = [_by_id(file, Feature.BPF_BTF) for file in (ours, theirs)]
+    both = programs[0].keys() & programs[1].keys()
+    assert both
+    assert [programs[0][number] for number in both] == [programs[1][number] for number in both]
+    assert types[0].keys() & types[1].keys()
+    assert all(types[0][number] == types[1].get(number, types[0][number]) for number in types[0])
+    printed = perf.run("report", "--header-only", "-I", "-i", ours).stdout
+    assert "_tracepoint__sched__sched_process_exec addr" in printed
+
+
+def test_programs_that_come_during_a_recording_are_described(
+    start_cli: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """A file tells of those that were loaded while it was written, and of those before."""
+    with ExitStack() as loaded:
+        before = loaded.enter_context(bpf_support.program(1, b"before"))
+        with recording(start_cli, tmp_path, "-a", "-e", "context-switches") as running:
+            after = loaded.enter_context(bpf_support.program(1, b"after"))
+        ids = {bpf.program_info(fd).id for fd in (before, after)}
+    (segment,) = segments_of(running.session)
+    assert ids <= _by_id(segment, Feature.BPF_PROG_INFO).keys()
+
+
+def _by_id(file: Path, feature: Feature) -> dict[int, bytes]:
+    """Programs or types of a file by the kernel's number of them."""
+    raw = file.read_bytes()
+    header = parse_header(raw[:HEADER_BYTES])
+    table = raw[header.data.offset + header.data.size :]
+    place = parse_feature_table(table, header, len(raw))[feature]
+    cursor = Cursor(raw[place.offset : place.offset + place.size])
+    found = {}
+    for _ in range(cursor.number(U32)):
+        first, size = cursor.number(U32), cursor.number(U32)
+        if feature is Feature.BPF_BTF:
+            found[first] = cursor.take(size)
+        else:
+            rest = U64.size + first + size
+            image = cursor.take(rest)
+            found[U32.unpack_from(image, U64.size + U32.size)[0]] = (
+                image[: RUNS.start] + image[RUNS.stop :]
+            )
+    return found

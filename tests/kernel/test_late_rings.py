@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rings of ftrace that nobody drained: their events are stored at the end, or lost and counted.
+
+To the session it is one whether a CPU comes online after its opening or was left out of its plan:
+the kernel has a ring for it, and the session none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from collectord.config.schema import (
+    Config,
+    DaemonConfig,
+    SessionConfig,
+    TargetConfig,
+    TracefsSourceConfig,
+)
+from collectord.config.units import Nanoseconds, RingSize
+from collectord.daemon import Daemon
+from collectord.host import host_facts
+from collectord.ledger_json import to_json
+from collectord.sink.verify import verify
+from tests.support import daemons
+from tests.support.daemons import EVENT, FILTER, NUMBER
+
+if TYPE_CHECKING:
+    from collectord.ledger import SessionBalance
+    from tests.support.generator import Generator
+    from tests.support.trace_cmds import TraceCmd
+
+    TraceCmds = tuple[TraceCmd, ...]
+
+pytestmark = pytest.mark.usefixtures("tracefs")
+
+CPUS: Final = tuple(sorted(os.sched_getaffinity(0)))
+EARLY, LATE = CPUS[0], CPUS[-1]
+COUNT: Final = 2_000
+
+
+def config(state: Path, **session: Any) -> Config:  # noqa: ANN401 - of the schema
+    """One session of this run's marked system calls."""
+    source = TracefsSourceConfig(
+        events=(EVENT,),
+        filter=FILTER,
+        ring=RingSize(512 << 10),
+        transport="read",
+    )
+    one = SessionConfig(name=f"late{os.getpid()}", source=(source,), **session)
+    core = DaemonConfig(state_dir=str(state), flush_interval=Nanoseconds(50_000_000))
+    return Config(daemon=core, session=(one,))
+
+
+def collected(
+    settings: Config, generator: Generator, *, count: int = COUNT
+) -> tuple[SessionBalance, SessionBalance]:
+    """Balances of a session without the ring of CPU `LATE`: while it runs, and at its end."""
+    facts = host_facts(settings, mount=True)
+    daemon = Daemon(settings, facts=replace(facts, cpus_online=(EARLY,)))
+    seen: list[SessionBalance] = []
+
+    def on_tick(status: Any) -> None:  # noqa: ANN401 - of the daemon
+        seen.extend(status.sessions)
+        if sum(ring.produced or 0 for ring in status.sessions[0].rings) >= 2 * count:
+            stop.set()
+
+    stop = asyncio.Event()
+
+    async def on_open() -> None:
+        def load() -> None:
+            for cpu in (EARLY, LATE):
+                with generator.start("count", cpu=cpu, count=count, nr=NUMBER) as running:
+                    assert running.run()["events"] == count
+
+        await asyncio.get_running_loop().run_in_executor(None, load)
+
+    (ended,) = asyncio.run(daemon.run(stop, on_open=on_open, on_tick=on_tick, salvage_all=False))
+    return seen[-1], ended
+
+
+def test_what_nobody_drained_is_stored_at_the_end(
+    tmp_path: Path, generator: Generator, trace_cmds: TraceCmds
+) -> None:
+    """In flight until then, with its CPU; a last segment has it, and the whole balance."""
+    during, ended = collected(config(tmp_path / "state"), generator)
+    _, late = during.rings
+    assert (late.label.cpu, late.produced, late.in_flight) == (LATE, COUNT, COUNT)
+    assert (during.produced, during.unaccounted) == (2 * COUNT, 0)
+    assert (ended.produced, ended.stored, ended.unaccounted) == (2 * COUNT, 2 * COUNT, 0)
+    assert (sum(ended.lost.values()), ended.in_flight) == (0, 0)
+    assert any(f"CPU {LATE}: online since the start" in why for why in ended.degraded_reasons)
+    own, last = map(Path, ended.segments)
+    for trace_cmd in trace_cmds:
+        lines = trace_cmd.report(last)
+        assert len(lines) == COUNT
+        assert all(f"[{LATE:03d}]" in line for line in lines)
+        assert "read events" in trace_cmd.stat(last)
+    before, after = (daemons.manifest(path) for path in (own, last))
+    assert (before["ledger"]["produced"], before["ledger"]["in_flight"]) == (2 * COUNT, COUNT)
+    ledger = after["ledger"]
+    assert (ledger["produced"], ledger["stored"], ledger["in_flight"]) == (2 * COUNT, 2 * COUNT, 0)
+    assert ledger["produced_before"] == ledger["produced_after"] == 2 * COUNT
+    assert (after["recovered"], after["run"]) == (False, before["run"])
+    assert (after["stored_before"], after["samples"]) == (COUNT, COUNT)
+    assert [verdict.finding for verdict in verify([tmp_path / "state"])] == [None, None]
+
+
+def test_what_the_ring_overwrote_is_lost(tmp_path: Path, generator: Generator) -> None:
+    """The kernel counts it, on that CPU, whether or not anybody drains."""
+    _, ended = collected(config(tmp_path / "state"), generator, count=10 * COUNT)
+    late = next(ring for ring in ended.rings if ring.label.cpu == LATE)
+    assert late.produced == 10 * COUNT
+    assert 0 < late.stored < 10 * COUNT
+    assert late.lost["kernel_ring/overrun"] == 10 * COUNT - late.stored
+    assert (late.unaccounted, ended.unaccounted) == (0, 0)
+
+
+def test_one_file_has_no_room_for_it(tmp_path: Path, generator: Generator) -> None:
+    """Then it is lost, and the reason says why, in the manifest too."""
+    file = tmp_path / "trace.dat"
+    _, ended = collected(config(tmp_path / "state", single_file=str(file)), generator)
+    assert (ended.produced, ended.stored, ended.unaccounted) == (2 * COUNT, COUNT, 0)
+    assert {pair: n for pair, n in ended.lost.items() if n} == {"kernel_ring/uncovered": COUNT}
+    ledger = daemons.manifest(file)["ledger"]
+    assert ledger["lost"]["kernel_ring/uncovered"] == COUNT
+    assert (ledger["in_flight"], ledger["unaccounted"]) == (0, 0)
+    rings = to_json(ended)["rings"]
+    assert [ring["cpu"] for ring in rings] == [EARLY, LATE]
+
+
+def test_cpus_that_were_not_asked_for_are_not_recorded(
+    tmp_path: Path, generator: Generator
+) -> None:
+    """A session that names its CPUs has nothing of others."""
+    settings = config(tmp_path / "state", target=TargetConfig(scope="cpus", cpus=str(EARLY)))
+    daemon = Daemon(settings, facts=host_facts(settings, mount=True))
+    stop = asyncio.Event()
+
+    async def on_open() -> None:
+        for cpu in (EARLY, LATE):
+            with generator.start("count", cpu=cpu, count=COUNT, nr=NUMBER) as running:
+                assert running.run()["events"] == COUNT
+        stop.set()
+
+    (ended,) = asyncio.run(daemon.run(stop, on_open=on_open, salvage_all=False))
+    assert (ended.produced, ended.stored) == (COUNT, COUNT)
+    assert [ring.label.cpu for ring in ended.rings] == [EARLY]

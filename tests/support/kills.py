@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 at random instants: what is killed, when, and what must hold of what is left."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.kernel import bpf
+from tests.support import daemons
+from tests.support.daemons import wait_for
+from tests.support.leaks import Holdings
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterable, Sequence
+
+    from tests.support.generator import Generator
+    from tests.support.perf_tools import Perf
+    from tests.support.trace_cmds import TraceCmd
+
+CALLS: Final = 6_000
+RATE: Final = 20_000.0
+_TRACE: Final = ".trace.dat"
+
+
+class Instant(StrEnum):
+    """Which part of a process's life a kill falls into."""
+
+    START = "start"
+    WORK = "work"
+    STOP = "stop"
+
+
+def pause(dice: random.Random, at_most_s: float) -> None:
+    """Let a random time pass: the instant is what a kill is about."""
+    time.sleep(dice.uniform(0, at_most_s))
+
+
+def calls_around(
+    generator: Generator,
+    dice: random.Random,
+    kill: Any,  # noqa: ANN401
+) -> int:
+    """Make CALLS calls, and kill at a random instant of them; gives their number."""
+    with generator.start("count", count=CALLS, rate=RATE, nr=daemons.NUMBER) as running:
+        running.go()
+        pause(dice, 1.2 * CALLS / RATE)
+        kill()
+        assert running.result()["events"] == CALLS
+    return CALLS
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """The stock tools that must open what is left."""
+
+    perfs: tuple[Perf, ...]
+    trace_cmds: tuple[TraceCmd, ...]
+
+    def check(self, segments: Iterable[Path]) -> None:
+        """Each opens, and has as many events as its manifest says; all versions, if recovered."""
+        for segment in segments:
+            said = daemons.manifest(segment)
+            first = None if said["recovered"] else 1
+            if segment.name.endswith(_TRACE):
+                for trace_cmd in self.trace_cmds[:first]:
+                    assert len(trace_cmd.report(segment)) == said["samples"], segment
+            else:
+                daemons.readable_samples(self.perfs[:first], [segment])
+
+
+def sealed(directory: Path) -> list[Path]:
+    """The sealed segments of perf and ftrace below a directory."""
+    found = (*directory.rglob("*.perf.data"), *directory.rglob(f"*{_TRACE}"))
+    return sorted(path for path in found if Path(f"{path}.json").exists())
+
+
+def check_ledger(segment: Path) -> bool:
+    """Assert that what a manifest says adds up; gives whether its balance is closed."""
+    said = daemons.manifest(segment)
+    ledger = said["ledger"]
+    if said["recovered"] and not ledger.get("closed"):
+        assert (said["complete"], said["produced"], ledger["basis"]) == (False, None, "none")
+    if not ledger.get("closed"):
+        return False
+    assert ledger["in_flight"] == 0, segment
+    if ledger["basis"] == "exact":
+        whole = ledger["stored"] + sum(ledger["lost"].values()) + ledger["overwritten"]
+        assert (ledger["unaccounted"], ledger["produced"]) == (0, whole), segment
+    return True
+
+
+@dataclass(slots=True)
+class Tally:
+    """What trials came to; printed at their end."""
+
+    figures: Counter[str] = field(default_factory=Counter)
+
+    def count(self, segments: Sequence[Path]) -> None:
+        """Count segments, and check what their manifests say."""
+        for segment in segments:
+            self.figures["segments"] += 1
+            self.figures["recovered"] += bool(daemons.manifest(segment)["recovered"])
+            self.figures["closed ledgers"] += check_ledger(segment)
+
+
+def named(log: str, event: str) -> list[dict[str, Any]]:
+    """The lines of one event in a log that may end in the middle of a line."""
+    found = []
+    for line in log.splitlines(keepends=True):
+        if line.endswith("}\n") and f'"{event}"' in line:
+            told = json.loads(line)
+            if told["event"] == event:
+                found.append(told)
+    return found
+
+
+def check_salvaged(told: dict[str, Any], made: int) -> None:
+    """Assert that of a killed ftrace session only what was on its way is missing."""
+    lost = dict(told["lost"])
+    on_its_way = lost.pop("staging/dropped")
+    assert on_its_way >= 0
+    assert not any(lost.values()), told
+    assert (told["basis"], told["unaccounted"], told["produced"]) == ("exact", 0, made), told
+    assert told["produced"] == told["stored"] + on_its_way
+
+
+class Left:
+    """What a killed process may have left in the kernel, and as processes."""
+
+    def __init__(self) -> None:
+        self._lists = (bpf.program_ids, bpf.map_ids, bpf.link_ids)
+        self._before = [set(ids()) for ids in self._lists]
+        self._processes = Holdings.now().processes
+
+    def await_processes(self) -> None:
+        """Wait until no child of a killed process lives on."""
+        wait_for(lambda: Holdings.now().processes <= self._processes, "the end of all children")
+
+    def await_nothing(self) -> None:
+        """Wait until programs, maps and links that are new now are gone."""
+        new = [set(ids()) - known for ids, known in zip(self._lists, self._before, strict=True)]
+
+        def gone() -> bool:
+            return not any(found & set(ids()) for ids, found in zip(self._lists, new, strict=True))
+
+        wait_for(gone, "the end of programs, maps and links")
