@@ -134,8 +134,9 @@ class _Walk:
                     check_owner(os.fstat(self.fd), self._here, self._owners, sticky=True)
 
     def _move(self, fd: int, path: Path) -> None:
-        os.close(self.fd)
-        self.fd, self._here = fd, path
+        # First the new one: Ctrl-C in between must not have the old number closed twice.
+        left, self.fd, self._here = self.fd, fd, path
+        os.close(left)
 
     def _make(self, part: str, mode: int) -> None:
         with suppress(FileExistsError):

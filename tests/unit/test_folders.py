@@ -159,6 +159,27 @@ def test_missing_folders_are_made_and_removed(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["kept"]
 
 
+def test_interrupt_on_the_way_is_told_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C right after a descriptor was closed leaves none to be closed a second time."""
+    close = os.close
+    interrupted: list[int] = []
+
+    def close_and_interrupt(fd: int) -> None:
+        close(fd)
+        if not interrupted:
+            interrupted.append(fd)
+            raise KeyboardInterrupt
+
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    monkeypatch.setattr(os, "close", close_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        open_folder(deep)
+    assert interrupted
+
+
 def test_own_links_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As /var/run is, whether they are absolute or not; those that lead in circles are not."""
     (tmp_path / "data" / "deep").mkdir(parents=True)
