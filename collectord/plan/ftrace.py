@@ -22,11 +22,13 @@ class FtraceEvent:
     Attributes:
         system, name: as in `events/SYSTEM/NAME`.
         filter: in the kernel's language, "" for none.
+        exclude_self: the daemon's own threads are to be filtered out.
     """
 
     system: str
     name: str
     filter: str = ""
+    exclude_self: bool = False
 
     def __str__(self) -> str:
         return f"{self.system}:{self.name}"
@@ -43,6 +45,7 @@ class ProbePlan:
         arguments: what to fetch, in the kernel's syntax.
         filter: over the fields of its own event; of an eprobe over those of the event that it
             is placed on.
+        exclude_self: the daemon's own threads are to be filtered out.
     """
 
     kind: ProbeKindName
@@ -50,6 +53,7 @@ class ProbePlan:
     place: str
     arguments: str = ""
     filter: str = ""
+    exclude_self: bool = False
 
     @property
     def definition_filter(self) -> str:
@@ -77,7 +81,6 @@ class FtracePlan:
         transport_reason: why this one.
         keep_ns: what a flight recorder is to hold, 0 in a stream.
         max_bytes: the most that a flight recorder's rings may take together, 0 in a stream.
-        exclude_self: the daemon's own threads are to be left out.
         freeze: one of `events` that stops the rings when it happens, None for none.
     """
 
@@ -91,23 +94,18 @@ class FtracePlan:
     transport_reason: str
     keep_ns: int = 0
     max_bytes: int = 0
-    exclude_self: bool = False
     freeze: FtraceEvent | None = None
 
     def describe(self) -> Iterator[str]:
         """What `check` prints of it, a line each."""
         for event in self.events:
-            words = f", filter {event.filter!r}" if event.filter else ""
-            yield f"event {event}{words}"
+            yield f"event {event}{_filter_words(event)}"
         for probe in self.probes:
             words = f" {probe.arguments}" if probe.arguments else ""
-            words += f", filter {probe.filter!r}" if probe.filter else ""
+            words += _filter_words(probe)
             yield f"probe {probe.kind} {probe.name} at {probe.place}{words}"
         if self.freeze is not None:
-            words = f", filter {self.freeze.filter!r}" if self.freeze.filter else ""
-            yield f"freeze at {self.freeze}{words}"
-        if self.exclude_self:
-            yield "leaves out our own threads"
+            yield f"freeze at {self.freeze}{_filter_words(self.freeze)}"
         full = "overwrites the oldest" if self.overwrite else "refuses the newest"
         yield f"pages {show_bytes(self.subbuf_bytes)} sub-buffers, a full ring {full}"
         yield f"drain {self.transport}: {self.transport_reason}"
@@ -117,7 +115,14 @@ class FtracePlan:
     def to_dict(self) -> dict[str, Any]:
         """The plan for `check --json`."""
         return {
-            "events": [{"name": str(event), "filter": event.filter} for event in self.events],
+            "events": [
+                {
+                    "name": str(event),
+                    "filter": event.filter,
+                    "exclude_self": event.exclude_self,
+                }
+                for event in self.events
+            ],
             "probes": [
                 {
                     "kind": probe.kind,
@@ -125,6 +130,7 @@ class FtracePlan:
                     "place": probe.place,
                     "arguments": probe.arguments,
                     "filter": probe.filter,
+                    "exclude_self": probe.exclude_self,
                 }
                 for probe in self.probes
             ],
@@ -136,6 +142,10 @@ class FtracePlan:
             "transport_reason": self.transport_reason,
             "keep_ns": self.keep_ns,
             "max_bytes": self.max_bytes,
-            "exclude_self": self.exclude_self,
             "freeze": str(self.freeze) if self.freeze is not None else None,
         }
+
+
+def _filter_words(event: FtraceEvent | ProbePlan) -> str:
+    words = f", filter {event.filter!r}" if event.filter else ""
+    return words + (", without our own threads" if event.exclude_self else "")

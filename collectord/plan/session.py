@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.config.units import show_bytes
 from collectord.errors import MissingFeature
 from collectord.model import Basis, RingRole, Scope, ScopeKind
+from collectord.plan.imposed import imposed_by
 from collectord.plan.show import event_dict, event_words, ring_words, sink_words
 
 if TYPE_CHECKING:
@@ -232,6 +233,9 @@ class SessionPlan:
         if self.relay is not None:
             lines += [f"  {line}" for line in self.relay.describe()]
         lines += [f"  rings {words}" for words in ring_words(self.rings)]
+        cost = imposed_by(self)
+        if cost is not None:
+            lines.append(f"  cost  {cost.words()}")
         lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
         lines.append(f"  sink  {sink_words(self.sink)}")
         lines += [f"  note  {note}" for note in self.notes]
@@ -255,6 +259,7 @@ class SessionPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The session for `check --json`."""
+        cost = imposed_by(self)
         return {
             "name": self.name,
             "source": self.source,
@@ -266,6 +271,7 @@ class SessionPlan:
             "bpf": self.bpf.to_dict() if self.bpf is not None else None,
             "relay": self.relay.to_dict() if self.relay is not None else None,
             "rings": [ring.to_dict() for ring in self.rings],
+            "imposed": cost.to_dict() if cost is not None else None,
             "may_fail": self.may_fail,
             "sink": {
                 "format": self.sink.format,

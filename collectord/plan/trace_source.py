@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.config.schema import TraceEventConfig, TracefsSourceConfig
@@ -126,9 +126,13 @@ def draft(
     _check_scope(scope)
     try:
         _check_instances(facts.ftrace)
-        probes = tuple(_probe(probe, facts.ftrace) for probe in source.probes)
-        events = _with(freeze, tuple(_events(source, facts, degraded)))
         recorder = mode == FLIGHT_RECORDER
+        exclude_self = _excludes_self(source, scope, recorder=recorder)
+        probes = tuple(
+            replace(_probe(probe, facts.ftrace), exclude_self=exclude_self)
+            for probe in source.probes
+        )
+        events = _with(freeze, tuple(_events(source, facts, degraded, exclude_self=exclude_self)))
         chosen = transport.choose(facts.ftrace, source.transport, resized=recorder)
     except _ABSENCE as error:
         if source.when != "present":
@@ -168,7 +172,6 @@ def draft(
         transport_reason=chosen.reason,
         keep_ns=keep_ns,
         max_bytes=max_bytes,
-        exclude_self=not source.include_self and scope.kind not in TASK_SCOPES,
         freeze=freeze,
     )
     rings = tuple(
@@ -192,10 +195,25 @@ def draft(
 
 
 def _with(freeze: FtraceEvent | None, events: tuple[FtraceEvent, ...]) -> tuple[FtraceEvent, ...]:
-    """The events and what stops them: it is to be seen in what it has stopped."""
-    if freeze is None or str(freeze) in map(str, events):
+    """The events and what stops them: it is to be seen in what it has stopped, whoever did it."""
+    if freeze is None:
         return events
-    return (*events, freeze)
+    if str(freeze) not in map(str, events):
+        return (*events, freeze)
+    return tuple(
+        replace(event, exclude_self=event.exclude_self and str(event) != str(freeze))
+        for event in events
+    )
+
+
+def _excludes_self(source: TracefsSourceConfig, scope: Scope, *, recorder: bool) -> bool:
+    """Whether the daemon's own threads are left out where that can be.
+
+    A flight recorder is not drained, so that they do little; a filter costs each event.
+    """
+    if scope.kind in TASK_SCOPES:
+        return False
+    return not recorder if source.include_self is None else not source.include_self
 
 
 def _check_scope(scope: Scope) -> None:
@@ -236,9 +254,13 @@ def _probe(probe: ProbeConfig, facts: FtraceFacts) -> ProbePlan:
 
 
 def _events(
-    source: TracefsSourceConfig, facts: KernelFacts, degraded: list[str]
+    source: TracefsSourceConfig, facts: KernelFacts, degraded: list[str], *, exclude_self: bool
 ) -> Iterator[FtraceEvent]:
-    """Each event once. An instance has one filter for it: the one of its own entry."""
+    """Each event once. An instance has one filter for it: the one of its own entry.
+
+    One that names another task is recorded in our own threads too, as one of perf is: see
+    `plan.events.may_exclude_self`.
+    """
     own: dict[str, str] = {}
     for item in source.events:
         entry = item if isinstance(item, TraceEventConfig) else TraceEventConfig(event=item)
@@ -260,7 +282,8 @@ def _events(
             own[name] = entry.filter or before
     for name, text in own.items():
         system, _, event = name.partition(":")
-        yield FtraceEvent(system, event, text or source.filter)
+        hides_self = exclude_self and name not in facts.task_tracepoints
+        yield FtraceEvent(system, event, text or source.filter, hides_self)
 
 
 def _first_choice(text: str, facts: KernelFacts) -> list[str]:

@@ -42,6 +42,7 @@ from collectord.codec.perf_attr import (
 )
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget, UsageError
 from collectord.kernel.port import FILTER_REFUSALS, Purpose
+from collectord.kernel.trace_events import without_threads
 from collectord.model import Geometry, RingKind, RingLabel, RingRole, Scope, ScopeKind
 from collectord.source.aux import refused_addresses
 from collectord.source.base import AuxHandle, CounterFd, RingHandle
@@ -395,10 +396,7 @@ def event_filter(event: EventPlan, exclude_tids: tuple[int, ...]) -> str:
     """The event's own filter, and the threads to leave out if the plan says so."""
     if event.aux:
         return event.filter
-    terms = [f"({event.filter})"] if event.filter else []
-    if event.exclude_self:
-        terms += [f"common_pid != {tid}" for tid in exclude_tids]
-    return " && ".join(terms)
+    return without_threads(event.filter, exclude_tids if event.exclude_self else ())
 
 
 def _keeper_attr(attr: PerfEventAttr) -> PerfEventAttr:

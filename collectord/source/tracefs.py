@@ -82,11 +82,11 @@ def open_session(
             targets = tuple(_watch(kernel, own, pid) for pid in scope.pids)
         _check_online(kernel, plan.rings)
         kernel.reserve_files(2 * len(plan.rings) + _SPARE_FDS)
-        instance = kernel.create_instance(_settings(plan, ftrace, exclude_tids), own)
+        instance = kernel.create_instance(_settings(plan, ftrace), own)
         if scope.kind is ScopeKind.PROCESS:
             _follow(kernel, instance, scope.pids)
         rings = _open_rings(kernel, plan, ftrace, instance, own)
-        instance.choose(_events(ftrace, instance))
+        instance.choose(_events(ftrace, instance, exclude_tids))
         stack.push(own.pop_all())
     recorder = plan.mode == FLIGHT_RECORDER
     late = LateTraceRings(kernel, instance, plan, recorder=recorder)
@@ -264,9 +264,7 @@ class OpenInstance:
         return ""
 
 
-def _settings(
-    plan: SessionPlan, ftrace: FtracePlan, exclude_tids: tuple[int, ...]
-) -> InstanceSettings:
+def _settings(plan: SessionPlan, ftrace: FtracePlan) -> InstanceSettings:
     by_task = plan.scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND)
     return InstanceSettings(
         session=instance_session(plan),
@@ -277,7 +275,6 @@ def _settings(
         cpus=plan.scope.cpus,
         pids=plan.scope.pids if by_task else (),
         follow_forks=plan.scope.inherit,
-        exclude_tids=exclude_tids if ftrace.exclude_self and not by_task else (),
         probes=tuple(
             Probe(
                 ProbeKind(probe.kind),
@@ -291,11 +288,22 @@ def _settings(
     )
 
 
-def _events(ftrace: FtracePlan, instance: Instance) -> list[TraceEvent]:
+def _events(
+    ftrace: FtracePlan, instance: Instance, exclude_tids: tuple[int, ...]
+) -> list[TraceEvent]:
     """The plan's events, and those of its probes."""
-    events = [TraceEvent(event.system, event.name, event.filter) for event in ftrace.events]
-    filters = {probe.name: probe.event_filter for probe in ftrace.probes}
-    return events + [replace(e, filter=filters[e.name]) for e in instance.probe_events]
+    events = [
+        TraceEvent(
+            event.system, event.name, event.filter, exclude_tids if event.exclude_self else ()
+        )
+        for event in ftrace.events
+    ]
+    probes = {probe.name: probe for probe in ftrace.probes}
+    for event in instance.probe_events:
+        probe = probes[event.name]
+        tids = exclude_tids if probe.exclude_self else ()
+        events.append(replace(event, filter=probe.event_filter, exclude_tids=tids))
+    return events
 
 
 def _watch(kernel: Kernel, stack: ExitStack, pid: int) -> int:

@@ -59,6 +59,7 @@ class Outcome:
     """One run. Times in seconds; `cpu` is from the process's start until its data is on disk.
 
     Attributes:
+        imposed: CPU time that the load itself took.
         cpu_children: what of `cpu` the process's children used, COMMAND left out.
         cpu_startup: what of `cpu` was used before the load began.
         attr: what decides on a record's size: the event's attributes as `perf evlist` has them,
@@ -69,6 +70,7 @@ class Outcome:
     collector: str
     generated: int
     generated_s: float
+    imposed: float
     cpu: float
     cpu_children: float
     cpu_startup: float
@@ -225,6 +227,7 @@ def _run(
         collector=collector.name,
         generated=made["events"],
         generated_s=made["seconds"],
+        imposed=made["process_cpu_seconds"],
         cpu=usage.ru_utime + usage.ru_stime - made["process_cpu_seconds"] + sync_cpu,
         cpu_children=usage.ru_utime + usage.ru_stime - made["process_cpu_seconds"] - own,
         cpu_startup=startup,

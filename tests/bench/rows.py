@@ -4,36 +4,22 @@
 from __future__ import annotations
 
 import math
-import os
-import re
-import socket
 import statistics
-import subprocess
-import sys
-import tempfile
-import time
-from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.bench import collectors, row, rows_bpf, rows_ftrace
-from tests.bench.measure import cpu_seconds_of, own_memory_bytes, voluntary_switches
+from tests.bench import collectors, row, rows_bpf, rows_ftrace, rows_idle, rows_imposed
 from tests.bench.row import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.bench.collectors import Outcome
     from tests.bench.row import Settings
 
-MIB: Final = 1 << 20
 OURS: Final = collectors.collectord_record("collectord -m 8M", "-m", "8M")
 DEFAULTS: Final = collectors.perf_record("perf record")
 TUNED: Final = collectors.perf_record(
     "perf record -m 8M --mmap-flush=128K", "-m", "8M", "--mmap-flush=128K"
 )
-_START_TIMEOUT_S: Final = 60
 
 
 def _figures(outcomes: list[Outcome]) -> str:
@@ -154,69 +140,12 @@ def spinning_python(settings: Settings) -> list[Row]:
     ]
 
 
-@contextmanager
-def _daemon(settings: Settings) -> Iterator[int]:
-    """The daemon with the default configuration and a state directory of its own, when ready."""
-    with (
-        tempfile.TemporaryDirectory(dir=settings.directory.parent) as name,
-        # where a socket's name fits (sun_path has 108 bytes), however long that folder's is
-        tempfile.TemporaryDirectory(prefix="collectord-bench-", dir="/run") as sockets,
-    ):
-        directory = Path(name)
-        text = (collectors.ROOT / "config/collectord.toml").read_text()
-        text = re.sub(r"(?m)^#? ?state_dir *=.*", f'state_dir = "{directory}/state"', text)
-        text = re.sub(r"(?m)^#? ?socket *=.*", f'socket = "{sockets}/control.sock"', text)
-        text = re.sub(r"(?m)^#? ?listen *=.*", 'listen = "127.0.0.1:0"', text)
-        config = directory / "collectord.toml"
-        config.write_text(text)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.bind(f"{sockets}/notify")
-            notify.settimeout(_START_TIMEOUT_S)
-            process = subprocess.Popen(
-                [sys.executable, "-m", "collectord", "run", "--config", config],
-                env={**os.environ, "NOTIFY_SOCKET": f"{sockets}/notify"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                cwd=collectors.ROOT,
-            )
-            try:
-                while b"READY=1" not in notify.recv(4096):
-                    pass
-                yield process.pid
-            finally:
-                process.terminate()
-                process.wait()
-
-
-def idle_daemon(settings: Settings) -> list[Row]:
-    """What the default configuration costs when nothing happens."""
-    with _daemon(settings) as pid:
-        time.sleep(settings.seconds / 2)  # what opening touched has settled
-        cpu, switches, begun = cpu_seconds_of(pid), voluntary_switches(pid), time.monotonic()
-        time.sleep(settings.seconds)
-        elapsed = time.monotonic() - begun
-        share = (cpu_seconds_of(pid) - cpu) / elapsed
-        wakeups = (voluntary_switches(pid) - switches) / elapsed
-        memory = own_memory_bytes(pid)
-    return [
-        Row("idle daemon, default config: CPU", f"{share:.3%}", "-", share, 0.002, "x"),
-        Row("idle daemon: wake-ups", f"{wakeups:.1f}/s", "-", wakeups, 10, "1/s"),
-        Row(
-            "idle daemon: memory without rings and staging",
-            f"{memory / MIB:.0f} MiB",
-            "-",
-            memory / MIB,
-            72,
-            "MiB",
-        ),
-    ]
-
-
 ROWS: Final = {
     "stream": saturated_stream,
     "ftrace": rows_ftrace.saturated_ftrace,
     "bpf": rows_bpf.saturated_bpf,
     "rotation": rotation,
     "spin": spinning_python,
-    "idle": idle_daemon,
+    "idle": rows_idle.idle_daemon,
+    "imposed": rows_imposed.imposed,
 }

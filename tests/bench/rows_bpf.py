@@ -124,9 +124,14 @@ class _Group:
         return f"{self.median:.0f} ns/event delivered ({spread}), {self.share:.2%} lost"
 
 
+def pair(settings: Settings) -> tuple[Collector, Collector]:
+    """Ours, and bcc with a callback."""
+    return _ours(), _bcc(settings)
+
+
 def saturated_bpf(settings: Settings) -> list[Row]:
     """Every system call of one CPU by a BPF program: CPU time and loss against BCC's callback."""
-    which = (_ours(), _bcc(settings))
+    which = pair(settings)
     bare = row.interleaved(settings, which, count=_FEW)
     loaded = row.interleaved(settings, which, count=settings.events)
     ours, peer = (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.bench import __main__ as bench
+from tests.bench.daemons import daemon, default_config
 from tests.bench.row import Row, Settings
-from tests.bench.rows import _daemon
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +48,7 @@ def test_the_daemon_starts_below_a_long_path(tmp_path: Path, generator: Generato
     """Its sockets' names fit all the same."""
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
-    with _daemon(Settings(generator, folder / "run", events=0, repeats=0, seconds=0)) as pid:
+    settings = Settings(generator, folder / "run", events=0, repeats=0, seconds=0)
+    with daemon(settings, default_config()) as pid:
         assert pid > 0
     assert not list(folder.iterdir())

@@ -378,15 +378,18 @@ def test_processes_are_followed(
     assert counted == [20, 40, 45]
 
 
+@pytest.mark.parametrize("others", [(), (1,), (1, 1 << 21), (1 << 21,)])
 def test_threads_are_left_out(
-    tree: Tracefs, settings: InstanceSettings, require: Callable[[str], None]
+    tree: Tracefs,
+    settings: InstanceSettings,
+    require: Callable[[str], None],
+    others: tuple[int, ...],
 ) -> None:
-    """A thread that is left out makes no events, its sibling does."""
+    """A thread that is left out makes no events, its sibling does, between others' ids or not."""
     require("raw_syscalls tracepoints")
     number = GETPPID[platform.machine()]
     with ExitStack() as stack:
-        excluded = replace(settings, exclude_tids=(threading.get_native_id(),))
-        instance = Instance.create(tree, excluded, stack)
+        instance = Instance.create(tree, settings, stack)
         rings = [instance.open_ring(cpu) for cpu in instance.cpus()]
         started, go = threading.Event(), threading.Event()
 
@@ -401,7 +404,8 @@ def test_threads_are_left_out(
         stack.callback(go.set)
         started.wait()
         either = f"common_pid == {os.getpid()} || common_pid == {sibling.native_id}"
-        instance.choose([TraceEvent(*SYS_ENTER, f"id == {number} && ({either})")])
+        own = f"id == {number} && ({either})"
+        instance.choose([TraceEvent(*SYS_ENTER, own, exclude_tids=(*others, os.getpid()))])
         instance.enable()
         call(30)
         go.set()

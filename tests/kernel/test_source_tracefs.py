@@ -271,7 +271,7 @@ def test_own_threads(
     kernel: LinuxKernel, stack: ExitStack, session: str, *, exclude_self: bool
 ) -> None:
     """The program's own threads are left out if the plan says so, and only then."""
-    plan = plan_of(session, exclude_self=exclude_self)
+    plan = plan_of(session, events=(replace(CALLS, exclude_self=exclude_self),))
     tids = (threading.get_native_id(),)
     opened = tracefs.open_session(kernel, plan, stack, exclude_tids=tids)
     opened.enable()
@@ -279,6 +279,8 @@ def test_own_threads(
     for _ in range(30):
         libc.syscall(ctypes.c_long(NUMBER))
     assert total(opened) == (0 if exclude_self else 30)
+    folder = kernel.tracefs.root / "instances" / opened.ftrace.name
+    assert (folder / "set_event_notrace_pid").read_text() == ""  # it would cost each switch
 
 
 @pytest.mark.parametrize(

@@ -288,14 +288,6 @@ def test_taking_over(tree: Tracefs, left: Path) -> None:
     assert (tree.root / "dynamic_events").read_text().count("\n") == 1
 
 
-def test_left_out_threads_need_all_processes(tree: Tracefs) -> None:
-    """Threads to trace and threads to leave out do not go together."""
-    settings = InstanceSettings("a", 1 << 16, 1 << 12, pids=(1,), exclude_tids=(2,))
-    with ExitStack() as stack, pytest.raises(UsageError, match="left out only"):
-        Instance.create(tree, settings, stack)
-    assert list((tree.root / "instances").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [

@@ -428,6 +428,7 @@ def test_describe_tells_all_of_it() -> None:
         "on CPUs 0,2",
         "event cpu-clock, 19 Hz, lost_only, dwarf call chains of 8192 bytes",
         "rings perf-2 data: 4 x 128KiB (of 8MiB), wake at 32KiB, CPUs 0-3",
+        "cost  imposes some 3290 ns on what is traced, for each event: record 770",
         "files 22 descriptors",
         "sink  perf.data in /var/lib/collectord/s, a segment: 256MiB or 1h",
         "note  'cycles': no hardware counters",

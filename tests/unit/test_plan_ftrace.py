@@ -33,7 +33,7 @@ from collectord.model import Basis, RingRole, Transport
 from collectord.plan import trace_source
 from collectord.plan.build import build
 from collectord.plan.facts import FtraceFacts, KernelFacts
-from collectord.plan.ftrace import FtraceEvent, FtracePlan
+from collectord.plan.ftrace import FtracePlan
 from collectord.plan.source_events import tracepoint_patterns
 from tests.support.hosts import host
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collectord.plan.session import Plan, SessionPlan
 
 SWITCH = "sched:sched_switch"
+CALL = "raw_syscalls:sys_enter"
 KPROBE = ProbeConfig(kind="kprobe", name="opened", place="do_filp_open", filter="x > 1")
 EPROBE = ProbeConfig(kind="eprobe", name="woken", place="sched.sched_wakeup", filter="pid > 1")
 SECOND_NS = 1_000_000_000
@@ -70,6 +71,12 @@ def ftrace(*events: str | TraceEventConfig, **settings: Any) -> FtracePlan:  # n
     found = planned(*events, **settings).ftrace
     assert found is not None
     return found
+
+
+def excluding(plan: FtracePlan) -> list[str]:
+    """What of it leaves our own threads out."""
+    events = [str(event) for event in plan.events if event.exclude_self]
+    return events + [probe.name for probe in plan.probes if probe.exclude_self]
 
 
 def recorder(**settings: Any) -> SessionPlan:  # noqa: ANN401
@@ -102,7 +109,8 @@ def test_events_by_wildcard_once_each() -> None:
 
 def test_first_choice_that_the_host_has() -> None:
     """As for perf, "a|b" is the first that there is."""
-    assert ftrace(f"oom:mark_victim|{SWITCH}").events == (FtraceEvent("sched", "sched_switch"),)
+    (found,) = ftrace(f"oom:mark_victim|{SWITCH}").events
+    assert str(found) == SWITCH
 
 
 def test_two_filters_for_one_event() -> None:
@@ -221,12 +229,34 @@ def test_probes_and_their_filters() -> None:
 )
 def test_scopes(target: TargetConfig, cpus: list[int], excludes: bool) -> None:
     """Our own threads are left out where all others are in."""
-    plan = planned(SWITCH, target=target)
+    plan = planned(CALL, target=target, probes=(KPROBE,))
     assert [ring.cpu for ring in plan.rings] == cpus
     assert plan.ftrace is not None
-    assert plan.ftrace.exclude_self is excludes
-    assert ("  leaves out our own threads" in plan.describe()) is excludes
-    assert not ftrace(SWITCH, target=target, include_self=True).exclude_self
+    assert excluding(plan.ftrace) == (["raw_syscalls:sys_enter", "opened"] if excludes else [])
+    assert (f"  event {CALL}, without our own threads" in plan.describe()) is excludes
+    everything = ftrace(CALL, target=target, probes=(KPROBE,), include_self=True)
+    assert excluding(everything) == []
+
+
+def test_a_flight_recorder_leaves_our_threads_out_only_if_asked() -> None:
+    """It is not drained, so that a filter would cost each event more than it spares."""
+    assert excluding(ftrace(CALL, mode="flight-recorder")) == []
+    assert excluding(ftrace(CALL, mode="flight-recorder", include_self=False)) == [CALL]
+
+
+def test_our_threads_stay_in_what_names_another_task() -> None:
+    """A switch to one of them is told, and so is the switch away from it."""
+    facts = host(task_tracepoints=frozenset({SWITCH}))
+    assert excluding(ftrace(SWITCH, CALL, facts=facts)) == [CALL]
+
+
+def test_our_threads_stay_in_what_freezes_the_rings() -> None:
+    """Whoever stops them, what they hold tells of it."""
+    source = TracefsSourceConfig(events=(CALL, SWITCH), include_self=False)
+    made = config(source, mode="flight-recorder", freeze_on=CALL)
+    (plan,) = build(made, host()).sessions
+    assert plan.ftrace is not None
+    assert excluding(plan.ftrace) == [SWITCH]
 
 
 @pytest.mark.parametrize(
@@ -396,7 +426,8 @@ def test_the_plan_as_json() -> None:
     """The instance is in the document, whole; a perf session has none."""
     perf, traced = json.loads(json.dumps(both().to_dict()))["sessions"]
     assert perf["ftrace"] is None
-    assert traced["ftrace"]["events"] == [{"name": SWITCH, "filter": ""}]
+    event = {"name": SWITCH, "filter": "", "exclude_self": True}
+    assert traced["ftrace"]["events"] == [event]
     assert traced["ftrace"]["transport"] == "read"
     assert set(traced["ftrace"]) == set(FtracePlan.__slots__)
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon with the default configuration, or with some of its sessions, or more of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests.bench.collectors import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tests.bench.row import Settings
+
+_START_TIMEOUT_S: Final = 60
+_SESSION: Final = re.compile(r"(?m)^\[\[session\]\]\n")
+_NAME: Final = re.compile(r'(?m)^name = "(.*)"$')
+
+
+def default_config() -> str:
+    """The configuration that is installed."""
+    return (ROOT / "config/collectord.toml").read_text()
+
+
+def with_sessions(text: str, wanted: Iterable[str]) -> str:
+    """A configuration with these of its sessions, each with its place behind its name."""
+    head, *sessions = _SESSION.split(text)
+    own = {_name(session): session for session in sessions}
+    chosen = [
+        _NAME.sub(f'name = "{name}-{number}"', own[name], count=1)
+        for number, name in enumerate(wanted)
+    ]
+    return head + "".join(f"[[session]]\n{session}" for session in chosen)
+
+
+def _name(session: str) -> str:
+    found = _NAME.search(session)
+    assert found, session
+    return found[1]
+
+
+@contextmanager
+def daemon(settings: Settings, text: str, *around: str) -> Iterator[int]:
+    """The daemon with this configuration and a state directory of its own, when ready.
+
+    Args:
+        settings: where its folders go.
+        text: the configuration.
+        around: words before its command line.
+    """
+    with (
+        tempfile.TemporaryDirectory(dir=settings.directory.parent) as name,
+        # where a socket's name fits (sun_path has 108 bytes), however long that folder's is
+        tempfile.TemporaryDirectory(prefix="collectord-bench-", dir="/run") as sockets,
+    ):
+        directory = Path(name)
+        text = re.sub(r"(?m)^#? ?state_dir *=.*", f'state_dir = "{directory}/state"', text)
+        text = re.sub(r"(?m)^#? ?socket *=.*", f'socket = "{sockets}/control.sock"', text)
+        text = re.sub(r"(?m)^#? ?listen *=.*", 'listen = "127.0.0.1:0"', text)
+        config = directory / "collectord.toml"
+        config.write_text(text)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(f"{sockets}/notify")
+            notify.settimeout(_START_TIMEOUT_S)
+            process = subprocess.Popen(
+                [*around, sys.executable, "-m", "collectord", "run", "--config", config],
+                env={**os.environ, "NOTIFY_SOCKET": f"{sockets}/notify"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd=ROOT,
+            )
+            try:
+                while b"READY=1" not in notify.recv(4096):
+                    pass
+                yield process.pid
+            finally:
+                process.terminate()
+                process.wait()

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of the table about what those pay who are traced, not who traces."""
+
+from __future__ import annotations
+
+import os
+import select
+import statistics
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tests.bench import collectors, row, rows_bpf, rows_ftrace
+from tests.bench.collectors import COLLECTOR_CPU, EVENT, GENERATOR_CPU, Collector
+from tests.bench.daemons import daemon, default_config, with_sessions
+from tests.bench.row import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from tests.bench.collectors import Outcome
+    from tests.bench.row import Settings
+
+_INSTANCE: Final = Path("/sys/kernel/tracing/instances/bench-imposed")
+_RING_KIB: Final = 8192
+# As a flight recorder of ours begins.
+_RECORDER_KIB: Final = 7680
+# Of config/collectord.toml's blackbox.
+_BLACKBOX: Final = (
+    *("sched:sched_switch", "sched:sched_process_exec", "sched:sched_process_exit"),
+    *("block:block_rq_issue", "block:block_rq_complete", "oom:mark_victim"),
+)
+_SWITCHES: Final = 200_000  # of a run, two an operation
+_RUNS: Final = 3  # of which the least counts: whatever else runs only adds to it
+# Of the default flight recorder, beside a plain instance: the switch is in both.
+_BLACKBOX_BUDGET: Final = 1.05
+# Of an event beside the peer's: our own threads are filtered out of ours.
+_EVENT_BUDGET: Final = 1.1
+_READY_TIMEOUT_S: Final = 60
+
+
+class _Pair(NamedTuple):
+    """A source of ours, and who does the same."""
+
+    source: str
+    ours: Collector
+    peer: Collector
+
+
+@contextmanager
+def _instance(events: Sequence[str], ring_kib: int) -> Iterator[None]:
+    """An ftrace instance that records these events on the generator's CPU; nobody reads it."""
+    if _INSTANCE.exists():
+        _INSTANCE.rmdir()
+    _INSTANCE.mkdir()
+    try:
+        (_INSTANCE / "buffer_size_kb").write_text(str(ring_kib))
+        (_INSTANCE / "trace_clock").write_text("mono")
+        for event in events:
+            (_INSTANCE / "events" / event.replace(":", "/") / "enable").write_text("1")
+        yield
+    finally:
+        (_INSTANCE / "events/enable").write_text("0")
+        _INSTANCE.rmdir()
+
+
+def _nobody(
+    name: str, around: Callable[[], AbstractContextManager[None]] | None = None
+) -> Collector:
+    """The load without a process that collects."""
+    if around is None:
+        return Collector(name, lambda _: ["env"])
+    return Collector(name, lambda _: ["env"], around)
+
+
+def _pairs(settings: Settings) -> list[_Pair]:
+    ours = collectors.collectord_record
+    ftrace = ("--via", "ftrace", "-m", "8180KiB")
+    bpf, bcc = rows_bpf.pair(settings)
+    return [
+        _Pair(
+            "perf stream",
+            ours("collectord perf", "-m", "8M"),
+            collectors.perf_record("perf record", "-m", "8M"),
+        ),
+        _Pair(
+            "perf flight recorder",
+            ours("collectord perf --overwrite", "--overwrite", "-m", "8M"),
+            collectors.perf_record("perf record --overwrite", "--overwrite", "-m", "8M"),
+        ),
+        _Pair(
+            "ftrace stream",
+            ours("collectord ftrace", *ftrace),
+            rows_ftrace.trace_cmd_record("trace-cmd", _RING_KIB),
+        ),
+        _Pair(
+            "ftrace flight recorder",
+            ours("collectord ftrace --overwrite", "--overwrite", *ftrace),
+            _nobody("a plain instance", lambda: _instance((EVENT,), _RING_KIB)),
+        ),
+        _Pair("BPF_PERF_OUTPUT stream", bpf, bcc),
+    ]
+
+
+def _ns(outcome: Outcome) -> float:
+    return outcome.imposed / outcome.generated * 1e9
+
+
+def _of_events(settings: Settings) -> list[Row]:
+    """What an event costs the thread that makes it, without what its system call costs."""
+    pairs = _pairs(settings)
+    nobody = _nobody("nobody")
+    which = (nobody, *(one for pair in pairs for one in (pair.ours, pair.peer)))
+    outcomes = row.interleaved(settings, which, count=settings.events // 5)
+    bare = statistics.median(map(_ns, outcomes[nobody.name]))
+    rows = []
+    for pair in pairs:
+        ours, peer = (
+            [_ns(run) - bare for run in outcomes[one.name]] for one in (pair.ours, pair.peer)
+        )
+        rows.append(
+            Row(
+                f"imposed on each event, {pair.source}",
+                _figures(ours, "event"),
+                f"{_figures(peer, 'event')} ({pair.peer.name})",
+                statistics.median(ours) / statistics.median(peer),
+                _EVENT_BUDGET,
+                "x",
+                (f"imposed: a system call that nobody records takes {bare:.0f} ns",),
+                tuple(asdict(run) for one in (pair.ours, pair.peer) for run in outcomes[one.name]),
+            )
+        )
+    return rows
+
+
+def _figures(runs: Sequence[float], what: str) -> str:
+    return f"{statistics.median(runs):.0f} ns/{what} ({min(runs):.0f}-{max(runs):.0f})"
+
+
+def _switch_ns() -> float:
+    """CPU time of a context switch between two threads on one CPU, pipes and all."""
+    words = ("perf", "bench", "sched", "pipe", "-T", "-l", str(_SWITCHES // 2))
+    times = []
+    for _ in range(_RUNS):
+        process = subprocess.Popen(
+            ["taskset", "-c", GENERATOR_CPU, *words], stdout=subprocess.DEVNULL
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise RuntimeError("perf bench sched pipe failed")
+        times.append(usage.ru_utime + usage.ru_stime)
+    return min(times) / _SWITCHES * 1e9
+
+
+@contextmanager
+def _perf_overwrite(settings: Settings) -> Iterator[None]:
+    """Have perf keep the same events in overwritable rings."""
+    events = [word for event in _BLACKBOX for word in ("-e", event)]
+    with tempfile.TemporaryDirectory(dir=settings.directory.parent) as name:
+        control, answer = Path(name, "control"), Path(name, "answer")
+        for path in (control, answer):
+            os.mkfifo(path)
+        # Opened for both, so that nobody blocks.
+        control_fd, answer_fd = (os.open(path, os.O_RDWR) for path in (control, answer))
+        process = subprocess.Popen(
+            [
+                *("taskset", "-c", COLLECTOR_CPU, "perf", "record", "-q", "-B", "-N", "-a"),
+                *("--overwrite", *events, "-m", f"{_RECORDER_KIB}K", "-o", f"{name}/perf.data"),
+                *("-D", "-1", f"--control=fifo:{control},{answer}"),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            os.write(control_fd, b"enable\n")
+            if not select.select([answer_fd], [], [], _READY_TIMEOUT_S)[0]:
+                raise RuntimeError("perf record did not begin")
+            yield
+        finally:
+            os.close(control_fd)
+            os.close(answer_fd)
+            process.terminate()
+            process.wait()
+
+
+def _of_switches(settings: Settings) -> list[Row]:
+    """What the default configuration's flight recorder costs a context switch."""
+    blackbox = with_sessions(default_config(), ["blackbox"])
+
+    @contextmanager
+    def ours() -> Iterator[None]:
+        with daemon(settings, blackbox, "taskset", "-c", COLLECTOR_CPU):
+            yield
+
+    ways: dict[str, Callable[[], AbstractContextManager[None]]] = {
+        "collectord": ours,
+        "a plain instance": lambda: _instance(_BLACKBOX, _RECORDER_KIB),
+        "perf record --overwrite": lambda: _perf_overwrite(settings),
+    }
+    bare: list[float] = []
+    runs: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(settings.repeats):
+        bare.append(_switch_ns())
+        for name, way in ways.items():
+            with way():
+                runs[name].append(_switch_ns())
+    base = min(bare)
+    imposed = {name: [ns - base for ns in values] for name, values in runs.items()}
+    mine, plain, perf = (imposed[name] for name in ways)
+    note = f"imposed: a switch that nobody records takes {base:.0f} ns, pipes and all"
+    whole = {name: min(values) for name, values in runs.items()}
+    return [
+        Row(
+            "imposed on each context switch, blackbox",
+            _figures(mine, "switch"),
+            f"{_figures(plain, 'switch')} (a plain instance)",
+            whole["collectord"] / whole["a plain instance"],
+            _BLACKBOX_BUDGET,
+            "x, the switch included",
+            (note,),
+            ({"bare": bare, **runs},),
+        ),
+        Row(
+            "imposed on each context switch, blackbox",
+            _figures(mine, "switch"),
+            f"{_figures(perf, 'switch')} (perf's overwritable rings)",
+            min(mine) / min(perf),
+            1.0,
+            "x",
+        ),
+    ]
+
+
+def imposed(settings: Settings) -> list[Row]:
+    """What recording costs the traced side: an event of each source, and a context switch."""
+    return [*_of_events(settings), *_of_switches(settings)]

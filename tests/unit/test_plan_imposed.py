@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan expects recording to cost those who are traced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from collectord.config.schema import (
+    Config,
+    PerfSourceConfig,
+    SessionConfig,
+    SourceConfig,
+    TracefsSourceConfig,
+)
+from collectord.plan.build import build
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from collectord.plan.session import SessionPlan
+
+Mode = Literal["stream", "flight-recorder"]
+CALL = "raw_syscalls:sys_enter"
+SWITCH = "sched:sched_switch"
+
+
+def planned(source: SourceConfig, mode: Mode = "stream") -> SessionPlan:
+    """The only session of a plan, of a host where a switch names another task."""
+    session = SessionConfig(name="s", source=(source,), mode=mode)
+    facts = host(task_tracepoints=frozenset({SWITCH}))
+    (found,) = build(Config(session=(session,)), facts).sessions
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "mode", "options"),
+    [
+        (TracefsSourceConfig(events=(CALL,)), "stream", {"filter"}),
+        (TracefsSourceConfig(events=(CALL,)), "flight-recorder", set()),
+        (TracefsSourceConfig(events=(CALL,), include_self=True), "stream", set()),
+        (TracefsSourceConfig(events=(SWITCH,)), "stream", set()),
+        (TracefsSourceConfig(events=(SWITCH,), filter="prev_pid > 1"), "stream", {"filter"}),
+        (PerfSourceConfig(events=(CALL,)), "stream", {"filter"}),
+        (PerfSourceConfig(events=(SWITCH,)), "stream", set()),
+        (PerfSourceConfig(events=("cs",), call_graph="fp"), "stream", {"call chain"}),
+        (PerfSourceConfig(events=("cs",), call_graph="dwarf"), "stream", {"call chain"}),
+    ],
+)
+def test_options_cost_beside_the_record(
+    source: SourceConfig, mode: Mode, options: set[str]
+) -> None:
+    """What is filtered, and what chains are taken, is told apart and added up."""
+    cost = planned(source, mode).to_dict()["imposed"]
+    assert set(cost["parts"]) == {"record", *options}
+    assert cost["event_ns"] == sum(cost["parts"].values())
+    (line,) = [line for line in planned(source, mode).describe() if line.startswith("  cost")]
+    assert f"some {cost['event_ns']} ns" in line
+
+
+def test_ftrace_is_the_cheaper_way_to_record_a_tracepoint() -> None:
+    """By what each was measured to take."""
+    costs = [
+        planned(source).to_dict()["imposed"]["event_ns"]
+        for source in (TracefsSourceConfig(events=(CALL,)), PerfSourceConfig(events=(CALL,)))
+    ]
+    assert costs == sorted(costs)
