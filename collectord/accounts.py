@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from collectord._native._core import Stream
     from collectord.health import Health
     from collectord.kernel.port import Kernel
     from collectord.ledger import SessionBalance
@@ -42,6 +43,7 @@ class Accounts:
         plan: of the session.
         source: tells the kernel's counters as text, and of rings that nobody drains.
         rings: all of them.
+        stream: tells how far they are drained.
         meter: reads their counters; AUX areas, and rings that nobody drains, are read here.
         kernel: reads the clocks.
         health: told while counters cannot be read.
@@ -53,6 +55,7 @@ class Accounts:
         *,
         source: OpenSource,
         rings: Sequence[Drained],
+        stream: Stream,
         meter: Meter,
         kernel: Kernel,
         health: Health,
@@ -69,9 +72,14 @@ class Accounts:
         self._clocks: list[ClockReading] = []
         self._since_ns = time.monotonic_ns()  # the end of what sealed segments tell of
         self._closed = False
+        self._stream = stream
+        self._read_at = stream.issued_generation()  # as of the readings that passes are to follow
 
     def measure(self, *, last: bool = False) -> None:
-        """Take a reading after a full pass; where it fails the last one stands, and that is said.
+        """Take a reading; where it fails the last one stands, and that is said.
+
+        Where the rings are not done with a full pass since the last reading, what is produced and
+        lost is told all the same, and compared with what was counted before a pass that is done.
 
         Args:
             last: the events are disabled, and all is drained and written.
@@ -82,14 +90,22 @@ class Accounts:
                 self._meter.close()
                 self._aux.close()
             else:
-                self._meter.measure()
-                self._aux.measure()
+                self._measure()
             self._late.measure(last=last)
         except KernelError as error:
             if self._health.note("counters", f"counters not read: {error}"):
                 self._log.error("counters_not_read", error=str(error))
         else:
             self._health.note("counters", "")
+
+    def _measure(self) -> None:
+        passed = self._stream.drained_generation() > self._read_at
+        try:
+            self._meter.measure(passed=passed)
+            self._aux.measure(passed=passed)
+        finally:
+            if passed:
+                self._read_at = self._stream.issued_generation()
 
     def read_clocks(self) -> None:
         """Note the clocks for the next segment that is sealed."""

@@ -31,11 +31,13 @@ class AuxMeter:
             for drained in rings
             if drained.handle.aux is not None and drained.aux is not None
         ]
-        self._brackets = []
+        self._brackets: list[AuxBracket] = []
+        self._next: list[AuxReading] = []
         self._removed: Counter[int] = Counter()
         for handle, ring in self._areas:
             reading = self._read(handle)
             self._brackets.append(AuxBracket(reading, ring.counters(), reading))
+            self._next.append(reading)
 
     def removed(self, sizes: Mapping[int, int]) -> None:
         """Count bytes of a segment whose file somebody deleted, by the core's AUX ring id."""
@@ -49,8 +51,11 @@ class AuxMeter:
             lost_dropped_bytes=counters.lost_dropped_bytes + removed,
         )
 
-    def measure(self) -> None:
-        """Take a reading. Call it after a full pass that began after the last reading.
+    def measure(self, *, passed: bool = True) -> None:
+        """Take a reading.
+
+        Args:
+            passed: a full pass is done that began after the last reading of which this was true.
 
         Raises:
             KernelError: a counter cannot be read.
@@ -59,10 +64,14 @@ class AuxMeter:
             last = self._brackets[number]
             counters = self._counters(ring)
             idle = counters.taken_bytes == last.counters.taken_bytes
+            idle = idle and counters.starved == last.counters.starved
             still = idle and counters.records == last.counters.records
             reading = last.after if still else self._read(handle)
+            before = last.before
+            if passed:
+                before, self._next[number] = self._next[number], reading
             self._brackets[number] = AuxBracket(
-                last.after, counters, reading, truncated=_truncated(handle, last)
+                before, counters, reading, truncated=_truncated(handle, last)
             )
 
     def close(self) -> None:

@@ -51,12 +51,14 @@ class Meter:
         self._found: Counter[int] = Counter()
         self._removed: Counter[int] = Counter()
         self._brackets: dict[RingLabel, Bracket] = {}
+        self._next: dict[RingLabel, Produced] = {}
         self._overwritten: Counter[RingLabel] = Counter()
         self._shared = self._shared_before = source.shared_losses()
         for label, drained in self._rings.items():
             counters = self._counters(drained)
             reading = self._read(drained, counters)
             self._brackets[label] = Bracket(reading, counters, reading)
+            self._next[label] = reading
 
     def _counters(self, drained: Drained) -> RingCounters:
         """The core's counters; what it stored and somebody deleted is not stored any more."""
@@ -108,20 +110,38 @@ class Meter:
     def _read_shared(self) -> None:
         self._shared_before, self._shared = self._shared, self._source.shared_losses()
 
-    def measure(self) -> None:
-        """Take a reading. Call it after a full pass that began after the last reading."""
+    def measure(self, *, passed: bool = True) -> None:
+        """Take a reading.
+
+        Args:
+            passed: a full pass is done that began after the last reading of which this was true.
+        """
         for label, drained in self._rings.items():
             last = self._brackets[label]
             counters = self._counters(drained)
-            # Counters of an ftrace ring, and of BPF programs, rise without anything drained.
-            still = drained.handle.pages is None and self._source.bpf is None
-            idle = still and counters.records == last.counters.records
             before, after = last.before, last.after
-            if not idle:
-                before, after = after, self._read(drained, counters)
+            if not self._is_idle(drained, counters, last.counters):
+                after = self._read(drained, counters)
+                if passed:
+                    before, self._next[label] = self._next[label], after
             walked = _handed_on(drained, after, counters)
             self._brackets[label] = Bracket(before, counters, after, walked=walked)
+        before_last = self._shared_before
         self._read_shared()
+        if not passed:
+            self._shared_before = before_last
+
+    def _is_idle(self, drained: Drained, counters: RingCounters, last: RingCounters) -> bool:
+        """Whether nothing can have come: nothing was drained, and nothing left for want of room.
+
+        Counters of an ftrace ring, and of BPF programs, rise without anything drained; those of a
+        ring in quarantine do without anybody looking at it.
+        """
+        if drained.handle.pages is not None or self._source.bpf is not None:
+            return False
+        if counters.quarantined:
+            return False
+        return (counters.records, counters.starved) == (last.records, last.starved)
 
     def close(self) -> None:
         """Take the final reading: the events are disabled and all is drained and written."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.accounts import Accounts
-    from collectord.drain.loop import Drain
+    from collectord.drain.loop import StreamDrain
     from collectord.health import Health
     from collectord.jobs import Jobs
     from collectord.plan.session import SessionPlan
@@ -61,7 +61,7 @@ class Recorder:
         windows: Windows,
         segments: Segments,
         accounts: Accounts,
-        drain: Drain,
+        drain: StreamDrain,
         health: Health,
         jobs: Jobs,
     ) -> None:

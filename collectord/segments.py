@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collectord.accounts import Accounts
     from collectord.codec.perf_features import Features
     from collectord.collected import Collected
-    from collectord.drain.loop import Drain
+    from collectord.drain.loop import StreamDrain
     from collectord.health import Health
     from collectord.jobs import Jobs
     from collectord.plan.session import SinkPlan
@@ -65,7 +65,7 @@ class Segments:
         stream: _core.Stream,
         sink: Sink,
         store: Store,
-        drain: Drain,
+        drain: StreamDrain,
         accounts: Accounts,
         describe: Callable[[], Features],
         health: Health,

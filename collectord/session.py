@@ -87,6 +87,7 @@ class Session:
         self._stream = stream
         self._meter = meter
         self._drain = drain
+        self._passes = drain.of(stream)
         self._flush = AuxFlush(kernel, [drained.handle for drained in rings])
         self._log = _LOG.bind(session=plan.name)
         self._jobs = Jobs(worker)
@@ -95,6 +96,7 @@ class Session:
             plan,
             source=source,
             rings=rings,
+            stream=stream,
             meter=meter,
             kernel=kernel,
             health=self._health,
@@ -107,7 +109,7 @@ class Session:
             stream=stream,
             sink=sink,
             store=store,
-            drain=drain,
+            drain=self._passes,
             accounts=self._accounts,
             describe=self._describe,
             health=self._health,
@@ -120,10 +122,10 @@ class Session:
             self.recorder = Recorder(
                 plan,
                 source,
-                windows=Windows(source, rings, meter=meter, drain=drain, kernel=kernel),
+                windows=Windows(source, rings, meter=meter, drain=self._passes, kernel=kernel),
                 segments=self._segments,
                 accounts=self._accounts,
-                drain=drain,
+                drain=self._passes,
                 health=self._health,
                 jobs=self._jobs,
             )
@@ -171,7 +173,7 @@ class Session:
                 self._health.note("flush", "")
 
     def tick(self) -> None:
-        """Once per flush interval, after a full pass: count, look for suppression, rotate."""
+        """Once per flush interval, after a full pass if one was done: count, rotate, look."""
         self._accounts.measure()
         self._accounts.read_clocks()
         self._health.look()
@@ -190,8 +192,8 @@ class Session:
         Nothing that was recorded before the look is written, and a round ended, behind what the
         next look tells.
         """
-        generation = self._drain.core.drained_generation()
-        await self._drain.written(generation)
+        generation = self._stream.drained_generation()
+        await self._passes.written(generation)
         await self._jobs.in_worker(programs.look, generation)
 
     def _describe(self) -> Features:
@@ -252,7 +254,7 @@ class Session:
         counted already: it becomes visible when that CPU goes on, after DISABLE has returned.
         """
         for _ in range(_LAST_PASSES):
-            await self._drain.written(await self._drain.full_pass())
+            await self._passes.written(await self._passes.full_pass())
             self._accounts.measure(last=True)
             if self._accounts.are_even():
                 return

@@ -15,7 +15,7 @@ from collectord.sink.manifest import SnapshotNote
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collectord.drain.loop import Drain
+    from collectord.drain.loop import StreamDrain
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained, Meter
     from collectord.sink.base import SegmentInfo
@@ -157,7 +157,7 @@ class Windows:
         rings: Sequence[Drained],
         *,
         meter: Meter,
-        drain: Drain,
+        drain: StreamDrain,
         kernel: Kernel,
     ) -> None:
         self._source = source

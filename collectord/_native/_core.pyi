@@ -41,13 +41,14 @@ class SegmentWanted(NamedTuple):
     stream: int
 
 class SpaceWanted(NamedTuple):
-    """The writer waits: call `Stream.space`.
+    """The stream waits: call `Stream.space`.
 
     ENOSPC, EDQUOT: the disk is full, evict. It waits two seconds at most, less when chunks run
     short. EXFULL: the next segment is missing, because none is open, or the running one has no
     room left in a ring's extent, or no extent or file for the ring at all. It waits until one is
     prepared, which is an answer too, or until the answer is no; a yes without a segment makes it
-    ask again.
+    ask again. After ten seconds without an answer the chunk is given up, and what comes behind it
+    is, without asking, until there is one. Other streams are written meanwhile.
     """
 
     stream: int
@@ -431,6 +432,12 @@ class Stream:
 
         Token 0, and no rings: none is open. May be called from any thread.
         """
+    def issued_generation(self) -> int:
+        """The core's last generation."""
+    def drained_generation(self) -> int:
+        """The last generation that its rings are done with, whatever those of others are at."""
+    def written_generation(self) -> int:
+        """The last one of which every chunk is on its file (or counted as lost)."""
     def rotate(self) -> None:
         """Move on to the next prepared segment at the next chunk, if this one holds data."""
     def finish(self) -> None:
@@ -599,13 +606,16 @@ class Core:
         of a relay ring as skipped, of a page ring it is unread in the kernel's counters.
         """
     def request_flush(self) -> int:
-        """Ask every shard for a full pass and close its chunks; returns the generation."""
+        """Begin a generation: every ring is to be read up to where it is then; returns its number.
+
+        A ring that is full again meanwhile is done all the same once it has passed that place.
+        """
     def issued_generation(self) -> int:
-        """The last generation that was asked for, by a call or by the flush timer."""
+        """The last generation that was begun, by a call or by the flush timer of a shard."""
     def drained_generation(self) -> int:
-        """Every shard finished a full pass begun after this generation was asked for."""
+        """The last generation that the rings of all streams are done with."""
     def written_generation(self) -> int:
-        """Every chunk of those passes is on its file (or counted as lost)."""
+        """The last one of which every chunk is on its file (or counted as lost)."""
     def events(self) -> list[Event]: ...
     def counters(self) -> CoreCounters: ...
     def thread_ids(self) -> dict[str, int]:

@@ -63,13 +63,71 @@ void pool__deinit(struct pool *pool)
 	memset(pool, 0, sizeof(*pool));
 }
 
-struct chunk *pool__take(struct pool *pool)
+static uint32_t share__owed(const struct share *share)
+{
+	return share != NULL && share->kept > share->held ? share->kept - share->held : 0;
+}
+
+/* Under the lock: half of the pool is kept, for all in the proportion in which they want it. */
+static void pool__divide(struct pool *pool)
+{
+	uint32_t wanted = 0;
+
+	for (const struct share *share = pool->shares; share != NULL; share = share->next)
+		wanted += share->wanted;
+	pool->owed = 0;
+	for (struct share *share = pool->shares; share != NULL; share = share->next) {
+		const uint32_t kept = share->wanted * (pool->count / 2) / wanted;
+
+		share->kept = kept < share->wanted ? kept : share->wanted;
+		pool->owed += share__owed(share);
+	}
+}
+
+void pool__join(struct pool *pool, struct share *share, uint32_t wanted)
+{
+	pthread_mutex_lock(&pool->lock);
+	if (share->wanted == 0) {
+		share->wanted = wanted;
+		share->next = pool->shares;
+		pool->shares = share;
+		pool__divide(pool);
+	}
+	pthread_mutex_unlock(&pool->lock);
+}
+
+void pool__leave(struct pool *pool, struct share *share)
+{
+	pthread_mutex_lock(&pool->lock);
+	for (struct share **at = &pool->shares; *at != NULL; at = &(*at)->next) {
+		if (*at == share) {
+			*at = share->next;
+			share->wanted = share->kept = 0;
+			pool__divide(pool);
+			break;
+		}
+	}
+	pthread_mutex_unlock(&pool->lock);
+}
+
+/* Under the lock: `share` holds one more, or one less. */
+static void pool__hold(struct pool *pool, struct share *share, bool more)
+{
+	if (share == NULL)
+		return;
+	pool->owed -= share__owed(share);
+	share->held += more ? 1 : UINT32_MAX;
+	pool->owed += share__owed(share);
+}
+
+struct chunk *pool__take(struct pool *pool, struct share *share)
 {
 	struct chunk *chunk;
 
 	pthread_mutex_lock(&pool->lock);
-	chunk = pool->free;
+	chunk = pool->free_count > pool->owed - share__owed(share) ? pool->free : NULL;
 	if (chunk != NULL) {
+		pool__hold(pool, share, true);
 		pool->free = chunk->next;
 		pool->free_count--;
 		if (pool->free_count < pool->free_min)
@@ -84,6 +142,7 @@ struct chunk *pool__take(struct pool *pool)
 	chunk->records = 0;
 	chunk->first_ns = chunk->last_ns = 0;
 	chunk->next = NULL;
+	chunk->share = share;
 	chunk->item = (struct item){.chunk = chunk};
 	return chunk;
 }
@@ -91,6 +150,7 @@ struct chunk *pool__take(struct pool *pool)
 void pool__give(struct pool *pool, struct chunk *chunk)
 {
 	pthread_mutex_lock(&pool->lock);
+	pool__hold(pool, chunk->share, false);
 	chunk->next = pool->free;
 	pool->free = chunk;
 	pool->free_count++;
@@ -105,6 +165,27 @@ uint32_t pool__free_count(struct pool *pool)
 	count = pool->free_count;
 	pthread_mutex_unlock(&pool->lock);
 	return count;
+}
+
+bool pool__is_short(struct pool *pool)
+{
+	bool is_short;
+
+	pthread_mutex_lock(&pool->lock);
+	is_short = pool->free_count <= pool->owed ||
+		   (pool->free_count - pool->owed) * 4 < pool->count;
+	pthread_mutex_unlock(&pool->lock);
+	return is_short;
+}
+
+bool pool__is_beyond(struct pool *pool, const struct share *share)
+{
+	bool beyond;
+
+	pthread_mutex_lock(&pool->lock);
+	beyond = share->held > share->kept;
+	pthread_mutex_unlock(&pool->lock);
+	return beyond;
 }
 
 static struct span *chunk__span(struct chunk *chunk, struct ring *ring)

@@ -21,6 +21,21 @@ struct blk_tally;
 struct chunk;
 struct subbuf_tally;
 
+/* Chunks that are kept for a stream's data, and for its sideband, as far as half of the pool goes. */
+#define SHARE_DATA_CHUNKS 2u
+#define SHARE_SIDEBAND_CHUNKS 1u
+
+/*
+ * One who takes chunks, and what is kept for him while they are short: so many of them that he does
+ * not hold are for nobody else. The pool's lock guards it.
+ */
+struct share {
+	struct share *next;
+	uint32_t wanted; /* of the constants above; 0: he has not joined */
+	uint32_t kept;	 /* that many of them, as the pool has room for all who joined */
+	uint32_t held;
+};
+
 /*
  * A place in the writer's queue: a chunk, what a ring has in its pipe, or a mark without either.
  * `stamp` 0, or the generation of the full pass that ended here; `begun_ns`: when that pass loaded
@@ -34,6 +49,7 @@ struct item {
 	uint64_t stamp;
 	uint64_t begun_ns;
 	uint64_t queued_ns;
+	bool round; /* the writer's: a FINISHED_ROUND goes with it */
 };
 
 /* What one ring put into a chunk, behind what the span before it has; samples of an AUX ring are
@@ -62,6 +78,7 @@ struct chunk {
 	uint64_t first_ns;
 	uint64_t last_ns;
 	struct chunk *next;
+	struct share *share; /* whose it is until it is given back, or NULL */
 	struct item item;
 	struct span spans[CHUNK_SPANS];
 	uint32_t piece_count;
@@ -80,15 +97,25 @@ struct pool {
 	uint32_t count;
 	uint32_t free_count;
 	uint32_t free_min;
+	struct share *shares;
+	uint32_t owed; /* kept for shares that do not hold them */
 };
 
 /* -EINVAL: chunk_bytes is no multiple of CHUNK_ALIGN_BYTES or holds no largest record. */
 int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes);
 void pool__deinit(struct pool *pool);
-/* An empty chunk, or NULL. */
-struct chunk *pool__take(struct pool *pool);
+/* Keep `wanted` chunks for `share` from now on, or fewer where there are many; once. */
+void pool__join(struct pool *pool, struct share *share, uint32_t wanted);
+/* Keep none for it any more. */
+void pool__leave(struct pool *pool, struct share *share);
+/* An empty chunk, or NULL: there is none, or all are kept for others. A NULL share has none. */
+struct chunk *pool__take(struct pool *pool, struct share *share);
 void pool__give(struct pool *pool, struct chunk *chunk);
 uint32_t pool__free_count(struct pool *pool);
+/* Is less than a quarter of all free, without what is kept? */
+bool pool__is_short(struct pool *pool);
+/* Does the share hold more than is kept for it, so that others may wait for that? */
+bool pool__is_beyond(struct pool *pool, const struct share *share);
 
 /* Add `bytes` of walked records at the end; `names`: sideband is among them. The caller has seen to
  * room and a free span. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "relay_stream.h"
 #include "shard.h"
 #include "stream.h"
 #include "window.h"
@@ -121,7 +122,10 @@ static int core__publish_stream(struct core *core, size_t sideband_bytes, uint32
 	if (ret < 0)
 		return ret;
 	core->streams[id].snapshots = snapshots;
-	core->streams[id].relay = relay;
+	if (relay) {
+		core->streams[id].relay = true;
+		core->streams[id].ops = &relay_stream__ops;
+	}
 	core->writer.streams[id] = &core->streams[id];
 	/* Release; the partner is the acquire where the writer's thread reads the count. */
 	atomic_store_explicit(&core->writer.stream_count, id + 1, memory_order_release);
@@ -337,6 +341,16 @@ uint64_t core__drained(struct core *core)
 uint64_t core__written(struct core *core)
 {
 	return writer__written(&core->writer);
+}
+
+uint64_t core__stream_drained(struct core *core, const struct stream *stream)
+{
+	return stream__drained(stream, core__issued(core));
+}
+
+uint64_t core__stream_written(struct core *core, const struct stream *stream)
+{
+	return stream__written(stream, core__issued(core));
 }
 
 /* Give the segment, which was made with `ret`, to the stream, or forget it. */

@@ -81,8 +81,11 @@ int core__remove_ring(struct core *core, struct ring *ring);
 
 uint64_t core__issue(struct core *core);
 uint64_t core__issued(struct core *core);
+/* The last generation up to which all is drained, and written, or lost; of all streams, or of one. */
 uint64_t core__drained(struct core *core);
 uint64_t core__written(struct core *core);
+uint64_t core__stream_drained(struct core *core, const struct stream *stream);
+uint64_t core__stream_written(struct core *core, const struct stream *stream);
 
 int core__prepare(struct core *core, struct stream *stream, uint64_t token, int fd,
 		  uint64_t offset, uint64_t limit, uint64_t step_bytes);

@@ -243,6 +243,8 @@ cdef extern from "core.h":
     uint64_t core__issued(core *c) nogil
     uint64_t core__drained(core *c) nogil
     uint64_t core__written(core *c) nogil
+    uint64_t core__stream_drained(core *c, const stream *s) nogil
+    uint64_t core__stream_written(core *c, const stream *s) nogil
     int core__prepare(core *c, stream *s, uint64_t token, int fd, uint64_t offset,
                       uint64_t limit, uint64_t step_bytes) nogil
     int core__prepare_pages(core *c, stream *s, uint64_t token, int fd, const uint64_t *extents,

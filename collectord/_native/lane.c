@@ -17,7 +17,7 @@ void lane__close(struct lane *lane, struct writer *writer, uint64_t stamp, uint6
 
 bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp, uint64_t begun_ns)
 {
-	/* The partner is the store in writer__process(). */
+	/* The partner is the store in writer__end(). */
 	if (atomic_load(&lane->mark_queued))
 		return false;
 	atomic_store_explicit(&lane->mark_queued, true, memory_order_relaxed);
@@ -35,6 +35,40 @@ void lane__yield(struct lane *lane, struct writer *writer, struct pool *pool)
 		pool__give(pool, lane->open);
 		lane->open = NULL;
 	}
+}
+
+bool lane__stamp(struct lane *lane, struct writer *writer, struct pool *pool, bool holds)
+{
+	const bool filled = lane->open != NULL && lane->open->used > 0;
+
+	if (lane->stamp == 0)
+		return true;
+	if (filled && !holds) {
+		/*
+		 * Once a flush interval half full chunks would pile up behind a slow disk. The partner
+		 * is the decrement in writer__end().
+		 */
+		if (atomic_load(&lane->queued) > 0 && pool__is_short(pool))
+			return false;
+		lane__close(lane, writer, lane->stamp, lane->stamp_ns);
+	} else if (!lane__mark(lane, writer, lane->stamp, filled ? 0 : lane->stamp_ns)) {
+		return false;
+	}
+	lane->stamp = 0;
+	return true;
+}
+
+uint64_t lane__asked(const struct lane *lane)
+{
+	return atomic_load_explicit(&lane->drained, memory_order_relaxed) != lane->begun
+		       ? lane->begun
+		       : 0;
+}
+
+uint64_t lane__drained(const struct lane *lane)
+{
+	/* Acquire; the partner is the release in pass__end(): the counters of the passes show. */
+	return atomic_load_explicit(&lane->drained, memory_order_acquire);
 }
 
 uint64_t lane__written(const struct lane *lane)

@@ -21,7 +21,17 @@ struct lane {
 	uint32_t shard;
 	_Atomic uint32_t rings;
 	_Atomic uint32_t queued; /* items of this lane that the writer has not done with */
-	uint64_t stamped;	 /* last generation that went into an item */
+	/*
+	 * A generation of the lane is done when each of its rings has come to where its head was at
+	 * the generation's first pass, however many passes that takes. The shard's, but `drained`.
+	 */
+	uint64_t begun;		  /* the last generation that was begun */
+	uint64_t begun_ns;	  /* when its first pass loaded the heads */
+	_Atomic uint64_t drained; /* the last one that is done */
+	bool first;		  /* this pass is the first one of `begun` */
+	bool owes;		  /* in the middle of ending a pass: a ring has not come so far */
+	bool unnamed;		  /* part of the sideband is unread: no sample goes before it */
+	uint64_t stamp, stamp_ns; /* generation, and its begin, that waits to go into an item, or 0 */
 	struct item mark;	 /* queued at most once at a time */
 	_Atomic bool mark_queued;
 	/* Writer: */
@@ -39,6 +49,17 @@ void lane__close(struct lane *lane, struct writer *writer, uint64_t stamp, uint6
 bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp, uint64_t begun_ns);
 /* Part with the open chunk: to the writer, or, if it is empty, to the pool. */
 void lane__yield(struct lane *lane, struct writer *writer, struct pool *pool);
+
+/* Tell the writer, with the open chunk or a mark, of the generation that waits for that. False: the
+ * chunk may take more while chunks are short, or the last mark is on its way. `holds`: the chunk
+ * stays with the lane. */
+bool lane__stamp(struct lane *lane, struct writer *writer, struct pool *pool, bool holds);
+
+/* The generation that the lane is in, 0: none. */
+uint64_t lane__asked(const struct lane *lane);
+
+/* The last generation that is done. Any thread. */
+uint64_t lane__drained(const struct lane *lane);
 
 /* The last generation up to which all of this lane was written, or counted as lost. */
 uint64_t lane__written(const struct lane *lane);

@@ -112,7 +112,7 @@ struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *page)
 
 	if (pages->transport == PAGE_MMAP)
 		return fetch_mapped(pages, page);
-	/* Acquire; the partner is the release in writer__process(): the pipe was emptied. */
+	/* Acquire; the partner is the release in page_stream__end(): the pipe was emptied. */
 	if (pages->transport != PAGE_SPLICE || pages->taken > 0 ||
 	    atomic_load_explicit(&pages->ticket_queued, memory_order_acquire))
 		return fetch_by_read(pages, page);

@@ -104,8 +104,14 @@ void page_ring__free(struct page_ring *pages)
 	free(pages);
 }
 
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
 void page_ring__begin(struct page_ring *pages, bool full)
 {
+	pages->goal_pages -= least(pages->goal_pages, pages->pass_pages);
 	pages->pass_pages = pages->pass_pieces = 0;
 	pages->pass_spliced = false;
 	pages->full = full;

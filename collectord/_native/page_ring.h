@@ -42,6 +42,7 @@ struct page_ring {
 	bool erred; /* there is no ring behind the fd now; it is armed by full passes only */
 	bool full;  /* this pass takes the sub-buffer too that the kernel still writes */
 	uint32_t pass_pages, pass_pieces;
+	uint32_t goal_pages; /* of those in the ring when the generation began, how many are unread */
 	bool pass_spliced;
 
 	/* Of the sub-buffer that was taken last, if more of it may come: */

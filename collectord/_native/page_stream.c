@@ -171,3 +171,82 @@ bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct pag
 	};
 	return true;
 }
+
+/* Have the next pages of the item in `work.load`. False: there are none. */
+static bool page_stream__load(struct stream *stream, const struct item *item)
+{
+	struct work *const work = &stream->work;
+
+	if (work->load.span.bytes > 0)
+		return true;
+	if (item->spliced != NULL)
+		return page_stream__load_pipe(stream, item->spliced, &work->load);
+	if (item->chunk == NULL || work->span == item->chunk->span_count)
+		return false;
+	work->load = (struct page_load){
+		.span = item->chunk->spans[work->span++],
+		.data = item->chunk->data + work->at,
+	};
+	work->at += work->load.span.bytes;
+	return true;
+}
+
+static int page_stream__write_part(struct stream *stream, struct item *item, uint64_t *bytes)
+{
+	struct work *const work = &stream->work;
+	struct ring *ring = item->spliced;
+	int64_t went;
+
+	if (ring != NULL && !work->loads) {
+		*bytes = ring->pages->pipe_bytes;
+		if (*bytes == 0)
+			return 0;
+		page_stream__advance(stream, ring, *bytes);
+		went = page_stream__splice(stream, ring);
+		if (went == 0)
+			went = -EINVAL;
+	} else {
+		if (!page_stream__load(stream, item))
+			return 0;
+		ring = work->load.span.ring;
+		*bytes = work->load.span.bytes;
+		page_stream__advance(stream, ring, *bytes);
+		went = page_stream__write(stream, &work->load);
+	}
+	if (went < 0)
+		return (int)went;
+	*bytes = (uint64_t)went;
+	return 1;
+}
+
+/* What cannot be moved from a pipe is read and written as other pages. */
+static uint32_t page_stream__pass_over(struct stream *stream, struct item *item,
+				       const struct span **spans)
+{
+	struct work *const work = &stream->work;
+
+	if (item->spliced != NULL && !work->loads) {
+		work->loads = true;
+		return 0;
+	}
+	work->lost = work->load.span;
+	work->load.span.bytes = 0;
+	*spans = &work->lost;
+	return 1;
+}
+
+static bool page_stream__end(struct stream *stream, struct item *item)
+{
+	(void)stream;
+	if (item->spliced != NULL)
+		/* Release; the partner is the acquire in page_ring__fetch(): the pipe is empty. */
+		atomic_store_explicit(&item->spliced->pages->ticket_queued, false,
+				      memory_order_release);
+	return false;
+}
+
+const struct stream_ops page_stream__ops = {
+	.write = page_stream__write_part,
+	.pass_over = page_stream__pass_over,
+	.end = page_stream__end,
+};

@@ -15,6 +15,8 @@
  * is the sum of the bytes in all extents.
  */
 
+extern const struct stream_ops page_stream__ops;
+
 /* Bytes of each of a stream's rings in its running segment. */
 struct page_progress {
 	uint64_t token;

@@ -9,7 +9,8 @@
 
 /* A pass over a shard's rings. All calls are made with the shard's lock held. */
 
-/* Drain what is due, and everything if `generation` was not drained yet or chunks were short. */
+/* Drain what is due; of lanes whose generation is not done everything, and of all lanes after a pass
+ * that left something behind. Those that are done begin `generation`, if it is a new one. */
 void pass__run(struct shard *shard, uint64_t generation);
 
 /* Drain one ring to the end, outside of a pass, and give up the shard's half full chunks if none

@@ -64,6 +64,8 @@ void relay_ring__begin(struct ring *ring, bool full, bool first)
 	ring__count_fill(ring,
 			 relay->pass_bytes < relay->capacity ? relay->pass_bytes : relay->capacity,
 			 relay->capacity);
+	relay->goal_bytes -=
+		relay->pass_bytes < relay->goal_bytes ? relay->pass_bytes : relay->goal_bytes;
 	relay->pass_bytes = 0;
 	relay->full = full;
 	/* Asked before the read: what was written before the end is there to be read. */

@@ -45,6 +45,7 @@ struct relay_ring {
 	bool ending;	   /* nothing more will be written */
 	bool ended;	   /* and all was read */
 	uint64_t pass_bytes;
+	uint64_t goal_bytes; /* of what the channel can have held when the generation began */
 	uint64_t position;   /* in what completed sub-buffers hold, from the opening on */
 	bool placed;	     /* `position` is known: it is not where others have read before */
 	uint64_t completed;  /* the file's size when the pass began, 0 where it does not tell */

@@ -51,3 +51,45 @@ int relay_stream__write(struct stream *stream, const struct span *span, const ui
 		segment->last_ns = span->last_ns;
 	return 0;
 }
+
+static int relay_stream__write_part(struct stream *stream, struct item *item, uint64_t *bytes)
+{
+	struct work *const work = &stream->work;
+	const struct span *span;
+	int ret;
+
+	if (item->chunk == NULL || work->span == item->chunk->span_count)
+		return 0;
+	span = &item->chunk->spans[work->span];
+	*bytes = span->bytes;
+	relay_stream__advance(stream, span->ring, span->bytes);
+	ret = relay_stream__write(stream, span, item->chunk->data + work->at);
+	if (ret < 0)
+		return ret;
+	work->at += span->bytes;
+	work->span++;
+	return 1;
+}
+
+static uint32_t relay_stream__pass_over(struct stream *stream, struct item *item,
+					const struct span **spans)
+{
+	struct work *const work = &stream->work;
+
+	*spans = &item->chunk->spans[work->span++];
+	work->at += (*spans)->bytes;
+	return 1;
+}
+
+static bool relay_stream__end(struct stream *stream, struct item *item)
+{
+	(void)stream;
+	(void)item;
+	return false;
+}
+
+const struct stream_ops relay_stream__ops = {
+	.write = relay_stream__write_part,
+	.pass_over = relay_stream__pass_over,
+	.end = relay_stream__end,
+};

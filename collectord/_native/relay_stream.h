@@ -11,6 +11,8 @@
  * padding and no sideband in it. `offset` of its segments is the sum of the bytes in all files.
  */
 
+extern const struct stream_ops relay_stream__ops;
+
 /* Under the stream's lock: a segment begins for `ring`, and what it has of it at its end. */
 void relay_stream__begin(struct ring *ring, const struct segment *segment);
 void relay_stream__tell(const struct ring *ring, struct event_ring *told);

@@ -33,6 +33,8 @@ struct ring {
 	uint64_t *id_list; /* the ring's own memory behind `ids` */
 	uint64_t position; /* of the first unread record; the tail lags behind it in a pass */
 	uint64_t head;	   /* as loaded at the start of the pass */
+	uint64_t goal;	   /* and at the start of the generation's first one */
+	bool owes;	   /* it has not come to that goal, and the generation waits for it */
 	uint32_t id;
 	int wakeup_fd;
 	bool woken;

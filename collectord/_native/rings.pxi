@@ -179,6 +179,15 @@ cdef class Stream:
         free(progress.rings)
         return progress.token, found
 
+    def issued_generation(self):
+        return core__issued(self.owner.core)
+
+    def drained_generation(self):
+        return core__stream_drained(self.owner.core, self.stream)
+
+    def written_generation(self):
+        return core__stream_written(self.owner.core, self.stream)
+
     def rotate(self):
         core__rotate(self.owner.core, self.stream)
 

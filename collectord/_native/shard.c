@@ -3,6 +3,7 @@
 #include "shard.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,8 @@
 #include "window.h"
 
 #define EPOLL_BATCH 64
+/* Part of the flush interval by which the timers of other shards come after the first one's. */
+#define SLACK_PART 8
 /* How long a removal waits for a chunk, and how often it looks. */
 #define REMOVE_WAIT_NS 2000000000u
 #define REMOVE_LOOK_NS 10000000
@@ -75,16 +78,21 @@ void shard__wake_starved(struct shard *shard)
 {
 	/*
 	 * Sequentially consistent; the partners are the stores in pass__take_chunk() and
-	 * pass__end(): either they see what the writer gave back before, or this sees them.
+	 * pass__stamp(): either they see what the writer gave back before, or this sees them.
 	 */
-	if (atomic_load(&shard->starved))
+	if (atomic_load(&shard->starved) || atomic_load(&shard->unstamped))
 		shard__poke(shard);
 }
 
 uint64_t shard__drained(const struct shard *shard)
 {
-	/* Acquire; the partner is the release in pass__run(): the counters of the pass show. */
+	/* Acquire; the partner is the release in pass__end(): the counters of the passes show. */
 	return atomic_load_explicit(&shard->drained, memory_order_acquire);
+}
+
+static uint64_t shard__slack_ns(const struct shard *shard)
+{
+	return shard->index == 0 ? 0 : shard->writer->flush_ns / SLACK_PART;
 }
 
 static void shard__collect_wakeups(struct shard *shard, const struct epoll_event *events, int n)
@@ -112,6 +120,21 @@ static void shard__collect_wakeups(struct shard *shard, const struct epoll_event
 	}
 }
 
+/* How long the thread may sleep. The first shard's timer issues the generations, as long as it does. */
+static int shard__pause_ms(const struct shard *shard)
+{
+	const uint64_t now_ns = clock__now_ns();
+	const uint64_t due_ns = writer__due_ns(shard->writer) + shard__slack_ns(shard);
+	uint64_t pause_ms;
+
+	if (shard->again)
+		return 0;
+	if (due_ns <= now_ns)
+		return 0;
+	pause_ms = (due_ns - now_ns + 999999) / 1000000;
+	return pause_ms < INT_MAX ? (int)pause_ms : INT_MAX;
+}
+
 static void *shard__run(void *context)
 {
 	struct shard *shard = context;
@@ -124,14 +147,16 @@ static void *shard__run(void *context)
 	shard->tid = gettid();
 	pthread_mutex_unlock(&shard->lock);
 	while (!atomic_load_explicit(&shard->stopping, memory_order_acquire)) {
-		const int n = epoll_wait(shard->epoll_fd, events, EPOLL_BATCH, -1);
+		const int n = epoll_wait(shard->epoll_fd, events, EPOLL_BATCH,
+					 shard__pause_ms(shard));
 
 		if (n < 0)
 			continue; /* EINTR: a debugger; signals are blocked */
 		counter__add(&shard->wakeups, 1);
 		pthread_mutex_lock(&shard->lock);
 		shard__collect_wakeups(shard, events, n);
-		/* Acquire; the partner is the release in writer__issue(). */
+		writer__issue_due(shard->writer, shard, shard__slack_ns(shard));
+		/* Acquire; the partner is the release in writer__begin(). */
 		pass__run(shard, atomic_load_explicit(&shard->writer->generation,
 							memory_order_acquire));
 		pthread_mutex_unlock(&shard->lock);
@@ -150,8 +175,24 @@ static struct lane *shard__lane(struct shard *shard, struct stream *stream)
 		return NULL;
 	lane->stream = stream;
 	lane->shard = shard->index;
+	lane->begun = shard__drained(shard);
+	atomic_store_explicit(&lane->drained, lane->begun, memory_order_relaxed);
 	shard->lanes[stream->id] = lane;
 	return lane;
+}
+
+static void shard__join(struct shard *shard, struct stream *stream, const struct ring *ring)
+{
+	struct lane *const lane = ring->lane;
+
+	pool__join(shard->pool, &stream->data_share, SHARE_DATA_CHUNKS);
+	if (ring->sideband != NULL)
+		pool__join(shard->pool, &stream->sideband_share, SHARE_SIDEBAND_CHUNKS);
+	/* It may have been without rings, and so without generations. */
+	if (lane->rings == 0 && lane__drained(lane) < shard__drained(shard)) {
+		lane->begun = shard__drained(shard);
+		atomic_store_explicit(&lane->drained, lane->begun, memory_order_relaxed);
+	}
 }
 
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
@@ -172,6 +213,7 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 		 epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
 		ret = -errno;
 	if (ret == 0) {
+		shard__join(shard, stream, ring);
 		shard->rings[shard->ring_count++] = ring;
 		if (ring->pages != NULL)
 			ring->pages->armed = true;

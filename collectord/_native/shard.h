@@ -18,7 +18,7 @@
  * Facts about poll on a perf ring, and what follows: POLLIN is consumed by the poll that sees it,
  * so a ring left unread after a wake-up may never wake again, and one below its watermark never
  * does. Hence each wake-up drains all rings of the shard, and a generation (once per flush
- * interval) is a pass over them all, whatever woke. After its task is gone an fd reports POLLHUP
+ * interval, by the shard's own timer) takes them all, whatever woke. After its task is gone an fd reports POLLHUP
  * for ever, while other tasks may still feed the ring: edge-triggered, each new wake-up is one.
  */
 struct shard {
@@ -28,14 +28,15 @@ struct shard {
 	struct pool *pool;
 	struct writer *writer;
 	uint64_t floor_bytes;
-	uint64_t asked; /* the generation that this pass is one of, 0: of none */
-	uint64_t begun; /* the last one of which a pass was begun */
+	uint32_t turn; /* the ring that the next pass begins with */
+	bool again;    /* a ring's turn ended early, or a generation waits: pass at once */
 	uint32_t index;
 	uint32_t ring_count;
 	int epoll_fd, poke_fd;
 	_Atomic bool stopping;
-	_Atomic bool starved;
-	_Atomic uint64_t drained; /* last generation whose full pass is done */
+	_Atomic bool starved;	   /* the last pass found no free chunk */
+	_Atomic bool unstamped;	   /* the writer was not told yet of what a lane is done with */
+	_Atomic uint64_t drained; /* the last generation that is done for every lane */
 	pthread_t thread;
 	pid_t tid;
 	bool running;
@@ -73,7 +74,7 @@ void shard__read_all(struct shard *shard, struct ring *ring);
 
 /* Wake the thread: a new generation, or a stop. */
 void shard__poke(struct shard *shard);
-/* Wake it if its last pass found no free chunk. */
+/* Wake it if its last pass found no free chunk, or had something left to tell. */
 void shard__wake_starved(struct shard *shard);
 uint64_t shard__drained(const struct shard *shard);
 

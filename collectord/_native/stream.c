@@ -11,6 +11,7 @@
 
 #include "event_list.h"
 #include "page_stream.h"
+#include "record_stream.h"
 #include "relay_stream.h"
 #include "ring.h"
 
@@ -38,6 +39,8 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_
 	pthread_mutex_init(&stream->lock, NULL);
 	stream->id = id;
 	stream->page_bytes = page_bytes;
+	stream->last = &stream->first;
+	stream->ops = page_bytes > 0 ? &page_stream__ops : &record_stream__ops;
 	stream->events = events;
 	stream->space_answer = SPACE_UNANSWERED;
 	return 0;
@@ -246,7 +249,8 @@ bool stream__serve(struct stream *stream)
 		stream->finish_wanted = false;
 	}
 	pthread_mutex_unlock(&stream->lock);
-	if (!finish)
+	/* An item that waits for the next segment opens it itself: that it is there ends the wait. */
+	if (!finish && stream->work.waits_for == 0)
 		stream__advance(stream, 0);
 	return finish && queued;
 }
@@ -259,11 +263,38 @@ struct lane *stream__lane(const struct stream *stream, uint32_t shard)
 	if (lane == NULL)
 		return NULL;
 	/* Acquire twice; the partners are the decrements in shard__let_go(), after which what it
-	 * queued shows, and in writer__process(), after which the counters do. */
+	 * queued shows, and in writer__end(), after which the counters do. */
 	if (atomic_load_explicit(&lane->rings, memory_order_acquire) == 0 &&
 	    atomic_load_explicit(&lane->queued, memory_order_acquire) == 0)
 		return NULL;
 	return lane;
+}
+
+uint64_t stream__drained(const struct stream *stream, uint64_t issued)
+{
+	uint64_t least = issued;
+
+	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
+		const struct lane *lane = stream__lane(stream, i);
+
+		if (lane != NULL && atomic_load_explicit(&lane->rings, memory_order_relaxed) > 0 &&
+		    lane__drained(lane) < least)
+			least = lane__drained(lane);
+	}
+	return least;
+}
+
+uint64_t stream__written(const struct stream *stream, uint64_t issued)
+{
+	uint64_t least = stream__drained(stream, issued);
+
+	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
+		const struct lane *lane = stream__lane(stream, i);
+
+		if (lane != NULL && lane__written(lane) < least)
+			least = lane__written(lane);
+	}
+	return least;
 }
 
 bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp)
@@ -279,138 +310,4 @@ bool stream__completes_round(const struct stream *stream, const struct lane *lan
 			least = lane__written(other);
 	}
 	return least > stream->round;
-}
-
-/*
- * The end of what is claimed is never written to: a full disk leaves the room that the tail takes,
- * so that the segment can be sealed, and then be evicted.
- */
-static int stream__append(struct stream *stream, uint8_t *data, uint32_t bytes)
-{
-	struct segment *segment = &stream->current;
-	struct iovec vector = {data, bytes};
-	uint64_t done = 0;
-	int ret = segment__claim(segment, &segment->allocated,
-				 segment->offset + bytes + SEGMENT_TAIL_BYTES, UINT64_MAX);
-
-	if (ret == 0)
-		ret = segment__write(segment, &vector, 1, segment->offset, &done);
-	if (ret < 0) {
-		if (done > 0)
-			segment__cut(segment, segment->offset + SEGMENT_TAIL_BYTES);
-		return ret;
-	}
-	XXH3_64bits_update(stream->hash, data, bytes);
-	segment->offset += bytes;
-	segment->chunks++;
-	return 0;
-}
-
-static int stream__flush_scratch(struct stream *stream)
-{
-	const uint32_t bytes = chunk__pad(stream->scratch, stream->scratch_used, false);
-
-	stream->scratch_used = 0;
-	return bytes > 0 ? stream__append(stream, stream->scratch, bytes) : 0;
-}
-
-static int stream__emit(void *context, const uint8_t *record, uint16_t size)
-{
-	struct stream *stream = context;
-	int ret = 0;
-
-	if (stream->scratch_bytes - stream->scratch_used < size)
-		ret = stream__flush_scratch(stream);
-	memcpy(stream->scratch + stream->scratch_used, record, size);
-	stream->scratch_used += size;
-	stream->current.replayed++;
-	sideband__note_file(&stream->sideband, record);
-	return ret;
-}
-
-static int stream__replay(struct stream *stream)
-{
-	struct segment *segment = &stream->current;
-	int ret;
-
-	stream->scratch_used = 0;
-	ret = sideband__replay(&stream->sideband, !stream->snapshots, stream__emit, stream);
-	if (ret == 0)
-		ret = stream__flush_scratch(stream);
-	if (ret < 0) { /* begin again with the next attempt */
-		const bool written = segment->chunks > 0;
-
-		segment->offset = segment->begin;
-		if (written)
-			segment__cut(segment, segment->begin + SEGMENT_TAIL_BYTES);
-		segment->chunks = segment->replayed = 0;
-		XXH3_64bits_reset(stream->hash);
-	}
-	return ret;
-}
-
-/* `chunk` was written at `offset`. */
-static void stream__account(struct segment *segment, const struct chunk *chunk, uint64_t offset)
-{
-	segment->records += chunk->records;
-	for (uint32_t i = 0; i < chunk->piece_count; i++)
-		segment->aux_index[segment->aux_count++] = offset + chunk->pieces[i];
-	for (uint32_t i = 0; i < chunk->span_count; i++) {
-		const struct span *span = &chunk->spans[i];
-
-		if (span->ring->aux == NULL)
-			segment->samples += span->samples;
-		counter__add(&span->ring->stored, span->samples);
-		counter__add(&span->ring->segment_samples, span->samples);
-		counter__add(&span->ring->segment_bytes, span->bytes);
-		atomic_fetch_sub_explicit(&span->ring->in_flight, span->samples,
-					  memory_order_relaxed);
-	}
-}
-
-int stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes)
-{
-	struct segment *segment = &stream->current;
-	uint64_t offset;
-	int ret;
-
-	if (!segment->open)
-		return -EXFULL;
-	ret = segment__reserve_aux(segment, chunk->piece_count);
-	if (ret == 0 && segment->chunks == 0)
-		ret = stream__replay(stream);
-	if (ret < 0)
-		return ret;
-	offset = segment->offset;
-	ret = stream__append(stream, chunk->data, bytes);
-	if (ret < 0)
-		return ret;
-	stream__account(segment, chunk, offset);
-	if (chunk->first_ns != 0 &&
-	    (segment->first_ns == 0 || chunk->first_ns < segment->first_ns))
-		segment->first_ns = chunk->first_ns;
-	if (chunk->last_ns > segment->last_ns)
-		segment->last_ns = chunk->last_ns;
-	stream->round_due = true;
-	return 0;
-}
-
-void stream__note(struct stream *stream, const struct chunk *chunk)
-{
-	const uint8_t *records = chunk->data;
-
-	for (uint32_t i = 0; i < chunk->span_count; i++) {
-		const struct span *const span = &chunk->spans[i];
-
-		if (span->names)
-			sideband__append(&stream->sideband, records, span->bytes);
-		records += span->bytes;
-	}
-}
-
-int stream__write_round(struct stream *stream)
-{
-	const uint32_t bytes = chunk__pad(stream->scratch, 0, true);
-
-	return stream__append(stream, stream->scratch, bytes);
 }

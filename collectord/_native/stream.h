@@ -12,6 +12,7 @@
 
 #include "chunk.h"
 #include "lane.h"
+#include "page_track.h"
 #include "segment.h"
 #include "sideband.h"
 
@@ -22,6 +23,34 @@
 struct ring;
 struct stream;
 struct event_list;
+
+/* How the segments of a kind of stream are written. All calls are the writer's. */
+struct stream_ops {
+	bool ordered; /* rounds end in it */
+	/*
+	 * Write the next part of what an item has. 1: one went; 0: nothing is left; -errno: it was
+	 * refused, and -EXFULL: the next segment is missing. `bytes`: of the part.
+	 */
+	int (*write)(struct stream *stream, struct item *item, uint64_t *bytes);
+	/* Pass over the part that was refused. Returns how many spans are lost with it, 0 if there is
+	 * another way to write it, which is tried next. */
+	uint32_t (*pass_over)(struct stream *stream, struct item *item, const struct span **spans);
+	/* Nothing of the item is left. True: the end of a round was written. */
+	bool (*end)(struct stream *stream, struct item *item);
+};
+
+/* How far the writer has come with the first item of a stream's queue. */
+struct work {
+	uint32_t span;	       /* the next one */
+	uint64_t at;	       /* where it begins in the chunk's data */
+	struct page_load load; /* of pages: what is left of the one before; no bytes: nothing is */
+	struct span lost;      /* of pages: the part that was passed over */
+	bool loads;	       /* of a pipe: what it has is read, nothing can be moved */
+	int waits_for;	       /* an errno, or 0: the item is written as soon as its turn comes */
+	int refused;	       /* the errno that a wait in vain ended with: the part is given up */
+	uint64_t since_ns;     /* when the wait began */
+	uint64_t bytes;	       /* of the part that was refused */
+};
 
 /*
  * A sequence of segments. The writer thread owns `current`, the rounds and the lanes' progress;
@@ -35,11 +64,19 @@ struct stream {
 	struct ring **rings;
 	uint32_t ring_count;
 
+	/* Items, oldest first, under the writer's lock. */
+	struct item *first, **last;
+	struct work work;
+	const struct stream_ops *ops;
+	struct share data_share, sideband_share;
+
 	struct segment current;
 	XXH3_state_t *hash;
 	uint8_t *scratch; /* one chunk: replays and lone markers are built here */
 	uint32_t scratch_bytes, scratch_used;
-	uint64_t space_asked_ns, failure_told_ns;
+	uint64_t space_asked_ns; /* when the last wait for room ended, 0: there has been room since */
+	uint64_t failure_told_ns;
+	bool unanswered; /* nobody made the segment that the last wait was for */
 	/*
 	 * The next marker waits for a generation beyond this one: the last that had been issued
 	 * when the last marker was written. So what a marker follows was in the file, or in a ring
@@ -105,23 +142,15 @@ bool stream__is_full(const struct stream *stream, uint64_t bytes);
 /* Its rings have files, or parts of one, to themselves: nothing but data is written there. */
 bool stream__is_split(const struct stream *stream);
 
+/* The last generation up to which every lane was drained, `issued` without one that has rings; and
+ * likewise written, or counted as lost. Any thread. */
+uint64_t stream__drained(const struct stream *stream, uint64_t issued);
+uint64_t stream__written(const struct stream *stream, uint64_t issued);
+
 /* A lane of this stream that has rings or unwritten items, or NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);
 
 /* The writer is done with this item of `lane`: settle sideband that no unwritten sample needs. */
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item);
-
-/*
- * Append a chunk, padded to `bytes`, to the running segment, behind the replay if the segment is
- * new. -EXFULL: no segment is open, the next one is missing. On any error the segment is as it was
- * before.
- */
-int stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes);
-
-/* The chunk was written, or given up: the segments that come replay what it held of sideband. */
-void stream__note(struct stream *stream, const struct chunk *chunk);
-
-/* Append a lone FINISHED_ROUND. */
-int stream__write_round(struct stream *stream);
 
 #endif

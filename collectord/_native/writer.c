@@ -8,18 +8,18 @@
 
 #include "clock.h"
 #include "event_list.h"
-#include "page_stream.h"
-#include "relay_stream.h"
 #include "ring.h"
 #include "shard.h"
 
 /*
- * How long a full disk may hold the writer while somebody evicts, and how often it looks. A segment
- * that is missing (EXFULL) holds it until it is there or refused: there is room on the disk, and
- * what comes meanwhile waits in the chunks, and then in the kernel's rings.
+ * How long a chunk waits for room on a full disk while somebody evicts, how long for a segment that
+ * is missing (EXFULL), and how often the writer looks. Meanwhile other streams are written. A segment
+ * that nobody makes in that time has its chunk given up, and those behind it without a wait, until
+ * there is an answer.
  */
 #define SPACE_WAIT_NS 2000000000u
-#define SPACE_LOOK_NS 20000000u
+#define SEGMENT_WAIT_NS 10000000000u
+#define WAIT_LOOK_NS 20000000u
 /* Below this share of free chunks a full disk is not waited for: what is queued is given up. */
 #define SPACE_FREE_SHARE 4u
 
@@ -32,7 +32,8 @@ int writer__init(struct writer *writer, struct pool *pool, struct event_list *ev
 	writer->pool = pool;
 	writer->events = events;
 	writer->flush_ns = flush_ns;
-	writer->last = &writer->first;
+	writer->segment_wait_ns = SEGMENT_WAIT_NS;
+	writer->issued_ns = clock__now_ns();
 	pthread_mutex_init(&writer->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -50,11 +51,13 @@ void writer__deinit(struct writer *writer)
 
 void writer__queue(struct writer *writer, struct item *item)
 {
+	struct stream *const stream = item->lane->stream;
+
 	item->next = NULL;
 	item->queued_ns = clock__now_ns();
 	pthread_mutex_lock(&writer->lock);
-	*writer->last = item;
-	writer->last = &item->next;
+	*stream->last = item;
+	stream->last = &item->next;
 	pthread_cond_signal(&writer->wake);
 	pthread_mutex_unlock(&writer->lock);
 }
@@ -67,18 +70,42 @@ void writer__poke(struct writer *writer)
 	pthread_mutex_unlock(&writer->lock);
 }
 
+/* `but` begins the pass itself. */
+static uint64_t writer__begin(struct writer *writer, const struct shard *but)
+{
+	/* Release; the partner is the acquire in shard__run(). */
+	const uint64_t generation =
+		atomic_fetch_add_explicit(&writer->generation, 1, memory_order_release) + 1;
+
+	for (uint32_t i = 0; i < writer->shard_count; i++)
+		if (writer->shards[i] != but)
+			shard__poke(writer->shards[i]);
+	/* Who follows the generations learns of this one when it is done; late, when the last is not. */
+	if (writer__drained(writer) + 1 < generation)
+		event_list__poke(writer->events);
+	return generation;
+}
+
 uint64_t writer__issue(struct writer *writer)
 {
-	uint64_t generation;
+	atomic_store_explicit(&writer->issued_ns, clock__now_ns(), memory_order_relaxed);
+	return writer__begin(writer, NULL);
+}
 
-	pthread_mutex_lock(&writer->lock);
-	writer->issued_ns = clock__now_ns();
-	pthread_mutex_unlock(&writer->lock);
-	/* Release; the partner is the acquire in shard__run(). */
-	generation = atomic_fetch_add_explicit(&writer->generation, 1, memory_order_release) + 1;
-	for (uint32_t i = 0; i < writer->shard_count; i++)
-		shard__poke(writer->shards[i]);
-	return generation;
+uint64_t writer__due_ns(const struct writer *writer)
+{
+	return atomic_load_explicit(&writer->issued_ns, memory_order_relaxed) + writer->flush_ns;
+}
+
+void writer__issue_due(struct writer *writer, const struct shard *shard, uint64_t slack_ns)
+{
+	uint64_t issued_ns = atomic_load_explicit(&writer->issued_ns, memory_order_relaxed);
+	const uint64_t now_ns = clock__now_ns();
+
+	/* Of several shards whose time has come one issues it. */
+	if (now_ns >= issued_ns + writer->flush_ns + slack_ns &&
+	    atomic_compare_exchange_strong(&writer->issued_ns, &issued_ns, now_ns))
+		writer__begin(writer, shard);
 }
 
 uint64_t writer__drained(const struct writer *writer)
@@ -101,22 +128,27 @@ uint64_t writer__written(struct writer *writer)
 		atomic_load_explicit(&writer->stream_count, memory_order_acquire);
 
 	for (uint32_t i = 0; i < count; i++) {
-		for (uint32_t s = 0; s < writer->shard_count; s++) {
-			const struct lane *lane = stream__lane(writer->streams[i], s);
+		const uint64_t written = stream__written(writer->streams[i], least);
 
-			if (lane != NULL && lane__written(lane) < least)
-				least = lane__written(lane);
-		}
+		if (written < least)
+			least = written;
 	}
 	return least;
 }
 
 uint64_t writer__oldest_ns(struct writer *writer)
 {
-	uint64_t queued_ns;
+	const uint32_t count =
+		atomic_load_explicit(&writer->stream_count, memory_order_acquire);
+	uint64_t queued_ns = 0;
 
 	pthread_mutex_lock(&writer->lock);
-	queued_ns = writer->first != NULL ? writer->first->queued_ns : 0;
+	for (uint32_t i = 0; i < count; i++) {
+		const struct item *item = writer->streams[i]->first;
+
+		if (item != NULL && (queued_ns == 0 || item->queued_ns < queued_ns))
+			queued_ns = item->queued_ns;
+	}
 	pthread_mutex_unlock(&writer->lock);
 	return queued_ns != 0 ? clock__now_ns() - queued_ns : 0;
 }
@@ -156,46 +188,63 @@ static int writer__answer(struct stream *stream, bool missing)
 	return answer;
 }
 
-/* Is there time and memory to wait for room? */
-static bool writer__may_wait(struct writer *writer, uint64_t since_ns)
+/* Ask for room, or for the segment that is missing. True: the part waits for the answer. */
+static bool writer__begin_wait(struct writer *writer, struct stream *stream, int error)
 {
-	return clock__now_ns() - since_ns < SPACE_WAIT_NS &&
-	       pool__free_count(writer->pool) > writer->pool->count / SPACE_FREE_SHARE;
-}
-
-/*
- * Ask for room, or for the segment that is missing, and wait for it. True: try the write again.
- * For room it asks once per flush interval, and each time for a segment: one that was missing says
- * nothing about the next one.
- */
-static bool writer__await(struct writer *writer, struct stream *stream, int error)
-{
-	const uint64_t now_ns = clock__now_ns();
 	const bool missing = error == EXFULL;
-	int answer;
+	const uint64_t now_ns = clock__now_ns();
 
 	if (missing) {
-		/* Nothing is in it, so that it does not end, and has no extent for this ring. */
-		if (stream->current.open && stream->current.chunks == 0)
+		if (stream->unanswered && writer__answer(stream, true) != SPACE_UNANSWERED)
+			stream->unanswered = false;
+		/* In one that nothing is in, and that so does not end, this ring has no extent. */
+		if (stream->unanswered || (stream->current.open && stream->current.chunks == 0))
 			return false;
-	} else {
-		if (stream->space_asked_ns != 0 &&
-		    now_ns - stream->space_asked_ns < writer->flush_ns)
-			return false;
-		stream->space_asked_ns = now_ns;
+	} else if (stream->space_asked_ns != 0 &&
+		   now_ns - stream->space_asked_ns < writer->flush_ns) {
+		return false;
 	}
 	if (!writer__ask(writer, stream, error))
 		return false;
-	pthread_mutex_lock(&writer->lock);
-	/* All that ends the wait comes with a poke. */
-	while ((answer = writer__answer(stream, missing)) == SPACE_UNANSWERED &&
-	       !writer->stopping && (missing || writer__may_wait(writer, now_ns))) {
-		const struct timespec until = deadline(clock__now_ns() + SPACE_LOOK_NS);
+	stream->work.waits_for = error;
+	stream->work.since_ns = now_ns;
+	return true;
+}
 
-		pthread_cond_timedwait(&writer->wake, &writer->lock, &until);
-	}
-	pthread_mutex_unlock(&writer->lock);
-	return answer == SPACE_RETRY;
+/* Is there time, and memory, to wait on? */
+static bool writer__may_wait(struct writer *writer, const struct work *work)
+{
+	const uint64_t waited_ns = clock__now_ns() - work->since_ns;
+
+	if (writer->stopping)
+		return false;
+	if (work->waits_for == EXFULL)
+		return waited_ns < writer->segment_wait_ns;
+	return waited_ns < SPACE_WAIT_NS &&
+	       pool__free_count(writer->pool) > writer->pool->count / SPACE_FREE_SHARE;
+}
+
+/* Under the lock: may the stream's first item be written, or given up? */
+static bool writer__is_ready(struct writer *writer, struct stream *stream)
+{
+	struct work *const work = &stream->work;
+	const bool missing = work->waits_for == EXFULL;
+	int answer;
+
+	if (work->waits_for == 0)
+		return true;
+	answer = writer__answer(stream, missing);
+	if (answer == SPACE_UNANSWERED && writer__may_wait(writer, work))
+		return false;
+	if (answer != SPACE_RETRY)
+		work->refused = work->waits_for;
+	/* For room it is asked once per flush interval; a segment that was missing says nothing about
+	 * the next one. */
+	if (!missing)
+		stream->space_asked_ns = clock__now_ns();
+	stream->unanswered = missing && answer == SPACE_UNANSWERED;
+	work->waits_for = 0;
+	return true;
 }
 
 static bool is_full(int ret)
@@ -237,159 +286,65 @@ static void writer__give_up(struct writer *writer, struct stream *stream,
 	event_list__push(writer->events, event);
 }
 
-static void writer__wrote(struct writer *writer, struct stream *stream, uint64_t bytes,
-			  uint64_t begun_ns)
+/* Write what is left of the item. False: a part of it waits. */
+static bool writer__write(struct writer *writer, struct stream *stream, struct item *item)
 {
-	stream->space_asked_ns = 0;
-	counter__add(&writer->write_ns, clock__now_ns() - begun_ns);
-	counter__add(&writer->written_bytes, bytes);
-	counter__add(&writer->written_chunks, 1);
-}
+	struct work *const work = &stream->work;
+	const struct span *spans;
 
-/* Returns whether the chunk is on its file. */
-static bool writer__write(struct writer *writer, struct stream *stream, struct chunk *chunk,
-			  bool round)
-{
-	const uint64_t begun_ns = clock__now_ns();
-	const uint32_t bytes = chunk__pad(chunk->data, chunk->used, round);
-	int ret;
-
-	do {
-		stream__advance(stream, bytes);
-		ret = stream__write_chunk(stream, chunk, bytes);
-	} while (may_pass(ret) && writer__await(writer, stream, -ret));
-	if (is_full(ret))
-		stream__make_evictable(stream, bytes);
-	if (ret < 0) {
-		writer__give_up(writer, stream, chunk->spans, chunk->span_count, -ret);
-		return false;
-	}
-	writer__wrote(writer, stream, bytes, begun_ns);
-	return true;
-}
-
-/* Write one ring's pages; what does not go is given up. */
-static void writer__write_load(struct writer *writer, struct stream *stream,
-			       struct page_load *load)
-{
-	while (load->span.bytes > 0) {
+	item->round = stream->ops->ordered && !stream->snapshots &&
+		      !atomic_load_explicit(&stream->holds_back, memory_order_relaxed) &&
+		      stream__completes_round(stream, item->lane, item->stamp);
+	for (;;) {
 		const uint64_t begun_ns = clock__now_ns();
-		int64_t went;
+		uint64_t bytes = 0;
+		uint32_t lost;
+		int ret = -work->refused;
 
-		page_stream__advance(stream, load->span.ring, load->span.bytes);
-		went = page_stream__write(stream, load);
-		if (went >= 0) {
-			writer__wrote(writer, stream, (uint64_t)went, begun_ns);
-			continue;
+		work->refused = 0;
+		if (ret == 0) {
+			ret = stream->ops->write(stream, item, &bytes);
+			if (ret == 0)
+				return true;
+			if (ret > 0) {
+				stream->space_asked_ns = 0;
+				counter__add(&writer->write_ns, clock__now_ns() - begun_ns);
+				counter__add(&writer->written_bytes, bytes);
+				counter__add(&writer->written_chunks, 1);
+				continue;
+			}
+			work->bytes = bytes;
+			if (may_pass(ret) && writer__begin_wait(writer, stream, -ret))
+				return false;
 		}
-		if (may_pass((int)went) && writer__await(writer, stream, (int)-went))
-			continue;
-		if (is_full((int)went))
-			stream__make_evictable(stream, load->span.bytes);
-		writer__give_up(writer, stream, &load->span, 1, (int)-went);
-		return;
-	}
-}
-
-static void writer__write_pages(struct writer *writer, struct stream *stream,
-				struct chunk *chunk)
-{
-	uint8_t *data = chunk->data;
-
-	for (uint32_t i = 0; i < chunk->span_count; i++) {
-		struct page_load load = {.span = chunk->spans[i], .data = data};
-
-		data += load.span.bytes;
-		writer__write_load(writer, stream, &load);
-	}
-}
-
-/* Write what each ring has in a chunk to its file; what does not go is given up. */
-static void writer__write_relay(struct writer *writer, struct stream *stream,
-				const struct chunk *chunk)
-{
-	const uint8_t *data = chunk->data;
-
-	for (uint32_t i = 0; i < chunk->span_count; i++) {
-		const struct span *span = &chunk->spans[i];
-		const uint64_t begun_ns = clock__now_ns();
-		int ret;
-
-		do {
-			relay_stream__advance(stream, span->ring, span->bytes);
-			ret = relay_stream__write(stream, span, data);
-		} while (may_pass(ret) && writer__await(writer, stream, -ret));
 		if (is_full(ret))
-			stream__make_evictable(stream, span->bytes);
-		if (ret < 0)
-			writer__give_up(writer, stream, span, 1, -ret);
-		else
-			writer__wrote(writer, stream, span->bytes, begun_ns);
-		data += span->bytes;
+			stream__make_evictable(stream, work->bytes);
+		lost = stream->ops->pass_over(stream, item, &spans);
+		if (lost > 0)
+			writer__give_up(writer, stream, spans, lost, -ret);
 	}
 }
 
-/* Move a ring's pipe to its file. What cannot go that way is read and written as other pages. */
-static void writer__write_pipe(struct writer *writer, struct stream *stream, struct ring *ring)
+/* Nothing is left of the item, which may be another one as soon as its lane can have it again. */
+static void writer__end(struct writer *writer, struct stream *stream, struct item *ended)
 {
-	struct page_load load;
-
-	while (ring->pages->pipe_bytes > 0) {
-		const uint64_t begun_ns = clock__now_ns();
-		int64_t went;
-
-		page_stream__advance(stream, ring, ring->pages->pipe_bytes);
-		went = page_stream__splice(stream, ring);
-		if (went > 0) {
-			writer__wrote(writer, stream, (uint64_t)went, begun_ns);
-			continue;
-		}
-		if (may_pass((int)went) && writer__await(writer, stream, (int)-went))
-			continue;
-		while (page_stream__load_pipe(stream, ring, &load))
-			writer__write_load(writer, stream, &load);
-	}
-}
-
-static void writer__process(struct writer *writer, struct item *queued)
-{
-	const struct item item = *queued; /* the lane may queue its mark again at once */
+	struct item item = *ended;
 	struct lane *lane = item.lane;
-	struct stream *stream = lane->stream;
-	const bool pages = stream->page_bytes > 0;
-	const bool ordered = !stream__is_split(stream) && !stream->snapshots &&
-			     !atomic_load_explicit(&stream->holds_back, memory_order_relaxed);
-	const bool round = ordered && stream__completes_round(stream, lane, item.stamp);
-	bool marked = false;
 
-	if (item.spliced != NULL) {
-		writer__write_pipe(writer, stream, item.spliced);
-		/* Release; the partner is the acquire in page_ring__fetch(): the pipe is empty. */
-		atomic_store_explicit(&item.spliced->pages->ticket_queued, false,
-				      memory_order_release);
-	} else if (item.chunk != NULL && pages) {
-		writer__write_pages(writer, stream, item.chunk);
-		pool__give(writer->pool, item.chunk);
-	} else if (item.chunk != NULL && stream->relay) {
-		writer__write_relay(writer, stream, item.chunk);
-		pool__give(writer->pool, item.chunk);
-	} else if (item.chunk != NULL) {
-		marked = writer__write(writer, stream, item.chunk, round) && round;
-		stream__note(stream, item.chunk);
-		pool__give(writer->pool, item.chunk);
-	} else {
-		/* The partner is the load in lane__mark(). */
-		atomic_store(&lane->mark_queued, false);
-		/* A marker only orders what is there: without room the next round does. */
-		marked = round && stream->round_due && stream__write_round(stream) == 0;
-	}
-	if (marked) {
+	stream->work = (struct work){0};
+	if (stream->ops->end(stream, &item)) {
 		stream->round_due = false;
 		stream->round = atomic_load_explicit(&writer->generation, memory_order_acquire);
 		counter__add(&writer->rounds, 1);
 	}
+	if (item.chunk != NULL)
+		pool__give(writer->pool, item.chunk);
+	else if (item.spliced == NULL)
+		/* The partner is the load in lane__mark(). */
+		atomic_store(&lane->mark_queued, false);
 	stream__pass_written(stream, lane, &item);
-	atomic_fetch_sub_explicit(&lane->queued, 1, memory_order_release);
+	/* The partners are the loads in stream__lane() and lane__stamp(). */
+	atomic_fetch_sub(&lane->queued, 1);
 	for (uint32_t i = 0; i < writer->shard_count; i++)
 		shard__wake_starved(writer->shards[i]);
 	if (item.stamp != 0 || atomic_load_explicit(&lane->rings, memory_order_relaxed) == 0)
@@ -408,51 +363,84 @@ static bool writer__serve(struct writer *writer)
 	return left;
 }
 
+/* Under the lock: the stream whose turn it is, or NULL; `waits`: one has items that must wait. */
+static struct stream *writer__next(struct writer *writer, bool *waits)
+{
+	const uint32_t count =
+		atomic_load_explicit(&writer->stream_count, memory_order_acquire);
+
+	*waits = false;
+	for (uint32_t i = 0; i < count; i++) {
+		const uint32_t turn = (writer->turn + i) % count;
+		struct stream *stream = writer->streams[turn];
+
+		if (stream->first == NULL)
+			continue;
+		if (writer__is_ready(writer, stream)) {
+			writer->turn = turn + 1;
+			return stream;
+		}
+		*waits = true;
+	}
+	return NULL;
+}
+
+/* Under the lock: wait for an item, a poke, or until one that waits is to be looked at. */
+static void writer__sleep(struct writer *writer, bool waits)
+{
+	const struct timespec until = deadline(clock__now_ns() + WAIT_LOOK_NS);
+
+	if (waits)
+		pthread_cond_timedwait(&writer->wake, &writer->lock, &until);
+	else
+		pthread_cond_wait(&writer->wake, &writer->lock);
+}
+
+/* Under the lock, which is given up for the write. */
+static void writer__process(struct writer *writer, struct stream *stream)
+{
+	struct item *const item = stream->first;
+	bool written;
+
+	pthread_mutex_unlock(&writer->lock);
+	written = writer__write(writer, stream, item);
+	pthread_mutex_lock(&writer->lock);
+	if (!written)
+		return;
+	stream->first = item->next;
+	if (stream->first == NULL)
+		stream->last = &stream->first;
+	pthread_mutex_unlock(&writer->lock);
+	writer__end(writer, stream, item);
+	pthread_mutex_lock(&writer->lock);
+}
+
 static void *writer__run(void *context)
 {
 	struct writer *writer = context;
+	bool left = false; /* a request, until something was written */
 
 	pthread_setname_np(pthread_self(), "writer");
 	pthread_mutex_lock(&writer->lock);
 	writer->tid = gettid();
 	for (;;) {
-		struct item *item = writer->first;
-		const bool poked = writer->poked;
-		const uint64_t due_ns = writer->issued_ns + writer->flush_ns;
-		const bool due = clock__now_ns() >= due_ns && !writer->stopping;
-		bool left = false;
+		bool waits;
+		struct stream *stream = writer__next(writer, &waits);
 
-		if (item == NULL && !poked && !due) {
-			const struct timespec until = deadline(due_ns);
-
+		if (stream == NULL && !writer->poked) {
 			if (writer->stopping)
 				break;
-			pthread_cond_timedwait(&writer->wake, &writer->lock, &until);
+			writer__sleep(writer, waits);
 			continue;
 		}
-		if (item != NULL) {
-			writer->first = item->next;
-			if (writer->first == NULL)
-				writer->last = &writer->first;
-		}
-		writer->poked = false;
-		if (due)
-			writer->issued_ns = clock__now_ns();
-		pthread_mutex_unlock(&writer->lock);
-		/*
-		 * A shard that has not answered the last one waits for a chunk. While chunks are
-		 * queued more would not help; with none queued, others hold them half full.
-		 */
-		if (due && (item == NULL || writer__drained(writer) >=
-						    atomic_load_explicit(&writer->generation,
-									 memory_order_relaxed)))
-			writer__issue(writer);
-		if (item != NULL)
-			writer__process(writer, item);
-		if (poked)
+		if (stream != NULL)
+			writer__process(writer, stream);
+		if (writer->poked || left) {
+			writer->poked = false;
+			pthread_mutex_unlock(&writer->lock);
 			left = writer__serve(writer);
-		pthread_mutex_lock(&writer->lock);
-		writer->poked |= left;
+			pthread_mutex_lock(&writer->lock);
+		}
 	}
 	pthread_mutex_unlock(&writer->lock);
 	return NULL;
@@ -460,10 +448,8 @@ static void *writer__run(void *context)
 
 int writer__start(struct writer *writer)
 {
-	int ret;
+	const int ret = -pthread_create(&writer->thread, NULL, writer__run, writer);
 
-	writer->issued_ns = clock__now_ns();
-	ret = -pthread_create(&writer->thread, NULL, writer__run, writer);
 	writer->running = ret == 0;
 	return ret;
 }

@@ -170,21 +170,22 @@ class Drain:
         self._streams[stream.id] = files
         self._rings.update((ring.id, listener) for ring in rings)
 
-    async def full_pass(self) -> int:
-        """Have every ring drained up to where it is now; returns the pass's generation."""
-        generation = self.core.request_flush()
-        await self._reached(self.core.drained_generation, generation)
-        return generation
+    def of(self, stream: _core.Stream) -> StreamDrain:
+        """One stream's part of it."""
+        return StreamDrain(self, stream)
 
     async def next_pass(self) -> None:
-        """Wait for a full pass that the flush timer begins from now on."""
-        await self._reached(self.core.drained_generation, self.core.issued_generation() + 1)
+        """Wait for a full pass that the flush timer begins from now on, or until the next is due.
 
-    async def written(self, generation: int) -> None:
-        """Wait until all that was drained up to this generation is on disk, or lost."""
-        await self._reached(self.core.written_generation, generation)
+        Rings that are full all the time may not be done with it by then.
+        """
+        await self.reached(
+            lambda: max(self.core.drained_generation(), self.core.issued_generation() - 1),
+            self.core.issued_generation() + 1,
+        )
 
-    async def _reached(self, read: Callable[[], int], generation: int) -> None:
+    async def reached(self, read: Callable[[], int], generation: int) -> None:
+        """Wait until a number that the core tells is as high as this."""
         while read() < generation:
             self._notified.clear()
             if read() < generation:
@@ -211,3 +212,26 @@ class Drain:
                 self._rings[event.ring].ring_quarantined(event.ring, reason, event.position)
             case _core.RingHungUp():
                 self._rings[event.ring].ring_hung_up(event.ring)
+
+
+class StreamDrain:
+    """One stream's part of the drain: its rings are waited for, whatever others are at.
+
+    Args:
+        drain: the core's.
+        stream: whose rings.
+    """
+
+    def __init__(self, drain: Drain, stream: _core.Stream) -> None:
+        self._drain = drain
+        self._stream = stream
+
+    async def full_pass(self) -> int:
+        """Have every ring drained up to where it is now; returns the pass's generation."""
+        generation = self._drain.core.request_flush()
+        await self._drain.reached(self._stream.drained_generation, generation)
+        return generation
+
+    async def written(self, generation: int) -> None:
+        """Wait until all that was drained up to this generation is on disk, or lost."""
+        await self._drain.reached(self._stream.written_generation, generation)

@@ -4,6 +4,7 @@
 
 #include "event_list.h"
 #include "output.h"
+#include "record_stream.h"
 #include "shard.h"
 #include "stream.h"
 #include "writer.h"

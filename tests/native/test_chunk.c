@@ -68,22 +68,76 @@ static void the_pool_gives_each_chunk_once_and_low_ones_first(void)
 
 	CHECK_EQ(pool__init(&pool, 3, CHUNK_BYTES), 0);
 	for (int i = 0; i < 3; i++) {
-		chunks[i] = pool__take(&pool);
+		chunks[i] = pool__take(&pool, NULL);
 		CHECK(chunks[i]->data == pool.memory + (size_t)i * CHUNK_BYTES);
 		memset(chunks[i]->data, i, CHUNK_BYTES);
 	}
-	CHECK(pool__take(&pool) == NULL);
+	CHECK(pool__take(&pool, NULL) == NULL);
 	CHECK_EQ(pool__free_count(&pool), 0);
 	CHECK_EQ(pool.free_min, 0);
 	chunks[1]->used = 8;
 	chunks[1]->item.stamp = 9;
 	pool__give(&pool, chunks[1]);
 	CHECK_EQ(pool__free_count(&pool), 1);
-	CHECK(pool__take(&pool) == chunks[1]);
+	CHECK(pool__take(&pool, NULL) == chunks[1]);
 	CHECK_EQ(chunks[1]->used, 0);
 	CHECK_EQ(chunks[1]->item.stamp, 0);
 	CHECK(chunks[1]->item.chunk == chunks[1]);
 	CHECK_EQ(pool.free_min, 0);
+	pool__deinit(&pool);
+}
+
+static void what_is_kept_for_one_is_for_nobody_else(void)
+{
+	struct pool pool;
+	struct share busy = {0}, quiet = {0};
+	struct chunk *chunks[8];
+
+	CHECK_EQ(pool__init(&pool, 8, CHUNK_BYTES), 0);
+	pool__join(&pool, &busy, 2);
+	pool__join(&pool, &busy, 2); /* once */
+	pool__join(&pool, &quiet, 2);
+	CHECK(!pool__is_short(&pool));
+	for (int i = 0; i < 6; i++)
+		CHECK((chunks[i] = pool__take(&pool, &busy)) != NULL);
+	CHECK(pool__is_short(&pool));
+	CHECK(pool__is_beyond(&pool, &busy));
+	CHECK(pool__take(&pool, &busy) == NULL);
+	CHECK(pool__take(&pool, NULL) == NULL);
+	for (int i = 6; i < 8; i++)
+		CHECK((chunks[i] = pool__take(&pool, &quiet)) != NULL);
+	CHECK(!pool__is_beyond(&pool, &quiet));
+	CHECK(pool__take(&pool, &quiet) == NULL);
+	/* What the one gives back is his again before it is anybody's. */
+	pool__give(&pool, chunks[7]);
+	CHECK(pool__take(&pool, &busy) == NULL);
+	pool__give(&pool, chunks[5]);
+	CHECK(pool__take(&pool, &busy) == chunks[5]);
+	pool__leave(&pool, &quiet);
+	CHECK(pool__take(&pool, &busy) == chunks[7]);
+	pool__deinit(&pool);
+}
+
+static void no_more_than_half_is_kept(void)
+{
+	struct pool pool;
+	struct share shares[5] = {0};
+	struct share one = {0};
+
+	CHECK_EQ(pool__init(&pool, 8, CHUNK_BYTES), 0);
+	for (int i = 0; i < 4; i++)
+		pool__join(&pool, &shares[i], 2);
+	for (int i = 0; i < 4; i++)
+		CHECK_EQ(shares[i].kept, 1);
+	pool__join(&pool, &shares[4], 2);
+	for (int i = 0; i < 5; i++)
+		CHECK_EQ(shares[i].kept, 0);
+	pool__deinit(&pool);
+	/* Of one chunk none is: whoever comes has it. */
+	CHECK_EQ(pool__init(&pool, 1, CHUNK_BYTES), 0);
+	pool__join(&pool, &one, 2);
+	CHECK_EQ(one.kept, 0);
+	CHECK(pool__take(&pool, NULL) != NULL);
 	pool__deinit(&pool);
 }
 
@@ -117,6 +171,8 @@ int main(void)
 	RUN(a_full_chunk_takes_a_marker_within_its_bytes);
 	RUN(sizes_that_are_no_chunk_are_refused);
 	RUN(the_pool_gives_each_chunk_once_and_low_ones_first);
+	RUN(what_is_kept_for_one_is_for_nobody_else);
+	RUN(no_more_than_half_is_kept);
 	RUN(spans_follow_the_rings_in_turn);
 	return 0;
 }

@@ -64,7 +64,7 @@ static void begin(void)
 		rings[i]->id = i;
 		CHECK_EQ(stream__add_ring(stream, rings[i]), 0);
 	}
-	chunk = pool__take(&rig.pool);
+	chunk = pool__take(&rig.pool, NULL);
 	token = 0;
 }
 
@@ -108,7 +108,7 @@ static int64_t write_chunk(void)
 		}
 	}
 	pool__give(&rig.pool, chunk);
-	chunk = pool__take(&rig.pool);
+	chunk = pool__take(&rig.pool, NULL);
 	return went < 0 ? went : 0;
 }
 

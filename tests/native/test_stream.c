@@ -38,7 +38,7 @@ static void end(void)
 static struct chunk *filled(uint32_t samples, uint16_t size, uint64_t time_ns, uint32_t *bytes)
 {
 	static uint8_t record[65536];
-	struct chunk *chunk = pool__take(&rig.pool);
+	struct chunk *chunk = pool__take(&rig.pool, NULL);
 
 	for (uint32_t i = 0; i < samples; i++)
 		CHECK(fake_ring__write(&fake, record, record__sample(record, size, i, time_ns + i)));
@@ -53,8 +53,8 @@ static int write_chunk(struct chunk *chunk, uint32_t bytes)
 	int ret;
 
 	stream__advance(stream, bytes);
-	ret = stream__write_chunk(stream, chunk, bytes);
-	stream__note(stream, chunk);
+	ret = record_stream__write_chunk(stream, chunk, bytes);
+	record_stream__note(stream, chunk);
 	pool__give(&rig.pool, chunk);
 	return ret;
 }
@@ -361,7 +361,7 @@ static void a_failed_write_leaves_no_trace(void)
 	CHECK_EQ(bytes, 8192);
 	stream__advance(stream, bytes);
 	output__limit(4096 + 1000);
-	CHECK_EQ(-stream__write_chunk(stream, chunk, bytes), EFBIG); /* after 1000 bytes */
+	CHECK_EQ(-record_stream__write_chunk(stream, chunk, bytes), EFBIG); /* after 1000 bytes */
 	output__limit(UINT64_MAX);
 	CHECK_EQ(counter__read(&ring.stored), 1);
 	CHECK_EQ(ring.in_flight, 40);
@@ -396,7 +396,7 @@ static void a_failed_replay_begins_again(void)
 	chunk = filled(3, 128, 2, &bytes);
 	stream__advance(stream, bytes);
 	for (int i = 0; i < 3; i++)
-		CHECK_EQ(-stream__write_chunk(stream, chunk, bytes), ENOSPC);
+		CHECK_EQ(-record_stream__write_chunk(stream, chunk, bytes), ENOSPC);
 	CHECK(dup2(file, fd) == fd);
 	CHECK_EQ(write_chunk(chunk, bytes), 0);
 	finish();
@@ -430,7 +430,7 @@ static void a_replay_that_fails_half_way_begins_again(void)
 	chunk = filled(1, 128, 2, &bytes);
 	stream__advance(stream, bytes);
 	output__limit(RIG_CHUNK_BYTES + 4096);
-	CHECK_EQ(-stream__write_chunk(stream, chunk, bytes), EFBIG);
+	CHECK_EQ(-record_stream__write_chunk(stream, chunk, bytes), EFBIG);
 	output__limit(UINT64_MAX);
 	CHECK_EQ(lseek(fd, 0, SEEK_END), 0);
 	CHECK_EQ(write_chunk(chunk, bytes), 0);

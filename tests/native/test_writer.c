@@ -38,7 +38,7 @@ static void end(void)
 /* One sample in a chunk of this lane; returns nothing but what the file will say. */
 static void queue(struct lane *lane, uint64_t stamp, uint64_t serial)
 {
-	struct chunk *chunk = pool__take(&rig.pool);
+	struct chunk *chunk = pool__take(&rig.pool, NULL);
 	uint8_t record[32];
 
 	CHECK(chunk != NULL);

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "record_stream.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "ring.h"
+
+/*
+ * The end of what is claimed is never written to: a full disk leaves the room that the tail takes,
+ * so that the segment can be sealed, and then be evicted.
+ */
+static int record_stream__append(struct stream *stream, uint8_t *data, uint32_t bytes)
+{
+	struct segment *segment = &stream->current;
+	struct iovec vector = {data, bytes};
+	uint64_t done = 0;
+	int ret = segment__claim(segment, &segment->allocated,
+				 segment->offset + bytes + SEGMENT_TAIL_BYTES, UINT64_MAX);
+
+	if (ret == 0)
+		ret = segment__write(segment, &vector, 1, segment->offset, &done);
+	if (ret < 0) {
+		if (done > 0)
+			segment__cut(segment, segment->offset + SEGMENT_TAIL_BYTES);
+		return ret;
+	}
+	XXH3_64bits_update(stream->hash, data, bytes);
+	segment->offset += bytes;
+	segment->chunks++;
+	return 0;
+}
+
+static int record_stream__flush_scratch(struct stream *stream)
+{
+	const uint32_t bytes = chunk__pad(stream->scratch, stream->scratch_used, false);
+
+	stream->scratch_used = 0;
+	return bytes > 0 ? record_stream__append(stream, stream->scratch, bytes) : 0;
+}
+
+static int record_stream__emit(void *context, const uint8_t *record, uint16_t size)
+{
+	struct stream *stream = context;
+	int ret = 0;
+
+	if (stream->scratch_bytes - stream->scratch_used < size)
+		ret = record_stream__flush_scratch(stream);
+	memcpy(stream->scratch + stream->scratch_used, record, size);
+	stream->scratch_used += size;
+	stream->current.replayed++;
+	sideband__note_file(&stream->sideband, record);
+	return ret;
+}
+
+static int record_stream__replay(struct stream *stream)
+{
+	struct segment *segment = &stream->current;
+	int ret;
+
+	stream->scratch_used = 0;
+	ret = sideband__replay(&stream->sideband, !stream->snapshots, record_stream__emit, stream);
+	if (ret == 0)
+		ret = record_stream__flush_scratch(stream);
+	if (ret < 0) { /* begin again with the next attempt */
+		const bool written = segment->chunks > 0;
+
+		segment->offset = segment->begin;
+		if (written)
+			segment__cut(segment, segment->begin + SEGMENT_TAIL_BYTES);
+		segment->chunks = segment->replayed = 0;
+		XXH3_64bits_reset(stream->hash);
+	}
+	return ret;
+}
+
+/* `chunk` was written at `offset`. */
+static void record_stream__account(struct segment *segment, const struct chunk *chunk, uint64_t offset)
+{
+	segment->records += chunk->records;
+	for (uint32_t i = 0; i < chunk->piece_count; i++)
+		segment->aux_index[segment->aux_count++] = offset + chunk->pieces[i];
+	for (uint32_t i = 0; i < chunk->span_count; i++) {
+		const struct span *span = &chunk->spans[i];
+
+		if (span->ring->aux == NULL)
+			segment->samples += span->samples;
+		counter__add(&span->ring->stored, span->samples);
+		counter__add(&span->ring->segment_samples, span->samples);
+		counter__add(&span->ring->segment_bytes, span->bytes);
+		atomic_fetch_sub_explicit(&span->ring->in_flight, span->samples,
+					  memory_order_relaxed);
+	}
+}
+
+int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes)
+{
+	struct segment *segment = &stream->current;
+	uint64_t offset;
+	int ret;
+
+	if (!segment->open)
+		return -EXFULL;
+	ret = segment__reserve_aux(segment, chunk->piece_count);
+	if (ret == 0 && segment->chunks == 0)
+		ret = record_stream__replay(stream);
+	if (ret < 0)
+		return ret;
+	offset = segment->offset;
+	ret = record_stream__append(stream, chunk->data, bytes);
+	if (ret < 0)
+		return ret;
+	record_stream__account(segment, chunk, offset);
+	if (chunk->first_ns != 0 &&
+	    (segment->first_ns == 0 || chunk->first_ns < segment->first_ns))
+		segment->first_ns = chunk->first_ns;
+	if (chunk->last_ns > segment->last_ns)
+		segment->last_ns = chunk->last_ns;
+	stream->round_due = true;
+	return 0;
+}
+
+void record_stream__note(struct stream *stream, const struct chunk *chunk)
+{
+	const uint8_t *records = chunk->data;
+
+	for (uint32_t i = 0; i < chunk->span_count; i++) {
+		const struct span *const span = &chunk->spans[i];
+
+		if (span->names)
+			sideband__append(&stream->sideband, records, span->bytes);
+		records += span->bytes;
+	}
+}
+
+int record_stream__write_round(struct stream *stream)
+{
+	const uint32_t bytes = chunk__pad(stream->scratch, 0, true);
+
+	return record_stream__append(stream, stream->scratch, bytes);
+}
+
+static int record_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
+{
+	struct chunk *const chunk = item->chunk;
+	int ret;
+
+	if (chunk == NULL || stream->work.span > 0)
+		return 0;
+	*bytes = chunk__pad(chunk->data, chunk->used, item->round);
+	stream__advance(stream, *bytes);
+	ret = record_stream__write_chunk(stream, chunk, (uint32_t)*bytes);
+	if (ret < 0)
+		return ret;
+	stream->work.span = 1;
+	return 1;
+}
+
+static uint32_t record_stream__pass_over(struct stream *stream, struct item *item,
+					 const struct span **spans)
+{
+	item->round = false;
+	stream->work.span = 1;
+	*spans = item->chunk->spans;
+	return item->chunk->span_count;
+}
+
+static bool record_stream__end(struct stream *stream, struct item *item)
+{
+	if (item->chunk != NULL) {
+		record_stream__note(stream, item->chunk);
+		return item->round;
+	}
+	/* A marker only orders what is there: without room the next round does. */
+	return item->round && stream->round_due && record_stream__write_round(stream) == 0;
+}
+
+const struct stream_ops record_stream__ops = {
+	.ordered = true,
+	.write = record_stream__write,
+	.pass_over = record_stream__pass_over,
+	.end = record_stream__end,
+};

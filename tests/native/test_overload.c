@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "fake_ring.h"
+#include "pass.h"
+#include "records.h"
+#include "rig.h"
+#include "ring.h"
+
+/* More comes than goes. Where no thread is started the test makes the passes, and is the writer. */
+static struct rig rig;
+static struct fake_ring fakes[3];
+static struct ring rings[3];
+static uint64_t serials[3];
+
+static void begin(uint32_t count, uint32_t streams, uint32_t chunks, uint64_t flush_ns)
+{
+	rig__init(&rig, 1, streams, chunks, flush_ns);
+	for (uint32_t i = 0; i < count; i++) {
+		serials[i] = 0;
+		fake_ring__init(&fakes[i], 64);
+		ring__init(&rings[i], &fakes[i].map, fakes[i].wakeup_fd, &records__layout);
+		CHECK_EQ(stream__add_ring(&rig.streams[i % streams], &rings[i]), 0);
+		CHECK_EQ(shard__add(&rig.shards[0], &rig.streams[i % streams], &rings[i]), 0);
+	}
+}
+
+static void end(uint32_t count)
+{
+	rig__deinit(&rig);
+	for (uint32_t i = 0; i < count; i++)
+		fake_ring__deinit(&fakes[i]);
+}
+
+static void put(uint32_t i, uint32_t samples)
+{
+	static uint8_t record[1024];
+
+	for (; samples > 0; samples--, serials[i]++)
+		CHECK(fake_ring__write(
+			&fakes[i], record,
+			record__sample(record, 1024, serials[i], 1 + serials[i])));
+}
+
+/* As much as the ring takes. */
+static void fill(uint32_t i)
+{
+	static uint8_t record[1024];
+
+	while (fake_ring__write(&fakes[i], record,
+				record__sample(record, 1024, serials[i], 1 + serials[i])))
+		serials[i]++;
+}
+
+static void pass(void)
+{
+	pass__run(&rig.shards[0], rig.writer.generation);
+}
+
+/* What the writer does with the oldest item of a stream: false if there is none. */
+static bool take(uint32_t stream)
+{
+	struct stream *const from = &rig.streams[stream];
+	struct item *const item = from->first;
+
+	if (item == NULL)
+		return false;
+	from->first = item->next;
+	if (from->first == NULL)
+		from->last = &from->first;
+	atomic_fetch_sub(&item->lane->queued, 1);
+	if (item->chunk != NULL)
+		pool__give(&rig.pool, item->chunk);
+	else
+		atomic_store(&item->lane->mark_queued, false);
+	return true;
+}
+
+static void a_generation_ends_though_its_ring_is_always_full(void)
+{
+	uint32_t passes = 0;
+
+	begin(1, 1, 1, RIG_NEVER_NS);
+	fill(0);
+	writer__issue(&rig.writer);
+	while (shard__drained(&rig.shards[0]) < 1) {
+		CHECK(passes++ < 8); /* the ring is no longer than five chunks */
+		fill(0);
+		pass();
+		CHECK(fakes[0].head != rings[0].position);
+		CHECK(take(0));
+	}
+	CHECK(passes > 2);
+	end(1);
+}
+
+/* Nobody notes a new goal while the ring is on its way to the last one. */
+static void a_generation_that_takes_long_outlives_the_next_ones(void)
+{
+	begin(1, 1, 1, RIG_NEVER_NS);
+	fill(0);
+	for (uint32_t passes = 0; shard__drained(&rig.shards[0]) < 1; passes++) {
+		CHECK(passes < 8);
+		writer__issue(&rig.writer);
+		pass();
+		CHECK(take(0));
+	}
+	/* Nothing is left to read, and still the last one that was issued is begun at once. */
+	CHECK_EQ(rings[0].position, rings[0].head);
+	CHECK(rig.shards[0].again);
+	pass();
+	CHECK_EQ(shard__drained(&rig.shards[0]), rig.writer.generation);
+	CHECK(!rig.shards[0].again);
+	end(1);
+}
+
+static void a_stream_does_not_wait_for_the_generation_of_another(void)
+{
+	begin(2, 2, 16, RIG_NEVER_NS);
+	for (uint64_t generation = 1; generation < 4; generation++) {
+		fill(0);
+		put(1, 1);
+		CHECK_EQ(writer__issue(&rig.writer), generation);
+		for (uint32_t passes = 0; passes < 8; passes++) {
+			fill(0);
+			pass();
+		}
+		CHECK_EQ(stream__drained(&rig.streams[1], generation), generation);
+		CHECK_EQ(counter__read(&rings[1].samples), generation);
+	}
+	CHECK(stream__drained(&rig.streams[0], 3) < 3);
+	CHECK_EQ(counter__read(&rings[1].starved), 0);
+	end(2);
+}
+
+/* Two are always full, with chunks for one. */
+static void check_shares(uint32_t streams, uint32_t chunks)
+{
+	uint64_t low, high;
+
+	begin(2, streams, chunks, RIG_NEVER_NS);
+	for (uint32_t turns = 0; turns < 100; turns++) {
+		fill(0);
+		fill(1);
+		pass();
+		CHECK(take(turns % streams) || take((turns + 1) % streams));
+	}
+	low = counter__read(&rings[0].bytes);
+	high = counter__read(&rings[1].bytes);
+	if (low > high) {
+		const uint64_t swapped = low;
+
+		low = high;
+		high = swapped;
+	}
+	CHECK(low * 10 >= high * 9);
+	end(2);
+}
+
+static void rings_of_a_stream_that_are_always_full_get_equal_shares(void)
+{
+	check_shares(1, 1);
+	check_shares(1, 3);
+}
+
+static void streams_that_are_always_full_get_equal_shares(void)
+{
+	check_shares(2, 1);
+	check_shares(2, 16);
+}
+
+/* Once an interval something comes in the one, while the other has all that is not kept. */
+static void a_quiet_stream_loses_nothing_while_the_writer_stands(void)
+{
+	begin(2, 2, 16, RIG_NEVER_NS);
+	atomic_store(&rig.streams[1].begun, true);
+	for (uint32_t i = 0; i < 20; i++) {
+		fill(0);
+		pass();
+	}
+	CHECK(counter__read(&rings[0].starved) > 0);
+	for (uint64_t i = 1; i <= 60; i++) {
+		fill(0);
+		put(1, 1);
+		writer__issue(&rig.writer);
+		pass();
+		CHECK_EQ(counter__read(&rings[1].samples), i);
+		CHECK_EQ(stream__drained(&rig.streams[1], i), i);
+	}
+	CHECK_EQ(counter__read(&rings[1].starved), 0);
+	CHECK(rig.streams[1].data_share.held <= SHARE_DATA_CHUNKS);
+	end(2);
+}
+
+static void sideband_is_read_when_its_own_stream_has_all_chunks(void)
+{
+	uint8_t record[128];
+
+	rig__init(&rig, 1, 1, 16, RIG_NEVER_NS);
+	for (uint32_t i = 0; i < 2; i++) {
+		serials[i] = 0;
+		fake_ring__init(&fakes[i], 64);
+		ring__init(&rings[i], &fakes[i].map, fakes[i].wakeup_fd, &records__layout);
+		if (i == 1)
+			rings[i].sideband = &rig.streams[0].sideband;
+		CHECK_EQ(stream__add_ring(&rig.streams[0], &rings[i]), 0);
+		CHECK_EQ(shard__add(&rig.shards[0], &rig.streams[0], &rings[i]), 0);
+	}
+	for (uint32_t i = 0; i < 20; i++) {
+		fill(0);
+		pass();
+	}
+	CHECK(counter__read(&rings[0].starved) > 0);
+	CHECK(fake_ring__write(&fakes[1], record, record__comm(record, 10, 10, "x", 1, 1)));
+	pass();
+	CHECK_EQ(counter__read(&rings[1].records), 1);
+	end(2);
+}
+
+static void generations_are_issued_without_a_writer(void)
+{
+	begin(1, 1, 4, 2000000);
+	CHECK_EQ(shard__start(&rig.shards[0]), 0);
+	while (shard__drained(&rig.shards[0]) < 5)
+		await_notice(rig.events.fd);
+	end(1);
+}
+
+static void await_stream(uint32_t stream, uint64_t generation)
+{
+	while (stream__written(&rig.streams[stream], generation) < generation)
+		await_notice(rig.events.fd);
+}
+
+static void start(void)
+{
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	CHECK_EQ(shard__start(&rig.shards[0]), 0);
+}
+
+static void expect_missing(void)
+{
+	struct event *event = rig__event(&rig, EVENT_SPACE_WANTED);
+
+	CHECK_EQ(event->error, EXFULL);
+	free(event);
+}
+
+/* The first stream has no segment, and nobody answers. */
+static void a_stream_without_a_segment_keeps_nobody_waiting(void)
+{
+	const int fd = output__file();
+	uint64_t generation;
+
+	begin(2, 2, 16, RIG_NEVER_NS);
+	CHECK_EQ(rig__prepare(&rig, 1, fd, 0, RIG_LIMIT), 0);
+	start();
+	fill(0);
+	fake_ring__wake(&fakes[0]);
+	do { /* the one wants a segment, the other the next one */
+		struct event *event;
+
+		while ((event = event_list__pop(&rig.events)) == NULL)
+			await_notice(rig.events.fd);
+		generation = event->kind == EVENT_SPACE_WANTED;
+		free(event);
+	} while (generation == 0);
+	for (uint64_t i = 1; i <= 50; i++) {
+		put(1, 1);
+		generation = writer__issue(&rig.writer);
+		await_stream(1, generation);
+		CHECK_EQ(stream__drained(&rig.streams[1], generation), generation);
+		CHECK_EQ(counter__read(&rings[1].stored), i);
+	}
+	CHECK_EQ(counter__read(&rings[0].stored), 0);
+	CHECK_EQ(counter__read(&rings[0].lost_disk_full), 0);
+	end(2);
+	close(fd);
+}
+
+static void a_segment_that_nobody_makes_is_not_waited_for_for_ever(void)
+{
+	const int fd = output__file();
+	struct stream *stream;
+	uint64_t lost;
+
+	begin(1, 1, 16, RIG_NEVER_NS);
+	rig.writer.segment_wait_ns = 1000000;
+	stream = &rig.streams[0];
+	atomic_store(&stream->begun, true);
+	start();
+	put(0, 10);
+	await_stream(0, writer__issue(&rig.writer));
+	CHECK_EQ(counter__read(&rings[0].lost_disk_full), 10);
+	expect_missing();
+	/* What comes meanwhile does not wait again, and is not asked for. */
+	put(0, 10);
+	await_stream(0, writer__issue(&rig.writer));
+	lost = counter__read(&rings[0].lost_disk_full);
+	CHECK_EQ(lost, 20);
+	rig__expect_none(&rig);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	put(0, 10);
+	await_stream(0, writer__issue(&rig.writer));
+	CHECK_EQ(counter__read(&rings[0].stored), 10);
+	CHECK_EQ(rings[0].in_flight, 0);
+	end(1);
+	close(fd);
+}
+
+int main(void)
+{
+	RUN(a_generation_ends_though_its_ring_is_always_full);
+	RUN(a_generation_that_takes_long_outlives_the_next_ones);
+	RUN(a_stream_does_not_wait_for_the_generation_of_another);
+	RUN(rings_of_a_stream_that_are_always_full_get_equal_shares);
+	RUN(streams_that_are_always_full_get_equal_shares);
+	RUN(a_quiet_stream_loses_nothing_while_the_writer_stands);
+	RUN(sideband_is_read_when_its_own_stream_has_all_chunks);
+	RUN(generations_are_issued_without_a_writer);
+	RUN(a_stream_without_a_segment_keeps_nobody_waiting);
+	RUN(a_segment_that_nobody_makes_is_not_waited_for_for_ever);
+	return 0;
+}

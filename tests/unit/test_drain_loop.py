@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits for a pass waits for the rings of his own stream, whatever others are at."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from collectord.drain.loop import Drain
+from collectord.plan.session import CorePlan
+
+_PIPE_BYTES = 1 << 20
+_LIMIT_S = 30
+# Six chunks of it are for whom comes first, two are kept for the other.
+_PLAN = CorePlan(shards=1, chunks=8, chunk_bytes=128 << 10, flush_ns=20_000_000, floor_bytes=0)
+
+
+class Deaf:
+    """Answers nothing: the stream has no segment, and gets none."""
+
+    def segment_wanted(self) -> None:
+        """Not made."""
+
+    def space_wanted(self, _errno: int) -> None:
+        """Not made."""
+
+
+class Rings:
+    """Two streams with a ring each; there is always more in the first than it can give."""
+
+    def __init__(self, drain: Drain, stack: ExitStack) -> None:
+        self.drain = drain
+        self.sinks = []
+        self.streams = []
+        for _ in range(2):
+            source, sink = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            stack.callback(os.close, source)
+            stack.callback(os.close, sink)
+            fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            stream = drain.core.add_relay_stream()
+            ring = drain.core.add_relay_ring(0, stream, source, capacity_bytes=_PIPE_BYTES)
+            deaf: Any = Deaf()
+            drain.listen(deaf, stream, deaf, [ring])
+            self.sinks.append(sink)
+            self.streams.append(stream)
+        os.write(self.sinks[0], bytes(_PIPE_BYTES))
+
+    async def overloaded(self) -> None:
+        """Come back when the first has all chunks that it can have."""
+        await self.drain.reached(lambda: -self.drain.core.counters().chunks_free, -2)
+
+
+def test_a_stream_that_stands_holds_up_no_other() -> None:
+    """Passes of the other are done, and those that the timer begins are followed."""
+
+    async def scenario() -> None:
+        with ExitStack() as stack, Drain(_PLAN) as drain:
+            rings = Rings(drain, stack)
+            busy, quiet = rings.streams
+            await rings.overloaded()
+            stands = drain.core.request_flush()
+            for _ in range(3):
+                os.write(rings.sinks[1], b"something")
+                async with asyncio.timeout(_LIMIT_S):
+                    generation = await drain.of(quiet).full_pass()
+                    await drain.next_pass()
+                assert quiet.drained_generation() >= generation
+            assert busy.drained_generation() < stands
+
+    asyncio.run(scenario())
+
+
+def test_what_stands_is_waited_for_by_who_asks_for_it() -> None:
+    """The stream's own pass is not done before its ring was read."""
+
+    async def scenario() -> None:
+        with ExitStack() as stack, Drain(_PLAN) as drain:
+            rings = Rings(drain, stack)
+            await rings.overloaded()
+            waiting = asyncio.ensure_future(drain.of(rings.streams[0]).full_pass())
+            for _ in range(3):
+                await drain.next_pass()
+            assert not waiting.done()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+    asyncio.run(scenario())

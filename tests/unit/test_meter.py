@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which counters are read, and what is compared with what, when rings are not drained in time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from collectord._native._core import RingCounters
+from collectord.meter import Drained, Meter
+from collectord.model import Basis, Geometry, Produced, RingKind, RingLabel, RingRole
+from collectord.source.base import RingHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from collectord.ledger import RingBalance
+    from collectord.model import LossKey
+
+LABEL = RingLabel("s", "perf", RingRole.DATA, 0)
+HANDLE = RingHandle(
+    map=None,
+    pages=None,
+    map_fd=-1,
+    wakeup_fd=-1,
+    kind=RingKind.PERF,
+    basis=Basis.EXACT,
+    geometry=Geometry(4096, 1024, 8192),
+    label=LABEL,
+    counters=(),
+    time_offset=0,
+    time_trailer=0,
+)
+
+
+class Source:
+    """A kernel that counted what the test says."""
+
+    ftrace = None
+    bpf = None
+
+    def __init__(self) -> None:
+        self.value = self.lost = self.reads = 0
+
+    def read_produced(self, ring: RingHandle) -> Produced:
+        """One interrupt."""
+        del ring
+        self.reads += 1
+        return Produced(value=self.value, lost=self.lost)
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """None."""
+        return {}
+
+
+class Rig:
+    """One ring, whose counters of the core and of the kernel the test sets."""
+
+    def __init__(self) -> None:
+        self.source = Source()
+        zeros: Any = (0 for _ in RingCounters._fields)
+        self.counters = RingCounters(*zeros)._replace(fill_buckets=())
+        ring: Any = SimpleNamespace(id=0, counters=lambda: self.counters)
+        one: Any = self.source
+        self.meter = Meter(one, [Drained(replace(HANDLE), ring)], ())
+
+    def drain(self, samples: int) -> None:
+        """The core takes them, and they are stored."""
+        taken = self.counters.samples + samples
+        self.counters = self.counters._replace(samples=taken, records=taken, stored=taken)
+
+    def balance(self) -> RingBalance:
+        """As of the last reading."""
+        return self.meter.balances()[0]
+
+
+def test_the_counters_of_an_idle_ring_are_left_alone() -> None:
+    """Each costs an interrupt of its CPU."""
+    rig = Rig()
+    reads = rig.source.reads
+    rig.meter.measure()
+    assert rig.source.reads == reads
+
+
+def test_a_ring_that_is_not_drained_for_want_of_room_is_no_idle_one() -> None:
+    """What the kernel counts meanwhile is told, though the core counts nothing."""
+    rig = Rig()
+    rig.source.value, rig.source.lost = 1000, 900
+    rig.counters = rig.counters._replace(starved=1)
+    rig.meter.measure(passed=False)
+    assert rig.balance().produced == 1000
+    assert rig.balance().lost["kernel_ring/ring_full"] == 900
+
+
+def test_a_ring_in_quarantine_is_no_idle_one() -> None:
+    """It fills up, and the kernel counts what it refuses."""
+    rig = Rig()
+    rig.counters = rig.counters._replace(quarantined=1, quarantine_reason=1)
+    rig.meter.measure()
+    rig.source.value, rig.source.lost = 1000, 1000
+    rig.meter.measure()
+    assert rig.balance().produced == 1000
+    assert rig.balance().lost["kernel_ring/ring_full"] == 1000
+
+
+def test_what_is_still_in_a_ring_is_not_missed() -> None:
+    """Only what was counted before a pass that is done has to be somewhere."""
+    rig = Rig()
+    for produced, drained in ((100, 10), (200, 20), (300, 30)):
+        rig.source.value = produced
+        rig.drain(drained)
+        rig.meter.measure(passed=False)
+        assert (rig.balance().produced, rig.balance().unaccounted) == (produced, 0)
+
+
+def test_what_a_pass_has_not_brought_is_missed() -> None:
+    """The pass that is done began after the first reading, however many were made meanwhile."""
+    rig = Rig()
+    rig.source.value = 100
+    rig.drain(1)
+    rig.meter.measure()
+    rig.source.value = 150
+    rig.drain(1)
+    rig.meter.measure(passed=False)
+    assert rig.balance().unaccounted == 0
+    rig.drain(1)
+    rig.meter.measure()
+    assert rig.balance().unaccounted == 100 - 3 - 4  # as many as may be on their way
+
+
+def test_a_surplus_is_seen_though_no_pass_is_done() -> None:
+    """More was taken than the kernel has counted by now."""
+    rig = Rig()
+    rig.source.value = 10
+    rig.drain(12)
+    rig.meter.measure(passed=False)
+    assert rig.balance().unaccounted == 2
