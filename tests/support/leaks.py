@@ -84,14 +84,14 @@ class Holdings:
     mounts: frozenset[str]
 
     @staticmethod
-    def now() -> Holdings:
-        """Take stock."""
+    def now(*, of_host: bool = True) -> Holdings:
+        """Take stock; what belongs to the host, instances and mounts, only with `of_host`."""
         return Holdings(
             fds=_fds(),
             threads=_threads(),
             processes=frozenset(f"process {pid} ({name})" for pid, name in _children().items()),
-            instances=_instances(),
-            mounts=_mounts(),
+            instances=_instances() if of_host else frozenset(),
+            mounts=_mounts() if of_host else frozenset(),
         )
 
     def beyond(self, earlier: Holdings) -> list[str]:
@@ -103,17 +103,17 @@ class Holdings:
         )
 
 
-def leaked_since(earlier: Holdings) -> list[str]:
-    """What has been left behind since `earlier`.
+def leaked_since(earlier: Holdings, *, of_host: bool = True) -> list[str]:
+    """What has been left behind since `earlier`, which was taken with the same `of_host`.
 
     Left processes are killed, so that one test's leak is not the next one's too.
     """
-    left = Holdings.now().beyond(earlier)
+    left = Holdings.now(of_host=of_host).beyond(earlier)
     if not left:
         return []
     gc.collect()
     deadline = time.monotonic() + _GRACE_S
-    while (left := Holdings.now().beyond(earlier)) and time.monotonic() < deadline:
+    while (left := Holdings.now(of_host=of_host).beyond(earlier)) and time.monotonic() < deadline:
         time.sleep(0.01)
     for item in left:
         if item.startswith("process "):
