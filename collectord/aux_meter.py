@@ -65,6 +65,7 @@ class AuxMeter:
             counters = self._counters(ring)
             idle = counters.taken_bytes == last.counters.taken_bytes
             idle = idle and counters.starved == last.counters.starved
+            idle = idle and not counters.quarantined
             still = idle and counters.records == last.counters.records
             reading = last.after if still else self._read(handle)
             before = last.before

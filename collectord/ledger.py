@@ -82,6 +82,9 @@ class RingBalance:
         held: it is a flight recorder's.
         beside_aux: an AUX area hangs on it, which is what its trace goes into.
         in_bytes: nobody knows its records: what counts them counts bytes.
+        faults: times that its contents were refused; each lost at least the record that was,
+            and the rest of what was passed over is unaccounted.
+        faulty_bytes: that were passed over then.
         foreign_reads: events that somebody else took out of an ftrace ring.
         resets: times that somebody else emptied it; what was in it then nobody can count.
     """
@@ -118,6 +121,8 @@ class RingBalance:
     held: bool = False
     beside_aux: bool = False
     in_bytes: bool = False
+    faults: int = 0
+    faulty_bytes: int = 0
     foreign_reads: int = 0
     resets: int = 0
 
@@ -210,7 +215,7 @@ def _losses(
         }
     return {
         **before_us,
-        (Stage.STAGING, Reason.QUARANTINED): counters.quarantined,
+        (Stage.STAGING, Reason.QUARANTINED): counters.faults,
         (Stage.SINK, Reason.DISK_FULL): counters.lost_disk_full,
         (Stage.SINK, Reason.DROPPED): counters.lost_dropped,
     }
@@ -321,6 +326,8 @@ def balance_ring(
         held=held,
         beside_aux=beside_aux,
         in_bytes=in_bytes,
+        faults=counters.faults,
+        faulty_bytes=counters.quarantined_bytes,
         foreign_reads=_foreign_reads(bracket) if transport else 0,
         resets=after.resets if after is not None else 0,
     )

@@ -41,6 +41,8 @@ def _ring_json(ring: RingBalance) -> dict[str, Any]:
         "starved": ring.starved,
         "relabelled": ring.relabelled,
         "quarantined": ring.quarantined,
+        "faults": ring.faults,
+        "faulty_bytes": ring.faulty_bytes,
         "suppressed_by": list(ring.suppressed_by),
         "transport": ring.transport,
         "oldest_unread_age_ns": ring.oldest_unread_age_ns,

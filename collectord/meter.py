@@ -91,8 +91,8 @@ class Meter:
         reading = self._source.read_produced(drained.handle)
         relay = drained.handle.relay
         if is_overwritable(drained.handle):
-            # What a ring in quarantine holds is neither stored nor overwritten.
-            known = reading.value is not None and not counters.quarantined
+            # What was passed over in a ring is neither stored nor overwritten.
+            known = reading.value is not None and not counters.faults
             overwritten = self._overwritten[drained.handle.label] if known else None
             return replace(reading, overwritten=overwritten)
         if drained.aux is not None and drained.handle.held:

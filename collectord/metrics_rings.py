@@ -54,7 +54,8 @@ def families(
     yield gauge("collectord_rings", "Ring buffers.", names, ((labels, 1) for labels, _ in rings))
     yield gauge(
         "collectord_quarantined_rings",
-        "Ring buffers and AUX areas that are not read any more: their contents are invalid.",
+        "Ring buffers and AUX areas that are not read any more: their contents were invalid again "
+        "and again.",
         names,
         quarantined,
     )
@@ -159,6 +160,18 @@ def _reads(rings: Rings, names: Labels) -> Iterator[Metric]:
         "Times the kernel throttled an event for its rate; not loss.",
         names,
         ((labels, ring.throttles) for labels, ring in rings),
+    )
+    yield counter(
+        "collectord_ring_faults",
+        "Times that the contents of a ring were refused, and it went on behind them.",
+        names,
+        ((labels, ring.faults) for labels, ring in rings),
+    )
+    yield counter(
+        "collectord_faulty_bytes",
+        "Bytes that were passed over as the contents of a ring were refused.",
+        names,
+        ((labels, ring.faulty_bytes) for labels, ring in rings),
     )
     yield counter(
         "collectord_starved_passes",

@@ -278,11 +278,13 @@ class Session:
 
     # What the core tells of rings (drain.loop.RingListener).
 
-    def ring_quarantined(self, ring: int, reason: str, position: int) -> None:
-        """Say so; the ring fills up and the kernel counts what it refuses."""
+    def ring_faulty(self, ring: int, reason: str, position: int, *, quarantined: bool) -> None:
+        """Say so; a ring in quarantine fills up, and the kernel counts what it refuses."""
         label = self._label(ring)
-        self._health.note(f"ring/{ring}", f"ring {label} quarantined: {reason}")
-        self._log.error("ring_quarantined", ring=label, reason=reason, position=position)
+        trouble = f"{'quarantined' if quarantined else 'had invalid contents'}: {reason}"
+        self._health.note(f"ring/{ring}", f"ring {label} {trouble}")
+        event = "ring_quarantined" if quarantined else "ring_faulty"
+        self._log.error(event, ring=label, reason=reason, position=position)
 
     def ring_hung_up(self, ring: int) -> None:
         """A task ends when it ends; a channel that does is news."""

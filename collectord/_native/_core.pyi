@@ -61,12 +61,16 @@ class WriteFailed(NamedTuple):
     token: int
     errno: int
 
-class RingQuarantined(NamedTuple):
-    """A ring's contents failed validation; it is not read any more."""
+class RingFault(NamedTuple):
+    """A ring's contents failed validation, and it goes on behind them.
+
+    Of faults that follow each other closely the last is told.
+    """
 
     ring: int
     reason: int  # index into QUARANTINE_REASONS
-    position: int  # free-running byte position of the bad record
+    position: int  # free-running byte position where it goes on
+    quarantined: bool  # after eight faults within ten seconds: it is not read any more
 
 class RingHungUp(NamedTuple):
     """The ring's task is gone; the ring was drained once more and left its poll set."""
@@ -74,7 +78,7 @@ class RingHungUp(NamedTuple):
     ring: int
 
 Event: TypeAlias = (
-    SegmentClosed | SegmentWanted | SpaceWanted | WriteFailed | RingQuarantined | RingHungUp
+    SegmentClosed | SegmentWanted | SpaceWanted | WriteFailed | RingFault | RingHungUp
 )
 
 QUARANTINE_REASONS: Final[tuple[str, ...]]
@@ -170,7 +174,7 @@ class RingCounters(NamedTuple):
     relabelled: int  # samples that carried the id of somebody else's event
     quarantined: int  # 0, or 1 when the ring is in quarantine
     quarantine_reason: int  # index into QUARANTINE_REASONS
-    quarantined_bytes: int  # bytes left unread in it
+    quarantined_bytes: int  # bytes that were passed over, for `faults`
     throttles: int
     unthrottles: int
     wakeups_watermark: int
@@ -201,6 +205,7 @@ class RingCounters(NamedTuple):
     window_held_ns: int = (
         0  # (gauge) how far back the ring reaches, about; as of the last full pass
     )
+    faults: int = 0  # times that its contents failed validation
 
 class AuxCounters(NamedTuple):
     """Counters of one AUX ring since it was added; bytes are payload, without headers and padding.
@@ -216,9 +221,9 @@ class AuxCounters(NamedTuple):
     in_flight_bytes: int  # (gauge) copied and not yet written or lost
     lost_disk_full_bytes: int
     lost_dropped_bytes: int
-    quarantined: int  # 0, or 1 when the ring's head went where it cannot be
+    quarantined: int  # 0, or 1 when the ring is in quarantine
     quarantine_reason: int  # index into QUARANTINE_REASONS
-    quarantined_bytes: int
+    quarantined_bytes: int  # passed over where the head went where it cannot be
     pieces: int  # pieces made
     records: int  # PERF_RECORD_AUX seen in the data ring, and of these with the flag:
     truncated: int
@@ -243,6 +248,7 @@ class AuxCounters(NamedTuple):
     overwritten_bytes: int  # gone before a window took them, or cut off by the limit; rule
     # "monotonic" only, else 0: nobody knows
     head_rule: int  # (gauge) index into AUX_HEAD_RULES: "learned" until the windows told
+    faults: int  # times that the head went where it cannot be
 
 class CoreCounters(NamedTuple):
     """Counters of the whole core."""

@@ -19,7 +19,7 @@ SegmentClosed = namedtuple("SegmentClosed", "stream token end_offset xxh3 chunks
 SegmentWanted = namedtuple("SegmentWanted", "stream")
 SpaceWanted = namedtuple("SpaceWanted", "stream errno")
 WriteFailed = namedtuple("WriteFailed", "stream token errno")
-RingQuarantined = namedtuple("RingQuarantined", "ring reason position")
+RingFault = namedtuple("RingFault", "ring reason position quarantined")
 RingHungUp = namedtuple("RingHungUp", "ring")
 RecordScan = namedtuple(
     "RecordScan",
@@ -35,15 +35,15 @@ RingCounters = namedtuple(
     "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets pages "
     "page_losses page_losses_unknown resets spliced_bytes numbered missing notes skipped_bytes "
     "torn_bytes overwritten overwritten_records windows window_taken window_repeated "
-    "window_repeated_bytes window_overwritten_bytes window_held_ns",
-    defaults=(0,) * 13)
+    "window_repeated_bytes window_overwritten_bytes window_held_ns faults",
+    defaults=(0,) * 14)
 AuxCounters = namedtuple(
     "AuxCounters",
     "taken_bytes stored_bytes in_flight_bytes lost_disk_full_bytes lost_dropped_bytes quarantined "
     "quarantine_reason quarantined_bytes pieces records truncated partial collisions "
     "unrecorded_bytes orphan_bytes enables restarts disabled_ns wakeups_watermark wakeups_timer "
     "starved used_bytes high_watermark_bytes fill_buckets windows window_bytes window_taken_bytes "
-    "repeated_bytes overwritten_bytes head_rule")
+    "repeated_bytes overwritten_bytes head_rule faults")
 CoreCounters = namedtuple(
     "CoreCounters",
     "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "
@@ -313,8 +313,8 @@ cdef class Core:
             else:
                 found.append(WriteFailed(e.stream, e.token, e.error))
             event__free(e)
-        while (r := core__quarantined(self.core)) != NULL:
-            found.append(RingQuarantined(r.id, r.fault, r.position))
+        while (r := core__faulty(self.core)) != NULL:
+            found.append(RingFault(r.id, r.last_fault, r.position, r.fault != 0))
         while (r := core__hung_up(self.core)) != NULL:
             found.append(RingHungUp(r.id))
         return found

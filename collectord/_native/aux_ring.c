@@ -97,14 +97,16 @@ void aux_ring__free(struct aux_ring *aux)
 	free(aux);
 }
 
-static void aux_ring__quarantine(struct aux_ring *aux)
+/* Go on where the area says that it is. */
+static void aux_ring__skip(struct aux_ring *aux, uint64_t head)
 {
 	struct ring *const ring = aux->self;
+	const uint64_t unread = head - ring->position;
 
-	counter__set(&ring->quarantined_bytes, aux->map->bytes);
-	ring->head = ring->position;
-	/* Release; the partner is the acquire in untold_fault(). */
-	atomic_store_explicit(&ring->fault, WALK_BAD_HEAD, memory_order_release);
+	ring__refuse(ring, WALK_BAD_HEAD, unread < aux->map->bytes ? unread : aux->map->bytes);
+	ring->position = ring->head = head;
+	if (!aux->map->snapshot)
+		aux_map__publish_tail(aux->map, head);
 }
 
 uint64_t aux_ring__begin(struct aux_ring *aux)
@@ -127,7 +129,7 @@ uint64_t aux_ring__begin(struct aux_ring *aux)
 	ring->head = aux_map__head(aux->map);
 	used = ring->head - ring->position;
 	if (used > aux->map->bytes) {
-		aux_ring__quarantine(aux);
+		aux_ring__skip(aux, ring->head);
 		return 0;
 	}
 	aux->suspect |= used > aux->map->bytes / 2;
@@ -365,7 +367,7 @@ void aux_ring__open_window(struct aux_ring *aux)
 		return;
 	/* What no pass came to take of the last window is new in this one. */
 	if (!aux_window__find(&aux->window, aux->map, ring->position, &extent)) {
-		aux_ring__quarantine(aux);
+		aux_ring__skip(aux, extent.end);
 		return;
 	}
 	ring->position = extent.begin;

@@ -445,9 +445,8 @@ struct event *core__event(struct core *core)
 
 static bool untold_fault(struct ring *ring)
 {
-	/* Acquire; the partner is the release in ring__quarantine(). */
-	return atomic_load_explicit(&ring->fault, memory_order_acquire) != WALK_OK &&
-	       !atomic_exchange_explicit(&ring->fault_told, true, memory_order_relaxed);
+	/* Acquire; the partner is the release in ring__refuse(). */
+	return atomic_exchange_explicit(&ring->fault_untold, false, memory_order_acquire);
 }
 
 static bool untold_hang_up(struct ring *ring)
@@ -468,7 +467,7 @@ static struct ring *core__first(struct core *core, bool (*is)(struct ring *))
 	return found;
 }
 
-struct ring *core__quarantined(struct core *core)
+struct ring *core__faulty(struct core *core)
 {
 	return core__first(core, untold_fault);
 }

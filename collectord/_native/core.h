@@ -103,8 +103,8 @@ void core__finish(struct core *core, struct stream *stream);
 void core__answer_space(struct core *core, struct stream *stream, bool retry);
 
 struct event *core__event(struct core *core);
-/* A ring whose quarantine, or hang-up, was not told yet; NULL when there is none. */
-struct ring *core__quarantined(struct core *core);
+/* A ring whose last fault, or hang-up, was not told yet; NULL when there is none. */
+struct ring *core__faulty(struct core *core);
 struct ring *core__hung_up(struct core *core);
 
 void core__read_counters(struct core *core, struct core_counters *counters);

@@ -98,7 +98,7 @@ cdef extern from "ring.h":
     struct relay_ring:
         counter_t numbered, missing, notes, skipped_bytes, torn_bytes
     struct ring:
-        uint32_t id, fault
+        uint32_t id, fault, last_fault
         page_ring *pages
         relay_ring *relay
         window *window
@@ -106,7 +106,7 @@ cdef extern from "ring.h":
         ring *aux_pair
         uint64_t position
         counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
-        counter_t lost_records, lost_samples, neutralised, relabelled, quarantined_bytes
+        counter_t lost_records, lost_samples, neutralised, relabelled, faults, quarantined_bytes
         counter_t throttles, unthrottles, wakeups_watermark, wakeups_timer, starved
         counter_t used_bytes, high_watermark_bytes, last_sample_ns
         counter_t overwritten_samples, overwritten_records, abandoned
@@ -256,7 +256,7 @@ cdef extern from "core.h":
     void core__finish(core *c, stream *s) nogil
     void core__answer_space(core *c, stream *s, bint retry) nogil
     event *core__event(core *c) nogil
-    ring *core__quarantined(core *c) nogil
+    ring *core__faulty(core *c) nogil
     ring *core__hung_up(core *c) nogil
     void core__read_counters(core *c, core_counters *counters) nogil
     int core__tid(core *c, uint32_t index) nogil

@@ -87,7 +87,7 @@ static struct page_fetched fetch_mapped(struct page_ring *pages, uint8_t *page)
 	if (place.id == pages->place.id && pages->place.read > 0) {
 		/* Nobody but a reset takes back what was handed out, or begins a page anew. */
 		if (place.read >= pages->place.read && page_ns == pages->page_ns)
-			from = pages->place.read;
+			from = pages->refused ? place.read : pages->place.read;
 		else
 			found.reset = true;
 	}

@@ -218,11 +218,12 @@ static enum subbuf_fault page_ring__accept(struct ring *ring, struct chunk *chun
 	return fault;
 }
 
-static void page_ring__quarantine(struct ring *ring, enum subbuf_fault fault)
+/* Go on at the next page. */
+static void page_ring__skip(struct ring *ring, enum subbuf_fault fault, uint64_t kept)
 {
-	counter__set(&ring->quarantined_bytes, ring->pages->page_bytes);
-	/* Release; the partner is the acquire in untold_fault(). */
-	atomic_store_explicit(&ring->fault, page_ring__fault(fault), memory_order_release);
+	ring->pages->taken = 0;
+	ring->pages->pass_pages++;
+	ring__refuse(ring, page_ring__fault(fault), ring->pages->page_bytes - kept);
 }
 
 /*
@@ -247,6 +248,7 @@ enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, uint32_t 
 
 	/* So many were in the ring when the pass began, the reader's own among them. */
 	while (pages->pass_pages <= pages->subbufs && (pages->full || !pages->pass_spliced)) {
+		const uint64_t position = ring->position;
 		struct page_fetched found;
 		enum subbuf_fault fault;
 
@@ -267,10 +269,12 @@ enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, uint32_t 
 			return RING_SPLICED;
 		}
 		fault = found.fault;
-		if (fault == SUBBUF_OK)
+		if (fault == SUBBUF_OK) {
 			fault = page_ring__accept(ring, chunk, &found);
+			pages->refused = fault != SUBBUF_OK;
+		}
 		if (fault != SUBBUF_OK) {
-			page_ring__quarantine(ring, fault);
+			page_ring__skip(ring, fault, ring->position - position);
 			return RING_FAULTY;
 		}
 		if (page_ring__caught_up(pages, found.goes_on))

@@ -193,11 +193,14 @@ static enum blk_fault relay_ring__accept(struct ring *ring, struct chunk *chunk,
 	return fault;
 }
 
-static void relay_ring__quarantine(struct ring *ring, enum blk_fault fault)
+/* Go on behind what was read. */
+static void relay_ring__pass_over(struct ring *ring, enum blk_fault fault)
 {
-	counter__set(&ring->quarantined_bytes, ring->relay->carry_bytes);
-	/* Release; the partner is the acquire in untold_fault(). */
-	atomic_store_explicit(&ring->fault, relay_ring__fault(fault), memory_order_release);
+	struct relay_ring *const relay = ring->relay;
+
+	ring__refuse(ring, relay_ring__fault(fault), relay->carry_bytes);
+	relay->carry_bytes = 0;
+	relay->astray_bytes = 0;
 }
 
 /* The end of what was begun does not come. */
@@ -299,7 +302,7 @@ enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t
 		}
 		fault = relay_ring__accept(ring, chunk, relay->carry_bytes + (uint32_t)n);
 		if (fault != BLK_OK) {
-			relay_ring__quarantine(ring, fault);
+			relay_ring__pass_over(ring, fault);
 			return RING_FAULTY;
 		}
 		if ((uint32_t)n < room && !relay->ending)

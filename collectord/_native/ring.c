@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "aux_ring.h"
+#include "clock.h"
 #include "page_ring.h"
 #include "relay_ring.h"
 #include "stream.h"
@@ -65,12 +66,32 @@ int ring__set_ids(struct ring *ring, const uint64_t *ids, uint32_t count)
 	return 0;
 }
 
-void ring__quarantine(struct ring *ring, enum walk_fault fault, uint64_t unread)
+void ring__refuse(struct ring *ring, uint32_t reason, uint64_t bytes)
 {
+	const uint64_t now_ns = clock__now_ns();
+
+	counter__add(&ring->faults, 1);
+	counter__add(&ring->quarantined_bytes, bytes);
+	if (ring->faults_recent == 0 || now_ns - ring->faults_since_ns >= RING_FAULTS_NS) {
+		ring->faults_since_ns = now_ns;
+		ring->faults_recent = 0;
+	}
+	if (++ring->faults_recent == RING_FAULTS_MAX)
+		atomic_store_explicit(&ring->fault, reason, memory_order_relaxed);
+	atomic_store_explicit(&ring->last_fault, reason, memory_order_relaxed);
+	/* Release; the partner is the acquire in untold_fault(). */
+	atomic_store_explicit(&ring->fault_untold, true, memory_order_release);
+}
+
+/* Go on at the head of this pass. */
+static void ring__skip(struct ring *ring, enum walk_fault fault)
+{
+	const uint64_t unread = ring->head - ring->position;
+
 	/* A bad head may say more than there is. */
-	counter__set(&ring->quarantined_bytes,
+	ring__refuse(ring, (uint32_t)fault,
 		     unread < ring->map->data_bytes ? unread : ring->map->data_bytes);
-	atomic_store_explicit(&ring->fault, (uint32_t)fault, memory_order_release);
+	ring->position = ring->head;
 }
 
 /* Upper bounds 0.1, 0.2 .. 0.9, 0.95, 1.0. */
@@ -99,7 +120,8 @@ uint64_t ring__begin(struct ring *ring)
 	ring->head = ring_map__head(ring->map);
 	used = ring->head - ring->position;
 	if (used > ring->map->data_bytes || (used & 7u) != 0) {
-		ring__quarantine(ring, WALK_BAD_HEAD, used);
+		ring__skip(ring, WALK_BAD_HEAD);
+		ring_map__publish_tail(ring->map, ring->position);
 		return 0;
 	}
 	counter__set(&ring->used_bytes, used);
@@ -204,11 +226,11 @@ enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk
 	}
 	ring__keep(ring, chunk, walked, &tally);
 	ring->position += walked;
+	if (fault != WALK_OK)
+		ring__skip(ring, fault);
 	ring_map__publish_tail(ring->map, ring->position);
-	if (fault != WALK_OK) {
-		ring__quarantine(ring, fault, ring->head - ring->position);
+	if (fault != WALK_OK)
 		return RING_FAULTY;
-	}
 	if (ring->position == ring->head)
 		return RING_EMPTY;
 	/* What was absorbed takes no room of the chunk; with nothing taken it had too little left. */
@@ -272,10 +294,10 @@ void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, ui
 		if (ring__pass_over(ring, scratch, scratch_bytes, keep, &tally, &fault) > 0) {
 			counter__add(&ring->overwritten_samples, tally.samples);
 			counter__add(&ring->overwritten_records, tally.records);
-			ring_map__publish_tail(ring->map, ring->position);
 		}
 		if (fault != WALK_OK)
-			ring__quarantine(ring, fault, ring->head - ring->position);
+			ring__skip(ring, fault);
+		ring_map__publish_tail(ring->map, ring->position);
 	}
 }
 
@@ -293,6 +315,6 @@ void ring__abandon(struct ring *ring)
 		counter__add(&ring->records, tally.records);
 		counter__add(&ring->abandoned, tally.samples);
 		if (fault != WALK_OK)
-			ring__quarantine(ring, fault, ring->head - ring->position);
+			ring__skip(ring, fault);
 	}
 }

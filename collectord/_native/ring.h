@@ -9,6 +9,13 @@
 #include "ring_map.h"
 #include "walk.h"
 
+/*
+ * A ring whose contents are refused goes on behind them: what came in between is passed over, and
+ * counted. So often within such a time, and it is left alone: nobody believes what it holds.
+ */
+#define RING_FAULTS_MAX 8u
+#define RING_FAULTS_NS 10000000000u
+
 #define RING_FILL_BUCKETS 11u /* <= 0.1 .. <= 0.9, <= 0.95, <= 1.0 */
 
 struct aux_ring;
@@ -43,8 +50,12 @@ struct ring {
 	_Atomic bool left; /* removed from its shard; what it gave may be in flight still */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
-	_Atomic uint32_t fault; /* enum walk_fault, page_ring__fault() or relay_ring__fault() */
-	_Atomic bool fault_told;
+	/* Reasons: enum walk_fault, page_ring__fault() or relay_ring__fault(). */
+	_Atomic uint32_t fault;	     /* of its quarantine, 0: it is read */
+	_Atomic uint32_t last_fault; /* of what was passed over last */
+	_Atomic bool fault_untold;
+	uint64_t faults_since_ns; /* faults are counted together from then on, */
+	uint32_t faults_recent;	  /* that many until now */
 
 	counter_t samples, records, bytes;
 	counter_t lost_records, lost_samples;
@@ -54,7 +65,7 @@ struct ring {
 	counter_t starved;
 	counter_t used_bytes, high_watermark_bytes;
 	counter_t last_sample_ns;
-	counter_t quarantined_bytes;
+	counter_t faults, quarantined_bytes; /* passed over since something in them was refused */
 	counter_t fill[RING_FILL_BUCKETS];
 	counter_t stored, lost_disk_full, lost_dropped;
 	counter_t segment_samples, segment_bytes;
@@ -73,13 +84,14 @@ int ring__set_ids(struct ring *ring, const uint64_t *ids, uint32_t count);
 /* A pass found `used` bytes of `capacity`. */
 void ring__count_fill(struct ring *ring, uint64_t used, uint64_t capacity);
 
-/* Load the head for this pass; returns the unread bytes, 0 for a ring in quarantine. */
+/* Load the head for this pass; returns the unread bytes, 0 for a ring in quarantine. A bad head is
+ * where it goes on. */
 uint64_t ring__begin(struct ring *ring);
 
 enum ring_take {
 	RING_EMPTY,	/* read up to the head of this pass */
 	RING_CHUNK_FULL, /* the next record needs another chunk */
-	RING_FAULTY,	/* the ring went into quarantine */
+	RING_FAULTY,	/* what followed was refused, and is passed over */
 	RING_SPLICED,	/* the ring's pipe has something for the writer */
 	RING_MORE,	/* there is more, and the chunk may take it */
 };
@@ -102,7 +114,7 @@ void ring__abandon(struct ring *ring);
 /* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
 void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes);
 
-/* Read nothing of it any more; so many bytes stay unread. */
-void ring__quarantine(struct ring *ring, enum walk_fault fault, uint64_t unread);
+/* Its contents were refused, and `bytes` of them are passed over. */
+void ring__refuse(struct ring *ring, uint32_t reason, uint64_t bytes);
 
 #endif

@@ -79,7 +79,8 @@ cdef class Ring:
             counter__read(&r.last_sample_ns),
             tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
             *self.page_counters(), *self.relay_counters(), counter__read(&r.overwritten_samples),
-            counter__read(&r.overwritten_records), *self.window_counters())
+            counter__read(&r.overwritten_records), *self.window_counters(),
+            counter__read(&r.faults))
 
 
 cdef class AuxRing:
@@ -124,7 +125,7 @@ cdef class AuxRing:
             counter__read(&a.windows), counter__read(&a.window_bytes),
             counter__read(&a.window_taken_bytes), counter__read(&a.repeated_bytes),
             counter__read(&a.overwritten_bytes),
-            counter__read(&a.head_rule))
+            counter__read(&a.head_rule), counter__read(&r.faults))
 
 
 cdef class Stream:

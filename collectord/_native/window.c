@@ -266,7 +266,8 @@ static void window__take(struct ring *ring)
 	fresh = window->last - head;
 	/* It counts down, in steps of records. */
 	if ((head & 7u) != 0 || fresh > INT64_MAX) {
-		ring__quarantine(ring, WALK_BAD_HEAD, stable);
+		ring__refuse(ring, WALK_BAD_HEAD, stable);
+		window->last = head;
 		return;
 	}
 	walk = window__walk(window, (size_t)stable, wrapped);
@@ -285,8 +286,8 @@ static void window__take(struct ring *ring)
 	counter__add(&window->overwritten_bytes, fresh - bytes - unread);
 	window->last = head;
 	ring->head = ring->position + bytes;
-	if (walk.fault != WALK_OK)
-		ring__quarantine(ring, walk.fault, unread);
+	if (unread > 0)
+		ring__refuse(ring, (uint32_t)walk.fault, unread);
 }
 
 void window__want(struct ring *ring)

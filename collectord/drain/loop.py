@@ -46,8 +46,8 @@ class StreamListener(Protocol):
 class RingListener(Protocol):
     """Who is told about rings. Called on the event loop."""
 
-    def ring_quarantined(self, ring: int, reason: str, position: int) -> None:
-        """A ring is not read any more."""
+    def ring_faulty(self, ring: int, reason: str, position: int, *, quarantined: bool) -> None:
+        """A ring's contents were refused; it goes on behind them, or is not read any more."""
 
     def ring_hung_up(self, ring: int) -> None:
         """A ring's task, or its channel, is gone."""
@@ -207,9 +207,13 @@ class Drain:
                 self._streams[event.stream].space_wanted(event.errno)
             case _core.WriteFailed():
                 self._streams[event.stream].write_failed(event.errno)
-            case _core.RingQuarantined():
-                reason = _core.QUARANTINE_REASONS[event.reason]
-                self._rings[event.ring].ring_quarantined(event.ring, reason, event.position)
+            case _core.RingFault():
+                self._rings[event.ring].ring_faulty(
+                    event.ring,
+                    _core.QUARANTINE_REASONS[event.reason],
+                    event.position,
+                    quarantined=event.quarantined,
+                )
             case _core.RingHungUp():
                 self._rings[event.ring].ring_hung_up(event.ring)
 

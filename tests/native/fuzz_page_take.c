@@ -153,6 +153,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK_EQ(page_ring__new(&options, &ring), 0);
 	chunk = (struct chunk){.data = staging.data};
 	for (uint32_t i = 0; i < FETCHES_MAX && ring->fault == 0 && left > 0; i++) {
+		const uint64_t faults = counter__read(&ring->faults);
 		enum ring_take took;
 
 		if (options.map == NULL)
@@ -160,7 +161,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (i == 0 || (begin_flags & 1) != 0)
 			page_ring__begin(ring->pages, (begin_flags & 2) != 0);
 		took = page_ring__take(ring, &chunk, CHUNK_BYTES);
-		CHECK((took == RING_FAULTY) == (ring->fault != 0));
+		CHECK((took == RING_FAULTY) == (counter__read(&ring->faults) != faults));
 		CHECK(took != RING_SPLICED && chunk.used <= CHUNK_BYTES);
 		CHECK(ring->pages->pass_pages <= SUBBUFS + 1);
 		CHECK(ring->pages->taken <= PAGE_BYTES - SUBBUF_HEADER_BYTES);

@@ -720,8 +720,10 @@ static void names_come_first_without_a_data_ring(void)
 		 0);
 	prepare(RIG_LIMIT);
 	CHECK_EQ(core__start(core), 0);
-	fake_ring__set_head(&cpus[0].fake.ring, 64); /* zeros */
-	await_written(core__issue(core), RIG_LIMIT);
+	for (uint64_t i = 1; i <= RING_FAULTS_MAX; i++) {
+		fake_ring__set_head(&cpus[0].fake.ring, 64 * i); /* zeros */
+		await_written(core__issue(core), RIG_LIMIT);
+	}
 	CHECK_EQ(cpus[0].data->fault, WALK_BAD_SIZE);
 	CHECK(fake_ring__write(&fake, record, record__comm(record, 77, 77, "x", 0, 1)));
 	fake_aux__set_head(&cpus[0].fake, 100);

@@ -296,7 +296,7 @@ static void only_the_end_of_what_is_there_is_padded(void)
 	end();
 }
 
-static void a_head_beyond_the_area_stops_the_ring(void)
+static void behind_a_head_beyond_the_area_the_ring_goes_on(void)
 {
 	const struct aux_ring_options options = plain();
 	const int fd = dummy_event__open();
@@ -307,11 +307,18 @@ static void a_head_beyond_the_area_stops_the_ring(void)
 	CHECK_EQ(pass(false), RING_EMPTY);
 	fake_aux__set_head(&fake, AUX_BYTES + 9);
 	CHECK_EQ(aux_ring__begin(aux->aux), 0);
-	CHECK_EQ(aux->fault, WALK_BAD_HEAD);
+	CHECK_EQ(aux->last_fault, WALK_BAD_HEAD);
 	CHECK_EQ(counter__read(&aux->quarantined_bytes), AUX_BYTES);
-	fake_aux__set_head(&fake, 100);
-	CHECK_EQ(aux_ring__begin(aux->aux), 0);
-	CHECK_EQ(aux_map__tail(&fake.map), 8);
+	CHECK_EQ(aux_map__tail(&fake.map), AUX_BYTES + 9);
+	fake_aux__set_head(&fake, AUX_BYTES + 109);
+	CHECK_EQ(aux_ring__begin(aux->aux), 100);
+	/* Again and again: it is left alone. */
+	for (uint32_t i = 1; i < RING_FAULTS_MAX; i++) {
+		CHECK_EQ(aux->fault, WALK_OK);
+		fake_aux__set_head(&fake, (i + 1) * (2 * AUX_BYTES + 9));
+		CHECK_EQ(aux_ring__begin(aux->aux), 0);
+	}
+	CHECK_EQ(aux->fault, WALK_BAD_HEAD);
 	/* Nobody would read what the event makes. */
 	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
 	aux_ring__enable(aux->aux, true, next_generation(true));
@@ -604,7 +611,7 @@ static void a_held_data_ring_gives_up_its_oldest_records(void)
 	end();
 }
 
-static void garbage_in_a_held_data_ring_stops_it(void)
+static void garbage_in_a_held_data_ring_is_passed_over(void)
 {
 	const struct aux_ring_options options = plain();
 	const uint64_t sizes[] = {0, 4, 12, 65528};
@@ -617,8 +624,9 @@ static void garbage_in_a_held_data_ring_stops_it(void)
 		fake_ring__set_head(&fake.ring, 3 * 4096);
 		ring__begin(&data);
 		aux_ring__recycle(aux->aux);
-		CHECK_EQ(data.fault, sizes[i] == 65528 ? WALK_PAST_HEAD : WALK_BAD_SIZE);
-		CHECK_EQ(data.position, 0);
+		CHECK_EQ(data.last_fault, sizes[i] == 65528 ? WALK_PAST_HEAD : WALK_BAD_SIZE);
+		CHECK_EQ(data.position, data.head);
+		CHECK_EQ(ring_map__tail(&fake.ring.map), data.head);
 		end();
 	}
 }
@@ -764,7 +772,7 @@ int main(void)
 	RUN(flags_of_aux_records_are_counted);
 	RUN(a_chunk_with_little_room_is_closed_first);
 	RUN(only_the_end_of_what_is_there_is_padded);
-	RUN(a_head_beyond_the_area_stops_the_ring);
+	RUN(behind_a_head_beyond_the_area_the_ring_goes_on);
 	RUN(a_successor_goes_on_at_the_tail);
 	RUN(no_piece_ends_inside_of_what_an_aux_record_tells_of);
 	RUN(bytes_whose_record_is_to_come_wait_for_it);
@@ -775,7 +783,7 @@ int main(void)
 	RUN(a_window_by_a_head_that_counts);
 	RUN(a_window_by_a_head_that_is_a_place);
 	RUN(a_held_data_ring_gives_up_its_oldest_records);
-	RUN(garbage_in_a_held_data_ring_stops_it);
+	RUN(garbage_in_a_held_data_ring_is_passed_over);
 	RUN(events_are_enabled_when_the_kernel_may_have_disabled_them);
 	RUN(an_event_that_may_stand_is_disabled_first);
 	RUN(a_foreign_clock_does_not_tell_how_long_an_event_stood);

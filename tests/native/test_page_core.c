@@ -138,7 +138,7 @@ static void serve(void)
 			CHECK(false);
 		free(event);
 	}
-	CHECK(core__quarantined(core) == NULL);
+	CHECK(core__faulty(core) == NULL);
 }
 
 static void flush(void)

@@ -195,10 +195,39 @@ static void a_place_outside_of_a_mapped_ring_is_refused(void)
 		begin_with(PAGE_MMAP, &map);
 		next_places[next_count++] = places[i];
 		CHECK_EQ(take(true), RING_FAULTY);
-		CHECK_EQ(ring->fault, page_ring__fault(SUBBUF_DATA_BEYOND_PAGE));
+		CHECK_EQ(ring->last_fault, page_ring__fault(SUBBUF_DATA_BEYOND_PAGE));
 		CHECK_EQ(chunk.used, 0);
 		end();
 	}
+}
+
+/* What is behind it in the same page is in nobody's time. */
+static void the_rest_of_a_bad_mapped_page_is_passed_over(void)
+{
+	struct page_map map;
+	uint8_t *bad;
+
+	begin_mapped(&map);
+	bad = ring_memory.pages;
+	page__start(bad, PAGE_BYTES, 1000);
+	page__event(bad, 1, 0);
+	page__event(bad, 1, 1);
+	page__words(bad, (uint32_t[]){0, 2, 7}, 3);
+	for (uint32_t i = 2; i < 100; i++)
+		page__event(bad, 1, i);
+	begin_with(PAGE_MMAP, &map);
+	next_places[next_count++] = (struct page_place){0, 2 * PAGES_EVENT_BYTES + 12};
+	CHECK_EQ(take(true), RING_FAULTY);
+	expect_serials(0, 2);
+	next_places[next_count++] = (struct page_place){0, 50 * PAGES_EVENT_BYTES + 12};
+	CHECK_EQ(take(true), RING_EMPTY);
+	expect_serials(0, 2);
+	empty_chunk();
+	reader_goes(1, 340);
+	CHECK_EQ(take(true), RING_EMPTY);
+	expect_serials(340, 680);
+	CHECK_EQ(counter__read(&ring->faults), 1);
+	end();
 }
 
 /* A file whose meta page says so. */
@@ -256,6 +285,7 @@ int main(void)
 	RUN(nothing_is_put_behind_an_unused_rest);
 	RUN(a_reset_of_a_mapped_ring_is_counted);
 	RUN(a_place_outside_of_a_mapped_ring_is_refused);
+	RUN(the_rest_of_a_bad_mapped_page_is_passed_over);
 	RUN(only_a_layout_that_is_known_is_mapped);
 	return 0;
 }

@@ -163,7 +163,7 @@ static void a_full_chunk_ends_no_page(void)
 	end();
 }
 
-static void a_bad_page_keeps_its_sound_events_and_ends_the_ring(void)
+static void a_bad_page_keeps_its_sound_events_and_the_next_is_read(void)
 {
 	begin();
 	page__start(page, PAGE_BYTES, 1000);
@@ -173,15 +173,28 @@ static void a_bad_page_keeps_its_sound_events_and_ends_the_ring(void)
 	give();
 	CHECK_EQ(take(true), RING_FAULTY);
 	expect_serials(0, 2);
-	CHECK_EQ(ring->fault, page_ring__fault(SUBBUF_BAD_LENGTH));
-	CHECK_EQ(counter__read(&ring->quarantined_bytes), PAGE_BYTES);
+	CHECK_EQ(ring->last_fault, page_ring__fault(SUBBUF_BAD_LENGTH));
+	CHECK_EQ(counter__read(&ring->quarantined_bytes), PAGE_BYTES - 2 * PAGES_EVENT_BYTES);
 	CHECK_EQ(counter__read(&ring->samples), 2);
+	CHECK_EQ(counter__read(&ring->faults), 1);
+	/* At the time where that one stood, and yet no rest of it. */
+	give_events(1001, 3, 2);
+	CHECK_EQ(take(true), RING_EMPTY);
+	expect_serials(0, 5);
+	CHECK_EQ(counter__read(&pages->pages), 2);
+	CHECK_EQ(ring->fault, 0);
+	for (uint32_t i = 1; i < RING_FAULTS_MAX; i++) {
+		CHECK_EQ(ring->fault, 0);
+		CHECK_EQ(write(sink, page, 10), 10);
+		CHECK_EQ(take(true), RING_FAULTY);
+	}
+	CHECK_EQ(ring->fault, page_ring__fault(SUBBUF_SHORT_HEADER));
 	end();
 
 	begin();
 	CHECK_EQ(write(sink, page, 10), 10);
 	CHECK_EQ(take(true), RING_FAULTY);
-	CHECK_EQ(ring->fault, page_ring__fault(SUBBUF_SHORT_HEADER));
+	CHECK_EQ(ring->last_fault, page_ring__fault(SUBBUF_SHORT_HEADER));
 	CHECK_EQ(chunk.used, 0);
 	end();
 
@@ -196,7 +209,7 @@ static void a_bad_page_keeps_its_sound_events_and_ends_the_ring(void)
 	subbuf__store64(page, 2000);
 	CHECK_EQ(write(sink, page, 28), 28);
 	CHECK_EQ(take(true), RING_FAULTY);
-	CHECK_EQ(ring->fault, page_ring__fault(SUBBUF_DATA_BEYOND_PAGE));
+	CHECK_EQ(ring->last_fault, page_ring__fault(SUBBUF_DATA_BEYOND_PAGE));
 	end();
 }
 
@@ -265,7 +278,7 @@ int main(void)
 	RUN(a_discarded_event_shifts_no_time);
 	RUN(an_empty_page_is_left_out);
 	RUN(a_full_chunk_ends_no_page);
-	RUN(a_bad_page_keeps_its_sound_events_and_ends_the_ring);
+	RUN(a_bad_page_keeps_its_sound_events_and_the_next_is_read);
 	RUN(whole_pages_go_into_the_pipe);
 	RUN(a_ring_that_takes_no_splice_is_read);
 	RUN(sizes_that_do_not_fit_are_refused);

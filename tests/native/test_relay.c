@@ -204,28 +204,39 @@ static void a_torn_record_is_skipped_and_missed(void)
 	end();
 }
 
-static void what_never_becomes_a_record_is_quarantined(void)
+static void what_never_becomes_a_record_is_passed_over(void)
 {
 	begin_pipe(RELAY_BLKTRACE);
 	memset(bytes, 0x11, sizeof(bytes));
-	for (int i = 0; i < 3 && atomic_load(&ring->fault) == 0; i++) {
+	for (int i = 0; i < 3 && counter__read(&ring->faults) == 0; i++) {
 		give(bytes, 40000);
 		(void)take(true);
 	}
-	CHECK_EQ(atomic_load(&ring->fault), relay_ring__fault(BLK_NO_MAGIC));
+	CHECK_EQ(atomic_load(&ring->last_fault), relay_ring__fault(BLK_NO_MAGIC));
+	CHECK_EQ(atomic_load(&ring->fault), 0);
 	CHECK_EQ(chunk.used, 0);
+	/* Of what comes behind, too much has to be none again. */
+	give(bytes, 100);
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(counter__read(&ring->faults), 1);
+	give(bytes, blk_record__put(bytes, 1, 1, 0));
+	CHECK_EQ(take(true), RING_EMPTY);
+	CHECK_EQ(counter__read(&ring->samples), 1);
 	end();
 }
 
-static void records_of_another_version_are_quarantined(void)
+static void records_of_another_version_end_in_quarantine(void)
 {
 	const uint32_t magic = BLK_MAGIC + 1;
 
 	begin_pipe(RELAY_BLKTRACE);
 	blk_record__put(bytes, 1, 1, 0);
 	memcpy(bytes, &magic, sizeof(magic));
-	give(bytes, 48);
-	CHECK_EQ(take(true), RING_FAULTY);
+	for (uint32_t i = 0; i < RING_FAULTS_MAX; i++) {
+		CHECK_EQ(atomic_load(&ring->fault), 0);
+		give(bytes, 48);
+		CHECK_EQ(take(true), RING_FAULTY);
+	}
 	CHECK_EQ(atomic_load(&ring->fault), relay_ring__fault(BLK_OLD_MAGIC));
 	end();
 }
@@ -633,8 +644,8 @@ int main(void)
 	RUN(a_record_that_a_read_cut_is_put_together);
 	RUN(the_first_number_is_one);
 	RUN(a_torn_record_is_skipped_and_missed);
-	RUN(what_never_becomes_a_record_is_quarantined);
-	RUN(records_of_another_version_are_quarantined);
+	RUN(what_never_becomes_a_record_is_passed_over);
+	RUN(records_of_another_version_end_in_quarantine);
 	RUN(unknown_bytes_are_counted_as_they_are);
 	RUN(a_pass_stays_within_what_completed_sub_buffers_hold);
 	RUN(a_part_is_read_a_generation_later);

@@ -142,7 +142,8 @@ static void largest_records_fill_one_chunk_each(void)
 	fake_ring__deinit(&fake);
 }
 
-/* Good samples, then `bytes` as they are. Whatever the fault, the good ones are kept. */
+/* Good samples, then `bytes` as they are. Whatever the fault, the good ones are kept, and those that
+ * come behind. */
 static enum walk_fault fault_behind_two_samples(const void *bytes, size_t count)
 {
 	struct fake_ring fake;
@@ -158,20 +159,22 @@ static enum walk_fault fault_behind_two_samples(const void *bytes, size_t count)
 	empty_chunk();
 	ring__begin(&ring);
 	CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_FAULTY);
-	fault = (enum walk_fault)ring.fault;
+	fault = (enum walk_fault)ring.last_fault;
 	CHECK_EQ(counter__read(&ring.samples), 2);
 	CHECK_EQ(chunk.used, 48);
-	CHECK_EQ(ring_map__tail(&fake.map), 48);
+	CHECK_EQ(ring_map__tail(&fake.map), 48 + count);
+	CHECK_EQ(counter__read(&ring.faults), 1);
 	CHECK_EQ(counter__read(&ring.quarantined_bytes), count);
-	/* In quarantine it is not read any more. */
+	CHECK_EQ(ring.fault, WALK_OK);
 	write_sample(&fake, 24, 3);
-	CHECK_EQ(ring__begin(&ring), 0);
-	CHECK_EQ(counter__read(&ring.samples), 2);
+	CHECK_EQ(ring__begin(&ring), 24);
+	CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(record__check_sample(chunk.data + 48), 3);
 	fake_ring__deinit(&fake);
 	return fault;
 }
 
-static void each_fault_puts_the_ring_into_quarantine(void)
+static void behind_each_fault_the_ring_goes_on(void)
 {
 	const uint64_t bad_size[] = {UINT64_C(0x0007000000000009), 0};
 	const uint64_t bad_type[] = {UINT64_C(0x0010000000000000), 0};
@@ -180,6 +183,53 @@ static void each_fault_puts_the_ring_into_quarantine(void)
 	CHECK_EQ(fault_behind_two_samples(bad_size, 16), WALK_BAD_SIZE);
 	CHECK_EQ(fault_behind_two_samples(bad_type, 16), WALK_BAD_TYPE);
 	CHECK_EQ(fault_behind_two_samples(past_head, 16), WALK_PAST_HEAD);
+}
+
+/* Garbage, and `ns` before the next. */
+static void fault_once(struct fake_ring *fake, struct ring *ring, uint64_t ns)
+{
+	const uint64_t zero = 0;
+
+	fake_ring__poke(fake, fake->head, &zero, 8);
+	fake_ring__set_head(fake, fake->head + 8);
+	empty_chunk();
+	CHECK_EQ(ring__begin(ring), 8);
+	CHECK_EQ(ring__take(ring, &chunk, CHUNK_BYTES), RING_FAULTY);
+	ring->faults_since_ns -= ns;
+}
+
+static void faults_that_come_again_and_again_are_the_end(void)
+{
+	struct fake_ring fake;
+	struct ring ring;
+
+	fake_ring__init(&fake, 1);
+	ring__init(&ring, &fake.map, -1, &records__layout);
+	for (uint32_t i = 0; i < RING_FAULTS_MAX; i++) {
+		CHECK_EQ(ring.fault, WALK_OK);
+		fault_once(&fake, &ring, 0);
+	}
+	CHECK_EQ(ring.fault, WALK_BAD_SIZE);
+	CHECK_EQ(counter__read(&ring.faults), RING_FAULTS_MAX);
+	/* In quarantine it is not read any more. */
+	write_sample(&fake, 24, 1);
+	CHECK_EQ(ring__begin(&ring), 0);
+	CHECK_EQ(ring_map__tail(&fake.map), 8 * RING_FAULTS_MAX);
+	fake_ring__deinit(&fake);
+}
+
+static void faults_that_are_far_apart_are_not(void)
+{
+	struct fake_ring fake;
+	struct ring ring;
+
+	fake_ring__init(&fake, 1);
+	ring__init(&ring, &fake.map, -1, &records__layout);
+	for (uint32_t i = 0; i < 4 * RING_FAULTS_MAX; i++)
+		fault_once(&fake, &ring, RING_FAULTS_NS / (RING_FAULTS_MAX - 1));
+	CHECK_EQ(ring.fault, WALK_OK);
+	CHECK_EQ(counter__read(&ring.faults), 4 * RING_FAULTS_MAX);
+	fake_ring__deinit(&fake);
 }
 
 /* The size of the cut record tells that it would end behind the head, not the chunk alone. */
@@ -197,7 +247,7 @@ static void past_head_is_seen_at_the_chunks_end_too(void)
 	chunk.used = CHUNK_BYTES - CHUNK_MARKER_BYTES - 16;
 	ring__begin(&ring);
 	CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_FAULTY);
-	CHECK_EQ(ring.fault, WALK_PAST_HEAD);
+	CHECK_EQ(ring.last_fault, WALK_PAST_HEAD);
 	fake_ring__deinit(&fake);
 }
 
@@ -213,9 +263,16 @@ static void heads_that_no_kernel_sets_are_seen(void)
 		ring__init(&ring, &fake.map, -1, &records__layout);
 		fake_ring__set_head(&fake, heads[i]);
 		CHECK_EQ(ring__begin(&ring), 0);
-		CHECK_EQ(ring.fault, WALK_BAD_HEAD);
+		CHECK_EQ(ring.last_fault, WALK_BAD_HEAD);
 		CHECK(counter__read(&ring.quarantined_bytes) <= 4096);
-		CHECK_EQ(ring_map__tail(&fake.map), 0);
+		CHECK_EQ(ring_map__tail(&fake.map), heads[i]);
+		/* The kernel sets a good one again: what comes from there on is read. */
+		fake_ring__set_head(&fake, 0);
+		empty_chunk();
+		if (ring__begin(&ring) > 0) /* it looks like one that went on by eight bytes */
+			CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_FAULTY);
+		write_sample(&fake, 24, 1);
+		CHECK_EQ(ring__begin(&ring), 24);
 		fake_ring__deinit(&fake);
 	}
 }
@@ -262,7 +319,7 @@ static void fill_is_counted_by_upper_bounds(void)
 }
 
 /* 16 pages of noise, with a head that is plausible or not: a reason, an end, nothing outside. */
-static void garbage_is_put_into_quarantine(void)
+static void garbage_is_passed_over(void)
 {
 	uint64_t state = 88172645463325252u;
 	uint32_t faults[WALK_FAULTS] = {0};
@@ -297,12 +354,12 @@ static void garbage_is_put_into_quarantine(void)
 			if (took != RING_CHUNK_FULL)
 				break;
 		}
-		CHECK(ring.fault != WALK_OK || taken == unread);
+		CHECK(ring.last_fault != WALK_OK || taken == unread);
 		CHECK_EQ(counter__read(&ring.bytes), taken);
 		if (unread > 0)
 			CHECK_EQ(taken + counter__read(&ring.quarantined_bytes), unread);
-		CHECK_EQ(ring_map__tail(&fake.map), fake.head - heads + taken);
-		faults[ring.fault]++;
+		CHECK_EQ(ring_map__tail(&fake.map), fake.head);
+		faults[ring.last_fault]++;
 	}
 	for (int fault = WALK_BAD_SIZE; fault < WALK_FAULTS; fault++)
 		CHECK(faults[fault] > 10);
@@ -317,12 +374,14 @@ int main(void)
 	RUN(only_what_the_pass_saw_is_read);
 	RUN(a_record_cut_by_the_chunks_end_moves_on);
 	RUN(largest_records_fill_one_chunk_each);
-	RUN(each_fault_puts_the_ring_into_quarantine);
+	RUN(behind_each_fault_the_ring_goes_on);
+	RUN(faults_that_come_again_and_again_are_the_end);
+	RUN(faults_that_are_far_apart_are_not);
 	RUN(past_head_is_seen_at_the_chunks_end_too);
 	RUN(heads_that_no_kernel_sets_are_seen);
 	RUN(a_predecessors_tail_is_where_it_goes_on);
 	RUN(fill_is_counted_by_upper_bounds);
-	RUN(garbage_is_put_into_quarantine);
+	RUN(garbage_is_passed_over);
 	guarded__deinit(&staging);
 	return 0;
 }

@@ -419,7 +419,7 @@ static void a_ring_that_finds_no_chunk_is_left_undrained(void)
 	close(fd);
 }
 
-static void a_ring_in_quarantine_leaves_the_others_alone(void)
+static void a_ring_with_a_fault_goes_on_and_leaves_the_others_alone(void)
 {
 	struct fake_ring fakes[2];
 	struct ring rings[2];
@@ -438,14 +438,17 @@ static void a_ring_in_quarantine_leaves_the_others_alone(void)
 	fake_ring__poke(&fakes[0], 1024, zeroes, sizeof(zeroes));
 	fake_ring__set_head(&fakes[0], 1088);
 	rig__await_written(&rig, writer__issue(&rig.writer));
-	CHECK_EQ(rings[0].fault, WALK_BAD_SIZE);
+	CHECK_EQ(rings[0].last_fault, WALK_BAD_SIZE);
 	CHECK_EQ(counter__read(&rings[0].stored), 1);
 	fill(&fakes[1], 3, 1);
 	rig__await_written(&rig, writer__issue(&rig.writer));
 	CHECK_EQ(counter__read(&rings[1].stored), 3);
+	fill(&fakes[0], 2, 4);
+	rig__await_written(&rig, writer__issue(&rig.writer));
+	CHECK_EQ(counter__read(&rings[0].stored), 3);
 	CHECK_EQ(shard__remove(&rig.shards[0], &rings[0]), 0);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
-	check_finished(0, fd, 4);
+	check_finished(0, fd, 6);
 	rig__deinit(&rig);
 	for (uint32_t i = 0; i < 2; i++)
 		fake_ring__deinit(&fakes[i]);
@@ -510,7 +513,7 @@ int main(void)
 	RUN(a_ring_that_leaves_is_drained_and_never_read_again);
 	RUN(leaving_waits_for_a_chunk);
 	RUN(a_ring_that_finds_no_chunk_is_left_undrained);
-	RUN(a_ring_in_quarantine_leaves_the_others_alone);
+	RUN(a_ring_with_a_fault_goes_on_and_leaves_the_others_alone);
 	RUN(a_hang_up_is_noted_and_the_ring_still_read);
 	RUN(an_fd_that_cannot_be_polled_is_refused);
 	return 0;

@@ -217,12 +217,14 @@ static enum walk_fault fault_before_two_samples(uint64_t header)
 	write_sample(64);
 	write_sample(64);
 	CHECK_EQ(take_all(), 2);
-	fault = (enum walk_fault)ring.fault;
-	/* In quarantine there is no window any more. */
+	fault = (enum walk_fault)ring.last_fault;
+	/* The next one has what is new, and the same fault is none again. */
 	write_sample(64);
 	CHECK_EQ(counter__read(&ring.window->windows), 1);
-	window__want(&ring);
-	CHECK_EQ(counter__read(&ring.window->windows), 1);
+	CHECK_EQ(take_all(), 1);
+	CHECK_EQ(counter__read(&ring.window->windows), 2);
+	CHECK_EQ(counter__read(&ring.faults), 1);
+	CHECK_EQ(ring.fault, WALK_OK);
 	close_ring();
 	return fault;
 }
@@ -247,7 +249,7 @@ static void a_fault_loses_what_is_new(void)
 	fake_ring__write_backward(&fake, (const uint8_t *)bad, 16);
 	write_sample(64);
 	window__want(&ring);
-	CHECK_EQ(ring.fault, WALK_BAD_SIZE);
+	CHECK_EQ(ring.last_fault, WALK_BAD_SIZE);
 	CHECK_EQ(ring.head - ring.position, 64);
 	CHECK_EQ(counter__read(&ring.quarantined_bytes), 16 + 64);
 	CHECK_EQ(counter__read(&ring.window->overwritten_bytes), 0);

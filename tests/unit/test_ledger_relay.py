@@ -117,6 +117,28 @@ def test_produced_is_what_the_kernel_numbered(rig: Rig) -> None:
     assert (ring.records, ring.in_bytes) == (4, False)
 
 
+def test_a_fault_is_counted_and_the_ring_goes_on(rig: Rig) -> None:
+    """What was refused is passed over; after eight times nobody believes what else it holds."""
+    other = bytes([record(2)[0] ^ 1]) + record(2)[1:]
+    rig.give(record(1))
+    rig.give(other)
+    rig.give(record(3))
+    rig.meter.measure()
+    (ring,) = rig.meter.balances()
+    assert (ring.in_flight, ring.faults, ring.quarantined) == (2, 1, None)
+    assert (ring.lost["staging/quarantined"], ring.faulty_bytes) == (1, len(other))
+    (told,) = (event for event in rig.core.events() if isinstance(event, _core.RingFault))
+    reason = _core.QUARANTINE_REASONS[told.reason]
+    assert not told.quarantined
+    for _ in range(7):
+        rig.give(other)
+    rig.meter.measure()
+    (ring,) = rig.meter.balances()
+    assert (ring.faults, ring.quarantined) == (8, reason)
+    (told,) = (event for event in rig.core.events() if isinstance(event, _core.RingFault))
+    assert told.quarantined
+
+
 def test_dropped_records_are_the_sessions(rig: Rig) -> None:
     """They are produced and lost, on no CPU, and the same in the manifest."""
     rig.give(record(1))
