@@ -235,7 +235,10 @@ class Segments:
             opening = self._accounts.opening()
             segment = await self._jobs.in_worker(self._sink.next_segment, self._token, opening)
             self._open[segment.token] = segment
-            self._hand_over(segment)
+            try:
+                self._hand_over(segment)
+            except BrokenPipeError:
+                return  # the stream has ended meanwhile: the sink takes the file away
             self._has_next = True
 
     def _hand_over(self, segment: OpenSegment) -> None:

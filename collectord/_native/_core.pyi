@@ -447,7 +447,11 @@ class Stream:
     def rotate(self) -> None:
         """Move on to the next prepared segment at the next chunk, if this one holds data."""
     def finish(self) -> None:
-        """Close the running segment after what is queued; SegmentClosed follows."""
+        """Close the running segment after what is queued; SegmentClosed follows.
+
+        From then on the stream takes no segment (BrokenPipeError), a prepared one is forgotten,
+        and what its rings give is counted as lost_dropped.
+        """
     def load_sideband(self, records: bytes | bytearray | memoryview | mmap) -> None:
         """Apply whole records (perf layout, sample_id trailer included) to the state table."""
     def mapped_files(self, since: int = 0) -> tuple[int, bytes]:

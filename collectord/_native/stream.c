@@ -67,7 +67,9 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 	    stream->relay != (segment->files != NULL))
 		return -EINVAL;
 	pthread_mutex_lock(&stream->lock);
-	if (stream->next.open)
+	if (stream->finished)
+		ret = -ESHUTDOWN;
+	else if (stream->next.open)
 		ret = -EBUSY;
 	else
 		stream->next = *segment;
@@ -92,14 +94,17 @@ static void stream__begin_ring(struct ring *ring, const struct segment *segment)
 
 int stream__add_ring(struct stream *stream, struct ring *ring)
 {
-	struct ring **rings;
+	struct ring **rings = NULL;
 	int ret = 0;
 
 	pthread_mutex_lock(&stream->lock);
-	rings = realloc(stream->rings, (stream->ring_count + 1) * sizeof(struct ring *));
-	if (rings == NULL) {
+	if (stream->finished)
+		ret = -ESHUTDOWN;
+	else
+		rings = realloc(stream->rings, (stream->ring_count + 1) * sizeof(struct ring *));
+	if (ret == 0 && rings == NULL)
 		ret = -ENOMEM;
-	} else {
+	if (ret == 0) {
 		rings[stream->ring_count++] = ring;
 		stream->rings = rings;
 		if (stream->current.open)
@@ -247,6 +252,10 @@ bool stream__serve(struct stream *stream)
 		if (segment->open)
 			stream__close_current(stream, true);
 		stream->finish_wanted = false;
+		/* Whoever prepared a next one may close it now, and have its number for another file. */
+		segment__forget(&stream->next);
+		stream->next.open = false;
+		stream->finished = true;
 	}
 	pthread_mutex_unlock(&stream->lock);
 	/* An item that waits for the next segment opens it itself: that it is there ends the wait. */

@@ -60,6 +60,7 @@ struct stream {
 	pthread_mutex_t lock;
 	struct segment next;
 	bool rotate_wanted, finish_wanted;
+	bool finished; /* nothing is written any more, and no file of it is touched; the writer sets it */
 	int space_answer; /* SPACE_* */
 	struct ring **rings;
 	uint32_t ring_count;
@@ -110,8 +111,9 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_
 void stream__deinit(struct stream *stream);
 
 /* -EINVAL: offset not aligned, or not with extents as the stream has them; -EBUSY: a next segment
- * is prepared already. Takes over the extents if it returns 0. */
+ * is prepared already; -ESHUTDOWN: the stream is finished. Takes over the extents if it returns 0. */
 int stream__prepare(struct stream *stream, const struct segment *segment);
+/* -ESHUTDOWN: it is finished; -ENOMEM. */
 int stream__add_ring(struct stream *stream, struct ring *ring);
 /* Of a ring that never was in a shard. */
 void stream__forget_ring(struct stream *stream, const struct ring *ring);

@@ -258,14 +258,15 @@ static bool may_pass(int ret)
 	return is_full(ret) || ret == -EXFULL;
 }
 
+/* ESHUTDOWN: it came when the stream was finished, which is no fault of a file. */
 static void writer__give_up(struct writer *writer, struct stream *stream,
 			    const struct span *spans, uint32_t count, int error)
 {
-	const bool full = may_pass(-error);
+	const bool full = may_pass(-error), late = error == ESHUTDOWN;
 	const uint64_t now_ns = clock__now_ns();
 	struct event *event;
 
-	counter__add(&writer->write_errors, 1);
+	counter__add(&writer->write_errors, late ? 0 : 1);
 	for (uint32_t i = 0; i < count; i++) {
 		const struct span *span = &spans[i];
 
@@ -274,7 +275,7 @@ static void writer__give_up(struct writer *writer, struct stream *stream,
 		atomic_fetch_sub_explicit(&span->ring->in_flight, span->samples,
 					  memory_order_relaxed);
 	}
-	if (full || (stream->failure_told_ns != 0 &&
+	if (full || late || (stream->failure_told_ns != 0 &&
 		     now_ns - stream->failure_told_ns < writer->flush_ns))
 		return;
 	stream->failure_told_ns = now_ns;
@@ -314,6 +315,8 @@ static bool writer__write(struct writer *writer, struct stream *stream, struct i
 				continue;
 			}
 			work->bytes = bytes;
+			if (stream->finished)
+				ret = -ESHUTDOWN;
 			if (may_pass(ret) && writer__begin_wait(writer, stream, -ret))
 				return false;
 		}
@@ -358,8 +361,15 @@ static bool writer__serve(struct writer *writer)
 		atomic_load_explicit(&writer->stream_count, memory_order_acquire);
 	bool left = false;
 
-	for (uint32_t i = 0; i < count; i++)
-		left |= stream__serve(writer->streams[i]);
+	for (uint32_t i = 0; i < count; i++) {
+		struct stream *const stream = writer->streams[i];
+
+		left |= stream__serve(stream);
+		if (stream->finished) {
+			pool__leave(writer->pool, &stream->data_share);
+			pool__leave(writer->pool, &stream->sideband_share);
+		}
+	}
 	return left;
 }
 

@@ -157,7 +157,8 @@ class Rig:
             match event:
                 case _core.SegmentWanted():
                     if not self.next_when_missing:
-                        self._prepare()
+                        with suppress(BrokenPipeError):  # the stream was finished meanwhile
+                            self._prepare()
                 case _core.SpaceWanted(errno=errno.EXFULL) if self.next_when_missing:
                     self.missing += 1
                     self._prepare()

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "rig.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,11 @@ int rig__prepare(struct rig *rig, uint32_t stream, int fd, uint64_t offset, uint
 
 	writer__poke(&rig->writer);
 	return ret;
+}
+
+void check_prepared(int ret)
+{
+	CHECK(ret == 0 || ret == -ESHUTDOWN);
 }
 
 void await_notice(int fd)

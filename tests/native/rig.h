@@ -38,6 +38,9 @@ void rig__expect_none(struct rig *rig);
 /* Wait until every lane's items up to this generation were written. */
 void rig__await_written(struct rig *rig, uint64_t generation);
 
+/* What preparing a segment gave is 0, or the stream was finished meanwhile. */
+void check_prepared(int ret);
+
 /* Wait until the events' fd is readable, ten seconds at most, then clear it. */
 void await_notice(int fd);
 

@@ -101,9 +101,8 @@ static void prepare(uint64_t limit)
 {
 	CHECK(prepared_count < SEGMENTS_MAX);
 	segments[prepared_count].fd = output__file();
-	CHECK_EQ(core__prepare(core, stream, prepared_count, segments[prepared_count].fd, 0, limit,
-			       0),
-		 0);
+	check_prepared(core__prepare(core, stream, prepared_count, segments[prepared_count].fd, 0,
+				     limit, 0));
 	prepared_count++;
 }
 

@@ -99,9 +99,8 @@ static void prepare(void)
 	for (uint32_t i = 0; i < RINGS; i++)
 		extents[i] = PAGE_BYTES + i * EXTENT_BYTES;
 	files[file_count++] = output__file();
-	CHECK_EQ(core__prepare_pages(core, stream, file_count, files[file_count - 1], extents,
-				     RINGS, EXTENT_BYTES, LIMIT_BYTES, 1 << 16),
-		 0);
+	check_prepared(core__prepare_pages(core, stream, file_count, files[file_count - 1], extents,
+					   RINGS, EXTENT_BYTES, LIMIT_BYTES, 1 << 16));
 }
 
 static void read_segment(const struct event *event)

@@ -186,7 +186,9 @@ static void a_rotation_asked_between_segments_is_none(void)
 	begin();
 	CHECK_EQ(rig__prepare(&rig, 0, one, 0, RIG_LIMIT), 0);
 	CHECK_EQ(write_samples(1, 1), 0);
-	finish();
+	stream->rotate_wanted = true;
+	stream__make_evictable(stream, 0);
+	CHECK(!stream->current.open);
 	stream->rotate_wanted = true;
 	stream__serve(stream);
 	CHECK_EQ(rig__prepare(&rig, 0, two, 0, RIG_LIMIT), 0);
@@ -495,6 +497,8 @@ static void finish_closes_a_prepared_segment_that_got_nothing(void)
 	begin();
 	finish(); /* nothing at all: nothing to tell */
 	rig__expect_none(&rig);
+	end();
+	begin();
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 4096, RIG_LIMIT), 0);
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);

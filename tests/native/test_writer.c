@@ -409,6 +409,70 @@ static void a_segment_that_came_late_may_be_on_a_full_disk(void)
 	close(file);
 }
 
+static void finish(void)
+{
+	struct stream *const stream = &rig.streams[0];
+	struct event *event;
+
+	pthread_mutex_lock(&stream->lock);
+	stream->finish_wanted = true;
+	pthread_mutex_unlock(&stream->lock);
+	writer__poke(&rig.writer);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	CHECK(event->final);
+	free(event);
+}
+
+/* Another file has the number of the one that was prepared and never begun. */
+static void what_comes_late_is_written_nowhere(void)
+{
+	const int first = output__file(), next = output__file(), victim = output__file();
+	const int refused = output__file();
+
+	begin(8);
+	rig.writer.generation = 1;
+	lanes[1].rings = 0;
+	queue(&lanes[0], 0, 0);
+	start(first);
+	CHECK_EQ(rig__prepare(&rig, 0, next, 0, RIG_LIMIT), 0);
+	finish();
+	CHECK(dup2(victim, next) == next);
+	CHECK_EQ(-rig__prepare(&rig, 0, refused, 0, RIG_LIMIT), ESHUTDOWN);
+	CHECK_EQ(-stream__add_ring(&rig.streams[0], &ring), ESHUTDOWN);
+	queue(&lanes[0], 1, 1);
+	await_written(1);
+	CHECK_EQ(lseek(victim, 0, SEEK_END), 0);
+	CHECK_EQ(counter__read(&ring.stored), 1);
+	CHECK_EQ(counter__read(&ring.lost_dropped), 1);
+	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	CHECK_EQ(counter__read(&rig.writer.write_errors), 0);
+	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(pool__free_count(&rig.pool), 8);
+	rig__expect_none(&rig);
+	end();
+	close(first);
+	close(next);
+	close(victim);
+	close(refused);
+}
+
+static void nothing_is_kept_for_a_finished_stream(void)
+{
+	const int fd = output__file();
+	struct stream *stream;
+
+	begin(8);
+	stream = &rig.streams[0];
+	pool__join(&rig.pool, &stream->data_share, 2);
+	CHECK_EQ(rig.pool.owed, 2);
+	start(fd);
+	finish();
+	writer__stop(&rig.writer);
+	CHECK_EQ(rig.pool.owed, 0);
+	end();
+	close(fd);
+}
+
 static void stop_writes_what_is_queued(void)
 {
 	const int fd = output__file();
@@ -470,6 +534,8 @@ int main(void)
 	RUN(a_missing_segment_is_waited_for_without_a_free_chunk);
 	RUN(a_segment_that_cannot_be_made_gives_the_chunk_up);
 	RUN(a_segment_that_came_late_may_be_on_a_full_disk);
+	RUN(what_comes_late_is_written_nowhere);
+	RUN(nothing_is_kept_for_a_finished_stream);
 	RUN(stop_writes_what_is_queued);
 	RUN(stop_does_not_wait_for_room);
 	RUN(stop_does_not_wait_for_a_segment);

@@ -8,6 +8,7 @@ import os
 import random
 import select
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -157,7 +158,8 @@ class AuxDrain(RuleBasedStateMachine):
     def _prepare(self) -> None:
         token = len(self.files)
         self.files[token] = os.memfd_create("segment")
-        self.stream.prepare(token, self.files[token], 0, self.limit_bytes)
+        with suppress(BrokenPipeError):  # the stream was finished meanwhile
+            self.stream.prepare(token, self.files[token], 0, self.limit_bytes)
 
     def _serve(self) -> None:
         """Wait for a notice of the core, and do what it asks."""

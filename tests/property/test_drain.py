@@ -9,6 +9,7 @@ import select
 import struct
 import time
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -194,7 +195,8 @@ class Drain(RuleBasedStateMachine):
     def _prepare(self) -> None:
         token = len(self.files)
         self.files[token] = os.memfd_create("segment")
-        self.stream.prepare(token, self.files[token], 0, self.limit_bytes)
+        with suppress(BrokenPipeError):  # the stream was finished meanwhile
+            self.stream.prepare(token, self.files[token], 0, self.limit_bytes)
 
     def _serve(self) -> None:
         """Wait for a notice of the core, and do what it asks."""

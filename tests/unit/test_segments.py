@@ -118,6 +118,43 @@ def test_an_empty_segment_is_not_waited_for(
     assert rotated == (running in written)
 
 
+class Ended(Stream):
+    """Takes the first segment, and is finished while the next is made."""
+
+    def prepare(self, *segment: int) -> None:
+        """Raises OSError as the core does."""
+        if segment[0] > 1:
+            raise OSError(errno.ESHUTDOWN, "finished")
+        super().prepare(*segment)
+
+
+def test_a_segment_that_is_made_too_late_is_the_sinks(tmp_path: Path) -> None:
+    """It fails nothing; what closes the sink takes its file away."""
+
+    async def scenario(stack: ExitStack) -> None:
+        jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
+        one: Any = Ended(tmp_path, stack)
+        segments = Segments(
+            SimpleNamespace(single_file=None),  # type: ignore[arg-type]  # as much as is looked at
+            stream=one,
+            sink=one,
+            store=one,
+            drain=one,
+            accounts=SimpleNamespace(opening=lambda: None),  # type: ignore[arg-type]  # likewise
+            describe=Features,
+            health=SimpleNamespace(note=lambda *_: True),  # type: ignore[arg-type]  # likewise
+            jobs=jobs,
+            shown=False,
+            session="box",
+        )
+        await segments.begin()
+        segments.segment_wanted()
+        await jobs.join()
+
+    with ExitStack() as stack:
+        asyncio.run(scenario(stack))
+
+
 class FullDisk(Stream):
     """Seals nothing while it is full, and as a sink, store and accounts tells what it was asked.
 
