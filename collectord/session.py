@@ -130,6 +130,7 @@ class Session:
                 jobs=self._jobs,
             )
         self._stopping = asyncio.Event()
+        self._looking = asyncio.Lock()
 
     # Life: begin, tick .. tick, close.
 
@@ -183,7 +184,7 @@ class Session:
             self._health.note("window", self.ftrace.keep_window(self._meter.balances()))
         self._segments.tick()
         self._build_ids.look(self._jobs)
-        if self._programs is not None:
+        if self._programs is not None and not self._looking.locked():
             self._jobs.start(self._look_at_programs(self._programs))
 
     async def _look_at_programs(self, programs: ProgramWatch) -> None:
@@ -192,9 +193,10 @@ class Session:
         Nothing that was recorded before the look is written, and a round ended, behind what the
         next look tells.
         """
-        generation = self._stream.drained_generation()
-        await self._passes.written(generation)
-        await self._jobs.in_worker(programs.look, generation)
+        async with self._looking:
+            generation = self._stream.drained_generation()
+            await self._passes.written(generation)
+            await self._jobs.in_worker(programs.look, generation)
 
     def _describe(self) -> Features:
         """Give the features about the code that ran in a segment that ends; called in a thread."""

@@ -3,14 +3,15 @@
 
 #include "writer.h"
 
-void lane__close(struct lane *lane, struct writer *writer, uint64_t stamp, uint64_t begun_ns)
+void lane__close(struct lane *lane, struct writer *writer)
 {
 	struct chunk *chunk = lane->open;
 
 	lane->open = NULL;
 	chunk->item.lane = lane;
-	chunk->item.stamp = stamp;
-	chunk->item.begun_ns = begun_ns;
+	chunk->item.stamp = lane->stamp;
+	chunk->item.begun_ns = lane->stamp_ns;
+	lane->stamp = 0;
 	atomic_fetch_add_explicit(&lane->queued, 1, memory_order_relaxed);
 	writer__queue(writer, &chunk->item);
 }
@@ -30,7 +31,7 @@ bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp, uint64
 void lane__yield(struct lane *lane, struct writer *writer, struct pool *pool)
 {
 	if (lane->open != NULL && lane->open->used > 0) {
-		lane__close(lane, writer, 0, 0);
+		lane__close(lane, writer);
 	} else if (lane->open != NULL) {
 		pool__give(pool, lane->open);
 		lane->open = NULL;
@@ -50,7 +51,7 @@ bool lane__stamp(struct lane *lane, struct writer *writer, struct pool *pool, bo
 		 */
 		if (atomic_load(&lane->queued) > 0 && pool__is_short(pool))
 			return false;
-		lane__close(lane, writer, lane->stamp, lane->stamp_ns);
+		lane__close(lane, writer);
 	} else if (!lane__mark(lane, writer, lane->stamp, filled ? 0 : lane->stamp_ns)) {
 		return false;
 	}

@@ -43,8 +43,8 @@ struct lane {
  * The calls below, but the last one, are the shard's.
  */
 
-/* Hand the open chunk to the writer; `stamp` is 0 in the middle of a pass. */
-void lane__close(struct lane *lane, struct writer *writer, uint64_t stamp, uint64_t begun_ns);
+/* Hand the open chunk to the writer, with the generation that waits for an item. */
+void lane__close(struct lane *lane, struct writer *writer);
 /* Tell the writer that a full pass found nothing to add. False: the last mark is on its way. */
 bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp, uint64_t begun_ns);
 /* Part with the open chunk: to the writer, or, if it is empty, to the pool. */

@@ -82,12 +82,12 @@ static enum drained pass__drain_ring(struct shard *shard, struct ring *ring, boo
 		if (took == RING_SPLICED) {
 			/* What was read before comes before in the file. */
 			if (lane->open->used > 0)
-				lane__close(lane, shard->writer, 0, 0);
+				lane__close(lane, shard->writer);
 			page_ring__queue_ticket(ring, shard->writer);
 			continue;
 		}
 		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
-			lane__close(lane, shard->writer, 0, 0);
+			lane__close(lane, shard->writer);
 		if (took != RING_CHUNK_FULL && took != RING_MORE) {
 			pass__return_empty(shard, lane);
 			ring->owes = false;

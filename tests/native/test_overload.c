@@ -197,6 +197,34 @@ static void a_quiet_stream_loses_nothing_while_the_writer_stands(void)
 	end(2);
 }
 
+/* Whenever a generation ends the open chunk has something in it, and others are queued: when it is
+ * full it carries the end. */
+static void generations_go_with_full_chunks_while_these_are_short(void)
+{
+	const uint32_t whole = (RIG_CHUNK_BYTES - CHUNK_MARKER_BYTES) / 1024;
+	uint64_t stamp = 0;
+
+	begin(1, 1, 4, RIG_NEVER_NS);
+	atomic_store(&rig.streams[0].begun, true);
+	put(0, 3 * whole + 1);
+	pass();
+	for (uint32_t turn = 0; turn < 40; turn++) {
+		if (turn % 2 == 1) {
+			const struct item *const item = rig.streams[0].first;
+
+			CHECK(item->chunk != NULL && item->chunk->used > 65536);
+			CHECK(item->stamp > stamp || turn < 7);
+			stamp = item->stamp;
+			CHECK(take(0));
+		}
+		put(0, whole / 2 + turn % 2);
+		writer__issue(&rig.writer);
+		pass();
+		CHECK_EQ(shard__drained(&rig.shards[0]), rig.writer.generation);
+	}
+	end(1);
+}
+
 static void sideband_is_read_when_its_own_stream_has_all_chunks(void)
 {
 	uint8_t record[128];
@@ -321,6 +349,7 @@ int main(void)
 	RUN(rings_of_a_stream_that_are_always_full_get_equal_shares);
 	RUN(streams_that_are_always_full_get_equal_shares);
 	RUN(a_quiet_stream_loses_nothing_while_the_writer_stands);
+	RUN(generations_go_with_full_chunks_while_these_are_short);
 	RUN(sideband_is_read_when_its_own_stream_has_all_chunks);
 	RUN(generations_are_issued_without_a_writer);
 	RUN(a_stream_without_a_segment_keeps_nobody_waiting);
