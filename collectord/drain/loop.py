@@ -68,6 +68,7 @@ class Drain:
         self._next_shard = 0
         self._streams: dict[int, StreamListener] = {}
         self._rings: dict[int, RingListener] = {}
+        self._followed = 0  # the generation that was waited for last
         self._notified = asyncio.Event()
 
     def __enter__(self) -> Self:
@@ -175,13 +176,16 @@ class Drain:
         return StreamDrain(self, stream)
 
     async def next_pass(self) -> None:
-        """Wait for a full pass that the flush timer begins from now on, or until the next is due.
+        """Wait for the next full pass that the flush timer begins, or for a later one to begin.
 
         Rings that are full all the time may not be done with it by then.
         """
+        issued = self.core.issued_generation()
+        followed = max(self._followed or issued, issued - 1)
+        self._followed = followed + 1
         await self.reached(
             lambda: max(self.core.drained_generation(), self.core.issued_generation() - 1),
-            self.core.issued_generation() + 1,
+            self._followed,
         )
 
     async def reached(self, read: Callable[[], int], generation: int) -> None:

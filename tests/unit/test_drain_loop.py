@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,30 @@ def test_a_stream_that_stands_holds_up_no_other() -> None:
                     await drain.next_pass()
                 assert quiet.drained_generation() >= generation
             assert busy.drained_generation() < stands
+
+    asyncio.run(scenario())
+
+
+def test_each_generation_is_followed_though_none_is_done() -> None:
+    """The first of two is not waited for when the second begins, and so on, one by one."""
+
+    async def scenario() -> None:
+        never = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
+        with ExitStack() as stack, Drain(never) as drain:
+            rings = Rings(drain, stack)
+            drain.core.request_flush()
+            await rings.overloaded()
+            for number in range(4):
+                waiting = asyncio.ensure_future(drain.next_pass())
+                await asyncio.sleep(0)
+                drain.core.request_flush()
+                if number == 0:
+                    await asyncio.sleep(0)
+                    assert not waiting.done()
+                    drain.core.request_flush()
+                async with asyncio.timeout(_LIMIT_S):
+                    await waiting
+            assert rings.streams[0].drained_generation() < 1
 
     asyncio.run(scenario())
 
