@@ -10,6 +10,7 @@ import structlog
 
 from collectord.aux_meter import AuxMeter
 from collectord.errors import KernelError
+from collectord.flush_clocks import FlushClocks
 from collectord.late_rings import LateRings
 from collectord.ledger import balance_session
 from collectord.ledger_json import cut
@@ -17,7 +18,7 @@ from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from collectord._native._core import Stream
@@ -69,13 +70,13 @@ class Accounts:
         self._kernel = kernel
         self._health = health
         self._log = _LOG.bind(session=plan.name)
-        self._clocks: list[ClockReading] = []
+        self._clocks = FlushClocks()
         self._since_ns = time.monotonic_ns()  # the end of what sealed segments tell of
         self._closed = False
         self._stream = stream
         self._read_at = stream.issued_generation()  # as of the readings that passes are to follow
 
-    def measure(self, *, last: bool = False) -> None:
+    def measure(self, *, last: bool = False) -> bool:
         """Take a reading; where it fails the last one stands, and that is said.
 
         Where the rings are not done with a full pass since the last reading, what is produced and
@@ -83,33 +84,39 @@ class Accounts:
 
         Args:
             last: the events are disabled, and all is drained and written.
+
+        Returns:
+            whether a ring's balance may be another than before.
         """
+        new = True
         try:
             if last:
                 self._closed = True
                 self._meter.close()
                 self._aux.close()
             else:
-                self._measure()
+                new = self._measure()
             self._late.measure(last=last)
         except KernelError as error:
             if self._health.note("counters", f"counters not read: {error}"):
                 self._log.error("counters_not_read", error=str(error))
         else:
             self._health.note("counters", "")
+        return new
 
-    def _measure(self) -> None:
+    def _measure(self) -> bool:
         passed = self._stream.drained_generation() > self._read_at
         try:
-            self._meter.measure(passed=passed)
+            new = self._meter.measure(passed=passed)
             self._aux.measure(passed=passed)
         finally:
             if passed:
                 self._read_at = self._stream.issued_generation()
+        return new
 
-    def read_clocks(self) -> None:
-        """Note the clocks for the next segment that is sealed."""
-        self._clocks.append(self._kernel.clocks())
+    def read_clocks(self, read: Callable[[], ClockReading]) -> None:
+        """Note the clocks for the next segment that is sealed, if this flush is to be noted."""
+        self._clocks.flushed(read)
 
     def are_even(self) -> bool:
         """Whether nothing is unaccounted, in records or in bytes, as of the last reading."""
@@ -150,18 +157,20 @@ class Accounts:
                 completes the count.
             snapshot: that it belongs to.
         """
-        closing = Closing(
+        # A program that the next look finds may have come right after this one: what is claimed
+        # here ends before.
+        until_ns = time.monotonic_ns()
+        self._health.look_for_suppression()
+        return Closing(
             clock=self._kernel.clocks(),
             rings=self._entries(),
-            ledger=self._cut(),
-            flushes=tuple(self._clocks),
+            ledger=self._cut(until_ns),
+            flushes=self._clocks.take(),
             lost_samples=self._meter.take_losses(),
             ring_stats=self._ring_stats(),
             recut=self._recut if recount else None,
             snapshot=snapshot,
         )
-        self._clocks.clear()
-        return closing
 
     def found(self, info: SegmentInfo) -> None:
         """Count what a segment was found to hold as it was sealed."""
@@ -187,10 +196,13 @@ class Accounts:
         self._meter.settle(found)
         return self._cut()
 
-    def _cut(self) -> dict[str, Any]:
+    def _cut(self, until_ns: int | None = None) -> dict[str, Any]:
+        """Give what a manifest says, of the time until then; None: until now."""
+        if until_ns is None:
+            until_ns = time.monotonic_ns()
         bounds = zip(self._meter.shared_bounds, self._late.bounds, strict=True)
         before, after = map(sum, bounds)
-        window = {"since_ns": self._since_ns, "until_ns": time.monotonic_ns()}
+        window = {"since_ns": self._since_ns, "until_ns": until_ns}
         return cut(self.balance(self._since_ns), self._meter.brackets, (before, after)) | window
 
     def _ring_stats(self) -> Mapping[int, str]:

@@ -58,8 +58,12 @@ class Coverage:
         self._counted_ns = now_ns
         return self._uncovered_ns
 
-    def look(self, watch: CpuWatch) -> None:
-        """See what came and went; what cannot be seen now is at the next look."""
+    def look(self, watch: CpuWatch) -> bool:
+        """See what came and went; what cannot be seen now is at the next look.
+
+        Returns:
+            whether `trouble` may say another thing than before.
+        """
         try:
             change = watch.look()
         except KernelError as error:  # out of descriptors, for one
@@ -68,7 +72,10 @@ class Coverage:
             self._blind = True
         else:
             self._blind = False
-            self.change(*change)
+            if change != (self.online, frozenset()):
+                self.change(*change)
+                return True
+        return False
 
     def change(self, online: Iterable[int], left: Iterable[int] = ()) -> None:
         """Know which CPUs are online from now on, and which went offline, back or not."""

@@ -15,6 +15,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -324,15 +325,13 @@ class Daemon:
     ) -> None:
         """Follow the core's flush timer until `stop`."""
         stopping = asyncio.ensure_future(stop.wait())
-        while not stopping.done():
-            passing = asyncio.ensure_future(self._drain.next_pass())
-            await asyncio.wait({stopping, passing}, return_when=asyncio.FIRST_COMPLETED)
-            if not passing.done():
-                passing.cancel()
-                break
+        stopping.add_done_callback(lambda _: self._drain.wake())
+        self._tell_of_cpus()
+        while await self._drain.next_pass(stop):
             self._look_at_cpus(cpus)
+            clocks = cache(self._kernel.clocks)  # one reading does for all sessions
             for session in self._sessions:
-                session.tick()
+                session.tick(clocks)
                 session.note("maps", self._watch.trouble(session.plan.name))
             self._watch.tick(worker)
             if on_tick is not None:
@@ -341,7 +340,10 @@ class Daemon:
 
     def _look_at_cpus(self, cpus: CpuWatch) -> None:
         """See which CPUs there are, and tell the sessions which of them they lack."""
-        self._coverage.look(cpus)
+        if self._coverage.look(cpus):
+            self._tell_of_cpus()
+
+    def _tell_of_cpus(self) -> None:
         for session in self._sessions:
             session.note("cpus", self._coverage.trouble(session.plan))
 

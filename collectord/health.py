@@ -11,7 +11,8 @@ from collectord.errors import KernelError
 from collectord.model import Reason, Stage, loss_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from collectord.ledger import RingBalance
     from collectord.meter import Meter
@@ -40,7 +41,8 @@ class Health:
         self._meter = meter
         self._directory = plan.sink.directory
         self._log = _LOG.bind(session=plan.name)
-        self._stored = self._given_up = self._stolen = 0  # as of the last look
+        self._stolen = 0  # as of the last look
+        self._progress: tuple[int, int] | None = None  # stored and given up, while writes fail
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -60,24 +62,32 @@ class Health:
             self._reasons.pop(about, None)
         return trouble != before
 
-    def look(self) -> None:
-        """Look for what nobody tells; after a reading."""
-        self._look_for_suppression()
-        rings = self._meter.balances()
+    def look(self, balances: Callable[[], Sequence[RingBalance]]) -> None:
+        """Look for what nobody tells, in balances that are new; they are made if they may tell."""
+        troubles = _WRITE_TROUBLES & self._reasons.keys()
+        if not troubles:
+            self._progress = None
+        if not troubles and self._source.ftrace is None:
+            return
+        rings = balances()
         self._look_for_foreign_readers(rings)
         self._look_for_resets(rings)
-        self._look_for_recovery(rings)
+        if troubles:
+            self._look_for_recovery(rings, troubles)
 
-    def _look_for_recovery(self, rings: Sequence[RingBalance]) -> None:
-        """Trouble with writing is over once records are stored and none is given up any more."""
+    def _look_for_recovery(self, rings: Sequence[RingBalance], troubles: AbstractSet[str]) -> None:
+        """Trouble with writing is over once records are stored and none is given up any more.
+
+        The first look at it has nothing to compare with.
+        """
         stored = sum(ring.stored for ring in rings)
         given_up = sum(ring.lost[key] for ring in rings for key in _GIVEN_UP)
-        troubles = _WRITE_TROUBLES & self._reasons.keys()
-        if troubles and stored > self._stored and given_up == self._given_up:
+        before = self._progress
+        if before is not None and stored > before[0] and given_up == before[1]:
             for trouble in troubles:
                 del self._reasons[trouble]
             self._log.info("writes_go_on", directory=self._directory)
-        self._stored, self._given_up = stored, given_up
+        self._progress = (stored, given_up)
 
     def _look_for_foreign_readers(self, rings: Sequence[RingBalance]) -> None:
         """Somebody who reads the same ftrace rings takes events away; say who."""
@@ -94,7 +104,8 @@ class Health:
         if resets and self.note("reset", f"somebody emptied the rings {resets} times"):
             self._log.warning("rings_reset", times=resets)
 
-    def _look_for_suppression(self) -> None:
+    def look_for_suppression(self) -> None:
+        """Look for foreign programs, which no balance tells of."""
         try:
             changed = self._meter.suppression.look()
         except KernelError as error:  # too many programs, for one

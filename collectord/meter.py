@@ -63,6 +63,8 @@ class Meter:
     def _counters(self, drained: Drained) -> RingCounters:
         """The core's counters; what it stored and somebody deleted is not stored any more."""
         counters, removed = drained.ring.counters(), self._removed[drained.ring.id]
+        if not removed:
+            return counters
         return counters._replace(
             stored=counters.stored - removed, lost_dropped=counters.lost_dropped + removed
         )
@@ -110,17 +112,25 @@ class Meter:
     def _read_shared(self) -> None:
         self._shared_before, self._shared = self._shared, self._source.shared_losses()
 
-    def measure(self, *, passed: bool = True) -> None:
+    def measure(self, *, passed: bool = True) -> bool:
         """Take a reading.
 
         Args:
             passed: a full pass is done that began after the last reading of which this was true.
+
+        Returns:
+            whether anything is new: if not, all balances are as they were.
         """
+        new = False
         for label, drained in self._rings.items():
             last = self._brackets[label]
             counters = self._counters(drained)
+            idle = self._is_idle(drained, counters, last.counters)
+            if idle and counters == last.counters:
+                continue
+            new = True
             before, after = last.before, last.after
-            if not self._is_idle(drained, counters, last.counters):
+            if not idle:
                 after = self._read(drained, counters)
                 if passed:
                     before, self._next[label] = self._next[label], after
@@ -128,8 +138,10 @@ class Meter:
             self._brackets[label] = Bracket(before, counters, after, walked=walked)
         before_last = self._shared_before
         self._read_shared()
+        new = new or self._shared != self._shared_before
         if not passed:
             self._shared_before = before_last
+        return new
 
     def _is_idle(self, drained: Drained, counters: RingCounters, last: RingCounters) -> bool:
         """Whether nothing can have come: nothing was drained, and nothing left for want of room.

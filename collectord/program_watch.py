@@ -101,6 +101,28 @@ class ProgramWatch:
                 self._tell(self._ids(0), this)
             self._last = this
 
+    def pass_over(self, written: int) -> bool:
+        """Look whether there is anything to look at, without waiting for anything.
+
+        Args:
+            written: as of `look`.
+
+        Returns:
+            False: call `look`.
+        """
+        if not self._lock.acquire(blocking=False):
+            return True  # a look is on its way
+        try:
+            if not (self._looks + 1) % _LOOKS_PER_LIST:
+                return False
+            if self._ids(max(self._known, default=0)):
+                return False
+            self._looks += 1
+            self._last = _Look(written, time.monotonic_ns())
+        finally:
+            self._lock.release()
+        return True
+
     def images(self) -> LoadedBpf:
         """Code and types of those that a file tells of, which ends now."""
         with self._lock:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from collectord.ledger import balance_session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from collectord.ledger import SessionBalance
+    from collectord.model import ClockReading
     from collectord.plan.session import SessionPlan
     from collectord.source.base import OpenSource
 
@@ -49,7 +52,7 @@ class RinglessSession:
         if self.source is not None:
             self.source.enable()
 
-    def tick(self) -> None:
+    def tick(self, clocks: Callable[[], ClockReading]) -> None:
         """Nothing: there is no ring to measure and no segment to rotate."""
 
     def note(self, about: str, trouble: str) -> None:

@@ -96,6 +96,7 @@ class Segments:
         self._ending = False
         self._finished = asyncio.Event()
         self._write_errors = self._given_up = 0
+        self._last_shown: tuple[int, Mapping[int, int]] = (0, {})
         self.collected: Collected | None = None  # what the segments that end now belong to
         self.stats = SinkStats()
         self.sealed: tuple[str, ...] = ()  # paths, without what retention has deleted
@@ -393,8 +394,9 @@ class Segments:
         """Have readers of the running trace.dat see what was written to it until now."""
         token, sizes = self._stream.track_bytes()
         segment = self._open.get(token)
-        if segment is not None and not self._showing.locked():
-            self._jobs.start(self._show(segment, sizes))
+        if segment is None or self._showing.locked() or (token, sizes) == self._last_shown:
+            return
+        self._jobs.start(self._show(segment, sizes))
 
     async def _show(self, segment: OpenSegment, sizes: Mapping[int, int]) -> None:
         async with self._showing:
@@ -405,6 +407,7 @@ class Segments:
             except SinkError as error:
                 self._health.note("show", str(error))
             else:
+                self._last_shown = (segment.token, sizes)
                 self._health.note("show", "")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -27,6 +28,7 @@ from collectord.source.aux import AuxFlush
 from collectord.windows import Windows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Executor
 
     from collectord._native import _core
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.ledger import SessionBalance
     from collectord.meter import Drained, Meter
+    from collectord.model import ClockReading
     from collectord.plan.session import SessionPlan
     from collectord.program_watch import ProgramWatch
     from collectord.sink.base import Sink
@@ -173,15 +176,20 @@ class Session:
             else:
                 self._health.note("flush", "")
 
-    def tick(self) -> None:
-        """Once per flush interval, after a full pass if one was done: count, rotate, look."""
-        self._accounts.measure()
-        self._accounts.read_clocks()
-        self._health.look()
+    def tick(self, clocks: Callable[[], ClockReading]) -> None:
+        """Once per flush interval, after a full pass if one was done: count, rotate, look.
+
+        Where nothing is new there is nothing but the look.
+
+        Args:
+            clocks: reads them, once for all sessions.
+        """
+        if self._accounts.measure():
+            self._accounts.read_clocks(clocks)
+            self._look_at_balances()
+        self._health.look_for_suppression()
         if self.recorder is not None:
             self.recorder.look()
-        if self.ftrace is not None:
-            self._health.note("window", self.ftrace.keep_window(self._meter.balances()))
         self._segments.tick()
         self._build_ids.look(self._jobs)
         if self._programs is not None and not self._looking.locked():
@@ -191,12 +199,21 @@ class Session:
         """Tell of those that came since, in the order in which readers want it.
 
         Nothing that was recorded before the look is written, and a round ended, behind what the
-        next look tells.
+        next look tells. To see that there is no new one takes a system call, and no thread.
         """
         async with self._looking:
             generation = self._stream.drained_generation()
             await self._passes.written(generation)
-            await self._jobs.in_worker(programs.look, generation)
+            if not programs.pass_over(generation):
+                await self._jobs.in_worker(programs.look, generation)
+
+    def _look_at_balances(self) -> None:
+        balances = cache(self._meter.balances)
+        self._health.look(balances)
+        if self.ftrace is not None:
+            self._health.note("window", self.ftrace.keep_window(balances()))
+            if self.recorder is not None:
+                self.ftrace.learn_comms()  # the kernel forgets them before a snapshot is made
 
     def _describe(self) -> Features:
         """Give the features about the code that ran in a segment that ends; called in a thread."""
@@ -221,11 +238,12 @@ class Session:
         self._stop_source()
         if self.recorder is not None:
             await self.recorder.take_last()
-        self._health.look()
+        self._health.look_for_suppression()
         if self._programs is not None:
             await self._jobs.in_worker(self._programs.look)
         await self._drain_to_the_end()
-        self._health.look()
+        self._health.look_for_suppression()
+        self._health.look(self._meter.balances)
         await self._segments.finish()
         await self._jobs.join()
         if self.recorder is not None:

@@ -175,18 +175,27 @@ class Drain:
         """One stream's part of it."""
         return StreamDrain(self, stream)
 
-    async def next_pass(self) -> None:
+    async def next_pass(self, stop: asyncio.Event) -> bool:
         """Wait for the next full pass that the flush timer begins, or for a later one to begin.
 
-        Rings that are full all the time may not be done with it by then.
+        Who sets `stop` calls `wake`.
+
+        Returns:
+            False: `stop` was set.
         """
         issued = self.core.issued_generation()
         followed = max(self._followed or issued, issued - 1)
         self._followed = followed + 1
-        await self.reached(
-            lambda: max(self.core.drained_generation(), self.core.issued_generation() - 1),
-            self._followed,
-        )
+        while not stop.is_set() and (
+            max(self.core.drained_generation(), self.core.issued_generation() - 1) < self._followed
+        ):
+            self._notified.clear()
+            await self._notified.wait()
+        return not stop.is_set()
+
+    def wake(self) -> None:
+        """Have who waits look again."""
+        self._notified.set()
 
     async def reached(self, read: Callable[[], int], generation: int) -> None:
         """Wait until a number that the core tells is as high as this."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.kernel import cpus
+from collectord.plan import cpu_list
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,8 +45,10 @@ class CpuWatch:
     """
 
     def __init__(self, sys: Path = Path("/sys")) -> None:
-        self._sys = sys
-        self._online = frozenset(cpus.online(sys))
+        self._path = cpus.online_path(sys)
+        self._text = ""
+        self._online: frozenset[int] = frozenset()
+        self._read()
         self._uevents: socket.socket | None = None
         with suppress(OSError):  # no such socket here: sysfs alone tells
             self._uevents = _listen()
@@ -70,8 +73,14 @@ class CpuWatch:
         """
         # The uevents first: a CPU that goes after them is missing in sysfs, or in the next look's.
         left = self._told()
-        before, self._online = self._online, frozenset(cpus.online(self._sys))
+        before = self._online
+        self._read()
         return CpuChange(self._online, left | (before - self._online))
+
+    def _read(self) -> None:
+        text = cpus.text_of(self._path)
+        if text != self._text:
+            self._text, self._online = text, frozenset(cpu_list.parse(text))
 
     def _told(self) -> frozenset[int]:
         """CPUs that went offline, as the kernel's messages say that came since the last call."""

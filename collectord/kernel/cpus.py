@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +11,17 @@ from collectord.errors import KernelError
 from collectord.plan import cpu_list
 
 _FOLDER: Final = "devices/system/cpu"
+_TEXT_BYTES: Final = 4096  # of a file in sysfs, at most
 
 
 def online(sys: Path = Path("/sys")) -> tuple[int, ...]:
     """CPUs that are online. Raises KernelError where sysfs cannot tell."""
-    return _read(sys / _FOLDER / "online")
+    return _read(online_path(sys))
+
+
+def online_path(sys: Path = Path("/sys")) -> Path:
+    """The file that tells them."""
+    return sys / _FOLDER / "online"
 
 
 def possible(sys: Path = Path("/sys")) -> tuple[int, ...]:
@@ -28,8 +35,17 @@ def count(sys: Path = Path("/sys")) -> int:
 
 
 def _read(path: Path) -> tuple[int, ...]:
+    return cpu_list.parse(text_of(path))
+
+
+def text_of(path: Path) -> str:
+    """A list of CPUs as the kernel writes it, for who looks often. Raises as `online`."""
     try:
-        return cpu_list.parse(path.read_text())
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, _TEXT_BYTES).decode()
+        finally:
+            os.close(fd)
     except OSError as error:
         raise KernelError(
             f"cannot read {path}", syscall="open", errno=error.errno or 0, hint="mount sysfs"

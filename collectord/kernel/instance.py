@@ -297,6 +297,10 @@ class Instance:
         """Names of tasks, more with each call; see `TaskComms.read`."""
         return self._comms.read()
 
+    def learn_comms(self) -> None:
+        """Keep the names that the kernel has now; see `TaskComms.learn`."""
+        self._comms.learn()
+
     def choose(self, events: Iterable[TraceEvent]) -> None:
         """Say what `enable` enables, and set the filters.
 

@@ -183,6 +183,9 @@ class Ftrace(Protocol):
     def comms(self) -> Mapping[int, bytes]:
         """Names of tasks by thread id, as many as have been seen until now; reads files."""
 
+    def learn_comms(self) -> None:
+        """Keep the names that the kernel has now, for later `comms`; reads one file."""
+
     def ring_stats(self) -> Mapping[int, str]:
         """The kernel's counters by CPU, as `trace-cmd report --stat` shows them.
 

@@ -222,6 +222,10 @@ class OpenInstance:
         """Names of tasks by thread id, as many as have been seen until now."""
         return self._instance.comms()
 
+    def learn_comms(self) -> None:
+        """Keep the names that the kernel has now, for later `comms`."""
+        self._instance.learn_comms()
+
     def ring_stats(self) -> Mapping[int, str]:
         """The text of each `stats`, as trace-cmd keeps it."""
         texts = {cpu: stats_text(cpu, fd) for cpu, fd in self._stats_fds.items()}

@@ -69,7 +69,7 @@ def test_a_stream_that_stands_holds_up_no_other() -> None:
                 os.write(rings.sinks[1], b"something")
                 async with asyncio.timeout(_LIMIT_S):
                     generation = await drain.of(quiet).full_pass()
-                    await drain.next_pass()
+                    await drain.next_pass(asyncio.Event())
                 assert quiet.drained_generation() >= generation
             assert busy.drained_generation() < stands
 
@@ -86,7 +86,7 @@ def test_each_generation_is_followed_though_none_is_done() -> None:
             drain.core.request_flush()
             await rings.overloaded()
             for number in range(4):
-                waiting = asyncio.ensure_future(drain.next_pass())
+                waiting = asyncio.ensure_future(drain.next_pass(asyncio.Event()))
                 await asyncio.sleep(0)
                 drain.core.request_flush()
                 if number == 0:
@@ -109,7 +109,7 @@ def test_what_stands_is_waited_for_by_who_asks_for_it() -> None:
             await rings.overloaded()
             waiting = asyncio.ensure_future(drain.of(rings.streams[0]).full_pass())
             for _ in range(3):
-                await drain.next_pass()
+                await drain.next_pass(asyncio.Event())
             assert not waiting.done()
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -44,10 +44,12 @@ class Trace:
 
     def __init__(self) -> None:
         self.dropped = 0
+        self.read = 0
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Nothing of its own."""
         del ring
+        self.read += 1
         return Produced(value=None, lost=0, losses={DROPPED: 0})
 
     def shared_losses(self) -> Mapping[LossKey, int]:
@@ -137,6 +139,20 @@ def test_a_fault_is_counted_and_the_ring_goes_on(rig: Rig) -> None:
     assert (ring.faults, ring.quarantined) == (8, reason)
     (told,) = (event for event in rig.core.events() if isinstance(event, _core.RingFault))
     assert told.quarantined
+
+
+def test_a_ring_that_nobody_wrote_is_not_read_again(rig: Rig) -> None:
+    """Its balance is as it was, and nothing is said to be new."""
+    rig.give(record(1))
+    assert rig.meter.measure()
+    before, read = rig.meter.balances(), rig.trace.read
+    assert not rig.meter.measure()
+    assert (rig.meter.balances(), rig.trace.read) == (before, read)
+    rig.trace.dropped = 7
+    assert rig.meter.measure()  # what all rings share is news of its own
+    rig.give(record(2))
+    assert rig.meter.measure()
+    assert rig.trace.read > read
 
 
 def test_dropped_records_are_the_sessions(rig: Rig) -> None:

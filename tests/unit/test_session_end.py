@@ -15,6 +15,7 @@ from collectord.drain.loop import Drain
 from collectord.errors import KernelError, UsageError
 from collectord.kernel.linux import LinuxKernel
 from collectord.meter import Meter
+from collectord.model import Reason, Stage
 from collectord.opening import Surroundings
 from collectord.plan.build import build
 from collectord.ringless import RinglessSession
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
+    from collectord.model import ClockReading
     from collectord.plan.session import SessionPlan
 
 
@@ -39,6 +41,7 @@ class Source:
         self._stops = stops
         self._tells = tells
         self.stopped = 0
+        self.dropped = 0
 
     def enable(self) -> None:
         """It runs."""
@@ -50,8 +53,8 @@ class Source:
             raise KernelError("cannot disable an event")
 
     def shared_losses(self) -> dict[Any, int]:
-        """None."""
-        return {}
+        """As many as the test says."""
+        return {(Stage.KERNEL_RING, Reason.DROPPED): self.dropped}
 
     def late_rings(self, *, last: bool) -> tuple[()]:
         """None."""
@@ -101,9 +104,60 @@ async def ended_session(state: Path, source: Any, sink: Any) -> Session:  # noqa
             store=Store(state, plan.sink.retention),
             worker=worker,
         )
-        session.tick()
+        session.tick(LinuxKernel().clocks)
         await session.close()
     return session
+
+
+class Counted(ThreadPoolExecutor):
+    """A worker that counts what it is given."""
+
+    given = 0
+
+    def submit(self, *args: Any, **words: Any) -> Any:  # noqa: ANN401 - as it is declared
+        """Count it."""
+        self.given += 1
+        return super().submit(*args, **words)
+
+
+def test_a_session_in_which_nothing_happened_only_looks(tmp_path: Path) -> None:
+    """At a tick of it no thread has work, and no clock is read."""
+    read: list[ClockReading] = []
+    given: list[int] = []
+
+    async def scenario() -> None:
+        whole = build(config(tmp_path, "calls"), host())
+        (plan,) = whole.sessions
+        (tmp_path / "calls").mkdir()
+        kernel, source, sink = LinuxKernel(), Source(), Sink()
+        stand_in: Any = source
+
+        def clocks() -> ClockReading:
+            read.append(kernel.clocks())
+            return read[-1]
+
+        with Drain(whole.core) as drain, Counted(1) as worker:
+            session = Session(
+                plan,
+                source=stand_in,
+                rings=(),
+                stream=drain.core.add_stream(),
+                meter=Meter(stand_in, (), plan.events),
+                sink=sink,  # type: ignore[arg-type]
+                kernel=kernel,
+                drain=drain,
+                store=Store(tmp_path, plan.sink.retention),
+                worker=worker,
+            )
+            for dropped in (0, 0, 1, 1):
+                source.dropped = dropped
+                session.tick(clocks)
+                given.append(len(read))
+            assert worker.given == 0
+            await session.close()
+
+    asyncio.run(scenario())
+    assert given == [0, 0, 1, 1]
 
 
 def test_what_cannot_be_stopped_is_stored_all_the_same(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readings of the clocks at flushes, spread over a segment that is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectord.model import ClockReading
+
+# The clocks drift apart slowly and steadily, and a reading takes some ten system calls.
+_MAX: Final = 16
+
+
+class FlushClocks:
+    """The readings of one segment: of each flush at first, and of ever fewer as it grows old."""
+
+    def __init__(self) -> None:
+        self._readings: list[ClockReading] = []
+        self._flushes = 0
+        self._stride = 1
+
+    def flushed(self, read: Callable[[], ClockReading]) -> None:
+        """Take a reading if this flush is to have one."""
+        self._flushes += 1
+        if self._flushes % self._stride:
+            return
+        self._readings.append(read())
+        if len(self._readings) == _MAX:
+            del self._readings[::2]
+            self._stride *= 2
+
+    def take(self) -> tuple[ClockReading, ...]:
+        """Give the readings, in order; what comes now is another segment's."""
+        taken = tuple(self._readings)
+        self._readings.clear()
+        self._flushes, self._stride = 0, 1
+        return taken
