@@ -127,11 +127,15 @@ def both(
 def test_perf_trace_beside_a_recording(
     start_cli: Start, tmp_path: Path, *, generator: Generator, perf: Perf
 ) -> None:
-    """Both print every call of the process, by the name that perf knows for it at that moment."""
+    """Both print every call of the process, by the name that perf knows for it at that moment.
+
+    Now and then perf misses a call's entry, alone on a host too, and prints its end as continued.
+    """
     tools = [perf_trace(perf, tmp_path, name) for name in ("before", "after")]
     with both(start_cli, tmp_path, generator, *tools) as pid:
         for tool in tools:
-            assert tool.out.read_text().count(f"/{pid} getppid()") == CALLS, tool.name
+            printed = re.findall(rf"/{pid} .*getppid\(\)", tool.out.read_text())
+            assert len(printed) == CALLS, tool.name
 
 
 @pytest.mark.usefixtures("bcc")
