@@ -146,11 +146,11 @@ class Accounts:
         )
 
     def opening(self) -> Opening:
-        """What a segment is told as it is created."""
+        """Give what a segment is told as it is created."""
         return Opening(clock=self._kernel.clocks(), rings=self._entries())
 
     def closing(self, *, recount: bool, snapshot: SnapshotNote | None) -> Closing:
-        """What a segment is told as it is sealed: the balance, and what came since the last one.
+        """Give what a segment is told as it is sealed: the balance, and the news since the last.
 
         Args:
             recount: it is the last one, and no other waits to be sealed: what it is found to hold

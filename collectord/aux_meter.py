@@ -110,5 +110,5 @@ class AuxMeter:
 
 
 def _truncated(handle: AuxHandle, last: AuxBracket) -> int:
-    """What is known to be lost for want of room, and stays so."""
+    """Give the bytes that are known to be lost for want of room, and stay so."""
     return truncated_bytes(last, handle.plan.data_bytes) or 0

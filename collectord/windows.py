@@ -48,7 +48,7 @@ class Lost:
     aux_bytes: Mapping[str, int]
 
     def since(self, before: Lost) -> Lost:
-        """What came to an earlier reading."""
+        """Give the difference from an earlier reading."""
         return Lost(
             {name: count - before.events[name] for name, count in self.events.items()},
             {name: count - before.aux_bytes[name] for name, count in self.aux_bytes.items()},

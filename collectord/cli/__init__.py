@@ -44,7 +44,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class Verb(Protocol):
-    """What a verb's module has."""
+    """The interface of a verb's module."""
 
     def run(self, arguments: Sequence[str]) -> int:
         """Do it and return the exit status. Errors are of the `CollectordError` tree."""
@@ -110,7 +110,7 @@ def _without_verb(word: str, rest: list[str]) -> int:
 
 
 def _overview() -> str:
-    """What `collectord --help` prints."""
+    """Give the text of `collectord --help`."""
     verbs = "\n".join(f"  {verb:<10}{summary}" for verb, summary in VERBS.items())
     return (
         "usage: collectord VERB [OPTIONS]\n\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `collectord events --count` adds up."""
+"""The sums of `collectord events --count`."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _bind(event: KnownEvent, terms: Sequence[Term]) -> Predicate:
 
 
 class TraceView:
-    """What was asked for of a segment.
+    """The events of a segment that were asked for.
 
     Attributes:
         damaged: something could not be read, and was complained of.

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
@@ -23,7 +24,6 @@ from tests.support.commands import Commands, serve_tcp, serve_unix, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from prometheus_client import CollectorRegistry
 
@@ -239,9 +239,12 @@ def test_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_without_service_manager_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside of a service the calls do nothing and open nothing."""
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    descriptors = Path("/proc/self/fd")
+    before = len([*descriptors.iterdir()])
     with service.connect() as told:
         told.ready("x")
         told.stopping("x")
+        assert len([*descriptors.iterdir()]) == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -58,11 +58,15 @@ def test_one_line_per_event_and_ring_and_interval() -> None:
 def test_other_rings_and_events_are_limited_apart() -> None:
     """A line about another ring, another event, or no ring at all is not held back."""
     limit = log.RateLimit(interval_ns=100, clock_ns=Clock())
-    limit(None, "warning", {"event": "ring_lost", "ring": "a"})
-    limit(None, "warning", {"event": "ring_lost", "ring": "b"})
-    limit(None, "warning", {"event": "ring_throttled", "ring": "a"})
-    limit(None, "info", {"event": "opened"})
-    limit(None, "info", {"event": "opened"})
+    lines = [
+        ("warning", {"event": "ring_lost", "ring": "a"}),
+        ("warning", {"event": "ring_lost", "ring": "b"}),
+        ("warning", {"event": "ring_throttled", "ring": "a"}),
+        ("info", {"event": "opened"}),
+        ("info", {"event": "opened"}),
+    ]
+    for level, line in lines:
+        assert limit(None, level, dict(line)) == line
 
 
 def test_lines_of_a_kind_are_limited_together() -> None:

@@ -71,6 +71,28 @@ class Stream:
         path.write_bytes(bytes(2 * DATA_OFFSET))
 
 
+async def _begun(stream: Stream, jobs: Jobs) -> Segments:
+    """Segments of a stream, which has its first and was offered the next."""
+    one: Any = stream
+    segments = Segments(
+        SimpleNamespace(single_file=None),  # type: ignore[arg-type]  # as much as is looked at
+        stream=one,
+        sink=one,
+        store=one,
+        drain=one,
+        accounts=SimpleNamespace(opening=lambda: None),  # type: ignore[arg-type]  # likewise
+        describe=Features,
+        health=SimpleNamespace(note=lambda *_: True),  # type: ignore[arg-type]  # likewise
+        jobs=jobs,
+        shown=False,
+        session="box",
+    )
+    await segments.begin()
+    segments.segment_wanted()
+    await jobs.join()
+    return segments
+
+
 @pytest.mark.parametrize(
     ("running", "written", "expected"),
     [
@@ -88,23 +110,7 @@ def test_an_empty_segment_is_not_waited_for(
     async def scenario(stack: ExitStack) -> tuple[list[int], int]:
         stream = Stream(tmp_path, stack)
         jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
-        one: Any = stream
-        segments = Segments(
-            SimpleNamespace(single_file=None),  # type: ignore[arg-type]  # as much as is looked at
-            stream=one,
-            sink=one,
-            store=one,
-            drain=one,
-            accounts=SimpleNamespace(opening=lambda: None),  # type: ignore[arg-type]  # likewise
-            describe=Features,
-            health=SimpleNamespace(note=lambda *_: True),  # type: ignore[arg-type]  # likewise
-            jobs=jobs,
-            shown=False,
-            session="box",
-        )
-        await segments.begin()
-        segments.segment_wanted()
-        await jobs.join()
+        segments = await _begun(stream, jobs)
         for token in written:
             stream.write(token)
         stream.token = running
@@ -119,11 +125,20 @@ def test_an_empty_segment_is_not_waited_for(
 
 
 class Ended(Stream):
-    """Takes the first segment, and is finished while the next is made."""
+    """Takes the first segment, and is finished while the next is made.
+
+    Attributes:
+        refused: tokens of those that came too late.
+    """
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        super().__init__(directory, stack)
+        self.refused: list[int] = []
 
     def prepare(self, *segment: int) -> None:
         """Raises OSError as the core does."""
         if segment[0] > 1:
+            self.refused.append(segment[0])
             raise OSError(errno.ESHUTDOWN, "finished")
         super().prepare(*segment)
 
@@ -131,28 +146,14 @@ class Ended(Stream):
 def test_a_segment_that_is_made_too_late_is_the_sinks(tmp_path: Path) -> None:
     """It fails nothing; what closes the sink takes its file away."""
 
-    async def scenario(stack: ExitStack) -> None:
+    async def scenario(stack: ExitStack) -> list[int]:
         jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
-        one: Any = Ended(tmp_path, stack)
-        segments = Segments(
-            SimpleNamespace(single_file=None),  # type: ignore[arg-type]  # as much as is looked at
-            stream=one,
-            sink=one,
-            store=one,
-            drain=one,
-            accounts=SimpleNamespace(opening=lambda: None),  # type: ignore[arg-type]  # likewise
-            describe=Features,
-            health=SimpleNamespace(note=lambda *_: True),  # type: ignore[arg-type]  # likewise
-            jobs=jobs,
-            shown=False,
-            session="box",
-        )
-        await segments.begin()
-        segments.segment_wanted()
-        await jobs.join()
+        stream = Ended(tmp_path, stack)
+        await _begun(stream, jobs)
+        return stream.refused
 
     with ExitStack() as stack:
-        asyncio.run(scenario(stack))
+        assert asyncio.run(scenario(stack)) == [2]
 
 
 class FullDisk(Stream):
