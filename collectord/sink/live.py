@@ -88,7 +88,11 @@ class _Tail:
             yield from segment.news(everything=quiet)
         elif quiet:
             self._grew_s = now_s
-            self.abandoned = not deleted and segment.is_abandoned()
+            if not deleted and segment.is_abandoned():
+                # Its writer may have gone on since the look, and ended: what it left decides.
+                if segment.look():
+                    yield from segment.news(everything=True)
+                self.abandoned = not (segment.sealed or segment.deleted)
         self.over = segment.sealed or deleted or self.abandoned
 
 

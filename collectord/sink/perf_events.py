@@ -126,7 +126,7 @@ class BpfSegment:
         return not os.fstat(self._fd).st_nlink
 
     def is_abandoned(self) -> bool:
-        """Whether it has no seal, and nobody who writes it."""
+        """Whether nobody writes it any more, and the last look saw no seal."""
         if self.sealed or not lock(self._fd):
             return False
         fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import subprocess
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -70,8 +71,17 @@ def _more_sealed(state: Path, than: int) -> bool:
     return len(daemons.sealed(state)) > than
 
 
-def _has_open_below(pid: int, directory: Path) -> bool:
-    return any(directory in path.resolve().parents for path in Path(f"/proc/{pid}/fd").iterdir())
+def _burst(generator: Generator, count: int) -> int:
+    """Make so many marked calls; gives the pid that made them."""
+    with generator.start("count", cpu=0, count=count, nr=NUMBER) as running:
+        assert running.run()["events"] == count
+        return running.pid
+
+
+def _read_events(follower: subprocess.Popen[str], into: list[dict[str, Any]]) -> None:
+    """Take what `events -f --json` prints, until it ends."""
+    assert follower.stdout is not None
+    into.extend(map(json.loads, follower.stdout))
 
 
 def _let_it_work(daemon: daemons.Daemon) -> None:
@@ -201,22 +211,22 @@ def test_events_are_followed(tmp_path: Path, start_cli: Start, generator: Genera
             *("events", "-f", "stream", "--socket", tmp_path / "control.sock"),
             *("--json", "--filter", f"nr == {NUMBER}"),
         )
-        state = tmp_path / "state"
-        wait_for(functools.partial(_has_open_below, follower.pid, state), "a follower")
         seen: list[dict[str, Any]] = []
-        assert follower.stdout is not None
+        reader = threading.Thread(target=_read_events, args=(follower, seen))
+        reader.start()
+        # It shows nothing from before its first look: the bursts wait for a first event of it.
+        wait_for(lambda: _burst(generator, 1) and seen, "a follower")
+        pids = []
         for _ in range(2):
             files = len(daemons.sealed(tmp_path / "state"))
-            with generator.start("count", cpu=0, count=BURST, nr=NUMBER) as running:
-                assert running.run()["events"] == BURST
+            pids.append(_burst(generator, BURST))
             sealed = functools.partial(_more_sealed, tmp_path / "state", files)
             wait_for(sealed, "a rotation")
-        for line in follower.stdout:
-            seen.append(json.loads(line))
-            if len(seen) == 2 * BURST:
-                break
+        wait_for(lambda: seen[-1].get("pid") == pids[1], "the last burst")
         assert daemon.stop().status == 0
-        rest, complaints = follower.communicate(timeout=patient(30))
-        assert complaints == ""
-    assert (follower.returncode, rest, complaints) == (0, "", "")
-    assert [event["fields"]["nr"] for event in seen] == [NUMBER] * (2 * BURST)
+        reader.join(timeout=patient(30))
+        _, complaints = follower.communicate(timeout=patient(30))
+    assert (follower.returncode, complaints) == (0, "")
+    of_bursts = [event for event in seen if event.get("pid") in pids]
+    assert [event["pid"] for event in of_bursts] == [pid for pid in pids for _ in range(BURST)]
+    assert {event["fields"]["nr"] for event in seen} == {NUMBER}

@@ -20,7 +20,7 @@ from tests.support import trace_segments
 from tests.support.bpf_segments import EXITS, Writer, chunk, exited, sample
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from collectord.folders.folder import Folder
@@ -30,13 +30,16 @@ PAGE: Final = perf_support.PAGE_BYTES
 
 
 class Clock:
-    """Seconds that go on when they are told to."""
+    """Seconds that go on when they are told to; a reading may be a moment for something else."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self.meanwhile: list[Callable[[], object]] = []
 
     def __call__(self) -> float:
         """Read it."""
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
         return self.now_s
 
     def pass_(self, seconds: float) -> None:
@@ -313,6 +316,30 @@ def test_writer_that_died(tmp_path: Path, writer: Writer, clock: Clock) -> None:
         assert repair(tmp_path)
         assert polled(streams) == [1, 2]
         assert streams.take_complaints() == []
+
+
+def test_writer_that_goes_on_and_ends_between_two_looks(
+    tmp_path: Path, writer: Writer, clock: Clock
+) -> None:
+    """Nobody holds a quiet segment any more: it was sealed, and its last records are shown."""
+    writer.write(numbered(1))
+    begin = SegmentPaths(tmp_path, writer.path.name.removesuffix(".partial"))
+
+    def end() -> None:
+        writer.write(numbered(2))
+        writer.seal(final=True)
+
+    with closing(LiveStreams(tmp_path, begin, clock=clock)) as streams:
+        assert polled(streams) == []
+        clock.pass_(QUIET_S)
+        assert polled(streams) == [1]
+        clock.pass_(QUIET_S)
+        looks_at_names = str  # the first reading; the second is behind the look at the segment
+        clock.meanwhile = [looks_at_names, end]
+        assert polled(streams) == [2]
+        clock.pass_(GRACE_S)
+        assert polled(streams) == []
+        assert (streams.ended, streams.take_complaints()) == (True, [])
 
 
 def test_segment_that_is_deleted(tmp_path: Path, writer: Writer, clock: Clock) -> None:
