@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # Task, soft interrupt, interrupt, NMI: perf's contexts, each of which may hold one record that is
 # counted and not yet visible in the ring (kernel/events/internal.h, get_recursion_context).
 NESTING: Final = 4
+# How many steps of fill the core counts passes by.
+FILL_BUCKETS: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +94,25 @@ class RingBalance:
     label: RingLabel
     basis: Basis
     capacity_bytes: int
-    high_watermark_bytes: int
-    used_bytes: int
     produced: int | None
     stored: int
     lost: dict[str, int]
     overwritten: int | None
     in_flight: int
     unaccounted: int | None
-    bytes: int
-    records: int
-    wakeups_watermark: int
-    wakeups_timer: int
-    throttles: int
-    starved: int
-    relabelled: int
-    quarantined: str | None
-    suppressed_by: tuple[int, ...]
-    last_event_ns: int
-    fill_buckets: tuple[int, ...]
+    high_watermark_bytes: int = 0
+    used_bytes: int = 0
+    bytes: int = 0
+    records: int = 0
+    wakeups_watermark: int = 0
+    wakeups_timer: int = 0
+    throttles: int = 0
+    starved: int = 0
+    relabelled: int = 0
+    quarantined: str | None = None
+    suppressed_by: tuple[int, ...] = ()
+    last_event_ns: int = 0
+    fill_buckets: tuple[int, ...] = (0,) * FILL_BUCKETS
     overwritten_bytes: int = 0
     repeated: int = 0
     repeated_bytes: int = 0

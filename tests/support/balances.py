@@ -37,10 +37,6 @@ def ring(
         wakeups_watermark=3,
         wakeups_timer=4,
         throttles=1,
-        starved=0,
-        relabelled=0,
-        quarantined=None,
-        suppressed_by=(),
         last_event_ns=5_000_000_000,
         fill_buckets=(4, 0, 2, 0, 1, 0, 0, 0, 0, 0, 0),
     )

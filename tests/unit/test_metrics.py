@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
 
 import prometheus_client
 import pytest
@@ -15,9 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from collectord import metrics
 from collectord.aux_ledger import AUX_LOSS_PAIRS
+from collectord.late_rings import LateRings
 from collectord.metrics_recorder import window_ns
-from collectord.model import LOSS_PAIRS, Basis
+from collectord.model import LOSS_PAIRS, Basis, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.sink.retention import EvictReason
+from collectord.source.base import LateRing
 from tests.support import balances
 
 if TYPE_CHECKING:
@@ -171,6 +174,21 @@ def test_an_area_in_quarantine_counts_as_a_ring() -> None:
     bad = replace(session.aux[0], quarantined="bad_head")
     series = scrape(balances.status(replace(session, aux=(bad, *session.aux[1:]))))
     assert of(series, name, **labels) == 1
+
+
+def test_a_ring_that_nobody_drains() -> None:
+    """The core counts nothing of a late CPU's ring, the kernel does; a scrape tells of it."""
+    label = RingLabel("exec", "tracefs", RingRole.DATA, 7)
+    uncovered = {(Stage.KERNEL_RING, Reason.UNCOVERED): 0}
+    late = LateRing(label, 4096, Produced(value=5, lost=0, losses=uncovered, unread=5))
+    source: Any = SimpleNamespace(late_rings=lambda *, last: (late,) if not last else ())
+    plan: Any = SimpleNamespace()
+    rings = LateRings(plan, source)
+    rings.measure(last=False)
+    session = balances.recorder("exec")
+    status = balances.status(replace(session, rings=(*session.rings, *rings.balances())))
+    labels = {"session": "exec", "source": "tracefs", "cpu": "7"}
+    assert of(scrape(status, per_cpu=True), "collectord_in_flight_records", **labels) == 5
 
 
 def test_suppression() -> None:
