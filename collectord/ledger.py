@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from collectord._native._core import RingCounters
     from collectord.aux_ledger import AuxBalance
+    from collectord.losing import Losing
     from collectord.model import Produced, RingLabel
 
 # Task, soft interrupt, interrupt, NMI: perf's contexts, each of which may hold one record that is
@@ -150,6 +151,7 @@ class SessionBalance:
     Attributes:
         shared: losses that the kernel does not tell by ring, among `lost` and `produced`.
         overwritten: None where that of a ring is not known.
+        losing: where records are being lost at present.
         suppressed: times in which a foreign BPF program may have hidden events, of those that its
             basis holds for.
         repeated: records that snapshots left out since the one before had them.
@@ -173,6 +175,7 @@ class SessionBalance:
     segments: tuple[str, ...]
     directory: str = ""
     degraded_reasons: tuple[str, ...] = ()
+    losing: tuple[Losing, ...] = ()
     sink: SinkStats = field(default_factory=SinkStats)
     shared: dict[str, int] = field(default_factory=dict)
     suppressed: tuple[Mapping[str, Any], ...] = ()
@@ -192,7 +195,7 @@ class SessionBalance:
         return sum(ring.repeated for ring in self.rings)
 
 
-def _losses(
+def losses_of(
     counters: RingCounters, kernel: Produced | None, *, overwritable: bool
 ) -> dict[LossKey, int]:
     """Every record that is known to be lost, once.
@@ -300,7 +303,7 @@ def balance_ring(
         stored=bracket.stored,
         lost={
             loss_name(key): n
-            for key, n in _losses(counters, after, overwritable=overwritable).items()
+            for key, n in losses_of(counters, after, overwritable=overwritable).items()
         },
         overwritten=after.overwritten if after is not None else 0,
         in_flight=counters.in_flight + in_ring,

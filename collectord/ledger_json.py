@@ -80,6 +80,7 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
         "suppression_possible": any(ring.suppressed_by for ring in balance.rings),
         "suppressed": list(balance.suppressed),
         "degraded": list(balance.degraded_reasons),
+        "losing": [place.to_json() for place in balance.losing],
         "rings": [ring for ring in rings if ring["role"] == RingRole.DATA],
         "sideband_rings": [ring for ring in rings if ring["role"] == RingRole.SIDEBAND],
         "aux": [aux_json(area) for area in balance.aux],

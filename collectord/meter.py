@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.ledger import Bracket, balance_ring
+from collectord.ledger import Bracket, balance_ring, losses_of
+from collectord.losing import LossReading
 from collectord.model import Basis, Reason, RingKind, RingRole, Stage, Transport
 from collectord.suppression import Suppression
 
@@ -239,11 +240,24 @@ class Meter:
                 held=drained.handle.held,
                 overwritable=is_overwritable(drained.handle),
                 beside_aux=drained.handle.aux is not None,
-                in_bytes=relay is not None and not relay.blktrace,
+                in_bytes=_is_channel(drained.handle),
             )
             for label, drained in self._rings.items()
-            for pages, relay in [(drained.handle.pages, drained.handle.relay)]
+            for pages in [drained.handle.pages]
         )
+
+    def losses(self) -> LossReading:
+        """What was lost by now, as of the last reading, with what tells why."""
+        lost = Counter(self._shared)
+        starved = records = size_bytes = 0
+        for label, bracket in self._brackets.items():
+            overwritable = is_overwritable(self._rings[label].handle)
+            lost.update(losses_of(bracket.counters, bracket.after, overwritable=overwritable))
+            starved += bracket.counters.starved
+            records += bracket.counters.records
+            size_bytes += bracket.counters.bytes
+        unit = "bytes" if any(_is_channel(d.handle) for d in self._rings.values()) else "records"
+        return LossReading(lost, starved, records, size_bytes, unit)
 
     def _basis(self, handle: RingHandle, since_ns: int | None) -> Basis:
         """What a program hid, a reset wiped out, or came while a ring grew, was never counted."""
@@ -266,6 +280,11 @@ class Meter:
 def is_overwritable(handle: RingHandle) -> bool:
     """The kernel overwrites what nobody reads: it has a window, and nothing is unread."""
     return handle.kind is RingKind.OVERWRITABLE
+
+
+def _is_channel(handle: RingHandle) -> bool:
+    """It is a relay channel whose records nobody knows: what counts them counts bytes."""
+    return handle.relay is not None and not handle.relay.blktrace
 
 
 def _is_unseen(drained: Drained) -> bool:

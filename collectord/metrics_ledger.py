@@ -43,6 +43,16 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
             for state in _STATES
         ),
     )
+    yield highest(
+        "collectord_session_losing",
+        "1 while records are being lost there: at present, not ever.",
+        (*SESSION, "stage"),
+        (
+            ((*of_session(session), stage), stage in {place.key[0] for place in session.losing})
+            for session in sessions
+            for stage, _reason in loss_pairs(session.source)
+        ),
+    )
     parts = [(s, part) for s in sessions for part in _parts(s, labelling)]
     yield from _records([part for s, part in parts if not s.in_bytes], labelling)
     yield from _channels([part for s, part in parts if s.in_bytes], labelling)

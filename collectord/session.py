@@ -21,6 +21,7 @@ from collectord.build_ids import BuildIds
 from collectord.errors import KernelError
 from collectord.health import Health
 from collectord.jobs import Jobs
+from collectord.losing import LossWatch
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.recorder import LAST_PAUSE_S, Recorder
 from collectord.segments import Segments
@@ -104,6 +105,7 @@ class Session:
             kernel=kernel,
             health=self._health,
         )
+        self._losses = LossWatch(plan.name, meter.losses, self._health)
         mapping = next((event.attr for event in plan.events if event.attr.mmap2), None)
         self._build_ids = BuildIds(kernel, stream, mapping)
         self._programs = programs
@@ -184,9 +186,11 @@ class Session:
         Args:
             clocks: reads them, once for all sessions.
         """
-        if self._accounts.measure():
+        new = self._accounts.measure()
+        if new:
             self._accounts.read_clocks(clocks)
             self._look_at_balances()
+        self._losses.look(new=new)
         self._health.look_for_suppression()
         if self.recorder is not None:
             self.recorder.look()
@@ -242,6 +246,7 @@ class Session:
         if self._programs is not None:
             await self._jobs.in_worker(self._programs.look)
         await self._drain_to_the_end()
+        self._losses.end()
         self._health.look_for_suppression()
         self._health.look(self._meter.balances)
         await self._segments.finish()
@@ -290,6 +295,7 @@ class Session:
             state="stopped" if self._stopping.is_set() else state,
             segments=self._segments.sealed,
             degraded_reasons=reasons,
+            losing=self._losses.losing,
             sink=self._segments.stats,
             snapshots=recorder.stored if recorder is not None else 0,
             snapshots_failed=recorder.failed if recorder is not None else 0,

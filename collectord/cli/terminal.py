@@ -87,4 +87,7 @@ class LiveLine:
         line.append(f"fill {fill:.0%} ", style="yellow" if fill > _FILL_WARNING else "")
         line.append(f"(peak {peak:.0%})  ", style="yellow" if peak > _FILL_WARNING else "")
         line.append(f"lost {lost}", style="bold red" if lost else "green")
+        losing = sum(place.per_second for s in status.sessions for place in s.losing)
+        if losing:
+            line.append(f"  losing {count_text(losing)}/s", style="bold red")
         return line

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from collectord._native._core import RingCounters
 from collectord.meter import Drained, Meter
-from collectord.model import Basis, Geometry, Produced, RingKind, RingLabel, RingRole
+from collectord.model import (
+    Basis,
+    Geometry,
+    Produced,
+    Reason,
+    RingKind,
+    RingLabel,
+    RingRole,
+    Stage,
+)
 from collectord.source.base import RingHandle
 
 if TYPE_CHECKING:
@@ -42,6 +51,7 @@ class Source:
 
     def __init__(self) -> None:
         self.value = self.lost = self.reads = 0
+        self.shared: dict[LossKey, int] = {}
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """One interrupt."""
@@ -50,8 +60,8 @@ class Source:
         return Produced(value=self.value, lost=self.lost)
 
     def shared_losses(self) -> Mapping[LossKey, int]:
-        """None."""
-        return {}
+        """As many as the test says."""
+        return self.shared
 
 
 class Rig:
@@ -136,3 +146,22 @@ def test_a_surplus_is_seen_though_no_pass_is_done() -> None:
     rig.drain(12)
     rig.meter.measure(passed=False)
     assert rig.balance().unaccounted == 2
+
+
+def test_losses_are_summed_with_what_tells_why() -> None:
+    """By stage and reason, those that no ring's counters have among them."""
+    rig = Rig()
+    dropped = (Stage.KERNEL_RING, Reason.DROPPED)
+    rig.source.shared = {dropped: 2}
+    rig.source.lost = 900
+    rig.counters = rig.counters._replace(
+        starved=3, records=10, bytes=1000, lost_samples=5, lost_disk_full=4
+    )
+    rig.meter.measure()
+    losses = rig.meter.losses()
+    assert (losses.starved, losses.records, losses.bytes, losses.unit) == (3, 10, 1000, "records")
+    assert {key: lost for key, lost in losses.lost.items() if lost} == {
+        (Stage.KERNEL_RING, Reason.RING_FULL): 900,
+        (Stage.SINK, Reason.DISK_FULL): 4,
+        dropped: 7,
+    }

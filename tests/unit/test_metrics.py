@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from collectord import metrics
 from collectord.aux_ledger import AUX_LOSS_PAIRS
 from collectord.late_rings import LateRings
+from collectord.losing import Losing
 from collectord.metrics_recorder import window_ns
 from collectord.model import LOSS_PAIRS, Basis, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.sink.retention import EvictReason
@@ -211,6 +212,19 @@ def test_state() -> None:
         if name == "collectord_session_state"
     }
     assert states == {"running": 0, "degraded": 1, "stopped": 0, "failed": 0}
+
+
+def test_losing() -> None:
+    """1 for the stage where records are being lost, 0 for each other that the source has."""
+    place = Losing((Stage.KERNEL_RING, Reason.RING_FULL), "records", 0, per_second=7)
+    for losing, expected in (((), 0), ((place,), 1)):
+        session = replace(balances.session("exec"), losing=losing)
+        stages = {
+            dict(items)["stage"]: value
+            for (name, items), value in scrape(balances.status(session)).items()
+            if name == "collectord_session_losing"
+        }
+        assert stages == {"kernel_ring": expected, "staging": 0, "sink": 0}
 
 
 def test_buffers() -> None:
