@@ -385,8 +385,6 @@ class AuxRing:
     def id(self) -> int:
         """Of the same numbering as `Ring.id`."""
     def counters(self) -> AuxCounters: ...
-    def set_enable_fds(self, fds: Sequence[int]) -> None:
-        """Replace the events that are enabled again after each read; none is in use on return."""
     def stop(self) -> None:
         """Enable nothing any more, and wait for nothing: the events are about to be disabled.
 

@@ -74,13 +74,14 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *pair, str
 	aux->reference = options->reference;
 	aux->reference_tsc = options->reference_tsc;
 	aux->whole_records = options->whole_records;
+	ring->ops = &aux_ring__ops;
 	ring->aux = aux;
+	ring->front = pair;
 	ring->wakeup_fd = -1;
+	counter__set(&ring->horizon_ns, map->snapshot ? 0 : UINT64_MAX);
 	/* A predecessor may have read part of it: go on where it stopped. */
-	if (!map->snapshot) {
+	if (!map->snapshot)
 		ring->position = ring->head = aux_map__tail(map);
-		counter__set(&aux->horizon_ns, UINT64_MAX);
-	}
 	aux->start = ring->head;
 	counter__set(&aux->head_rule, options->head_rule);
 	*out = ring;
@@ -123,7 +124,7 @@ uint64_t aux_ring__begin(struct aux_ring *aux)
 		/* What came with a window comes with no other; on its way it needs its names. */
 		if (ring->head == ring->position && ring->in_flight == 0 &&
 		    aux->pair->in_flight == 0)
-			counter__set(&aux->horizon_ns, aux->emptied_ns);
+			counter__set(&ring->horizon_ns, aux->emptied_ns);
 		return ring->head - ring->position;
 	}
 	ring->head = aux_map__head(aux->map);
@@ -381,11 +382,13 @@ void aux_ring__open_window(struct aux_ring *aux)
 	counter__add(&aux->overwritten_bytes, extent.overwritten);
 }
 
-void aux_ring__abandon(struct aux_ring *aux)
+/* Nobody comes any more for what is unread: it is counted as taken, and as abandoned. */
+static void aux_ring__leave(struct ring *ring, bool drained)
 {
-	struct ring *const ring = aux->self;
 	const uint64_t unread = ring->head - ring->position;
 
+	if (drained)
+		return;
 	counter__add(&ring->bytes, unread);
 	counter__add(&ring->abandoned, unread);
 	ring->position = ring->head;
@@ -397,3 +400,68 @@ void aux_ring__recycle(struct aux_ring *aux)
 		ring__give_up(aux->pair, aux->scratch, SCRATCH_BYTES,
 			      aux->pair->map->data_bytes / 2);
 }
+
+static void aux_ring__begin_pass(struct ring *ring, bool first)
+{
+	(void)first;
+	aux_ring__begin(ring->aux);
+}
+
+static void aux_ring__follow(struct ring *ring, uint64_t generation)
+{
+	aux_ring__note_emptied(ring->aux, generation);
+}
+
+static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
+{
+	aux_ring__enable(ring->aux, woken, generation);
+}
+
+static void aux_ring__recycle_front(struct ring *ring)
+{
+	aux_ring__recycle(ring->aux);
+}
+
+static int aux_ring__join(struct ring *ring, struct lane *lane)
+{
+	struct ring *const front = ring->front;
+	const bool snapshot = ring->aux->map->snapshot;
+	int ret;
+
+	if (front->ops != &perf_ring__ops || front->sideband != NULL || (front->held && !snapshot))
+		return -EINVAL;
+	ret = sideband__join_layout(&lane->stream->sideband, &front->layout);
+	if (ret == 0 && snapshot)
+		atomic_store_explicit(&lane->stream->holds_back, true, memory_order_relaxed);
+	return ret;
+}
+
+static int aux_ring__hold(struct ring *ring, bool held)
+{
+	if (!ring->aux->map->snapshot)
+		return -EINVAL;
+	if (!held)
+		aux_ring__open_window(ring->aux);
+	return 0;
+}
+
+static void aux_ring__last(struct ring *ring)
+{
+	ring->aux->stopping = true;
+}
+
+const struct ring_ops aux_ring__ops = {
+	.payload = true,
+	.begin = aux_ring__begin_pass,
+	.is_unread = ring__is_unread,
+	.is_reached = ring__is_reached,
+	.take = aux_ring__take,
+	.follow = aux_ring__follow,
+	.resume = aux_ring__resume,
+	.recycle = aux_ring__recycle_front,
+	.join = aux_ring__join,
+	.hold = aux_ring__hold,
+	.last = aux_ring__last,
+	.leave = aux_ring__leave,
+	.free = perf_ring__free,
+};

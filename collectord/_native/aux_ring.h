@@ -67,8 +67,6 @@ struct aux_ring {
 	counter_t enables, restarts, disabled_ns;
 	counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes;
 	counter_t head_rule; /* of the windows, as known so far */
-	/* All that a window can bring was written later than this; UINT64_MAX: there are no windows. */
-	counter_t horizon_ns;
 };
 
 struct aux_ring_options {
@@ -93,6 +91,8 @@ void aux_ring__free(struct aux_ring *aux);
 /* -ENOMEM. */
 int aux_ring__set_enable_fds(struct aux_ring *aux, const int *fds, uint32_t count);
 
+extern const struct ring_ops aux_ring__ops;
+
 /* A pass begins: load the head, before the data ring's. Returns the unread bytes. */
 uint64_t aux_ring__begin(struct aux_ring *aux);
 
@@ -112,9 +112,6 @@ void aux_ring__enable(struct aux_ring *aux, bool woken, uint64_t generation);
 
 /* Of a snapshot ring whose event stands still: the following passes take what it holds now. */
 void aux_ring__open_window(struct aux_ring *aux);
-
-/* Nobody comes any more for what is unread: it is counted as taken, and as abandoned. */
-void aux_ring__abandon(struct aux_ring *aux);
 
 /* Of a held one: give up the oldest records of its data ring while more than half of that is full. */
 void aux_ring__recycle(struct aux_ring *aux);

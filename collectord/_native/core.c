@@ -65,10 +65,8 @@ void core__free(struct core *core)
 		shard__deinit(&core->shards[i]);
 	for (uint32_t i = 0; i < core->writer.stream_count; i++)
 		stream__deinit(&core->streams[i]);
-	for (uint32_t i = 0; i < core->ring_count; i++) {
-		ring__deinit(core->rings[i]);
-		free(core->rings[i]);
-	}
+	for (uint32_t i = 0; i < core->ring_count; i++)
+		core->rings[i]->ops->free(core->rings[i]);
 	free(core->rings);
 	if (core->writer.pool != NULL)
 		writer__deinit(&core->writer);
@@ -174,8 +172,7 @@ static int core__enlist(struct core *core, uint32_t shard, struct stream *stream
 	int ret = core__keep_ring(core, ring);
 
 	if (ret < 0) {
-		ring__deinit(ring);
-		free(ring);
+		ring->ops->free(ring);
 		return ret;
 	}
 	ret = stream__add_ring(stream, ring);
@@ -196,7 +193,7 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 	struct ring *ring;
 	int ret;
 
-	if (shard >= core->writer.shard_count || stream__is_split(stream))
+	if (shard >= core->writer.shard_count || stream->ops->split)
 		return -EINVAL;
 	ring = malloc(sizeof(*ring));
 	if (ring == NULL)
@@ -204,12 +201,11 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
 	ring__init(ring, map, wakeup_fd, layout);
 	ret = ring__set_ids(ring, ids->all, ids->count);
 	if (ret == 0 && map->overwrite)
-		ret = window__new(map, &ring->window);
+		ret = window__new(ring);
 	if (ret == 0 && sideband)
 		ret = sideband__join_layout(&stream->sideband, layout);
 	if (ret < 0) {
-		ring__deinit(ring);
-		free(ring);
+		ring->ops->free(ring);
 		return ret;
 	}
 	ring->held = held;
@@ -258,8 +254,8 @@ int core__add_relay_ring(struct core *core, uint32_t shard, struct stream *strea
 void core__warm(struct core *core, struct ring *ring)
 {
 	(void)core;
-	if (ring->window != NULL)
-		window__warm(ring->window);
+	if (ring->ops->warm != NULL)
+		ring->ops->warm(ring);
 }
 
 int core__add_aux_ring(struct core *core, struct ring *pair,
@@ -276,8 +272,7 @@ int core__add_aux_ring(struct core *core, struct ring *pair,
 		return ret;
 	ret = core__keep_ring(core, ring);
 	if (ret < 0) {
-		ring__deinit(ring);
-		free(ring);
+		ring->ops->free(ring);
 		return ret;
 	}
 	/* As with any ring: its stream knows it before a pass can take from it. */
@@ -292,30 +287,18 @@ int core__add_aux_ring(struct core *core, struct ring *pair,
 		stream__forget_ring(stream, ring);
 		return ret;
 	}
-	if (own.map->snapshot)
-		atomic_store_explicit(&stream->holds_back, true, memory_order_relaxed);
 	*out = ring;
 	return 0;
 }
 
-int core__set_enable_fds(struct core *core, struct ring *aux, const int *fds, uint32_t count)
+int core__last(struct core *core, struct ring *ring)
 {
-	return shard__set_enable_fds(&core->shards[aux->lane->shard], aux, fds, count);
-}
-
-void core__stop_enabling(struct core *core, struct ring *aux)
-{
-	shard__stop_enabling(&core->shards[aux->lane->shard], aux);
+	return shard__last(&core->shards[ring->lane->shard], ring);
 }
 
 int core__hold(struct core *core, struct ring *ring, bool held)
 {
 	return shard__hold(&core->shards[ring->lane->shard], ring, held);
-}
-
-void core__read_all(struct core *core, struct ring *ring)
-{
-	shard__read_all(&core->shards[ring->lane->shard], ring);
 }
 
 int core__remove_ring(struct core *core, struct ring *ring)

@@ -70,8 +70,9 @@ int core__add_relay_ring(struct core *core, uint32_t shard, struct stream *strea
  * aux_ring__new() and shard__pair(). */
 int core__add_aux_ring(struct core *core, struct ring *pair,
 		       const struct aux_ring_options *options, struct ring **ring);
-int core__set_enable_fds(struct core *core, struct ring *aux, const int *fds, uint32_t count);
-void core__stop_enabling(struct core *core, struct ring *aux);
+/* Nothing is written into the ring any more: of relay what is in a part of a sub-buffer is read too, and
+ * events of an AUX area are not enabled again. -EINVAL: that is nothing to it. */
+int core__last(struct core *core, struct ring *ring);
 /* Have memory ready for what the next core__hold(false) copies. */
 void core__warm(struct core *core, struct ring *ring);
 int core__hold(struct core *core, struct ring *ring, bool held);
@@ -96,8 +97,6 @@ int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token
 /* Each ring's file by its id, -1 for none; copied. */
 int core__prepare_files(struct core *core, struct stream *stream, uint64_t token,
 			const int *files, uint32_t file_count, uint64_t limit);
-/* Nothing is written into the relay ring any more: read what is in a part of a sub-buffer too. */
-void core__read_all(struct core *core, struct ring *ring);
 void core__rotate(struct core *core, struct stream *stream);
 void core__finish(struct core *core, struct stream *stream);
 void core__answer_space(struct core *core, struct stream *stream, bool retry);

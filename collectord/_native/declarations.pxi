@@ -99,11 +99,8 @@ cdef extern from "ring.h":
         counter_t numbered, missing, notes, skipped_bytes, torn_bytes
     struct ring:
         uint32_t id, fault, last_fault
-        page_ring *pages
-        relay_ring *relay
         window *window
         aux_ring *aux
-        ring *aux_pair
         uint64_t position
         counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
         counter_t lost_records, lost_samples, neutralised, relabelled, faults, quarantined_bytes
@@ -131,6 +128,7 @@ cdef extern from "stream.h":
         sideband sideband
 
 cdef extern from "page_ring.h":
+    page_ring *page_ring__of(const ring *r)
     enum page_transport:
         PAGE_READ, PAGE_MMAP, PAGE_SPLICE
     struct page_ring_options:
@@ -154,6 +152,7 @@ cdef extern from "blk_walk.h":
                     blk_tally *tally, blk_fault *fault) nogil
 
 cdef extern from "relay_ring.h":
+    relay_ring *relay_ring__of(const ring *r)
     enum relay_contents:
         RELAY_BYTES, RELAY_BLKTRACE
     struct relay_ring_options:
@@ -231,11 +230,9 @@ cdef extern from "core.h":
     int core__add_relay_stream(core *c, stream **out) nogil
     int core__add_relay_ring(core *c, uint32_t shard, stream *s,
                              const relay_ring_options *options, ring **out) nogil
-    void core__read_all(core *c, ring *r) nogil
+    int core__last(core *c, ring *r) nogil
     int core__add_aux_ring(core *c, ring *pair, const aux_ring_options *options,
                            ring **out) nogil
-    int core__set_enable_fds(core *c, ring *aux, const int *fds, uint32_t count) nogil
-    void core__stop_enabling(core *c, ring *aux) nogil
     void core__warm(core *c, ring *r) nogil
     int core__hold(core *c, ring *r, bint held) nogil
     int core__remove_ring(core *c, ring *r) nogil

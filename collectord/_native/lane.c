@@ -3,17 +3,22 @@
 
 #include "writer.h"
 
+void lane__queue(struct lane *lane, struct writer *writer, struct item *item)
+{
+	item->lane = lane;
+	atomic_fetch_add_explicit(&lane->queued, 1, memory_order_relaxed);
+	writer__queue(writer, item);
+}
+
 void lane__close(struct lane *lane, struct writer *writer)
 {
 	struct chunk *chunk = lane->open;
 
 	lane->open = NULL;
-	chunk->item.lane = lane;
 	chunk->item.stamp = lane->stamp;
 	chunk->item.begun_ns = lane->stamp_ns;
 	lane->stamp = 0;
-	atomic_fetch_add_explicit(&lane->queued, 1, memory_order_relaxed);
-	writer__queue(writer, &chunk->item);
+	lane__queue(lane, writer, &chunk->item);
 }
 
 bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp, uint64_t begun_ns)
@@ -22,9 +27,8 @@ bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp, uint64
 	if (atomic_load(&lane->mark_queued))
 		return false;
 	atomic_store_explicit(&lane->mark_queued, true, memory_order_relaxed);
-	lane->mark = (struct item){.lane = lane, .stamp = stamp, .begun_ns = begun_ns};
-	atomic_fetch_add_explicit(&lane->queued, 1, memory_order_relaxed);
-	writer__queue(writer, &lane->mark);
+	lane->mark = (struct item){.stamp = stamp, .begun_ns = begun_ns};
+	lane__queue(lane, writer, &lane->mark);
 	return true;
 }
 

@@ -30,6 +30,7 @@ struct lane {
 	_Atomic uint64_t drained; /* the last one that is done */
 	bool first;		  /* this pass is the first one of `begun` */
 	bool owes;		  /* in the middle of ending a pass: a ring has not come so far */
+	bool due;		  /* this pass takes data of it */
 	bool unnamed;		  /* part of the sideband is unread: no sample goes before it */
 	uint64_t stamp, stamp_ns; /* generation, and its begin, that waits to go into an item, or 0 */
 	struct item mark;	 /* queued at most once at a time */
@@ -43,6 +44,8 @@ struct lane {
  * The calls below, but the last one, are the shard's.
  */
 
+/* Hand an item to the writer: behind all that was queued before. */
+void lane__queue(struct lane *lane, struct writer *writer, struct item *item);
 /* Hand the open chunk to the writer, with the generation that waits for an item. */
 void lane__close(struct lane *lane, struct writer *writer);
 /* Tell the writer that a full pass found nothing to add. False: the last mark is on its way. */

@@ -128,7 +128,7 @@ struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *page)
 	}
 	if (n < 0 && errno == EINVAL)
 		pages->transport = PAGE_READ;
-	if (pages->transport == PAGE_READ || pages->full)
+	if (pages->transport == PAGE_READ || pages->ring.swept)
 		return fetch_by_read(pages, page);
 	return found;
 }

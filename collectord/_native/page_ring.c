@@ -6,11 +6,11 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "lane.h"
 #include "page_fetch.h"
-#include "writer.h"
 
 #define PIPE_SLOTS_DEFAULT 16u
 #define PIPE_SLOTS_MAX (1u << 15)
@@ -59,7 +59,6 @@ static void page_ring__look(struct page_ring *pages)
 int page_ring__new(const struct page_ring_options *options, struct ring **out)
 {
 	struct page_ring *pages;
-	struct ring *ring;
 	int ret;
 
 	if (options->page_bytes < SUBBUF_BYTES_MIN || options->page_bytes > SUBBUF_BYTES_MAX ||
@@ -67,15 +66,19 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 	    (options->transport == PAGE_MMAP) != (options->map != NULL) ||
 	    (options->map != NULL && options->map->subbuf_bytes != options->page_bytes))
 		return -EINVAL;
-	ring = calloc(1, sizeof(*ring));
 	pages = calloc(1, sizeof(*pages));
-	ret = ring != NULL && pages != NULL ? page_track__init(&pages->track, options->page_bytes)
-					    : -ENOMEM;
+	if (pages == NULL)
+		return -ENOMEM;
+	ret = page_track__init(&pages->track, options->page_bytes);
 	if (ret < 0) {
 		free(pages);
-		free(ring);
 		return ret;
 	}
+	pages->ring.ops = &page_ring__ops;
+	pages->ring.horizon_ns = UINT64_MAX;
+	pages->ring.held = options->held;
+	pages->ring.wakeup_fd = options->fd;
+	pages->armed = true; /* from the shard on */
 	pages->transport = options->transport;
 	pages->fd = options->fd;
 	pages->page_bytes = options->page_bytes;
@@ -86,17 +89,14 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 		page_ring__open_pipe(pages);
 	if (pages->transport == PAGE_MMAP)
 		page_ring__look(pages);
-	ring->pages = pages;
-	ring->held = options->held;
-	ring->wakeup_fd = options->fd;
-	*out = ring;
+	*out = &pages->ring;
 	return 0;
 }
 
-void page_ring__free(struct page_ring *pages)
+static void page_ring__free(struct ring *ring)
 {
-	if (pages == NULL)
-		return;
+	struct page_ring *const pages = page_ring__of(ring);
+
 	for (int i = 0; i < 2; i++)
 		if (pages->pipe[i] >= 0)
 			close(pages->pipe[i]);
@@ -109,12 +109,32 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-void page_ring__begin(struct page_ring *pages, bool full)
+/* What the ring held shows only in what the last pass took. */
+static void page_ring__begin(struct ring *ring, bool first)
 {
+	struct page_ring *const pages = page_ring__of(ring);
+
+	ring__count_fill(ring, (uint64_t)least(pages->pass_pages, pages->subbufs) * pages->page_bytes,
+			 (uint64_t)pages->subbufs * pages->page_bytes);
 	pages->goal_pages -= least(pages->goal_pages, pages->pass_pages);
+	if (first)
+		pages->goal_pages = pages->subbufs + 1;
 	pages->pass_pages = pages->pass_pieces = 0;
 	pages->pass_spliced = false;
-	pages->full = full;
+	ring->head = ring->position;
+}
+
+static bool page_ring__is_unread(const struct ring *ring)
+{
+	(void)ring;
+	return true; /* only a read tells */
+}
+
+static bool page_ring__is_reached(const struct ring *ring)
+{
+	const struct page_ring *const pages = page_ring__of(ring);
+
+	return pages->pass_pages >= pages->goal_pages;
 }
 
 #ifdef COLLECTORD_MUTATION
@@ -143,9 +163,10 @@ static void mutate(uint8_t *page, uint32_t page_bytes)
 }
 #endif
 
-static void page_ring__count(struct ring *ring, const struct subbuf_tally *tally, uint32_t data)
+static void page_ring__count(struct page_ring *pages, const struct subbuf_tally *tally,
+			     uint32_t data)
 {
-	struct page_ring *pages = ring->pages;
+	struct ring *const ring = &pages->ring;
 
 	counter__add(&ring->samples, tally->events);
 	counter__add(&ring->records, tally->events);
@@ -158,24 +179,23 @@ static void page_ring__count(struct ring *ring, const struct subbuf_tally *tally
 }
 
 /* Into the page before it, where that is the last of the chunk, or as a page of its own. */
-static void page_ring__append(struct ring *ring, struct chunk *chunk, bool goes_on,
+static void page_ring__append(struct page_ring *pages, struct chunk *chunk, bool goes_on,
 			      const struct subbuf_tally *tally, bool sealed)
 {
-	const uint32_t size = ring->pages->page_bytes;
+	const uint32_t size = pages->page_bytes;
 	uint8_t *const page = chunk->data + chunk->used;
 	const struct span *last =
 		chunk->span_count > 0 ? &chunk->spans[chunk->span_count - 1] : NULL;
-	const bool joined = goes_on && last != NULL && last->ring == ring && !last->sealed &&
+	const bool joined = goes_on && last != NULL && last->ring == &pages->ring && !last->sealed &&
 			    subbuf__append(page - size, page, size);
 
-	chunk__append_page(chunk, ring, joined ? 0 : size, tally, sealed);
+	chunk__append_page(chunk, &pages->ring, joined ? 0 : size, tally, sealed);
 }
 
 /* Walk the page behind the chunk's used bytes, and make it the chunk's as far as it is sound. */
-static enum subbuf_fault page_ring__accept(struct ring *ring, struct chunk *chunk,
+static enum subbuf_fault page_ring__accept(struct page_ring *pages, struct chunk *chunk,
 					   const struct page_fetched *found)
 {
-	struct page_ring *const pages = ring->pages;
 	uint8_t *const page = chunk->data + chunk->used;
 	struct subbuf_tally tally = {0};
 	struct subbuf_head head;
@@ -200,14 +220,14 @@ static enum subbuf_fault page_ring__accept(struct ring *ring, struct chunk *chun
 	if (fault != SUBBUF_OK)
 		subbuf__cut(page, walk.at, pages->page_bytes);
 	data = walk.at - SUBBUF_HEADER_BYTES;
-	page_ring__count(ring, &tally, data);
+	page_ring__count(pages, &tally, data);
 	if (pages->map != NULL)
 		page_ring__follow_resets(pages, found->reset, tally.events);
 	if (!found->goes_on)
 		counter__add(&pages->pages, 1);
 	/* A page without anything would be taken for the end of what was written. */
 	if (data > 0 || head.lost_any)
-		page_ring__append(ring, chunk, found->goes_on, &tally,
+		page_ring__append(pages, chunk, found->goes_on, &tally,
 				  walk.rest_unused || fault != SUBBUF_OK);
 
 	pages->taken = data + (found->goes_on ? pages->taken : 0);
@@ -219,11 +239,11 @@ static enum subbuf_fault page_ring__accept(struct ring *ring, struct chunk *chun
 }
 
 /* Go on at the next page. */
-static void page_ring__skip(struct ring *ring, enum subbuf_fault fault, uint64_t kept)
+static void page_ring__skip(struct page_ring *pages, enum subbuf_fault fault, uint64_t kept)
 {
-	ring->pages->taken = 0;
-	ring->pages->pass_pages++;
-	ring__refuse(ring, page_ring__fault(fault), ring->pages->page_bytes - kept);
+	pages->taken = 0;
+	pages->pass_pages++;
+	ring__refuse(&pages->ring, page_ring__fault(fault), pages->page_bytes - kept);
 }
 
 /*
@@ -239,15 +259,15 @@ static bool page_ring__caught_up(struct page_ring *pages, bool goes_on)
 		pages->pass_pieces = 0;
 		return false;
 	}
-	return pages->taken > 0 && ++pages->pass_pieces >= (pages->full ? 2u : 1u);
+	return pages->taken > 0 && ++pages->pass_pieces >= (pages->ring.swept ? 2u : 1u);
 }
 
-enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
-	struct page_ring *const pages = ring->pages;
+	struct page_ring *const pages = page_ring__of(ring);
 
 	/* So many were in the ring when the pass began, the reader's own among them. */
-	while (pages->pass_pages <= pages->subbufs && (pages->full || !pages->pass_spliced)) {
+	while (pages->pass_pages <= pages->subbufs && (ring->swept || !pages->pass_spliced)) {
 		const uint64_t position = ring->position;
 		struct page_fetched found;
 		enum subbuf_fault fault;
@@ -266,15 +286,15 @@ enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, uint32_t 
 			pages->pass_pages += count;
 			pages->pipe_bytes = found.bytes;
 			pages->pass_spliced = true;
-			return RING_SPLICED;
+			return RING_TICKET;
 		}
 		fault = found.fault;
 		if (fault == SUBBUF_OK) {
-			fault = page_ring__accept(ring, chunk, &found);
+			fault = page_ring__accept(pages, chunk, &found);
 			pages->refused = fault != SUBBUF_OK;
 		}
 		if (fault != SUBBUF_OK) {
-			page_ring__skip(ring, fault, ring->position - position);
+			page_ring__skip(pages, fault, ring->position - position);
 			return RING_FAULTY;
 		}
 		if (page_ring__caught_up(pages, found.goes_on))
@@ -283,12 +303,43 @@ enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, uint32_t 
 	return RING_EMPTY;
 }
 
-void page_ring__queue_ticket(struct ring *ring, struct writer *writer)
+/* The pipe's contents are the writer's. */
+static struct item *page_ring__ticket(struct ring *ring)
 {
-	struct page_ring *pages = ring->pages;
+	struct page_ring *const pages = page_ring__of(ring);
 
 	atomic_store_explicit(&pages->ticket_queued, true, memory_order_relaxed);
-	pages->ticket = (struct item){.lane = ring->lane, .spliced = ring};
-	atomic_fetch_add_explicit(&ring->lane->queued, 1, memory_order_relaxed);
-	writer__queue(writer, &pages->ticket);
+	pages->ticket = (struct item){.spliced = ring};
+	return &pages->ticket;
 }
+
+static void page_ring__wake(struct ring *ring, uint32_t events)
+{
+	struct page_ring *const pages = page_ring__of(ring);
+
+	pages->armed = false;
+	pages->erred = (events & (EPOLLERR | EPOLLHUP)) != 0;
+}
+
+/* Have epoll look at the ring, and tell once when it is above its watermark. */
+static void page_ring__rearm(struct ring *ring, int epoll_fd)
+{
+	struct page_ring *const pages = page_ring__of(ring);
+	struct epoll_event event = {.events = ring->ops->poll, .data.ptr = ring};
+
+	/* An error leaves it to the swept passes. */
+	if (!pages->armed && ring__is_sound(ring) && (ring->swept || !pages->erred))
+		pages->armed = epoll_ctl(epoll_fd, EPOLL_CTL_MOD, ring->wakeup_fd, &event) == 0;
+}
+
+const struct ring_ops page_ring__ops = {
+	.poll = EPOLLIN | EPOLLONESHOT,
+	.begin = page_ring__begin,
+	.is_unread = page_ring__is_unread,
+	.is_reached = page_ring__is_reached,
+	.take = page_ring__take,
+	.ticket = page_ring__ticket,
+	.wake = page_ring__wake,
+	.rearm = page_ring__rearm,
+	.free = page_ring__free,
+};

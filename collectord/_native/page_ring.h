@@ -10,8 +10,6 @@
 #include "ring.h"
 #include "subbuf.h"
 
-struct writer;
-
 enum page_transport {
 	PAGE_READ,   /* read(2) straight into a chunk */
 	PAGE_MMAP,   /* copied from the mapped ring */
@@ -19,7 +17,7 @@ enum page_transport {
 };
 
 /*
- * What a ring has more when it is one CPU's trace_pipe_raw.
+ * One CPU's trace_pipe_raw.
  *
  *            read, mmap ──► chunk ──┐
  *   kernel ──┤                      ├─► lane's queue ──► writer ──► track
@@ -34,13 +32,13 @@ enum page_transport {
  * Threads: the shard's, but `track` and what the pipe holds are the writer's.
  */
 struct page_ring {
+	struct ring ring;
 	enum page_transport transport;
 	int fd; /* non-blocking */
 	uint32_t page_bytes, subbufs;
 	struct page_map *map;
 	bool armed; /* a wake-up is to come */
 	bool erred; /* there is no ring behind the fd now; it is armed by full passes only */
-	bool full;  /* this pass takes the sub-buffer too that the kernel still writes */
 	uint32_t pass_pages, pass_pieces;
 	uint32_t goal_pages; /* of those in the ring when the generation began, how many are unread */
 	bool pass_spliced;
@@ -81,19 +79,19 @@ struct page_ring_options {
 	bool held;
 };
 
-/* A ring that has its pages; the fd and the map stay the caller's. */
+/*
+ * Passes take what the kernel still writes too when they sweep. Its ticket hands the pipe's contents
+ * to the writer. The fd and the map stay the caller's.
+ */
 int page_ring__new(const struct page_ring_options *options, struct ring **ring);
-/* Free what `ring` has more; NULL is passed over. */
-void page_ring__free(struct page_ring *pages);
 
-/* A pass begins. */
-void page_ring__begin(struct page_ring *pages, bool full);
+extern const struct ring_ops page_ring__ops;
 
-/* Take pages into `chunk`; RING_SPLICED: some went into the pipe, queue the ticket, go on. */
-enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
-
-/* Hand the pipe's contents to the writer: behind all that was queued before. */
-void page_ring__queue_ticket(struct ring *ring, struct writer *writer);
+/* `ring`, if it is of this kind. */
+static inline struct page_ring *page_ring__of(const struct ring *ring)
+{
+	return ring->ops == &page_ring__ops ? container_of(ring, struct page_ring, ring) : NULL;
+}
 
 /* `ring->fault` of a page that was refused. */
 static inline uint32_t page_ring__fault(enum subbuf_fault fault)

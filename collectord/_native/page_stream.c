@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "event_list.h"
+
 int page_stream__progress(struct stream *stream, struct page_progress *progress)
 {
 	int ret = 0;
@@ -21,38 +23,41 @@ int page_stream__progress(struct stream *stream, struct page_progress *progress)
 	if (stream->current.open && ret == 0)
 		progress->token = stream->current.token;
 	for (uint32_t i = 0; progress->rings != NULL && i < stream->ring_count; i++) {
-		const struct ring *ring = stream->rings[i];
+		const struct page_ring *const pages = page_ring__of(stream->rings[i]);
 
-		if (ring->pages != NULL && ring->pages->track.capacity > 0)
+		if (pages != NULL && pages->track.capacity > 0)
 			progress->rings[progress->count++] = (struct page_progress_ring){
-				.bytes = counter__read(&ring->pages->track.bytes),
-				.id = ring->id,
+				.bytes = counter__read(&pages->track.bytes),
+				.id = pages->ring.id,
 			};
 	}
 	pthread_mutex_unlock(&stream->lock);
 	return ret;
 }
 
-void page_stream__begin(struct ring *ring, const struct segment *segment)
+static void page_stream__begin(struct ring *ring, const struct segment *segment)
 {
+	struct page_track *const track = &page_ring__of(ring)->track;
 	const uint64_t offset =
 		ring->id < segment->extent_count ? segment->extents[ring->id] : NO_EXTENT;
 
 	if (offset == NO_EXTENT)
-		page_track__begin(&ring->pages->track, 0, 0);
+		page_track__begin(track, 0, 0);
 	else
-		page_track__begin(&ring->pages->track, offset, segment->capacity);
+		page_track__begin(track, offset, segment->capacity);
 }
 
-void page_stream__tell(const struct ring *ring, struct event_ring *told)
+static void page_stream__tell(const struct ring *ring, struct event_ring *told)
 {
-	told->bytes = counter__read(&ring->pages->track.bytes);
-	told->xxh3 = page_track__digest(&ring->pages->track);
+	const struct page_track *const track = &page_ring__of(ring)->track;
+
+	told->bytes = counter__read(&track->bytes);
+	told->xxh3 = page_track__digest(track);
 }
 
 void page_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes)
 {
-	const struct page_track *track = &ring->pages->track;
+	const struct page_track *track = &page_ring__of(ring)->track;
 
 	if (stream->current.open && page_track__room(track) < track->page_bytes) {
 		pthread_mutex_lock(&stream->lock);
@@ -85,7 +90,7 @@ static void page_stream__account(struct stream *stream, const struct span *span)
 
 int64_t page_stream__write(struct stream *stream, struct page_load *load)
 {
-	struct page_track *track = &load->span.ring->pages->track;
+	struct page_track *track = &page_ring__of(load->span.ring)->track;
 	const uint64_t before = load->span.bytes;
 	struct span written;
 	int ret;
@@ -117,7 +122,7 @@ static bool read_pipe(int fd, uint8_t *to, uint64_t bytes)
 
 int64_t page_stream__splice(struct stream *stream, struct ring *ring)
 {
-	struct page_ring *pages = ring->pages;
+	struct page_ring *pages = page_ring__of(ring);
 	struct page_track *track = &pages->track;
 	uint32_t torn;
 	int64_t went;
@@ -144,7 +149,7 @@ int64_t page_stream__splice(struct stream *stream, struct ring *ring)
 
 bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct page_load *load)
 {
-	struct page_ring *pages = ring->pages;
+	struct page_ring *pages = page_ring__of(ring);
 	struct subbuf_tally tally = {0};
 	enum subbuf_fault fault;
 	uint64_t bytes = stream->scratch_bytes / pages->page_bytes * pages->page_bytes;
@@ -198,7 +203,7 @@ static int page_stream__write_part(struct stream *stream, struct item *item, uin
 	int64_t went;
 
 	if (ring != NULL && !work->loads) {
-		*bytes = ring->pages->pipe_bytes;
+		*bytes = page_ring__of(ring)->pipe_bytes;
 		if (*bytes == 0)
 			return 0;
 		page_stream__advance(stream, ring, *bytes);
@@ -240,12 +245,15 @@ static bool page_stream__end(struct stream *stream, struct item *item)
 	(void)stream;
 	if (item->spliced != NULL)
 		/* Release; the partner is the acquire in page_ring__fetch(): the pipe is empty. */
-		atomic_store_explicit(&item->spliced->pages->ticket_queued, false,
+		atomic_store_explicit(&page_ring__of(item->spliced)->ticket_queued, false,
 				      memory_order_release);
 	return false;
 }
 
 const struct stream_ops page_stream__ops = {
+	.split = true,
+	.begin_ring = page_stream__begin,
+	.tell_ring = page_stream__tell,
 	.write = page_stream__write_part,
 	.pass_over = page_stream__pass_over,
 	.end = page_stream__end,

@@ -4,7 +4,6 @@
 
 #include <stdint.h>
 
-#include "event_list.h"
 #include "page_ring.h"
 #include "page_track.h"
 #include "stream.h"
@@ -29,10 +28,6 @@ struct page_progress {
 
 /* Any thread. -ENOMEM. Token 0 and no rings: no segment is open. */
 int page_stream__progress(struct stream *stream, struct page_progress *progress);
-
-/* Under the stream's lock: a segment begins for `ring`, and what it has of it at its end. */
-void page_stream__begin(struct ring *ring, const struct segment *segment);
-void page_stream__tell(const struct ring *ring, struct event_ring *told);
 
 /*
  * The calls below are the writer's.

@@ -2,14 +2,8 @@
 #define _GNU_SOURCE
 #include "pass.h"
 
-#include <sys/epoll.h>
-
-#include "aux_ring.h"
 #include "clock.h"
 #include "event_list.h"
-#include "page_ring.h"
-#include "relay_ring.h"
-#include "window.h"
 
 enum drained {
 	DRAINED,      /* up to the head of this pass */
@@ -44,24 +38,11 @@ static void pass__return_empty(struct shard *shard, struct lane *lane)
 			shard__wake_starved(shard->writer->shards[i]);
 }
 
-static enum ring_take pass__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
-{
-	if (ring->pages != NULL)
-		return page_ring__take(ring, chunk, chunk_bytes);
-	if (ring->relay != NULL)
-		return relay_ring__take(ring, chunk, chunk_bytes);
-	if (ring->window != NULL)
-		return window__give(ring, chunk, chunk_bytes);
-	if (ring->aux != NULL)
-		return aux_ring__take(ring, chunk, chunk_bytes);
-	return ring__take(ring, chunk, chunk_bytes);
-}
-
 /*
  * While chunks are short the turn of a ring, if it is `bounded`, ends with a chunk that it filled, or
  * with the second where others had most of the first: who is always full gets what others get.
  */
-static enum drained pass__drain_ring(struct shard *shard, struct ring *ring, bool bounded)
+static enum drained pass__fill(struct shard *shard, struct ring *ring, bool bounded)
 {
 	struct lane *lane = ring->lane;
 	uint64_t taken = 0;
@@ -77,13 +58,13 @@ static enum drained pass__drain_ring(struct shard *shard, struct ring *ring, boo
 			return STARVED;
 		}
 		used = lane->open->used;
-		took = pass__take(ring, lane->open, shard->pool->chunk_bytes);
+		took = ring->ops->take(ring, lane->open, shard->pool->chunk_bytes);
 		taken += lane->open->used - used;
-		if (took == RING_SPLICED) {
+		if (took == RING_TICKET) {
 			/* What was read before comes before in the file. */
 			if (lane->open->used > 0)
 				lane__close(lane, shard->writer);
-			page_ring__queue_ticket(ring, shard->writer);
+			lane__queue(lane, shard->writer, ring->ops->ticket(ring));
 			continue;
 		}
 		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
@@ -99,53 +80,16 @@ static enum drained pass__drain_ring(struct shard *shard, struct ring *ring, boo
 	}
 }
 
-/* Have epoll look at the ring, and tell once when it is above its watermark. */
-static void pass__arm(struct shard *shard, struct ring *ring)
+static enum drained pass__drain_ring(struct shard *shard, struct ring *ring, bool woken,
+				     bool bounded)
 {
-	struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.ptr = ring};
-
-	/* An error leaves it to the full passes. */
-	ring->pages->armed =
-		epoll_ctl(shard->epoll_fd, EPOLL_CTL_MOD, ring->wakeup_fd, &event) == 0;
-}
-
-static enum drained pass__drain_pages(struct shard *shard, struct ring *ring)
-{
-	struct page_ring *const pages = ring->pages;
-	const bool asked = lane__asked(ring->lane) != 0;
 	const uint64_t position = ring->position;
-	const bool woken = ring->woken;
 	enum drained drained;
 
-	if (ring->held || !(woken || pages->full) ||
-	    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+	if (!ring__is_sound(ring) || !ring->ops->is_unread(ring))
 		return DRAINED;
-	ring->woken = false;
-	if (woken)
-		counter__add(&ring->wakeups_watermark, 1);
-	drained = pass__drain_ring(shard, ring, true);
-	if (!woken && asked && ring->position != position)
-		counter__add(&ring->wakeups_timer, 1);
-	if (drained == DRAINED && !pages->armed && (pages->full || !pages->erred))
-		pass__arm(shard, ring);
-	return drained;
-}
-
-static enum drained pass__drain_relay(struct shard *shard, struct ring *ring)
-{
-	const bool asked = lane__asked(ring->lane) != 0;
-	const uint64_t position = ring->position;
-	const bool woken = ring->woken;
-	enum drained drained;
-
-	if (ring->held || ring->relay->ended || !(woken || ring->relay->full) ||
-	    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
-		return DRAINED;
-	ring->woken = false;
-	if (woken)
-		counter__add(&ring->wakeups_watermark, 1);
-	drained = pass__drain_ring(shard, ring, true);
-	if (!woken && asked && ring->position != position)
+	drained = pass__fill(shard, ring, bounded);
+	if (!woken && bounded && lane__asked(ring->lane) != 0 && ring->position != position)
 		counter__add(&ring->wakeups_timer, 1);
 	return drained;
 }
@@ -163,72 +107,33 @@ static void pass__yield_chunks(struct shard *shard)
 	}
 }
 
-/* What an ftrace ring held shows only in what the last pass took. */
-static void pass__begin_pages(struct ring *ring, bool full)
-{
-	struct page_ring *pages = ring->pages;
-	const uint32_t took =
-		pages->pass_pages < pages->subbufs ? pages->pass_pages : pages->subbufs;
-
-	ring__count_fill(ring, (uint64_t)took * pages->page_bytes,
-			 (uint64_t)pages->subbufs * pages->page_bytes);
-	page_ring__begin(pages, full);
-}
-
-/* A perf ring's heads: that of its AUX area first, so that the AUX records of what is below it are
- * below the other. */
-static void pass__begin_perf(struct ring *ring)
-{
-	if (ring->aux_pair != NULL)
-		aux_ring__begin(ring->aux_pair->aux);
-	ring__begin(ring);
-}
-
-/* Does the pass take what is below the watermark too? */
-static bool ring__is_swept(const struct ring *ring, bool all)
-{
-	return all || lane__asked(ring->lane) != 0;
-}
-
-static void pass__load_head(struct ring *ring, bool all)
-{
-	const bool full = ring__is_swept(ring, all);
-
-	if (ring->pages != NULL)
-		pass__begin_pages(ring, full);
-	else if (ring->relay != NULL)
-		relay_ring__begin(ring, full, ring->lane->first);
-	else if (ring->window != NULL)
-		window__look(ring, full);
-	else
-		pass__begin_perf(ring);
-}
-
-/* The generation waits for what the ring holds now. A bad head is none. */
-static void ring__set_goal(struct ring *ring)
-{
-	const bool sound = atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
-
-	ring->goal = ring->head;
-	ring->owes = sound || ring->window != NULL;
-	if (ring->pages != NULL)
-		ring->pages->goal_pages = ring->pages->subbufs + 1;
-	if (ring->relay != NULL)
-		ring->relay->goal_bytes = ring->relay->capacity;
-}
-
 /* Has it come to where it was when its lane's generation began, or will it never? */
 static bool ring__is_done(const struct ring *ring)
 {
-	if (!ring->owes || (ring->window == NULL &&
-			    atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0))
-		return true;
-	if (ring->pages != NULL)
-		return ring->held || ring->pages->pass_pages >= ring->pages->goal_pages;
-	if (ring->relay != NULL)
-		return ring->held || ring->relay->ended ||
-		       ring->relay->pass_bytes >= ring->relay->goal_bytes;
-	return (ring->held && ring->window == NULL) || (int64_t)(ring->position - ring->goal) >= 0;
+	return !ring->owes || !ring__is_sound(ring) || ring__is_held(ring) ||
+	       ring->ops->is_reached(ring);
+}
+
+/* The generation waits for what the ring holds at its first pass. A bad head is none. */
+static void ring__load_head(struct ring *ring, bool swept, bool first)
+{
+	ring->swept = swept;
+	ring->ops->begin(ring, first);
+	if (first) {
+		ring->goal = ring->head;
+		ring->owes = ring__is_sound(ring);
+	}
+}
+
+/* The head of a ring behind it comes first: what tells of what is below that is below this one's. */
+static void pass__load_heads(struct ring *ring, bool all)
+{
+	/* Does the pass take what is below the watermark too? */
+	const bool swept = all || lane__asked(ring->lane) != 0;
+
+	if (ring->behind != NULL)
+		ring__load_head(ring->behind, swept, ring->lane->first);
+	ring__load_head(ring, swept, ring->lane->first);
 }
 
 /* A lane that is done with its generation begins the last one that was issued. */
@@ -239,7 +144,7 @@ static void pass__begin_generation(struct shard *shard, uint64_t generation, uin
 
 		if (lane == NULL)
 			continue;
-		lane->unnamed = false;
+		lane->due = lane->unnamed = false;
 		lane->first =
 			lane->rings > 0 && lane__asked(lane) == 0 && generation > lane->begun;
 		if (lane->first) {
@@ -255,137 +160,95 @@ static void pass__begin(struct shard *shard, bool all)
 {
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband == NULL)
-			pass__load_head(shard->rings[i], all);
+			pass__load_heads(shard->rings[i], all);
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i]->sideband != NULL)
-			ring__begin(shard->rings[i]);
-	for (uint32_t i = 0; i < shard->ring_count; i++) {
-		struct ring *const ring = shard->rings[i];
-
-		if (!ring->lane->first)
-			continue;
-		ring__set_goal(ring);
-		if (ring->aux_pair != NULL)
-			ring__set_goal(ring->aux_pair);
-	}
-}
-
-/* The window of a ring is in our memory, whatever has become of the ring; the AUX area of one in
- * quarantine is drained on. */
-static bool ring__is_left_alone(const struct ring *ring)
-{
-	return ring->window == NULL &&
-	       (ring->held ||
-		(ring->aux_pair == NULL &&
-		 atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK));
+			pass__load_heads(shard->rings[i], all);
 }
 
 static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
 {
-	const struct ring *const aux = ring->aux_pair;
+	uint64_t most = 0;
 
-	return ring->woken || ring->head - ring->position >= floor_bytes ||
-	       (aux != NULL && aux->head - aux->position >= floor_bytes);
-}
-
-static uint64_t ring__floor(const struct shard *shard, const struct ring *ring, bool all)
-{
-	return ring__is_swept(ring, all) ? 0 : shard->floor_bytes;
-}
-
-static bool pass__data_is_due(const struct shard *shard, bool all)
-{
-	for (uint32_t i = 0; i < shard->ring_count; i++)
-		if (shard->rings[i]->sideband == NULL && shard->rings[i]->pages == NULL &&
-		    shard->rings[i]->relay == NULL && !ring__is_left_alone(shard->rings[i]) &&
-		    ring__is_due(shard->rings[i], ring__floor(shard, shard->rings[i], all)))
-			return true;
-	return false;
-}
-
-static bool ring__is_unread(const struct ring *ring)
-{
-	/* A window was checked when it was copied: a fault is what ended it. */
-	return ring->head != ring->position &&
-	       (ring->window != NULL ||
-		atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0);
-}
-
-static void ring__count_wakeup(struct ring *ring, bool woken, bool asked)
-{
-	if (woken)
-		counter__add(&ring->wakeups_watermark, 1);
-	else if (asked)
-		counter__add(&ring->wakeups_timer, 1);
+	for (const struct ring *each = ring; each != NULL; each = each->behind)
+		if (each->head - each->position > most)
+			most = each->head - each->position;
+	return ring->woken || ring->swept || (most > 0 && most >= floor_bytes);
 }
 
 /*
- * Drain an AUX area whose data ring was read to its head, or past its goal: then as far as the goal
- * of the area, whose AUX records lie below that of the data ring.
+ * Drain a ring behind one that was read to its head, or past its goal: then as far as the goal of
+ * this one.
  */
-static enum drained pass__drain_aux(struct shard *shard, struct ring *ring, bool woken,
-				    bool bounded)
+static enum drained pass__drain_behind(struct shard *shard, struct ring *ring, bool woken,
+				       bool bounded)
 {
 	const uint64_t generation = bounded ? lane__asked(ring->lane) : 0;
-	enum drained drained = DRAINED;
+	enum drained drained;
 
-	aux_ring__note_emptied(ring->aux, generation);
-	if (ring__is_unread(ring)) {
-		ring__count_wakeup(ring, woken, generation != 0);
-		drained = pass__drain_ring(shard, ring, bounded);
-	}
-	/* An event with a full area would be stopped again at once, and maybe nothing would tell. */
+	ring->ops->follow(ring, generation);
+	if (woken && ring->ops->is_unread(ring))
+		counter__add(&ring->wakeups_watermark, 1);
+	drained = pass__drain_ring(shard, ring, woken, bounded);
 	if (drained == DRAINED)
-		aux_ring__enable(ring->aux, woken, generation);
+		ring->ops->resume(ring, woken, generation);
 	return drained;
 }
 
-static enum drained pass__drain_perf(struct shard *shard, struct ring *ring, bool woken,
-				     bool bounded)
+/* A ring whose contents are not to be trusted any more tells of nothing: what is behind it is drained
+ * on. */
+static enum drained pass__drain(struct shard *shard, struct ring *ring, bool woken, bool bounded)
 {
-	struct ring *const aux = ring->aux_pair;
-	enum drained drained = DRAINED;
+	struct ring *const behind = ring->behind;
+	const enum drained drained = pass__drain_ring(shard, ring, woken, bounded);
 
-	if (ring__is_unread(ring)) {
-		if (!woken && bounded && lane__asked(ring->lane) != 0)
-			counter__add(&ring->wakeups_timer, 1);
-		drained = pass__drain_ring(shard, ring, bounded);
-	}
-	if (aux == NULL || drained == STARVED)
+	if (behind == NULL || drained == STARVED)
 		return drained;
 	if (drained == DRAINED_PART) {
-		if (!aux->owes || !ring__is_done(ring) || ring__is_done(aux))
+		if (!behind->owes || !ring__is_done(ring) || ring__is_done(behind))
 			return drained;
-		aux->head = aux->goal;
-		return pass__drain_aux(shard, aux, woken, bounded) == STARVED ? STARVED : drained;
+		behind->head = behind->goal;
+		return pass__drain_behind(shard, behind, woken, bounded) == STARVED ? STARVED
+										    : drained;
 	}
-	return pass__drain_aux(shard, aux, woken, bounded);
+	return pass__drain_behind(shard, behind, woken, bounded);
 }
 
 static enum drained pass__drain_due(struct shard *shard, struct ring *ring, uint64_t floor_bytes)
 {
-	const bool due = ring__is_due(ring, floor_bytes);
 	const bool woken = ring->woken;
+	enum drained drained;
 
-	if (ring->pages != NULL)
-		return pass__drain_pages(shard, ring);
-	if (ring->relay != NULL)
-		return pass__drain_relay(shard, ring);
+	if (ring__is_held(ring)) {
+		if (ring->behind != NULL)
+			ring->behind->ops->recycle(ring->behind);
+		return DRAINED;
+	}
+	if (!ring__is_due(ring, floor_bytes))
+		return DRAINED;
 	ring->woken = false;
 	if (woken)
 		counter__add(&ring->wakeups_watermark, 1);
-	if (ring->held && ring->aux_pair != NULL)
-		aux_ring__recycle(ring->aux_pair->aux);
-	if (!due || (ring->held && ring->window == NULL))
-		return DRAINED;
-	return pass__drain_perf(shard, ring, woken, true);
+	drained = pass__drain(shard, ring, woken, true);
+	if (drained == DRAINED && ring->ops->rearm != NULL)
+		ring->ops->rearm(ring, shard->epoll_fd);
+	return drained;
+}
+
+/* Which lanes have data for this pass? */
+static void pass__find_due(struct shard *shard)
+{
+	for (uint32_t i = 0; i < shard->ring_count; i++) {
+		const struct ring *const ring = shard->rings[i];
+
+		ring->lane->due |= ring->sideband == NULL && !ring__is_held(ring) &&
+				   ring__is_due(ring, shard->floor_bytes);
+	}
 }
 
 /* Sideband is read whole or not at all: its rings are small. */
-static void pass__drain_sideband(struct shard *shard, bool all)
+static void pass__drain_sideband(struct shard *shard)
 {
-	const bool data_is_due = pass__data_is_due(shard, all);
-
 	for (uint32_t i = 0; i < shard->ring_count; i++) {
 		struct ring *ring = shard->rings[i];
 		enum drained drained;
@@ -393,15 +256,15 @@ static void pass__drain_sideband(struct shard *shard, bool all)
 		if (ring->sideband == NULL)
 			continue;
 		do
-			drained = pass__drain_due(
-				shard, ring, data_is_due ? 0 : ring__floor(shard, ring, all));
+			drained = pass__drain_due(shard, ring,
+						  ring->lane->due ? 0 : shard->floor_bytes);
 		while (drained == DRAINED_PART);
 		ring->lane->unnamed |= drained == STARVED;
 	}
 }
 
 /* The next pass begins with the ring that was the first to find no chunk, or with the next one. */
-static void pass__drain_data(struct shard *shard, bool all)
+static void pass__drain_data(struct shard *shard)
 {
 	const uint32_t count = shard->ring_count, begin = count > 0 ? shard->turn % count : 0;
 	bool starved = false;
@@ -418,7 +281,7 @@ static void pass__drain_data(struct shard *shard, bool all)
 			counter__add(&ring->starved, 1);
 			continue;
 		}
-		drained = pass__drain_due(shard, ring, ring__floor(shard, ring, all));
+		drained = pass__drain_due(shard, ring, shard->floor_bytes);
 		if (drained == STARVED && !starved) {
 			starved = true;
 			shard->turn = turn;
@@ -440,7 +303,7 @@ static bool pass__stamp(struct shard *shard)
 		/* Before the first segment there is only sideband: it waits here, and is not settled. */
 		stamped &= lane__stamp(
 			lane, shard->writer, shard->pool,
-			!stream__is_split(lane->stream) &&
+			!lane->stream->ops->split &&
 				!atomic_load_explicit(&lane->stream->begun, memory_order_relaxed));
 	}
 	return stamped;
@@ -452,14 +315,11 @@ static void pass__end(struct shard *shard, uint64_t generation)
 	uint64_t least = generation;
 	bool ended = false;
 
-	for (uint32_t i = 0; i < shard->ring_count; i++) {
-		struct ring *const ring = shard->rings[i];
-
-		ring->owes &= !ring__is_done(ring);
-		if (ring->aux_pair != NULL)
-			ring->aux_pair->owes &= !ring->held && !ring__is_done(ring->aux_pair);
-		ring->lane->owes |= ring->owes || (ring->aux_pair != NULL && ring->aux_pair->owes);
-	}
+	for (uint32_t i = 0; i < shard->ring_count; i++)
+		for (struct ring *ring = shard->rings[i]; ring != NULL; ring = ring->behind) {
+			ring->owes = !ring__is_done(ring);
+			ring->lane->owes |= ring->owes;
+		}
 	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
 		struct lane *const lane = shard->lanes[i];
 
@@ -504,8 +364,9 @@ void pass__run(struct shard *shard, uint64_t generation)
 	pass__begin(shard, all);
 	/* No sample gets into a chunk before what names it: a segment may end between the two, and
 	 * the next one replays only what was read. */
-	pass__drain_sideband(shard, all);
-	pass__drain_data(shard, all);
+	pass__find_due(shard);
+	pass__drain_sideband(shard);
+	pass__drain_data(shard);
 	if (atomic_load_explicit(&shard->starved, memory_order_relaxed))
 		pass__yield_chunks(shard);
 	pass__end(shard, generation);
@@ -517,28 +378,10 @@ void pass__run(struct shard *shard, uint64_t generation)
 
 bool pass__last(struct shard *shard, struct ring *ring)
 {
-	bool unread;
-
-	if (ring->pages != NULL) {
-		page_ring__begin(ring->pages, true);
-		unread = atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
-	} else if (ring->relay != NULL) {
-		ring->relay->last = true;
-		relay_ring__begin(ring, true, false);
-		unread = !ring->relay->ended &&
-			 atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
-	} else if (ring->window != NULL) {
-		unread = ring->head != ring->position;
-	} else {
-		if (ring->aux_pair != NULL)
-			ring->aux_pair->aux->stopping = true;
-		pass__begin_perf(ring);
-		unread = true;
-	}
-	if (!unread || (ring->held && ring->window == NULL))
-		return true;
-	if ((ring->map != NULL ? pass__drain_perf(shard, ring, false, false)
-			       : pass__drain_ring(shard, ring, false)) == DRAINED)
+	ring__last(ring);
+	ring->lane->first = false;
+	pass__load_heads(ring, true);
+	if (ring__is_held(ring) || pass__drain(shard, ring, false, false) == DRAINED)
 		return true;
 	pass__yield_chunks(shard);
 	return false;

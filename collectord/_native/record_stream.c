@@ -85,7 +85,7 @@ static void record_stream__account(struct segment *segment, const struct chunk *
 	for (uint32_t i = 0; i < chunk->span_count; i++) {
 		const struct span *span = &chunk->spans[i];
 
-		if (span->ring->aux == NULL)
+		if (!span->ring->ops->payload)
 			segment->samples += span->samples;
 		counter__add(&span->ring->stored, span->samples);
 		counter__add(&span->ring->segment_samples, span->samples);

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,14 +14,14 @@
 int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
 {
 	struct relay_ring *relay;
-	struct ring *ring;
 	int ret;
 
 	if (options->capacity == 0 || options->longest > BLK_RECORD_BYTES_MAX)
 		return -EINVAL;
-	ring = calloc(1, sizeof(*ring));
 	relay = calloc(1, sizeof(*relay));
-	ret = ring != NULL && relay != NULL ? relay_file__init(&relay->file) : -ENOMEM;
+	if (relay == NULL)
+		return -ENOMEM;
+	ret = relay_file__init(&relay->file);
 	if (ret == 0) {
 		relay->carry = malloc(BLK_RECORD_BYTES_MAX);
 		if (relay->carry == NULL) {
@@ -30,34 +31,34 @@ int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
 	}
 	if (ret < 0) {
 		free(relay);
-		free(ring);
 		return ret;
 	}
+	relay->ring.ops = &relay_ring__ops;
+	relay->ring.horizon_ns = UINT64_MAX;
+	relay->ring.held = options->held;
+	relay->ring.wakeup_fd = options->fd;
 	relay->contents = options->contents;
 	relay->fd = options->fd;
 	relay->capacity = options->capacity;
 	relay->longest = options->longest;
 	/* A trace that was just set up: the first number is 1, and nobody has read anything. */
 	relay->state.begun = relay->placed = options->contents == RELAY_BLKTRACE;
-	ring->relay = relay;
-	ring->held = options->held;
-	ring->wakeup_fd = options->fd;
-	*out = ring;
+	*out = &relay->ring;
 	return 0;
 }
 
-void relay_ring__free(struct relay_ring *relay)
+static void relay_ring__free(struct ring *ring)
 {
-	if (relay == NULL)
-		return;
+	struct relay_ring *const relay = relay_ring__of(ring);
+
 	relay_file__deinit(&relay->file);
 	free(relay->carry);
 	free(relay);
 }
 
-void relay_ring__begin(struct ring *ring, bool full, bool first)
+static void relay_ring__begin(struct ring *ring, bool first)
 {
-	struct relay_ring *relay = ring->relay;
+	struct relay_ring *relay = relay_ring__of(ring);
 	struct pollfd look = {.fd = relay->fd, .events = POLLIN};
 	struct stat status;
 
@@ -66,10 +67,12 @@ void relay_ring__begin(struct ring *ring, bool full, bool first)
 			 relay->capacity);
 	relay->goal_bytes -=
 		relay->pass_bytes < relay->goal_bytes ? relay->pass_bytes : relay->goal_bytes;
+	if (first)
+		relay->goal_bytes = relay->capacity;
 	relay->pass_bytes = 0;
-	relay->full = full;
+	ring->head = ring->position;
 	/* Asked before the read: what was written before the end is there to be read. */
-	if (full && !relay->ended && !relay->ending && poll(&look, 1, 0) > 0 &&
+	if (ring->swept && !relay->ended && !relay->ending && poll(&look, 1, 0) > 0 &&
 	    (look.revents & GONE_EVENTS) != 0)
 		relay->ending = true;
 	if (fstat(relay->fd, &status) == 0)
@@ -79,7 +82,19 @@ void relay_ring__begin(struct ring *ring, bool full, bool first)
 		relay->last_completed = relay->completed;
 	}
 	relay->partly = relay->last || relay->ending || relay->completed == 0 ||
-			(full && relay->quiet && relay->completed == relay->last_completed);
+			(ring->swept && relay->quiet && relay->completed == relay->last_completed);
+}
+
+static bool relay_ring__is_unread(const struct ring *ring)
+{
+	return !relay_ring__of(ring)->ended; /* only a read tells */
+}
+
+static bool relay_ring__is_reached(const struct ring *ring)
+{
+	const struct relay_ring *const relay = relay_ring__of(ring);
+
+	return relay->ended || relay->pass_bytes >= relay->goal_bytes;
 }
 
 #ifdef COLLECTORD_MUTATION
@@ -106,10 +121,10 @@ static uint32_t mutate(uint8_t *data, uint32_t bytes, struct blk_tally *tally)
 }
 #endif
 
-static void relay_ring__count(struct ring *ring, struct chunk *chunk, uint32_t bytes,
+static void relay_ring__count(struct relay_ring *relay, struct chunk *chunk, uint32_t bytes,
 			      const struct blk_tally *tally)
 {
-	struct relay_ring *relay = ring->relay;
+	struct ring *const ring = &relay->ring;
 
 	chunk__append_relay(chunk, ring, bytes, tally);
 	counter__add(&relay->numbered, tally->numbered);
@@ -172,9 +187,9 @@ static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32
 }
 
 /* Make the chunk's what is whole of the `bytes` behind its used ones, and keep the rest. */
-static enum blk_fault relay_ring__accept(struct ring *ring, struct chunk *chunk, uint32_t bytes)
+static enum blk_fault relay_ring__accept(struct relay_ring *relay, struct chunk *chunk,
+					 uint32_t bytes)
 {
-	struct relay_ring *relay = ring->relay;
 	uint8_t *data = chunk->data + chunk->used;
 	struct blk_tally tally = {0};
 	enum blk_fault fault = BLK_OK;
@@ -189,16 +204,14 @@ static enum blk_fault relay_ring__accept(struct ring *ring, struct chunk *chunk,
 #endif
 	}
 	if (whole > 0)
-		relay_ring__count(ring, chunk, whole, &tally);
+		relay_ring__count(relay, chunk, whole, &tally);
 	return fault;
 }
 
 /* Go on behind what was read. */
-static void relay_ring__pass_over(struct ring *ring, enum blk_fault fault)
+static void relay_ring__pass_over(struct relay_ring *relay, enum blk_fault fault)
 {
-	struct relay_ring *const relay = ring->relay;
-
-	ring__refuse(ring, relay_ring__fault(fault), relay->carry_bytes);
+	ring__refuse(&relay->ring, relay_ring__fault(fault), relay->carry_bytes);
 	relay->carry_bytes = 0;
 	relay->astray_bytes = 0;
 }
@@ -210,9 +223,10 @@ static void relay_ring__drop_carry(struct relay_ring *relay)
 	relay->carry_bytes = 0;
 }
 
-void relay_ring__leave(struct ring *ring, bool drained)
+/* Count what was begun, and, if it was not `drained`, what is unread. */
+static void relay_ring__leave(struct ring *ring, bool drained)
 {
-	struct relay_ring *relay = ring->relay;
+	struct relay_ring *relay = relay_ring__of(ring);
 
 	/* What a fault left behind is in quarantine. */
 	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
@@ -223,13 +237,11 @@ void relay_ring__leave(struct ring *ring, bool drained)
 }
 
 /* All was read that will ever be there. */
-static void relay_ring__end(struct ring *ring)
+static void relay_ring__end(struct relay_ring *relay)
 {
-	struct relay_ring *relay = ring->relay;
-
 	relay->ended = true;
 	relay_ring__drop_carry(relay);
-	atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
+	atomic_store_explicit(&relay->ring.hung_up, true, memory_order_relaxed);
 }
 
 /* Bytes read, 0 when nothing is there; -errno: the file has gone. */
@@ -269,9 +281,9 @@ static uint32_t relay_ring__wanted(const struct relay_ring *relay, uint32_t room
 	return left < room ? (uint32_t)left : room;
 }
 
-enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
-	struct relay_ring *relay = ring->relay;
+	struct relay_ring *relay = relay_ring__of(ring);
 	/* Room for the record that was begun, and for the beginning of the next. */
 	const uint32_t least =
 		relay->contents == RELAY_BLKTRACE ? BLK_RECORD_BYTES_MAX : CHUNK_ALIGN_BYTES;
@@ -297,12 +309,12 @@ enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t
 		}
 		if (n <= 0) {
 			if (n < 0 || relay->ending)
-				relay_ring__end(ring);
+				relay_ring__end(relay);
 			return RING_EMPTY;
 		}
-		fault = relay_ring__accept(ring, chunk, relay->carry_bytes + (uint32_t)n);
+		fault = relay_ring__accept(relay, chunk, relay->carry_bytes + (uint32_t)n);
 		if (fault != BLK_OK) {
-			relay_ring__pass_over(ring, fault);
+			relay_ring__pass_over(relay, fault);
 			return RING_FAULTY;
 		}
 		if ((uint32_t)n < room && !relay->ending)
@@ -310,3 +322,26 @@ enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t
 	}
 	return RING_EMPTY;
 }
+
+static void relay_ring__wake(struct ring *ring, uint32_t events)
+{
+	relay_ring__of(ring)->ending |= (events & (EPOLLERR | EPOLLHUP)) != 0;
+}
+
+/* Passes read parts of sub-buffers too. */
+static void relay_ring__last(struct ring *ring)
+{
+	relay_ring__of(ring)->last = true;
+}
+
+const struct ring_ops relay_ring__ops = {
+	.poll = EPOLLIN | EPOLLET,
+	.begin = relay_ring__begin,
+	.is_unread = relay_ring__is_unread,
+	.is_reached = relay_ring__is_reached,
+	.take = relay_ring__take,
+	.wake = relay_ring__wake,
+	.last = relay_ring__last,
+	.leave = relay_ring__leave,
+	.free = relay_ring__free,
+};

@@ -16,7 +16,7 @@ enum relay_contents {
 };
 
 /*
- * What a ring has more when it is a file of a relay channel.
+ * A file of a relay channel.
  *
  * Facts of kernel/relay.c, and what follows: read(2) never waits, whatever the flags; 0 means that
  * nothing is there now. It leaves padding out. It gives what is in the sub-buffer that is still
@@ -35,12 +35,12 @@ enum relay_contents {
  * Threads: the shard's, but `file` is the writer's.
  */
 struct relay_ring {
+	struct ring ring;
 	enum relay_contents contents;
 	int fd;
 	uint64_t capacity; /* bytes of all sub-buffers */
 	uint32_t longest;  /* bytes that a record may have: those of a sub-buffer; 0: not known */
-	bool full;	   /* this pass is one of all rings */
-	bool partly;	   /* and reads a part of a sub-buffer too */
+	bool partly;	   /* this pass reads a part of a sub-buffer too */
 	bool last;	   /* nothing is written any more; under the shard's lock */
 	bool ending;	   /* nothing more will be written */
 	bool ended;	   /* and all was read */
@@ -74,19 +74,16 @@ struct relay_ring_options {
 	bool held;
 };
 
-/* A ring that reads a relay file; the fd stays the caller's. */
+/* Passes take whole records only, and at most what the channel holds. The fd stays the caller's. */
 int relay_ring__new(const struct relay_ring_options *options, struct ring **ring);
-/* Free what `ring` has more; NULL is passed over. */
-void relay_ring__free(struct relay_ring *relay);
 
-/* A pass begins; `first`: it is the first one of a generation. */
-void relay_ring__begin(struct ring *ring, bool full, bool first);
+extern const struct ring_ops relay_ring__ops;
 
-/* Read into `chunk`, whole records only; at most what the channel holds in one pass. */
-enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
-
-/* Nobody reads it any more: count what was begun, and, if it was not `drained`, what is unread. */
-void relay_ring__leave(struct ring *ring, bool drained);
+/* `ring`, if it is of this kind. */
+static inline struct relay_ring *relay_ring__of(const struct ring *ring)
+{
+	return ring->ops == &relay_ring__ops ? container_of(ring, struct relay_ring, ring) : NULL;
+}
 
 /* `ring->fault` of a record that was refused. */
 static inline uint32_t relay_ring__fault(enum blk_fault fault)

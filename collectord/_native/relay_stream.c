@@ -3,21 +3,25 @@
 
 #include <errno.h>
 
-void relay_stream__begin(struct ring *ring, const struct segment *segment)
+#include "event_list.h"
+
+static void relay_stream__begin(struct ring *ring, const struct segment *segment)
 {
-	relay_file__begin(&ring->relay->file,
+	relay_file__begin(&relay_ring__of(ring)->file,
 			  ring->id < segment->file_count ? segment->files[ring->id] : -1);
 }
 
-void relay_stream__tell(const struct ring *ring, struct event_ring *told)
+static void relay_stream__tell(const struct ring *ring, struct event_ring *told)
 {
-	told->bytes = counter__read(&ring->relay->file.bytes);
-	told->xxh3 = relay_file__digest(&ring->relay->file);
+	const struct relay_file *const file = &relay_ring__of(ring)->file;
+
+	told->bytes = counter__read(&file->bytes);
+	told->xxh3 = relay_file__digest(file);
 }
 
 void relay_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes)
 {
-	if (stream->current.open && ring->relay->file.fd < 0) {
+	if (stream->current.open && relay_ring__of(ring)->file.fd < 0) {
 		pthread_mutex_lock(&stream->lock);
 		stream->rotate_wanted = true;
 		pthread_mutex_unlock(&stream->lock);
@@ -31,9 +35,9 @@ int relay_stream__write(struct stream *stream, const struct span *span, const ui
 	struct ring *ring = span->ring;
 	int ret;
 
-	if (!segment->open || ring->relay->file.fd < 0)
+	if (!segment->open || relay_ring__of(ring)->file.fd < 0)
 		return -EXFULL;
-	ret = relay_file__write(&ring->relay->file, data, span->bytes);
+	ret = relay_file__write(&relay_ring__of(ring)->file, data, span->bytes);
 	if (ret < 0)
 		return ret;
 	segment->offset += span->bytes;
@@ -89,6 +93,9 @@ static bool relay_stream__end(struct stream *stream, struct item *item)
 }
 
 const struct stream_ops relay_stream__ops = {
+	.split = true,
+	.begin_ring = relay_stream__begin,
+	.tell_ring = relay_stream__tell,
 	.write = relay_stream__write_part,
 	.pass_over = relay_stream__pass_over,
 	.end = relay_stream__end,

@@ -2,7 +2,6 @@
 #ifndef COLLECTORD_RELAY_STREAM_H
 #define COLLECTORD_RELAY_STREAM_H
 
-#include "event_list.h"
 #include "relay_ring.h"
 #include "stream.h"
 
@@ -12,10 +11,6 @@
  */
 
 extern const struct stream_ops relay_stream__ops;
-
-/* Under the stream's lock: a segment begins for `ring`, and what it has of it at its end. */
-void relay_stream__begin(struct ring *ring, const struct segment *segment);
-void relay_stream__tell(const struct ring *ring, struct event_ring *told);
 
 /* The writer's: move on as stream__advance() does, or if the segment has no file for the ring. */
 void relay_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes);

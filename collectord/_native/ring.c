@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <sys/epoll.h>
+
 #include "aux_ring.h"
 #include "clock.h"
-#include "page_ring.h"
-#include "relay_ring.h"
 #include "stream.h"
 #include "window.h"
 
@@ -24,6 +24,8 @@ void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
 		const struct walk_layout *layout)
 {
 	memset(ring, 0, sizeof(*ring));
+	ring->ops = &perf_ring__ops;
+	ring->horizon_ns = UINT64_MAX;
 	ring->map = map;
 	ring->wakeup_fd = wakeup_fd;
 	ring->layout = *layout;
@@ -33,16 +35,34 @@ void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
 
 void ring__deinit(struct ring *ring)
 {
-	page_ring__free(ring->pages);
-	relay_ring__free(ring->relay);
 	window__free(ring->window);
 	aux_ring__free(ring->aux);
 	free(ring->id_list);
-	ring->pages = NULL;
-	ring->relay = NULL;
 	ring->window = NULL;
 	ring->aux = NULL;
 	ring->id_list = NULL;
+}
+
+bool ring__is_unread(const struct ring *ring)
+{
+	return ring->head != ring->position;
+}
+
+bool ring__is_reached(const struct ring *ring)
+{
+	return (int64_t)(ring->position - ring->goal) >= 0;
+}
+
+int ring__last(struct ring *ring)
+{
+	int ret = -EINVAL;
+
+	for (; ring != NULL; ring = ring->behind)
+		if (ring->ops->last != NULL) {
+			ring->ops->last(ring);
+			ret = 0;
+		}
+	return ret;
 }
 
 static int compare_ids(const void *left, const void *right)
@@ -136,8 +156,8 @@ static void ring__note(struct ring *ring, const uint8_t *records, size_t bytes,
 	counter__max(&ring->last_sample_ns, tally->last_ns);
 	if (tally->records == tally->samples)
 		return;
-	if (ring->aux_pair != NULL)
-		aux_ring__learn(ring->aux_pair->aux, records, bytes);
+	if (ring->behind != NULL)
+		aux_ring__learn(ring->behind->aux, records, bytes);
 	counter__add(&ring->lost_records, tally->lost_records);
 	counter__add(&ring->lost_samples, tally->lost_samples);
 	counter__add(&ring->neutralised, tally->neutralised);
@@ -185,7 +205,7 @@ static void ring__keep(struct ring *ring, struct chunk *chunk, size_t bytes,
 		return;
 	}
 	names = tally->records != tally->samples &&
-		(ring->sideband != NULL || ring->aux_pair != NULL);
+		(ring->sideband != NULL || ring->behind != NULL);
 	atomic_fetch_add_explicit(&ring->in_flight, tally->samples, memory_order_relaxed);
 	chunk__append(chunk, ring, (uint32_t)bytes, tally, names);
 }
@@ -270,7 +290,7 @@ static size_t ring__pass_over(struct ring *ring, uint8_t *scratch, size_t scratc
 	if (walked > 0) {
 		ring__note(ring, scratch, walked, tally);
 		/* No chunk will hold what it tells of who was traced. */
-		if (ring->aux_pair != NULL && tally->records != tally->samples)
+		if (ring->behind != NULL && tally->records != tally->samples)
 			sideband__append(&ring->lane->stream->sideband, scratch, walked);
 	} else if (*fault == WALK_OK) {
 		*fault = WALK_PAST_HEAD;
@@ -318,3 +338,44 @@ void ring__abandon(struct ring *ring)
 			ring__skip(ring, fault);
 	}
 }
+
+static void perf_ring__begin(struct ring *ring, bool first)
+{
+	(void)first;
+	ring__begin(ring);
+}
+
+static void perf_ring__wake(struct ring *ring, uint32_t events)
+{
+	if ((events & EPOLLHUP) != 0)
+		atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
+}
+
+static int perf_ring__hold(struct ring *ring, bool held)
+{
+	return ring->behind != NULL ? ring->behind->ops->hold(ring->behind, held) : 0;
+}
+
+static void perf_ring__leave(struct ring *ring, bool drained)
+{
+	if (!drained)
+		ring__abandon(ring);
+}
+
+void perf_ring__free(struct ring *ring)
+{
+	ring__deinit(ring);
+	free(ring);
+}
+
+const struct ring_ops perf_ring__ops = {
+	.poll = EPOLLIN | EPOLLET,
+	.begin = perf_ring__begin,
+	.is_unread = ring__is_unread,
+	.is_reached = ring__is_reached,
+	.take = ring__take,
+	.wake = perf_ring__wake,
+	.hold = perf_ring__hold,
+	.leave = perf_ring__leave,
+	.free = perf_ring__free,
+};

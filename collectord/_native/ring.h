@@ -3,6 +3,7 @@
 #define COLLECTORD_RING_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "chunk.h"
 #include "counter.h"
@@ -16,24 +17,72 @@
 #define RING_FAULTS_MAX 8u
 #define RING_FAULTS_NS 10000000000u
 
+#define container_of(member_pointer, type, member) \
+	((type *)((uintptr_t)(member_pointer) - offsetof(type, member)))
+
 #define RING_FILL_BUCKETS 11u /* <= 0.1 .. <= 0.9, <= 0.95, <= 1.0 */
 
+enum ring_take {
+	RING_EMPTY,	 /* read up to the head of this pass */
+	RING_CHUNK_FULL, /* the next record needs another chunk */
+	RING_FAULTY,	 /* what followed was refused, and is passed over */
+	RING_TICKET,	 /* what was taken is in no chunk: its ticket goes to the writer */
+	RING_MORE,	 /* there is more, and the chunk may take it */
+};
+
 struct aux_ring;
-struct page_ring;
-struct relay_ring;
+struct ring;
 struct sideband;
 struct window;
+
+/*
+ * What a kind of ring does. All calls are made under the shard's lock, but for `warm` and `free`;
+ * those that say so may be NULL.
+ */
+struct ring_ops {
+	uint32_t poll;	/* the epoll events that wake for it, 0: none do */
+	bool copied;	/* what passes take is a copy of our own: neither a hold nor a fault ends that */
+	bool payload;	/* its samples are bytes, no events */
+	/* A pass begins, `first`: the first one of a generation. Load the head. */
+	void (*begin)(struct ring *ring, bool first);
+	/* Is there anything for this pass? */
+	bool (*is_unread)(const struct ring *ring);
+	/* Has it come to where it was at the generation's first pass? */
+	bool (*is_reached)(const struct ring *ring);
+	/* Put what is unread into `chunk`, up to the head of this pass. */
+	enum ring_take (*take)(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
+	struct item *(*ticket)(struct ring *ring); /* NULL: it gives none */
+	/* Its fd woke, with these events. May be NULL, as may `rearm`: all was taken, have it wake again. */
+	void (*wake)(struct ring *ring, uint32_t events);
+	void (*rearm)(struct ring *ring, int epoll_fd);
+	/* Of a ring behind another one: that one was read to its head, or past its goal; then both were,
+	 * in a pass of `generation`, or 0; and passes leave the other one alone. Else NULL. */
+	void (*follow)(struct ring *ring, uint64_t generation);
+	void (*resume)(struct ring *ring, bool woken, uint64_t generation);
+	void (*recycle)(struct ring *ring);
+	/* Likewise, with both rings' lane: may it be drained behind its front? */
+	int (*join)(struct ring *ring, struct lane *lane);
+	/* May be NULL: passes are to leave it alone, or no more; -EINVAL: they cannot. */
+	int (*hold)(struct ring *ring, bool held);
+	/* Nothing is written into it any more: wait for nothing. NULL: it never does. */
+	void (*last)(struct ring *ring);
+	/* No pass comes any more; what is unread if it was not `drained` is lost. May be NULL. */
+	void (*leave)(struct ring *ring, bool drained);
+	/* Have memory ready for what the end of a hold copies. May be NULL. */
+	void (*warm)(const struct ring *ring);
+	void (*free)(struct ring *ring);
+};
 
 /* One ring as its shard drains it. Counters: `stored`, `lost_*` and `segment_*` are written by
  * the writer thread, `in_flight` by both, all others by the shard's thread. */
 struct ring {
+	const struct ring_ops *ops;
 	struct ring_map *map;
 	struct lane *lane;
 	struct sideband *sideband; /* NULL: a ring of counted events */
-	struct page_ring *pages;   /* of ftrace, `relay` of relay, `aux` of an AUX area; with one of */
-	struct relay_ring *relay;  /* them `map` and `layout` are unused; all NULL: a perf ring */
+	struct ring *front;	   /* the ring whose records tell of this one, or NULL */
+	struct ring *behind;	   /* and that ring's: passes take it when they have read this one */
 	struct aux_ring *aux;
-	struct ring *aux_pair;	   /* the AUX area of this data ring, or NULL */
 	struct window *window;	   /* NULL: what is written waits for us; else it is overwritten */
 	struct walk_layout layout;
 	struct walk_ids ids;
@@ -42,6 +91,7 @@ struct ring {
 	uint64_t head;	   /* as loaded at the start of the pass */
 	uint64_t goal;	   /* and at the start of the generation's first one */
 	bool owes;	   /* it has not come to that goal, and the generation waits for it */
+	bool swept;	   /* this pass takes what is below the watermark too */
 	uint32_t id;
 	int wakeup_fd;
 	bool woken;
@@ -71,8 +121,33 @@ struct ring {
 	counter_t segment_samples, segment_bytes;
 	counter_t overwritten_samples, overwritten_records;
 	counter_t abandoned; /* samples that no chunk came free for when it was removed; lost */
+	counter_t horizon_ns; /* all that it holds for a snapshot was written later than this;
+			       * UINT64_MAX: it holds nothing */
 	_Atomic uint64_t in_flight;
 };
+
+/* Passes leave it alone. */
+static inline bool ring__is_held(const struct ring *ring)
+{
+	return !ring->ops->copied &&
+	       (ring->held || (ring->front != NULL && ring->front->held));
+}
+
+/* It is no ring that is left alone for what it held. */
+static inline bool ring__is_sound(const struct ring *ring)
+{
+	return ring->ops->copied || atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+}
+
+/* Nothing is written into it, or behind it, any more. -EINVAL: that is nothing to it. */
+int ring__last(struct ring *ring);
+
+/* The operations of rings whose head tells how much is unread. */
+bool ring__is_unread(const struct ring *ring);
+bool ring__is_reached(const struct ring *ring);
+
+extern const struct ring_ops perf_ring__ops;
+void perf_ring__free(struct ring *ring);
 
 void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
 		const struct walk_layout *layout);
@@ -87,14 +162,6 @@ void ring__count_fill(struct ring *ring, uint64_t used, uint64_t capacity);
 /* Load the head for this pass; returns the unread bytes, 0 for a ring in quarantine. A bad head is
  * where it goes on. */
 uint64_t ring__begin(struct ring *ring);
-
-enum ring_take {
-	RING_EMPTY,	/* read up to the head of this pass */
-	RING_CHUNK_FULL, /* the next record needs another chunk */
-	RING_FAULTY,	/* what followed was refused, and is passed over */
-	RING_SPLICED,	/* the ring's pipe has something for the writer */
-	RING_MORE,	/* there is more, and the chunk may take it */
-};
 
 /*
  * Copy unread records into `chunk` and walk them there, up to the head of this pass; publish the

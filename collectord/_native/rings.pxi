@@ -41,13 +41,14 @@ cdef class Ring:
                 counter__read(&w.held_ns))
 
     def read_all(self):
-        if self.ring.relay == NULL:
-            raise ValueError("only a relay ring has parts of sub-buffers")
+        cdef int ret
         with nogil:
-            core__read_all(self.owner.core, self.ring)
+            ret = core__last(self.owner.core, self.ring)
+        if ret < 0:
+            raise ValueError("only a relay ring has parts of sub-buffers")
 
     cdef tuple page_counters(self):
-        cdef page_ring *p = self.ring.pages
+        cdef page_ring *p = page_ring__of(self.ring)
         if p == NULL:
             return (0, 0, 0, 0, 0)
         return (counter__read(&p.pages), counter__read(&p.losses),
@@ -55,7 +56,7 @@ cdef class Ring:
                 counter__read(&p.resets), counter__read(&p.spliced_bytes))
 
     cdef tuple relay_counters(self):
-        cdef relay_ring *p = self.ring.relay
+        cdef relay_ring *p = relay_ring__of(self.ring)
         if p == NULL:
             return (0, 0, 0, 0, 0)
         # Events were read before: each is among the numbers.
@@ -91,20 +92,9 @@ cdef class AuxRing:
     def id(self):
         return self.ring.id
 
-    def set_enable_fds(self, fds):
-        cdef int[::1] listed = array("i", fds)
-        cdef uint32_t count = <uint32_t>listed.shape[0]
-        cdef const int *first = NULL
-        cdef int ret
-        if count > 0:
-            first = &listed[0]
-        with nogil:
-            ret = core__set_enable_fds(self.owner.core, self.ring, first, count)
-        check(ret)
-
     def stop(self):
         with nogil:
-            core__stop_enabling(self.owner.core, self.ring)
+            core__last(self.owner.core, self.ring)
 
     def counters(self):
         cdef ring *r = self.ring

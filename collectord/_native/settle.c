@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a stream's sideband becomes state: see sideband.h. */
-#include "aux_ring.h"
 #include "ring.h"
 #include "stream.h"
-#include "window.h"
 
 /*
  * A record's time is taken before it becomes visible in the ring; an interrupt, or a preempted
@@ -14,19 +12,11 @@
 /* The time before which the ring holds nothing; UINT64_MAX: it keeps nothing for a snapshot. */
 static uint64_t ring__horizon(const struct ring *ring)
 {
-	const counter_t *horizon_ns = NULL;
-
-	if (ring->window != NULL)
-		horizon_ns = &ring->window->horizon_ns;
-	else if (ring->aux != NULL) /* its map may be gone */
-		horizon_ns = &ring->aux->horizon_ns;
-	if (horizon_ns == NULL)
-		return UINT64_MAX;
 	/* Once it was removed no more comes than what is on its way, if that is looked at later. */
 	if (ring->left && ring->in_flight == 0 &&
-	    (ring->aux == NULL || ring->aux->pair->in_flight == 0))
+	    (ring->front == NULL || ring->front->in_flight == 0))
 		return UINT64_MAX;
-	return counter__read(horizon_ns);
+	return counter__read(&ring->horizon_ns);
 }
 
 /*

@@ -11,12 +11,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "aux_ring.h"
 #include "clock.h"
-#include "page_ring.h"
 #include "pass.h"
-#include "relay_ring.h"
-#include "window.h"
 
 #define EPOLL_BATCH 64
 /* Part of the flush interval by which the timers of other shards come after the first one's. */
@@ -107,15 +103,8 @@ static void shard__collect_wakeups(struct shard *shard, const struct epoll_event
 				continue; /* EAGAIN: nothing to clear */
 		} else if (!ring->left) {
 			ring->woken = true;
-			if (ring->pages != NULL) {
-				ring->pages->armed = false;
-				ring->pages->erred =
-					(events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
-			} else if (ring->relay != NULL) {
-				ring->relay->ending |=
-					(events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
-			} else if ((events[i].events & EPOLLHUP) != 0)
-				atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
+			if (ring->ops->wake != NULL)
+				ring->ops->wake(ring, events[i].events);
 		}
 	}
 }
@@ -197,8 +186,7 @@ static void shard__join(struct shard *shard, struct stream *stream, const struct
 
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 {
-	const uint32_t how = ring->pages != NULL ? EPOLLONESHOT : EPOLLET;
-	struct epoll_event event = {.events = EPOLLIN | how, .data.ptr = ring};
+	struct epoll_event event = {.events = ring->ops->poll, .data.ptr = ring};
 	struct ring **rings;
 	int ret = 0;
 
@@ -209,14 +197,12 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 		shard->rings = rings;
 	if (rings == NULL || ring->lane == NULL)
 		ret = -ENOMEM;
-	else if (ring->window == NULL && /* the kernel wakes for each turn of it, and nobody wants that */
+	else if (event.events != 0 &&
 		 epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
 		ret = -errno;
 	if (ret == 0) {
 		shard__join(shard, stream, ring);
 		shard->rings[shard->ring_count++] = ring;
-		if (ring->pages != NULL)
-			ring->pages->armed = true;
 		ring->lane->rings++;
 		/* Release; the partner is the acquire in stream__lane(). */
 		atomic_store_explicit(&stream->lanes[shard->index], ring->lane,
@@ -226,27 +212,14 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 	return ret;
 }
 
-/* What no chunk came free for is lost, and counted. */
-static void shard__abandon(struct ring *ring)
-{
-	if (ring->aux_pair != NULL)
-		aux_ring__abandon(ring->aux_pair->aux);
-	if (ring->window != NULL)
-		window__abandon(ring);
-	else if (ring->map != NULL)
-		ring__abandon(ring);
-}
-
 /* Forget the ring, and its fd: when the caller has closed that, its number may come again. */
 static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
 {
-	if (!drained)
-		shard__abandon(ring);
-	if (ring->relay != NULL)
-		relay_ring__leave(ring, drained);
-	ring->left = true;
-	if (ring->aux_pair != NULL)
-		ring->aux_pair->left = true;
+	for (struct ring *each = ring; each != NULL; each = each->behind) {
+		if (each->ops->leave != NULL)
+			each->ops->leave(each, drained);
+		each->left = true;
+	}
 	epoll_ctl(shard->epoll_fd, EPOLL_CTL_DEL, ring->wakeup_fd, NULL);
 	for (uint32_t i = 0; i < shard->ring_count; i++)
 		if (shard->rings[i] == ring)
@@ -278,71 +251,46 @@ int shard__remove(struct shard *shard, struct ring *ring)
 	}
 }
 
-static bool may_hold(const struct ring *aux)
-{
-	return aux == NULL || aux->aux->map->snapshot;
-}
-
 int shard__hold(struct shard *shard, struct ring *ring, bool held)
 {
 	int ret = 0;
 
 	pthread_mutex_lock(&shard->lock);
-	if (!may_hold(ring->aux_pair)) {
-		ret = -EINVAL;
-	} else if (!ring->left) { /* else its maps may be gone */
-		if (ring->aux_pair != NULL && ring->aux_pair->aux->map->snapshot && !held)
-			aux_ring__open_window(ring->aux_pair->aux);
-		ring->held = held;
-		if (ring->window != NULL && !held)
-			window__want(ring);
+	if (!ring->left) { /* else its maps may be gone */
+		if (ring->ops->hold != NULL)
+			ret = ring->ops->hold(ring, held);
+		if (ret == 0)
+			ring->held = held;
 	}
 	pthread_mutex_unlock(&shard->lock);
 	return ret;
 }
 
-int shard__pair(struct shard *shard, struct ring *ring, struct ring *aux)
-{
-	int ret = 0;
-
-	pthread_mutex_lock(&shard->lock);
-	if (ring->aux_pair != NULL)
-		ret = -EEXIST;
-	else if (ring->sideband != NULL || ring->map == NULL || ring->window != NULL ||
-		 (ring->held && !may_hold(aux)))
-		ret = -EINVAL;
-	else
-		ret = sideband__join_layout(&ring->lane->stream->sideband, &ring->layout);
-	if (ret == 0) {
-		aux->lane = ring->lane;
-		ring->aux_pair = aux;
-	}
-	pthread_mutex_unlock(&shard->lock);
-	return ret;
-}
-
-int shard__set_enable_fds(struct shard *shard, struct ring *aux, const int *fds, uint32_t count)
+int shard__pair(struct shard *shard, struct ring *ring, struct ring *behind)
 {
 	int ret;
 
 	pthread_mutex_lock(&shard->lock);
-	ret = aux_ring__set_enable_fds(aux->aux, fds, count);
+	if (ring->behind != NULL)
+		ret = -EEXIST;
+	else
+		ret = behind->ops->join(behind, ring->lane);
+	if (ret == 0) {
+		behind->lane = ring->lane;
+		ring->behind = behind;
+	}
 	pthread_mutex_unlock(&shard->lock);
 	return ret;
 }
 
-void shard__stop_enabling(struct shard *shard, struct ring *aux)
+int shard__last(struct shard *shard, struct ring *ring)
 {
-	pthread_mutex_lock(&shard->lock);
-	aux->aux->stopping = true;
-	pthread_mutex_unlock(&shard->lock);
-}
+	int ret;
 
-void shard__read_all(struct shard *shard, struct ring *ring)
-{
 	pthread_mutex_lock(&shard->lock);
-	ring->relay->last = true;
+	ret = ring__last(ring);
 	pthread_mutex_unlock(&shard->lock);
+	return ret;
 }
 
 int shard__start(struct shard *shard)

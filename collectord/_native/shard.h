@@ -58,19 +58,16 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
 int shard__remove(struct shard *shard, struct ring *ring);
 
 /* While a ring is held passes leave it alone; none is at it when this returns. An overwritable one
- * is read at no other time: to let it go is to take its window. -EINVAL: its AUX area is none that
- * can be held. */
+ * is read at no other time: to let it go is to take its window. -EINVAL: what is behind it is none
+ * that can be held. */
 int shard__hold(struct shard *shard, struct ring *ring, bool held);
 
-/* Drain the AUX area too that belongs to `ring`. -EEXIST: it has one; -EINVAL: it is sideband, or it
- * is held and its AUX area cannot be, or has its times elsewhere than the stream's sideband. */
-int shard__pair(struct shard *shard, struct ring *ring, struct ring *aux);
-/* No pass is in the middle of enabling when these return. -ENOMEM. */
-int shard__set_enable_fds(struct shard *shard, struct ring *aux, const int *fds, uint32_t count);
-void shard__stop_enabling(struct shard *shard, struct ring *aux);
+/* Drain `behind` too, whose front `ring` is. -EEXIST: there is one; -EINVAL: `ring` is sideband, or it
+ * is held and the other cannot be, or has its times elsewhere than the stream's sideband. */
+int shard__pair(struct shard *shard, struct ring *ring, struct ring *behind);
 
-/* From now on passes read parts of sub-buffers of a relay ring too. */
-void shard__read_all(struct shard *shard, struct ring *ring);
+/* Nothing is written into the ring any more: passes wait for nothing. -EINVAL: that is nothing to it. */
+int shard__last(struct shard *shard, struct ring *ring);
 
 /* Wake the thread: a new generation, or a stop. */
 void shard__poke(struct shard *shard);

@@ -12,7 +12,6 @@
 #include "event_list.h"
 #include "page_stream.h"
 #include "record_stream.h"
-#include "relay_stream.h"
 #include "ring.h"
 
 int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_t sideband_bytes,
@@ -79,17 +78,10 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 	return ret;
 }
 
-bool stream__is_split(const struct stream *stream)
+static void stream__begin_ring(struct stream *stream, struct ring *ring)
 {
-	return stream->page_bytes > 0 || stream->relay;
-}
-
-static void stream__begin_ring(struct ring *ring, const struct segment *segment)
-{
-	if (ring->pages != NULL)
-		page_stream__begin(ring, segment);
-	else if (ring->relay != NULL)
-		relay_stream__begin(ring, segment);
+	if (stream->ops->begin_ring != NULL)
+		stream->ops->begin_ring(ring, &stream->current);
 }
 
 int stream__add_ring(struct stream *stream, struct ring *ring)
@@ -108,7 +100,7 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 		rings[stream->ring_count++] = ring;
 		stream->rings = rings;
 		if (stream->current.open)
-			stream__begin_ring(ring, &stream->current);
+			stream__begin_ring(stream, ring);
 	}
 	pthread_mutex_unlock(&stream->lock);
 	return ret;
@@ -134,7 +126,7 @@ static void stream__close_current(struct stream *stream, bool final)
 
 	if (event != NULL) {
 		event->final = final;
-		event->split = stream__is_split(stream);
+		event->split = stream->ops->split;
 		event->token = segment->token;
 		if (!event->split) {
 			event->end_offset = segment->offset;
@@ -160,12 +152,10 @@ static void stream__close_current(struct stream *stream, bool final)
 				.id = ring->id,
 				.samples = counter__read(&ring->segment_samples),
 				.bytes = counter__read(&ring->segment_bytes),
-				.aux = ring->aux != NULL,
+				.aux = ring->ops->payload,
 			};
-		if (event != NULL && ring->pages != NULL)
-			page_stream__tell(ring, &event->rings[i]);
-		if (event != NULL && ring->relay != NULL)
-			relay_stream__tell(ring, &event->rings[i]);
+		if (event != NULL && stream->ops->tell_ring != NULL)
+			stream->ops->tell_ring(ring, &event->rings[i]);
 		counter__set(&ring->segment_samples, 0);
 		counter__set(&ring->segment_bytes, 0);
 	}
@@ -186,7 +176,7 @@ static void stream__open_next(struct stream *stream)
 	stream->next.extents = NULL;
 	stream->next.files = NULL;
 	for (uint32_t i = 0; i < stream->ring_count; i++)
-		stream__begin_ring(stream->rings[i], &stream->current);
+		stream__begin_ring(stream, stream->rings[i]);
 	XXH3_64bits_reset(stream->hash);
 	event_list__push(stream->events, event__new(EVENT_SEGMENT_WANTED, stream->id, 0));
 }

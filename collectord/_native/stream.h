@@ -23,10 +23,16 @@
 struct ring;
 struct stream;
 struct event_list;
+struct event_ring;
 
 /* How the segments of a kind of stream are written. All calls are the writer's. */
 struct stream_ops {
 	bool ordered; /* rounds end in it */
+	bool split;   /* its rings have files, or parts of one, to themselves: nothing but data is there */
+	/* Of a split one, under the stream's lock: a segment begins for `ring`, and what it has of it at
+	 * its end. */
+	void (*begin_ring)(struct ring *ring, const struct segment *segment);
+	void (*tell_ring)(const struct ring *ring, struct event_ring *told);
 	/*
 	 * Write the next part of what an item has. 1: one went; 0: nothing is left; -errno: it was
 	 * refused, and -EXFULL: the next segment is missing. `bytes`: of the part.
@@ -140,9 +146,6 @@ bool stream__completes_round(const struct stream *stream, const struct lane *lan
 
 /* Under `lock`: is there a running segment that cannot take `bytes` more? */
 bool stream__is_full(const struct stream *stream, uint64_t bytes);
-
-/* Its rings have files, or parts of one, to themselves: nothing but data is written there. */
-bool stream__is_split(const struct stream *stream);
 
 /* The last generation up to which every lane was drained, `issued` without one that has rings; and
  * likewise written, or counted as lost. Any thread. */

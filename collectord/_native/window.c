@@ -53,8 +53,9 @@ static void window__mark(struct window *window, uint64_t written, uint64_t now_n
 	window->marks[window->mark_count++] = (struct window_mark){written, now_ns, now_ns};
 }
 
-int window__new(const struct ring_map *map, struct window **out)
+int window__new(struct ring *ring)
 {
+	const struct ring_map *const map = ring->map;
 	/* Of two neighbours at least one and a half make PIECE_BYTES. */
 	const size_t pieces = (size_t)(map->data_bytes / (PIECE_BYTES / 2)) + 2;
 	struct window *window = calloc(1, sizeof(*window));
@@ -74,7 +75,9 @@ int window__new(const struct ring_map *map, struct window **out)
 	}
 	/* The ring was empty then: what is there at the first look came after it. */
 	window__mark(window, 0, clock__now_ns());
-	*out = window;
+	counter__set(&ring->horizon_ns, 0);
+	ring->ops = &window__ops;
+	ring->window = window;
 	return 0;
 }
 
@@ -87,13 +90,14 @@ void window__free(struct window *window)
 	free(window);
 }
 
-void window__warm(const struct window *window)
+/* Have the pages ready that the next window is copied to, so that the copy is nothing more. */
+static void window__warm(const struct ring *ring)
 {
 #ifdef MADV_POPULATE_WRITE
 	/* EINVAL before Linux 5.14: then the copy finds the pages missing, one by one. */
-	(void)madvise(window->copy, window->copy_bytes, MADV_POPULATE_WRITE);
+	(void)madvise(ring->window->copy, ring->window->copy_bytes, MADV_POPULATE_WRITE);
 #else
-	(void)window;
+	(void)ring;
 #endif
 }
 
@@ -117,7 +121,7 @@ static void window__date(struct ring *ring, uint64_t gone, uint64_t now_ns)
 	/* What is on its way to a file still needs the names of its time. */
 	if (ring->head == ring->position &&
 	    atomic_load_explicit(&ring->in_flight, memory_order_relaxed) == 0)
-		counter__set(&window->horizon_ns, before->written <= gone ? since_ns : 0);
+		counter__set(&ring->horizon_ns, before->written <= gone ? since_ns : 0);
 	if (window->mark_count > 1 && gone > before->written) {
 		after = &window->marks[1];
 		/* In between the rate is taken for even. */
@@ -128,7 +132,7 @@ static void window__date(struct ring *ring, uint64_t gone, uint64_t now_ns)
 	counter__set(&window->held_ns, now_ns - since_ns);
 }
 
-void window__look(struct ring *ring, bool full)
+void window__look(struct ring *ring, bool first)
 {
 	struct window *window = ring->window;
 	const uint64_t written = written_to(ring_map__head(ring->map));
@@ -137,7 +141,8 @@ void window__look(struct ring *ring, bool full)
 
 	counter__set(&ring->used_bytes, used);
 	counter__max(&ring->high_watermark_bytes, used);
-	if (!full)
+	(void)first;
+	if (!ring->swept)
 		return;
 	window__mark(window, written, now_ns);
 	window__date(ring, written - used, now_ns);
@@ -337,7 +342,8 @@ enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chu
 	return window->piece_count == 0 ? RING_EMPTY : RING_MORE;
 }
 
-void window__abandon(struct ring *ring)
+/* Nobody comes any more for what was not given out. */
+static void window__abandon(struct ring *ring)
 {
 	struct window *window = ring->window;
 	uint64_t samples = 0, records = 0, bytes = 0;
@@ -364,3 +370,30 @@ void window__abandon(struct ring *ring)
 	window->wanted = false;
 	(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
 }
+
+/* The ring stands still while it is let go. */
+static int window__hold(struct ring *ring, bool held)
+{
+	if (!held)
+		window__want(ring);
+	return 0;
+}
+
+static void window__leave(struct ring *ring, bool drained)
+{
+	if (!drained)
+		window__abandon(ring);
+}
+
+/* The kernel wakes for each turn of such a ring, and nobody wants that. */
+const struct ring_ops window__ops = {
+	.copied = true,
+	.begin = window__look,
+	.is_unread = ring__is_unread,
+	.is_reached = ring__is_reached,
+	.take = window__give,
+	.hold = window__hold,
+	.leave = window__leave,
+	.warm = window__warm,
+	.free = perf_ring__free,
+};

@@ -58,26 +58,20 @@ struct window {
 	counter_t repeated, repeated_bytes; /* samples that were in the last window already */
 	counter_t overwritten_bytes; /* of records that no window has */
 	counter_t held_ns;	     /* how far back the ring reaches, about */
-	counter_t horizon_ns;	     /* all that it holds was written later than this */
 };
 
-/* Reserve what a window of `map`, which is still empty, takes. Returns 0 or -ENOMEM. */
-int window__new(const struct ring_map *map, struct window **window);
+/* Make `ring`, whose map is still empty, one whose windows are taken; reserve what these take. -ENOMEM. */
+int window__new(struct ring *ring);
 /* NULL is passed over. */
 void window__free(struct window *window);
 
-/* Have the pages ready that the next window is copied to, so that the copy is nothing more. May be
- * called without the lock. */
-void window__warm(const struct window *window);
+extern const struct ring_ops window__ops;
 
-/* A pass begins: see how much the ring holds; at a full pass also since when. */
-void window__look(struct ring *ring, bool full);
+/* A pass begins: see how much the ring holds; if it is swept also since when. */
+void window__look(struct ring *ring, bool first);
 
 /* Take a window now, or once the last one is given out. The ring stands still. */
 void window__want(struct ring *ring);
-
-/* Nobody comes any more for what was not given out: it is counted as taken, and as abandoned. */
-void window__abandon(struct ring *ring);
 
 /* Put the oldest piece that is left into `chunk`. */
 enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);

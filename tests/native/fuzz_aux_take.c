@@ -135,7 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	options.window_bytes = shape.window_bytes;
 	CHECK_EQ(aux_ring__new(&options, &ring, &aux), 0);
 	aux->lane = &lane;
-	ring.aux_pair = aux;
+	ring.behind = aux;
 
 	for (uint32_t pass = 0; pass < PASSES_MAX && size >= sizeof(struct step); pass++) {
 		struct step step;

@@ -128,6 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static struct chunk chunk;
 	struct page_map map;
 	struct page_ring_options options = {.page_bytes = PAGE_BYTES, .subbufs = SUBBUFS};
+	struct page_ring *pages;
 	struct ring *ring;
 	uint64_t events = 0;
 	uint8_t drop[PAGE_BYTES];
@@ -151,20 +152,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (options.map != NULL)
 		(void)move_reader(-1);
 	CHECK_EQ(page_ring__new(&options, &ring), 0);
+	pages = page_ring__of(ring);
 	chunk = (struct chunk){.data = staging.data};
 	for (uint32_t i = 0; i < FETCHES_MAX && ring->fault == 0 && left > 0; i++) {
 		const uint64_t faults = counter__read(&ring->faults);
 		enum ring_take took;
 
 		if (options.map == NULL)
-			fill_source(ring->pages);
-		if (i == 0 || (begin_flags & 1) != 0)
-			page_ring__begin(ring->pages, (begin_flags & 2) != 0);
-		took = page_ring__take(ring, &chunk, CHUNK_BYTES);
+			fill_source(pages);
+		if (i == 0 || (begin_flags & 1) != 0) {
+			ring->swept = (begin_flags & 2) != 0;
+			ring->ops->begin(ring, false);
+		}
+		took = ring->ops->take(ring, &chunk, CHUNK_BYTES);
 		CHECK((took == RING_FAULTY) == (counter__read(&ring->faults) != faults));
-		CHECK(took != RING_SPLICED && chunk.used <= CHUNK_BYTES);
-		CHECK(ring->pages->pass_pages <= SUBBUFS + 1);
-		CHECK(ring->pages->taken <= PAGE_BYTES - SUBBUF_HEADER_BYTES);
+		CHECK(took != RING_TICKET && chunk.used <= CHUNK_BYTES);
+		CHECK(pages->pass_pages <= SUBBUFS + 1);
+		CHECK(pages->taken <= PAGE_BYTES - SUBBUF_HEADER_BYTES);
 		if (took == RING_CHUNK_FULL)
 			check_chunk(ring, &chunk, &events);
 	}
@@ -172,7 +176,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK_EQ(ring->in_flight, events);
 	while (read(source, drop, sizeof(drop)) > 0)
 		;
-	ring__deinit(ring);
-	free(ring);
+	ring->ops->free(ring);
 	return 0;
 }

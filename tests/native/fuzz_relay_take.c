@@ -19,6 +19,7 @@ static uint8_t kept[1u << 20];
 /* What was kept is whole records, as many as were counted, in the order of their numbers. */
 static void check_kept(const struct ring *ring, size_t bytes)
 {
+	const struct relay_ring *const relay = relay_ring__of(ring);
 	struct blk_state state = {0, true};
 	struct blk_tally tally = {0};
 	enum blk_fault fault;
@@ -26,9 +27,9 @@ static void check_kept(const struct ring *ring, size_t bytes)
 	CHECK_EQ(blk__run(kept, bytes, 0, &state, &tally, &fault), bytes);
 	CHECK_EQ(fault, BLK_OK);
 	CHECK_EQ(tally.events, counter__read(&ring->samples));
-	CHECK_EQ(tally.notes, counter__read(&ring->relay->notes));
-	CHECK_EQ(tally.numbered, counter__read(&ring->relay->numbered));
-	CHECK_EQ(tally.missing, counter__read(&ring->relay->missing));
+	CHECK_EQ(tally.notes, counter__read(&relay->notes));
+	CHECK_EQ(tally.numbered, counter__read(&relay->numbered));
+	CHECK_EQ(tally.missing, counter__read(&relay->missing));
 	CHECK_EQ(tally.numbered, tally.events + tally.missing);
 }
 
@@ -61,15 +62,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		data += piece;
 		size -= piece;
 		chunk = (struct chunk){.data = memory.data};
-		relay_ring__begin(ring, true, true);
-		(void)relay_ring__take(ring, &chunk, CHUNK_BYTES);
+		ring->swept = true;
+		ring->ops->begin(ring, true);
+		(void)ring->ops->take(ring, &chunk, CHUNK_BYTES);
 		CHECK(chunk.used <= CHUNK_BYTES && total + chunk.used <= sizeof(kept));
 		memcpy(kept + total, chunk.data, chunk.used);
 		total += chunk.used;
 	}
 	check_kept(ring, total);
-	ring__deinit(ring);
-	free(ring);
+	ring->ops->free(ring);
 	close(fds[0]);
 	close(fds[1]);
 	return 0;

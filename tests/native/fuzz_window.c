@@ -97,10 +97,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	};
 	fake_ring__start_at(fake, 0);
 	ring__init(&ring, &fake->map, -1, &layout);
-	CHECK_EQ(window__new(&fake->map, &ring.window), 0);
+	CHECK_EQ(window__new(&ring), 0);
 	for (int i = 0; i < 2; i++) {
 		fake_ring__set_head(fake, shape.heads[i]);
-		window__look(&ring, true);
+		ring.swept = true;
+		window__look(&ring, false);
 		take(&ring, shape.chunk_used * 8u % (CHUNK_BYTES - CHUNK_MARKER_BYTES));
 	}
 	ring__deinit(&ring);

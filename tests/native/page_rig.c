@@ -32,7 +32,7 @@ void begin_with(enum page_transport transport, struct page_map *map)
 	};
 
 	CHECK_EQ(page_ring__new(&options, &ring), 0);
-	pages = ring->pages;
+	pages = page_ring__of(ring);
 	guarded__init(&memory, CHUNK_BYTES, -1);
 	empty_chunk();
 }
@@ -49,8 +49,7 @@ void begin(void)
 
 void end(void)
 {
-	ring__deinit(ring);
-	free(ring);
+	ring->ops->free(ring);
 	guarded__deinit(&memory);
 	if (source >= 0)
 		close(source);
@@ -74,8 +73,9 @@ void give_events(uint64_t ns, uint32_t events, uint64_t serial)
 
 enum ring_take take(bool full)
 {
-	page_ring__begin(pages, full);
-	return page_ring__take(ring, &chunk, CHUNK_BYTES);
+	ring->swept = full;
+	ring->ops->begin(ring, false);
+	return ring->ops->take(ring, &chunk, CHUNK_BYTES);
 }
 
 void expect_serials(uint64_t serial, uint64_t until)

@@ -327,7 +327,7 @@ static void run_to_the_end(const struct core_options *options, const struct aux_
 	for (uint32_t i = 0; i < CPUS; i++)
 		pthread_join(cpus[i].thread, NULL);
 	for (uint32_t i = 0; i < CPUS; i++)
-		core__stop_enabling(core, cpus[i].aux);
+		CHECK_EQ(core__last(core, cpus[i].aux), 0);
 	await_written(core__issue(core), limit);
 	finish(limit);
 	CHECK(closed_count > 2);
@@ -544,40 +544,31 @@ static void events_are_enabled_after_their_bytes_were_taken(void)
 {
 	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
 					     .flush_ns = RIG_NEVER_NS};
-	const int fds[3] = {dummy_event__open(), dummy_event__open(), dummy_event__open()};
+	const int fd = dummy_event__open();
 	uint64_t enabled_ns;
 
-	begin(&options, &(struct aux_ring_options){.enable_fds = fds, .enable_count = 1}, false);
+	begin(&options, &(struct aux_ring_options){.enable_fds = &fd, .enable_count = 1}, false);
 	prepare(RIG_LIMIT);
 	CHECK_EQ(core__start(core), 0);
 	await_written(core__issue(core), RIG_LIMIT);
-	CHECK_EQ(dummy_event__enabled_ns(fds[0]), 0);
+	CHECK_EQ(dummy_event__enabled_ns(fd), 0);
 	CHECK_EQ(fake_aux__run(&cpus[2].fake, 100), 100);
 	await_written(core__issue(core), RIG_LIMIT);
-	CHECK(dummy_event__enabled_ns(fds[0]) > 0);
-	/* Others take its place. */
-	CHECK_EQ(core__set_enable_fds(core, cpus[2].aux, &fds[1], 1), 0);
-	CHECK_EQ(ioctl(fds[0], PERF_EVENT_IOC_DISABLE, 0), 0);
-	enabled_ns = dummy_event__enabled_ns(fds[0]);
-	CHECK_EQ(fake_aux__run(&cpus[2].fake, 100), 100);
-	await_written(core__issue(core), RIG_LIMIT);
-	CHECK_EQ(dummy_event__enabled_ns(fds[0]), enabled_ns);
-	CHECK(dummy_event__enabled_ns(fds[1]) > 0);
+	CHECK(dummy_event__enabled_ns(fd) > 0);
 	/* A wake-up of the data ring, by which the kernel says that the area is full, is enough. */
-	CHECK_EQ(core__set_enable_fds(core, cpus[2].aux, &fds[2], 1), 0);
-	CHECK_EQ(dummy_event__enabled_ns(fds[2]), 0);
+	CHECK_EQ(ioctl(fd, PERF_EVENT_IOC_DISABLE, 0), 0);
+	enabled_ns = dummy_event__enabled_ns(fd);
 	fake_ring__wake(&cpus[2].fake.ring);
-	while (dummy_event__enabled_ns(fds[2]) == 0)
+	while (dummy_event__enabled_ns(fd) == enabled_ns)
 		sched_yield();
-	core__stop_enabling(core, cpus[2].aux);
-	CHECK_EQ(ioctl(fds[2], PERF_EVENT_IOC_DISABLE, 0), 0);
-	enabled_ns = dummy_event__enabled_ns(fds[2]);
+	CHECK_EQ(core__last(core, cpus[2].aux), 0);
+	CHECK_EQ(ioctl(fd, PERF_EVENT_IOC_DISABLE, 0), 0);
+	enabled_ns = dummy_event__enabled_ns(fd);
 	CHECK_EQ(fake_aux__run(&cpus[2].fake, 100), 100);
 	await_written(core__issue(core), RIG_LIMIT);
-	CHECK_EQ(dummy_event__enabled_ns(fds[2]), enabled_ns);
+	CHECK_EQ(dummy_event__enabled_ns(fd), enabled_ns);
 	end();
-	for (uint32_t i = 0; i < 3; i++)
-		close(fds[i]);
+	close(fd);
 }
 
 /* What came since the ring was let go is another window; a ring may be let go at its end, too. */

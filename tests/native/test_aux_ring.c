@@ -62,7 +62,7 @@ static void pair(const struct aux_ring_options *options)
 {
 	CHECK_EQ(aux_ring__new(options, &data, &aux), 0);
 	aux->lane = &lane;
-	data.aux_pair = aux;
+	data.behind = aux;
 }
 
 static void end(void)

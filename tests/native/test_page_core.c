@@ -236,7 +236,7 @@ static void concurrent_rings_of_every_transport_lose_and_repeat_nothing(void)
 		if (feeds[i].transport != PAGE_SPLICE)
 			CHECK_EQ(counter__read(&ring->stored), SERIALS);
 		else
-			CHECK(counter__read(&ring->pages->spliced_bytes) > 0);
+			CHECK(counter__read(&page_ring__of(ring)->spliced_bytes) > 0);
 	}
 	CHECK(file_count > 3);
 	core__free(core);

@@ -153,11 +153,12 @@ static void a_full_chunk_ends_no_page(void)
 	begin();
 	chunk.used = CHUNK_BYTES - PAGE_BYTES - 1;
 	give_events(1000, 5, 0);
-	page_ring__begin(pages, true);
-	CHECK_EQ(page_ring__take(ring, &chunk, CHUNK_BYTES), RING_CHUNK_FULL);
+	ring->swept = true;
+	ring->ops->begin(ring, false);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_CHUNK_FULL);
 	empty_chunk();
 	give_events(1005, 5, 5);
-	CHECK_EQ(page_ring__take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
 	/* The predecessor is elsewhere: the time goes on, the page is another. */
 	CHECK_EQ(subbuf__timestamp(chunk.data), 1005);
 	end();
@@ -224,13 +225,13 @@ static void whole_pages_go_into_the_pipe(void)
 	page__fill(page, PAGE_BYTES, 1000, 0);
 	give();
 	give();
-	CHECK_EQ(take(true), RING_SPLICED);
+	CHECK_EQ(take(true), RING_TICKET);
 	CHECK_EQ(pages->pipe_bytes, 2 * PAGE_BYTES);
 	CHECK_EQ(counter__read(&pages->pages), 2);
 	/* While the writer has the pipe, more goes by read. */
 	pages->ticket_queued = true;
 	give();
-	CHECK_EQ(page_ring__take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
 	expect_serials(0, 340);
 	/* What may go on is read too. */
 	pages->ticket_queued = false;

@@ -52,6 +52,7 @@ static void begin(void)
 	rig__init(&rig, 0, 1, 4, RIG_NEVER_NS);
 	stream = &rig.streams[0];
 	stream->page_bytes = PAGE_BYTES;
+	stream->ops = &page_stream__ops;
 	for (uint32_t i = 0; i < RINGS; i++) {
 		const struct page_ring_options options = {
 			.transport = PAGE_SPLICE,
@@ -72,8 +73,7 @@ static void end(void)
 {
 	rig__deinit(&rig);
 	for (uint32_t i = 0; i < RINGS; i++) {
-		ring__deinit(rings[i]);
-		free(rings[i]);
+		rings[i]->ops->free(rings[i]);
 	}
 }
 
@@ -355,7 +355,7 @@ static void a_write_that_ends_early_keeps_its_whole_pages(void)
 	CHECK_EQ(-write_chunk(), EFBIG);
 	CHECK_EQ(counter__read(&rings[0]->stored), 20 + EVENTS);
 	CHECK_EQ(rings[0]->in_flight, EVENTS);
-	CHECK_EQ(counter__read(&rings[0]->pages->track.bytes), 2 * PAGE_BYTES);
+	CHECK_EQ(counter__read(&page_ring__of(rings[0])->track.bytes), 2 * PAGE_BYTES);
 	output__limit(UINT64_MAX);
 	CHECK_EQ(pread(fd, page, sizeof(page), (off_t)extent(0) + 2 * PAGE_BYTES), 512);
 	CHECK(page[0] == 0 && memcmp(page, page + 1, 511) == 0);
@@ -445,7 +445,7 @@ static void a_tail_that_was_torn_is_written_anew_or_told_by_the_digest(void)
 static void fill_pipe(uint32_t index, uint32_t count, uint64_t ns, uint64_t serial)
 {
 	uint8_t page[PAGE_BYTES];
-	struct page_ring *pages = rings[index]->pages;
+	struct page_ring *pages = page_ring__of(rings[index]);
 
 	for (uint32_t i = 0; i < count; i++, serial += EVENTS) {
 		page__fill(page, PAGE_BYTES, ns + 1000 * i, serial);
@@ -465,13 +465,13 @@ static void a_pipe_goes_behind_the_tail(void)
 	fill_pipe(0, 3, 2000, 10);
 	page_stream__advance(stream, rings[0], 3 * PAGE_BYTES);
 	CHECK_EQ(page_stream__splice(stream, rings[0]), 3 * PAGE_BYTES);
-	CHECK_EQ(rings[0]->pages->pipe_bytes, 0);
+	CHECK_EQ(page_ring__of(rings[0])->pipe_bytes, 0);
 	CHECK_EQ(write_one(0, 9000, 10, 10 + 3 * EVENTS), 0);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = finished();
 	CHECK_EQ(event->rings[0].xxh3, 0);
 	CHECK_EQ(event->rings[0].samples, 20);
-	CHECK_EQ(counter__read(&rings[0]->pages->spliced_bytes), 3 * PAGE_BYTES);
+	CHECK_EQ(counter__read(&page_ring__of(rings[0])->spliced_bytes), 3 * PAGE_BYTES);
 	/* What was not seen is checked by whoever reads it. */
 	event->rings[0].samples += 3 * EVENTS;
 	{
@@ -497,7 +497,7 @@ static void a_pipe_that_no_file_takes_is_counted(void)
 	prepare(full, 1, EXTENT_BYTES, RIG_LIMIT);
 	page_stream__advance(stream, rings[0], 3 * PAGE_BYTES);
 	CHECK(page_stream__splice(stream, rings[0]) < 0);
-	CHECK_EQ(rings[0]->pages->pipe_bytes, 3 * PAGE_BYTES);
+	CHECK_EQ(page_ring__of(rings[0])->pipe_bytes, 3 * PAGE_BYTES);
 	CHECK(page_stream__load_pipe(stream, rings[0], &load));
 	CHECK_EQ(load.span.samples, 3 * EVENTS);
 	CHECK_EQ(load.span.bytes, 3 * PAGE_BYTES);

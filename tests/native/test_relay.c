@@ -34,7 +34,7 @@ static void begin(enum relay_contents contents, int fd)
 	};
 
 	CHECK_EQ(relay_ring__new(&options, &ring), 0);
-	relay = ring->relay;
+	relay = relay_ring__of(ring);
 	guarded__init(&memory, CHUNK_BYTES, -1);
 	chunk = (struct chunk){.data = memory.data};
 }
@@ -53,8 +53,7 @@ static void begin_pipe(enum relay_contents contents)
 
 static void end(void)
 {
-	ring__deinit(ring);
-	free(ring);
+	ring->ops->free(ring);
 	guarded__deinit(&memory);
 	close(source);
 	if (sink >= 0)
@@ -68,8 +67,9 @@ static void give(const uint8_t *data, size_t size)
 
 static enum ring_take take_again(bool full, bool first)
 {
-	relay_ring__begin(ring, full, first);
-	return relay_ring__take(ring, &chunk, CHUNK_BYTES);
+	ring->swept = full;
+	ring->ops->begin(ring, first);
+	return ring->ops->take(ring, &chunk, CHUNK_BYTES);
 }
 
 static enum ring_take take(bool full)
@@ -448,7 +448,7 @@ static void every_record_is_in_a_file_once(void)
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(events[i], RECORDS);
 		CHECK_EQ(counter__read(&rings[i]->stored), RECORDS);
-		CHECK_EQ(counter__read(&rings[i]->relay->numbered), RECORDS);
+		CHECK_EQ(counter__read(&relay_ring__of(rings[i])->numbered), RECORDS);
 		CHECK_EQ(atomic_load(&rings[i]->in_flight), 0);
 	}
 	CHECK(file_count > 5);
@@ -523,7 +523,7 @@ static void a_ring_that_leaves_counts_what_it_began(void)
 	CHECK_EQ(write(fds[1], bytes, 20), 20);
 	CHECK_EQ(core__remove_ring(core, added), 0);
 	CHECK_EQ(counter__read(&added->samples), 1);
-	CHECK_EQ(counter__read(&added->relay->torn_bytes), 20);
+	CHECK_EQ(counter__read(&relay_ring__of(added)->torn_bytes), 20);
 	core__free(core);
 	close(fds[0]);
 	close(fds[1]);

@@ -34,7 +34,7 @@ static void open_ring(uint32_t pages)
 	fake_ring__init(&fake, pages);
 	fake.map.overwrite = true;
 	ring__init(&ring, &fake.map, -1, &records__layout);
-	CHECK_EQ(window__new(&fake.map, &ring.window), 0);
+	CHECK_EQ(window__new(&ring), 0);
 	serial = 0;
 }
 
@@ -42,6 +42,12 @@ static void close_ring(void)
 {
 	ring__deinit(&ring);
 	fake_ring__deinit(&fake);
+}
+
+static void look(void)
+{
+	ring.swept = true;
+	window__look(&ring, false);
 }
 
 static void write_sample(uint16_t size)
@@ -266,7 +272,7 @@ static void a_window_that_is_left_is_counted(void)
 	fake_ring__init(&fake, 64);
 	fake.map.overwrite = true;
 	ring__init(&added, &fake.map, fake.wakeup_fd, &records__layout);
-	CHECK_EQ(window__new(&fake.map, &added.window), 0);
+	CHECK_EQ(window__new(&added), 0);
 	added.held = true;
 	CHECK_EQ(stream__add_ring(&rig.streams[0], &added), 0);
 	CHECK_EQ(shard__add(&rig.shards[0], &rig.streams[0], &added), 0);
@@ -291,27 +297,27 @@ static void how_far_it_reaches_is_known(void)
 	uint64_t before_ns, between_ns;
 
 	open_ring(1);
-	window__look(&ring, true);
+	look();
 	CHECK_EQ(counter__read(&ring.used_bytes), 0);
 	before_ns = clock__now_ns();
 	for (int i = 0; i < 10; i++)
 		write_sample(64);
-	window__look(&ring, true);
+	look();
 	CHECK_EQ(counter__read(&ring.used_bytes), 640);
 	/* All that it holds was written after it was seen empty. */
-	CHECK(counter__read(&ring.window->horizon_ns) <= before_ns);
-	CHECK(counter__read(&ring.window->horizon_ns) > 0);
+	CHECK(counter__read(&ring.horizon_ns) <= before_ns);
+	CHECK(counter__read(&ring.horizon_ns) > 0);
 	between_ns = clock__now_ns();
-	window__look(&ring, true);
+	look();
 	for (int i = 0; i < 70; i++)
 		write_sample(64);
-	window__look(&ring, true);
+	look();
 	CHECK_EQ(counter__read(&ring.used_bytes), 4096);
-	CHECK(counter__read(&ring.window->horizon_ns) >= between_ns);
+	CHECK(counter__read(&ring.horizon_ns) >= between_ns);
 	/* For ever so many looks. */
 	for (uint32_t i = 0; i < 10 * WINDOW_MARKS; i++) {
 		write_sample(64);
-		window__look(&ring, true);
+		look();
 		CHECK(ring.window->mark_count <= WINDOW_MARKS);
 		CHECK(counter__read(&ring.window->held_ns) <= clock__now_ns() - before_ns);
 	}
@@ -328,15 +334,15 @@ static void what_came_before_the_first_look_has_an_age(void)
 	for (int i = 0; i < 10; i++)
 		write_sample(64);
 	written_ns = clock__now_ns();
-	window__look(&ring, true);
+	look();
 	looked_ns = clock__now_ns();
 	CHECK(counter__read(&ring.window->held_ns) >= written_ns - made_ns);
-	CHECK(counter__read(&ring.window->horizon_ns) > 0);
-	CHECK(counter__read(&ring.window->horizon_ns) <= made_ns);
+	CHECK(counter__read(&ring.horizon_ns) > 0);
+	CHECK(counter__read(&ring.horizon_ns) <= made_ns);
 	/* It grows as long as nothing more is written. */
 	while (clock__now_ns() == looked_ns)
 		;
-	window__look(&ring, true);
+	look();
 	CHECK(counter__read(&ring.window->held_ns) > looked_ns - made_ns);
 	close_ring();
 }
@@ -347,17 +353,17 @@ static void names_are_kept_for_what_is_on_its_way(void)
 	uint64_t horizon_ns;
 
 	open_ring(1);
-	window__look(&ring, true);
+	look();
 	for (int i = 0; i < 10; i++)
 		write_sample(64);
-	window__look(&ring, true);
-	horizon_ns = counter__read(&ring.window->horizon_ns);
+	look();
+	horizon_ns = counter__read(&ring.horizon_ns);
 	window__want(&ring);
 	for (int i = 0; i < 2; i++) {
 		for (int n = 0; n < 200; n++)
 			write_sample(64);
-		window__look(&ring, true);
-		CHECK_EQ(counter__read(&ring.window->horizon_ns), horizon_ns);
+		look();
+		CHECK_EQ(counter__read(&ring.horizon_ns), horizon_ns);
 		empty_chunk(0);
 		window__give(&ring, &chunk, CHUNK_BYTES);
 	}
@@ -365,8 +371,8 @@ static void names_are_kept_for_what_is_on_its_way(void)
 	ring.in_flight = 0;
 	for (int n = 0; n < 200; n++)
 		write_sample(64);
-	window__look(&ring, true);
-	CHECK(counter__read(&ring.window->horizon_ns) > horizon_ns);
+	look();
+	CHECK(counter__read(&ring.horizon_ns) > horizon_ns);
 	close_ring();
 }
 
@@ -437,7 +443,7 @@ static void names_give_way_where_they_are_too_many(void)
 	/* The ring may reach back to the beginning. */
 	stream__pass_written(stream, &lane, &item);
 	CHECK_EQ(names->log_used, used);
-	counter__set(&ring.window->horizon_ns, 450000000);
+	counter__set(&ring.horizon_ns, 450000000);
 	stream__pass_written(stream, &lane, &item);
 	CHECK_EQ(names->log_used, used / 10 * 7);
 	while (!sideband__is_crowded(names))
@@ -452,7 +458,7 @@ static void names_give_way_where_they_are_too_many(void)
 	ring.in_flight = 1;
 	stream->crowded_ns = 0;
 	names->log_used = 0;
-	counter__set(&ring.window->horizon_ns, 450000000);
+	counter__set(&ring.horizon_ns, 450000000);
 	sideband__append(names, record, record__comm(record, 8, 8, "last", 0, 500000000));
 	used = names->log_used;
 	stream__pass_written(stream, &lane, &item);
