@@ -217,9 +217,9 @@ class Accounts:
     def _entries(self) -> tuple[RingEntry, ...]:
         rings = [_entry(d.ring.id, d.handle.label, d.handle.geometry) for d in self._rings]
         areas = [
-            _entry(drained.aux.id, drained.handle.aux.label, drained.handle.aux.plan)
+            _entry(area.ring.id, area.handle.label, area.handle.plan)
             for drained in self._rings
-            if drained.aux is not None and drained.handle.aux is not None
+            for area in drained.areas
         ]
         return (*rings, *areas)
 

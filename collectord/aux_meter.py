@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collectord.aux_ledger import AuxBalance
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained
-    from collectord.source.base import AuxHandle
+    from collectord.source.ring import AuxHandle
 
 
 class AuxMeter:
@@ -26,11 +26,7 @@ class AuxMeter:
 
     def __init__(self, kernel: Kernel, rings: Iterable[Drained]) -> None:
         self._kernel = kernel
-        self._areas: list[tuple[AuxHandle, AuxRing]] = [
-            (drained.handle.aux, drained.aux)
-            for drained in rings
-            if drained.handle.aux is not None and drained.aux is not None
-        ]
+        self._areas = [(area.handle, area.ring) for ring in rings for area in ring.areas]
         self._brackets: list[AuxBracket] = []
         self._next: list[AuxReading] = []
         self._removed: Counter[int] = Counter()

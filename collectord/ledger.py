@@ -44,7 +44,7 @@ class Bracket:
     """One reading of a ring: kernel counters around a full pass, and our counters after it.
 
     Attributes:
-        before: kernel counters before the pass; None: not read, the ring did nothing.
+        before: kernel counters before the pass.
         counters: the core's counters, read after the pass.
         after: kernel counters after the pass.
         closed: the events were disabled before all three were read.
@@ -53,9 +53,9 @@ class Bracket:
             out, in the end those found in the segments. None: the core saw them all.
     """
 
-    before: Produced | None
+    before: Produced
     counters: RingCounters
-    after: Produced | None
+    after: Produced
     closed: bool = False
     walked: int | None = None
 
@@ -195,29 +195,20 @@ class SessionBalance:
         return sum(ring.repeated for ring in self.rings)
 
 
-def losses_of(
-    counters: RingCounters, kernel: Produced | None, *, overwritable: bool
-) -> dict[LossKey, int]:
+def losses_of(counters: RingCounters, kernel: Produced) -> dict[LossKey, int]:
     """Every record that is known to be lost, once.
-
-    A ring that overwrites is never full: it refuses only while it stands still for a snapshot.
 
     The kernel tells of a full ring twice: exactly per event in PERF_FORMAT_LOST, and in
     PERF_RECORD_LOST, which comes late or never. The records count only before 6.0, where the
     exact figure does not exist.
     """
-    if kernel is not None and kernel.losses:
-        before_us = dict(kernel.losses)
-        if kernel.lost is None:
-            before_us[Stage.KERNEL_RING, Reason.RING_FULL] = counters.lost_records
-    else:
-        exact = kernel.lost if kernel is not None else None
-        refused = exact if exact is not None else counters.lost_records
-        before_us = {
-            (Stage.KERNEL_RING, Reason.RING_FULL): 0 if overwritable else refused,
-            (Stage.KERNEL_RING, Reason.PAUSED): refused if overwritable else 0,
-            (Stage.KERNEL_RING, Reason.DROPPED): counters.lost_samples,
-        }
+    before_us = dict(kernel.losses) or {
+        (Stage.KERNEL_RING, Reason.RING_FULL): kernel.lost or 0,
+        (Stage.KERNEL_RING, Reason.PAUSED): 0,
+        (Stage.KERNEL_RING, Reason.DROPPED): counters.lost_samples,
+    }
+    if kernel.lost is None:
+        before_us[Stage.KERNEL_RING, Reason.RING_FULL] = counters.lost_records
     return {
         **before_us,
         (Stage.STAGING, Reason.QUARANTINED): counters.faults,
@@ -247,7 +238,7 @@ def _gone(reading: Produced, counters: RingCounters) -> int:
 def _unaccounted(bracket: Bracket) -> int | None:
     """What does not add up: missing records, or surplus ones; None where nobody counted."""
     before, after = bracket.before, bracket.after
-    if before is None or after is None or before.value is None or after.value is None:
+    if before.value is None or after.value is None:
         return None
     taken = _taken(bracket)
     if before.read_events is not None and after.read_events is not None and not bracket.closed:
@@ -268,13 +259,11 @@ def balance_ring(
     bracket: Bracket,
     suppressed_by: tuple[int, ...] = (),
     *,
-    transport: str | None = None,
     held: bool = False,
-    overwritable: bool = False,
     beside_aux: bool = False,
     in_bytes: bool = False,
 ) -> RingBalance:
-    """The balance of one ring.
+    """What the balances of all rings have; see `RingHandle.balance` of each kind.
 
     Args:
         label: whose ring it is.
@@ -282,31 +271,23 @@ def balance_ring(
         capacity_bytes: size of its data area.
         bracket: the last reading.
         suppressed_by: ids of foreign BPF programs on its tracepoints.
-        transport: how an ftrace ring is read.
         held: it is a flight recorder's, and read for snapshots only.
-        overwritable: it is a perf ring that overwrites.
         beside_aux: an AUX area hangs on it.
         in_bytes: its records nobody knows.
     """
     counters, after = bracket.counters, bracket.after
     exact = basis is Basis.EXACT
-    in_ring = after.unread if held and after is not None else 0
-    age_ns = after.oldest_unread_age_ns if after is not None else None
-    window_ns = counters.window_held_ns if overwritable else age_ns
     return RingBalance(
         label=label,
         basis=basis,
-        capacity_bytes=(after.capacity_bytes if after is not None else 0) or capacity_bytes,
+        capacity_bytes=capacity_bytes,
         high_watermark_bytes=counters.high_watermark_bytes,
-        used_bytes=after.unread_bytes if transport and after is not None else counters.used_bytes,
-        produced=after.value if exact and after is not None else None,
+        used_bytes=counters.used_bytes,
+        produced=after.value if exact else None,
         stored=bracket.stored,
-        lost={
-            loss_name(key): n
-            for key, n in losses_of(counters, after, overwritable=overwritable).items()
-        },
-        overwritten=after.overwritten if after is not None else 0,
-        in_flight=counters.in_flight + in_ring,
+        lost={loss_name(key): n for key, n in losses_of(counters, after).items()},
+        overwritten=after.overwritten,
+        in_flight=counters.in_flight,
         unaccounted=_unaccounted(bracket) if exact else None,
         bytes=counters.bytes,
         records=counters.records,
@@ -325,24 +306,12 @@ def balance_ring(
         repeated=counters.window_repeated,
         repeated_bytes=counters.window_repeated_bytes,
         snapshots=counters.windows,
-        transport=transport,
-        oldest_unread_age_ns=age_ns,
-        window_ns=window_ns if held else None,
         held=held,
         beside_aux=beside_aux,
         in_bytes=in_bytes,
         faults=counters.faults,
         faulty_bytes=counters.quarantined_bytes,
-        foreign_reads=_foreign_reads(bracket) if transport else 0,
-        resets=after.resets if after is not None else 0,
     )
-
-
-def _foreign_reads(bracket: Bracket) -> int:
-    """Events that the kernel had handed out before the pass, and that this program did not get."""
-    if bracket.before is None or bracket.walked is not None:
-        return 0
-    return max(0, (bracket.before.read_events or 0) - bracket.counters.samples)
 
 
 def sum_known(values: Iterable[int | None]) -> int | None:

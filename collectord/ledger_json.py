@@ -103,8 +103,8 @@ def cut(
     "produced" is null unless the basis is `exact`; equality is claimed only where "closed".
     """
     data = [b for label, b in brackets.items() if label.role is RingRole.DATA]
-    before = sum_known(b.before.value if b.before is not None else None for b in data)
-    after = sum_known(b.after.value if b.after is not None else None for b in data)
+    before = sum_known(b.before.value for b in data)
+    after = sum_known(b.after.value for b in data)
     exact = balance.basis is Basis.EXACT
     return {
         "basis": str(balance.basis),

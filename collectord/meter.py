@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from collectord.ledger import Bracket, balance_ring, losses_of
+from collectord.ledger import Bracket, losses_of
 from collectord.losing import LossReading
-from collectord.model import Basis, Reason, RingKind, RingRole, Stage, Transport
+from collectord.model import Basis, RingRole
 from collectord.suppression import Suppression
 
 if TYPE_CHECKING:
@@ -19,19 +19,25 @@ if TYPE_CHECKING:
     from collectord.ledger import RingBalance
     from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.events import EventPlan
-    from collectord.source.base import OpenSource, RingHandle
+    from collectord.source.base import OpenSource
+    from collectord.source.ring import AuxHandle, RingHandle
 
 
-OVERRUN: Final = (Stage.KERNEL_RING, Reason.OVERRUN)
+@dataclass(frozen=True, slots=True)
+class DrainedArea:
+    """An AUX area as its source opened it, and as the core drains it."""
+
+    handle: AuxHandle
+    ring: AuxRing
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A ring as its source opened it, and as the core drains it; its AUX area where it has one."""
+    """A ring as its source opened it, and as the core drains it; its AUX area if it has one."""
 
     handle: RingHandle
     ring: Ring
-    aux: AuxRing | None = None
+    areas: tuple[DrainedArea, ...] = ()
 
 
 class Meter:
@@ -86,29 +92,9 @@ class Meter:
         return sum(self._shared_before.values()), sum(self._shared.values())
 
     def _read(self, drained: Drained, counters: RingCounters) -> Produced:
-        """A ring's kernel counters; those of a relay file the core finds where it reads.
-
-        The core counts a number before the event that carries it, and gives the number last: so
-        what it has walked is among the numbers of the same reading.
-        """
-        reading = self._source.read_produced(drained.handle)
-        relay = drained.handle.relay
-        if is_overwritable(drained.handle):
-            # What was passed over in a ring is neither stored nor overwritten.
-            known = reading.value is not None and not counters.faults
-            overwritten = self._overwritten[drained.handle.label] if known else None
-            return replace(reading, overwritten=overwritten)
-        if drained.aux is not None and drained.handle.held:
-            return replace(reading, overwritten=counters.overwritten)
-        if relay is None:
-            return reading
-        overrun = counters.missing if relay.blktrace else counters.skipped_bytes
-        return replace(
-            reading,
-            value=counters.numbered if relay.blktrace else None,
-            lost=overrun,
-            losses={**reading.losses, OVERRUN: overrun},
-        )
+        handle = drained.handle
+        reading = self._source.read_produced(handle)
+        return handle.produced(reading, counters, self._overwritten[handle.label])
 
     def _read_shared(self) -> None:
         self._shared_before, self._shared = self._shared, self._source.shared_losses()
@@ -126,7 +112,7 @@ class Meter:
         for label, drained in self._rings.items():
             last = self._brackets[label]
             counters = self._counters(drained)
-            idle = self._is_idle(drained, counters, last.counters)
+            idle = drained.handle.is_idle(counters, last.counters)
             if idle and counters == last.counters:
                 continue
             new = True
@@ -135,7 +121,7 @@ class Meter:
                 after = self._read(drained, counters)
                 if passed:
                     before, self._next[label] = self._next[label], after
-            walked = _handed_on(drained, after, counters)
+            walked = drained.handle.handed_on(after, counters)
             self._brackets[label] = Bracket(before, counters, after, walked=walked)
         before_last = self._shared_before
         self._read_shared()
@@ -144,18 +130,6 @@ class Meter:
             self._shared_before = before_last
         return new
 
-    def _is_idle(self, drained: Drained, counters: RingCounters, last: RingCounters) -> bool:
-        """Whether nothing can have come: nothing was drained, and nothing left for want of room.
-
-        Counters of an ftrace ring, and of BPF programs, rise without anything drained; those of a
-        ring in quarantine do without anybody looking at it.
-        """
-        if drained.handle.pages is not None or self._source.bpf is not None:
-            return False
-        if counters.quarantined:
-            return False
-        return (counters.records, counters.starved) == (last.records, last.starved)
-
     def close(self) -> None:
         """Take the final reading: the events are disabled and all is drained and written."""
         self.suppression.end()
@@ -163,7 +137,7 @@ class Meter:
         for label, drained in self._rings.items():
             counters = self._counters(drained)
             reading = self._read(drained, counters)
-            walked = _handed_on(drained, reading, counters)
+            walked = drained.handle.handed_on(reading, counters)
             self._brackets[label] = Bracket(reading, counters, reading, closed=True, walked=walked)
         self._read_shared()
 
@@ -172,7 +146,7 @@ class Meter:
         return {
             label: self._source.read_produced(drained.handle)
             for label, drained in self._rings.items()
-            if is_overwritable(drained.handle)
+            if drained.handle.has_window
         }
 
     def count_overwritten(self, before: Mapping[RingLabel, Produced] | None = None) -> None:
@@ -209,7 +183,7 @@ class Meter:
             last: what is in the last one, by the core's ring id, unless `found` has it already.
         """
         for label, drained in self._rings.items():
-            if _is_unseen(drained):
+            if drained.handle.is_unseen:
                 found = self._found[drained.ring.id] + last.get(drained.ring.id, 0)
                 self._brackets[label] = replace(self._brackets[label], walked=found)
 
@@ -217,7 +191,7 @@ class Meter:
         """Losses by event id since the last call, from the kernel's exact counters."""
         taken = {}
         for bracket in self._brackets.values():
-            for event_id, _, lost in bracket.after.per_event if bracket.after else ():
+            for event_id, _, lost in bracket.after.per_event:
                 if lost > self._told_lost.get(event_id, 0):
                     taken[event_id] = lost - self._told_lost.get(event_id, 0)
                     self._told_lost[event_id] = lost
@@ -230,41 +204,33 @@ class Meter:
             since_ns: the basis is that of the time from then on, 0 for all; None: of now.
         """
         return tuple(
-            balance_ring(
-                label,
-                self._basis(drained.handle, since_ns),
-                drained.handle.geometry.data_bytes,
+            drained.handle.balance(
                 self._brackets[label],
+                self._basis(drained.handle, since_ns),
                 self._programs(drained.handle),
-                transport=pages.transport if pages is not None else None,
-                held=drained.handle.held,
-                overwritable=is_overwritable(drained.handle),
-                beside_aux=drained.handle.aux is not None,
-                in_bytes=_is_channel(drained.handle),
             )
             for label, drained in self._rings.items()
-            for pages in [drained.handle.pages]
         )
 
     def losses(self) -> LossReading:
         """What was lost by now, as of the last reading, with what tells why."""
         lost = Counter(self._shared)
         starved = records = size_bytes = 0
-        for label, bracket in self._brackets.items():
-            overwritable = is_overwritable(self._rings[label].handle)
-            lost.update(losses_of(bracket.counters, bracket.after, overwritable=overwritable))
+        for bracket in self._brackets.values():
+            lost.update(losses_of(bracket.counters, bracket.after))
             starved += bracket.counters.starved
             records += bracket.counters.records
             size_bytes += bracket.counters.bytes
-        unit = "bytes" if any(_is_channel(d.handle) for d in self._rings.values()) else "records"
+        unit = (
+            "bytes"
+            if any(drained.handle.in_bytes for drained in self._rings.values())
+            else "records"
+        )
         return LossReading(lost, starved, records, size_bytes, unit)
 
     def _basis(self, handle: RingHandle, since_ns: int | None) -> Basis:
         """What a program hid, a reset wiped out, or came while a ring grew, was never counted."""
-        after = self._brackets[handle.label].after
-        if after is not None and after.resets:
-            return Basis.LOST_ONLY
-        if self._source.ftrace is not None and self._source.ftrace.grew:
+        if self._brackets[handle.label].after.uncounted:
             return Basis.LOST_ONLY
         hidden = self.suppression.hid((c.event_index for c in handle.counters), since_ns)
         if hidden and handle.basis is Basis.EXACT:
@@ -275,27 +241,3 @@ class Meter:
         if handle.label.role is not RingRole.DATA:
             return ()
         return self.suppression.programs(counter.event_index for counter in handle.counters)
-
-
-def is_overwritable(handle: RingHandle) -> bool:
-    """The kernel overwrites what nobody reads: it has a window, and nothing is unread."""
-    return handle.kind is RingKind.OVERWRITABLE
-
-
-def _is_channel(handle: RingHandle) -> bool:
-    """It is a relay channel whose records nobody knows: what counts them counts bytes."""
-    return handle.relay is not None and not handle.relay.blktrace
-
-
-def _is_unseen(drained: Drained) -> bool:
-    """Its events go to the file without passing through this program's memory."""
-    pages = drained.handle.pages
-    return pages is not None and pages.transport is Transport.SPLICE
-
-
-def _handed_on(drained: Drained, reading: Produced | None, counters: RingCounters) -> int | None:
-    """What passed unseen by now: all that was handed out, without what the core has or gave up."""
-    if reading is None or reading.read_events is None or not _is_unseen(drained):
-        return None
-    known = counters.in_flight + counters.lost_disk_full + counters.lost_dropped
-    return max(0, reading.read_events - known)

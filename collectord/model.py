@@ -104,15 +104,6 @@ def loss_pairs(source: str) -> tuple[LossKey, ...]:
     return LOSS_PAIRS[source.partition("-")[0]]
 
 
-class RingKind(StrEnum):
-    """How a ring is drained; past `open` no code knows more of a ring's origin."""
-
-    PERF = "perf"
-    OVERWRITABLE = "overwritable"  # perf's too, but with a window, and nothing is unread
-    FTRACE = "ftrace"
-    RELAY = "relay"
-
-
 class Transport(StrEnum):
     """How the pages of an ftrace ring come out of the kernel."""
 
@@ -223,6 +214,7 @@ class Produced:
         oldest_unread_ns: time of the oldest of them, None if there is none.
         now_ns: time of the reading, in the clock of `oldest_unread_ns`.
         resets: times that somebody else emptied the ring and set its counters back.
+        uncounted: something went by that is in none of the counters, as it is in a reset.
         capacity_bytes: of the ring, where that changes; 0: as it was opened.
     """
 
@@ -237,6 +229,7 @@ class Produced:
     oldest_unread_ns: int | None = None
     now_ns: int = 0
     resets: int = 0
+    uncounted: bool = False
     capacity_bytes: int = 0
 
     @property

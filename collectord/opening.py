@@ -15,7 +15,7 @@ from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.kernel.instance_note import remove_note, write_note
 from collectord.kernel.names import HostNames
 from collectord.maps.reader import BpfReader
-from collectord.meter import Drained, Meter, is_overwritable
+from collectord.meter import Drained, DrainedArea, Meter
 from collectord.model import RingRole, ScopeKind
 from collectord.program_watch import ProgramWatch
 from collectord.ringless import RinglessSession
@@ -119,21 +119,14 @@ class Surroundings:
 
     def _drained(self, plan: SessionPlan, source: OpenSource, own: ExitStack) -> Session:
         """Give the rings to the core, and make the sink."""
-        pages = source.rings[0].pages
-        if plan.relay is not None:
-            stream = self.drain.core.add_relay_stream()
-        else:
-            stream = self.drain.core.add_stream(
-                subbuf_bytes=pages.subbuf_bytes if pages else 0,
-                foreign_clock=plan.perf_clock,
-                snapshots=any(is_overwritable(handle) for handle in source.rings),
-            )
+        core = self.drain.core
+        stream = source.add_stream(core)
         rings = []
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)
-            own.callback(self.drain.core.remove_ring, ring)
-            area = self.drain.add_aux(ring, handle.aux) if handle.aux is not None else None
-            rings.append(Drained(handle, ring, area))
+            own.callback(core.remove_ring, ring)
+            areas = (DrainedArea(area, area.register(core, ring)) for area in handle.areas)
+            rings.append(Drained(handle, ring, tuple(areas)))
         programs = self._watched_programs(plan, source, stream, own)
         sink = make_sink(
             plan,
@@ -170,10 +163,15 @@ class Surroundings:
             return None
         attr = next(e.attr for e in plan.events if e.index == counter.event_index)
         ring = FedRing(own)
-        own.callback(self.drain.core.remove_ring, self.drain.add_fed(stream, ring, attr))
-        issued = self.drain.core.issued_generation
+        core = self.drain.core
+        own.callback(core.remove_ring, ring.register(core, stream, attr))
         return ProgramWatch(
-            self.kernel, ring, attr, counter.event_id, issued, perf_clock=plan.perf_clock
+            self.kernel,
+            ring,
+            attr,
+            counter.event_id,
+            core.issued_generation,
+            perf_clock=plan.perf_clock,
         )
 
 

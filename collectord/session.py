@@ -88,6 +88,7 @@ class Session:
         self.source = source
         self.ftrace = source.ftrace
         self._rings = {drained.ring.id: drained for drained in rings}
+        self._areas = {area.ring.id: area for drained in rings for area in drained.areas}
         self._stream = stream
         self._meter = meter
         self._drain = drain
@@ -145,20 +146,16 @@ class Session:
         Raises:
             SinkError: the first segment cannot be created.
         """
-        rings = list(self._rings.values())
-        areas = [drained.aux for drained in rings if drained.aux is not None]
-        self._drain.listen(
-            self._segments, self._stream, self, [*(drained.ring for drained in rings), *areas]
-        )
+        numbers = (*self._rings, *self._areas)
+        self._drain.listen(self._segments, self._stream, self, numbers)
         self.source.enable_sideband()
         self._stream.load_sideband(await self._jobs.in_worker(self.source.running_state))
         if self._programs is not None:
             self._stream.load_sideband(await self._jobs.in_worker(self._programs.running))
         await self._segments.begin()
         self.source.enable()
-        for drained in rings:
-            if drained.handle.relay is not None:
-                drained.ring.hold(False)  # noqa: FBT003 - the binding's
+        for drained in self._rings.values():
+            drained.handle.begin(drained.ring)
         if self.recorder is not None:
             self.recorder.begin()
         if self._flush.interval_ns:
@@ -260,17 +257,15 @@ class Session:
 
     def _stop_source(self) -> None:
         """Have nothing more written; what has been is still to be read."""
-        for drained in self._rings.values():
-            if drained.aux is not None:
-                drained.aux.stop()  # a pass would start the event again
+        for area in self._areas.values():
+            area.ring.stop()  # a pass would start the event again
         try:
             self.source.disable()
         except KernelError as error:  # what it has written is stored all the same
             self._health.note("stop", f"not stopped: {error}")
             self._log.error("source_not_stopped", error=str(error))
         for drained in self._rings.values():
-            if drained.handle.relay is not None:
-                drained.ring.read_all()
+            drained.handle.end(drained.ring)
 
     async def _drain_to_the_end(self) -> None:
         """Drain until the balance is even, or until nothing more can come.
@@ -313,22 +308,14 @@ class Session:
         self._log.error(event, ring=label, reason=reason, position=position)
 
     def ring_hung_up(self, ring: int) -> None:
-        """A task ends when it ends; a channel that does is news."""
+        """Say what that means, if it is news."""
         handle = self._rings[ring].handle
-        if handle.relay is None or self._stopping.is_set():
-            return
-        label = str(handle.label)
-        self._health.note(f"ring/{ring}", f"ring {label}: its channel was closed")
-        self._log.warning("channel_closed", ring=label)
+        meaning = handle.hung_up()
+        if meaning and not self._stopping.is_set():
+            self._health.note(f"ring/{ring}", f"ring {handle.label}: {meaning}")
+            self._log.warning("ring_hung_up", ring=str(handle.label), meaning=meaning)
 
     def _label(self, number: int) -> str:
         """Of a ring, or of an AUX area, by the core's number."""
-        if number in self._rings:
-            return str(self._rings[number].handle.label)
-        return next(
-            str(drained.handle.aux.label)
-            for drained in self._rings.values()
-            if drained.aux is not None
-            and drained.aux.id == number
-            and drained.handle.aux is not None
-        )
+        one = self._rings[number] if number in self._rings else self._areas[number]
+        return str(one.handle.label)

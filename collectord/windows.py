@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.meter import is_overwritable
 from collectord.model import Reason, RingRole, Stage, loss_name
 from collectord.sink.manifest import SnapshotNote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from collectord._native._core import AuxCounters
     from collectord.drain.loop import StreamDrain
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained, Meter
@@ -162,8 +162,8 @@ class Windows:
     ) -> None:
         self._source = source
         self._rings = [drained for drained in rings if drained.handle.held]
-        self._copied = [d for d in self._rings if is_overwritable(d.handle)]
-        self._drained = [d for d in self._rings if not is_overwritable(d.handle)]
+        self._copied = [d for d in self._rings if d.handle.has_window]
+        self._drained = [d for d in self._rings if not d.handle.has_window]
         self._meter = meter
         self._drain = drain
         self._kernel = kernel
@@ -215,7 +215,7 @@ class Windows:
         `OpenSource.resume` does it once more, which changes nothing.
         """
         for drained in self._copied:
-            self._kernel.pause_output(drained.handle.map_fd, paused=False)
+            self._kernel.pause_output(drained.handle.fd, paused=False)
 
     def end(self) -> None:
         """The source is about to be stopped for good: what stands still is not started again."""
@@ -231,18 +231,16 @@ class Windows:
 
         Those of ftrace are not counted: the stream tells their bytes.
         """
-        records = sum(
-            drained.ring.counters().records
-            for drained in self._rings
-            if drained.handle.pages is None
-        )
-        areas = [drained.aux for drained in self._rings if drained.aux is not None]
-        return records + sum(area.counters().taken_bytes for area in areas)
+        records = sum(d.handle.given(d.ring.counters()) for d in self._rings)
+        return records + sum(area.taken_bytes for area in self._areas())
+
+    def _areas(self) -> list[AuxCounters]:
+        return [area.ring.counters() for drained in self._rings for area in drained.areas]
 
     def lost(self) -> Lost:
         """What the rings have given until now and reached no file."""
         rings = [drained.ring.counters() for drained in self._rings]
-        areas = [drained.aux.counters() for drained in self._rings if drained.aux is not None]
+        areas = self._areas()
         return Lost(
             {
                 _DISK_FULL: sum(ring.lost_disk_full for ring in rings),

@@ -11,9 +11,13 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import RingMap
+from collectord.codec.perf_attr import id_cpu_trailer, id_time_trailer, sample_time_offset
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
+
+    from collectord._native._core import Core, Ring, Stream
+    from collectord.codec.perf_attr import PerfEventAttr
 
 _DATA_BYTES: Final = 256 << 10
 
@@ -34,6 +38,19 @@ class FedRing:
         stack.callback(os.close, self.wakeup_fd)
         self.map = RingMap(memory, _DATA_BYTES)
         stack.callback(self.map.close)
+
+    def register(self, core: Core, stream: Stream, attr: PerfEventAttr) -> Ring:
+        """Have the core drain it, with records of an event."""
+        return core.add_ring(
+            0,
+            stream,
+            self.map,
+            self.wakeup_fd,
+            sideband=True,
+            time_offset=sample_time_offset(attr),
+            time_trailer=id_time_trailer(attr),
+            cpu_trailer=id_cpu_trailer(attr),
+        )
 
     def feed(self, records: bytes) -> bool:
         """Write whole records; False, and nothing is written, where they do not fit."""

@@ -12,19 +12,14 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from collectord._native import _core
-from collectord.codec.perf_attr import id_cpu_trailer, id_time_trailer, sample_time_offset
-from collectord.model import RingRole
-from collectord.plan.aux_facts import INTEL_PT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self
 
-    from collectord.codec.perf_attr import PerfEventAttr
-    from collectord.drain.fed_ring import FedRing
     from collectord.plan.session import CorePlan
-    from collectord.source.base import AuxHandle, RingHandle
+    from collectord.source.ring import RingHandle
 
 
 class StreamListener(Protocol):
@@ -86,75 +81,10 @@ class Drain:
         self.core.stop()
 
     def add_ring(self, stream: _core.Stream, handle: RingHandle) -> _core.Ring:
-        """Begin to drain a ring into a stream of its kind."""
+        """Begin to drain a ring, the next one on the next shard."""
         shard = self._next_shard
         self._next_shard = (shard + 1) % self._shards
-        if handle.pages is not None:
-            pages = handle.pages
-            return self.core.add_page_ring(
-                shard,
-                stream,
-                pages.fd,
-                subbuf_bytes=pages.subbuf_bytes,
-                subbufs=pages.subbufs,
-                transport=str(pages.transport),
-                page_map=pages.page_map,
-                held=handle.held,
-            )
-        if handle.relay is not None:
-            relay = handle.relay
-            return self.core.add_relay_ring(
-                shard,
-                stream,
-                relay.fd,
-                capacity_bytes=relay.capacity_bytes,
-                longest_bytes=relay.longest_bytes,
-                blktrace=relay.blktrace,
-                held=True,
-            )
-        if handle.map is None:
-            raise ValueError(handle.label)
-        return self.core.add_ring(
-            shard,
-            stream,
-            handle.map,
-            handle.wakeup_fd,
-            sideband=handle.label.role is RingRole.SIDEBAND,
-            time_offset=handle.time_offset,
-            time_trailer=handle.time_trailer,
-            ids=[counter.event_id for counter in handle.counters],
-            held=handle.held,
-            cpu_trailer=handle.cpu_trailer,
-        )
-
-    def add_fed(self, stream: _core.Stream, ring: FedRing, attr: PerfEventAttr) -> _core.Ring:
-        """Begin to drain a ring of sideband that this process feeds, with records of an event."""
-        return self.core.add_ring(
-            0,
-            stream,
-            ring.map,
-            ring.wakeup_fd,
-            sideband=True,
-            time_offset=sample_time_offset(attr),
-            time_trailer=id_time_trailer(attr),
-            cpu_trailer=id_cpu_trailer(attr),
-        )
-
-    def add_aux(self, ring: _core.Ring, handle: AuxHandle) -> _core.AuxRing:
-        """Begin to drain the AUX area of a data ring; it goes with that."""
-        plan, label = handle.plan, handle.label
-        return self.core.add_aux_ring(
-            ring,
-            handle.map,
-            framing=str(plan.framing),
-            whole_records=plan.whole_records,
-            idx=handle.index,
-            cpu=label.cpu,
-            tid=label.tid,
-            reference_tsc=plan.pmu == INTEL_PT,
-            enable_fds=() if plan.snapshot else [counter.fd for counter in handle.counters],
-            head_rule=str(plan.head_rule),
-        )
+        return handle.register(self.core, shard, stream)
 
     def thread_ids(self) -> tuple[int, ...]:
         """Kernel ids of the core's running threads."""
@@ -165,11 +95,11 @@ class Drain:
         files: StreamListener,
         stream: _core.Stream,
         listener: RingListener,
-        rings: list[_core.Ring | _core.AuxRing],
+        rings: Iterable[int],
     ) -> None:
-        """Tell `files` about this stream and `listener` about these rings from now on."""
+        """Tell `files` about this stream and `listener` about rings of these ids from now on."""
         self._streams[stream.id] = files
-        self._rings.update((ring.id, listener) for ring in rings)
+        self._rings.update(dict.fromkeys(rings, listener))
 
     def of(self, stream: _core.Stream) -> StreamDrain:
         """One stream's part of it."""

@@ -16,7 +16,7 @@ from collectord.codec.perf_attr import AuxAction
 from collectord.config.units import show_bytes, show_ns
 from collectord.errors import PlanError, UsageError
 from collectord.plan import budget
-from collectord.plan.aux_facts import CS_ETM, decoder_of
+from collectord.plan.aux_facts import CS_ETM, INTEL_PT, decoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,6 +78,11 @@ class AuxPlan:
     snapshot: bool
     flush_ns: int
     counts_bytes: bool
+
+    @property
+    def stamped_by_tsc(self) -> bool:
+        """Its decoder places a piece in time by the time-stamp counter."""
+        return self.pmu == INTEL_PT
 
     def to_dict(self) -> dict[str, Any]:
         """The area for `check --json`."""

@@ -13,7 +13,6 @@ from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import ClockData, Features, Group
 from collectord.codec.perf_targets import IdPlace, encode_targets
 from collectord.codec.tracing_data import build as build_tracing_data
-from collectord.model import Transport
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.program_images import ROOM_BYTES
 from collectord.sink.manifest import EventLayout, Identity
@@ -72,7 +71,6 @@ def make_sink(
         scope=plan.scope.describe(),
     )
     if source.ftrace is not None:
-        pages = [(drained, drained.handle.pages) for drained in rings]
         return TraceDatSink(
             plan.sink,
             identity,
@@ -80,7 +78,7 @@ def make_sink(
             cpus={drained.ring.id: drained.handle.label.cpu for drained in rings},
             make_room=make_room,
             comms=source.ftrace.comms,
-            recount=any(p is not None and p.transport is Transport.SPLICE for _, p in pages),
+            recount=any(drained.handle.is_unseen for drained in rings),
         )
     if plan.relay is not None:
         return RelaySink(
@@ -134,12 +132,12 @@ def _aux_info(
 
     A file has one such record, so a session has one PMU with a decoder: the plan sees to that.
     """
-    areas = [d.handle for d in rings if d.handle.aux is not None]
-    pmu = next((h.aux.plan.pmu for h in areas if h.aux and h.aux.plan.pmu in facts.aux_pmus), "")
+    areas = [area for drained in rings for area in drained.handle.areas]
+    pmu = next((area.plan.pmu for area in areas if area.plan.pmu in facts.aux_pmus), "")
     event = next((event for event in plan.events if event.aux and event.pmu == pmu), None)
     if not pmu or event is None:
         return None
-    cpus = sorted({handle.label.cpu for handle in areas if handle.label.cpu >= 0})
+    cpus = sorted({area.label.cpu for area in areas if area.label.cpu >= 0})
     return encode_info(
         facts.aux_pmus[pmu],
         pmu_type=event.attr.type,

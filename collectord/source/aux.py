@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collectord.errors import CollectordError
     from collectord.kernel.port import Kernel
     from collectord.plan.events import EventPlan
-    from collectord.source.base import AuxHandle, CounterFd, RingHandle
+    from collectord.source.ring import CounterFd, RingHandle
 
 # Each reading is an interrupt of the event's CPU, some 20 us; the timer takes 10 us.
 _RESUME_READS: Final = 10_000
@@ -73,7 +73,7 @@ class AuxFlush:
 
     def __init__(self, kernel: Kernel, rings: Iterable[RingHandle]) -> None:
         self._kernel = kernel
-        areas: list[AuxHandle] = [ring.aux for ring in rings if ring.aux is not None]
+        areas = [area for ring in rings for area in ring.areas]
         self._areas = [area for area in areas if area.plan.flush_ns]
         self.interval_ns = min((area.plan.flush_ns for area in self._areas), default=0)
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one plug-in boundary: a source turns a session's plan into rings that are ready to drain.
-
-Past `open` no code knows which source a ring came from, only its kind.
-"""
+"""The one plug-in boundary: a source turns a session's plan into rings that are ready to drain."""
 
 from __future__ import annotations
 
@@ -13,140 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
-    from collectord._native._core import AuxMap, PageMap, RingMap
+    from collectord._native._core import Core, Stream
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
     from collectord.ledger import RingBalance
-    from collectord.model import (
-        Basis,
-        Geometry,
-        LossKey,
-        Produced,
-        RingKind,
-        RingLabel,
-        Transport,
-    )
-    from collectord.plan.aux import AuxPlan
+    from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.session import SessionPlan
     from collectord.source.bpf import Counts, OpenProgram
-
-
-@dataclass(frozen=True, slots=True)
-class CounterFd:
-    """One event's counter, which feeds one ring.
-
-    Attributes:
-        fd: the event's descriptor.
-        event_index: `EventPlan.index`.
-        event_id: the id that its samples carry.
-        read_format: what read(2) of it gives.
-        tid: thread that it counts, -1 for every task.
-    """
-
-    fd: int
-    event_index: int
-    event_id: int
-    read_format: int
-    tid: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class PageRing:
-    """One CPU's ftrace ring: sub-buffers that are taken whole, and the kernel's counters.
-
-    Attributes:
-        fd: `trace_pipe_raw`, non-blocking.
-        stats_fd: `stats`.
-        transport: how sub-buffers come out of it.
-        subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
-        subbufs: of the ring, the reader's own not among them; of a flight recorder's as many as
-            it may grow to.
-        page_map: its mapping, None unless the transport is `mmap`.
-    """
-
-    fd: int
-    stats_fd: int
-    transport: Transport
-    subbuf_bytes: int
-    subbufs: int
-    page_map: PageMap | None
-
-
-@dataclass(frozen=True, slots=True)
-class RelayRing:
-    """One file of a relay channel.
-
-    Attributes:
-        fd: to read from.
-        capacity_bytes: of all its sub-buffers, or of the most that one pass reads.
-        longest_bytes: that a record may have, 0 where nobody knows.
-        blktrace: it has records of blktrace, which are walked and counted; else bytes.
-    """
-
-    fd: int
-    capacity_bytes: int
-    longest_bytes: int
-    blktrace: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AuxHandle:
-    """The AUX area that hangs on a perf ring.
-
-    Attributes:
-        map: its mapping.
-        plan: what it was to be; `data_bytes` is what it became.
-        label: whose it is, with the role `aux`.
-        index: its number among the session's, which perf calls idx.
-        counters: of the events that write into it, one for each target.
-    """
-
-    map: AuxMap
-    plan: AuxPlan
-    label: RingLabel
-    index: int
-    counters: tuple[CounterFd, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RingHandle:
-    """A ring and the counters that tell what went into it.
-
-    One of `map`, `pages` and `relay` is there, by `kind`.
-
-    Attributes:
-        map: a perf ring's mapping.
-        pages: an ftrace ring.
-        map_fd: the descriptor that was mapped, or that pages are read from.
-        wakeup_fd: what to poll; on a real kernel the same descriptor.
-        kind: how it is drained.
-        basis: what its balance rests on.
-        geometry: effective sizes.
-        label: whose ring it is.
-        counters: one per event and target that writes into it; none of an ftrace ring.
-        time_offset: `Core.add_ring`'s, of samples.
-        time_trailer: `Core.add_ring`'s, of other records.
-        held: a flight recorder's: nothing is taken but for a snapshot.
-        relay: a file of a relay channel; nothing is taken before its session has begun.
-        cpu_trailer: `Core.add_ring`'s, of records that are no samples.
-        aux: the AUX area that hangs on it, None without.
-    """
-
-    map: RingMap | None
-    pages: PageRing | None
-    map_fd: int
-    wakeup_fd: int
-    kind: RingKind
-    basis: Basis
-    geometry: Geometry
-    label: RingLabel
-    counters: tuple[CounterFd, ...]
-    time_offset: int
-    time_trailer: int
-    held: bool = False
-    relay: RelayRing | None = None
-    cpu_trailer: int = 0
-    aux: AuxHandle | None = None
+    from collectord.source.ring import RingHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +36,7 @@ class LateRing:
 
 
 class Ftrace(Protocol):
-    """What a source of ftrace rings can do beside; see `OpenSource.ftrace`.
-
-    Attributes:
-        grew: a ring was resized: what happened meanwhile was neither recorded nor counted.
-    """
-
-    grew: bool
+    """What a source of ftrace rings can do beside; see `OpenSource.ftrace`."""
 
     @property
     def name(self) -> str:
@@ -249,6 +114,9 @@ class OpenSource(Protocol):
     @property
     def rings(self) -> tuple[RingHandle, ...]:
         """All rings, in the plan's order."""
+
+    def add_stream(self, core: Core) -> Stream:
+        """Have a stream in the core that takes its rings."""
 
     @property
     def ftrace(self) -> Ftrace | None:

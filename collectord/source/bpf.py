@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import BpfError
@@ -27,15 +27,17 @@ from collectord.source.bpf_event import event_layout
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from collectord._native._core import Core, Stream
     from collectord.codec.bpf_struct import Layout
     from collectord.kernel.bpf import MapInfo
     from collectord.kernel.port import Kernel
     from collectord.model import LossKey
     from collectord.plan.bpf import BpfPlan, ProgramPlan
     from collectord.plan.session import SessionPlan
-    from collectord.source.base import CounterFd, LateRing, RingHandle
+    from collectord.source.base import LateRing
     from collectord.source.bcc_client import Loaded, LoadedTable
     from collectord.source.perf import OpenPerf
+    from collectord.source.ring import CounterFd, RingHandle
 
 # Names of collectord.h.
 _GATE: Final = "collectord_gate"
@@ -145,7 +147,7 @@ class OpenBpf:
         self._counted: dict[str, dict[int, Counts]] = {}  # by program and CPU
         self._counted_for: set[int] = set()  # CPUs whose rings were read since
         self.programs = programs
-        self.rings = rings.rings
+        self.rings = tuple(replace(ring, counts_on=True) for ring in rings.rings)
         self.ftrace = None
         self.bpf = self
         self.event_ids = rings.event_ids
@@ -179,6 +181,10 @@ class OpenBpf:
             for counter in ring.counters:
                 if counter.event_index == event_index:
                     yield ring, counter
+
+    def add_stream(self, core: Core) -> Stream:
+        """See `source.base.OpenSource`."""
+        return self._perf.add_stream(core)
 
     def enable_sideband(self) -> None:
         """Start to record names and mappings."""

@@ -11,19 +11,20 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from collectord.model import Basis, Produced, RingKind, RingRole
+from collectord.model import Basis, Produced, RingRole
 from collectord.source.aux import await_resumed
 from collectord.source.perf_opening import Opening
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from collectord._native._core import Core, Stream
     from collectord.kernel.port import Kernel
     from collectord.model import LossKey
-    from collectord.plan.events import EventPlan
     from collectord.plan.session import SessionPlan
-    from collectord.source.base import CounterFd, LateRing, RingHandle
+    from collectord.source.base import LateRing
     from collectord.source.perf_opening import Opened
+    from collectord.source.ring import CounterFd, RingHandle
 
 
 def open_session(
@@ -37,7 +38,7 @@ def open_session(
     with ExitStack() as own:
         opening = Opening(kernel, plan, own, exclude_tids)
         opening.run()
-        opened = OpenPerf(kernel, opening.result(), plan.events)
+        opened = OpenPerf(kernel, opening.result(), plan)
         stack.push(own.pop_all())
     return opened
 
@@ -45,15 +46,16 @@ def open_session(
 class OpenPerf:
     """Open rings of a perf session. See `source.base.OpenSource`."""
 
-    def __init__(self, kernel: Kernel, opened: Opened, events: tuple[EventPlan, ...]) -> None:
+    def __init__(self, kernel: Kernel, opened: Opened, plan: SessionPlan) -> None:
         self.rings = opened.rings
+        self._foreign_clock = plan.perf_clock
         self.ftrace = None
         self.bpf = None
         self._pids = opened.pids
         self.target_fds = opened.target_fds
         self._resumers = opened.resumers
         self._kernel = kernel
-        self._events = {event.index: event for event in events}
+        self._events = {event.index: event for event in plan.events}
         self._freezers = {
             counter.fd: counter
             for counter in self._counters(RingRole.DATA)
@@ -70,6 +72,12 @@ class OpenPerf:
             for counter in ring.counters:
                 ids[counter.event_index].append(counter.event_id)
         return {index: tuple(found) for index, found in ids.items()}
+
+    def add_stream(self, core: Core) -> Stream:
+        """See `source.base.OpenSource`."""
+        return core.add_stream(
+            foreign_clock=self._foreign_clock, snapshots=bool(self._overwritable())
+        )
 
     def enable_sideband(self) -> None:
         """Start to record names and mappings."""
@@ -128,14 +136,14 @@ class OpenPerf:
         stopped: the driver posts what it has then, and where its head is.
         """
         for ring in self._overwritable():
-            self._kernel.pause_output(ring.map_fd, paused=True)
+            self._kernel.pause_output(ring.fd, paused=True)
         for counter in self._free_running():
             self._kernel.disable(counter.fd)
 
     def resume(self) -> None:
         """Let the rings be written again, and those that were frozen too."""
         for ring in self._overwritable():
-            self._kernel.pause_output(ring.map_fd, paused=False)
+            self._kernel.pause_output(ring.fd, paused=False)
         for fd in self._fired:
             # What it counted between its overflow and its end is no new incident.
             reading = self._kernel.read_counter(fd, self._freezers[fd].read_format)
@@ -153,7 +161,7 @@ class OpenPerf:
             await_resumed(self._kernel, resumer)
 
     def _overwritable(self) -> list[RingHandle]:
-        return [ring for ring in self.rings if ring.kind is RingKind.OVERWRITABLE]
+        return [ring for ring in self.rings if ring.has_window]
 
     def _free_running(self) -> list[CounterFd]:
         """What starts and stops the AUX areas that nobody reads but for a snapshot.
@@ -163,7 +171,8 @@ class OpenPerf:
         """
         found = []
         for ring in self.rings:
-            writers = ring.aux.counters if ring.aux is not None and ring.aux.plan.snapshot else ()
+            areas = (area for area in ring.areas if area.plan.snapshot)
+            writers = [counter for area in areas for counter in area.counters]
             for counter in ring.counters:
                 if self._events[counter.event_index].leader:
                     leader = counter

@@ -43,9 +43,9 @@ from collectord.codec.perf_attr import (
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget, UsageError
 from collectord.kernel.port import FILTER_REFUSALS, Purpose
 from collectord.kernel.trace_events import without_threads
-from collectord.model import Geometry, RingKind, RingLabel, RingRole, Scope, ScopeKind
+from collectord.model import Geometry, RingLabel, RingRole, Scope, ScopeKind
 from collectord.source.aux import refused_addresses
-from collectord.source.base import AuxHandle, CounterFd, RingHandle
+from collectord.source.ring import AuxHandle, CounterFd, OverwritableRing, PairedRing, PerfRing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -72,7 +72,7 @@ class Opened:
         resumers: by the descriptor of an event that pauses an AUX area, the one that resumes it.
     """
 
-    rings: tuple[RingHandle, ...]
+    rings: tuple[PerfRing, ...]
     target_fds: tuple[int, ...]
     pids: tuple[int, ...] | None
     resumers: Mapping[int, CounterFd]
@@ -139,37 +139,40 @@ class Opening:
         pids = self._scope.pids if by_pid else None
         return Opened(rings, tuple(self._target_fds), pids, self._resumers)
 
-    def _handle(self, number: int, ring: _Ring) -> RingHandle:
+    def _handle(self, number: int, ring: _Ring) -> PerfRing:
         plan, attr = ring.plan, ring.plan.events[0].attr
         label = RingLabel(self._plan.name, plan.source, plan.role, plan.cpu, ring.tid)
-        return RingHandle(
+        areas = self._areas(number, ring, label)
+        kind: type[PerfRing] = OverwritableRing if plan.overwrite else PerfRing
+        if any(area.plan.snapshot for area in areas):
+            kind = PairedRing
+        return kind(
             map=ring.ring_map,
-            pages=None,
-            map_fd=ring.owner_fd,
-            wakeup_fd=ring.owner_fd,
-            kind=RingKind.OVERWRITABLE if plan.overwrite else RingKind.PERF,
+            fd=ring.owner_fd,
             basis=plan.basis,
             geometry=ring.geometry,
             label=label,
             counters=tuple(ring.counters),
             time_offset=sample_time_offset(attr),
             time_trailer=id_time_trailer(attr),
-            held=plan.overwrite or (plan.aux is not None and plan.aux.snapshot),
+            held=kind is not PerfRing,
             cpu_trailer=id_cpu_trailer(attr),
-            aux=self._aux_handle(number, ring, label),
+            areas=areas,
         )
 
-    def _aux_handle(self, number: int, ring: _Ring, label: RingLabel) -> AuxHandle | None:
+    @staticmethod
+    def _areas(number: int, ring: _Ring, label: RingLabel) -> tuple[AuxHandle, ...]:
         if ring.plan.aux is None or ring.aux_map is None:
-            return None
+            return ()
         tracing = {event.index for event in ring.plan.events if event.aux}
-        return AuxHandle(
+        area = AuxHandle(
             map=ring.aux_map,
             plan=replace(ring.plan.aux, data_bytes=ring.aux_map.aux_bytes),
             label=replace(label, role=RingRole.AUX),
             index=number,
             counters=tuple(c for c in ring.counters if c.event_index in tracing),
         )
+        return (area,)
 
     def _open_processes(self) -> None:
         """Open every thread of the processes, again until no scan finds a new one."""

@@ -22,23 +22,25 @@ from collectord.model import (
     Geometry,
     Produced,
     Reason,
-    RingKind,
     RingLabel,
     RingRole,
     Stage,
 )
 from collectord.plan.relay_source import CHANNEL_BYTES
-from collectord.source.base import LateRing, RelayRing, RingHandle
+from collectord.source.base import LateRing
+from collectord.source.ring import BlktraceRing, ChannelRing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from collectord._native._core import Core, Stream
     from collectord.kernel.blktrace import Blktrace
     from collectord.kernel.port import Kernel
     from collectord.kernel.relay_channel import RelayFile
     from collectord.model import LossKey
     from collectord.plan.relay import RelayPlan
     from collectord.plan.session import SessionPlan
+    from collectord.source.ring import RingHandle
 
 _DROPPED: Final = (Stage.KERNEL_RING, Reason.DROPPED)
 _OVERRUN: Final = (Stage.KERNEL_RING, Reason.OVERRUN)
@@ -88,25 +90,13 @@ def open_session(
 
 def _handle(plan: SessionPlan, relay: RelayPlan, file: RelayFile) -> RingHandle:
     size = relay.buffer_bytes or CHANNEL_BYTES
-    longest = min(relay.subbuf_bytes, _LONGEST_BYTES) if relay.is_blktrace else 0
-    return RingHandle(
-        map=None,
-        pages=None,
-        map_fd=file.fd,
-        wakeup_fd=file.fd,
-        kind=RingKind.RELAY,
+    kind = BlktraceRing if relay.is_blktrace else ChannelRing
+    return kind(
+        fd=file.fd,
         basis=Basis.EXACT if relay.is_blktrace else Basis.NONE,
         geometry=Geometry(size, relay.subbuf_bytes, size),
         label=RingLabel(plan.name, plan.source, RingRole.DATA, file.cpu),
-        counters=(),
-        time_offset=0,
-        time_trailer=0,
-        relay=RelayRing(
-            fd=file.fd,
-            capacity_bytes=size,
-            longest_bytes=longest,
-            blktrace=relay.is_blktrace,
-        ),
+        longest_bytes=min(relay.subbuf_bytes, _LONGEST_BYTES) if relay.is_blktrace else 0,
     )
 
 
@@ -124,6 +114,10 @@ class OpenRelay:
         self._plan = plan
         self._trace = trace
         self._late: Counter[int] = Counter()  # records of CPUs that came online
+
+    def add_stream(self, core: Core) -> Stream:
+        """See `source.base.OpenSource`."""
+        return core.add_relay_stream()
 
     def enable_sideband(self) -> None:
         """Names of tasks come among blktrace's records."""

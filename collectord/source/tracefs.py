@@ -30,20 +30,20 @@ from collectord.model import (
     Basis,
     Geometry,
     Produced,
-    RingKind,
     RingLabel,
     ScopeKind,
     Transport,
 )
 from collectord.plan import cpu_list
 from collectord.plan.session import FLIGHT_RECORDER
-from collectord.source.base import PageRing, RingHandle
+from collectord.source.ring import FtraceRing
 from collectord.source.trace_counts import LateTraceRings, produced
 from collectord.source.window import Fill, grown, needed_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from collectord._native._core import Core, Stream
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.instance import Instance
     from collectord.kernel.port import Kernel
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collectord.plan.ftrace import FtracePlan
     from collectord.plan.session import RingPlan, SessionPlan
     from collectord.source.base import LateRing
+    from collectord.source.ring import RingHandle
 
 # Sessions of this name run side by side, one in each process that has one.
 RECORD_SESSION: Final = "record"
@@ -108,7 +109,7 @@ class OpenTracefs:
         instance: Instance,
         plan: SessionPlan,
         ftrace: OpenInstance,
-        rings: tuple[RingHandle, ...],
+        rings: tuple[FtraceRing, ...],
         target_fds: tuple[int, ...],
     ) -> None:
         self.rings = rings
@@ -121,11 +122,11 @@ class OpenTracefs:
         freeze = plan.ftrace.freeze if plan.ftrace is not None else None
         self._freeze = (freeze.system, freeze.name, freeze.filter) if freeze is not None else None
         self._frozen = False
-        self._stats = {
-            ring.label: MonotonicStats(ring.pages.stats_fd)
-            for ring in rings
-            if ring.pages is not None
-        }
+        self._stats = {ring.label: MonotonicStats(ring.stats_fd) for ring in rings}
+
+    def add_stream(self, core: Core) -> Stream:
+        """See `source.base.OpenSource`."""
+        return core.add_stream(subbuf_bytes=self.rings[0].subbuf_bytes)
 
     def enable_sideband(self) -> None:
         """Names of tasks come with the rings: see `OpenInstance.comms`."""
@@ -174,7 +175,12 @@ class OpenTracefs:
         stats = self._stats[ring.label]
         reading = produced(stats.read(), recorder=self._recorder)
         capacity_bytes = self.ftrace.sizes[ring.label.cpu]
-        return replace(reading, resets=stats.resets, capacity_bytes=capacity_bytes)
+        return replace(
+            reading,
+            resets=stats.resets,
+            uncounted=bool(stats.resets) or self.ftrace.grew,
+            capacity_bytes=capacity_bytes,
+        )
 
     def shared_losses(self) -> Mapping[LossKey, int]:
         """None: each ring tells its own."""
@@ -196,16 +202,14 @@ class OpenInstance:
         self,
         instance: Instance,
         ftrace: FtracePlan,
-        rings: tuple[RingHandle, ...],
+        rings: tuple[FtraceRing, ...],
         late: LateTraceRings,
     ) -> None:
         self._instance = instance
         self._plan = ftrace
         self.late = late
         self.sizes = {ring.label.cpu: ring.geometry.data_bytes for ring in rings}
-        self._stats_fds = {
-            ring.label.cpu: ring.pages.stats_fd for ring in rings if ring.pages is not None
-        }
+        self._stats_fds = {ring.label.cpu: ring.stats_fd for ring in rings}
         self._problem = ""
         self.grew = False
 
@@ -352,7 +356,7 @@ def _open_rings(
     ftrace: FtracePlan,
     instance: Instance,
     stack: ExitStack,
-) -> tuple[RingHandle, ...]:
+) -> tuple[FtraceRing, ...]:
     effective = instance.effective()
     geometry = Geometry(
         data_bytes=effective.buffer_bytes,
@@ -366,27 +370,17 @@ def _open_rings(
         if ftrace.transport is Transport.MMAP:
             page_map = kernel.map_pages(files.raw_fd)
             stack.callback(page_map.close)
-        pages = PageRing(
+        handle = FtraceRing(
             fd=files.raw_fd,
+            basis=Basis.EXACT,
+            geometry=geometry,
+            label=RingLabel(plan.name, ring.source, ring.role, ring.cpu),
+            held=plan.mode == FLIGHT_RECORDER,
             stats_fd=files.stats_fd,
             transport=ftrace.transport,
             subbuf_bytes=effective.subbuf_bytes,
             subbufs=max(effective.buffer_bytes, ftrace.max_bytes) // effective.subbuf_bytes,
             page_map=page_map,
-        )
-        handle = RingHandle(
-            map=None,
-            pages=pages,
-            map_fd=files.raw_fd,
-            wakeup_fd=files.raw_fd,
-            kind=RingKind.FTRACE,
-            basis=Basis.EXACT,
-            geometry=geometry,
-            label=RingLabel(plan.name, ring.source, ring.role, ring.cpu),
-            counters=(),
-            time_offset=0,
-            time_trailer=0,
-            held=plan.mode == FLIGHT_RECORDER,
         )
         rings.append(handle)
     return tuple(rings)

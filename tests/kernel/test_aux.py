@@ -22,7 +22,7 @@ from collectord.kernel.aux_trial import can_pause, has_aux, with_aux
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.facts import PmuFacts
 from collectord.source.aux import await_resumed
-from collectord.source.base import CounterFd
+from collectord.source.ring import CounterFd
 from tests.support.daemons import running
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from tests.support import bpf
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from collectord.source.base import RingHandle
+    from collectord.source.ring import PerfRing
     from tests.support.generator import Generator
 
 pytestmark = pytest.mark.vm  # also with Linux 6.12
@@ -130,14 +130,13 @@ def _lost(opened: perf.OpenPerf) -> int:
     return sum(opened.read_produced(ring).lost or 0 for ring in opened.rings)
 
 
-def _contents(ring: RingHandle) -> bytes:
+def _contents(ring: PerfRing) -> bytes:
     """The records of a ring, which must not have wrapped."""
-    assert ring.map is not None
-    with mmap.mmap(ring.map_fd, mmap.PAGESIZE + ring.geometry.data_bytes) as mapping:
+    with mmap.mmap(ring.fd, mmap.PAGESIZE + ring.geometry.data_bytes) as mapping:
         return mapping[mmap.PAGESIZE : mmap.PAGESIZE + ring.map.head]
 
 
-def _sample_ids(ring: RingHandle) -> list[int]:
+def _sample_ids(ring: PerfRing) -> list[int]:
     """Event ids of the samples that a ring holds."""
     data = _contents(ring)
     headers = (header for header in iter_records(data) if header.type == RecordType.SAMPLE)
@@ -202,7 +201,7 @@ def test_shared_ring_outlives_its_first_thread(
         running.run()
     poll = select.poll()
     for ring in opened.rings:
-        poll.register(ring.wakeup_fd, select.POLLIN)
+        poll.register(ring.fd, select.POLLIN)
     states = {state for _, state in poll.poll(10_000)}
     assert states == {select.POLLIN}
     assert not any(state & select.POLLHUP for _, state in poll.poll(0))
@@ -266,7 +265,7 @@ def test_command_scope_starts_at_exec(
     assert sum(event_id in opened.event_ids[0] for event_id in ids) == COUNT
     assert _produced(opened) == len(ids) > COUNT
     poll = select.poll()
-    poll.register(opened.rings[0].wakeup_fd, select.POLLIN)
+    poll.register(opened.rings[0].fd, select.POLLIN)
     assert poll.poll(10_000)[0][1] & select.POLLHUP
 
 
@@ -515,7 +514,6 @@ def test_ring_shrinks_to_the_budget(kernel: LinuxKernel, stack: ExitStack) -> No
     assert mmap.PAGESIZE <= ring.geometry.data_bytes < wanted
     assert ring.geometry.requested_bytes == wanted
     assert ring.geometry.watermark_bytes == ring.geometry.data_bytes // 2
-    assert ring.map is not None
     assert ring.map.data_bytes == ring.geometry.data_bytes
 
 

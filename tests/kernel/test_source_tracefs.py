@@ -35,16 +35,16 @@ from collectord.kernel.instance_lock import find_leftovers, find_live
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.trace_probes import group_of
 from collectord.kernel.tracefs import Tracefs
-from collectord.model import Basis, Reason, RingKind, RingRole, Scope, ScopeKind, Stage, Transport
+from collectord.model import Basis, Reason, RingRole, Scope, ScopeKind, Stage, Transport
 from collectord.plan.ftrace import FtraceEvent, FtracePlan, ProbePlan
 from collectord.plan.session import FLIGHT_RECORDER, RingPlan, SessionPlan, SinkPlan
-from collectord.source import SOURCES, tracefs
+from collectord.source import tracefs
 from tests.support import balances, probed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from collectord.source.base import RingHandle
+    from collectord.source.ring import FtraceRing
     from tests.support.generator import Generator
 
 pytestmark = pytest.mark.vm  # also with Linux 6.12
@@ -141,13 +141,12 @@ def total(opened: tracefs.OpenTracefs, field: str = "value") -> int:
     return sum(getattr(opened.read_produced(ring), field) for ring in opened.rings)
 
 
-def drain(ring: RingHandle) -> list[bytes]:
+def drain(ring: FtraceRing) -> list[bytes]:
     """Read a ring until it is empty."""
-    assert ring.pages is not None
     pages: list[bytes] = []
     with suppress(BlockingIOError):
         # Some kernels give the end of the file in place of EAGAIN.
-        while page := os.read(ring.pages.fd, ring.pages.subbuf_bytes):
+        while page := os.read(ring.fd, ring.subbuf_bytes):
             pages.append(page)
     return pages
 
@@ -178,18 +177,16 @@ def test_system_scope_counts_every_call(
 def test_handles_describe_the_rings(kernel: LinuxKernel, stack: ExitStack, session: str) -> None:
     """A ring for each CPU of the plan, with what the kernel made of the sizes asked for."""
     plan = plan_of(session, subbuf_bytes=4 * PAGE, buffer_percent=50)
-    opened = SOURCES["tracefs"](kernel, plan, stack)
+    opened = tracefs.open_session(kernel, plan, stack)
     assert [ring.label.cpu for ring in opened.rings] == list(CPUS)
     for ring in opened.rings:
-        assert ring.pages is not None
-        assert (ring.map, ring.kind, ring.basis) == (None, RingKind.FTRACE, Basis.EXACT)
+        assert ring.basis is Basis.EXACT
         assert str(ring.label) == f"{session}/tracefs/data/cpu{ring.label.cpu}"
-        assert (ring.pages.subbuf_bytes, ring.held) == (4 * PAGE, False)
-        assert (ring.pages.transport, ring.pages.page_map) == (Transport.READ, None)
-        assert ring.geometry.data_bytes == ring.pages.subbufs * 4 * PAGE >= RING_BYTES
+        assert (ring.subbuf_bytes, ring.held) == (4 * PAGE, False)
+        assert (ring.transport, ring.page_map) == (Transport.READ, None)
+        assert ring.geometry.data_bytes == ring.subbufs * 4 * PAGE >= RING_BYTES
         assert ring.geometry.watermark_bytes == ring.geometry.data_bytes // 2
-        assert ring.pages.fd == ring.map_fd == ring.wakeup_fd
-        assert not os.get_blocking(ring.pages.fd)
+        assert not os.get_blocking(ring.fd)
 
 
 def test_listed_cpus_only(
@@ -308,7 +305,6 @@ def test_a_ring_that_nobody_reads(
     opened.disable()
     ring = opened.rings[0]
     reading = opened.read_produced(ring)
-    assert ring.pages is not None
     assert ring.held == (not mode)
     gone = 20 * COUNT - reading.unread
     assert reading.value == 20 * COUNT
@@ -438,10 +434,9 @@ def test_a_mapped_ring(
     with generator.start("count", nr=NUMBER, count=COUNT) as running:
         running.run()
     for ring in opened.rings:
-        assert ring.pages is not None
-        assert ring.pages.page_map is not None
-        assert ring.pages.page_map.subbuf_bytes == ring.pages.subbuf_bytes
-        assert ring.pages.page_map.subbufs == ring.pages.subbufs + 1
+        assert ring.page_map is not None
+        assert ring.page_map.subbuf_bytes == ring.subbuf_bytes
+        assert ring.page_map.subbufs == ring.subbufs + 1
     assert total(opened) == COUNT
 
 
@@ -458,10 +453,9 @@ def test_what_is_no_ring_cannot_be_mapped(kernel: LinuxKernel, tracefs: Path) ->
 @contextmanager
 def using(opened: tracefs.OpenTracefs, code: str) -> Iterator[subprocess.Popen[str]]:
     """A process that has a ring of the session as its standard input, and has said a word."""
-    assert opened.rings[0].pages is not None
     with subprocess.Popen(
         [sys.executable, "-c", code],
-        stdin=opened.rings[0].pages.fd,
+        stdin=opened.rings[0].fd,
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
@@ -510,8 +504,7 @@ def test_a_flight_recorder_grows(
     grown = int((control / "buffer_size_kb").read_text())
     assert before < grown < 2 * before
     assert total(opened, "unread") == 100
-    assert ring.pages is not None
-    assert ring.pages.subbufs * PAGE >= (grown << 10)
+    assert ring.subbufs * PAGE >= (grown << 10)
     short = replace(balance, window_ns=2 * SECOND)
     assert "would be needed" in opened.ftrace.keep_window([short])
 

@@ -111,9 +111,8 @@ class Area:
         def taken() -> AuxCounters:
             return counters(taken_bytes=self.head, stored_bytes=self.head)
 
-        return SimpleNamespace(
-            handle=SimpleNamespace(aux=handle), aux=SimpleNamespace(counters=taken, id=1)
-        )
+        area = SimpleNamespace(handle=handle, ring=SimpleNamespace(counters=taken, id=1))
+        return SimpleNamespace(areas=(area,))
 
 
 def test_truncated_bytes_never_go_down() -> None:

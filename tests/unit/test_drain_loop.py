@@ -46,7 +46,7 @@ class Rings:
             stream = drain.core.add_relay_stream()
             ring = drain.core.add_relay_ring(0, stream, source, capacity_bytes=_PIPE_BYTES)
             deaf: Any = Deaf()
-            drain.listen(deaf, stream, deaf, [ring])
+            drain.listen(deaf, stream, deaf, [ring.id])
             self.sinks.append(sink)
             self.streams.append(stream)
         os.write(self.sinks[0], bytes(_PIPE_BYTES))

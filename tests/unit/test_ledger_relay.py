@@ -19,12 +19,11 @@ from collectord.model import (
     Geometry,
     Produced,
     Reason,
-    RingKind,
     RingLabel,
     RingRole,
     Stage,
 )
-from collectord.source.base import RelayRing, RingHandle
+from collectord.source.ring import BlktraceRing, ChannelRing
 from tests.support import balances
 from tests.support.relay_records import note, record
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from collectord.model import LossKey
+    from collectord.source.ring import RingHandle
 
 DROPPED = (Stage.KERNEL_RING, Reason.DROPPED)
 
@@ -71,19 +71,12 @@ class Rig:
         ring = self.core.add_relay_ring(
             0, stream, source, capacity_bytes=1 << 20, blktrace=blktrace
         )
-        handle = RingHandle(
-            map=None,
-            pages=None,
-            map_fd=source,
-            wakeup_fd=source,
-            kind=RingKind.RELAY,
+        kind = BlktraceRing if blktrace else ChannelRing
+        handle = kind(
+            fd=source,
             basis=Basis.EXACT if blktrace else Basis.NONE,
             geometry=Geometry(1 << 20, 1 << 18, 1 << 20),
             label=RingLabel("s", "relay", RingRole.DATA, 0),
-            counters=(),
-            time_offset=0,
-            time_trailer=0,
-            relay=RelayRing(source, 1 << 20, 0, blktrace=blktrace),
         )
         self.trace = Trace()
         self.meter = Meter(self.trace, [Drained(handle, ring)], ())  # type: ignore[arg-type]

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from collectord._native._core import RingCounters
 from collectord.meter import Drained, Meter
-from collectord.model import (
-    Basis,
-    Geometry,
-    Produced,
-    Reason,
-    RingKind,
-    RingLabel,
-    RingRole,
-    Stage,
-)
-from collectord.source.base import RingHandle
+from collectord.model import Basis, Geometry, Produced, Reason, RingLabel, RingRole, Stage
+from collectord.source.ring import PerfRing, RingHandle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,16 +19,13 @@ if TYPE_CHECKING:
     from collectord.model import LossKey
 
 LABEL = RingLabel("s", "perf", RingRole.DATA, 0)
-HANDLE = RingHandle(
-    map=None,
-    pages=None,
-    map_fd=-1,
-    wakeup_fd=-1,
-    kind=RingKind.PERF,
+MAP: Any = None
+HANDLE = PerfRing(
+    map=MAP,
+    fd=-1,
     basis=Basis.EXACT,
     geometry=Geometry(4096, 1024, 8192),
     label=LABEL,
-    counters=(),
     time_offset=0,
     time_trailer=0,
 )

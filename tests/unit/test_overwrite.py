@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,9 +22,10 @@ from collectord.config.units import RingSize
 from collectord.control import signals
 from collectord.errors import PlanError, UnknownEvent, UsageError
 from collectord.ledger import Bracket, balance_ring, balance_session
-from collectord.model import Basis, Produced, RingLabel, RingRole
+from collectord.model import Basis, Geometry, Produced, RingLabel, RingRole
 from collectord.plan.build import build
 from collectord.plan.source_events import tracepoint_patterns
+from collectord.source.ring import OverwritableRing
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -33,6 +33,17 @@ if TYPE_CHECKING:
 
 SWITCH = "sched:sched_switch"
 LABEL = RingLabel("box", "perf", RingRole.DATA, 0)
+MAP: Any = None
+RING = OverwritableRing(
+    map=MAP,
+    fd=-1,
+    basis=Basis.LOST_ONLY,
+    geometry=Geometry(1 << 20, 0, 1 << 20),
+    label=LABEL,
+    held=True,
+    time_offset=0,
+    time_trailer=0,
+)
 
 
 def config(*events: str | EventConfig, **settings: Any) -> Config:  # noqa: ANN401
@@ -123,34 +134,22 @@ def counters(**figures: int) -> RingCounters:
 )
 def test_what_it_refuses_was_paused(lost: int | None, records: int, paused: int) -> None:
     """A ring that overwrites is never full; the kernel's two ways to tell of it are one loss."""
-    reading = Produced(value=200, lost=lost, overwritten=100)
-    ring = balance_ring(
-        LABEL,
-        Basis.LOST_ONLY,
-        1 << 20,
-        Bracket(reading, counters(lost_records=records), reading),
-        held=True,
-        overwritable=True,
-    )
+    known, figures = Produced(value=200, lost=lost), counters(lost_records=records)
+    reading = RING.produced(known, figures, 100)
+    ring = RING.balance(Bracket(reading, figures, reading), Basis.LOST_ONLY)
     assert {pair: n for pair, n in ring.lost.items() if n} == {"kernel_ring/paused": paused}
     assert (ring.produced, ring.unaccounted, ring.overwritten) == (None, None, 100)
-    streamed = balance_ring(LABEL, Basis.LOST_ONLY, 1, Bracket(reading, counters(), reading))
+    streamed = balance_ring(LABEL, Basis.LOST_ONLY, 1, Bracket(known, counters(), known))
     assert streamed.lost["kernel_ring/paused"] == 0
 
 
 def test_what_nobody_counts_is_not_said() -> None:
     """Where no counter tells records, how many were overwritten is null, not 0."""
-    known = Produced(value=200, lost=0, overwritten=100)
-    unknown = replace(known, value=None, overwritten=None)
+    figures = counters(window_repeated=4, window_held_ns=5)
+    known = RING.produced(Produced(value=200, lost=0), figures, 100)
+    unknown = RING.produced(Produced(value=None, lost=0), figures, 100)
     rings = tuple(
-        balance_ring(
-            LABEL,
-            Basis.LOST_ONLY,
-            1 << 20,
-            Bracket(reading, counters(window_repeated=4, window_held_ns=5), reading),
-            held=True,
-            overwritable=True,
-        )
+        RING.balance(Bracket(reading, figures, reading), Basis.LOST_ONLY)
         for reading in (known, unknown)
     )
     assert [ring.overwritten for ring in rings] == [100, None]

@@ -16,7 +16,7 @@ from collectord.kernel.port import CounterReading
 from collectord.model import Basis, Scope, ScopeKind
 from collectord.plan.events import EventPlan
 from collectord.source.aux import AuxFlush, refused_addresses
-from collectord.source.base import CounterFd
+from collectord.source.ring import CounterFd
 
 
 @dataclass
@@ -42,9 +42,8 @@ class Events:
 def ring(flush_ns: int, *fds: int) -> Any:  # noqa: ANN401 - as much of a RingHandle as is looked at
     """A ring with an AUX area that these events write into."""
     counters = tuple(CounterFd(fd, 0, fd, 0) for fd in fds)
-    return SimpleNamespace(
-        aux=SimpleNamespace(plan=SimpleNamespace(flush_ns=flush_ns), counters=counters)
-    )
+    area = SimpleNamespace(plan=SimpleNamespace(flush_ns=flush_ns), counters=counters)
+    return SimpleNamespace(areas=(area,))
 
 
 def test_a_flush_stops_and_starts_what_runs() -> None:
@@ -58,7 +57,7 @@ def test_a_flush_stops_and_starts_what_runs() -> None:
 
 def test_without_areas_nothing_is_flushed() -> None:
     """Nor is a timer wanted."""
-    assert AuxFlush(Events({}), [SimpleNamespace(aux=None), ring(0, 9)]).interval_ns == 0  # type: ignore[arg-type, list-item]
+    assert AuxFlush(Events({}), [SimpleNamespace(areas=()), ring(0, 9)]).interval_ns == 0  # type: ignore[arg-type, list-item]
 
 
 @pytest.mark.parametrize(

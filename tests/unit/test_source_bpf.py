@@ -11,9 +11,10 @@ from typing import Any, Final
 import pytest
 
 from collectord.kernel.bpf import MapInfo
-from collectord.model import Basis, Produced, Reason, RingLabel, RingRole, Stage
+from collectord.model import Basis, Geometry, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.plan.bpf import OutputPlan
 from collectord.source.bpf import Counts, OpenBpf
+from collectord.source.ring import PerfRing
 
 GATE: Final = 5
 COUNTS: Final = 6
@@ -59,9 +60,16 @@ class FakePerf:
     """Rings on both CPUs, and the kernel's own count of what did not fit."""
 
     def __init__(self, basis: Basis, lost: int | None) -> None:
+        ring_map: Any = None
         self.rings = tuple(
-            SimpleNamespace(
-                label=RingLabel("s", "bpf", RingRole.DATA, cpu), basis=basis, counters=()
+            PerfRing(
+                map=ring_map,
+                fd=-1,
+                basis=basis,
+                geometry=Geometry(4096, 1, 4096),
+                label=RingLabel("s", "bpf", RingRole.DATA, cpu),
+                time_offset=0,
+                time_trailer=0,
             )
             for cpu in CPUS
         )

@@ -181,7 +181,7 @@ def test_an_area_that_is_disabled(kernel: Events, opened: OpenPerf) -> None:
     ]
     (ring,) = opened.rings
     assert [kernel.name(counter.fd) for counter in ring.counters] == ["freezing", "trace", "other"]
-    assert kernel.name(ring.map_fd) == "trace"
+    assert kernel.name(ring.fd) == "trace"
     opened.enable()
     kernel.values["freezing"] = 1
     assert opened.frozen()

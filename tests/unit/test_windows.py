@@ -13,7 +13,6 @@ import pytest
 from collectord.cli.output import snapshot_text
 from collectord.collected import Collected
 from collectord.errors import KernelError, SinkError
-from collectord.model import RingKind
 from collectord.recorder import Recorder
 from collectord.sink.manifest import SnapshotNote
 from collectord.windows import Trigger, Windows
@@ -22,6 +21,7 @@ from tests.support.commands import snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+DRAINED, COPIED = False, True
 NOTE = SnapshotNote(trigger=Trigger.REQUEST, taken_ns=1)
 
 
@@ -68,7 +68,7 @@ class Kernel:
     def count_overwritten(self, before: object) -> None:
         """Likewise."""
 
-    def ring(self, fd: int, kind: RingKind) -> Any:  # noqa: ANN401 - as much as is looked at
+    def ring(self, fd: int, *, copied: bool) -> Any:  # noqa: ANN401 - as much as is looked at
         """A held ring; records when it is let go, and held again."""
 
         def hold(held: bool) -> None:
@@ -84,22 +84,24 @@ class Kernel:
             )
 
         return SimpleNamespace(
-            handle=SimpleNamespace(held=True, kind=kind, map_fd=fd, pages=None),
+            handle=SimpleNamespace(
+                held=True, has_window=copied, fd=fd, given=lambda counters: counters.records
+            ),
             ring=SimpleNamespace(warm=lambda: None, hold=hold, counters=counters),
-            aux=None,
+            areas=(),
         )
 
 
-def windows(kernel: Any, *kinds: RingKind) -> Windows:  # noqa: ANN401 - a Kernel, as all it is
-    """Of rings with the descriptors 0, 1, .., of these kinds."""
-    rings = [kernel.ring(fd, kind) for fd, kind in enumerate(kinds)]
+def windows(kernel: Any, *copied: bool) -> Windows:  # noqa: ANN401 - a Kernel, as all it is
+    """Of rings with the descriptors 0, 1, .., whose windows are copied or drained."""
+    rings = [kernel.ring(fd, copied=one) for fd, one in enumerate(copied)]
     return Windows(kernel, rings, meter=kernel, drain=kernel, kernel=kernel)
 
 
 def test_overwritable_rings_do_not_wait_for_aux_areas() -> None:
     """They are copied and go on; only then is what stands beside them drained."""
     kernel = Kernel()
-    mixed = windows(kernel, RingKind.PERF, RingKind.OVERWRITABLE, RingKind.OVERWRITABLE)
+    mixed = windows(kernel, DRAINED, COPIED, COPIED)
     note = asyncio.run(mixed.take(Trigger.REQUEST))
     copied = ["pause all", "let go 1", "let go 2", "resume 1", "resume 2"]
     # Held again before they go on: what comes then is of the next window.
@@ -110,14 +112,14 @@ def test_overwritable_rings_do_not_wait_for_aux_areas() -> None:
 def test_alone_they_need_no_pass() -> None:
     """What is copied comes with the next one; all go on at once."""
     kernel = Kernel()
-    asyncio.run(windows(kernel, RingKind.OVERWRITABLE).take(Trigger.REQUEST))
+    asyncio.run(windows(kernel, COPIED).take(Trigger.REQUEST))
     assert kernel.asked == ["pause all", "let go 0", "resume all"]
 
 
 def test_a_session_that_ends_meanwhile_has_all_drained() -> None:
     """Its end lets all rings go; nothing holds them, or starts them, behind it."""
     kernel = Kernel()
-    one = windows(kernel, RingKind.PERF)
+    one = windows(kernel, DRAINED)
 
     async def end_in_the_pass() -> int:
         one.end()
@@ -131,7 +133,7 @@ def test_a_session_that_ends_meanwhile_has_all_drained() -> None:
 def test_rings_go_on_though_one_cannot_be_read() -> None:
     """Whatever fails in between, nothing is left standing still."""
     kernel = Kernel(refuse="pass")
-    mixed = windows(kernel, RingKind.PERF, RingKind.OVERWRITABLE)
+    mixed = windows(kernel, DRAINED, COPIED)
     with pytest.raises(KernelError):
         asyncio.run(mixed.take(Trigger.REQUEST))
     assert kernel.asked[-1] == "resume all"
@@ -174,7 +176,7 @@ def recorder(files: Any, kernel: Any) -> Recorder:  # noqa: ANN401 - stand for s
     return Recorder(
         plan,
         kernel,
-        windows=windows(kernel, RingKind.OVERWRITABLE),
+        windows=windows(kernel, COPIED),
         segments=files,
         accounts=anything,
         drain=kernel,

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open rings: a few frozen variants, each with its way into the core and into the ledger.
+
+What sets a kind of ring apart is what it does its own way here: past `open` nobody asks for it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from collectord.ledger import balance_ring
+from collectord.model import Basis, LossKey, Produced, Reason, RingRole, Stage, Transport
+
+if TYPE_CHECKING:
+    from collectord._native._core import (
+        AuxMap,
+        AuxRing,
+        Core,
+        PageMap,
+        Ring,
+        RingCounters,
+        RingMap,
+        Stream,
+    )
+    from collectord.ledger import Bracket, RingBalance
+    from collectord.model import Geometry, RingLabel
+    from collectord.plan.aux import AuxPlan
+
+_RING_FULL: Final[LossKey] = (Stage.KERNEL_RING, Reason.RING_FULL)
+_PAUSED: Final[LossKey] = (Stage.KERNEL_RING, Reason.PAUSED)
+_DROPPED: Final[LossKey] = (Stage.KERNEL_RING, Reason.DROPPED)
+_OVERRUN: Final[LossKey] = (Stage.KERNEL_RING, Reason.OVERRUN)
+
+
+@dataclass(frozen=True, slots=True)
+class CounterFd:
+    """One event's counter, which feeds one ring.
+
+    Attributes:
+        fd: the event's descriptor.
+        event_index: `EventPlan.index`.
+        event_id: the id that its samples carry.
+        read_format: what read(2) of it gives.
+        tid: thread that it counts, -1 for every task.
+    """
+
+    fd: int
+    event_index: int
+    event_id: int
+    read_format: int
+    tid: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AuxHandle:
+    """The AUX area that hangs on a perf ring.
+
+    Attributes:
+        map: its mapping.
+        plan: what it was to be; `data_bytes` is what it became.
+        label: whose it is, with the role `aux`.
+        index: its number among the session's, which perf calls idx.
+        counters: of the events that write into it, one for each target.
+    """
+
+    map: AuxMap
+    plan: AuxPlan
+    label: RingLabel
+    index: int
+    counters: tuple[CounterFd, ...]
+
+    def register(self, core: Core, ring: Ring) -> AuxRing:
+        """Have the core drain it with the data ring that it hangs on, and goes with."""
+        plan, label = self.plan, self.label
+        return core.add_aux_ring(
+            ring,
+            self.map,
+            framing=str(plan.framing),
+            whole_records=plan.whole_records,
+            idx=self.index,
+            cpu=label.cpu,
+            tid=label.tid,
+            reference_tsc=plan.stamped_by_tsc,
+            enable_fds=() if plan.snapshot else [counter.fd for counter in self.counters],
+            head_rule=str(plan.head_rule),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingHandle(ABC):
+    """A ring and the counters that tell what went into it.
+
+    Attributes:
+        fd: what is mapped, or read, and polled.
+        basis: what its balance rests on.
+        geometry: effective sizes.
+        label: whose ring it is.
+        counters: one per event and target that writes into it; none where the ring itself counts.
+        held: a flight recorder's: nothing is taken but for a snapshot.
+        areas: the AUX area that hangs on it, if there is one.
+        counts_on: its kernel counters rise though nothing of it is drained.
+    """
+
+    fd: int
+    basis: Basis
+    geometry: Geometry
+    label: RingLabel
+    counters: tuple[CounterFd, ...] = ()
+    held: bool = False
+    areas: tuple[AuxHandle, ...] = ()
+    counts_on: bool = False
+
+    # A snapshot copies it in one go while it stands still; nothing of it is ever unread.
+    has_window: ClassVar[bool] = False
+    # Nobody knows its records: what counts them counts bytes.
+    in_bytes: ClassVar[bool] = False
+
+    @abstractmethod
+    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
+        """Have the core drain it into a stream of its source. Raises OSError."""
+
+    def begin(self, ring: Ring) -> None:  # noqa: B027 - most have nothing to do
+        """Its session has begun: its stream has a segment, and its source is enabled."""
+
+    def end(self, ring: Ring) -> None:  # noqa: B027 - most have nothing to do
+        """Nothing is written into it any more, and what has been is still to be drained."""
+
+    def hung_up(self) -> str:
+        """Give what its hanging up means, "" where that is no news: a task ends when it ends."""
+        return ""
+
+    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
+        """Complete a reading of the kernel's counters by what the core finds in the ring.
+
+        Args:
+            reading: of the source.
+            counters: of the core, read before that.
+            gone: records of it that were overwritten before a snapshot, as far as is known.
+        """
+        del counters, gone
+        return reading
+
+    def is_idle(self, counters: RingCounters, last: RingCounters) -> bool:
+        """Whether the kernel cannot have counted anything since the last reading.
+
+        So it is while nothing was drained, and nothing left for want of room. In a ring in
+        quarantine things happen without anybody looking at it.
+        """
+        if self.counts_on or counters.quarantined:
+            return False
+        return (counters.records, counters.starved) == (last.records, last.starved)
+
+    @property
+    def is_unseen(self) -> bool:
+        """Its events go to the file without passing through this program's memory."""
+        return False
+
+    def handed_on(self, reading: Produced, counters: RingCounters) -> int | None:
+        """Give what passed unseen by now; None where the core sees it all."""
+        del reading, counters
+        return None
+
+    def given(self, counters: RingCounters) -> int:
+        """Give the records that it has given; 0 where its stream tells instead."""
+        return counters.records
+
+    def balance(
+        self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
+    ) -> RingBalance:
+        """Give its balance as of a reading.
+
+        Args:
+            bracket: the reading.
+            basis: what it rests on by now.
+            suppressed_by: ids of foreign BPF programs on its tracepoints.
+        """
+        return balance_ring(
+            self.label,
+            basis,
+            self.geometry.data_bytes,
+            bracket,
+            suppressed_by,
+            held=self.held,
+            beside_aux=bool(self.areas),
+            in_bytes=self.in_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfRing(RingHandle):
+    """A perf ring that waits for its reader.
+
+    Attributes:
+        map: its mapping.
+        time_offset, time_trailer, cpu_trailer: see `Core.add_ring`.
+    """
+
+    map: RingMap
+    time_offset: int
+    time_trailer: int
+    cpu_trailer: int = 0
+
+    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
+        """See `RingHandle`."""
+        return core.add_ring(
+            shard,
+            stream,
+            self.map,
+            self.fd,
+            sideband=self.label.role is RingRole.SIDEBAND,
+            time_offset=self.time_offset,
+            time_trailer=self.time_trailer,
+            ids=[counter.event_id for counter in self.counters],
+            held=self.held,
+            cpu_trailer=self.cpu_trailer,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedRing(PerfRing):
+    """The data ring of an AUX area that runs free: the core gives its oldest records up."""
+
+    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
+        """See `RingHandle`."""
+        del gone
+        return replace(reading, overwritten=counters.overwritten)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverwritableRing(PerfRing):
+    """A perf ring in which the kernel overwrites what nobody reads."""
+
+    has_window: ClassVar[bool] = True
+
+    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
+        """See `RingHandle`.
+
+        It is never full, and refuses only while it stands still for a snapshot. What was passed
+        over in it is neither stored nor overwritten.
+        """
+        refused = reading.lost if reading.lost is not None else counters.lost_records
+        known = reading.value is not None and not counters.faults
+        return replace(
+            reading,
+            lost=refused,
+            losses={_RING_FULL: 0, _PAUSED: refused, _DROPPED: counters.lost_samples},
+            overwritten=gone if known else None,
+        )
+
+    def balance(
+        self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
+    ) -> RingBalance:
+        """See `RingHandle`."""
+        ring = RingHandle.balance(self, bracket, basis, suppressed_by)
+        return replace(ring, window_ns=bracket.counters.window_held_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FtraceRing(RingHandle):
+    """One CPU's ftrace ring: sub-buffers that are taken whole, and the kernel's counters.
+
+    Attributes:
+        fd: `trace_pipe_raw`, non-blocking.
+        stats_fd: `stats`.
+        transport: how sub-buffers come out of it.
+        subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
+        subbufs: of the ring, the reader's own not among them; of a flight recorder's as many as
+            it may grow to.
+        page_map: its mapping, None unless the transport is `mmap`.
+    """
+
+    stats_fd: int
+    transport: Transport
+    subbuf_bytes: int
+    subbufs: int
+    page_map: PageMap | None = None
+    counts_on: bool = True
+
+    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
+        """See `RingHandle`."""
+        return core.add_page_ring(
+            shard,
+            stream,
+            self.fd,
+            subbuf_bytes=self.subbuf_bytes,
+            subbufs=self.subbufs,
+            transport=str(self.transport),
+            page_map=self.page_map,
+            held=self.held,
+        )
+
+    @property
+    def is_unseen(self) -> bool:
+        """See `RingHandle`."""
+        return self.transport is Transport.SPLICE
+
+    def handed_on(self, reading: Produced, counters: RingCounters) -> int | None:
+        """See `RingHandle`: all that was handed out, without what the core has or gave up."""
+        if not self.is_unseen:
+            return None
+        known = counters.in_flight + counters.lost_disk_full + counters.lost_dropped
+        return max(0, (reading.read_events or 0) - known)
+
+    def given(self, counters: RingCounters) -> int:
+        """See `RingHandle`."""
+        del counters
+        return 0
+
+    def balance(
+        self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
+    ) -> RingBalance:
+        """See `RingHandle`: the ring stays in the kernel, which tells what is in it."""
+        ring, after = RingHandle.balance(self, bracket, basis, suppressed_by), bracket.after
+        age_ns = after.oldest_unread_age_ns
+        foreign = 0
+        if bracket.walked is None:  # handed out before the pass, and not to this program
+            foreign = max(0, (bracket.before.read_events or 0) - bracket.counters.samples)
+        return replace(
+            ring,
+            capacity_bytes=after.capacity_bytes or ring.capacity_bytes,
+            used_bytes=after.unread_bytes,
+            in_flight=ring.in_flight + (after.unread if self.held else 0),
+            transport=str(self.transport),
+            oldest_unread_age_ns=age_ns,
+            window_ns=age_ns if self.held else None,
+            foreign_reads=foreign,
+            resets=after.resets,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelRing(RingHandle):
+    """A file of a relay channel.
+
+    Attributes:
+        longest_bytes: that a record may have, 0 where nobody knows.
+    """
+
+    longest_bytes: int = 0
+    in_bytes: ClassVar[bool] = True
+
+    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
+        """See `RingHandle`."""
+        return core.add_relay_ring(
+            shard,
+            stream,
+            self.fd,
+            capacity_bytes=self.geometry.data_bytes,
+            longest_bytes=self.longest_bytes,
+            blktrace=not self.in_bytes,
+            held=True,
+        )
+
+    def begin(self, ring: Ring) -> None:
+        """See `RingHandle`: nothing is taken before."""
+        ring.hold(False)  # noqa: FBT003 - the binding's
+
+    def end(self, ring: Ring) -> None:
+        """See `RingHandle`: the parts of sub-buffers are taken too."""
+        ring.read_all()
+
+    def hung_up(self) -> str:
+        """See `RingHandle`."""
+        return "its channel was closed"
+
+    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
+        """See `RingHandle`."""
+        del gone
+        return _overrun(reading, counters.skipped_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlktraceRing(ChannelRing):
+    """One CPU's file of a blktrace, whose records the core walks."""
+
+    in_bytes: ClassVar[bool] = False
+
+    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
+        """See `RingHandle`.
+
+        The core counts a number before the event that carries it, and gives the number last: so
+        what it has walked is among the numbers of the same reading.
+        """
+        del gone
+        return replace(_overrun(reading, counters.missing), value=counters.numbered)
+
+
+def _overrun(reading: Produced, lost: int) -> Produced:
+    """A reading with what the kernel overwrote before it was read."""
+    return replace(reading, lost=lost, losses={**reading.losses, _OVERRUN: lost})
