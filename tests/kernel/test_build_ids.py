@@ -3,22 +3,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import select
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from collectord.kernel import build_id, code_files
 from tests.support.generator import Generator
+from tests.support.patience import patient
 from tests.support.recording import CALLS, recording, segments_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
 
 pytestmark = pytest.mark.usefixtures("tracefs")
+
+IN_CLOSE_NOWRITE: Final = 0x10
 
 
 def of_file(path: Path) -> str:
@@ -27,19 +35,39 @@ def of_file(path: Path) -> str:
         return build_id.from_elf(file.fileno()).hex()
 
 
+@contextmanager
+def read_by_somebody(path: Path) -> Iterator[None]:
+    """Wait at the end of the block until a file was opened and closed that a process runs."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = libc.inotify_init1(os.O_CLOEXEC)
+    assert watch >= 0
+    try:
+        assert libc.inotify_add_watch(watch, os.fsencode(path), IN_CLOSE_NOWRITE) >= 0
+        yield
+        assert select.select([watch], [], [], patient(20))[0], f"nobody reads {path}"
+    finally:
+        os.close(watch)
+
+
 def test_what_ran_is_told_though_its_file_is_gone(
     start_cli: Start, tmp_path: Path, *, generator: Generator, perfs: tuple[Perf, ...]
 ) -> None:
-    """Of a program that began before or during the recording, its libraries, and the kernel."""
-    copies = [
+    """Of programs that began before or during the recording, their libraries, and the kernel.
+
+    One has ended by the time of the seal, too: its file is read while it runs.
+    """
+    copies = old, new, brief = [
         Generator(Path(shutil.copy2(generator.program, tmp_path / name)))
-        for name in ("old", "new")
+        for name in ("old", "new", "brief")
     ]
     with ExitStack() as stack:
-        stack.enter_context(copies[0].start("count", hold=True))
+        stack.enter_context(old.start("count", hold=True))
         with recording(start_cli, tmp_path, "-a", *CALLS) as ours:
-            stack.enter_context(copies[1].start("count", hold=True))
-            for copy in copies:
+            stack.enter_context(new.start("count", hold=True))
+            new.program.unlink()
+            with ExitStack() as until_read, read_by_somebody(brief.program):
+                until_read.enter_context(brief.start("count", hold=True))
+            for copy in (old, brief):
                 copy.program.unlink()
     (segment,) = segments_of(ours.session)
     known = of_file(generator.program)

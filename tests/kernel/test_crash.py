@@ -118,11 +118,12 @@ def test_killed_daemon(  # noqa: PLR0917  # fixtures
 def test_damaged_files_keep_nobody_down(tmp_path: Path, start_cli: Start) -> None:
     """A start tells of manifests that cannot be read, one by one, and goes on."""
     sealed = segments.write_segment(segments.make_sink(tmp_path / "state" / "old")).path
-    orphan = segments.orphan(tmp_path / "state" / "killed")
+    deep, invalid = (segments.orphan(tmp_path / "state" / name) for name in ("deep", "invalid"))
     untrue = segments.orphan(tmp_path / "state" / "untrue")
     for data, name, damage in (
         (sealed, sealed.name + ".json", b'{"schema": 1, "host": "\xff"}'),
-        (orphan, orphan.name.replace(".partial", ".json.partial"), b"[" * 100_000),
+        (deep, deep.name.replace(".partial", ".json.partial"), b"[" * 100_000),
+        (invalid, invalid.name.replace(".partial", ".json.partial"), b'{"host": "\xff"}'),
     ):
         data.with_name(name).write_bytes(damage)
     manifest = untrue.with_name(untrue.name.replace(".partial", ".json.partial"))
@@ -130,14 +131,14 @@ def test_damaged_files_keep_nobody_down(tmp_path: Path, start_cli: Start) -> Non
     manifest.write_text(json.dumps(told | {"data_offset": -1}))
     config = daemons.write_config(tmp_path, segment_bytes=SEGMENT)
     with daemons.running(start_cli, config) as daemon:
-        assert daemon.metric("collectord_damaged_files") == 3
+        assert daemon.metric("collectord_damaged_files") == 4
         ended = daemon.stop()
     assert ended.status == 0
     left = {line["path"]: line["action"] for line in ended.named("segment_not_repaired")}
     assert left == {str(sealed): "damaged", str(untrue): "refused"}
-    (repaired,) = ended.named("segment_repaired")
-    assert repaired["path"] == str(orphan).removesuffix(".partial")
-    assert ".json.damaged" in repaired["detail"]
+    repaired = {line["path"]: line["detail"] for line in ended.named("segment_repaired")}
+    assert set(repaired) == {str(path).removesuffix(".partial") for path in (deep, invalid)}
+    assert all(".json.damaged" in detail for detail in repaired.values())
 
 
 @contextmanager

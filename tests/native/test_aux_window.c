@@ -204,6 +204,24 @@ static void the_way_around_tells_what_the_head_is(void)
 	end();
 }
 
+/* Padding may be zeros, as bytes are that nobody wrote: then the head alone tells of the way. */
+static void an_area_that_ends_with_zeros_came_around_too(void)
+{
+	static const uint8_t zeros[4096];
+	struct aux_extent extent;
+
+	begin(places_unknown, 0);
+	run(100);
+	(void)expect(100, 100);
+	run(BYTES / 8 - 50);
+	fake_aux__poke(&aux, BYTES - sizeof(zeros), zeros, sizeof(zeros));
+	CHECK(aux_window__find(&window, &aux.map, taken, &extent));
+	CHECK_EQ(window.rule, AUX_OFFSET);
+	CHECK_EQ(extent.held, BYTES);
+	CHECK_EQ(extent.end - extent.begin, BYTES - 50 * 8);
+	end();
+}
+
 static void a_head_that_goes_back_is_no_counter(void)
 {
 	struct aux_extent extent;
@@ -226,6 +244,7 @@ int main(void)
 	RUN(windows_of_a_head_that_is_a_place_join_or_leave_a_gap);
 	RUN(what_the_head_is_is_learned);
 	RUN(the_way_around_tells_what_the_head_is);
+	RUN(an_area_that_ends_with_zeros_came_around_too);
 	RUN(a_head_that_goes_back_is_no_counter);
 	return 0;
 }

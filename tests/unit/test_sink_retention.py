@@ -105,8 +105,10 @@ def test_running_segments_count_and_stay(tmp_path: Path) -> None:
     running.write_bytes(bytes(SEGMENT_BYTES))
     open_manifest = running.with_name(running.name.replace(".partial", ".json.partial"))
     open_manifest.write_bytes(b"{}")
-    plan = RetentionPlan(bytes=SEGMENT_BYTES // 2, age_ns=DAY_NS)
+    assert evict(tmp_path, RetentionPlan(bytes=1 << 20), NOW_NS) == []
+    plan = RetentionPlan(bytes=_allocated(old))
     assert [eviction.path for eviction in evict(tmp_path, plan, NOW_NS)] == [old]
+    assert evict(tmp_path, RetentionPlan(bytes=1, age_ns=DAY_NS), NOW_NS) == []
     assert running.exists()
     assert open_manifest.exists()
 
