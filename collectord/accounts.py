@@ -62,11 +62,11 @@ class Accounts:
         health: Health,
     ) -> None:
         self._plan = plan
-        self._ftrace = source.ftrace
+        self._tracing = source.abilities.tracing
         self._rings = rings
         self._meter = meter
         self._aux = AuxMeter(kernel, rings)
-        self._late = LateRings(plan, source)
+        self._late = LateRings(plan, source.abilities)
         self._kernel = kernel
         self._health = health
         self._log = _LOG.bind(session=plan.name)
@@ -206,10 +206,8 @@ class Accounts:
         return cut(self.balance(self._since_ns), self._meter.brackets, (before, after)) | window
 
     def _ring_stats(self) -> Mapping[int, str]:
-        if self._ftrace is None:
-            return {}
         try:
-            return self._ftrace.ring_stats()
+            return {cpu: text for one in self._tracing for cpu, text in one.ring_stats().items()}
         except KernelError as error:
             self._log.error("counters_not_read", error=str(error))
             return {}

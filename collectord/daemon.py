@@ -230,7 +230,7 @@ class Daemon:
             KernelError: a ring is full and does not overwrite.
         """
         named = self._named([session] if session else ())
-        marked = [s.ftrace for s in named if s.ftrace is not None]
+        marked = [instance for s in named for instance in s.abilities.tracing]
         if not marked:
             raise UsageError(
                 f"session {session} records no ftrace" if session else "no session records ftrace",

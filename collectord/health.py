@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collectord.ledger import RingBalance
     from collectord.meter import Meter
     from collectord.plan.session import SessionPlan
-    from collectord.source.base import OpenSource
+    from collectord.source.base import Tracing
 
 _LOG: Final = structlog.get_logger()
 _GIVEN_UP: Final = tuple(
@@ -31,13 +31,13 @@ class Health:
 
     Args:
         plan: what it lacks from the beginning.
-        source: knows who else is about.
+        tracing: instances of ftrace, which know who else is about.
         meter: its readings show what is missing, and what is stored again.
     """
 
-    def __init__(self, plan: SessionPlan, source: OpenSource, meter: Meter) -> None:
+    def __init__(self, plan: SessionPlan, tracing: Sequence[Tracing], meter: Meter) -> None:
         self._reasons = {f"plan/{n}": reason for n, reason in enumerate(plan.degraded)}
-        self._source = source
+        self._tracing = tracing
         self._meter = meter
         self._directory = plan.sink.directory
         self._log = _LOG.bind(session=plan.name)
@@ -67,7 +67,7 @@ class Health:
         troubles = _WRITE_TROUBLES & self._reasons.keys()
         if not troubles:
             self._progress = None
-        if not troubles and self._source.ftrace is None:
+        if not troubles and not self._tracing:
             return
         rings = balances()
         self._look_for_foreign_readers(rings)
@@ -92,8 +92,8 @@ class Health:
     def _look_for_foreign_readers(self, rings: Sequence[RingBalance]) -> None:
         """Somebody who reads the same ftrace rings takes events away; say who."""
         stolen = sum(ring.foreign_reads for ring in rings)
-        if stolen > self._stolen and self._source.ftrace is not None:
-            who = self._source.ftrace.other_readers() or "unknown"
+        if stolen > self._stolen:
+            who = "".join(one.other_readers() for one in self._tracing) or "unknown"
             self.note("foreign", f"another reader took {stolen} events: {who}")
             self._log.warning("foreign_reader", events=stolen, readers=who)
         self._stolen = stolen

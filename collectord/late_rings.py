@@ -20,7 +20,6 @@ from collectord.model import Basis, Reason, RingRole, Stage, loss_name
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 from collectord.sink.salvage import salvage
-from collectord.sink.trace_dat import TraceDatSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collectord.plan.session import SessionPlan
     from collectord.sink.base import SegmentInfo, Sink
     from collectord.sink.store import Store
-    from collectord.source.base import Ftrace, LateRing, OpenSource
+    from collectord.source.base import Abilities, LateRing, Tracing
 
 _LOG: Final = structlog.get_logger()
 _UNCOVERED: Final = loss_name((Stage.KERNEL_RING, Reason.UNCOVERED))
@@ -41,20 +40,20 @@ class LateRings:
 
     Args:
         plan: of the session.
-        source: asked for them at each reading.
+        abilities: of its source, which is asked for them at each reading.
     """
 
-    def __init__(self, plan: SessionPlan, source: OpenSource) -> None:
+    def __init__(self, plan: SessionPlan, abilities: Abilities) -> None:
         self._plan = plan
-        self._source = source
+        self._sources, self._tracing = abilities.late, abilities.tracing
         self._rings: tuple[LateRing, ...] = ()
         self._produced = self._produced_before = 0
         self._stored: Mapping[int, int] = {}  # events taken at the end, by CPU
         self._given_up = False
 
     def measure(self, *, last: bool) -> None:
-        """Take a reading. See `OpenSource.late_rings`. Raises KernelError."""
-        self._rings = self._source.late_rings(last=last)
+        """Take a reading. See `LateSource.late_rings`. Raises KernelError."""
+        self._rings = tuple(r for source in self._sources for r in source.late_rings(last=last))
         self._produced_before = self._produced
         self._produced = sum(ring.produced.value or 0 for ring in self._rings)
         if last:
@@ -108,14 +107,13 @@ class LateRings:
         Returns:
             None if there was nothing to take, or no place for it.
         """
-        ftrace = self._source.ftrace
-        if ftrace is None or not isinstance(sink, TraceDatSink):
-            return None  # counted as it was read
         info = None
-        if self._rings and not self._given_up:
+        for instance in self._tracing:  # what others hold was counted as it was read
+            if not self._rings or self._given_up:
+                break
             self._given_up = True
             try:
-                info = self._salvage(ftrace, kernel, sink, store, ledger)
+                info = self._salvage(instance, kernel, sink, store, ledger)
             except (KernelError, SinkError) as error:
                 self._stored = {}
                 _LOG.error("late_rings_lost", session=self._plan.name, error=str(error))
@@ -123,14 +121,14 @@ class LateRings:
 
     def _salvage(
         self,
-        ftrace: Ftrace,
+        instance: Tracing,
         kernel: Kernel,
-        sink: TraceDatSink,
+        sink: Sink,
         store: Store,
         ledger: Callable[[], Mapping[str, Any]],
     ) -> SegmentInfo | None:
         rings = tuple(self._entries())
-        stats = ftrace.ring_stats()
+        stats = instance.ring_stats()
         before = sink.so_far
 
         def closing(stored: Mapping[int, int]) -> Closing:
@@ -141,13 +139,13 @@ class LateRings:
             return salvage(
                 Path(self._plan.sink.directory),
                 before.identity,
-                ftrace.metadata(),
-                ftrace.late_pages((entry.cpu for entry in rings), stack),
+                instance.metadata(),
+                instance.late_pages((entry.cpu for entry in rings), stack),
                 opening=Opening(
                     kernel.clocks(), rings, run=before.run, stored_before=before.stored
                 ),
                 closing=closing,
-                comms=ftrace.comms,
+                comms=instance.comms,
                 make_room=store.make_room,
             )
 

@@ -53,14 +53,15 @@ class Meter:
     ) -> None:
         self._source = source
         self._rings = {drained.handle.label: drained for drained in rings}
-        self.suppression = Suppression(source, events)
+        self._losing = source.abilities.shared
+        self.suppression = Suppression(source.abilities.suppressible, events)
         self._told_lost: dict[int, int] = {}
         self._found: Counter[int] = Counter()
         self._removed: Counter[int] = Counter()
         self._brackets: dict[RingLabel, Bracket] = {}
         self._next: dict[RingLabel, Produced] = {}
         self._overwritten: Counter[RingLabel] = Counter()
-        self._shared = self._shared_before = source.shared_losses()
+        self._shared = self._shared_before = self._lost_of_all()
         for label, drained in self._rings.items():
             counters = self._counters(drained)
             reading = self._read(drained, counters)
@@ -97,7 +98,10 @@ class Meter:
         return handle.produced(reading, counters, self._overwritten[handle.label])
 
     def _read_shared(self) -> None:
-        self._shared_before, self._shared = self._shared, self._source.shared_losses()
+        self._shared_before, self._shared = self._shared, self._lost_of_all()
+
+    def _lost_of_all(self) -> dict[LossKey, int]:
+        return {key: n for one in self._losing for key, n in one.shared_losses().items()}
 
     def measure(self, *, passed: bool = True) -> bool:
         """Take a reading.

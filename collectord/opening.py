@@ -105,16 +105,16 @@ class Surroundings:
         if plan.scope.kind is ScopeKind.COMMAND and self.child is not None:
             plan = replace(plan, scope=replace(plan.scope, pids=(self.child,)))
         source = SOURCES[plan.kind](self.kernel, plan, own, exclude_tids=_own_threads())
-        if source.bpf is not None and plan.bpf is not None:
+        for programs in source.abilities.programs:
             names = HostNames()
-            reader = BpfReader(self.kernel, plan.name, source.bpf, names, stats=self.stats)
+            reader = BpfReader(self.kernel, plan.name, programs, names, stats=self.stats)
             self.watch.add(plan.name, reader)
             own.callback(self.watch.remove, plan.name)  # before the descriptors close
         if not source.rings:
             return RinglessSession(plan, source)
-        if source.ftrace is not None:
-            write_note(source.ftrace.name, Path(plan.sink.directory))
-            own.callback(remove_note, source.ftrace.name)
+        for instance in source.abilities.tracing:
+            write_note(instance.name, Path(plan.sink.directory))
+            own.callback(remove_note, instance.name)
         return self._drained(plan, source, own)
 
     def _drained(self, plan: SessionPlan, source: OpenSource, own: ExitStack) -> Session:

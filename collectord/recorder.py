@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collectord.plan.session import SessionPlan
     from collectord.segments import Segments
     from collectord.sink.base import SegmentInfo
-    from collectord.source.base import OpenSource
+    from collectord.source.base import OpenSource, Recording
     from collectord.windows import Snapshot, Windows
 
 _LOG: Final = structlog.get_logger()
@@ -39,7 +39,8 @@ class Recorder:
 
     Args:
         plan: of the session.
-        source: stops the rings, or tells that the kernel has.
+        source: stops the rings for good.
+        recording: stops them for a snapshot, or tells that the kernel has.
         windows: of the rings.
         segments: where they go.
         accounts: read once a window has been drained.
@@ -58,6 +59,7 @@ class Recorder:
         plan: SessionPlan,
         source: OpenSource,
         *,
+        recording: Recording,
         windows: Windows,
         segments: Segments,
         accounts: Accounts,
@@ -67,6 +69,7 @@ class Recorder:
     ) -> None:
         self._plan = plan
         self._source = source
+        self._recording = recording
         self._windows = windows
         self._segments = segments
         self._accounts = accounts
@@ -92,7 +95,7 @@ class Recorder:
 
     def begin(self) -> None:
         """Watch for rings that the kernel stops."""
-        for fd in self._source.freeze_fds:
+        for fd in self._recording.freeze_fds:
             asyncio.get_running_loop().add_reader(fd, self.look)
 
     def look(self) -> None:
@@ -100,10 +103,10 @@ class Recorder:
         if not self._plan.freezes or self._freezing or self._ended:
             return
         try:
-            if not self._source.frozen():
+            if not self._recording.frozen():
                 return
             if self._plan.sink.single_file is None:
-                self._source.pause()
+                self._recording.pause()
             else:
                 self._source.disable()  # what comes later has no place in the one file
         except KernelError as error:
@@ -132,7 +135,7 @@ class Recorder:
         """The source is about to be stopped for good: what stands still is not started again."""
         self._ended = True
         self._windows.end()
-        for fd in self._source.freeze_fds:
+        for fd in self._recording.freeze_fds:
             asyncio.get_running_loop().remove_reader(fd)
 
     async def take_last(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collectord.ledger import balance_session
+from collectord.source.base import Abilities
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ class RinglessSession:
         # A session that failed covers no CPU.
         self.plan = plan if source is not None else replace(plan, rings=(), bpf=None)
         self.source = source
-        self.ftrace = None
+        self.abilities = source.abilities if source is not None else Abilities()
         self.recorder = None
         self._failure = failure
         self._troubles: dict[str, str] = {}

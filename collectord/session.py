@@ -86,7 +86,7 @@ class Session:
     ) -> None:
         self.plan = plan
         self.source = source
-        self.ftrace = source.ftrace
+        self.abilities = source.abilities
         self._rings = {drained.ring.id: drained for drained in rings}
         self._areas = {area.ring.id: area for drained in rings for area in drained.areas}
         self._stream = stream
@@ -96,7 +96,7 @@ class Session:
         self._flush = AuxFlush(kernel, [drained.handle for drained in rings])
         self._log = _LOG.bind(session=plan.name)
         self._jobs = Jobs(worker)
-        self._health = Health(plan, source, meter)
+        self._health = Health(plan, self.abilities.tracing, meter)
         self._accounts = Accounts(
             plan,
             source=source,
@@ -120,15 +120,17 @@ class Session:
             describe=self._describe,
             health=self._health,
             jobs=self._jobs,
-            shown=source.ftrace is not None,
+            shown=bool(self.abilities.tracing),
             session=plan.name,
         )
         self.recorder = None
         if plan.mode == FLIGHT_RECORDER:
+            (recording,) = self.abilities.recording
             self.recorder = Recorder(
                 plan,
                 source,
-                windows=Windows(source, rings, meter=meter, drain=self._passes, kernel=kernel),
+                recording=recording,
+                windows=Windows(recording, rings, meter=meter, drain=self._passes, kernel=kernel),
                 segments=self._segments,
                 accounts=self._accounts,
                 drain=self._passes,
@@ -148,8 +150,9 @@ class Session:
         """
         numbers = (*self._rings, *self._areas)
         self._drain.listen(self._segments, self._stream, self, numbers)
-        self.source.enable_sideband()
-        self._stream.load_sideband(await self._jobs.in_worker(self.source.running_state))
+        for sideband in self.abilities.sideband:
+            sideband.enable_sideband()
+            self._stream.load_sideband(await self._jobs.in_worker(sideband.running_state))
         if self._programs is not None:
             self._stream.load_sideband(await self._jobs.in_worker(self._programs.running))
         await self._segments.begin()
@@ -211,10 +214,10 @@ class Session:
     def _look_at_balances(self) -> None:
         balances = cache(self._meter.balances)
         self._health.look(balances)
-        if self.ftrace is not None:
-            self._health.note("window", self.ftrace.keep_window(balances()))
+        for instance in self.abilities.tracing:
+            self._health.note("window", instance.keep_window(balances()))
             if self.recorder is not None:
-                self.ftrace.learn_comms()  # the kernel forgets them before a snapshot is made
+                instance.learn_comms()  # the kernel forgets them before a snapshot is made
 
     def _describe(self) -> Features:
         """Give the features about the code that ran in a segment that ends; called in a thread."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from collectord.plan.events import EventPlan
-    from collectord.source.base import OpenSource
+    from collectord.source.base import Suppressible
 
 _WINDOWS_MAX: Final = 1000
 
@@ -48,14 +48,15 @@ class Suppression:
     """The windows of one session; the oldest are forgotten where there are a thousand.
 
     Args:
-        source: asked which programs there are.
+        sources: asked which programs there are; without one no event can be hidden.
         events: of the session; those that are tracepoints can be hidden.
     """
 
-    def __init__(self, source: OpenSource, events: Iterable[EventPlan]) -> None:
+    def __init__(self, sources: Iterable[Suppressible], events: Iterable[EventPlan]) -> None:
         now_ns = time.monotonic_ns()
-        self._source = source
-        self._events = {event.index: event for event in events if event.tracepoint is not None}
+        points = [event for event in events if event.tracepoint is not None]
+        self._sources = {event.index: source for source in sources for event in points}
+        self._events = {event.index: event for event in points if event.index in self._sources}
         self._clean_ns = dict.fromkeys(self._events, now_ns)
         self._running: dict[int, Window] = {}
         self._undecided: set[int] = set()
@@ -66,7 +67,7 @@ class Suppression:
         """Ask which foreign programs there are now; gives what changed. Raises KernelError."""
         changed = []
         for index, event in self._events.items():
-            programs = self._source.suppressed_by(index)
+            programs = self._sources[index].suppressed_by(index)
             now_ns = time.monotonic_ns()
             if programs is None:
                 self._undecided.add(index)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.meter import Drained, Meter
     from collectord.sink.base import SegmentInfo
-    from collectord.source.base import OpenSource
+    from collectord.source.base import Recording
 
 _NS_PER_SECOND = 1_000_000_000
 _DISK_FULL: Final = loss_name((Stage.SINK, Reason.DISK_FULL))
@@ -144,7 +144,7 @@ class Windows:
     while the ring goes on.
 
     Args:
-        source: of the rings.
+        recording: has the rings stand still.
         rings: all rings of a session.
         meter: counts what they overwrote.
         drain: empties what has no window to be copied.
@@ -153,14 +153,14 @@ class Windows:
 
     def __init__(
         self,
-        source: OpenSource,
+        recording: Recording,
         rings: Sequence[Drained],
         *,
         meter: Meter,
         drain: StreamDrain,
         kernel: Kernel,
     ) -> None:
-        self._source = source
+        self._recording = recording
         self._rings = [drained for drained in rings if drained.handle.held]
         self._copied = [d for d in self._rings if d.handle.has_window]
         self._drained = [d for d in self._rings if not d.handle.has_window]
@@ -189,7 +189,7 @@ class Windows:
             drained.ring.warm()
         begun_ns = time.monotonic_ns()
         try:
-            self._source.pause()
+            self._recording.pause()
             for drained in self._copied:
                 drained.ring.hold(False)  # noqa: FBT003 - the binding's
             if self._drained:
@@ -202,9 +202,8 @@ class Windows:
                     drained.ring.hold(True)  # noqa: FBT003 - the binding's
         finally:
             if not self._ended:
-                self._source.resume()
-        # Rings of ftrace go on while they are read.
-        paused_ns = 0 if self._source.ftrace is not None else time.monotonic_ns() - begun_ns
+                self._recording.resume()
+        paused_ns = time.monotonic_ns() - begun_ns if self._recording.stands_still else 0
         self.paused_ns += paused_ns
         self._meter.count_overwritten(before)
         return self._note(trigger, begun_ns, paused_ns)
@@ -212,7 +211,7 @@ class Windows:
     def _let_copied_go_on(self) -> None:
         """Resume what is copied: what it refuses is lost, and a pass over AUX areas takes long.
 
-        `OpenSource.resume` does it once more, which changes nothing.
+        `Recording.resume` does it once more, which changes nothing.
         """
         for drained in self._copied:
             self._kernel.pause_output(drained.handle.fd, paused=False)

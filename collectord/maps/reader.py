@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from collectord.codec.bpf_show import Names
     from collectord.maps.table import BpfKernel, TableContents, TableType
-    from collectord.source.base import Bpf
+    from collectord.source.base import Programs
     from collectord.source.bpf import Counts, OpenProgram
 
 # errno of a failed submission, by the counter in collectord.h; see `source.bpf.Counts`.
@@ -53,7 +53,7 @@ class BpfReader:
     """
 
     def __init__(
-        self, kernel: BpfKernel, session: str, source: Bpf, names: Names, *, stats: bool
+        self, kernel: BpfKernel, session: str, source: Programs, names: Names, *, stats: bool
     ) -> None:
         self._kernel = kernel
         self._session = session

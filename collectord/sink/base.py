@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from collectord.codec.perf_features import Features
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collectord._native._core import SegmentClosed
     from collectord.folders.folder import Folder
     from collectord.model import ClockReading
-    from collectord.sink.manifest import Manifest, OpenManifest, RingEntry, SnapshotNote
+    from collectord.sink.manifest import Identity, Manifest, OpenManifest, RingEntry, SnapshotNote
     from collectord.sink.segment import SegmentPaths
 
 
@@ -130,8 +130,20 @@ class GivenUp:
     infos: tuple[SegmentInfo, ...] = ()
 
 
+class SoFar(NamedTuple):
+    """The segments that a sink has sealed: their session, their run, their events together."""
+
+    identity: Identity
+    run: str
+    stored: int
+
+
 class Sink(Protocol):
     """Files for one stream: prepared before they are needed, sealed after their last byte."""
+
+    @property
+    def so_far(self) -> SoFar:
+        """What is sealed by now, for whoever goes on with it."""
 
     def next_segment(self, token: int, opening: Opening) -> OpenSegment:
         """Create the next file. Raises SinkError, ENOSPC included; nothing is left behind."""

@@ -18,6 +18,7 @@ from collectord.program_images import ROOM_BYTES
 from collectord.sink.manifest import EventLayout, Identity
 from collectord.sink.perf_data import PerfDataSink
 from collectord.sink.relay_set import RelaySink
+from collectord.sink.segment import TRACE_DAT
 from collectord.sink.trace_dat import TraceDatSink
 
 if TYPE_CHECKING:
@@ -70,21 +71,23 @@ def make_sink(
         source=plan.source,
         scope=plan.scope.describe(),
     )
-    if source.ftrace is not None:
+    cpus = {drained.ring.id: drained.handle.label.cpu for drained in rings}
+    if plan.sink.format == TRACE_DAT:
+        (instance,) = source.abilities.tracing
         return TraceDatSink(
             plan.sink,
             identity,
-            metadata=source.ftrace.metadata(),
-            cpus={drained.ring.id: drained.handle.label.cpu for drained in rings},
+            metadata=instance.metadata(),
+            cpus=cpus,
             make_room=make_room,
-            comms=source.ftrace.comms,
+            comms=instance.comms,
             recount=any(drained.handle.is_unseen for drained in rings),
         )
     if plan.relay is not None:
         return RelaySink(
             plan.sink,
             identity,
-            cpus={drained.ring.id: drained.handle.label.cpu for drained in rings},
+            cpus=cpus,
             channel=plan.relay.name,
             make_room=make_room,
         )
@@ -96,7 +99,7 @@ def make_sink(
         attrs=[AttrSection(e.attr, source.event_ids[e.index], e.name) for e in plan.events],
         features=_features(plan, host, kernel, facts, clock),
         tracing_data=build_tracing_data(tracing) if tracing is not None else None,
-        layouts=_layouts(source.bpf.programs) if source.bpf is not None else {},
+        layouts=_layouts(one for group in source.abilities.programs for one in group.programs),
         make_room=make_room,
         targets=encode_targets(_places(plan, rings)),
         aux_info=_aux_info(plan, rings, kernel, facts),

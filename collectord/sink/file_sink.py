@@ -19,7 +19,7 @@ import msgspec
 
 from collectord.errors import SinkError
 from collectord.folders.folder import reopen
-from collectord.sink.base import GivenUp, OpenSegment, SegmentInfo
+from collectord.sink.base import GivenUp, OpenSegment, SegmentInfo, SoFar
 from collectord.sink.home import Home
 from collectord.sink.manifest import (
     Clocks,
@@ -80,14 +80,6 @@ class Contents(NamedTuple):
     records: int | None
     samples: int
     replayed: int
-
-
-class SoFar(NamedTuple):
-    """The segments that a sink has sealed: their session, their run, their events together."""
-
-    identity: Identity
-    run: str
-    stored: int
 
 
 class FileSink(ABC):

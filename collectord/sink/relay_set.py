@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from collectord.errors import SinkError
-from collectord.sink.base import GivenUp, SegmentInfo
+from collectord.sink.base import GivenUp, SegmentInfo, SoFar
 from collectord.sink.file_sink import Contents, FileSink, Place
 from collectord.sink.home import FollowingHome, Home
 from collectord.sink.manifest import with_counts
@@ -184,6 +184,12 @@ class RelaySink:
                 make_room=make_room,
             )
             self._parts.append(part)
+
+    @property
+    def so_far(self) -> SoFar:
+        """Give what is sealed by now, in the run of the first file."""
+        stored = sum(part.so_far.stored for part in self._parts)
+        return self._parts[0].so_far._replace(stored=stored)
 
     def next_segment(self, token: int, opening: Opening) -> OpenSegment:
         """Create the files of a segment. Raises SinkError; nothing is left behind."""

@@ -35,116 +35,24 @@ class LateRing:
     produced: Produced
 
 
-class Ftrace(Protocol):
-    """What a source of ftrace rings can do beside; see `OpenSource.ftrace`."""
-
-    @property
-    def name(self) -> str:
-        """The instance's directory below `instances`."""
-
-    def metadata(self) -> Metadata:
-        """What a trace.dat of these rings says beside its events. Raises KernelError."""
-
-    def comms(self) -> Mapping[int, bytes]:
-        """Names of tasks by thread id, as many as have been seen until now; reads files."""
-
-    def learn_comms(self) -> None:
-        """Keep the names that the kernel has now, for later `comms`; reads one file."""
-
-    def ring_stats(self) -> Mapping[int, str]:
-        """The kernel's counters by CPU, as `trace-cmd report --stat` shows them.
-
-        Raises:
-            KernelError: they cannot be read.
-        """
-
-    def late_pages(self, cpus: Iterable[int], stack: ExitStack) -> Mapping[int, Iterator[bytes]]:
-        """Whole sub-buffers of rings that nobody drained, by CPU, as they are taken.
-
-        Args:
-            cpus: of `OpenSource.late_rings`, once nothing comes any more.
-            stack: closes the rings.
-
-        Raises:
-            KernelError: a ring cannot be opened; as the pages come, that one cannot be read.
-        """
-
-    def mark(self, text: str) -> int:
-        """Write a marker into a ring.
-
-        Returns:
-            bytes of it that were taken: the kernel cuts at a sub-buffer or 4 KiB.
-
-        Raises:
-            KernelError: nothing is recorded, or the ring is full and does not overwrite.
-        """
-
-    def other_readers(self) -> str:
-        """Other processes that have the rings open, with their pids; "" if none is seen."""
-
-    def keep_window(self, balances: Iterable[RingBalance]) -> str:
-        """Let the rings of a flight recorder grow until they hold what they are to keep.
-
-        Args:
-            balances: of its rings, as of the last reading.
-
-        Returns:
-            why they cannot, "" while they can; in a stream nothing is done.
-        """
-
-
-class Bpf(Protocol):
-    """What a source of BPF programs can do beside; see `OpenSource.bpf`."""
-
-    @property
-    def programs(self) -> Sequence[OpenProgram]:
-        """The programs that run."""
-
-    def counts(self, program: OpenProgram) -> Mapping[int, Counts]:
-        """What a program counted of its submissions, by CPU; nothing if it does not count.
-
-        Raises:
-            KernelError: its counters cannot be read.
-        """
-
-
-class OpenSource(Protocol):
-    """A source's open rings; the ExitStack given to `open` closes them."""
-
-    @property
-    def rings(self) -> tuple[RingHandle, ...]:
-        """All rings, in the plan's order."""
-
-    def add_stream(self, core: Core) -> Stream:
-        """Have a stream in the core that takes its rings."""
-
-    @property
-    def ftrace(self) -> Ftrace | None:
-        """What rings of ftrace have in common; None of a source of another kind."""
-
-    @property
-    def bpf(self) -> Bpf | None:
-        """What programs of BPF sources have in common; None of a source of another kind."""
-
-    @property
-    def event_ids(self) -> Mapping[int, tuple[int, ...]]:
-        """Ids that samples carry, by `EventPlan.index`."""
-
-    @property
-    def target_fds(self) -> tuple[int, ...]:
-        """Readable once a target of a process or thread scope has exited; else empty."""
+class Sideband(Protocol):
+    """Records names and mappings, for readers of the samples."""
 
     def enable_sideband(self) -> None:
-        """Start to record names and mappings, before any sample can need them."""
+        """Start to record them, before any sample can need them."""
 
     def running_state(self) -> bytes:
         """What ran before `enable_sideband`, as whole records in the sideband's layout."""
 
-    def enable(self) -> None:
-        """Start to count."""
 
-    def disable(self) -> None:
-        """Stop. Counters are final afterwards."""
+class Recording(Protocol):
+    """Has rings of a flight recorder, whose windows can be taken.
+
+    Attributes:
+        stands_still: its rings do, from `pause` to `resume`; else they can be read meanwhile.
+    """
+
+    stands_still: bool
 
     @property
     def freeze_fds(self) -> tuple[int, ...]:
@@ -176,15 +84,31 @@ class OpenSource(Protocol):
             KernelError: a ring cannot be started again.
         """
 
-    def read_produced(self, ring: RingHandle) -> Produced:
-        """Read the kernel's counters of a ring."""
+
+class Suppressible(Protocol):
+    """Records events that foreign BPF programs can hide from every counter."""
+
+    def suppressed_by(self, event_index: int) -> tuple[int, ...] | None:
+        """Ids of programs that can hide this event; None if it cannot be told yet whose one is.
+
+        Raises:
+            KernelError: they cannot be listed.
+        """
+
+
+class SharedLosses(Protocol):
+    """Loses records that the kernel does not tell by ring."""
 
     def shared_losses(self) -> Mapping[LossKey, int]:
-        """What the kernel counts as lost of all rings together, and does not tell by ring.
+        """What the kernel counts as lost of all rings together.
 
         Raises:
             KernelError: it cannot be read.
         """
+
+
+class LateSource(Protocol):
+    """Has a ring of every CPU, of one that comes online after the opening too."""
 
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
         """Rings of CPUs that came online since the opening, and that belong to the scope.
@@ -196,11 +120,123 @@ class OpenSource(Protocol):
             KernelError: their counters cannot be read.
         """
 
-    def suppressed_by(self, event_index: int) -> tuple[int, ...] | None:
-        """Ids of foreign BPF programs that can hide this event from every counter.
 
-        None if it cannot be told yet whose one is.
+class Tracing(Protocol):
+    """Has an instance of ftrace."""
+
+    @property
+    def name(self) -> str:
+        """The instance's directory below `instances`."""
+
+    def metadata(self) -> Metadata:
+        """What a trace.dat of these rings says beside its events. Raises KernelError."""
+
+    def comms(self) -> Mapping[int, bytes]:
+        """Names of tasks by thread id, as many as have been seen until now; reads files."""
+
+    def learn_comms(self) -> None:
+        """Keep the names that the kernel has now, for later `comms`; reads one file."""
+
+    def ring_stats(self) -> Mapping[int, str]:
+        """The kernel's counters by CPU, as `trace-cmd report --stat` shows them.
+
+        Raises:
+            KernelError: they cannot be read.
         """
+
+    def late_pages(self, cpus: Iterable[int], stack: ExitStack) -> Mapping[int, Iterator[bytes]]:
+        """Whole sub-buffers of rings that nobody drained, by CPU, as they are taken.
+
+        Args:
+            cpus: of `LateSource.late_rings`, once nothing comes any more.
+            stack: closes the rings.
+
+        Raises:
+            KernelError: a ring cannot be opened; as the pages come, that one cannot be read.
+        """
+
+    def mark(self, text: str) -> int:
+        """Write a marker into a ring.
+
+        Returns:
+            bytes of it that were taken: the kernel cuts at a sub-buffer or 4 KiB.
+
+        Raises:
+            KernelError: nothing is recorded, or the ring is full and does not overwrite.
+        """
+
+    def other_readers(self) -> str:
+        """Other processes that have the rings open, with their pids; "" if none is seen."""
+
+    def keep_window(self, balances: Iterable[RingBalance]) -> str:
+        """Let the rings of a flight recorder grow until they hold what they are to keep.
+
+        Args:
+            balances: of its rings, as of the last reading.
+
+        Returns:
+            why they cannot, "" while they can; in a stream nothing is done.
+        """
+
+
+class Programs(Protocol):
+    """Runs BPF programs."""
+
+    @property
+    def programs(self) -> Sequence[OpenProgram]:
+        """The programs that run."""
+
+    def counts(self, program: OpenProgram) -> Mapping[int, Counts]:
+        """What a program counted of its submissions, by CPU; nothing if it does not count.
+
+        Raises:
+            KernelError: its counters cannot be read.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """What a source can do beyond being drained: under each head who does it, nobody or one."""
+
+    sideband: tuple[Sideband, ...] = ()
+    recording: tuple[Recording, ...] = ()
+    suppressible: tuple[Suppressible, ...] = ()
+    shared: tuple[SharedLosses, ...] = ()
+    late: tuple[LateSource, ...] = ()
+    tracing: tuple[Tracing, ...] = ()
+    programs: tuple[Programs, ...] = ()
+
+
+class OpenSource(Protocol):
+    """A source's open rings; the ExitStack given to `open` closes them."""
+
+    @property
+    def rings(self) -> tuple[RingHandle, ...]:
+        """All rings, in the plan's order."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """What it can do beside; declared as it is opened, and the same from then on."""
+
+    @property
+    def event_ids(self) -> Mapping[int, tuple[int, ...]]:
+        """Ids that samples carry, by `EventPlan.index`."""
+
+    @property
+    def target_fds(self) -> tuple[int, ...]:
+        """Readable once a target of a process or thread scope has exited; else empty."""
+
+    def add_stream(self, core: Core) -> Stream:
+        """Have a stream in the core that takes its rings."""
+
+    def enable(self) -> None:
+        """Start to count."""
+
+    def disable(self) -> None:
+        """Stop. Counters are final afterwards."""
+
+    def read_produced(self, ring: RingHandle) -> Produced:
+        """Read the kernel's counters of a ring."""
 
 
 class Source(Protocol):

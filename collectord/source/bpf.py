@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.errors import BpfError
 from collectord.model import Basis, Produced, Reason, RingRole, Stage
 from collectord.source import bcc_client, perf
+from collectord.source.base import Abilities
 from collectord.source.bpf_event import event_layout
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collectord.model import LossKey
     from collectord.plan.bpf import BpfPlan, ProgramPlan
     from collectord.plan.session import SessionPlan
-    from collectord.source.base import LateRing
     from collectord.source.bcc_client import Loaded, LoadedTable
     from collectord.source.perf import OpenPerf
     from collectord.source.ring import CounterFd, RingHandle
@@ -148,8 +148,6 @@ class OpenBpf:
         self._counted_for: set[int] = set()  # CPUs whose rings were read since
         self.programs = programs
         self.rings = tuple(replace(ring, counts_on=True) for ring in rings.rings)
-        self.ftrace = None
-        self.bpf = self
         self.event_ids = rings.event_ids
         self.target_fds = rings.target_fds
 
@@ -182,17 +180,14 @@ class OpenBpf:
                 if counter.event_index == event_index:
                     yield ring, counter
 
+    @property
+    def abilities(self) -> Abilities:
+        """See `source.base.OpenSource`."""
+        return Abilities(sideband=(self._perf,), programs=(self,))
+
     def add_stream(self, core: Core) -> Stream:
         """See `source.base.OpenSource`."""
         return self._perf.add_stream(core)
-
-    def enable_sideband(self) -> None:
-        """Start to record names and mappings."""
-        self._perf.enable_sideband()
-
-    def running_state(self) -> bytes:
-        """What ran before the sideband started, as its records."""
-        return self._perf.running_state()
 
     def enable(self) -> None:
         """Open the gates, once the rings take what comes through them."""
@@ -210,21 +205,6 @@ class OpenBpf:
                     for _, counter in self._counters(output.event_index):
                         self._kernel.disable(counter.fd)
         self._perf.disable_sideband()
-
-    @property
-    def freeze_fds(self) -> tuple[int, ...]:
-        """None: programs make no flight recorder."""
-        return ()
-
-    def frozen(self) -> bool:
-        """Never."""
-        return False
-
-    def pause(self) -> None:
-        """Nothing: programs make no flight recorder."""
-
-    def resume(self) -> None:
-        """Nothing stood still."""
 
     def _set_gates(self, *, opened: bool) -> None:
         states = [struct.pack("=Q", opened and cpu in self._plan.cpus) for cpu in self._cpus]
@@ -293,17 +273,3 @@ class OpenBpf:
             return 0
         missed = self._read_missed() if self._missed is None else self._missed
         return missed - self._missed_before
-
-    def shared_losses(self) -> Mapping[LossKey, int]:
-        """None: each ring tells its own."""
-        return {}
-
-    def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
-        """None: a perf ring is there once it is opened."""
-        del last
-        return ()
-
-    def suppressed_by(self, event_index: int) -> tuple[int, ...]:
-        """Nobody: what a program submits is hidden by nobody."""
-        del event_index
-        return ()

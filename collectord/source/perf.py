@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from collectord.model import Basis, Produced, RingRole
 from collectord.source.aux import await_resumed
+from collectord.source.base import Abilities
 from collectord.source.perf_opening import Opening
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
     from collectord._native._core import Core, Stream
     from collectord.kernel.port import Kernel
-    from collectord.model import LossKey
     from collectord.plan.session import SessionPlan
-    from collectord.source.base import LateRing
     from collectord.source.perf_opening import Opened
     from collectord.source.ring import CounterFd, RingHandle
 
@@ -46,11 +45,11 @@ def open_session(
 class OpenPerf:
     """Open rings of a perf session. See `source.base.OpenSource`."""
 
+    stands_still = True
+
     def __init__(self, kernel: Kernel, opened: Opened, plan: SessionPlan) -> None:
         self.rings = opened.rings
         self._foreign_clock = plan.perf_clock
-        self.ftrace = None
-        self.bpf = None
         self._pids = opened.pids
         self.target_fds = opened.target_fds
         self._resumers = opened.resumers
@@ -63,6 +62,11 @@ class OpenPerf:
         }
         self._happened: dict[int, int] = {}  # by descriptor, as often as it was found
         self._fired: set[int] = set()
+
+    @property
+    def abilities(self) -> Abilities:
+        """See `source.base.OpenSource`."""
+        return Abilities(sideband=(self,), recording=(self,), suppressible=(self,))
 
     @property
     def event_ids(self) -> Mapping[int, tuple[int, ...]]:
@@ -206,15 +210,6 @@ class OpenPerf:
             lost=sum(losses) if len(losses) == len(samples) else None,
             per_event=tuple((c.event_id, r.value, r.lost or 0) for c, r in readings),
         )
-
-    def shared_losses(self) -> Mapping[LossKey, int]:
-        """None: each ring tells its own."""
-        return {}
-
-    def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
-        """None: a perf ring is there once it is opened."""
-        del last
-        return ()
 
     def _counts_records(self, ring: RingHandle) -> bool:
         events = [self._events[counter.event_index] for counter in ring.counters]

@@ -27,7 +27,7 @@ from collectord.model import (
     Stage,
 )
 from collectord.plan.relay_source import CHANNEL_BYTES
-from collectord.source.base import LateRing
+from collectord.source.base import Abilities, LateRing
 from collectord.source.ring import BlktraceRing, ChannelRing
 
 if TYPE_CHECKING:
@@ -107,24 +107,20 @@ class OpenRelay:
         self, plan: SessionPlan, trace: Blktrace | None, rings: tuple[RingHandle, ...]
     ) -> None:
         self.rings = rings
-        self.ftrace = None
-        self.bpf = None
         self.event_ids: Mapping[int, tuple[int, ...]] = {}
         self.target_fds: tuple[int, ...] = ()
         self._plan = plan
         self._trace = trace
         self._late: Counter[int] = Counter()  # records of CPUs that came online
 
+    @property
+    def abilities(self) -> Abilities:
+        """See `source.base.OpenSource`."""
+        return Abilities(shared=(self,), late=(self,))
+
     def add_stream(self, core: Core) -> Stream:
         """See `source.base.OpenSource`."""
         return core.add_relay_stream()
-
-    def enable_sideband(self) -> None:
-        """Names of tasks come among blktrace's records."""
-
-    def running_state(self) -> bytes:
-        """Nothing: there are no sideband records."""
-        return b""
 
     def enable(self) -> None:
         """Start the trace; a channel's client writes when it wants. Raises KernelError."""
@@ -135,21 +131,6 @@ class OpenRelay:
         """Have the trace write no more; what is in its buffers stays to be read."""
         if self._trace is not None:
             self._trace.quiet()
-
-    @property
-    def freeze_fds(self) -> tuple[int, ...]:
-        """None: there is no flight recorder of this kind."""
-        return ()
-
-    def frozen(self) -> bool:
-        """Never."""
-        return False
-
-    def pause(self) -> None:
-        """Nothing: there is no flight recorder of this kind."""
-
-    def resume(self) -> None:
-        """Nothing, as above."""
 
     def read_produced(self, ring: RingHandle) -> Produced:  # noqa: ARG002 - the protocol's
         """Nothing of its own: the core sees the kernel's numbers in the records it walks."""
@@ -175,7 +156,3 @@ class OpenRelay:
             for cpu, count in sorted(self._late.items())
             if count
         )
-
-    def suppressed_by(self, event_index: int) -> tuple[int, ...]:  # noqa: ARG002 - the protocol's
-        """None: programs do not see what blktrace writes."""
-        return ()

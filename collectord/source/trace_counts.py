@@ -73,7 +73,7 @@ class LateTraceRings:
         self._seen: set[int] = set()
 
     def read(self, *, last: bool) -> tuple[LateRing, ...]:
-        """Read the rings that were written to. See `OpenSource.late_rings`."""
+        """Read the rings that were written to. See `LateSource.late_rings`."""
         if not self._others:
             return ()
         looked_at = self._others
@@ -96,6 +96,6 @@ class LateTraceRings:
         return {cpu: self._instance.stats_text(cpu) for cpu in sorted(self._seen)}
 
     def pages(self, cpus: Iterable[int], stack: ExitStack) -> dict[int, Iterator[bytes]]:
-        """Take what they hold. See `Ftrace.late_pages`."""
+        """Take what they hold. See `Tracing.late_pages`."""
         subbuf_bytes = self._instance.effective().subbuf_bytes
         return {cpu: self._instance.open_ring(cpu, stack).pages(subbuf_bytes) for cpu in cpus}

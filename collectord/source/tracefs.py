@@ -36,6 +36,7 @@ from collectord.model import (
 )
 from collectord.plan import cpu_list
 from collectord.plan.session import FLIGHT_RECORDER
+from collectord.source.base import Abilities
 from collectord.source.ring import FtraceRing
 from collectord.source.trace_counts import LateTraceRings, produced
 from collectord.source.window import Fill, grown, needed_bytes
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from collectord.kernel.instance import Instance
     from collectord.kernel.port import Kernel
     from collectord.ledger import RingBalance
-    from collectord.model import LossKey
     from collectord.plan.ftrace import FtracePlan
     from collectord.plan.session import RingPlan, SessionPlan
     from collectord.source.base import LateRing
@@ -104,6 +104,8 @@ def instance_session(plan: SessionPlan) -> str:
 class OpenTracefs:
     """The rings of an instance. See `source.base.OpenSource`."""
 
+    stands_still = False
+
     def __init__(
         self,
         instance: Instance,
@@ -116,24 +118,21 @@ class OpenTracefs:
         self.target_fds = target_fds
         self.event_ids: Mapping[int, tuple[int, ...]] = {}
         self._recorder = plan.mode == FLIGHT_RECORDER
-        self.ftrace = ftrace
-        self.bpf = None
+        self.tracing = ftrace
         self._instance = instance
         freeze = plan.ftrace.freeze if plan.ftrace is not None else None
         self._freeze = (freeze.system, freeze.name, freeze.filter) if freeze is not None else None
         self._frozen = False
         self._stats = {ring.label: MonotonicStats(ring.stats_fd) for ring in rings}
 
+    @property
+    def abilities(self) -> Abilities:
+        """See `source.base.OpenSource`."""
+        return Abilities(recording=(self,), late=(self,), tracing=(self.tracing,))
+
     def add_stream(self, core: Core) -> Stream:
         """See `source.base.OpenSource`."""
         return core.add_stream(subbuf_bytes=self.rings[0].subbuf_bytes)
-
-    def enable_sideband(self) -> None:
-        """Names of tasks come with the rings: see `OpenInstance.comms`."""
-
-    def running_state(self) -> bytes:
-        """Nothing: there are no sideband records."""
-        return b""
 
     def enable(self) -> None:
         """Start to record, in all rings at one moment.
@@ -174,29 +173,21 @@ class OpenTracefs:
         """Read the ring's `stats`, without an interrupt of its CPU. Raises KernelError."""
         stats = self._stats[ring.label]
         reading = produced(stats.read(), recorder=self._recorder)
-        capacity_bytes = self.ftrace.sizes[ring.label.cpu]
+        capacity_bytes = self.tracing.sizes[ring.label.cpu]
         return replace(
             reading,
             resets=stats.resets,
-            uncounted=bool(stats.resets) or self.ftrace.grew,
+            uncounted=bool(stats.resets) or self.tracing.grew,
             capacity_bytes=capacity_bytes,
         )
 
-    def shared_losses(self) -> Mapping[LossKey, int]:
-        """None: each ring tells its own."""
-        return {}
-
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
         """Give the rings that the kernel made since. Raises KernelError."""
-        return self.ftrace.late.read(last=last)
-
-    def suppressed_by(self, event_index: int) -> tuple[int, ...]:  # noqa: ARG002 - the protocol's
-        """None: a program on a tracepoint does not see what ftrace writes."""
-        return ()
+        return self.tracing.late.read(last=last)
 
 
 class OpenInstance:
-    """What the rings of an instance have in common. See `source.base.Ftrace`."""
+    """What the rings of an instance have in common. See `source.base.Tracing`."""
 
     def __init__(
         self,

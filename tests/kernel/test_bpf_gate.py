@@ -162,8 +162,8 @@ def _opened(directory: Path, **programs: str) -> Iterator[tuple[OpenSource, BpfR
     (plan,) = build(load([path]), facts).sessions
     with ExitStack() as stack:
         source = SOURCES[plan.source](kernel, plan, stack)
-        assert source.bpf is not None
-        yield source, BpfReader(kernel, plan.name, source.bpf, HostNames(), stats=False)
+        (running,) = source.abilities.programs
+        yield source, BpfReader(kernel, plan.name, running, HostNames(), stats=False)
 
 
 def _metrics(reader: BpfReader) -> dict[str, float]:

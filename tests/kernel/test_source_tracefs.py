@@ -162,8 +162,6 @@ def test_system_scope_counts_every_call(
     """System-wide, the counters and the rings of all CPUs have each of a known number of calls."""
     opened = tracefs.open_session(kernel, plan_of(session), stack)
     with generator.start("count", nr=NUMBER, count=COUNT, threads=4) as running:
-        opened.enable_sideband()
-        assert opened.running_state() == b""
         opened.enable()
         running.run()
     opened.disable()
@@ -171,7 +169,8 @@ def test_system_scope_counts_every_call(
     assert events_of(opened) == 4 * COUNT
     assert (total(opened), total(opened, "read_events")) == (4 * COUNT, 4 * COUNT)
     assert total(opened, "unread") == 0
-    assert (opened.target_fds, opened.suppressed_by(0), opened.event_ids) == ((), (), {})
+    assert (opened.target_fds, opened.event_ids) == ((), {})
+    assert not opened.abilities.suppressible
 
 
 def test_handles_describe_the_rings(kernel: LinuxKernel, stack: ExitStack, session: str) -> None:
@@ -205,7 +204,7 @@ def test_listed_cpus_only(
         with generator.start("count", nr=NUMBER, count=count, cpu=cpu) as running:
             running.run()
     assert (len(opened.rings), total(opened)) == (1, 20)
-    instance = kernel.tracefs.root / "instances" / opened.ftrace.name
+    instance = kernel.tracefs.root / "instances" / opened.tracing.name
     other = (instance / f"per_cpu/cpu{CPUS[0]}/stats").read_text()
     assert other.startswith("entries: 0\noverrun: 0\n")
 
@@ -276,7 +275,7 @@ def test_own_threads(
     for _ in range(30):
         libc.syscall(ctypes.c_long(NUMBER))
     assert total(opened) == (0 if exclude_self else 30)
-    folder = kernel.tracefs.root / "instances" / opened.ftrace.name
+    folder = kernel.tracefs.root / "instances" / opened.tracing.name
     assert (folder / "set_event_notrace_pid").read_text() == ""  # it would cost each switch
 
 
@@ -342,7 +341,7 @@ def test_somebody_empties_the_ring(
     with generator.start("count", nr=NUMBER, count=50, hold=True) as running:
         running.run()
     assert total(opened) == 50
-    (kernel.tracefs.root / "instances" / opened.ftrace.name / "trace").write_text("")
+    (kernel.tracefs.root / "instances" / opened.tracing.name / "trace").write_text("")
     with generator.start("count", nr=NUMBER, count=7) as running:
         running.run()
     assert total(opened) == 57
@@ -353,9 +352,9 @@ def test_markers(kernel: LinuxKernel, stack: ExitStack, session: str) -> None:
     """A marker is an event of the ring; before the session records it is refused."""
     opened = tracefs.open_session(kernel, plan_of(session), stack)
     with pytest.raises(KernelError, match="recording is off"):
-        opened.ftrace.mark("early")
+        opened.tracing.mark("early")
     opened.enable()
-    assert opened.ftrace.mark("here and now") == len("here and now")
+    assert opened.tracing.mark("here and now") == len("here and now")
     assert total(opened) == 1
     pages = b"".join(page for ring in opened.rings for page in drain(ring))
     assert b"here and now" in pages
@@ -369,7 +368,7 @@ def test_what_a_file_says_beside_its_events(
     opened = tracefs.open_session(
         kernel, plan_of(session, EVERYTHING, *events, subbuf_bytes=4 * PAGE), stack
     )
-    metadata = opened.ftrace.metadata()
+    metadata = opened.tracing.metadata()
     assert {system: len(texts) for system, texts in metadata.events.items()} == {
         "raw_syscalls": 1,
         "sched": 2,
@@ -378,9 +377,9 @@ def test_what_a_file_says_beside_its_events(
     assert (metadata.clock, metadata.kallsyms) == ("mono", b"")
     head = build_head(metadata, CPUS, 1 << 20)
     assert head.sub_buffer_bytes == 4 * PAGE
-    comms = opened.ftrace.comms()
+    comms = opened.tracing.comms()
     assert comms[os.getpid()] == Path("/proc/self/comm").read_bytes().rstrip(b"\n")
-    texts = opened.ftrace.ring_stats()
+    texts = opened.tracing.ring_stats()
     assert list(texts) == list(CPUS)
     assert texts[CPUS[0]].startswith(f"CPU: {CPUS[0]}\nentries: 0\n")
 
@@ -391,7 +390,7 @@ def test_symbols_come_with_events_that_print_them(
     """An event whose text prints an address by name brings the kernel's functions along."""
     event = FtraceEvent("timer", "timer_start")
     opened = tracefs.open_session(kernel, plan_of(session, EVERYTHING, event), stack)
-    found = opened.ftrace.metadata().kallsyms
+    found = opened.tracing.metadata().kallsyms
     assert re.search(rb"^[0-9a-f]+ [tT] schedule$", found, re.MULTILINE)
     assert not re.search(rb"^[0-9a-f]+ [dDbB] ", found, re.MULTILINE)
 
@@ -406,15 +405,15 @@ def test_probes_are_events(
     assert [library.loaded.probed(number) for number in range(50)] == list(range(1, 51))
     opened.disable()
     assert total(opened) == 10
-    assert set(opened.ftrace.metadata().events) == {group_of(session)}
+    assert set(opened.tracing.metadata().events) == {group_of(session)}
 
 
 def test_two_recordings_at_once(kernel: LinuxKernel, stack: ExitStack) -> None:
     """Sessions that a command line made do not stand in each other's way, others do."""
     plan = plan_of("record")
     opened = tracefs.open_session(kernel, plan, stack)
-    assert opened.ftrace.name == f"collectord-record~{os.getpid()}"
-    assert find_live(kernel.tracefs, opened.ftrace.name) == (opened.ftrace.name,)
+    assert opened.tracing.name == f"collectord-record~{os.getpid()}"
+    assert find_live(kernel.tracefs, opened.tracing.name) == (opened.tracing.name,)
     with pytest.raises(KernelError, match=rf"pid {os.getpid()}\b") as caught:
         tracefs.open_session(kernel, plan, stack)
     assert caught.value.errno == errno.EEXIST
@@ -470,10 +469,10 @@ def using(opened: tracefs.OpenTracefs, code: str) -> Iterator[subprocess.Popen[s
 def test_other_readers_are_named(kernel: LinuxKernel, stack: ExitStack, session: str) -> None:
     """Who else has a file of the instance open is told, oneself is not."""
     opened = tracefs.open_session(kernel, plan_of(session), stack)
-    assert opened.ftrace.other_readers() == ""
+    assert opened.tracing.other_readers() == ""
     with using(opened, "import signal; print(1, flush=True); signal.pause()") as process:
         name = Path(f"/proc/{process.pid}/comm").read_text().strip()
-        assert opened.ftrace.other_readers() == f"{name} (pid {process.pid})"
+        assert opened.tracing.other_readers() == f"{name} (pid {process.pid})"
 
 
 def test_a_flight_recorder_grows(
@@ -493,20 +492,20 @@ def test_a_flight_recorder_grows(
         running.run()
     ring = opened.rings[0]
     size = ring.geometry.data_bytes
-    control = kernel.tracefs.root / "instances" / opened.ftrace.name / f"per_cpu/cpu{CPUS[0]}"
+    control = kernel.tracefs.root / "instances" / opened.tracing.name / f"per_cpu/cpu{CPUS[0]}"
     before = int((control / "buffer_size_kb").read_text())
     balance = replace(
         balances.ring(session, CPUS[0]), label=ring.label, used_bytes=size, window_ns=16 * SECOND
     )
-    assert not opened.ftrace.grew
-    assert opened.ftrace.keep_window([balance]) == ""
-    assert opened.ftrace.grew
+    assert not opened.tracing.grew
+    assert opened.tracing.keep_window([balance]) == ""
+    assert opened.tracing.grew
     grown = int((control / "buffer_size_kb").read_text())
     assert before < grown < 2 * before
     assert total(opened, "unread") == 100
     assert ring.subbufs * PAGE >= (grown << 10)
     short = replace(balance, window_ns=2 * SECOND)
-    assert "would be needed" in opened.ftrace.keep_window([short])
+    assert "would be needed" in opened.tracing.keep_window([short])
 
 
 def test_a_mapper_keeps_a_ring_from_growing(
@@ -524,10 +523,10 @@ def test_a_mapper_keeps_a_ring_from_growing(
         window_ns=SECOND,
     )
     with using(opened, MAPPER) as process:
-        problem = opened.ftrace.keep_window([balance])
+        problem = opened.tracing.keep_window([balance])
         assert "buffer_size_kb is busy" in problem
         assert f"(pid {process.pid})" in problem
-    assert opened.ftrace.keep_window([balance]) == ""
+    assert opened.tracing.keep_window([balance]) == ""
 
 
 def refused(

@@ -23,6 +23,7 @@ from collectord.model import (
     RingRole,
     Stage,
 )
+from collectord.source.base import Abilities
 from collectord.source.ring import BlktraceRing, ChannelRing
 from tests.support import balances
 from tests.support.relay_records import note, record
@@ -39,12 +40,10 @@ DROPPED = (Stage.KERNEL_RING, Reason.DROPPED)
 class Trace:
     """A source whose count of dropped records is what the test says."""
 
-    ftrace = None
-    bpf = None
-
     def __init__(self) -> None:
         self.dropped = 0
         self.read = 0
+        self.abilities = Abilities(shared=(self,))
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Nothing of its own."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collectord._native._core import RingCounters
 from collectord.meter import Drained, Meter
 from collectord.model import Basis, Geometry, Produced, Reason, RingLabel, RingRole, Stage
+from collectord.source.base import Abilities
 from collectord.source.ring import PerfRing, RingHandle
 
 if TYPE_CHECKING:
@@ -34,10 +35,8 @@ HANDLE = PerfRing(
 class Source:
     """A kernel that counted what the test says."""
 
-    ftrace = None
-    bpf = None
-
     def __init__(self) -> None:
+        self.abilities = Abilities(shared=(self,))
         self.value = self.lost = self.reads = 0
         self.shared: dict[LossKey, int] = {}
 

@@ -21,7 +21,7 @@ from collectord.losing import Losing
 from collectord.metrics_recorder import window_ns
 from collectord.model import LOSS_PAIRS, Basis, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.sink.retention import EvictReason
-from collectord.source.base import LateRing
+from collectord.source.base import Abilities, LateRing
 from tests.support import balances
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def test_a_ring_that_nobody_drains() -> None:
     late = LateRing(label, 4096, Produced(value=5, lost=0, losses=uncovered, unread=5))
     source: Any = SimpleNamespace(late_rings=lambda *, last: (late,) if not last else ())
     plan: Any = SimpleNamespace()
-    rings = LateRings(plan, source)
+    rings = LateRings(plan, Abilities(late=(source,)))
     rings.measure(last=False)
     session = balances.recorder("exec")
     status = balances.status(replace(session, rings=(*session.rings, *rings.balances())))

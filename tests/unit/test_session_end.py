@@ -21,6 +21,7 @@ from collectord.plan.build import build
 from collectord.ringless import RinglessSession
 from collectord.session import Session
 from collectord.sink.store import Store
+from collectord.source.base import Abilities
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -34,14 +35,18 @@ if TYPE_CHECKING:
 class Source:
     """Without rings; it cannot be stopped, or not be asked who else is about."""
 
-    rings = freeze_fds = target_fds = ()
-    ftrace = bpf = None
+    rings = target_fds = ()
 
     def __init__(self, *, stops: bool = True, tells: bool = True) -> None:
         self._stops = stops
         self._tells = tells
         self.stopped = 0
         self.dropped = 0
+
+    @property
+    def abilities(self) -> Abilities:
+        """It may lose records, and its events may be hidden."""
+        return Abilities(shared=(self,), suppressible=(self,))
 
     def enable(self) -> None:
         """It runs."""
@@ -55,11 +60,6 @@ class Source:
     def shared_losses(self) -> dict[Any, int]:
         """As many as the test says."""
         return {(Stage.KERNEL_RING, Reason.DROPPED): self.dropped}
-
-    def late_rings(self, *, last: bool) -> tuple[()]:
-        """None."""
-        del last
-        return ()
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
         """Nobody, if that can be told."""

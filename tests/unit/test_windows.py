@@ -28,8 +28,8 @@ NOTE = SnapshotNote(trigger=Trigger.REQUEST, taken_ns=1)
 class Kernel:
     """Source, kernel, meter and drain at once; notes in which order they are asked."""
 
-    ftrace = None
     freeze_fds = ()
+    stands_still = True
 
     def __init__(self, refuse: str = "") -> None:
         self.asked: list[str] = []
@@ -176,6 +176,7 @@ def recorder(files: Any, kernel: Any) -> Recorder:  # noqa: ANN401 - stand for s
     return Recorder(
         plan,
         kernel,
+        recording=kernel,
         windows=windows(kernel, COPIED),
         segments=files,
         accounts=anything,
