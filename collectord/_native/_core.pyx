@@ -165,25 +165,37 @@ cdef class Core:
         stream.owner = self
         return stream
 
+    cdef int take(self, uint32_t shard, Stream stream, Ring ring) except -1:
+        cdef int ret
+        with nogil:
+            ret = core__add_ring(self.core, shard, stream.stream, ring.ring)
+        check(ret)
+        ring.owner = self
+        self.rings.append(ring)
+        return 0
+
     def add_ring(self, uint32_t shard, Stream stream not None, RingMap ring_map not None,
                  int wakeup_fd, *, bint sideband, uint16_t time_offset, uint16_t time_trailer,
                  ids=(), bint held=False, uint16_t cpu_trailer=0):
-        cdef walk_layout layout = walk_layout(time_offset, time_trailer, cpu_trailer, NULL)
+        cdef perf_ring_options options
         cdef uint64_t[::1] listed = array("Q", ids)
-        cdef walk_ids known = walk_ids(NULL, <uint32_t>listed.shape[0])
         cdef Ring ring = Ring.__new__(Ring)
-        cdef int ret
         ring_map.usable()
-        if known.count > 0:
-            known.all = &listed[0]
-        with nogil:
-            ret = core__add_ring(self.core, shard, stream.stream, &ring_map.map, wakeup_fd,
-                                 &layout, &known, sideband, held, &ring.ring)
-        check(ret)
-        ring.owner = self
+        options.map = &ring_map.map
+        options.wakeup_fd = wakeup_fd
+        options.layout = walk_layout(time_offset, time_trailer, cpu_trailer, NULL)
+        options.ids = walk_ids(NULL, <uint32_t>listed.shape[0])
+        if options.ids.count > 0:
+            options.ids.all = &listed[0]
+        options.sideband = sideband
+        options.held = held
+        if ring_map.map.overwrite:
+            check(window__new(&options, &ring.ring))
+        else:
+            check(perf_ring__new(&options, &ring.ring))
+        self.take(shard, stream, ring)
         ring.map = ring_map
         ring.use(1)
-        self.rings.append(ring)
         return ring
 
     def add_page_ring(self, uint32_t shard, Stream stream not None, int fd, *,
@@ -191,7 +203,6 @@ cdef class Core:
                       PageMap page_map=None, bint held=False):
         cdef page_ring_options options
         cdef Ring ring = Ring.__new__(Ring)
-        cdef int ret
         if transport not in TRANSPORTS:
             raise ValueError(f"no transport {transport!r}")
         options.transport = <page_transport><int>TRANSPORTS[transport]
@@ -203,13 +214,10 @@ cdef class Core:
         if page_map is not None:
             page_map.usable()
             options.map = &page_map.map
-        with nogil:
-            ret = core__add_page_ring(self.core, shard, stream.stream, &options, &ring.ring)
-        check(ret)
-        ring.owner = self
+        check(page_ring__new(&options, &ring.ring))
+        self.take(shard, stream, ring)
         ring.page_map = page_map
         ring.use(1)
-        self.rings.append(ring)
         return ring
 
     def add_relay_ring(self, uint32_t shard, Stream stream not None, int fd, *,
@@ -217,17 +225,13 @@ cdef class Core:
                        bint held=False):
         cdef relay_ring_options options
         cdef Ring ring = Ring.__new__(Ring)
-        cdef int ret
         options.contents = RELAY_BLKTRACE if blktrace else RELAY_BYTES
         options.fd = fd
         options.capacity = capacity_bytes
         options.longest = longest_bytes
         options.held = held
-        with nogil:
-            ret = core__add_relay_ring(self.core, shard, stream.stream, &options, &ring.ring)
-        check(ret)
-        ring.owner = self
-        self.rings.append(ring)
+        check(relay_ring__new(&options, &ring.ring))
+        self.take(shard, stream, ring)
         return ring
 
     def add_aux_ring(self, Ring ring not None, AuxMap aux_map not None, *, str framing, int idx,
@@ -255,8 +259,9 @@ cdef class Core:
             options.enable_fds = &fds[0]
         options.head_rule = <aux_head_rule><int>HEAD_RULES[head_rule]
         options.window_bytes = window_bytes
+        check(aux_ring__new(&options, ring.ring, &aux.ring))
         with nogil:
-            ret = core__add_aux_ring(self.core, ring.ring, &options, &aux.ring)
+            ret = core__pair(self.core, aux.ring)
         check(ret)
         aux.owner = self
         ring.aux_map = aux_map
@@ -299,12 +304,12 @@ cdef class Core:
                     e.stream, e.token, e.end_offset, e.xxh3, e.chunks, e.records, e.samples,
                     e.replayed, e.first_ns, e.last_ns,
                     tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
-                          for i in range(e.ring_count) if not e.rings[i].aux),
+                          for i in range(e.ring_count) if not e.rings[i].payload),
                     e.final != 0,
                     tuple((e.rings[i].id, e.rings[i].bytes, e.rings[i].xxh3)
                           for i in range(e.ring_count)) if e.split else (),
                     tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
-                          for i in range(e.ring_count) if e.rings[i].aux),
+                          for i in range(e.ring_count) if e.rings[i].payload),
                     tuple(e.aux_index[i] for i in range(e.aux_count))))
             elif e.kind == EVENT_SEGMENT_WANTED:
                 found.append(SegmentWanted(e.stream))

@@ -11,7 +11,7 @@
 #endif
 
 #include "clock.h"
-#include "stream.h"
+#include "record_stream.h"
 
 /* With less room than this left a chunk is closed rather than filled with a small piece. */
 #define PIECE_MIN_BYTES 65536u
@@ -23,85 +23,93 @@
 #define AT_AUX_FLAGS 24u
 #define AUX_RECORD_BYTES 32u
 
-int aux_ring__set_enable_fds(struct aux_ring *aux, const int *fds, uint32_t count)
+static void aux_ring__free(struct ring *ring)
 {
-	int *copy = malloc((count + 1) * sizeof(*copy));
+	struct aux_ring *const aux = aux_ring__of(ring);
 
-	if (copy == NULL)
-		return -ENOMEM;
-	if (count > 0)
-		memcpy(copy, fds, count * sizeof(*copy));
-	free(aux->enable_fds);
-	aux->enable_fds = copy;
-	aux->enable_count = count;
-	return 0;
-}
-
-int aux_ring__new(const struct aux_ring_options *options, struct ring *pair, struct ring **out)
-{
-	const struct aux_map *map = options->map;
-	const uint32_t head_bytes = aux_piece__head_bytes(options->framing);
-	struct aux_ring *aux;
-	struct ring *ring;
-	int ret = -ENOMEM;
-
-	/* A hidden piece is shorter than an AUX record may be. */
-	if (options->whole_records &&
-	    (options->framing == AUX_HIDDEN ||
-	     map->bytes > options->chunk_bytes - CHUNK_MARKER_BYTES - head_bytes))
-		return -EINVAL;
-	ring = calloc(1, sizeof(*ring));
-	aux = calloc(1, sizeof(*aux));
-	if (ring != NULL && aux != NULL)
-		ret = aux_ring__set_enable_fds(aux, options->enable_fds, options->enable_count);
-	if (ret == 0 && map->snapshot) {
-		aux->scratch = malloc(SCRATCH_BYTES);
-		ret = aux->scratch == NULL
-			      ? -ENOMEM
-			      : aux_window__init(&aux->window, options->head_rule,
-						 options->window_bytes);
-	}
-	if (ret < 0) {
-		aux_ring__free(aux);
-		free(ring);
-		return ret;
-	}
-	aux->map = options->map;
-	aux->self = ring;
-	aux->pair = pair;
-	aux->framing = options->framing;
-	aux->origin = options->origin;
-	aux->reference = options->reference;
-	aux->reference_tsc = options->reference_tsc;
-	aux->whole_records = options->whole_records;
-	ring->ops = &aux_ring__ops;
-	ring->aux = aux;
-	ring->front = pair;
-	ring->wakeup_fd = -1;
-	counter__set(&ring->horizon_ns, map->snapshot ? 0 : UINT64_MAX);
-	/* A predecessor may have read part of it: go on where it stopped. */
-	if (!map->snapshot)
-		ring->position = ring->head = aux_map__tail(map);
-	aux->start = ring->head;
-	counter__set(&aux->head_rule, options->head_rule);
-	*out = ring;
-	return 0;
-}
-
-void aux_ring__free(struct aux_ring *aux)
-{
-	if (aux == NULL)
-		return;
 	aux_window__deinit(&aux->window);
 	free(aux->scratch);
 	free(aux->enable_fds);
 	free(aux);
 }
 
+static int aux_ring__reserve(struct aux_ring *aux, const struct aux_ring_options *options)
+{
+	const size_t bytes = options->enable_count * sizeof(*aux->enable_fds);
+
+	aux->enable_fds = malloc(bytes + 1);
+	if (aux->enable_fds == NULL)
+		return -ENOMEM;
+	if (bytes > 0)
+		memcpy(aux->enable_fds, options->enable_fds, bytes);
+	aux->enable_count = options->enable_count;
+	if (!options->map->snapshot)
+		return 0;
+	aux->scratch = malloc(SCRATCH_BYTES);
+	return aux->scratch != NULL ? aux_window__init(&aux->window, options->head_rule,
+						       options->window_bytes)
+				    : -ENOMEM;
+}
+
+int aux_ring__new(const struct aux_ring_options *options, struct ring *front, struct ring **out)
+{
+	const struct aux_map *map = options->map;
+	struct aux_ring *aux;
+	int ret;
+
+	/* A hidden piece is shorter than an AUX record may be. */
+	if (front->ops != &perf_ring__ops ||
+	    (options->whole_records && options->framing == AUX_HIDDEN))
+		return -EINVAL;
+	aux = calloc(1, sizeof(*aux));
+	if (aux == NULL)
+		return -ENOMEM;
+	ring__init(&aux->ring, &aux_ring__ops, -1, false);
+	ret = aux_ring__reserve(aux, options);
+	if (ret < 0) {
+		aux_ring__free(&aux->ring);
+		return ret;
+	}
+	aux->map = options->map;
+	aux->ring.front = front;
+	aux->data = perf_ring__of(front);
+	aux->framing = options->framing;
+	aux->origin = options->origin;
+	aux->reference = options->reference;
+	aux->reference_tsc = options->reference_tsc;
+	aux->whole_records = options->whole_records;
+	/* A predecessor may have read part of it: go on where it stopped. */
+	if (!map->snapshot)
+		aux->ring.position = aux->ring.head = aux_map__tail(map);
+	else
+		counter__set(&aux->ring.horizon_ns, 0);
+	aux->start = aux->ring.head;
+	counter__set(&aux->head_rule, options->head_rule);
+	*out = &aux->ring;
+	return 0;
+}
+
+static int aux_ring__join(struct ring *ring, struct stream *stream)
+{
+	const struct aux_ring *const aux = aux_ring__of(ring);
+	const struct ring *const front = ring->front;
+	const uint32_t room = stream->scratch_bytes - CHUNK_MARKER_BYTES -
+			      aux_piece__head_bytes(aux->framing);
+	int ret;
+
+	if (front->sideband != NULL || (front->held && !aux->map->snapshot) ||
+	    (aux->whole_records && aux->map->bytes > room))
+		return -EINVAL;
+	ret = sideband__join_layout(&stream->sideband, &aux->data->layout);
+	if (ret == 0 && aux->map->snapshot)
+		atomic_store_explicit(&stream->holds_back, true, memory_order_relaxed);
+	return ret;
+}
+
 /* Go on where the area says that it is. */
 static void aux_ring__skip(struct aux_ring *aux, uint64_t head)
 {
-	struct ring *const ring = aux->self;
+	struct ring *const ring = &aux->ring;
 	const uint64_t unread = head - ring->position;
 
 	ring__refuse(ring, WALK_BAD_HEAD, unread < aux->map->bytes ? unread : aux->map->bytes);
@@ -110,33 +118,33 @@ static void aux_ring__skip(struct aux_ring *aux, uint64_t head)
 		aux_map__publish_tail(aux->map, head);
 }
 
-uint64_t aux_ring__begin(struct aux_ring *aux)
+static void aux_ring__begin(struct ring *ring, bool first)
 {
-	struct ring *const ring = aux->self;
+	struct aux_ring *const aux = aux_ring__of(ring);
 	uint64_t used;
 
-	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK)
-		return 0;
+	(void)first;
+	if (!ring__is_sound(ring))
+		return;
 	if (aux->map->snapshot) {
 		used = aux_window__held(&aux->window, aux->map);
 		counter__set(&ring->used_bytes, used);
 		counter__max(&ring->high_watermark_bytes, used);
 		/* What came with a window comes with no other; on its way it needs its names. */
 		if (ring->head == ring->position && ring->in_flight == 0 &&
-		    aux->pair->in_flight == 0)
+		    ring->front->in_flight == 0)
 			counter__set(&ring->horizon_ns, aux->emptied_ns);
-		return ring->head - ring->position;
+		return;
 	}
 	ring->head = aux_map__head(aux->map);
 	used = ring->head - ring->position;
 	if (used > aux->map->bytes) {
 		aux_ring__skip(aux, ring->head);
-		return 0;
+		return;
 	}
 	aux->suspect |= used > aux->map->bytes / 2;
 	counter__set(&ring->used_bytes, used);
 	ring__count_fill(ring, used, aux->map->bytes);
-	return used;
 }
 
 /* The time that a record tells, if it is of our clock; else the time now. */
@@ -145,9 +153,9 @@ static uint64_t aux_ring__time_of(const struct aux_ring *aux, const uint8_t *rec
 	const uint64_t now_ns = clock__now_ns();
 	uint64_t time_ns;
 
-	if (aux->pair->lane->stream->sideband.foreign_clock)
+	if (aux->data->ring.lane->stream->sideband.foreign_clock)
 		return now_ns;
-	time_ns = walk__trailer_time(record, &aux->pair->layout);
+	time_ns = walk__trailer_time(record, &aux->data->layout);
 	return time_ns != 0 && time_ns < now_ns ? time_ns : now_ns;
 }
 
@@ -178,12 +186,14 @@ static void learn_aux(struct aux_ring *aux, const uint8_t *record)
 		counter__add(&aux->unrecorded_bytes, offset - aux->recorded_end);
 	aux->recorded_end = end;
 	/* Beyond the head of this pass it may be, not beyond what can have come since. */
-	if (aux->whole_records && end - aux->self->position <= 2 * aux->map->bytes)
+	if (aux->whole_records && end - aux->ring.position <= 2 * aux->map->bytes)
 		aux_ends__push(&aux->ends, end);
 }
 
-void aux_ring__learn(struct aux_ring *aux, const uint8_t *records, size_t bytes)
+static void aux_ring__learn(struct ring *ring, const uint8_t *records, size_t bytes)
 {
+	struct aux_ring *const aux = aux_ring__of(ring);
+
 	for (size_t at = 0; at < bytes; at += walk__size(walk__load(records + at))) {
 		const uint64_t header = walk__load(records + at);
 
@@ -193,25 +203,29 @@ void aux_ring__learn(struct aux_ring *aux, const uint8_t *records, size_t bytes)
 	}
 }
 
-void aux_ring__note_emptied(struct aux_ring *aux, uint64_t generation)
+/* The data ring is empty up to the head of this pass. A generation counts once, however many passes it
+ * takes. */
+static void aux_ring__follow(struct ring *ring, uint64_t generation)
 {
+	struct aux_ring *const aux = aux_ring__of(ring);
+
 	aux->emptied_ns = aux->window_ns;
 	if (!aux->whole_records)
 		return;
 	if (generation > aux->emptied_generation) {
 		aux->emptied_generation = generation;
 		aux->orphan_end = aux->full_head;
-		aux->full_head = aux->self->head;
+		aux->full_head = aux->ring.head;
 	}
 	if (aux->stopping)
-		aux->orphan_end = aux->self->head;
+		aux->orphan_end = aux->ring.head;
 }
 
 /* How much of the next `limit` bytes may go into one piece, so that it ends where an AUX record
  * does. `all`: nothing is behind them, 0 means to wait for a record then. */
 static uint64_t aux_ring__whole(struct aux_ring *aux, uint64_t limit, bool all)
 {
-	const uint64_t position = aux->self->position;
+	const uint64_t position = aux->ring.position;
 	uint64_t end;
 
 	aux_ends__drop(&aux->ends, position);
@@ -228,7 +242,7 @@ static uint64_t aux_ring__whole(struct aux_ring *aux, uint64_t limit, bool all)
 static uint64_t aux_ring__next(struct aux_ring *aux, const struct chunk *chunk,
 			       uint32_t chunk_bytes, bool *waits)
 {
-	const struct ring *const ring = aux->self;
+	const struct ring *const ring = &aux->ring;
 	const uint64_t unread = ring->head - ring->position;
 	const uint32_t used = chunk->used + CHUNK_MARKER_BYTES + aux_piece__head_bytes(aux->framing);
 	/* No pad in the middle: all of these, and so what the chunk's end cuts, are multiples of 8. */
@@ -271,7 +285,7 @@ static uint64_t mutate(uint64_t bytes)
 
 static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint64_t bytes)
 {
-	struct ring *const ring = aux->self;
+	struct ring *const ring = &aux->ring;
 	uint8_t *const to = chunk->data + chunk->used;
 	struct aux_piece piece = {
 		.bytes = bytes,
@@ -286,8 +300,7 @@ static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint
 	aux_map__copy(aux->map, ring->position, to + aux_piece__head_bytes(aux->framing),
 		      (size_t)piece.bytes);
 	counter__add(&aux->pieces, 1);
-	counter__add(&ring->bytes, piece.bytes);
-	atomic_fetch_add_explicit(&ring->in_flight, piece.bytes, memory_order_relaxed);
+	ring__count(ring, piece.bytes, 0, piece.bytes);
 	chunk__append_piece(chunk, ring, aux_piece__write(to, aux->framing, &piece), piece.bytes,
 			    aux->framing == AUX_AUXTRACE);
 	ring->position += bytes;
@@ -296,9 +309,9 @@ static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint
 	aux->touched = true;
 }
 
-enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+static enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
-	struct aux_ring *const aux = ring->aux;
+	struct aux_ring *const aux = aux_ring__of(ring);
 
 	while (ring->position != ring->head) {
 		bool waits;
@@ -311,11 +324,13 @@ enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uint32_t c
 	return RING_EMPTY;
 }
 
-void aux_ring__enable(struct aux_ring *aux, bool woken, uint64_t generation)
+/* Enable the events again where the kernel may have disabled them. */
+static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 {
+	struct aux_ring *const aux = aux_ring__of(ring);
 	const bool full = generation > aux->idle_generation;
-	const uint64_t position = aux->self->position;
-	const uint64_t lost = counter__read(&aux->pair->lost_records);
+	const uint64_t position = aux->ring.position;
+	const uint64_t lost = counter__read(&aux->data->lost_records);
 	const bool began = position != aux->start;
 	const bool touched = aux->touched;
 	bool restart = aux->halted;
@@ -337,7 +352,7 @@ void aux_ring__enable(struct aux_ring *aux, bool woken, uint64_t generation)
 	}
 	/* Before its first byte an event may wait for its exec, or for whom knows what. */
 	if (aux->map->snapshot || aux->stopping || aux->enable_count == 0 ||
-	    atomic_load_explicit(&aux->self->fault, memory_order_relaxed) != WALK_OK ||
+	    atomic_load_explicit(&aux->ring.fault, memory_order_relaxed) != WALK_OK ||
 	    !(touched || restart || (began && (woken || full))))
 		return;
 	for (uint32_t i = 0; i < aux->enable_count; i++) {
@@ -359,9 +374,10 @@ void aux_ring__enable(struct aux_ring *aux, bool woken, uint64_t generation)
 	}
 }
 
-void aux_ring__open_window(struct aux_ring *aux)
+/* The event stands still: the following passes take what the area holds now. */
+static void aux_ring__open_window(struct aux_ring *aux)
 {
-	struct ring *const ring = aux->self;
+	struct ring *const ring = &aux->ring;
 	struct aux_extent extent;
 
 	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK)
@@ -382,86 +398,53 @@ void aux_ring__open_window(struct aux_ring *aux)
 	counter__add(&aux->overwritten_bytes, extent.overwritten);
 }
 
-/* Nobody comes any more for what is unread: it is counted as taken, and as abandoned. */
 static void aux_ring__leave(struct ring *ring, bool drained)
 {
-	const uint64_t unread = ring->head - ring->position;
+	const uint64_t unread = drained ? 0 : ring->head - ring->position;
 
-	if (drained)
-		return;
-	counter__add(&ring->bytes, unread);
-	counter__add(&ring->abandoned, unread);
-	ring->position = ring->head;
+	ring__count_abandoned(ring, unread, 0, unread);
+	ring->position += unread;
 }
 
-void aux_ring__recycle(struct aux_ring *aux)
+/* Give up the oldest records of a held data ring while more than half of it is full. */
+static void aux_ring__recycle(struct ring *ring)
 {
+	struct aux_ring *const aux = aux_ring__of(ring);
+
 	if (aux->scratch != NULL)
-		ring__give_up(aux->pair, aux->scratch, SCRATCH_BYTES,
-			      aux->pair->map->data_bytes / 2);
-}
-
-static void aux_ring__begin_pass(struct ring *ring, bool first)
-{
-	(void)first;
-	aux_ring__begin(ring->aux);
-}
-
-static void aux_ring__follow(struct ring *ring, uint64_t generation)
-{
-	aux_ring__note_emptied(ring->aux, generation);
-}
-
-static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
-{
-	aux_ring__enable(ring->aux, woken, generation);
-}
-
-static void aux_ring__recycle_front(struct ring *ring)
-{
-	aux_ring__recycle(ring->aux);
-}
-
-static int aux_ring__join(struct ring *ring, struct lane *lane)
-{
-	struct ring *const front = ring->front;
-	const bool snapshot = ring->aux->map->snapshot;
-	int ret;
-
-	if (front->ops != &perf_ring__ops || front->sideband != NULL || (front->held && !snapshot))
-		return -EINVAL;
-	ret = sideband__join_layout(&lane->stream->sideband, &front->layout);
-	if (ret == 0 && snapshot)
-		atomic_store_explicit(&lane->stream->holds_back, true, memory_order_relaxed);
-	return ret;
+		perf_ring__give_up(aux->data, aux->scratch, SCRATCH_BYTES,
+				   aux->data->map->data_bytes / 2);
 }
 
 static int aux_ring__hold(struct ring *ring, bool held)
 {
-	if (!ring->aux->map->snapshot)
+	struct aux_ring *const aux = aux_ring__of(ring);
+
+	if (!aux->map->snapshot)
 		return -EINVAL;
 	if (!held)
-		aux_ring__open_window(ring->aux);
+		aux_ring__open_window(aux);
 	return 0;
 }
 
 static void aux_ring__last(struct ring *ring)
 {
-	ring->aux->stopping = true;
+	aux_ring__of(ring)->stopping = true;
 }
 
 const struct ring_ops aux_ring__ops = {
 	.payload = true,
-	.begin = aux_ring__begin_pass,
+	.join = aux_ring__join,
+	.begin = aux_ring__begin,
 	.is_unread = ring__is_unread,
 	.is_reached = ring__is_reached,
 	.take = aux_ring__take,
+	.learn = aux_ring__learn,
 	.follow = aux_ring__follow,
 	.resume = aux_ring__resume,
-	.recycle = aux_ring__recycle_front,
-	.join = aux_ring__join,
+	.recycle = aux_ring__recycle,
 	.hold = aux_ring__hold,
 	.last = aux_ring__last,
 	.leave = aux_ring__leave,
-	.free = perf_ring__free,
+	.free = aux_ring__free,
 };

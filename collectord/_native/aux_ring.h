@@ -9,11 +9,10 @@
 #include "aux_map.h"
 #include "aux_piece.h"
 #include "aux_window.h"
-#include "ring.h"
+#include "perf_ring.h"
 
 /*
- * What a ring has more when it is the AUX area of a data ring, its `pair`. Its samples are bytes of
- * payload: in `bytes`, `in_flight`, `stored` and `lost_*`.
+ * The AUX area behind a data ring, its front. Its samples are bytes of payload.
  *
  *   hardware ──► AUX area ──copy by aux_head──► pieces in the chunk of the data ring
  *   kernel   ──► data ring ──AUX records────────► what ends where, which flags
@@ -34,8 +33,9 @@
  * Threads: the shard's.
  */
 struct aux_ring {
+	struct ring ring;
 	struct aux_map *map;
-	struct ring *self, *pair;
+	struct perf_ring *data; /* the front */
 	enum aux_framing framing;
 	struct aux_origin origin;
 	uint64_t reference;
@@ -80,40 +80,19 @@ struct aux_ring_options {
 	uint32_t enable_count;
 	enum aux_head_rule head_rule;
 	uint64_t window_bytes;
-	uint32_t chunk_bytes;
 };
 
-/* The AUX ring of `pair`, not known to it yet. -EINVAL: a chunk has no room for all of it, and
+/* The AUX ring behind `front`, a perf ring, that it joins with core__pair(). -EINVAL: the front is none, or
+ * hidden pieces are to hold whole records. It joins no stream whose chunks have no room for all of it if
  * whole records must not be split. */
-int aux_ring__new(const struct aux_ring_options *options, struct ring *pair, struct ring **ring);
-/* Free what a ring has more; NULL is passed over. */
-void aux_ring__free(struct aux_ring *aux);
-/* -ENOMEM. */
-int aux_ring__set_enable_fds(struct aux_ring *aux, const int *fds, uint32_t count);
+int aux_ring__new(const struct aux_ring_options *options, struct ring *front, struct ring **ring);
 
 extern const struct ring_ops aux_ring__ops;
 
-/* A pass begins: load the head, before the data ring's. Returns the unread bytes. */
-uint64_t aux_ring__begin(struct aux_ring *aux);
-
-/* Note what walked records of the data ring tell. */
-void aux_ring__learn(struct aux_ring *aux, const uint8_t *records, size_t bytes);
-
-/* The data ring is empty up to the head of this pass, one of `generation`, or 0. A generation counts
- * once, however many passes it takes. */
-void aux_ring__note_emptied(struct aux_ring *aux, uint64_t generation);
-
-/* Take unread bytes up to the head of this pass, in pieces, and publish the tail. */
-enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
-
-/* The pass is through with both rings: enable the events again where the kernel may have disabled
- * them. */
-void aux_ring__enable(struct aux_ring *aux, bool woken, uint64_t generation);
-
-/* Of a snapshot ring whose event stands still: the following passes take what it holds now. */
-void aux_ring__open_window(struct aux_ring *aux);
-
-/* Of a held one: give up the oldest records of its data ring while more than half of that is full. */
-void aux_ring__recycle(struct aux_ring *aux);
+/* `ring`, if it is of this kind. */
+static inline struct aux_ring *aux_ring__of(const struct ring *ring)
+{
+	return ring->ops == &aux_ring__ops ? container_of(ring, struct aux_ring, ring) : NULL;
+}
 
 #endif

@@ -10,7 +10,6 @@
 #include "relay_stream.h"
 #include "shard.h"
 #include "stream.h"
-#include "window.h"
 #include "writer.h"
 
 /* The least that a table takes, of streams that have no sideband. */
@@ -165,130 +164,50 @@ static int core__keep_ring(struct core *core, struct ring *ring)
 	return ret;
 }
 
-/* The core's from here on, whatever comes. */
-static int core__enlist(struct core *core, uint32_t shard, struct stream *stream,
-			struct ring *ring)
+int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring *ring)
 {
-	int ret = core__keep_ring(core, ring);
+	int ret = shard < core->writer.shard_count ? ring->ops->join(ring, stream) : -EINVAL;
 
+	if (ret == 0)
+		ret = core__keep_ring(core, ring);
 	if (ret < 0) {
 		ring->ops->free(ring);
 		return ret;
 	}
+	/* Its stream knows it before a pass can take from it. */
 	ret = stream__add_ring(stream, ring);
 	if (ret == 0) {
 		ret = shard__add(&core->shards[shard], stream, ring);
 		if (ret < 0)
 			stream__forget_ring(stream, ring);
 	}
-	if (ret < 0)
-		ring->left = true;
+	ring->left = ret < 0;
 	return ret;
 }
 
-int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
-		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
-		   const struct walk_ids *ids, bool sideband, bool held, struct ring **out)
+int core__pair(struct core *core, struct ring *behind)
 {
-	struct ring *ring;
-	int ret;
+	struct lane *const lane = behind->front->lane;
+	int ret = core__keep_ring(core, behind);
 
-	if (shard >= core->writer.shard_count || stream->ops->split)
-		return -EINVAL;
-	ring = malloc(sizeof(*ring));
-	if (ring == NULL)
-		return -ENOMEM;
-	ring__init(ring, map, wakeup_fd, layout);
-	ret = ring__set_ids(ring, ids->all, ids->count);
-	if (ret == 0 && map->overwrite)
-		ret = window__new(ring);
-	if (ret == 0 && sideband)
-		ret = sideband__join_layout(&stream->sideband, layout);
 	if (ret < 0) {
-		ring->ops->free(ring);
+		behind->ops->free(behind);
 		return ret;
 	}
-	ring->held = held;
-	if (sideband) {
-		ring->sideband = &stream->sideband;
-		ring->absorbed = stream->snapshots;
+	ret = stream__add_ring(lane->stream, behind);
+	if (ret == 0) {
+		ret = shard__pair(&core->shards[lane->shard], behind);
+		if (ret < 0)
+			stream__forget_ring(lane->stream, behind);
 	}
-	ret = core__enlist(core, shard, stream, ring);
-	if (ret == 0)
-		*out = ring;
+	behind->left = ret < 0;
 	return ret;
 }
 
-int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
-			const struct page_ring_options *options, struct ring **out)
+void core__warm(struct ring *ring)
 {
-	struct ring *ring;
-	int ret;
-
-	if (shard >= core->writer.shard_count || stream->page_bytes != options->page_bytes)
-		return -EINVAL;
-	ret = page_ring__new(options, &ring);
-	if (ret == 0)
-		ret = core__enlist(core, shard, stream, ring);
-	if (ret == 0)
-		*out = ring;
-	return ret;
-}
-
-int core__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream,
-			 const struct relay_ring_options *options, struct ring **out)
-{
-	struct ring *ring;
-	int ret;
-
-	if (shard >= core->writer.shard_count || !stream->relay)
-		return -EINVAL;
-	ret = relay_ring__new(options, &ring);
-	if (ret == 0)
-		ret = core__enlist(core, shard, stream, ring);
-	if (ret == 0)
-		*out = ring;
-	return ret;
-}
-
-void core__warm(struct core *core, struct ring *ring)
-{
-	(void)core;
 	if (ring->ops->warm != NULL)
 		ring->ops->warm(ring);
-}
-
-int core__add_aux_ring(struct core *core, struct ring *pair,
-		       const struct aux_ring_options *options, struct ring **out)
-{
-	struct stream *const stream = pair->lane->stream;
-	struct aux_ring_options own = *options;
-	struct ring *ring;
-	int ret;
-
-	own.chunk_bytes = core->pool.chunk_bytes;
-	ret = aux_ring__new(&own, pair, &ring);
-	if (ret < 0)
-		return ret;
-	ret = core__keep_ring(core, ring);
-	if (ret < 0) {
-		ring->ops->free(ring);
-		return ret;
-	}
-	/* As with any ring: its stream knows it before a pass can take from it. */
-	ret = stream__add_ring(stream, ring);
-	if (ret < 0) {
-		ring->left = true;
-		return ret;
-	}
-	ret = shard__pair(&core->shards[pair->lane->shard], pair, ring);
-	if (ret < 0) {
-		ring->left = true;
-		stream__forget_ring(stream, ring);
-		return ret;
-	}
-	*out = ring;
-	return 0;
 }
 
 int core__last(struct core *core, struct ring *ring)

@@ -6,14 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "aux_ring.h"
 #include "event_list.h"
-#include "page_ring.h"
-#include "relay_ring.h"
 #include "ring.h"
-#include "ring_map.h"
-#include "sideband.h"
-#include "walk.h"
 
 /*
  *   rings ──► shards (threads) ──► chunks ──► writer (thread) ──► segments
@@ -56,25 +50,15 @@ int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_byt
 void core__set_foreign_clock(struct stream *stream);
 /* A stream whose rings are relay files, each written to a file of its own. */
 int core__add_relay_stream(struct core *core, struct stream **stream);
-/* -EINVAL: no such shard, the stream is none of perf, or its sideband has its times elsewhere. */
-int core__add_ring(struct core *core, uint32_t shard, struct stream *stream,
-		   struct ring_map *map, int wakeup_fd, const struct walk_layout *layout,
-		   const struct walk_ids *ids, bool sideband, bool held, struct ring **ring);
-/* -EINVAL: the stream's pages have another size, or are larger than a chunk. */
-int core__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
-			const struct page_ring_options *options, struct ring **ring);
-/* -EINVAL: the stream is none of relay. */
-int core__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream,
-			 const struct relay_ring_options *options, struct ring **ring);
-/* The AUX area of `pair`, a perf ring; `options->chunk_bytes` is not used. For errors see
- * aux_ring__new() and shard__pair(). */
-int core__add_aux_ring(struct core *core, struct ring *pair,
-		       const struct aux_ring_options *options, struct ring **ring);
+/* The ring is the core's, whatever comes. -EINVAL: no such shard, or the ring is none for the stream. */
+int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring *ring);
+/* The same of one that is drained behind its front. For errors see shard__pair(). */
+int core__pair(struct core *core, struct ring *behind);
 /* Nothing is written into the ring any more: of relay what is in a part of a sub-buffer is read too, and
  * events of an AUX area are not enabled again. -EINVAL: that is nothing to it. */
 int core__last(struct core *core, struct ring *ring);
 /* Have memory ready for what the next core__hold(false) copies. */
-void core__warm(struct core *core, struct ring *ring);
+void core__warm(struct ring *ring);
 int core__hold(struct core *core, struct ring *ring, bool held);
 /* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, what is still in it is
  * lost. */

@@ -82,32 +82,35 @@ cdef extern from "counter.h":
     uint64_t counter__read(const counter_t *counter)
     void counter__fence()
 
+cdef extern from "ring.h":
+    const int RING_FILL_BUCKETS
+    struct ring:
+        uint32_t id, fault, last_fault
+        ring *behind
+        uint64_t position
+        counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
+        counter_t faults, quarantined_bytes, wakeups_watermark, wakeups_timer, starved
+        counter_t used_bytes, high_watermark_bytes, last_sample_ns, abandoned
+        counter_t *fill
+
+cdef extern from "perf_ring.h":
+    struct perf_ring:
+        counter_t lost_records, lost_samples, neutralised, relabelled, throttles, unthrottles
+        counter_t overwritten_samples, overwritten_records
+    struct perf_ring_options:
+        ring_map *map
+        int wakeup_fd
+        walk_layout layout
+        walk_ids ids
+        bint sideband, held
+    int perf_ring__new(const perf_ring_options *options, ring **out) nogil
+    perf_ring *perf_ring__of(const ring *r)
+
 cdef extern from "window.h":
     struct window:
         counter_t windows, taken, repeated, repeated_bytes, overwritten_bytes, held_ns
-
-cdef extern from "ring.h":
-    const int RING_FILL_BUCKETS
-    struct aux_ring:
-        counter_t pieces, aux_records, truncated, partial, collisions
-        counter_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
-        counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
-        counter_t head_rule
-    struct page_ring:
-        counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
-    struct relay_ring:
-        counter_t numbered, missing, notes, skipped_bytes, torn_bytes
-    struct ring:
-        uint32_t id, fault, last_fault
-        window *window
-        aux_ring *aux
-        uint64_t position
-        counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
-        counter_t lost_records, lost_samples, neutralised, relabelled, faults, quarantined_bytes
-        counter_t throttles, unthrottles, wakeups_watermark, wakeups_timer, starved
-        counter_t used_bytes, high_watermark_bytes, last_sample_ns
-        counter_t overwritten_samples, overwritten_records, abandoned
-        counter_t *fill
+    int window__new(const perf_ring_options *options, ring **out) nogil
+    window *window__of(const ring *r)
 
 cdef extern from "sideband.h":
     struct sideband_counters:
@@ -128,7 +131,8 @@ cdef extern from "stream.h":
         sideband sideband
 
 cdef extern from "page_ring.h":
-    page_ring *page_ring__of(const ring *r)
+    struct page_ring:
+        counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
     enum page_transport:
         PAGE_READ, PAGE_MMAP, PAGE_SPLICE
     struct page_ring_options:
@@ -137,6 +141,8 @@ cdef extern from "page_ring.h":
         uint32_t page_bytes, subbufs
         page_map *map
         bint held
+    int page_ring__new(const page_ring_options *options, ring **out) nogil
+    page_ring *page_ring__of(const ring *r)
 
 cdef extern from "blk_walk.h":
     enum blk_fault:
@@ -152,7 +158,8 @@ cdef extern from "blk_walk.h":
                     blk_tally *tally, blk_fault *fault) nogil
 
 cdef extern from "relay_ring.h":
-    relay_ring *relay_ring__of(const ring *r)
+    struct relay_ring:
+        counter_t numbered, missing, notes, skipped_bytes, torn_bytes
     enum relay_contents:
         RELAY_BYTES, RELAY_BLKTRACE
     struct relay_ring_options:
@@ -161,8 +168,15 @@ cdef extern from "relay_ring.h":
         uint64_t capacity
         uint32_t longest
         bint held
+    int relay_ring__new(const relay_ring_options *options, ring **out) nogil
+    relay_ring *relay_ring__of(const ring *r)
 
 cdef extern from "aux_ring.h":
+    struct aux_ring:
+        counter_t pieces, aux_records, truncated, partial, collisions
+        counter_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
+        counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
+        counter_t head_rule
     struct aux_ring_options:
         aux_map *map
         aux_framing framing
@@ -173,6 +187,8 @@ cdef extern from "aux_ring.h":
         uint32_t enable_count
         aux_head_rule head_rule
         uint64_t window_bytes
+    int aux_ring__new(const aux_ring_options *options, ring *front, ring **out) nogil
+    aux_ring *aux_ring__of(const ring *r)
 
 cdef extern from "page_stream.h":
     const uint64_t NO_EXTENT
@@ -191,7 +207,7 @@ cdef extern from "event_list.h":
     struct event_ring:
         uint64_t samples, bytes, xxh3
         uint32_t id
-        bint aux
+        bint payload
     struct event:
         event_kind kind
         int error
@@ -221,19 +237,12 @@ cdef extern from "core.h":
     int core__notify_fd(const core *c)
     int core__add_stream(core *c, size_t sideband_bytes, uint32_t page_bytes, bint snapshots,
                          stream **out) nogil
-    int core__add_ring(core *c, uint32_t shard, stream *s, ring_map *map, int wakeup_fd,
-                       const walk_layout *layout, const walk_ids *ids, bint sideband, bint held,
-                       ring **out) nogil
-    int core__add_page_ring(core *c, uint32_t shard, stream *s, const page_ring_options *options,
-                            ring **out) nogil
+    int core__add_ring(core *c, uint32_t shard, stream *s, ring *r) nogil
+    int core__pair(core *c, ring *behind) nogil
     void core__set_foreign_clock(stream *s)
     int core__add_relay_stream(core *c, stream **out) nogil
-    int core__add_relay_ring(core *c, uint32_t shard, stream *s,
-                             const relay_ring_options *options, ring **out) nogil
     int core__last(core *c, ring *r) nogil
-    int core__add_aux_ring(core *c, ring *pair, const aux_ring_options *options,
-                           ring **out) nogil
-    void core__warm(core *c, ring *r) nogil
+    void core__warm(ring *r) nogil
     int core__hold(core *c, ring *r, bint held) nogil
     int core__remove_ring(core *c, ring *r) nogil
     uint64_t core__issue(core *c) nogil

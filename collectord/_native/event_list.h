@@ -18,7 +18,7 @@ struct event_ring {
 	uint64_t samples, bytes;
 	uint64_t xxh3; /* of pages and relay */
 	uint32_t id;
-	bool aux; /* its samples are bytes of payload */
+	bool payload; /* its samples are bytes, no events */
 };
 
 struct event {

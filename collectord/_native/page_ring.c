@@ -11,6 +11,7 @@
 
 #include "lane.h"
 #include "page_fetch.h"
+#include "page_stream.h"
 
 #define PIPE_SLOTS_DEFAULT 16u
 #define PIPE_SLOTS_MAX (1u << 15)
@@ -74,10 +75,7 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 		free(pages);
 		return ret;
 	}
-	pages->ring.ops = &page_ring__ops;
-	pages->ring.horizon_ns = UINT64_MAX;
-	pages->ring.held = options->held;
-	pages->ring.wakeup_fd = options->fd;
+	ring__init(&pages->ring, &page_ring__ops, options->fd, options->held);
 	pages->armed = true; /* from the shard on */
 	pages->transport = options->transport;
 	pages->fd = options->fd;
@@ -107,6 +105,14 @@ static void page_ring__free(struct ring *ring)
 static uint32_t least(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
+}
+
+static int page_ring__join(struct ring *ring, struct stream *stream)
+{
+	return stream->ops == &page_stream__ops &&
+			       stream->page_bytes == page_ring__of(ring)->page_bytes
+		       ? 0
+		       : -EINVAL;
 }
 
 /* What the ring held shows only in what the last pass took. */
@@ -168,14 +174,11 @@ static void page_ring__count(struct page_ring *pages, const struct subbuf_tally 
 {
 	struct ring *const ring = &pages->ring;
 
-	counter__add(&ring->samples, tally->events);
-	counter__add(&ring->records, tally->events);
-	counter__add(&ring->bytes, data);
+	ring__count(ring, tally->events, tally->events, data);
 	counter__max(&ring->last_sample_ns, tally->last_ns);
 	counter__add(&pages->losses, tally->lost);
 	counter__add(&pages->losses_unknown, tally->lost_unknown);
 	ring->position += data;
-	atomic_fetch_add_explicit(&ring->in_flight, tally->events, memory_order_relaxed);
 }
 
 /* Into the page before it, where that is the last of the chunk, or as a page of its own. */
@@ -334,6 +337,7 @@ static void page_ring__rearm(struct ring *ring, int epoll_fd)
 
 const struct ring_ops page_ring__ops = {
 	.poll = EPOLLIN | EPOLLONESHOT,
+	.join = page_ring__join,
 	.begin = page_ring__begin,
 	.is_unread = page_ring__is_unread,
 	.is_reached = page_ring__is_reached,

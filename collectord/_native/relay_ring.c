@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "relay_stream.h"
+
 #define GONE_EVENTS (POLLERR | POLLHUP | POLLNVAL)
 
 int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
@@ -33,10 +35,7 @@ int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
 		free(relay);
 		return ret;
 	}
-	relay->ring.ops = &relay_ring__ops;
-	relay->ring.horizon_ns = UINT64_MAX;
-	relay->ring.held = options->held;
-	relay->ring.wakeup_fd = options->fd;
+	ring__init(&relay->ring, &relay_ring__ops, options->fd, options->held);
 	relay->contents = options->contents;
 	relay->fd = options->fd;
 	relay->capacity = options->capacity;
@@ -54,6 +53,12 @@ static void relay_ring__free(struct ring *ring)
 	relay_file__deinit(&relay->file);
 	free(relay->carry);
 	free(relay);
+}
+
+static int relay_ring__join(struct ring *ring, struct stream *stream)
+{
+	(void)ring;
+	return stream->ops == &relay_stream__ops ? 0 : -EINVAL;
 }
 
 static void relay_ring__begin(struct ring *ring, bool first)
@@ -133,12 +138,9 @@ static void relay_ring__count(struct relay_ring *relay, struct chunk *chunk, uin
 	 * is among the numbers that are read after it. */
 	atomic_thread_fence(memory_order_release);
 	counter__add(&relay->notes, tally->notes);
-	counter__add(&ring->samples, tally->events);
-	counter__add(&ring->records, tally->events + tally->notes);
-	counter__add(&ring->bytes, bytes);
+	ring__count(ring, tally->events, tally->events + tally->notes, bytes);
 	counter__max(&ring->last_sample_ns, tally->last_ns);
 	ring->position += bytes;
-	atomic_fetch_add_explicit(&ring->in_flight, tally->events, memory_order_relaxed);
 }
 
 /* What is at `data` is no record: give where one may begin, and count what lies before. */
@@ -336,6 +338,7 @@ static void relay_ring__last(struct ring *ring)
 
 const struct ring_ops relay_ring__ops = {
 	.poll = EPOLLIN | EPOLLET,
+	.join = relay_ring__join,
 	.begin = relay_ring__begin,
 	.is_unread = relay_ring__is_unread,
 	.is_reached = relay_ring__is_reached,

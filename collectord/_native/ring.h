@@ -7,8 +7,6 @@
 
 #include "chunk.h"
 #include "counter.h"
-#include "ring_map.h"
-#include "walk.h"
 
 /*
  * A ring whose contents are refused goes on behind them: what came in between is passed over, and
@@ -30,10 +28,9 @@ enum ring_take {
 	RING_MORE,	 /* there is more, and the chunk may take it */
 };
 
-struct aux_ring;
 struct ring;
 struct sideband;
-struct window;
+struct stream;
 
 /*
  * What a kind of ring does. All calls are made under the shard's lock, but for `warm` and `free`;
@@ -43,6 +40,8 @@ struct ring_ops {
 	uint32_t poll;	/* the epoll events that wake for it, 0: none do */
 	bool copied;	/* what passes take is a copy of our own: neither a hold nor a fault ends that */
 	bool payload;	/* its samples are bytes, no events */
+	/* It becomes one of `stream`. -EINVAL: that is none for it. */
+	int (*join)(struct ring *ring, struct stream *stream);
 	/* A pass begins, `first`: the first one of a generation. Load the head. */
 	void (*begin)(struct ring *ring, bool first);
 	/* Is there anything for this pass? */
@@ -55,13 +54,13 @@ struct ring_ops {
 	/* Its fd woke, with these events. May be NULL, as may `rearm`: all was taken, have it wake again. */
 	void (*wake)(struct ring *ring, uint32_t events);
 	void (*rearm)(struct ring *ring, int epoll_fd);
-	/* Of a ring behind another one: that one was read to its head, or past its goal; then both were,
-	 * in a pass of `generation`, or 0; and passes leave the other one alone. Else NULL. */
+	/* Of a ring behind another one, else NULL: what walked records of that one tell; that one was
+	 * read to its head, or past its goal; then both were, in a pass of `generation`, or 0; and
+	 * passes leave the other one alone. */
+	void (*learn)(struct ring *ring, const uint8_t *records, size_t bytes);
 	void (*follow)(struct ring *ring, uint64_t generation);
 	void (*resume)(struct ring *ring, bool woken, uint64_t generation);
 	void (*recycle)(struct ring *ring);
-	/* Likewise, with both rings' lane: may it be drained behind its front? */
-	int (*join)(struct ring *ring, struct lane *lane);
 	/* May be NULL: passes are to leave it alone, or no more; -EINVAL: they cannot. */
 	int (*hold)(struct ring *ring, bool held);
 	/* Nothing is written into it any more: wait for nothing. NULL: it never does. */
@@ -77,16 +76,10 @@ struct ring_ops {
  * the writer thread, `in_flight` by both, all others by the shard's thread. */
 struct ring {
 	const struct ring_ops *ops;
-	struct ring_map *map;
 	struct lane *lane;
 	struct sideband *sideband; /* NULL: a ring of counted events */
 	struct ring *front;	   /* the ring whose records tell of this one, or NULL */
 	struct ring *behind;	   /* and that ring's: passes take it when they have read this one */
-	struct aux_ring *aux;
-	struct window *window;	   /* NULL: what is written waits for us; else it is overwritten */
-	struct walk_layout layout;
-	struct walk_ids ids;
-	uint64_t *id_list; /* the ring's own memory behind `ids` */
 	uint64_t position; /* of the first unread record; the tail lags behind it in a pass */
 	uint64_t head;	   /* as loaded at the start of the pass */
 	uint64_t goal;	   /* and at the start of the generation's first one */
@@ -96,7 +89,6 @@ struct ring {
 	int wakeup_fd;
 	bool woken;
 	bool held;	   /* passes leave it alone; under the shard's lock */
-	bool absorbed;	   /* its records go no further than to `sideband` */
 	_Atomic bool left; /* removed from its shard; what it gave may be in flight still */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
@@ -108,9 +100,6 @@ struct ring {
 	uint32_t faults_recent;	  /* that many until now */
 
 	counter_t samples, records, bytes;
-	counter_t lost_records, lost_samples;
-	counter_t neutralised, relabelled;
-	counter_t throttles, unthrottles;
 	counter_t wakeups_watermark, wakeups_timer;
 	counter_t starved;
 	counter_t used_bytes, high_watermark_bytes;
@@ -119,7 +108,6 @@ struct ring {
 	counter_t fill[RING_FILL_BUCKETS];
 	counter_t stored, lost_disk_full, lost_dropped;
 	counter_t segment_samples, segment_bytes;
-	counter_t overwritten_samples, overwritten_records;
 	counter_t abandoned; /* samples that no chunk came free for when it was removed; lost */
 	counter_t horizon_ns; /* all that it holds for a snapshot was written later than this;
 			       * UINT64_MAX: it holds nothing */
@@ -146,40 +134,17 @@ int ring__last(struct ring *ring);
 bool ring__is_unread(const struct ring *ring);
 bool ring__is_reached(const struct ring *ring);
 
-extern const struct ring_ops perf_ring__ops;
-void perf_ring__free(struct ring *ring);
-
-void ring__init(struct ring *ring, struct ring_map *map, int wakeup_fd,
-		const struct walk_layout *layout);
-void ring__deinit(struct ring *ring);
-
-/* Know the ids of the ring's events; without any, samples keep what they carry. */
-int ring__set_ids(struct ring *ring, const uint64_t *ids, uint32_t count);
+/* A ring of zeros becomes one of a kind. */
+void ring__init(struct ring *ring, const struct ring_ops *ops, int wakeup_fd, bool held);
 
 /* A pass found `used` bytes of `capacity`. */
 void ring__count_fill(struct ring *ring, uint64_t used, uint64_t capacity);
 
-/* Load the head for this pass; returns the unread bytes, 0 for a ring in quarantine. A bad head is
- * where it goes on. */
-uint64_t ring__begin(struct ring *ring);
+/* Count what was taken into a chunk: in flight until it is stored, or lost. */
+void ring__count(struct ring *ring, uint64_t samples, uint64_t records, uint64_t bytes);
 
-/*
- * Copy unread records into `chunk` and walk them there, up to the head of this pass; publish the
- * tail behind the last whole record taken.
- */
-enum ring_take ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
-
-/*
- * Give up the oldest whole records, until no more than `keep` bytes up to the head of this pass are
- * left: they are counted as overwritten, what they tell is noted. `scratch` takes the longest
- * record.
- */
-void ring__give_up(struct ring *ring, uint8_t *scratch, size_t scratch_bytes, uint64_t keep);
-/* Nobody comes any more for what is unread up to the head of the last pass: it is counted as taken,
- * and as abandoned. It stays in the kernel's ring. */
-void ring__abandon(struct ring *ring);
-/* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
-void ring__put(struct ring *ring, struct chunk *chunk, size_t bytes);
+/* No chunk came free for what is left of it. */
+void ring__count_abandoned(struct ring *ring, uint64_t samples, uint64_t records, uint64_t bytes);
 
 /* Its contents were refused, and `bytes` of them are passed over. */
 void ring__refuse(struct ring *ring, uint32_t reason, uint64_t bytes);

@@ -30,10 +30,10 @@ cdef class Ring:
 
     def warm(self):
         with nogil:
-            core__warm(self.owner.core, self.ring)
+            core__warm(self.ring)
 
     cdef tuple window_counters(self):
-        cdef window *w = self.ring.window
+        cdef window *w = window__of(self.ring)
         if w == NULL:
             return (0, 0, 0, 0, 0, 0)
         return (counter__read(&w.windows), counter__read(&w.taken), counter__read(&w.repeated),
@@ -64,23 +64,29 @@ cdef class Ring:
         return (counter__read(&p.numbered), counter__read(&p.missing), counter__read(&p.notes),
                 counter__read(&p.skipped_bytes), counter__read(&p.torn_bytes))
 
+    cdef tuple perf_counters(self):
+        cdef perf_ring *p = perf_ring__of(self.ring)
+        if p == NULL:
+            return (0,) * 8
+        return (counter__read(&p.lost_records), counter__read(&p.lost_samples),
+                counter__read(&p.neutralised), counter__read(&p.relabelled),
+                counter__read(&p.throttles), counter__read(&p.unthrottles),
+                counter__read(&p.overwritten_samples), counter__read(&p.overwritten_records))
+
     def counters(self):
         cdef ring *r = self.ring
+        perf = self.perf_counters()
         return RingCounters(
             counter__read(&r.samples), counter__read(&r.records), counter__read(&r.bytes),
             counter__read(&r.stored), counter__read(&r.in_flight),
             counter__read(&r.lost_disk_full),
-            counter__read(&r.lost_dropped) + counter__read(&r.abandoned),
-            counter__read(&r.lost_records), counter__read(&r.lost_samples),
-            counter__read(&r.neutralised), counter__read(&r.relabelled), 1 if r.fault else 0, r.fault,
-            counter__read(&r.quarantined_bytes), counter__read(&r.throttles),
-            counter__read(&r.unthrottles), counter__read(&r.wakeups_watermark),
-            counter__read(&r.wakeups_timer), counter__read(&r.starved),
-            counter__read(&r.used_bytes), counter__read(&r.high_watermark_bytes),
-            counter__read(&r.last_sample_ns),
+            counter__read(&r.lost_dropped) + counter__read(&r.abandoned), *perf[:4],
+            1 if r.fault else 0, r.fault, counter__read(&r.quarantined_bytes), *perf[4:6],
+            counter__read(&r.wakeups_watermark), counter__read(&r.wakeups_timer),
+            counter__read(&r.starved), counter__read(&r.used_bytes),
+            counter__read(&r.high_watermark_bytes), counter__read(&r.last_sample_ns),
             tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
-            *self.page_counters(), *self.relay_counters(), counter__read(&r.overwritten_samples),
-            counter__read(&r.overwritten_records), *self.window_counters(),
+            *self.page_counters(), *self.relay_counters(), *perf[6:], *self.window_counters(),
             counter__read(&r.faults))
 
 
@@ -98,7 +104,7 @@ cdef class AuxRing:
 
     def counters(self):
         cdef ring *r = self.ring
-        cdef aux_ring *a = r.aux
+        cdef aux_ring *a = aux_ring__of(r)
         return AuxCounters(
             counter__read(&r.bytes), counter__read(&r.stored), counter__read(&r.in_flight),
             counter__read(&r.lost_disk_full),

@@ -266,18 +266,16 @@ int shard__hold(struct shard *shard, struct ring *ring, bool held)
 	return ret;
 }
 
-int shard__pair(struct shard *shard, struct ring *ring, struct ring *behind)
+int shard__pair(struct shard *shard, struct ring *behind)
 {
+	struct ring *const front = behind->front;
 	int ret;
 
 	pthread_mutex_lock(&shard->lock);
-	if (ring->behind != NULL)
-		ret = -EEXIST;
-	else
-		ret = behind->ops->join(behind, ring->lane);
+	ret = front->behind != NULL ? -EEXIST : behind->ops->join(behind, front->lane->stream);
 	if (ret == 0) {
-		behind->lane = ring->lane;
-		ring->behind = behind;
+		behind->lane = front->lane;
+		front->behind = behind;
 	}
 	pthread_mutex_unlock(&shard->lock);
 	return ret;

@@ -62,9 +62,9 @@ int shard__remove(struct shard *shard, struct ring *ring);
  * that can be held. */
 int shard__hold(struct shard *shard, struct ring *ring, bool held);
 
-/* Drain `behind` too, whose front `ring` is. -EEXIST: there is one; -EINVAL: `ring` is sideband, or it
- * is held and the other cannot be, or has its times elsewhere than the stream's sideband. */
-int shard__pair(struct shard *shard, struct ring *ring, struct ring *behind);
+/* Drain `behind` too, with its front. -EEXIST: that has one; -EINVAL: it is sideband, or it is held and
+ * this one cannot be, or has its times elsewhere than the stream's sideband. */
+int shard__pair(struct shard *shard, struct ring *behind);
 
 /* Nothing is written into the ring any more: passes wait for nothing. -EINVAL: that is nothing to it. */
 int shard__last(struct shard *shard, struct ring *ring);

@@ -152,7 +152,7 @@ static void stream__close_current(struct stream *stream, bool final)
 				.id = ring->id,
 				.samples = counter__read(&ring->segment_samples),
 				.bytes = counter__read(&ring->segment_bytes),
-				.aux = ring->ops->payload,
+				.payload = ring->ops->payload,
 			};
 		if (event != NULL && stream->ops->tell_ring != NULL)
 			stream->ops->tell_ring(ring, &event->rings[i]);

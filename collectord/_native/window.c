@@ -53,41 +53,42 @@ static void window__mark(struct window *window, uint64_t written, uint64_t now_n
 	window->marks[window->mark_count++] = (struct window_mark){written, now_ns, now_ns};
 }
 
-int window__new(struct ring *ring)
+static void window__free(struct ring *ring)
 {
-	const struct ring_map *const map = ring->map;
+	struct window *const window = window__of(ring);
+
+	if (window->copy != MAP_FAILED)
+		munmap(window->copy, window->copy_bytes);
+	free(window->pieces);
+	perf_ring__deinit(&window->perf);
+	free(window);
+}
+
+int window__new(const struct perf_ring_options *options, struct ring **out)
+{
+	const struct ring_map *const map = options->map;
 	/* Of two neighbours at least one and a half make PIECE_BYTES. */
 	const size_t pieces = (size_t)(map->data_bytes / (PIECE_BYTES / 2)) + 2;
 	struct window *window = calloc(1, sizeof(*window));
+	int ret;
 
 	if (window == NULL)
 		return -ENOMEM;
+	ret = perf_ring__init(&window->perf, options);
 	window->pieces = calloc(pieces, sizeof(*window->pieces));
 	window->copy_bytes = (size_t)map->data_bytes;
 	window->copy = mmap(NULL, window->copy_bytes, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (window->pieces == NULL || window->copy == MAP_FAILED) {
-		if (window->copy != MAP_FAILED)
-			munmap(window->copy, window->copy_bytes);
-		free(window->pieces);
-		free(window);
+	window->perf.ring.ops = &window__ops;
+	counter__set(&window->perf.ring.horizon_ns, 0);
+	if (ret < 0 || window->pieces == NULL || window->copy == MAP_FAILED) {
+		window__free(&window->perf.ring);
 		return -ENOMEM;
 	}
 	/* The ring was empty then: what is there at the first look came after it. */
 	window__mark(window, 0, clock__now_ns());
-	counter__set(&ring->horizon_ns, 0);
-	ring->ops = &window__ops;
-	ring->window = window;
+	*out = &window->perf.ring;
 	return 0;
-}
-
-void window__free(struct window *window)
-{
-	if (window == NULL)
-		return;
-	munmap(window->copy, window->copy_bytes);
-	free(window->pieces);
-	free(window);
 }
 
 /* Have the pages ready that the next window is copied to, so that the copy is nothing more. */
@@ -95,16 +96,16 @@ static void window__warm(const struct ring *ring)
 {
 #ifdef MADV_POPULATE_WRITE
 	/* EINVAL before Linux 5.14: then the copy finds the pages missing, one by one. */
-	(void)madvise(ring->window->copy, ring->window->copy_bytes, MADV_POPULATE_WRITE);
+	(void)madvise(window__of(ring)->copy, window__of(ring)->copy_bytes, MADV_POPULATE_WRITE);
 #else
 	(void)ring;
 #endif
 }
 
 /* Estimate since when the ring holds what was written after its first `gone` bytes. */
-static void window__date(struct ring *ring, uint64_t gone, uint64_t now_ns)
+static void window__date(struct window *window, uint64_t gone, uint64_t now_ns)
 {
-	struct window *window = ring->window;
+	struct ring *const ring = &window->perf.ring;
 	const struct window_mark *before, *after;
 	uint64_t since_ns;
 	uint32_t first = 0;
@@ -132,11 +133,12 @@ static void window__date(struct ring *ring, uint64_t gone, uint64_t now_ns)
 	counter__set(&window->held_ns, now_ns - since_ns);
 }
 
-void window__look(struct ring *ring, bool first)
+/* See how much the ring holds, and if it is swept also since when. */
+static void window__begin(struct ring *ring, bool first)
 {
-	struct window *window = ring->window;
-	const uint64_t written = written_to(ring_map__head(ring->map));
-	const uint64_t used = least(written, ring->map->data_bytes);
+	struct window *const window = window__of(ring);
+	const uint64_t written = written_to(ring_map__head(window->perf.map));
+	const uint64_t used = least(written, window->perf.map->data_bytes);
 	const uint64_t now_ns = clock__now_ns();
 
 	counter__set(&ring->used_bytes, used);
@@ -145,7 +147,7 @@ void window__look(struct ring *ring, bool first)
 	if (!ring->swept)
 		return;
 	window__mark(window, written, now_ns);
-	window__date(ring, written - used, now_ns);
+	window__date(window, written - used, now_ns);
 }
 
 /*
@@ -155,19 +157,20 @@ void window__look(struct ring *ring, bool first)
  * A record that was begun before the ring was told to stand still is finished all the same. It
  * belongs to the window, and what it overwrites is the oldest of it.
  */
-static uint64_t window__copy(struct ring *ring, uint64_t *stable)
+static uint64_t window__copy(const struct window *window, uint64_t *stable)
 {
-	const uint64_t data_bytes = ring->map->data_bytes;
-	uint64_t head = ring_map__head(ring->map), moved = 0;
+	const struct ring_map *const map = window->perf.map;
+	const uint64_t data_bytes = map->data_bytes;
+	uint64_t head = ring_map__head(map), moved = 0;
 
 	for (int copies = 0; copies < COPIES_MAX; copies++) {
 		uint64_t now;
 
-		ring_map__copy(ring->map, head, ring->window->copy,
+		ring_map__copy(map, head, window->copy,
 			       (size_t)least(written_to(head), data_bytes));
 		/* The copy is done before the head is looked at again. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
-		now = ring_map__head(ring->map);
+		now = ring_map__head(map);
 		moved = head - now;
 		if (moved == 0)
 			break;
@@ -257,12 +260,12 @@ static void window__sort(struct window *window, size_t kept, size_t fresh, size_
 	counter__add(&window->repeated_bytes, repeated_bytes);
 }
 
-static void window__take(struct ring *ring)
+static void window__take(struct window *window)
 {
-	struct window *window = ring->window;
-	const uint64_t data_bytes = ring->map->data_bytes;
+	struct ring *const ring = &window->perf.ring;
+	const uint64_t data_bytes = window->perf.map->data_bytes;
 	uint64_t stable, fresh, bytes = 0, unread = 0;
-	const uint64_t head = window__copy(ring, &stable);
+	const uint64_t head = window__copy(window, &stable);
 	const bool wrapped = written_to(head) > stable;
 	struct window_walk walk;
 	size_t trusted, margin;
@@ -295,29 +298,30 @@ static void window__take(struct ring *ring)
 		ring__refuse(ring, (uint32_t)walk.fault, unread);
 }
 
-void window__want(struct ring *ring)
+void window__want(struct window *window)
 {
-	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK)
+	if (atomic_load_explicit(&window->perf.ring.fault, memory_order_relaxed) != WALK_OK)
 		return;
-	ring->window->wanted = true;
-	if (ring->window->piece_count != 0)
+	window->wanted = true;
+	if (window->piece_count != 0)
 		return;
-	window__take(ring);
-	if (ring->window->piece_count == 0) /* nothing new, or nothing whole */
-		(void)madvise(ring->window->copy, ring->window->copy_bytes, MADV_DONTNEED);
+	window__take(window);
+	if (window->piece_count == 0) /* nothing new, or nothing whole */
+		(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
 }
 
 /* Everything is in chunks: give the pages back, they may not be needed for hours. */
-static void window__done(struct ring *ring)
+static void window__done(struct window *window)
 {
-	(void)madvise(ring->window->copy, ring->window->copy_bytes, MADV_DONTNEED);
-	if (ring->window->wanted)
-		window__take(ring);
+	(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
+	if (window->wanted)
+		window__take(window);
 }
 
-enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+/* Put the oldest piece that is left into `chunk`. */
+static enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
-	struct window *window = ring->window;
+	struct window *const window = window__of(ring);
 	const size_t room = chunk_bytes - CHUNK_MARKER_BYTES - chunk->used;
 	const struct window_piece *piece;
 	size_t from, size;
@@ -334,18 +338,18 @@ enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chu
 		to -= size;
 		memcpy(to, window->copy + from, size);
 	}
-	ring__put(ring, chunk, piece->bytes);
+	perf_ring__put(&window->perf, chunk, piece->bytes);
 	ring->position += piece->bytes;
 	window->piece_count--;
 	if (window->piece_count == 0)
-		window__done(ring);
+		window__done(window);
 	return window->piece_count == 0 ? RING_EMPTY : RING_MORE;
 }
 
 /* Nobody comes any more for what was not given out. */
-static void window__abandon(struct ring *ring)
+static void window__abandon(struct window *window)
 {
-	struct window *window = ring->window;
+	struct ring *const ring = &window->perf.ring;
 	uint64_t samples = 0, records = 0, bytes = 0;
 
 	for (uint32_t i = 0; i < window->piece_count; i++) {
@@ -361,10 +365,7 @@ static void window__abandon(struct ring *ring)
 		}
 		bytes += piece->bytes;
 	}
-	counter__add(&ring->samples, samples);
-	counter__add(&ring->records, records);
-	counter__add(&ring->bytes, bytes);
-	counter__add(&ring->abandoned, samples);
+	ring__count_abandoned(ring, samples, records, bytes);
 	ring->position = ring->head;
 	window->piece_count = 0;
 	window->wanted = false;
@@ -375,25 +376,26 @@ static void window__abandon(struct ring *ring)
 static int window__hold(struct ring *ring, bool held)
 {
 	if (!held)
-		window__want(ring);
+		window__want(window__of(ring));
 	return 0;
 }
 
 static void window__leave(struct ring *ring, bool drained)
 {
 	if (!drained)
-		window__abandon(ring);
+		window__abandon(window__of(ring));
 }
 
 /* The kernel wakes for each turn of such a ring, and nobody wants that. */
 const struct ring_ops window__ops = {
 	.copied = true,
-	.begin = window__look,
+	.join = perf_ring__join,
+	.begin = window__begin,
 	.is_unread = ring__is_unread,
 	.is_reached = ring__is_reached,
 	.take = window__give,
 	.hold = window__hold,
 	.leave = window__leave,
 	.warm = window__warm,
-	.free = perf_ring__free,
+	.free = window__free,
 };

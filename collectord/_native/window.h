@@ -6,9 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "chunk.h"
-#include "counter.h"
-#include "ring.h"
+#include "perf_ring.h"
 
 #define WINDOW_MARKS 64u
 
@@ -26,7 +24,7 @@ struct window_piece {
 };
 
 /*
- * An overwritable ring (struct ring's `map`), and the window that a snapshot took out of it.
+ * An overwritable ring, and the window that a snapshot took out of it.
  *
  * The kernel writes such a ring backwards and never waits: data_head is where the newest record
  * begins, and behind it lie ever older ones until data_bytes are full. The very last is cut by
@@ -40,10 +38,10 @@ struct window_piece {
  * still meanwhile, and must not wait for chunks, that is for a disk. From the copy it goes into
  * chunks as these come free, oldest record first, so that a segment is in the order of time.
  *
- * All calls but window__new() and window__free() are made with the shard's lock held. The unread
- * bytes of the ring, head - position, are those of the window that are still in the copy.
+ * The unread bytes of the ring, head - position, are those of the window that are still in the copy.
  */
 struct window {
+	struct perf_ring perf;
 	uint8_t *copy;	      /* has pages only while it is in use */
 	size_t copy_bytes;    /* data_bytes of the map */
 	uint64_t last;	      /* head of the last window */
@@ -60,20 +58,16 @@ struct window {
 	counter_t held_ns;	     /* how far back the ring reaches, about */
 };
 
-/* Make `ring`, whose map is still empty, one whose windows are taken; reserve what these take. -ENOMEM. */
-int window__new(struct ring *ring);
-/* NULL is passed over. */
-void window__free(struct window *window);
+/* The map's ring is still empty: the memory for its windows is reserved. -ENOMEM. */
+int window__new(const struct perf_ring_options *options, struct ring **ring);
 
-extern const struct ring_ops window__ops;
-
-/* A pass begins: see how much the ring holds; if it is swept also since when. */
-void window__look(struct ring *ring, bool first);
+/* `ring`, if it is of this kind. */
+static inline struct window *window__of(const struct ring *ring)
+{
+	return ring->ops == &window__ops ? container_of(ring, struct window, perf.ring) : NULL;
+}
 
 /* Take a window now, or once the last one is given out. The ring stands still. */
-void window__want(struct ring *ring);
-
-/* Put the oldest piece that is left into `chunk`. */
-enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
+void window__want(struct window *window);
 
 #endif

@@ -28,8 +28,33 @@ void fake_ring__init(struct fake_ring *ring, uint32_t pages)
 
 void fake_ring__deinit(struct fake_ring *ring)
 {
+	perf_ring__deinit(&ring->perf);
 	close(ring->wakeup_fd);
 	guarded__deinit(&ring->memory);
+}
+
+struct ring *fake_ring__open_with(struct fake_ring *ring, const struct walk_layout *layout)
+{
+	const struct perf_ring_options options = {
+		.map = &ring->map,
+		.wakeup_fd = ring->wakeup_fd,
+		.layout = *layout,
+	};
+
+	memset(&ring->perf, 0, sizeof(ring->perf));
+	CHECK_EQ(perf_ring__init(&ring->perf, &options), 0);
+	return &ring->perf.ring;
+}
+
+struct ring *fake_ring__open(struct fake_ring *ring)
+{
+	return fake_ring__open_with(ring, &records__layout);
+}
+
+uint64_t ring__begin(struct ring *ring)
+{
+	ring->ops->begin(ring, false);
+	return ring->head - ring->position;
 }
 
 void fake_ring__start_at(struct fake_ring *ring, uint64_t position)

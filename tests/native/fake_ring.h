@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "guarded.h"
-#include "ring_map.h"
+#include "perf_ring.h"
 
 /*
  * A ring in memory of our own, between guard pages, and the kernel's side of its protocol.
@@ -19,10 +19,18 @@ struct fake_ring {
 	uint64_t head;
 	uint64_t lost;	   /* not yet told by a PERF_RECORD_LOST */
 	uint64_t lost_all;
+	struct perf_ring perf;
 };
 
 void fake_ring__init(struct fake_ring *ring, uint32_t pages);
 void fake_ring__deinit(struct fake_ring *ring);
+
+/* The ring that drains it; of `records__layout`. Goes with the fake. */
+struct ring *fake_ring__open(struct fake_ring *ring);
+struct ring *fake_ring__open_with(struct fake_ring *ring, const struct walk_layout *layout);
+
+/* A pass begins. Returns the bytes that are unread. */
+uint64_t ring__begin(struct ring *ring);
 
 /* Begin at `position` instead of 0, as a ring that has been used for long. */
 void fake_ring__start_at(struct fake_ring *ring, uint64_t position);

@@ -106,11 +106,11 @@ static void empty(struct chunk *chunk, uint32_t used)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct chunk chunk;
-	struct aux_ring_options options = {.chunk_bytes = CHUNK_BYTES};
+	struct aux_ring_options options = {0};
 	const struct walk_layout layout = {.time_trailer = 24, .cpu_trailer = 16};
 	struct fake_aux *fake;
 	struct shape shape;
-	struct ring ring, *aux;
+	struct ring *ring, *aux;
 	uint64_t taken = 0, found = 0;
 
 	set_up();
@@ -125,17 +125,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fake_aux__set_head(fake, 0);
 	aux_map__publish_tail(&fake->map, 0);
 	fake_ring__start_at(&fake->ring, 0);
-	ring__init(&ring, &fake->ring.map, -1, &layout);
-	ring.lane = &lane;
+	ring = fake_ring__open_with(&fake->ring, &layout);
+	ring->lane = &lane;
 	stream.sideband.layout = layout;
 	options.map = &fake->map;
 	options.framing = shape.hidden % 2 == 1 ? AUX_HIDDEN : AUX_AUXTRACE;
 	options.whole_records = shape.whole % 2 == 1 && options.framing == AUX_AUXTRACE;
 	options.head_rule = (enum aux_head_rule)(shape.offset % AUX_HEAD_RULES);
 	options.window_bytes = shape.window_bytes;
-	CHECK_EQ(aux_ring__new(&options, &ring, &aux), 0);
+	CHECK_EQ(aux_ring__new(&options, ring, &aux), 0);
 	aux->lane = &lane;
-	ring.behind = aux;
+	ring->behind = aux;
 
 	for (uint32_t pass = 0; pass < PASSES_MAX && size >= sizeof(struct step); pass++) {
 		struct step step;
@@ -153,27 +153,27 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			size -= step.data_bytes;
 		}
 		if (fake->map.snapshot && (step.mode & STEP_WINDOW) != 0)
-			aux_ring__open_window(aux->aux);
-		aux->aux->stopping |= (step.mode & STEP_STOP) != 0;
-		aux_ring__begin(aux->aux);
-		ring__begin(&ring);
-		if (ring.fault != WALK_OK)
+			CHECK_EQ(aux->ops->hold(aux, false), 0);
+		aux_ring__of(aux)->stopping |= (step.mode & STEP_STOP) != 0;
+		ring__begin(aux);
+		ring__begin(ring);
+		if (ring->fault != WALK_OK)
 			break;
 		if (fake->map.snapshot)
-			aux_ring__recycle(aux->aux);
-		else if (ring.head != ring.position)
+			aux->ops->recycle(aux);
+		else if (ring->head != ring->position)
 			do {
 				empty(&chunk, 0);
-				took = ring__take(&ring, &chunk, CHUNK_BYTES);
+				took = ring->ops->take(ring, &chunk, CHUNK_BYTES);
 				CHECK(++calls < 8);
 			} while (took == RING_CHUNK_FULL);
-		aux_ring__note_emptied(aux->aux, (step.mode & STEP_FULL) != 0 ? pass + 1 : 0);
+		aux->ops->follow(aux, (step.mode & STEP_FULL) != 0 ? pass + 1 : 0);
 		calls = 0;
 		do {
 			const uint64_t position = aux->position;
 
 			empty(&chunk, used);
-			took = aux_ring__take(aux, &chunk, CHUNK_BYTES);
+			took = aux->ops->take(aux, &chunk, CHUNK_BYTES);
 			CHECK(took == RING_EMPTY || took == RING_CHUNK_FULL);
 			CHECK(took == RING_EMPTY || chunk.used > 0);
 			found += payload_of(&chunk, used);
@@ -181,7 +181,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			used = 0;
 			CHECK(++calls < 8);
 		} while (took == RING_CHUNK_FULL);
-		aux_ring__enable(aux->aux, false, pass + 1);
+		aux->ops->resume(aux, false, pass + 1);
 		if (aux->fault == WALK_OK && !options.whole_records)
 			CHECK_EQ(aux->position, aux->head);
 	}
@@ -193,8 +193,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	sideband__settle(&stream.sideband, UINT64_MAX);
 	stream.sideband.log_used = 0; /* what carries the highest time of all */
 	memset(stream.sideband.switches, 0, sizeof(stream.sideband.switches));
-	ring__deinit(aux);
-	free(aux);
-	ring__deinit(&ring);
+	aux->ops->free(aux);
 	return 0;
 }

@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct walk_layout layout;
 	struct shape shape;
 	struct fake_ring *fake;
-	struct ring ring;
+	struct ring *ring;
 	uint64_t unread, taken = 0, calls = 0;
 	enum ring_take took = RING_CHUNK_FULL;
 
@@ -66,10 +66,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		.time_trailer = shape.time_trailer,
 		.cpu_trailer = shape.time_trailer > 8 ? 8 : 0,
 	};
-	ring__init(&ring, &fake->map, -1, &layout);
-	ring.sideband = &sideband;
+	ring = fake_ring__open_with(fake, &layout);
+	ring->sideband = &sideband;
 	sideband.layout = layout;
-	unread = ring__begin(&ring);
+	unread = ring__begin(ring);
 	CHECK(unread <= fake->map.data_bytes);
 	memset(&chunk, 0, sizeof(chunk));
 	chunk.data = staging.data;
@@ -80,7 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		enum walk_fault fault;
 		size_t last;
 
-		took = ring__take(&ring, &chunk, CHUNK_BYTES);
+		took = ring->ops->take(ring, &chunk, CHUNK_BYTES);
 		CHECK(++calls <= 2 + fake->map.data_bytes / (CHUNK_BYTES - 65536));
 		CHECK(chunk.used <= CHUNK_BYTES - CHUNK_MARKER_BYTES);
 		CHECK_EQ(walk__file(chunk.data + before, chunk.used - before, &layout, &tally,
@@ -90,10 +90,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		memset(&chunk, 0, sizeof(chunk));
 		chunk.data = staging.data;
 	}
-	CHECK((took == RING_FAULTY) == (counter__read(&ring.faults) > 0) || unread == 0);
-	CHECK_EQ(ring.position, shape.head);
-	CHECK_EQ(ring_map__tail(&fake->map), ring.position);
-	CHECK(unread == 0 || taken + counter__read(&ring.quarantined_bytes) == unread);
+	CHECK((took == RING_FAULTY) == (counter__read(&ring->faults) > 0) || unread == 0);
+	CHECK_EQ(ring->position, shape.head);
+	CHECK_EQ(ring_map__tail(&fake->map), ring->position);
+	CHECK(unread == 0 || taken + counter__read(&ring->quarantined_bytes) == unread);
 	sideband__settle(&sideband, UINT64_MAX);
 	sideband.log_used = 0; /* what carries the highest time of all */
 	return 0;

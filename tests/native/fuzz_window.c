@@ -40,11 +40,11 @@ static void set_up(void)
 static void take(struct ring *ring, uint32_t used)
 {
 	static struct chunk chunk;
-	const uint64_t data_bytes = ring->map->data_bytes;
+	const uint64_t data_bytes = perf_ring__of(ring)->map->data_bytes;
 	uint64_t taken = 0, calls = 0, wanted;
 	enum ring_take took;
 
-	window__want(ring);
+	window__want(window__of(ring));
 	wanted = ring->head - ring->position;
 	CHECK(wanted <= data_bytes);
 	do {
@@ -58,11 +58,11 @@ static void take(struct ring *ring, uint32_t used)
 		chunk.used = used;
 		used = 0;
 		do {
-			took = window__give(ring, &chunk, CHUNK_BYTES);
+			took = ring->ops->take(ring, &chunk, CHUNK_BYTES);
 		} while (took == RING_MORE);
 		CHECK(++calls <= 3 + data_bytes / (CHUNK_BYTES - 65536));
 		CHECK(chunk.used <= CHUNK_BYTES - CHUNK_MARKER_BYTES);
-		CHECK_EQ(walk__file(chunk.data + before, chunk.used - before, &ring->layout, &tally,
+		CHECK_EQ(walk__file(chunk.data + before, chunk.used - before, &perf_ring__of(ring)->layout, &tally,
 				    &fault, &last),
 			 chunk.used - before);
 		taken += chunk.used - before;
@@ -76,7 +76,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct walk_layout layout;
 	struct shape shape;
 	struct fake_ring *fake;
-	struct ring ring;
+	struct perf_ring_options options;
+	struct ring *ring;
 
 	set_up();
 	if (size < sizeof(shape))
@@ -96,14 +97,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		.time_trailer = shape.time_trailer,
 	};
 	fake_ring__start_at(fake, 0);
-	ring__init(&ring, &fake->map, -1, &layout);
-	CHECK_EQ(window__new(&ring), 0);
+	options = (struct perf_ring_options){.map = &fake->map, .wakeup_fd = -1, .layout = layout};
+	CHECK_EQ(window__new(&options, &ring), 0);
 	for (int i = 0; i < 2; i++) {
 		fake_ring__set_head(fake, shape.heads[i]);
-		ring.swept = true;
-		window__look(&ring, false);
-		take(&ring, shape.chunk_used * 8u % (CHUNK_BYTES - CHUNK_MARKER_BYTES));
+		ring->swept = true;
+		ring__begin(ring);
+		take(ring, shape.chunk_used * 8u % (CHUNK_BYTES - CHUNK_MARKER_BYTES));
 	}
-	ring__deinit(&ring);
+	ring->ops->free(ring);
 	return 0;
 }

@@ -64,6 +64,67 @@ int rig__prepare(struct rig *rig, uint32_t stream, int fd, uint64_t offset, uint
 	return ret;
 }
 
+/* Of the maker's answer `ret`. */
+static int add(struct core *core, uint32_t shard, struct stream *stream, struct ring *made, int ret,
+	       struct ring **ring)
+{
+	if (ret == 0)
+		ret = core__add_ring(core, shard, stream, made);
+	if (ret == 0)
+		*ring = made;
+	return ret;
+}
+
+int rig__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring_map *map,
+		  int wakeup_fd, const struct walk_layout *layout, const struct walk_ids *ids,
+		  bool sideband, bool held, struct ring **ring)
+{
+	const struct perf_ring_options options = {
+		.map = map,
+		.wakeup_fd = wakeup_fd,
+		.layout = *layout,
+		.ids = *ids,
+		.sideband = sideband,
+		.held = held,
+	};
+	struct ring *made = NULL;
+	const int ret = map->overwrite ? window__new(&options, &made)
+				       : perf_ring__new(&options, &made);
+
+	return add(core, shard, stream, made, ret, ring);
+}
+
+int rig__add_aux_ring(struct core *core, struct ring *front, const struct aux_ring_options *options,
+		      struct ring **ring)
+{
+	struct ring *made = NULL;
+	int ret = aux_ring__new(options, front, &made);
+
+	if (ret == 0)
+		ret = core__pair(core, made);
+	if (ret == 0)
+		*ring = made;
+	return ret;
+}
+
+int rig__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
+		       const struct page_ring_options *options, struct ring **ring)
+{
+	struct ring *made = NULL;
+	const int ret = page_ring__new(options, &made);
+
+	return add(core, shard, stream, made, ret, ring);
+}
+
+int rig__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream,
+			const struct relay_ring_options *options, struct ring **ring)
+{
+	struct ring *made = NULL;
+	const int ret = relay_ring__new(options, &made);
+
+	return add(core, shard, stream, made, ret, ring);
+}
+
 void check_prepared(int ret)
 {
 	CHECK(ret == 0 || ret == -ESHUTDOWN);

@@ -2,11 +2,16 @@
 #ifndef COLLECTORD_TEST_RIG_H
 #define COLLECTORD_TEST_RIG_H
 
+#include "aux_ring.h"
+#include "core.h"
 #include "event_list.h"
 #include "output.h"
+#include "page_ring.h"
 #include "record_stream.h"
+#include "relay_ring.h"
 #include "shard.h"
 #include "stream.h"
+#include "window.h"
 #include "writer.h"
 
 #define RIG_CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
@@ -37,6 +42,18 @@ void rig__expect(struct rig *rig, enum event_kind kind);
 void rig__expect_none(struct rig *rig);
 /* Wait until every lane's items up to this generation were written. */
 void rig__await_written(struct rig *rig, uint64_t generation);
+
+/* A perf ring, or a window if the map is to be overwritten, becomes one of the core. */
+int rig__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring_map *map,
+		  int wakeup_fd, const struct walk_layout *layout, const struct walk_ids *ids,
+		  bool sideband, bool held, struct ring **ring);
+/* Likewise an AUX area behind `front`, pages and relay files. */
+int rig__add_aux_ring(struct core *core, struct ring *front, const struct aux_ring_options *options,
+		      struct ring **ring);
+int rig__add_page_ring(struct core *core, uint32_t shard, struct stream *stream,
+		       const struct page_ring_options *options, struct ring **ring);
+int rig__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream,
+			const struct relay_ring_options *options, struct ring **ring);
 
 /* What preparing a segment gave is 0, or the stream was finished meanwhile. */
 void check_prepared(int ret);

@@ -126,7 +126,7 @@ static void serve(uint64_t limit)
 			for (uint32_t i = 0; i < event->ring_count; i++)
 				for (uint32_t c = 0; c < CPUS; c++)
 					if (event->rings[i].id == cpus[c].aux->id) {
-						CHECK(event->rings[i].aux);
+						CHECK(event->rings[i].payload);
 						segment->payload[c] = event->rings[i].samples;
 					}
 			closed_count++;
@@ -153,13 +153,13 @@ static void begin(const struct core_options *options, const struct aux_ring_opti
 		cpu->id = i;
 		/* Room for each AUX record of a full trace; a snapshot gives up the oldest. */
 		fake_aux__init(&cpu->fake, snapshot ? 2 : 64, AUX_PAGES, snapshot);
-		CHECK_EQ(core__add_ring(core, i % options->shards, stream, &cpu->fake.ring.map,
+		CHECK_EQ(rig__add_ring(core, i % options->shards, stream, &cpu->fake.ring.map,
 					cpu->fake.ring.wakeup_fd, &records__layout,
 					&(struct walk_ids){0}, false, snapshot, &cpu->data),
 			 0);
 		own.map = &cpu->fake.map;
 		own.origin = (struct aux_origin){.idx = i, .tid = UINT32_MAX, .cpu = i};
-		CHECK_EQ(core__add_aux_ring(core, cpu->data, &own, &cpu->aux), 0);
+		CHECK_EQ(rig__add_aux_ring(core, cpu->data, &own, &cpu->aux), 0);
 	}
 }
 
@@ -280,7 +280,7 @@ static void check_full_trace(void)
 {
 	for (uint32_t c = 0; c < CPUS; c++) {
 		const struct cpu *cpu = &cpus[c];
-		const struct aux_ring *aux = cpu->aux->aux;
+		const struct aux_ring *aux = aux_ring__of(cpu->aux);
 		const struct trail *trail = &trails[c];
 
 		CHECK_EQ(trail->bytes, cpu->fake.head);
@@ -378,7 +378,7 @@ static void likewise_in_whole_records(void)
 			CHECK(is_end);
 			whole++;
 		}
-		CHECK_EQ(counter__read(&cpus[c].aux->aux->orphan_bytes), 0);
+		CHECK_EQ(counter__read(&aux_ring__of(cpus[c].aux)->orphan_bytes), 0);
 	}
 	CHECK(whole > 0);
 	end();
@@ -420,7 +420,7 @@ static void snapshots_hold_the_newest(enum aux_head_rule rule)
 		await_written(core__issue(core), RIG_LIMIT);
 		hold(true);
 		for (uint32_t c = 0; c < CPUS; c++) {
-			const struct aux_ring *aux = cpus[c].aux->aux;
+			const struct aux_ring *aux = aux_ring__of(cpus[c].aux);
 			const uint64_t all = cpus[c].fake.word;
 			const uint64_t held = counter__read(&aux->window_bytes) / 8;
 			const uint64_t taken = counter__read(&aux->window_taken_bytes) / 8;
@@ -445,7 +445,7 @@ static void snapshots_hold_the_newest(enum aux_head_rule rule)
 		CHECK_EQ(trails[c].word, newest[c]);
 		if (rule == AUX_MONOTONIC)
 			CHECK_EQ(trails[c].bytes +
-					 counter__read(&cpus[c].aux->aux->overwritten_bytes),
+					 counter__read(&aux_ring__of(cpus[c].aux)->overwritten_bytes),
 				 newest[c] * 8);
 	}
 	end();
@@ -476,14 +476,14 @@ static void a_held_data_ring_keeps_room_for_what_comes(void)
 		fake_aux__overwrite(&cpus[1].fake, 1, false);
 	CHECK_EQ(cpu->fake.lost_records, 0);
 	await_written(core__issue(core), RIG_LIMIT);
-	given_up = counter__read(&cpu->data->overwritten_records);
+	given_up = counter__read(&perf_ring__of(cpu->data)->overwritten_records);
 	CHECK_EQ(given_up, (203 * 40 - 4096 + 39) / 40);
 	CHECK_EQ(counter__read(&cpu->data->records), 0);
-	CHECK_EQ(counter__read(&cpu->aux->aux->aux_records), given_up);
+	CHECK_EQ(counter__read(&aux_ring__of(cpu->aux)->aux_records), given_up);
 	hold(false);
 	await_written(core__issue(core), RIG_LIMIT);
 	CHECK_EQ(counter__read(&cpu->data->records), 203 - given_up);
-	CHECK_EQ(counter__read(&cpu->aux->aux->aux_records), 203);
+	CHECK_EQ(counter__read(&aux_ring__of(cpu->aux)->aux_records), 203);
 	CHECK_EQ(counter__read(&cpu->aux->stored), 203 * 8);
 	end();
 }
@@ -641,7 +641,7 @@ static void a_starved_generation_is_counted_once(void)
 	CHECK_EQ(core__drained(core), 0);
 	core__stop(core);
 	/* Its record may be on its way still. */
-	CHECK_EQ(cpus[0].aux->aux->orphan_end, 0);
+	CHECK_EQ(aux_ring__of(cpus[0].aux)->orphan_end, 0);
 	end();
 }
 
@@ -658,7 +658,7 @@ static void a_window_keeps_its_names_over_a_rotation(void)
 
 	begin(&options, &(struct aux_ring_options){0}, true);
 	fake_ring__init(&fake, 4);
-	CHECK_EQ(core__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
+	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
 				&(struct walk_ids){0}, true, false, &names),
 		 0);
 	prepare(RIG_LIMIT);
@@ -705,7 +705,7 @@ static void names_come_first_without_a_data_ring(void)
 
 	begin(&options, &(struct aux_ring_options){0}, false);
 	fake_ring__init(&fake, 4);
-	CHECK_EQ(core__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
+	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
 				&(struct walk_ids){0}, true, false, &names),
 		 0);
 	prepare(RIG_LIMIT);
@@ -737,30 +737,30 @@ static void what_cannot_be_paired_is_refused(void)
 	begin(&options, &given, false);
 	fake_aux__init(&fake, 16, AUX_PAGES, false);
 	given.map = &fake.map;
-	CHECK_EQ(-core__add_aux_ring(core, cpus[0].data, &given, &aux), EEXIST);
+	CHECK_EQ(-rig__add_aux_ring(core, cpus[0].data, &given, &aux), EEXIST);
 	CHECK_EQ(-core__hold(core, cpus[0].data, true), EINVAL);
-	CHECK_EQ(core__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
+	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
 				&records__layout, &(struct walk_ids){0}, false, true, &held),
 		 0);
-	CHECK_EQ(-core__add_aux_ring(core, held, &given, &aux), EINVAL);
+	CHECK_EQ(-rig__add_aux_ring(core, held, &given, &aux), EINVAL);
 	CHECK_EQ(core__remove_ring(core, held), 0);
-	CHECK_EQ(core__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
+	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
 				&records__layout, &(struct walk_ids){0}, true, false, &sideband),
 		 0);
-	CHECK_EQ(-core__add_aux_ring(core, sideband, &given, &aux), EINVAL);
+	CHECK_EQ(-rig__add_aux_ring(core, sideband, &given, &aux), EINVAL);
 	CHECK_EQ(core__remove_ring(core, sideband), 0);
-	CHECK_EQ(core__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd, &other,
+	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd, &other,
 				&(struct walk_ids){0}, false, false, &elsewhere),
 		 0);
-	CHECK_EQ(-core__add_aux_ring(core, elsewhere, &given, &aux), EINVAL);
+	CHECK_EQ(-rig__add_aux_ring(core, elsewhere, &given, &aux), EINVAL);
 	CHECK_EQ(core__remove_ring(core, elsewhere), 0);
 	CHECK(aux == NULL);
 	/* Nor does a ring come whose sideband is not where the others have it. */
-	CHECK_EQ(-core__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd, &other,
+	CHECK_EQ(-rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd, &other,
 				 &(struct walk_ids){0}, true, false, &sideband),
 		 EINVAL);
 	CHECK_EQ(stream->sideband.layout.time_trailer, records__layout.time_trailer);
-	CHECK_EQ(core__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
+	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
 				&records__layout, &(struct walk_ids){0}, false, false, &data),
 		 0);
 	/* Nothing of what was refused stays. */
@@ -768,12 +768,12 @@ static void what_cannot_be_paired_is_refused(void)
 	given.whole_records = true;
 	given.framing = AUX_HIDDEN;
 	rings = stream->ring_count;
-	CHECK_EQ(-core__add_aux_ring(core, data, &given, &aux), EINVAL);
+	CHECK_EQ(-rig__add_aux_ring(core, data, &given, &aux), EINVAL);
 	CHECK(!stream->holds_back);
 	fake.map.snapshot = given.whole_records = false;
-	CHECK_EQ(-core__add_aux_ring(core, cpus[0].data, &given, &aux), EEXIST);
+	CHECK_EQ(-rig__add_aux_ring(core, cpus[0].data, &given, &aux), EEXIST);
 	CHECK_EQ(stream->ring_count, rings);
-	CHECK_EQ(core__add_aux_ring(core, data, &given, &aux), 0);
+	CHECK_EQ(rig__add_aux_ring(core, data, &given, &aux), 0);
 	end();
 	fake_aux__deinit(&fake);
 }

@@ -22,7 +22,7 @@
 
 /* A data ring and its AUX area, drained by hand. */
 static struct fake_aux fake;
-static struct ring data;
+static struct ring *data;
 static struct ring *aux;
 static struct stream stream;
 static struct event_list events;
@@ -42,7 +42,6 @@ static struct aux_ring_options plain(void)
 		.map = &fake.map,
 		.origin = {.idx = 5, .tid = UINT32_MAX, .cpu = 5},
 		.reference = 77,
-		.chunk_bytes = CHUNK_BYTES,
 	};
 }
 
@@ -53,23 +52,31 @@ static void begin(bool snapshot)
 	CHECK_EQ(event_list__init(&events), 0);
 	CHECK_EQ(stream__init(&stream, 0, CHUNK_BYTES, 1 << 20, 0, &events), 0);
 	lane = (struct lane){.stream = &stream};
-	ring__init(&data, &fake.ring.map, -1, &records__layout);
-	data.lane = &lane;
+	data = fake_ring__open(&fake.ring);
+	data->lane = &lane;
 	empty_chunk();
 }
 
 static void pair(const struct aux_ring_options *options)
 {
-	CHECK_EQ(aux_ring__new(options, &data, &aux), 0);
+	CHECK_EQ(aux_ring__new(options, data, &aux), 0);
 	aux->lane = &lane;
-	data.behind = aux;
+	data->behind = aux;
+}
+
+static void give_event(int fd)
+{
+	struct aux_ring *const area = aux_ring__of(aux);
+
+	area->enable_fds = realloc(area->enable_fds, sizeof(fd));
+	CHECK(area->enable_fds != NULL);
+	area->enable_fds[0] = fd;
+	area->enable_count = 1;
 }
 
 static void end(void)
 {
-	ring__deinit(aux);
-	free(aux);
-	ring__deinit(&data);
+	aux->ops->free(aux);
 	stream__deinit(&stream);
 	event_list__deinit(&events);
 	guarded__deinit(&staging);
@@ -87,11 +94,11 @@ static uint64_t next_generation(bool full)
 /* One pass into the open chunk. */
 static enum ring_take pass_of(uint64_t generation)
 {
-	aux_ring__begin(aux->aux);
-	if (ring__begin(&data) > 0)
-		CHECK_EQ(ring__take(&data, &chunk, CHUNK_BYTES), RING_EMPTY);
-	aux_ring__note_emptied(aux->aux, generation);
-	return aux_ring__take(aux, &chunk, CHUNK_BYTES);
+	ring__begin(aux);
+	if (ring__begin(data) > 0)
+		CHECK_EQ(data->ops->take(data, &chunk, CHUNK_BYTES), RING_EMPTY);
+	aux->ops->follow(aux, generation);
+	return aux->ops->take(aux, &chunk, CHUNK_BYTES);
 }
 
 static enum ring_take pass(bool full)
@@ -206,15 +213,15 @@ static void bytes_without_an_aux_record_are_taken(void)
 	empty_chunk();
 	CHECK_EQ(pass(false), RING_EMPTY);
 	CHECK_EQ(look().words, 10);
-	CHECK_EQ(counter__read(&aux->aux->aux_records), 1);
-	CHECK_EQ(counter__read(&aux->aux->unrecorded_bytes), 0); /* the first one was lost */
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->aux_records), 1);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->unrecorded_bytes), 0); /* the first one was lost */
 	while (fake_ring__write(&fake.ring, record, record__sample(record, 24, 1, 1)))
 		;
 	CHECK_EQ(fake_aux__run(&fake, 7), 7);
 	CHECK_EQ(pass(false), RING_EMPTY);
 	CHECK_EQ(fake_aux__run(&fake, 1), 1);
 	CHECK_EQ(pass(false), RING_EMPTY);
-	CHECK_EQ(counter__read(&aux->aux->unrecorded_bytes), 7 * 8);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->unrecorded_bytes), 7 * 8);
 	end();
 }
 
@@ -230,10 +237,10 @@ static void flags_of_aux_records_are_counted(void)
 	/* A record that is too short to be one. */
 	CHECK(fake_ring__write(&fake.ring, record, record__plain(record, PERF_RECORD_AUX, 24)));
 	CHECK_EQ(pass(false), RING_EMPTY);
-	CHECK_EQ(counter__read(&aux->aux->aux_records), 16);
-	CHECK_EQ(counter__read(&aux->aux->truncated), 8);
-	CHECK_EQ(counter__read(&aux->aux->partial), 8);
-	CHECK_EQ(counter__read(&aux->aux->collisions), 8);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->aux_records), 16);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->truncated), 8);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->partial), 8);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->collisions), 8);
 	end();
 }
 
@@ -246,13 +253,13 @@ static void a_chunk_with_little_room_is_closed_first(void)
 	begin(false);
 	pair(&options);
 	CHECK_EQ(fake_aux__run(&fake, AUX_BYTES / 8 - 1), AUX_BYTES / 8 - 1);
-	aux_ring__begin(aux->aux);
+	ring__begin(aux);
 	chunk.used = CHUNK_BYTES - 40000;
-	CHECK_EQ(aux_ring__take(aux, &chunk, CHUNK_BYTES), RING_CHUNK_FULL);
+	CHECK_EQ(aux->ops->take(aux, &chunk, CHUNK_BYTES), RING_CHUNK_FULL);
 	CHECK_EQ(chunk.used, CHUNK_BYTES - 40000);
 	CHECK_EQ(aux_map__tail(&fake.map), 0);
 	empty_chunk();
-	CHECK_EQ(aux_ring__take(aux, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(aux->ops->take(aux, &chunk, CHUNK_BYTES), RING_EMPTY);
 	found = look();
 	CHECK_EQ(found.pieces, 1);
 	CHECK_EQ(found.words, AUX_BYTES / 8 - 1);
@@ -260,8 +267,8 @@ static void a_chunk_with_little_room_is_closed_first(void)
 	empty_chunk();
 	chunk.used = CHUNK_BYTES - 1000;
 	CHECK_EQ(fake_aux__run(&fake, 100), 100);
-	aux_ring__begin(aux->aux);
-	CHECK_EQ(aux_ring__take(aux, &chunk, CHUNK_BYTES), RING_EMPTY);
+	ring__begin(aux);
+	CHECK_EQ(aux->ops->take(aux, &chunk, CHUNK_BYTES), RING_EMPTY);
 	CHECK_EQ(chunk.used, CHUNK_BYTES - 1000 + 48 + 800);
 	end();
 }
@@ -279,14 +286,14 @@ static void only_the_end_of_what_is_there_is_padded(void)
 	fake_aux__set_head(&fake, AUX_BYTES - 3);
 	for (uint32_t i = 0; i < AUX_BYTES; i++)
 		fake.memory.data[i] = (uint8_t)(1 + i % 255);
-	aux_ring__begin(aux->aux);
-	CHECK_EQ(aux_ring__take(aux, &chunk, 65536 + 4096 - 8 * 1000), RING_CHUNK_FULL);
+	ring__begin(aux);
+	CHECK_EQ(aux->ops->take(aux, &chunk, 65536 + 4096 - 8 * 1000), RING_CHUNK_FULL);
 	output = (struct output){.data = chunk.data, .bytes = chunk.used};
 	CHECK(output__next_piece(&output, &at, &piece, &at_piece) != NULL);
 	CHECK_EQ(piece.bytes % 8, 0);
 	CHECK_EQ(chunk.used, 48 + piece.bytes);
 	empty_chunk();
-	CHECK_EQ(aux_ring__take(aux, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(aux->ops->take(aux, &chunk, CHUNK_BYTES), RING_EMPTY);
 	output = (struct output){.data = chunk.data, .bytes = chunk.used};
 	at = 0;
 	CHECK(output__next_piece(&output, &at, &piece, &at_piece) != NULL);
@@ -306,22 +313,22 @@ static void behind_a_head_beyond_the_area_the_ring_goes_on(void)
 	CHECK_EQ(fake_aux__run(&fake, 1), 1);
 	CHECK_EQ(pass(false), RING_EMPTY);
 	fake_aux__set_head(&fake, AUX_BYTES + 9);
-	CHECK_EQ(aux_ring__begin(aux->aux), 0);
+	CHECK_EQ(ring__begin(aux), 0);
 	CHECK_EQ(aux->last_fault, WALK_BAD_HEAD);
 	CHECK_EQ(counter__read(&aux->quarantined_bytes), AUX_BYTES);
 	CHECK_EQ(aux_map__tail(&fake.map), AUX_BYTES + 9);
 	fake_aux__set_head(&fake, AUX_BYTES + 109);
-	CHECK_EQ(aux_ring__begin(aux->aux), 100);
+	CHECK_EQ(ring__begin(aux), 100);
 	/* Again and again: it is left alone. */
 	for (uint32_t i = 1; i < RING_FAULTS_MAX; i++) {
 		CHECK_EQ(aux->fault, WALK_OK);
 		fake_aux__set_head(&fake, (i + 1) * (2 * AUX_BYTES + 9));
-		CHECK_EQ(aux_ring__begin(aux->aux), 0);
+		CHECK_EQ(ring__begin(aux), 0);
 	}
 	CHECK_EQ(aux->fault, WALK_BAD_HEAD);
 	/* Nobody would read what the event makes. */
-	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
-	aux_ring__enable(aux->aux, true, next_generation(true));
+	give_event(fd);
+	aux->ops->resume(aux, true, next_generation(true));
 	CHECK_EQ(dummy_event__enabled_ns(fd), 0);
 	end();
 	close(fd);
@@ -376,20 +383,20 @@ static void no_piece_ends_inside_of_what_an_aux_record_tells_of(void)
 		CHECK(chunk.used < CHUNK_BYTES);
 		memset(chunk.data, 0, CHUNK_BYTES);
 		/* The data ring's own chunk. */
-		(void)aux_ring__begin(aux->aux);
-		CHECK(ring__begin(&data) > 0);
-		aux_ring__begin(aux->aux);
+		(void)ring__begin(aux);
+		CHECK(ring__begin(data) > 0);
+		ring__begin(aux);
 		{
 			struct chunk other = {.data = malloc(CHUNK_BYTES)};
 
-			CHECK_EQ(ring__take(&data, &other, CHUNK_BYTES), RING_EMPTY);
+			CHECK_EQ(data->ops->take(data, &other, CHUNK_BYTES), RING_EMPTY);
 			free(other.data);
 		}
-		aux_ring__note_emptied(aux->aux, 0);
+		aux->ops->follow(aux, 0);
 		do {
 			const uint32_t used = chunk.used;
 
-			took = aux_ring__take(aux, &chunk, CHUNK_BYTES);
+			took = aux->ops->take(aux, &chunk, CHUNK_BYTES);
 			memmove(chunk.data, chunk.data + used, chunk.used - used);
 			chunk.used -= used;
 			found = look();
@@ -408,7 +415,7 @@ static void no_piece_ends_inside_of_what_an_aux_record_tells_of(void)
 		} while (took == RING_CHUNK_FULL);
 		CHECK_EQ(next * 8, fake.head);
 	}
-	CHECK_EQ(counter__read(&aux->aux->orphan_bytes), 0);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->orphan_bytes), 0);
 	end();
 }
 
@@ -426,7 +433,7 @@ static void bytes_whose_record_is_to_come_wait_for_it(void)
 	CHECK(fake_ring__write(&fake.ring, record, record__aux(record, 0, 800, 0, 1)));
 	CHECK_EQ(pass(true), RING_EMPTY);
 	CHECK_EQ(aux_map__tail(&fake.map), 800);
-	CHECK_EQ(counter__read(&aux->aux->orphan_bytes), 0);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->orphan_bytes), 0);
 	end();
 }
 
@@ -446,17 +453,17 @@ static void bytes_whose_record_was_lost_are_taken_a_full_pass_later(void)
 	fake_aux__set_head(&fake, 1000);
 	CHECK_EQ(pass(true), RING_EMPTY);
 	CHECK_EQ(aux_map__tail(&fake.map), 800);
-	CHECK_EQ(counter__read(&aux->aux->orphan_bytes), 800);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->orphan_bytes), 800);
 	CHECK(fake_ring__write(&fake.ring, record, record__aux(record, 800, 200, 0, 1)));
 	CHECK_EQ(pass(false), RING_EMPTY);
 	CHECK_EQ(aux_map__tail(&fake.map), 1000);
-	CHECK_EQ(counter__read(&aux->aux->orphan_bytes), 800);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->orphan_bytes), 800);
 	fake_aux__set_head(&fake, 1100);
 	CHECK_EQ(pass(false), RING_EMPTY);
 	CHECK_EQ(aux_map__tail(&fake.map), 1000);
 	/* At the end nothing is waited for. */
 	fake_aux__set_head(&fake, 1200);
-	aux->aux->stopping = true;
+	aux_ring__of(aux)->stopping = true;
 	CHECK_EQ(pass(false), RING_EMPTY);
 	CHECK_EQ(aux_map__tail(&fake.map), 1200);
 	end();
@@ -470,7 +477,7 @@ static void a_generation_counts_once(void)
 
 	begin(false);
 	pair(&options);
-	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+	give_event(fd);
 	fake_aux__set_head(&fake, 800);
 	for (int i = 0; i < 5; i++)
 		CHECK_EQ(pass_of(1), RING_EMPTY);
@@ -478,13 +485,13 @@ static void a_generation_counts_once(void)
 	CHECK_EQ(pass_of(2), RING_EMPTY);
 	CHECK_EQ(aux_map__tail(&fake.map), 800);
 	/* It was nearly full. */
-	aux->aux->suspect = true;
-	aux_ring__enable(aux->aux, false, 2);
+	aux_ring__of(aux)->suspect = true;
+	aux->ops->resume(aux, false, 2);
 	for (int i = 0; i < 5; i++)
-		aux_ring__enable(aux->aux, false, 2);
-	CHECK_EQ(counter__read(&aux->aux->restarts), 0);
-	aux_ring__enable(aux->aux, false, 3);
-	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+		aux->ops->resume(aux, false, 2);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->restarts), 0);
+	aux->ops->resume(aux, false, 3);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->restarts), 1);
 	end();
 	close(fd);
 }
@@ -496,7 +503,7 @@ static void more_records_than_are_kept_stay_together(void)
 
 	begin(false);
 	pair(&options);
-	ends = &aux->aux->ends;
+	ends = &aux_ring__of(aux)->ends;
 	for (uint64_t end = 8; end <= 8 * 2 * AUX_ENDS; end += 8)
 		aux_ends__push(ends, end);
 	aux_ends__push(ends, 8); /* not behind the last */
@@ -517,13 +524,14 @@ static void whole_records_need_chunks_that_hold_them(void)
 	struct aux_ring_options options = whole();
 
 	begin(false);
-	options.chunk_bytes = AUX_BYTES;
-	CHECK_EQ(-aux_ring__new(&options, &data, &aux), EINVAL);
-	options.chunk_bytes = AUX_BYTES + 4096;
 	options.framing = AUX_HIDDEN;
-	CHECK_EQ(-aux_ring__new(&options, &data, &aux), EINVAL);
+	CHECK_EQ(-aux_ring__new(&options, data, &aux), EINVAL);
 	options.framing = AUX_AUXTRACE;
 	pair(&options);
+	stream.scratch_bytes = AUX_BYTES;
+	CHECK_EQ(-aux->ops->join(aux, &stream), EINVAL);
+	stream.scratch_bytes = CHUNK_BYTES;
+	CHECK_EQ(aux->ops->join(aux, &stream), 0);
 	end();
 }
 
@@ -538,7 +546,7 @@ static void a_window_is_taken_once_and_is_new_once(enum aux_head_rule rule)
 	fake_aux__overwrite(&fake, AUX_BYTES / 8 + 500, rule == AUX_OFFSET);
 	CHECK_EQ(pass(true), RING_EMPTY);
 	CHECK_EQ(look().words, 0); /* nobody asked for it */
-	aux_ring__open_window(aux->aux);
+	CHECK_EQ(aux->ops->hold(aux, false), 0);
 	CHECK_EQ(pass(true), RING_EMPTY);
 	found = look();
 	CHECK_EQ(found.words, AUX_BYTES / 8);
@@ -548,15 +556,15 @@ static void a_window_is_taken_once_and_is_new_once(enum aux_head_rule rule)
 	CHECK_EQ(pass(true), RING_EMPTY);
 	CHECK_EQ(look().words, 0);
 	fake_aux__overwrite(&fake, 100, rule == AUX_OFFSET);
-	aux_ring__open_window(aux->aux);
+	CHECK_EQ(aux->ops->hold(aux, false), 0);
 	CHECK_EQ(pass(true), RING_EMPTY);
 	CHECK_EQ(look().first_word, AUX_BYTES / 8 + 500);
 	CHECK_EQ(look().words, 100);
-	CHECK_EQ(counter__read(&aux->aux->windows), 2);
-	CHECK_EQ(counter__read(&aux->aux->window_bytes), AUX_BYTES);
-	CHECK_EQ(counter__read(&aux->aux->window_taken_bytes), 800);
-	CHECK_EQ(counter__read(&aux->aux->repeated_bytes), AUX_BYTES - 800);
-	CHECK_EQ(counter__read(&aux->aux->overwritten_bytes),
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->windows), 2);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->window_bytes), AUX_BYTES);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->window_taken_bytes), 800);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->repeated_bytes), AUX_BYTES - 800);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->overwritten_bytes),
 		 rule == AUX_MONOTONIC ? 500 * 8 : 0);
 	CHECK_EQ(counter__read(&aux->bytes), AUX_BYTES + 800);
 	CHECK_EQ(aux_map__tail(&fake.map), 0); /* it has none */
@@ -591,23 +599,23 @@ static void a_held_data_ring_gives_up_its_oldest_records(void)
 				       record__sample(record, size, serial++, 1 + i)));
 		if (i == 50)
 			CHECK(fake_ring__write(&fake.ring, record, record__lost(record, 9, 1)));
-		ring__begin(&data);
-		aux_ring__recycle(aux->aux);
-		CHECK(data.head - data.position <= half);
+		ring__begin(data);
+		aux->ops->recycle(aux);
+		CHECK(data->head - data->position <= half);
 		/* No more than had to go: one record's size, which is below 504. */
-		CHECK(counter__read(&data.overwritten_samples) == told ||
-		      data.head - data.position > half - 504);
-		told = counter__read(&data.overwritten_samples);
+		CHECK(counter__read(&perf_ring__of(data)->overwritten_samples) == told ||
+		      data->head - data->position > half - 504);
+		told = counter__read(&perf_ring__of(data)->overwritten_samples);
 	}
 	CHECK(told > 300);
-	CHECK_EQ(counter__read(&data.samples), 0);
-	CHECK_EQ(counter__read(&data.overwritten_records), told + 1);
-	CHECK_EQ(counter__read(&data.lost_records), 9);
+	CHECK_EQ(counter__read(&data->samples), 0);
+	CHECK_EQ(counter__read(&perf_ring__of(data)->overwritten_records), told + 1);
+	CHECK_EQ(counter__read(&perf_ring__of(data)->lost_records), 9);
 	/* The rest is as it was. */
-	CHECK(ring__begin(&data) > 0);
-	CHECK_EQ(ring__take(&data, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK(ring__begin(data) > 0);
+	CHECK_EQ(data->ops->take(data, &chunk, CHUNK_BYTES), RING_EMPTY);
 	CHECK_EQ(record__check_sample(chunk.data), told);
-	CHECK_EQ(counter__read(&data.samples), 400 - told);
+	CHECK_EQ(counter__read(&data->samples), 400 - told);
 	end();
 }
 
@@ -622,11 +630,11 @@ static void garbage_in_a_held_data_ring_is_passed_over(void)
 		fake_ring__poke(&fake.ring, 0,
 				&(uint64_t){walk__header(9, 0, (uint16_t)sizes[i])}, 8);
 		fake_ring__set_head(&fake.ring, 3 * 4096);
-		ring__begin(&data);
-		aux_ring__recycle(aux->aux);
-		CHECK_EQ(data.last_fault, sizes[i] == 65528 ? WALK_PAST_HEAD : WALK_BAD_SIZE);
-		CHECK_EQ(data.position, data.head);
-		CHECK_EQ(ring_map__tail(&fake.ring.map), data.head);
+		ring__begin(data);
+		aux->ops->recycle(aux);
+		CHECK_EQ(data->last_fault, sizes[i] == 65528 ? WALK_PAST_HEAD : WALK_BAD_SIZE);
+		CHECK_EQ(data->position, data->head);
+		CHECK_EQ(ring_map__tail(&fake.ring.map), data->head);
 		end();
 	}
 }
@@ -664,13 +672,13 @@ static void events_are_enabled_when_the_kernel_may_have_disabled_them(void)
 		if (at->began) {
 			CHECK_EQ(fake_aux__run(&fake, 1), 1);
 			CHECK_EQ(pass(false), RING_EMPTY);
-			aux_ring__enable(aux->aux, false, 0); /* of none yet */
+			aux->ops->resume(aux, false, 0); /* of none yet */
 		}
-		CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
-		aux->aux->stopping = at->stopping;
+		give_event(fd);
+		aux_ring__of(aux)->stopping = at->stopping;
 		if (at->words > 0 && at->snapshot) {
 			fake_aux__overwrite(&fake, at->words, false);
-			aux_ring__open_window(aux->aux);
+			CHECK_EQ(aux->ops->hold(aux, false), 0);
 		} else if (at->words > 0) {
 			CHECK_EQ(fake_aux__run(&fake, at->words), at->words);
 		}
@@ -679,8 +687,8 @@ static void events_are_enabled_when_the_kernel_may_have_disabled_them(void)
 					       record__aux(record, 0, 0, PERF_AUX_FLAG_TRUNCATED,
 							   1)));
 		CHECK_EQ(pass(at->full), RING_EMPTY);
-		aux_ring__enable(aux->aux, at->woken, next_generation(at->full));
-		CHECK_EQ(counter__read(&aux->aux->enables), at->enables ? 1 : 0);
+		aux->ops->resume(aux, at->woken, next_generation(at->full));
+		CHECK_EQ(counter__read(&aux_ring__of(aux)->enables), at->enables ? 1 : 0);
 		CHECK((dummy_event__enabled_ns(fd) > 0) == at->enables);
 		end();
 		close(fd);
@@ -692,7 +700,7 @@ static void idle(uint32_t full)
 {
 	for (uint32_t i = 0; i <= full; i++) {
 		CHECK_EQ(pass(i > 0), RING_EMPTY);
-		aux_ring__enable(aux->aux, false, next_generation(i > 0));
+		aux->ops->resume(aux, false, next_generation(i > 0));
 	}
 }
 
@@ -706,39 +714,39 @@ static void an_event_that_may_stand_is_disabled_first(void)
 
 	begin(false);
 	pair(&options);
-	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+	give_event(fd);
 	CHECK_EQ(fake_aux__run(&fake, 10), 10);
 	idle(3);
-	CHECK(counter__read(&aux->aux->enables) > 0);
-	CHECK_EQ(counter__read(&aux->aux->restarts), 0); /* it is idle, no more */
+	CHECK(counter__read(&aux_ring__of(aux)->enables) > 0);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->restarts), 0); /* it is idle, no more */
 
 	/* A truncated record, of no bytes. */
 	CHECK(fake_ring__write(&fake.ring, record,
 			       record__aux(record, 80, 0, PERF_AUX_FLAG_TRUNCATED,
 					   clock__now_ns() - 5000000)));
 	idle(0);
-	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
-	CHECK(counter__read(&aux->aux->disabled_ns) >= 5000000);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->restarts), 1);
+	CHECK(counter__read(&aux_ring__of(aux)->disabled_ns) >= 5000000);
 	/* In that order: it is on. */
 	before_ns = dummy_event__enabled_ns(fd);
 	CHECK(dummy_event__enabled_ns(fd) > before_ns);
 	idle(3);
-	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->restarts), 1);
 
 	/* It was nearly full, and then nothing came any more. */
 	CHECK_EQ(fake_aux__run(&fake, AUX_BYTES / 16 + 1), AUX_BYTES / 16 + 1);
 	idle(1);
-	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->restarts), 1);
 	idle(3);
-	CHECK_EQ(counter__read(&aux->aux->restarts), 2);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->restarts), 2);
 
 	/* The data ring lost records, of which one may have told. */
 	CHECK_EQ(fake_aux__run(&fake, 1), 1);
 	CHECK(fake_ring__write(&fake.ring, record, record__lost(record, 1, 1)));
 	idle(1);
-	CHECK_EQ(counter__read(&aux->aux->restarts), 2);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->restarts), 2);
 	idle(3);
-	CHECK_EQ(counter__read(&aux->aux->restarts), 3);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->restarts), 3);
 	end();
 	close(fd);
 }
@@ -753,12 +761,12 @@ static void a_foreign_clock_does_not_tell_how_long_an_event_stood(void)
 	begin(false);
 	pair(&options);
 	stream.sideband.foreign_clock = true;
-	CHECK_EQ(aux_ring__set_enable_fds(aux->aux, &fd, 1), 0);
+	give_event(fd);
 	CHECK(fake_ring__write(&fake.ring, record,
 			       record__aux(record, 80, 0, PERF_AUX_FLAG_TRUNCATED, 1)));
 	idle(0);
-	CHECK_EQ(counter__read(&aux->aux->restarts), 1);
-	CHECK(counter__read(&aux->aux->disabled_ns) < clock__now_ns() / 2);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->restarts), 1);
+	CHECK(counter__read(&aux_ring__of(aux)->disabled_ns) < clock__now_ns() / 2);
 	end();
 	close(fd);
 }

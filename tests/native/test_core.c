@@ -122,7 +122,7 @@ static void begin(const struct core_options *options, bool forever)
 		producer->id = i;
 		producer->forever = forever;
 		fake_ring__init(&producer->fake, 32);
-		CHECK_EQ(core__add_ring(core, i % options->shards, streams[i / 2 % STREAMS],
+		CHECK_EQ(rig__add_ring(core, i % options->shards, streams[i / 2 % STREAMS],
 					&producer->fake.map, producer->fake.wakeup_fd,
 					&records__layout, &(struct walk_ids){0}, false, false,
 					&producer->ring),
@@ -213,7 +213,7 @@ static void check_segments(void)
 	for (uint32_t i = 0; i < PRODUCERS; i++) {
 		const struct producer *producer = &producers[i];
 
-		told[i] = counter__read(&producer->ring->lost_records);
+		told[i] = counter__read(&perf_ring__of(producer->ring)->lost_records);
 		CHECK_EQ(next[i], producer->written);
 		CHECK_EQ(counter__read(&producer->ring->samples), producer->written);
 		CHECK_EQ(counter__read(&producer->ring->stored), producer->written);
@@ -298,7 +298,7 @@ static void rings_come_and_go_while_others_run(void)
 		uint8_t record[128];
 
 		fake_ring__init(&fake, 1);
-		CHECK_EQ(core__add_ring(core, n % 2, streams[n / 2 % STREAMS], &fake.map,
+		CHECK_EQ(rig__add_ring(core, n % 2, streams[n / 2 % STREAMS], &fake.map,
 					fake.wakeup_fd, &records__layout, &(struct walk_ids){0},
 					n % 3 == 0, false, &guests[n]),
 			 0);
@@ -388,10 +388,10 @@ static void options_that_make_no_core_are_refused(void)
 		 0);
 	CHECK_EQ(core__add_stream(core, 4096, 0, false, &stream), 0);
 	fake_ring__init(&fake, 1);
-	CHECK_EQ(-core__add_ring(core, 1, stream, &fake.map, fake.wakeup_fd, &records__layout,
+	CHECK_EQ(-rig__add_ring(core, 1, stream, &fake.map, fake.wakeup_fd, &records__layout,
 				 &(struct walk_ids){0}, false, false, &ring),
 		 EINVAL);
-	CHECK_EQ(-core__add_ring(core, 0, stream, &fake.map, -1, &records__layout,
+	CHECK_EQ(-rig__add_ring(core, 0, stream, &fake.map, -1, &records__layout,
 				 &(struct walk_ids){0}, false, false, &ring),
 		 EBADF);
 	for (uint32_t i = 1; i < STREAMS_MAX; i++)

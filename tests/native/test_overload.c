@@ -15,7 +15,7 @@
 /* More comes than goes. Where no thread is started the test makes the passes, and is the writer. */
 static struct rig rig;
 static struct fake_ring fakes[3];
-static struct ring rings[3];
+static struct ring *rings[3];
 static uint64_t serials[3];
 
 static void begin(uint32_t count, uint32_t streams, uint32_t chunks, uint64_t flush_ns)
@@ -24,9 +24,9 @@ static void begin(uint32_t count, uint32_t streams, uint32_t chunks, uint64_t fl
 	for (uint32_t i = 0; i < count; i++) {
 		serials[i] = 0;
 		fake_ring__init(&fakes[i], 64);
-		ring__init(&rings[i], &fakes[i].map, fakes[i].wakeup_fd, &records__layout);
-		CHECK_EQ(stream__add_ring(&rig.streams[i % streams], &rings[i]), 0);
-		CHECK_EQ(shard__add(&rig.shards[0], &rig.streams[i % streams], &rings[i]), 0);
+		rings[i] = fake_ring__open(&fakes[i]);
+		CHECK_EQ(stream__add_ring(&rig.streams[i % streams], rings[i]), 0);
+		CHECK_EQ(shard__add(&rig.shards[0], &rig.streams[i % streams], rings[i]), 0);
 	}
 }
 
@@ -92,7 +92,7 @@ static void a_generation_ends_though_its_ring_is_always_full(void)
 		CHECK(passes++ < 8); /* the ring is no longer than five chunks */
 		fill(0);
 		pass();
-		CHECK(fakes[0].head != rings[0].position);
+		CHECK(fakes[0].head != rings[0]->position);
 		CHECK(take(0));
 	}
 	CHECK(passes > 2);
@@ -111,7 +111,7 @@ static void a_generation_that_takes_long_outlives_the_next_ones(void)
 		CHECK(take(0));
 	}
 	/* Nothing is left to read, and still the last one that was issued is begun at once. */
-	CHECK_EQ(rings[0].position, rings[0].head);
+	CHECK_EQ(rings[0]->position, rings[0]->head);
 	CHECK(rig.shards[0].again);
 	pass();
 	CHECK_EQ(shard__drained(&rig.shards[0]), rig.writer.generation);
@@ -131,10 +131,10 @@ static void a_stream_does_not_wait_for_the_generation_of_another(void)
 			pass();
 		}
 		CHECK_EQ(stream__drained(&rig.streams[1], generation), generation);
-		CHECK_EQ(counter__read(&rings[1].samples), generation);
+		CHECK_EQ(counter__read(&rings[1]->samples), generation);
 	}
 	CHECK(stream__drained(&rig.streams[0], 3) < 3);
-	CHECK_EQ(counter__read(&rings[1].starved), 0);
+	CHECK_EQ(counter__read(&rings[1]->starved), 0);
 	end(2);
 }
 
@@ -150,8 +150,8 @@ static void check_shares(uint32_t streams, uint32_t chunks)
 		pass();
 		CHECK(take(turns % streams) || take((turns + 1) % streams));
 	}
-	low = counter__read(&rings[0].bytes);
-	high = counter__read(&rings[1].bytes);
+	low = counter__read(&rings[0]->bytes);
+	high = counter__read(&rings[1]->bytes);
 	if (low > high) {
 		const uint64_t swapped = low;
 
@@ -183,16 +183,16 @@ static void a_quiet_stream_loses_nothing_while_the_writer_stands(void)
 		fill(0);
 		pass();
 	}
-	CHECK(counter__read(&rings[0].starved) > 0);
+	CHECK(counter__read(&rings[0]->starved) > 0);
 	for (uint64_t i = 1; i <= 60; i++) {
 		fill(0);
 		put(1, 1);
 		writer__issue(&rig.writer);
 		pass();
-		CHECK_EQ(counter__read(&rings[1].samples), i);
+		CHECK_EQ(counter__read(&rings[1]->samples), i);
 		CHECK_EQ(stream__drained(&rig.streams[1], i), i);
 	}
-	CHECK_EQ(counter__read(&rings[1].starved), 0);
+	CHECK_EQ(counter__read(&rings[1]->starved), 0);
 	CHECK(rig.streams[1].data_share.held <= SHARE_DATA_CHUNKS);
 	end(2);
 }
@@ -233,20 +233,20 @@ static void sideband_is_read_when_its_own_stream_has_all_chunks(void)
 	for (uint32_t i = 0; i < 2; i++) {
 		serials[i] = 0;
 		fake_ring__init(&fakes[i], 64);
-		ring__init(&rings[i], &fakes[i].map, fakes[i].wakeup_fd, &records__layout);
+		rings[i] = fake_ring__open(&fakes[i]);
 		if (i == 1)
-			rings[i].sideband = &rig.streams[0].sideband;
-		CHECK_EQ(stream__add_ring(&rig.streams[0], &rings[i]), 0);
-		CHECK_EQ(shard__add(&rig.shards[0], &rig.streams[0], &rings[i]), 0);
+			rings[i]->sideband = &rig.streams[0].sideband;
+		CHECK_EQ(stream__add_ring(&rig.streams[0], rings[i]), 0);
+		CHECK_EQ(shard__add(&rig.shards[0], &rig.streams[0], rings[i]), 0);
 	}
 	for (uint32_t i = 0; i < 20; i++) {
 		fill(0);
 		pass();
 	}
-	CHECK(counter__read(&rings[0].starved) > 0);
+	CHECK(counter__read(&rings[0]->starved) > 0);
 	CHECK(fake_ring__write(&fakes[1], record, record__comm(record, 10, 10, "x", 1, 1)));
 	pass();
-	CHECK_EQ(counter__read(&rings[1].records), 1);
+	CHECK_EQ(counter__read(&rings[1]->records), 1);
 	end(2);
 }
 
@@ -303,10 +303,10 @@ static void a_stream_without_a_segment_keeps_nobody_waiting(void)
 		generation = writer__issue(&rig.writer);
 		await_stream(1, generation);
 		CHECK_EQ(stream__drained(&rig.streams[1], generation), generation);
-		CHECK_EQ(counter__read(&rings[1].stored), i);
+		CHECK_EQ(counter__read(&rings[1]->stored), i);
 	}
-	CHECK_EQ(counter__read(&rings[0].stored), 0);
-	CHECK_EQ(counter__read(&rings[0].lost_disk_full), 0);
+	CHECK_EQ(counter__read(&rings[0]->stored), 0);
+	CHECK_EQ(counter__read(&rings[0]->lost_disk_full), 0);
 	end(2);
 	close(fd);
 }
@@ -324,19 +324,19 @@ static void a_segment_that_nobody_makes_is_not_waited_for_for_ever(void)
 	start();
 	put(0, 10);
 	await_stream(0, writer__issue(&rig.writer));
-	CHECK_EQ(counter__read(&rings[0].lost_disk_full), 10);
+	CHECK_EQ(counter__read(&rings[0]->lost_disk_full), 10);
 	expect_missing();
 	/* What comes meanwhile does not wait again, and is not asked for. */
 	put(0, 10);
 	await_stream(0, writer__issue(&rig.writer));
-	lost = counter__read(&rings[0].lost_disk_full);
+	lost = counter__read(&rings[0]->lost_disk_full);
 	CHECK_EQ(lost, 20);
 	rig__expect_none(&rig);
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	put(0, 10);
 	await_stream(0, writer__issue(&rig.writer));
-	CHECK_EQ(counter__read(&rings[0].stored), 10);
-	CHECK_EQ(rings[0].in_flight, 0);
+	CHECK_EQ(counter__read(&rings[0]->stored), 10);
+	CHECK_EQ(rings[0]->in_flight, 0);
 	end(1);
 	close(fd);
 }

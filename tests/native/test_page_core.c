@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "fake_ring.h"
 #include "core.h"
 #include "mapped_pages.h"
 #include "output.h"
@@ -167,7 +168,7 @@ static void open_feed(struct feed *feed, enum page_transport transport)
 		feed->source = options.fd = fds[0];
 		feed->sink = fds[1];
 	}
-	CHECK_EQ(core__add_page_ring(core, (uint32_t)(feed - feeds) % 2, stream, &options,
+	CHECK_EQ(rig__add_page_ring(core, (uint32_t)(feed - feeds) % 2, stream, &options,
 				     &feed->ring),
 		 0);
 }
@@ -396,20 +397,23 @@ static void pages_and_records_do_not_mix(void)
 	const struct walk_ids ids = {0};
 	const uint64_t crooked = 100;
 	struct stream *records;
+	struct fake_ring fake;
 	struct ring *added;
 
+	fake_ring__init(&fake, 1);
 	CHECK_EQ(core__new(&options, &core), 0);
 	CHECK_EQ(-core__add_stream(core, 4096, 2 * CHUNK_BYTES, false, &stream), EINVAL);
 	CHECK_EQ(core__add_stream(core, 4096, 2 * PAGE_BYTES, false, &stream), 0);
 	CHECK_EQ(core__add_stream(core, 4096, 0, false, &records), 0);
-	CHECK_EQ(-core__add_page_ring(core, 0, stream, &ring, &added), EINVAL);
-	CHECK_EQ(-core__add_page_ring(core, 0, records, &ring, &added), EINVAL);
-	CHECK_EQ(-core__add_ring(core, 0, stream, NULL, 0, &layout, &ids, false, false,
+	CHECK_EQ(-rig__add_page_ring(core, 0, stream, &ring, &added), EINVAL);
+	CHECK_EQ(-rig__add_page_ring(core, 0, records, &ring, &added), EINVAL);
+	CHECK_EQ(-rig__add_ring(core, 0, stream, &fake.map, 0, &layout, &ids, false, false,
 				&added), EINVAL);
 	CHECK_EQ(-core__prepare_pages(core, records, 1, 0, NULL, 0, 1, 1, 0), EINVAL);
 	CHECK_EQ(-core__prepare_pages(core, stream, 1, 0, &crooked, 1, 1, 1, 0), EINVAL);
 	CHECK_EQ(-core__prepare(core, stream, 1, 0, 0, 1, 0), EINVAL);
 	core__free(core);
+	fake_ring__deinit(&fake);
 }
 
 int main(void)

@@ -424,7 +424,7 @@ static void every_record_is_in_a_file_once(void)
 		CHECK_EQ(pipe2(fds[i], O_CLOEXEC), 0);
 		CHECK_EQ(fcntl(fds[i][0], F_SETFL, O_NONBLOCK), 0);
 		relay_options.fd = fds[i][0];
-		CHECK_EQ(core__add_relay_ring(core, 0, stream, &relay_options, &rings[i]), 0);
+		CHECK_EQ(rig__add_relay_ring(core, 0, stream, &relay_options, &rings[i]), 0);
 	}
 	prepare(core, stream);
 	CHECK_EQ(core__start(core), 0);
@@ -475,7 +475,7 @@ static void a_stream_takes_only_its_kind(void)
 	CHECK_EQ(core__new(&options, &core), 0);
 	CHECK_EQ(core__add_relay_stream(core, &stream), 0);
 	CHECK_EQ(core__add_stream(core, 1u << 20, 0, false, &other), 0);
-	CHECK_EQ(core__add_relay_ring(core, 0, other, &relay_options, &none), -EINVAL);
+	CHECK_EQ(rig__add_relay_ring(core, 0, other, &relay_options, &none), -EINVAL);
 	CHECK_EQ(core__prepare(core, stream, 1, 0, 0, 1, 0), -EINVAL);
 	CHECK_EQ(core__prepare_files(core, other, 1, &fd, 1, 1), -EINVAL);
 	core__free(core);
@@ -487,7 +487,7 @@ static void add_pipe(struct core *core, struct stream *stream, int fds[2], struc
 
 	CHECK_EQ(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
 	options.fd = fds[0];
-	CHECK_EQ(core__add_relay_ring(core, 0, stream, &options, added), 0);
+	CHECK_EQ(rig__add_relay_ring(core, 0, stream, &options, added), 0);
 }
 
 static void give_record(int fd, uint32_t number)

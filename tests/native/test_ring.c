@@ -30,13 +30,13 @@ static void write_sample(struct fake_ring *ring, uint16_t size, uint64_t serial)
 static void an_empty_ring_gives_nothing(void)
 {
 	struct fake_ring fake;
-	struct ring ring;
+	struct ring *ring;
 
 	fake_ring__init(&fake, 1);
-	ring__init(&ring, &fake.map, -1, &records__layout);
+	ring = fake_ring__open(&fake);
 	empty_chunk();
-	CHECK_EQ(ring__begin(&ring), 0);
-	CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(ring__begin(ring), 0);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
 	CHECK_EQ(chunk.used, 0);
 	CHECK_EQ(chunk.span_count, 0);
 	fake_ring__deinit(&fake);
@@ -45,43 +45,43 @@ static void an_empty_ring_gives_nothing(void)
 static void records_come_out_in_order_across_every_wrap(void)
 {
 	struct fake_ring fake;
-	struct ring ring;
+	struct ring *ring;
 	uint64_t serial = 0;
 
 	fake_ring__init(&fake, 1);
 	fake_ring__start_at(&fake, UINT64_MAX - 8191); /* positions wrap in the second round */
-	ring__init(&ring, &fake.map, -1, &records__layout);
+	ring = fake_ring__open(&fake);
 	for (int pass = 0; pass < 600; pass++) {
 		uint64_t taken = serial;
 
 		empty_chunk();
 		for (int i = 0; i < 3; i++)
 			write_sample(&fake, (uint16_t)(24 + 8 * ((pass + i) % 90)), serial++);
-		CHECK(ring__begin(&ring) > 0);
-		CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+		CHECK(ring__begin(ring) > 0);
+		CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
 		for (uint32_t at = 0; at < chunk.used; at += walk__size(walk__load(chunk.data + at)))
 			CHECK_EQ(record__check_sample(chunk.data + at), taken++);
 		CHECK_EQ(taken, serial);
 		CHECK_EQ(ring_map__tail(&fake.map), fake.head);
 	}
-	CHECK_EQ(counter__read(&ring.samples), serial);
-	CHECK_EQ(ring.in_flight, serial);
-	CHECK_EQ(counter__read(&ring.last_sample_ns), 999 + serial);
+	CHECK_EQ(counter__read(&ring->samples), serial);
+	CHECK_EQ(ring->in_flight, serial);
+	CHECK_EQ(counter__read(&ring->last_sample_ns), 999 + serial);
 	fake_ring__deinit(&fake);
 }
 
 static void only_what_the_pass_saw_is_read(void)
 {
 	struct fake_ring fake;
-	struct ring ring;
+	struct ring *ring;
 
 	fake_ring__init(&fake, 1);
-	ring__init(&ring, &fake.map, -1, &records__layout);
+	ring = fake_ring__open(&fake);
 	empty_chunk();
 	write_sample(&fake, 24, 1);
-	CHECK_EQ(ring__begin(&ring), 24);
+	CHECK_EQ(ring__begin(ring), 24);
 	write_sample(&fake, 24, 2);
-	CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
 	CHECK_EQ(chunk.used, 24);
 	fake_ring__deinit(&fake);
 }
@@ -93,28 +93,28 @@ static void a_record_cut_by_the_chunks_end_moves_on(void)
 
 	for (uint32_t room = 0; room <= room_max; room += 8) {
 		struct fake_ring fake;
-		struct ring ring;
+		struct ring *ring;
 		uint64_t serial = 0;
 
 		fake_ring__init(&fake, 1);
-		ring__init(&ring, &fake.map, -1, &records__layout);
+		ring = fake_ring__open(&fake);
 		for (int i = 0; i < 4; i++)
 			write_sample(&fake, 128, (uint64_t)i);
 		empty_chunk();
 		chunk.used = CHUNK_BYTES - CHUNK_MARKER_BYTES - room;
-		ring__begin(&ring);
-		CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES),
+		ring__begin(ring);
+		CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES),
 			 room >= 512 ? RING_EMPTY : RING_CHUNK_FULL);
 		CHECK_EQ(chunk.used, CHUNK_BYTES - CHUNK_MARKER_BYTES - room + room / 128 * 128);
 		CHECK_EQ(ring_map__tail(&fake.map), room / 128 * 128);
 		serial = room / 128;
 		empty_chunk();
-		CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+		CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
 		for (uint32_t at = 0; at < chunk.used; at += 128)
 			CHECK_EQ(record__check_sample(chunk.data + at), serial++);
 		CHECK_EQ(serial, 4);
-		CHECK_EQ(ring.fault, WALK_OK);
-		CHECK_EQ(counter__read(&ring.samples), 4);
+		CHECK_EQ(ring->fault, WALK_OK);
+		CHECK_EQ(counter__read(&ring->samples), 4);
 		fake_ring__deinit(&fake);
 	}
 }
@@ -122,18 +122,18 @@ static void a_record_cut_by_the_chunks_end_moves_on(void)
 static void largest_records_fill_one_chunk_each(void)
 {
 	struct fake_ring fake;
-	struct ring ring;
+	struct ring *ring;
 	uint64_t serial = 0;
 	enum ring_take took;
 
 	fake_ring__init(&fake, 64);
-	ring__init(&ring, &fake.map, -1, &records__layout);
+	ring = fake_ring__open(&fake);
 	for (uint64_t i = 0; i < 3; i++)
 		write_sample(&fake, 65528, i);
-	ring__begin(&ring);
+	ring__begin(ring);
 	do {
 		empty_chunk();
-		took = ring__take(&ring, &chunk, CHUNK_BYTES);
+		took = ring->ops->take(ring, &chunk, CHUNK_BYTES);
 		CHECK_EQ(chunk.used, 65528);
 		CHECK_EQ(record__check_sample(chunk.data), serial++);
 	} while (took == RING_CHUNK_FULL);
@@ -147,28 +147,28 @@ static void largest_records_fill_one_chunk_each(void)
 static enum walk_fault fault_behind_two_samples(const void *bytes, size_t count)
 {
 	struct fake_ring fake;
-	struct ring ring;
+	struct ring *ring;
 	enum walk_fault fault;
 
 	fake_ring__init(&fake, 1);
-	ring__init(&ring, &fake.map, -1, &records__layout);
+	ring = fake_ring__open(&fake);
 	write_sample(&fake, 24, 1);
 	write_sample(&fake, 24, 2);
 	fake_ring__poke(&fake, 48, bytes, count);
 	fake_ring__set_head(&fake, 48 + count);
 	empty_chunk();
-	ring__begin(&ring);
-	CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_FAULTY);
-	fault = (enum walk_fault)ring.last_fault;
-	CHECK_EQ(counter__read(&ring.samples), 2);
+	ring__begin(ring);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_FAULTY);
+	fault = (enum walk_fault)ring->last_fault;
+	CHECK_EQ(counter__read(&ring->samples), 2);
 	CHECK_EQ(chunk.used, 48);
 	CHECK_EQ(ring_map__tail(&fake.map), 48 + count);
-	CHECK_EQ(counter__read(&ring.faults), 1);
-	CHECK_EQ(counter__read(&ring.quarantined_bytes), count);
-	CHECK_EQ(ring.fault, WALK_OK);
+	CHECK_EQ(counter__read(&ring->faults), 1);
+	CHECK_EQ(counter__read(&ring->quarantined_bytes), count);
+	CHECK_EQ(ring->fault, WALK_OK);
 	write_sample(&fake, 24, 3);
-	CHECK_EQ(ring__begin(&ring), 24);
-	CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(ring__begin(ring), 24);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
 	CHECK_EQ(record__check_sample(chunk.data + 48), 3);
 	fake_ring__deinit(&fake);
 	return fault;
@@ -194,26 +194,26 @@ static void fault_once(struct fake_ring *fake, struct ring *ring, uint64_t ns)
 	fake_ring__set_head(fake, fake->head + 8);
 	empty_chunk();
 	CHECK_EQ(ring__begin(ring), 8);
-	CHECK_EQ(ring__take(ring, &chunk, CHUNK_BYTES), RING_FAULTY);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_FAULTY);
 	ring->faults_since_ns -= ns;
 }
 
 static void faults_that_come_again_and_again_are_the_end(void)
 {
 	struct fake_ring fake;
-	struct ring ring;
+	struct ring *ring;
 
 	fake_ring__init(&fake, 1);
-	ring__init(&ring, &fake.map, -1, &records__layout);
+	ring = fake_ring__open(&fake);
 	for (uint32_t i = 0; i < RING_FAULTS_MAX; i++) {
-		CHECK_EQ(ring.fault, WALK_OK);
-		fault_once(&fake, &ring, 0);
+		CHECK_EQ(ring->fault, WALK_OK);
+		fault_once(&fake, ring, 0);
 	}
-	CHECK_EQ(ring.fault, WALK_BAD_SIZE);
-	CHECK_EQ(counter__read(&ring.faults), RING_FAULTS_MAX);
+	CHECK_EQ(ring->fault, WALK_BAD_SIZE);
+	CHECK_EQ(counter__read(&ring->faults), RING_FAULTS_MAX);
 	/* In quarantine it is not read any more. */
 	write_sample(&fake, 24, 1);
-	CHECK_EQ(ring__begin(&ring), 0);
+	CHECK_EQ(ring__begin(ring), 0);
 	CHECK_EQ(ring_map__tail(&fake.map), 8 * RING_FAULTS_MAX);
 	fake_ring__deinit(&fake);
 }
@@ -221,14 +221,14 @@ static void faults_that_come_again_and_again_are_the_end(void)
 static void faults_that_are_far_apart_are_not(void)
 {
 	struct fake_ring fake;
-	struct ring ring;
+	struct ring *ring;
 
 	fake_ring__init(&fake, 1);
-	ring__init(&ring, &fake.map, -1, &records__layout);
+	ring = fake_ring__open(&fake);
 	for (uint32_t i = 0; i < 4 * RING_FAULTS_MAX; i++)
-		fault_once(&fake, &ring, RING_FAULTS_NS / (RING_FAULTS_MAX - 1));
-	CHECK_EQ(ring.fault, WALK_OK);
-	CHECK_EQ(counter__read(&ring.faults), 4 * RING_FAULTS_MAX);
+		fault_once(&fake, ring, RING_FAULTS_NS / (RING_FAULTS_MAX - 1));
+	CHECK_EQ(ring->fault, WALK_OK);
+	CHECK_EQ(counter__read(&ring->faults), 4 * RING_FAULTS_MAX);
 	fake_ring__deinit(&fake);
 }
 
@@ -236,18 +236,18 @@ static void faults_that_are_far_apart_are_not(void)
 static void past_head_is_seen_at_the_chunks_end_too(void)
 {
 	struct fake_ring fake;
-	struct ring ring;
+	struct ring *ring;
 	const uint64_t header = UINT64_C(0x1000000000000009);
 
 	fake_ring__init(&fake, 1);
-	ring__init(&ring, &fake.map, -1, &records__layout);
+	ring = fake_ring__open(&fake);
 	fake_ring__poke(&fake, 0, &header, 8);
 	fake_ring__set_head(&fake, 64);
 	empty_chunk();
 	chunk.used = CHUNK_BYTES - CHUNK_MARKER_BYTES - 16;
-	ring__begin(&ring);
-	CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_FAULTY);
-	CHECK_EQ(ring.last_fault, WALK_PAST_HEAD);
+	ring__begin(ring);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_FAULTY);
+	CHECK_EQ(ring->last_fault, WALK_PAST_HEAD);
 	fake_ring__deinit(&fake);
 }
 
@@ -257,22 +257,22 @@ static void heads_that_no_kernel_sets_are_seen(void)
 
 	for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
 		struct fake_ring fake;
-		struct ring ring;
+		struct ring *ring;
 
 		fake_ring__init(&fake, 1);
-		ring__init(&ring, &fake.map, -1, &records__layout);
+		ring = fake_ring__open(&fake);
 		fake_ring__set_head(&fake, heads[i]);
-		CHECK_EQ(ring__begin(&ring), 0);
-		CHECK_EQ(ring.last_fault, WALK_BAD_HEAD);
-		CHECK(counter__read(&ring.quarantined_bytes) <= 4096);
+		CHECK_EQ(ring__begin(ring), 0);
+		CHECK_EQ(ring->last_fault, WALK_BAD_HEAD);
+		CHECK(counter__read(&ring->quarantined_bytes) <= 4096);
 		CHECK_EQ(ring_map__tail(&fake.map), heads[i]);
 		/* The kernel sets a good one again: what comes from there on is read. */
 		fake_ring__set_head(&fake, 0);
 		empty_chunk();
-		if (ring__begin(&ring) > 0) /* it looks like one that went on by eight bytes */
-			CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_FAULTY);
+		if (ring__begin(ring) > 0) /* it looks like one that went on by eight bytes */
+			CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_FAULTY);
 		write_sample(&fake, 24, 1);
-		CHECK_EQ(ring__begin(&ring), 24);
+		CHECK_EQ(ring__begin(ring), 24);
 		fake_ring__deinit(&fake);
 	}
 }
@@ -280,16 +280,16 @@ static void heads_that_no_kernel_sets_are_seen(void)
 static void a_predecessors_tail_is_where_it_goes_on(void)
 {
 	struct fake_ring fake;
-	struct ring ring;
+	struct ring *ring;
 
 	fake_ring__init(&fake, 1);
 	write_sample(&fake, 24, 1);
 	write_sample(&fake, 24, 2);
 	ring_map__publish_tail(&fake.map, 24);
-	ring__init(&ring, &fake.map, -1, &records__layout);
+	ring = fake_ring__open(&fake);
 	empty_chunk();
-	CHECK_EQ(ring__begin(&ring), 24);
-	CHECK_EQ(ring__take(&ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(ring__begin(ring), 24);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
 	CHECK_EQ(record__check_sample(chunk.data), 2);
 	fake_ring__deinit(&fake);
 }
@@ -305,15 +305,15 @@ static void fill_is_counted_by_upper_bounds(void)
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct fake_ring fake;
-		struct ring ring;
+		struct ring *ring;
 
 		fake_ring__init(&fake, 1);
-		ring__init(&ring, &fake.map, -1, &records__layout);
+		ring = fake_ring__open(&fake);
 		write_sample(&fake, cases[i].bytes, 1);
-		ring__begin(&ring);
+		ring__begin(ring);
 		for (uint32_t b = 0; b < RING_FILL_BUCKETS; b++)
-			CHECK_EQ(counter__read(&ring.fill[b]), b == cases[i].bucket);
-		CHECK_EQ(counter__read(&ring.high_watermark_bytes), cases[i].bytes);
+			CHECK_EQ(counter__read(&ring->fill[b]), b == cases[i].bucket);
+		CHECK_EQ(counter__read(&ring->high_watermark_bytes), cases[i].bytes);
 		fake_ring__deinit(&fake);
 	}
 }
@@ -327,7 +327,7 @@ static void garbage_is_passed_over(void)
 
 	fake_ring__init(&fake, 16);
 	for (int n = 0; n < GARBAGE_RINGS; n++) {
-		struct ring ring;
+		struct ring *ring;
 		uint64_t taken = 0, heads, calls = 0, unread;
 		enum ring_take took = RING_EMPTY;
 
@@ -344,22 +344,22 @@ static void garbage_is_passed_over(void)
 		heads = n % 8 == 0 ? random__next(&state) : random__next(&state) % 65536 & ~7u;
 		fake_ring__start_at(&fake, random__next(&state) & ~7u);
 		fake_ring__set_head(&fake, fake.head + heads);
-		ring__init(&ring, &fake.map, -1, &records__layout);
-		unread = ring__begin(&ring);
+		ring = fake_ring__open(&fake);
+		unread = ring__begin(ring);
 		while (unread > 0) {
 			empty_chunk();
-			took = ring__take(&ring, &chunk, CHUNK_BYTES);
+			took = ring->ops->take(ring, &chunk, CHUNK_BYTES);
 			taken += chunk.used;
 			CHECK(++calls <= 2);
 			if (took != RING_CHUNK_FULL)
 				break;
 		}
-		CHECK(ring.last_fault != WALK_OK || taken == unread);
-		CHECK_EQ(counter__read(&ring.bytes), taken);
+		CHECK(ring->last_fault != WALK_OK || taken == unread);
+		CHECK_EQ(counter__read(&ring->bytes), taken);
 		if (unread > 0)
-			CHECK_EQ(taken + counter__read(&ring.quarantined_bytes), unread);
+			CHECK_EQ(taken + counter__read(&ring->quarantined_bytes), unread);
 		CHECK_EQ(ring_map__tail(&fake.map), fake.head);
-		faults[ring.last_fault]++;
+		faults[ring->last_fault]++;
 	}
 	for (int fault = WALK_BAD_SIZE; fault < WALK_FAULTS; fault++)
 		CHECK(faults[fault] > 10);

@@ -16,7 +16,7 @@
 static struct rig rig;
 static struct stream *stream;
 static struct fake_ring fake;
-static struct ring ring;
+static struct ring *ring;
 
 static void begin(void)
 {
@@ -24,8 +24,8 @@ static void begin(void)
 	stream = &rig.streams[0];
 	CHECK_EQ(sideband__join_layout(&stream->sideband, &records__layout), 0);
 	fake_ring__init(&fake, 16);
-	ring__init(&ring, &fake.map, -1, &records__layout);
-	CHECK_EQ(stream__add_ring(stream, &ring), 0);
+	ring = fake_ring__open(&fake);
+	CHECK_EQ(stream__add_ring(stream, ring), 0);
 }
 
 static void end(void)
@@ -42,8 +42,8 @@ static struct chunk *filled(uint32_t samples, uint16_t size, uint64_t time_ns, u
 
 	for (uint32_t i = 0; i < samples; i++)
 		CHECK(fake_ring__write(&fake, record, record__sample(record, size, i, time_ns + i)));
-	ring__begin(&ring);
-	CHECK_EQ(ring__take(&ring, chunk, RIG_CHUNK_BYTES), RING_EMPTY);
+	ring__begin(ring);
+	CHECK_EQ(ring->ops->take(ring, chunk, RIG_CHUNK_BYTES), RING_EMPTY);
 	*bytes = chunk__pad(chunk->data, chunk->used, false);
 	return chunk;
 }
@@ -121,8 +121,8 @@ static void a_segment_ends_before_it_passes_its_limit(void)
 	output__read(&output, two, 8192, event->end_offset, NULL);
 	CHECK_EQ(event->samples, 5);
 	CHECK_EQ(output.samples, 5);
-	CHECK_EQ(counter__read(&ring.stored), 35);
-	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(counter__read(&ring->stored), 35);
+	CHECK_EQ(ring->in_flight, 0);
 	output__free(&output);
 	free(event);
 	end();
@@ -290,7 +290,7 @@ static void no_record_stands_twice(void)
 	struct event *event;
 
 	begin();
-	ring.sideband = &stream->sideband;
+	ring->sideband = &stream->sideband;
 	CHECK_EQ(rig__prepare(&rig, 0, one, 0, RIG_LIMIT), 0);
 	CHECK_EQ(write_exec(20, 200), 0);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
@@ -365,8 +365,8 @@ static void a_failed_write_leaves_no_trace(void)
 	output__limit(4096 + 1000);
 	CHECK_EQ(-record_stream__write_chunk(stream, chunk, bytes), EFBIG); /* after 1000 bytes */
 	output__limit(UINT64_MAX);
-	CHECK_EQ(counter__read(&ring.stored), 1);
-	CHECK_EQ(ring.in_flight, 40);
+	CHECK_EQ(counter__read(&ring->stored), 1);
+	CHECK_EQ(ring->in_flight, 40);
 	CHECK_EQ(stream->current.offset, 4096);
 	CHECK_EQ(lseek(fd, 0, SEEK_END), 4096); /* a repair finds what was counted, no more */
 	CHECK_EQ(write_chunk(chunk, bytes), 0);

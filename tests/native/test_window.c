@@ -25,29 +25,41 @@
 static struct guarded staging;
 static struct chunk chunk;
 static struct fake_ring fake;
-static struct ring ring;
+static struct ring *ring;
 static uint8_t record[65536];
 static uint64_t serial; /* of the next record */
+
+static struct ring *new_ring(int wakeup_fd)
+{
+	const struct perf_ring_options options = {
+		.map = &fake.map,
+		.wakeup_fd = wakeup_fd,
+		.layout = records__layout,
+	};
+	struct ring *made;
+
+	CHECK_EQ(window__new(&options, &made), 0);
+	return made;
+}
 
 static void open_ring(uint32_t pages)
 {
 	fake_ring__init(&fake, pages);
 	fake.map.overwrite = true;
-	ring__init(&ring, &fake.map, -1, &records__layout);
-	CHECK_EQ(window__new(&ring), 0);
+	ring = new_ring(-1);
 	serial = 0;
 }
 
 static void close_ring(void)
 {
-	ring__deinit(&ring);
+	ring->ops->free(ring);
 	fake_ring__deinit(&fake);
 }
 
 static void look(void)
 {
-	ring.swept = true;
-	window__look(&ring, false);
+	ring->swept = true;
+	ring__begin(ring);
 }
 
 static void write_sample(uint16_t size)
@@ -71,14 +83,14 @@ static uint64_t take_all(void)
 	uint64_t samples = 0, next = 0;
 	enum ring_take took;
 
-	window__want(&ring);
+	window__want(window__of(ring));
 	do {
 		uint32_t at = 0;
 
 		empty_chunk(0);
 		took = RING_MORE;
 		while (took == RING_MORE)
-			took = window__give(&ring, &chunk, CHUNK_BYTES);
+			took = ring->ops->take(ring, &chunk, CHUNK_BYTES);
 		for (; at < chunk.used; at += walk__size(walk__load(chunk.data + at))) {
 			const uint64_t found = record__check_sample(chunk.data + at);
 
@@ -88,7 +100,7 @@ static uint64_t take_all(void)
 		}
 	} while (took == RING_CHUNK_FULL);
 	CHECK_EQ(took, RING_EMPTY);
-	CHECK_EQ(ring.head, ring.position);
+	CHECK_EQ(ring->head, ring->position);
 	CHECK(samples == 0 || next == serial);
 	return samples;
 }
@@ -97,8 +109,8 @@ static void an_empty_ring_has_an_empty_window(void)
 {
 	open_ring(1);
 	CHECK_EQ(take_all(), 0);
-	CHECK_EQ(counter__read(&ring.window->windows), 1);
-	CHECK_EQ(counter__read(&ring.window->overwritten_bytes), 0);
+	CHECK_EQ(counter__read(&window__of(ring)->windows), 1);
+	CHECK_EQ(counter__read(&window__of(ring)->overwritten_bytes), 0);
 	close_ring();
 }
 
@@ -108,10 +120,10 @@ static void what_fits_is_all_there_oldest_first(void)
 	for (int i = 0; i < 4096 / 64; i++)
 		write_sample(64);
 	CHECK_EQ(take_all(), 64);
-	CHECK_EQ(counter__read(&ring.samples), 64);
-	CHECK_EQ(counter__read(&ring.window->taken), 64);
-	CHECK_EQ(counter__read(&ring.last_sample_ns), 1063);
-	CHECK_EQ(counter__read(&ring.window->overwritten_bytes), 0);
+	CHECK_EQ(counter__read(&ring->samples), 64);
+	CHECK_EQ(counter__read(&window__of(ring)->taken), 64);
+	CHECK_EQ(counter__read(&ring->last_sample_ns), 1063);
+	CHECK_EQ(counter__read(&window__of(ring)->overwritten_bytes), 0);
 	close_ring();
 }
 
@@ -122,7 +134,7 @@ static void a_full_ring_gives_its_oldest_end_up(void)
 	for (int i = 0; i < 1000; i++)
 		write_sample(64);
 	CHECK_EQ(take_all(), 64 - 4);
-	CHECK_EQ(counter__read(&ring.window->overwritten_bytes), (1000 - 60) * 64);
+	CHECK_EQ(counter__read(&window__of(ring)->overwritten_bytes), (1000 - 60) * 64);
 	close_ring();
 }
 
@@ -137,7 +149,7 @@ static void what_is_being_written_there_is_not_looked_at(void)
 	fake_ring__poke(&fake, fake.head - 64, noise, 64);
 	fake_ring__poke(&fake, fake.head - 128, noise, 64);
 	CHECK_EQ(take_all(), 60);
-	CHECK_EQ(ring.fault, WALK_OK);
+	CHECK_EQ(ring->fault, WALK_OK);
 	close_ring();
 }
 
@@ -148,17 +160,17 @@ static void each_record_is_given_once(void)
 		write_sample(128);
 	CHECK_EQ(take_all(), 30);
 	CHECK_EQ(take_all(), 0);
-	CHECK_EQ(counter__read(&ring.window->repeated), 30);
-	CHECK_EQ(counter__read(&ring.window->repeated_bytes), 30 * 128);
+	CHECK_EQ(counter__read(&window__of(ring)->repeated), 30);
+	CHECK_EQ(counter__read(&window__of(ring)->repeated_bytes), 30 * 128);
 	for (int i = 0; i < 10; i++)
 		write_sample(128);
 	CHECK_EQ(take_all(), 10);
-	CHECK_EQ(counter__read(&ring.window->repeated), 60);
+	CHECK_EQ(counter__read(&window__of(ring)->repeated), 60);
 	for (int i = 0; i < 1000; i++)
 		write_sample(128);
 	CHECK_EQ(take_all(), 128 - 4);
-	CHECK_EQ(counter__read(&ring.window->repeated), 60);
-	CHECK_EQ(counter__read(&ring.window->taken), 40 + 124);
+	CHECK_EQ(counter__read(&window__of(ring)->repeated), 60);
+	CHECK_EQ(counter__read(&window__of(ring)->taken), 40 + 124);
 	close_ring();
 }
 
@@ -167,18 +179,18 @@ static void a_chunk_takes_what_fits(void)
 	open_ring(64);
 	for (int i = 0; i < 100; i++)
 		write_sample(1024);
-	window__want(&ring);
+	window__want(window__of(ring));
 	empty_chunk(CHUNK_BYTES - CHUNK_MARKER_BYTES - 30000);
 	/* The oldest piece is what the others have left over: 4 records. */
-	CHECK_EQ(window__give(&ring, &chunk, CHUNK_BYTES), RING_MORE);
-	CHECK_EQ(window__give(&ring, &chunk, CHUNK_BYTES), RING_CHUNK_FULL);
-	CHECK_EQ(ring.head - ring.position, 96 * 1024);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_MORE);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_CHUNK_FULL);
+	CHECK_EQ(ring->head - ring->position, 96 * 1024);
 	empty_chunk(0);
-	CHECK_EQ(window__give(&ring, &chunk, CHUNK_BYTES), RING_MORE);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_MORE);
 	CHECK_EQ(record__check_sample(chunk.data), 4);
 	CHECK_EQ(chunk.used, 32768);
 	CHECK_EQ(chunk.span_count, 1);
-	CHECK_EQ(ring.in_flight, 36);
+	CHECK_EQ(ring->in_flight, 36);
 	close_ring();
 }
 
@@ -198,15 +210,15 @@ static void one_that_is_wanted_early_comes_next(void)
 	open_ring(16);
 	for (int i = 0; i < 10; i++)
 		write_sample(64);
-	window__want(&ring);
+	window__want(window__of(ring));
 	for (int i = 0; i < 5; i++)
 		write_sample(64);
-	window__want(&ring);
+	window__want(window__of(ring));
 	empty_chunk(0);
-	CHECK_EQ(counter__read(&ring.window->windows), 1);
-	CHECK_EQ(window__give(&ring, &chunk, CHUNK_BYTES), RING_MORE);
-	CHECK_EQ(counter__read(&ring.window->windows), 2);
-	CHECK_EQ(window__give(&ring, &chunk, CHUNK_BYTES), RING_EMPTY);
+	CHECK_EQ(counter__read(&window__of(ring)->windows), 1);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_MORE);
+	CHECK_EQ(counter__read(&window__of(ring)->windows), 2);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
 	for (uint32_t i = 0; i < 15; i++)
 		CHECK_EQ(record__check_sample(chunk.data + i * 64), i);
 	CHECK_EQ(chunk.used, 15 * 64);
@@ -223,14 +235,14 @@ static enum walk_fault fault_before_two_samples(uint64_t header)
 	write_sample(64);
 	write_sample(64);
 	CHECK_EQ(take_all(), 2);
-	fault = (enum walk_fault)ring.last_fault;
+	fault = (enum walk_fault)ring->last_fault;
 	/* The next one has what is new, and the same fault is none again. */
 	write_sample(64);
-	CHECK_EQ(counter__read(&ring.window->windows), 1);
+	CHECK_EQ(counter__read(&window__of(ring)->windows), 1);
 	CHECK_EQ(take_all(), 1);
-	CHECK_EQ(counter__read(&ring.window->windows), 2);
-	CHECK_EQ(counter__read(&ring.faults), 1);
-	CHECK_EQ(ring.fault, WALK_OK);
+	CHECK_EQ(counter__read(&window__of(ring)->windows), 2);
+	CHECK_EQ(counter__read(&ring->faults), 1);
+	CHECK_EQ(ring->fault, WALK_OK);
 	close_ring();
 	return fault;
 }
@@ -254,11 +266,11 @@ static void a_fault_loses_what_is_new(void)
 	write_sample(64);
 	fake_ring__write_backward(&fake, (const uint8_t *)bad, 16);
 	write_sample(64);
-	window__want(&ring);
-	CHECK_EQ(ring.last_fault, WALK_BAD_SIZE);
-	CHECK_EQ(ring.head - ring.position, 64);
-	CHECK_EQ(counter__read(&ring.quarantined_bytes), 16 + 64);
-	CHECK_EQ(counter__read(&ring.window->overwritten_bytes), 0);
+	window__want(window__of(ring));
+	CHECK_EQ(ring->last_fault, WALK_BAD_SIZE);
+	CHECK_EQ(ring->head - ring->position, 64);
+	CHECK_EQ(counter__read(&ring->quarantined_bytes), 16 + 64);
+	CHECK_EQ(counter__read(&window__of(ring)->overwritten_bytes), 0);
 	close_ring();
 }
 
@@ -266,29 +278,28 @@ static void a_fault_loses_what_is_new(void)
 static void a_window_that_is_left_is_counted(void)
 {
 	static struct rig rig;
-	struct ring added;
+	struct ring *added;
 
 	rig__init(&rig, 1, 1, 1, RIG_NEVER_NS);
 	fake_ring__init(&fake, 64);
 	fake.map.overwrite = true;
-	ring__init(&added, &fake.map, fake.wakeup_fd, &records__layout);
-	CHECK_EQ(window__new(&added), 0);
-	added.held = true;
-	CHECK_EQ(stream__add_ring(&rig.streams[0], &added), 0);
-	CHECK_EQ(shard__add(&rig.shards[0], &rig.streams[0], &added), 0);
+	added = new_ring(fake.wakeup_fd);
+	added->held = true;
+	CHECK_EQ(stream__add_ring(&rig.streams[0], added), 0);
+	CHECK_EQ(shard__add(&rig.shards[0], &rig.streams[0], added), 0);
 	serial = 0;
 	for (int i = 0; i < 200; i++)
 		write_sample(1024);
-	CHECK_EQ(shard__hold(&rig.shards[0], &added, false), 0);
-	CHECK_EQ(-shard__remove(&rig.shards[0], &added), EAGAIN);
-	CHECK(counter__read(&added.abandoned) > 0 && added.in_flight > 0);
-	CHECK_EQ(added.in_flight + counter__read(&added.abandoned), 200);
-	CHECK_EQ(counter__read(&added.samples), 200);
-	CHECK_EQ(counter__read(&added.records), 200);
-	CHECK_EQ(counter__read(&added.bytes), 200 * 1024);
-	CHECK_EQ(added.head, added.position);
+	CHECK_EQ(shard__hold(&rig.shards[0], added, false), 0);
+	CHECK_EQ(-shard__remove(&rig.shards[0], added), EAGAIN);
+	CHECK(counter__read(&added->abandoned) > 0 && added->in_flight > 0);
+	CHECK_EQ(added->in_flight + counter__read(&added->abandoned), 200);
+	CHECK_EQ(counter__read(&added->samples), 200);
+	CHECK_EQ(counter__read(&added->records), 200);
+	CHECK_EQ(counter__read(&added->bytes), 200 * 1024);
+	CHECK_EQ(added->head, added->position);
 	rig__deinit(&rig);
-	ring__deinit(&added);
+	added->ops->free(added);
 	fake_ring__deinit(&fake);
 }
 
@@ -298,28 +309,28 @@ static void how_far_it_reaches_is_known(void)
 
 	open_ring(1);
 	look();
-	CHECK_EQ(counter__read(&ring.used_bytes), 0);
+	CHECK_EQ(counter__read(&ring->used_bytes), 0);
 	before_ns = clock__now_ns();
 	for (int i = 0; i < 10; i++)
 		write_sample(64);
 	look();
-	CHECK_EQ(counter__read(&ring.used_bytes), 640);
+	CHECK_EQ(counter__read(&ring->used_bytes), 640);
 	/* All that it holds was written after it was seen empty. */
-	CHECK(counter__read(&ring.horizon_ns) <= before_ns);
-	CHECK(counter__read(&ring.horizon_ns) > 0);
+	CHECK(counter__read(&ring->horizon_ns) <= before_ns);
+	CHECK(counter__read(&ring->horizon_ns) > 0);
 	between_ns = clock__now_ns();
 	look();
 	for (int i = 0; i < 70; i++)
 		write_sample(64);
 	look();
-	CHECK_EQ(counter__read(&ring.used_bytes), 4096);
-	CHECK(counter__read(&ring.horizon_ns) >= between_ns);
+	CHECK_EQ(counter__read(&ring->used_bytes), 4096);
+	CHECK(counter__read(&ring->horizon_ns) >= between_ns);
 	/* For ever so many looks. */
 	for (uint32_t i = 0; i < 10 * WINDOW_MARKS; i++) {
 		write_sample(64);
 		look();
-		CHECK(ring.window->mark_count <= WINDOW_MARKS);
-		CHECK(counter__read(&ring.window->held_ns) <= clock__now_ns() - before_ns);
+		CHECK(window__of(ring)->mark_count <= WINDOW_MARKS);
+		CHECK(counter__read(&window__of(ring)->held_ns) <= clock__now_ns() - before_ns);
 	}
 	close_ring();
 }
@@ -336,14 +347,14 @@ static void what_came_before_the_first_look_has_an_age(void)
 	written_ns = clock__now_ns();
 	look();
 	looked_ns = clock__now_ns();
-	CHECK(counter__read(&ring.window->held_ns) >= written_ns - made_ns);
-	CHECK(counter__read(&ring.horizon_ns) > 0);
-	CHECK(counter__read(&ring.horizon_ns) <= made_ns);
+	CHECK(counter__read(&window__of(ring)->held_ns) >= written_ns - made_ns);
+	CHECK(counter__read(&ring->horizon_ns) > 0);
+	CHECK(counter__read(&ring->horizon_ns) <= made_ns);
 	/* It grows as long as nothing more is written. */
 	while (clock__now_ns() == looked_ns)
 		;
 	look();
-	CHECK(counter__read(&ring.window->held_ns) > looked_ns - made_ns);
+	CHECK(counter__read(&window__of(ring)->held_ns) > looked_ns - made_ns);
 	close_ring();
 }
 
@@ -357,22 +368,22 @@ static void names_are_kept_for_what_is_on_its_way(void)
 	for (int i = 0; i < 10; i++)
 		write_sample(64);
 	look();
-	horizon_ns = counter__read(&ring.horizon_ns);
-	window__want(&ring);
+	horizon_ns = counter__read(&ring->horizon_ns);
+	window__want(window__of(ring));
 	for (int i = 0; i < 2; i++) {
 		for (int n = 0; n < 200; n++)
 			write_sample(64);
 		look();
-		CHECK_EQ(counter__read(&ring.horizon_ns), horizon_ns);
+		CHECK_EQ(counter__read(&ring->horizon_ns), horizon_ns);
 		empty_chunk(0);
-		window__give(&ring, &chunk, CHUNK_BYTES);
+		ring->ops->take(ring, &chunk, CHUNK_BYTES);
 	}
-	CHECK_EQ(ring.in_flight, 10);
-	ring.in_flight = 0;
+	CHECK_EQ(ring->in_flight, 10);
+	ring->in_flight = 0;
 	for (int n = 0; n < 200; n++)
 		write_sample(64);
 	look();
-	CHECK(counter__read(&ring.horizon_ns) > horizon_ns);
+	CHECK(counter__read(&ring->horizon_ns) > horizon_ns);
 	close_ring();
 }
 
@@ -414,7 +425,7 @@ static void any_order_of_calls_is_right(void)
 			taken = serial;
 		}
 	}
-	CHECK_EQ(counter__read(&ring.samples), expected);
+	CHECK_EQ(counter__read(&ring->samples), expected);
 	CHECK(expected > 1000);
 	close_ring();
 }
@@ -434,7 +445,7 @@ static void names_give_way_where_they_are_too_many(void)
 	names = &stream->sideband;
 	stream->snapshots = true;
 	open_ring(1);
-	CHECK_EQ(stream__add_ring(stream, &ring), 0);
+	CHECK_EQ(stream__add_ring(stream, ring), 0);
 	CHECK_EQ(sideband__join_layout(names, &records__layout), 0);
 	for (uint32_t i = 1; i <= 10; i++)
 		sideband__append(names, record,
@@ -443,7 +454,7 @@ static void names_give_way_where_they_are_too_many(void)
 	/* The ring may reach back to the beginning. */
 	stream__pass_written(stream, &lane, &item);
 	CHECK_EQ(names->log_used, used);
-	counter__set(&ring.horizon_ns, 450000000);
+	counter__set(&ring->horizon_ns, 450000000);
 	stream__pass_written(stream, &lane, &item);
 	CHECK_EQ(names->log_used, used / 10 * 7);
 	while (!sideband__is_crowded(names))
@@ -454,16 +465,16 @@ static void names_give_way_where_they_are_too_many(void)
 	stream__pass_written(stream, &lane, &item);
 	CHECK_EQ(names->log_used, used);
 	/* Of a ring that left they are kept until what it gave has been written. */
-	ring.left = true;
-	ring.in_flight = 1;
+	ring->left = true;
+	ring->in_flight = 1;
 	stream->crowded_ns = 0;
 	names->log_used = 0;
-	counter__set(&ring.horizon_ns, 450000000);
+	counter__set(&ring->horizon_ns, 450000000);
 	sideband__append(names, record, record__comm(record, 8, 8, "last", 0, 500000000));
 	used = names->log_used;
 	stream__pass_written(stream, &lane, &item);
 	CHECK_EQ(names->log_used, used);
-	ring.in_flight = 0;
+	ring->in_flight = 0;
 	stream__pass_written(stream, &lane, &item);
 	CHECK_EQ(names->log_used, 0);
 	stream->rings[0] = NULL;
@@ -515,14 +526,14 @@ static void a_core_stores_windows_while_records_come(void)
 	fake.map.overwrite = true;
 	CHECK_EQ(core__new(&options, &core), 0);
 	CHECK_EQ(core__add_stream(core, 1 << 20, 0, true, &stream), 0);
-	CHECK_EQ(core__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
+	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
 				&(struct walk_ids){0}, false, true, &added),
 		 0);
 	CHECK_EQ(core__prepare(core, stream, 1, fd, 0, UINT64_C(1) << 40, 0), 0);
 	CHECK_EQ(core__start(core), 0);
 	CHECK_EQ(pthread_create(&thread, NULL, produce, NULL), 0);
 	for (int i = 0; i < ROUNDS; i++) {
-		core__warm(core, added);
+		core__warm(added);
 		pthread_mutex_lock(&producer.still);
 		core__hold(core, added, false);
 		pthread_mutex_unlock(&producer.still);
@@ -554,8 +565,8 @@ static void a_core_stores_windows_while_records_come(void)
 	}
 	CHECK(runs <= ROUNDS);
 	CHECK_EQ(samples, counter__read(&added->stored));
-	CHECK_EQ(samples, counter__read(&added->window->taken));
-	CHECK_EQ(counter__read(&added->window->windows), ROUNDS);
+	CHECK_EQ(samples, counter__read(&window__of(added)->taken));
+	CHECK_EQ(counter__read(&window__of(added)->windows), ROUNDS);
 	CHECK_EQ(added->in_flight, 0);
 	output__free(&output);
 	core__free(core);

@@ -15,14 +15,14 @@
 static struct rig rig;
 static struct lane lanes[2];
 static struct fake_ring fake;
-static struct ring ring;
+static struct ring *ring;
 
 static void begin(uint32_t chunks)
 {
 	rig__init(&rig, 0, 1, chunks, RIG_NEVER_NS);
 	fake_ring__init(&fake, 1);
-	ring__init(&ring, &fake.map, -1, &records__layout);
-	CHECK_EQ(stream__add_ring(&rig.streams[0], &ring), 0);
+	ring = fake_ring__open(&fake);
+	CHECK_EQ(stream__add_ring(&rig.streams[0], ring), 0);
 	for (uint32_t i = 0; i < 2; i++) {
 		lanes[i] = (struct lane){.stream = &rig.streams[0], .shard = i, .rings = 1};
 		atomic_store(&rig.streams[0].lanes[i], &lanes[i]);
@@ -43,8 +43,8 @@ static void queue(struct lane *lane, uint64_t stamp, uint64_t serial)
 
 	CHECK(chunk != NULL);
 	CHECK(fake_ring__write(&fake, record, record__sample(record, 32, serial, 1000 + serial)));
-	ring__begin(&ring);
-	CHECK_EQ(ring__take(&ring, chunk, RIG_CHUNK_BYTES), RING_EMPTY);
+	ring__begin(ring);
+	CHECK_EQ(ring->ops->take(ring, chunk, RIG_CHUNK_BYTES), RING_EMPTY);
 	chunk->item.lane = lane;
 	chunk->item.stamp = stamp;
 	chunk->item.begun_ns = stamp;
@@ -79,7 +79,7 @@ static void finish_and_check(int fd, const char *expected)
 	rig__finish(&rig, 0, fd, &output);
 	check_order(&output, expected);
 	CHECK_EQ(pool__free_count(&rig.pool), rig.pool.count);
-	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(ring->in_flight, 0);
 	output__free(&output);
 }
 
@@ -236,8 +236,8 @@ static void a_full_disk_is_tried_again_after_room_was_made(void)
 	answer(true);
 	queue(&lanes[0], 0, 1);
 	finish_and_check(fd, "01");
-	CHECK_EQ(counter__read(&ring.stored), 2);
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	CHECK_EQ(counter__read(&ring->stored), 2);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 0);
 	CHECK_EQ(counter__read(&rig.writer.write_errors), 0);
 	end();
 	close(fd);
@@ -258,10 +258,10 @@ static void a_disk_that_stays_full_loses_and_counts_each_sample_once(void)
 	answer(true); /* in vain, and asked once only: the next ones are given up at once */
 	await_written(1);
 	rig__expect_none(&rig);
-	CHECK_EQ(counter__read(&ring.stored), 0);
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 3);
-	CHECK_EQ(counter__read(&ring.lost_dropped), 0);
-	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(counter__read(&ring->stored), 0);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 3);
+	CHECK_EQ(counter__read(&ring->lost_dropped), 0);
+	CHECK_EQ(ring->in_flight, 0);
 	CHECK_EQ(counter__read(&rig.writer.write_errors), 3);
 	CHECK_EQ(pool__free_count(&rig.pool), 8);
 	end();
@@ -280,7 +280,7 @@ static void a_refusal_gives_the_chunk_up(void)
 	expect_space_wanted();
 	answer(false);
 	await_written(1);
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 1);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 1);
 	end();
 	close(fd);
 }
@@ -296,7 +296,7 @@ static void with_few_free_chunks_nobody_waits_for_room(void)
 		queue(&lanes[0], i == 3, i);
 	start(fd);
 	await_written(1); /* without an answer */
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 4);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 4);
 	end();
 	close(fd);
 }
@@ -318,9 +318,9 @@ static void other_errors_lose_the_chunk_and_are_told_once(void)
 	free(event);
 	await_written(1);
 	rig__expect_none(&rig);
-	CHECK_EQ(counter__read(&ring.lost_dropped), 3);
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
-	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(counter__read(&ring->lost_dropped), 3);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 0);
+	CHECK_EQ(ring->in_flight, 0);
 	end();
 	close(fd);
 	close(file);
@@ -337,7 +337,7 @@ static void what_comes_before_the_first_segment_waits_for_it(void)
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish_and_check(fd, "0");
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 0);
 	end();
 	close(fd);
 }
@@ -353,7 +353,7 @@ static void a_missing_segment_is_waited_for_without_a_free_chunk(void)
 	CHECK_EQ(writer__start(&rig.writer), 0);
 	expect_wanted(EXFULL);
 	usleep(100000);
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 0);
 	CHECK_EQ(pool__free_count(&rig.pool), 0);
 	/* A yes that comes without a segment has it ask again, in the same flush interval too. */
 	answer(true);
@@ -361,7 +361,7 @@ static void a_missing_segment_is_waited_for_without_a_free_chunk(void)
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish_and_check(fd, "01");
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 0);
 	CHECK_EQ(counter__read(&rig.writer.write_errors), 0);
 	end();
 	close(fd);
@@ -379,12 +379,12 @@ static void a_segment_that_cannot_be_made_gives_the_chunk_up(void)
 	answer(false);
 	/* It says nothing of the chunk behind it. */
 	expect_wanted(EXFULL);
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 1);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 1);
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish_and_check(fd, "1");
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 1);
-	CHECK_EQ(counter__read(&ring.lost_dropped), 0);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 1);
+	CHECK_EQ(counter__read(&ring->lost_dropped), 0);
 	end();
 	close(fd);
 }
@@ -438,15 +438,15 @@ static void what_comes_late_is_written_nowhere(void)
 	finish();
 	CHECK(dup2(victim, next) == next);
 	CHECK_EQ(-rig__prepare(&rig, 0, refused, 0, RIG_LIMIT), ESHUTDOWN);
-	CHECK_EQ(-stream__add_ring(&rig.streams[0], &ring), ESHUTDOWN);
+	CHECK_EQ(-stream__add_ring(&rig.streams[0], ring), ESHUTDOWN);
 	queue(&lanes[0], 1, 1);
 	await_written(1);
 	CHECK_EQ(lseek(victim, 0, SEEK_END), 0);
-	CHECK_EQ(counter__read(&ring.stored), 1);
-	CHECK_EQ(counter__read(&ring.lost_dropped), 1);
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 0);
+	CHECK_EQ(counter__read(&ring->stored), 1);
+	CHECK_EQ(counter__read(&ring->lost_dropped), 1);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 0);
 	CHECK_EQ(counter__read(&rig.writer.write_errors), 0);
-	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(ring->in_flight, 0);
 	CHECK_EQ(pool__free_count(&rig.pool), 8);
 	rig__expect_none(&rig);
 	end();
@@ -482,8 +482,8 @@ static void stop_writes_what_is_queued(void)
 		queue(&lanes[i % 2], 0, i);
 	start(fd);
 	writer__stop(&rig.writer);
-	CHECK_EQ(counter__read(&ring.stored), 8);
-	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(counter__read(&ring->stored), 8);
+	CHECK_EQ(ring->in_flight, 0);
 	CHECK_EQ(writer__oldest_ns(&rig.writer), 0);
 	end();
 	close(fd);
@@ -499,8 +499,8 @@ static void stop_does_not_wait_for_room(void)
 	start(fd);
 	expect_space_wanted();
 	writer__stop(&rig.writer);
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 2);
-	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 2);
+	CHECK_EQ(ring->in_flight, 0);
 	end();
 	close(fd);
 }
@@ -513,8 +513,8 @@ static void stop_does_not_wait_for_a_segment(void)
 	CHECK_EQ(writer__start(&rig.writer), 0);
 	expect_wanted(EXFULL);
 	writer__stop(&rig.writer);
-	CHECK_EQ(counter__read(&ring.lost_disk_full), 2);
-	CHECK_EQ(ring.in_flight, 0);
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 2);
+	CHECK_EQ(ring->in_flight, 0);
 	end();
 }
 

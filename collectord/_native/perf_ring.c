@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "perf_ring.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "record_stream.h"
+
+/*
+ * The ring's cache lines were written by another core, and walking them in place is a chain of
+ * dependent misses. A straight copy streams them in; the walk then finds this piece in the
+ * nearest caches.
+ */
+#define PIECE_BYTES 32768u
+#define RECORD_MAX_BYTES 65536u
+
+static int compare_ids(const void *left, const void *right)
+{
+	const uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+
+	return a < b ? -1 : a > b;
+}
+
+int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options)
+{
+	const uint32_t count = options->ids.count;
+
+	ring__init(&perf->ring, &perf_ring__ops, options->wakeup_fd, options->held);
+	perf->map = options->map;
+	perf->layout = options->layout;
+	perf->layout.ids = NULL;
+	perf->names = options->sideband;
+	/* A predecessor may have read part of the ring: go on where it stopped. */
+	perf->ring.position = perf->ring.head = ring_map__tail(options->map);
+	if (count == 0)
+		return 0;
+	perf->id_list = malloc(count * sizeof(*perf->id_list));
+	if (perf->id_list == NULL)
+		return -ENOMEM;
+	memcpy(perf->id_list, options->ids.all, count * sizeof(*perf->id_list));
+	qsort(perf->id_list, count, sizeof(*perf->id_list), compare_ids);
+	perf->ids = (struct walk_ids){perf->id_list, count};
+	perf->layout.ids = &perf->ids;
+	return 0;
+}
+
+void perf_ring__deinit(struct perf_ring *perf)
+{
+	free(perf->id_list);
+	perf->id_list = NULL;
+}
+
+int perf_ring__new(const struct perf_ring_options *options, struct ring **out)
+{
+	struct perf_ring *const perf = calloc(1, sizeof(*perf));
+	const int ret = perf != NULL ? perf_ring__init(perf, options) : -ENOMEM;
+
+	if (ret < 0)
+		free(perf);
+	else
+		*out = &perf->ring;
+	return ret;
+}
+
+static void perf_ring__free(struct ring *ring)
+{
+	struct perf_ring *const perf = perf_ring__of(ring);
+
+	perf_ring__deinit(perf);
+	free(perf);
+}
+
+int perf_ring__join(struct ring *ring, struct stream *stream)
+{
+	struct perf_ring *const perf = perf_ring__of(ring);
+	int ret;
+
+	if (stream->ops != &record_stream__ops)
+		return -EINVAL;
+	if (!perf->names)
+		return 0;
+	ret = sideband__join_layout(&stream->sideband, &perf->layout);
+	if (ret == 0) {
+		ring->sideband = &stream->sideband;
+		perf->absorbed = stream->snapshots;
+	}
+	return ret;
+}
+
+/* Go on at the head of this pass. */
+static void perf_ring__skip(struct perf_ring *perf, enum walk_fault fault)
+{
+	struct ring *const ring = &perf->ring;
+	const uint64_t unread = ring->head - ring->position;
+
+	/* A bad head may say more than there is. */
+	ring__refuse(ring, (uint32_t)fault,
+		     unread < perf->map->data_bytes ? unread : perf->map->data_bytes);
+	ring->position = ring->head;
+}
+
+static void perf_ring__begin(struct ring *ring, bool first)
+{
+	struct perf_ring *const perf = perf_ring__of(ring);
+	uint64_t used;
+
+	(void)first;
+	if (!ring__is_sound(ring))
+		return;
+	ring->head = ring_map__head(perf->map);
+	used = ring->head - ring->position;
+	if (used > perf->map->data_bytes || (used & 7u) != 0) {
+		perf_ring__skip(perf, WALK_BAD_HEAD);
+		ring_map__publish_tail(perf->map, ring->position);
+		return;
+	}
+	counter__set(&ring->used_bytes, used);
+	ring__count_fill(ring, used, perf->map->data_bytes);
+}
+
+/* Note what walked records tell beside themselves. */
+static void perf_ring__note(struct perf_ring *perf, const uint8_t *records, size_t bytes,
+			    const struct walk_tally *tally)
+{
+	struct ring *const ring = &perf->ring;
+
+	counter__max(&ring->last_sample_ns, tally->last_ns);
+	if (tally->records == tally->samples)
+		return;
+	if (ring->behind != NULL)
+		ring->behind->ops->learn(ring->behind, records, bytes);
+	counter__add(&perf->lost_records, tally->lost_records);
+	counter__add(&perf->lost_samples, tally->lost_samples);
+	counter__add(&perf->neutralised, tally->neutralised);
+	counter__add(&perf->throttles, tally->throttles);
+	counter__add(&perf->unthrottles, tally->unthrottles);
+}
+
+#ifdef COLLECTORD_MUTATION
+/* Test builds only: forget the last record of the first span, so that the ledger must miss it. */
+static size_t mutate(const struct ring *ring, const uint8_t *copy, size_t walked,
+		     struct walk_tally *tally)
+{
+	static _Atomic bool done;
+	size_t at = 0, last = 0;
+
+	if (ring->sideband != NULL || tally->samples == 0 || atomic_exchange(&done, true))
+		return walked;
+	for (; at < walked; at += walk__size(walk__load(copy + at)))
+		last = at;
+	tally->samples--;
+	tally->records--;
+	return last;
+}
+#endif
+
+/* Add walked records that lie behind the end of `chunk`. */
+static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t bytes,
+			    struct walk_tally *tally)
+{
+	struct ring *const ring = &perf->ring;
+	const uint8_t *const records = chunk->data + chunk->used;
+	bool names;
+
+#ifdef COLLECTORD_MUTATION
+	bytes = mutate(ring, records, bytes, tally);
+#endif
+	if (bytes == 0)
+		return;
+	counter__add(&perf->relabelled, tally->relabelled);
+	perf_ring__note(perf, records, bytes, tally);
+	ring__count(ring, tally->samples, tally->records, bytes);
+	if (perf->absorbed) {
+		/* Samples are in no ring of sideband. */
+		atomic_fetch_sub_explicit(&ring->in_flight, tally->samples, memory_order_relaxed);
+		sideband__append(ring->sideband, records, bytes);
+		return;
+	}
+	names = tally->records != tally->samples &&
+		(ring->sideband != NULL || ring->behind != NULL);
+	chunk__append(chunk, ring, (uint32_t)bytes, tally, names);
+}
+
+void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes)
+{
+	struct walk_tally tally = {0};
+	enum walk_fault fault;
+
+	bytes = walk__run(chunk->data + chunk->used, bytes, &perf->layout, &tally, &fault);
+	perf_ring__keep(perf, chunk, bytes, &tally);
+}
+
+static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+{
+	struct perf_ring *const perf = perf_ring__of(ring);
+	uint8_t *const to = chunk->data + chunk->used;
+	const uint64_t unread = ring->head - ring->position;
+	const size_t room = chunk_bytes - CHUNK_MARKER_BYTES - chunk->used;
+	const size_t span = unread < room ? (size_t)unread : room;
+	struct walk_tally tally = {0};
+	enum walk_fault fault = WALK_OK;
+	size_t copied = 0, walked = 0;
+
+	while (copied < span && fault == WALK_OK) {
+		const size_t piece = span - copied < PIECE_BYTES ? span - copied : PIECE_BYTES;
+
+		ring_map__copy(perf->map, ring->position + copied, to + copied, piece);
+		copied += piece;
+		walked += walk__run(to + walked, copied - walked, &perf->layout, &tally, &fault);
+	}
+	/* What is left whole in the ring but not by the copy was cut by the chunk's end. */
+	if (fault == WALK_OK && walked < span) {
+		const bool has_header = span - walked >= WALK_HEADER_BYTES;
+
+		if (span == unread ||
+		    (has_header && walk__size(walk__load(to + walked)) > unread - walked))
+			fault = WALK_PAST_HEAD;
+	}
+	perf_ring__keep(perf, chunk, walked, &tally);
+	ring->position += walked;
+	if (fault != WALK_OK)
+		perf_ring__skip(perf, fault);
+	ring_map__publish_tail(perf->map, ring->position);
+	if (fault != WALK_OK)
+		return RING_FAULTY;
+	if (ring->position == ring->head)
+		return RING_EMPTY;
+	/* What was absorbed takes no room of the chunk; with nothing taken it had too little left. */
+	return perf->absorbed && walked > 0 ? RING_MORE : RING_CHUNK_FULL;
+}
+
+/* The length of the first whole records at `copy`, of as many as make `bytes` if they are there. */
+static size_t whole_records(const uint8_t *copy, size_t span, size_t bytes)
+{
+	size_t at = 0;
+
+	while (at < bytes) {
+		const size_t size = span - at < WALK_HEADER_BYTES
+					    ? 0
+					    : walk__size(walk__load(copy + at));
+
+		if (size < WALK_HEADER_BYTES || size > span - at)
+			return at;
+		at += size;
+	}
+	return at;
+}
+
+/* Walk the oldest whole records, of as many as are more than `keep` unread bytes, and pass over
+ * them. Returns their length. */
+static size_t perf_ring__pass_over(struct perf_ring *perf, uint8_t *scratch, size_t scratch_bytes,
+				   uint64_t keep, struct walk_tally *tally,
+				   enum walk_fault *fault)
+{
+	struct ring *const ring = &perf->ring;
+	const uint64_t unread = ring->head - ring->position;
+	const size_t span = unread < scratch_bytes ? (size_t)unread : scratch_bytes;
+	size_t whole, walked;
+
+	ring_map__copy(perf->map, ring->position, scratch, span);
+	whole = whole_records(scratch, span, unread - keep < span ? unread - keep : span);
+	/* With none the walk says what is wrong with it. */
+	walked = walk__run(scratch, whole > 0 ? whole : span, &perf->layout, tally, fault);
+	if (walked > 0) {
+		perf_ring__note(perf, scratch, walked, tally);
+		/* No chunk will hold what it tells of who was traced. */
+		if (ring->behind != NULL && tally->records != tally->samples)
+			sideband__append(&ring->lane->stream->sideband, scratch, walked);
+	} else if (*fault == WALK_OK) {
+		*fault = WALK_PAST_HEAD;
+	}
+	ring->position += walked;
+	return walked;
+}
+
+static bool has_more(const struct ring *ring, uint64_t keep)
+{
+	return ring->head - ring->position > keep && ring__is_sound(ring);
+}
+
+void perf_ring__give_up(struct perf_ring *perf, uint8_t *scratch, size_t scratch_bytes,
+			uint64_t keep)
+{
+	while (has_more(&perf->ring, keep)) {
+		struct walk_tally tally = {0};
+		enum walk_fault fault;
+
+		if (perf_ring__pass_over(perf, scratch, scratch_bytes, keep, &tally, &fault) > 0) {
+			counter__add(&perf->overwritten_samples, tally.samples);
+			counter__add(&perf->overwritten_records, tally.records);
+		}
+		if (fault != WALK_OK)
+			perf_ring__skip(perf, fault);
+		ring_map__publish_tail(perf->map, perf->ring.position);
+	}
+}
+
+/* What is unread stays in the kernel's ring. */
+static void perf_ring__leave(struct ring *ring, bool drained)
+{
+	struct perf_ring *const perf = perf_ring__of(ring);
+	uint8_t scratch[RECORD_MAX_BYTES];
+
+	while (!drained && has_more(ring, 0)) {
+		struct walk_tally tally = {0};
+		enum walk_fault fault;
+		const size_t bytes = perf_ring__pass_over(perf, scratch, sizeof(scratch), 0, &tally,
+							  &fault);
+
+		ring__count_abandoned(ring, tally.samples, tally.records, bytes);
+		if (fault != WALK_OK)
+			perf_ring__skip(perf, fault);
+	}
+}
+
+static void perf_ring__wake(struct ring *ring, uint32_t events)
+{
+	if ((events & EPOLLHUP) != 0)
+		atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
+}
+
+static int perf_ring__hold(struct ring *ring, bool held)
+{
+	return ring->behind != NULL ? ring->behind->ops->hold(ring->behind, held) : 0;
+}
+
+const struct ring_ops perf_ring__ops = {
+	.poll = EPOLLIN | EPOLLET,
+	.join = perf_ring__join,
+	.begin = perf_ring__begin,
+	.is_unread = ring__is_unread,
+	.is_reached = ring__is_reached,
+	.take = perf_ring__take,
+	.wake = perf_ring__wake,
+	.hold = perf_ring__hold,
+	.leave = perf_ring__leave,
+	.free = perf_ring__free,
+};
