@@ -50,6 +50,8 @@ CoreCounters = namedtuple(
     "wakeups pass_ns pass_ns_max rounds oldest_unwritten_ns")
 
 CHUNK_ALIGN_BYTES = ALIGN_BYTES
+# The least that a table takes, of streams that have no sideband.
+NO_SIDEBAND_BYTES = 1 << 20
 SAMPLE_RECORD_MAX = WALK_KERNEL_TYPE_MAX
 QUARANTINE_REASONS = (
     *(walk_fault__name(<walk_fault>i).decode() for i in range(WALK_FAULTS)),
@@ -152,16 +154,24 @@ cdef class Core:
 
     def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0,
                    bint foreign_clock=False, bint snapshots=False):
-        cdef Stream stream = Stream.__new__(Stream)
-        check(core__add_stream(self.core, sideband_bytes, subbuf_bytes, snapshots, &stream.stream))
-        if foreign_clock:
-            core__set_foreign_clock(stream.stream)
-        stream.owner = self
-        return stream
+        cdef stream_options options
+        options.ops = &page_stream__ops if subbuf_bytes > 0 else &record_stream__ops
+        options.sideband_bytes = sideband_bytes
+        options.page_bytes = subbuf_bytes
+        options.snapshots = snapshots
+        options.foreign_clock = foreign_clock
+        return self.take_stream(&options)
 
     def add_relay_stream(self):
+        cdef stream_options options
+        memset(&options, 0, sizeof(options))
+        options.ops = &relay_stream__ops
+        options.sideband_bytes = NO_SIDEBAND_BYTES
+        return self.take_stream(&options)
+
+    cdef Stream take_stream(self, const stream_options *options):
         cdef Stream stream = Stream.__new__(Stream)
-        check(core__add_relay_stream(self.core, &stream.stream))
+        check(core__add_stream(self.core, options, &stream.stream))
         stream.owner = self
         return stream
 

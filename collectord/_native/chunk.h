@@ -65,6 +65,12 @@ struct span {
 	bool names;	  /* of perf: sideband is among its records */
 };
 
+/* What is left to write of a span. */
+struct load {
+	struct span span;
+	uint8_t *data;
+};
+
 /*
  * One page-aligned piece of staging memory. It holds whole records of the rings of one lane
  * (shard and stream); the writer pads it to CHUNK_ALIGN_BYTES and writes it in one piece.

@@ -7,13 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "relay_stream.h"
 #include "shard.h"
 #include "stream.h"
 #include "writer.h"
-
-/* The least that a table takes, of streams that have no sideband. */
-#define NO_SIDEBAND_BYTES (1u << 20)
 
 struct core {
 	struct pool pool;
@@ -104,46 +100,22 @@ int core__notify_fd(const struct core *core)
 	return core->events.fd;
 }
 
-static int core__publish_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
-				bool snapshots, bool relay, struct stream **out)
+int core__add_stream(struct core *core, const struct stream_options *options, struct stream **out)
 {
 	const uint32_t id = core->writer.stream_count;
+	struct stream *const stream = &core->streams[id];
 	int ret;
 
 	if (id == STREAMS_MAX)
 		return -ENOSPC;
-	if (page_bytes > core->pool.chunk_bytes)
-		return -EINVAL;
-	ret = stream__init(&core->streams[id], id, core->pool.chunk_bytes, sideband_bytes,
-			   page_bytes, &core->events);
+	ret = stream__init(stream, id, core->pool.chunk_bytes, options, &core->events);
 	if (ret < 0)
 		return ret;
-	core->streams[id].snapshots = snapshots;
-	if (relay) {
-		core->streams[id].relay = true;
-		core->streams[id].ops = &relay_stream__ops;
-	}
-	core->writer.streams[id] = &core->streams[id];
+	core->writer.streams[id] = stream;
 	/* Release; the partner is the acquire where the writer's thread reads the count. */
 	atomic_store_explicit(&core->writer.stream_count, id + 1, memory_order_release);
-	*out = &core->streams[id];
+	*out = stream;
 	return 0;
-}
-
-int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
-		     bool snapshots, struct stream **out)
-{
-	return core__publish_stream(core, sideband_bytes, page_bytes, snapshots, false, out);
-}
-
-void core__set_foreign_clock(struct stream *stream)
-{
-	stream->sideband.foreign_clock = true;
-}
-
-int core__add_relay_stream(struct core *core, struct stream **out)
-{
-	return core__publish_stream(core, NO_SIDEBAND_BYTES, 0, false, true, out);
 }
 
 static int core__keep_ring(struct core *core, struct ring *ring)
@@ -255,65 +227,18 @@ uint64_t core__stream_written(struct core *core, const struct stream *stream)
 	return stream__written(stream, core__issued(core));
 }
 
-/* Give the segment, which was made with `ret`, to the stream, or forget it. */
-static int core__give_segment(struct core *core, struct stream *stream, struct segment *segment,
-			      int ret)
+int core__prepare(struct core *core, struct stream *stream, struct segment *segment)
 {
-	if (ret == 0)
-		ret = stream__prepare(stream, segment);
+	int ret;
+
+	segment->begin = segment->allocated = segment->offset;
+	segment->open = true;
+	ret = stream__prepare(stream, segment);
 	if (ret == 0)
 		writer__poke(&core->writer);
 	else
 		segment__forget(segment);
 	return ret;
-}
-
-int core__prepare(struct core *core, struct stream *stream, uint64_t token, int fd,
-		  uint64_t offset, uint64_t limit, uint64_t step_bytes)
-{
-	struct segment segment = {
-		.token = token,
-		.begin = offset,
-		.offset = offset,
-		.allocated = offset,
-		.limit = limit,
-		.step = step_bytes,
-		.fd = fd,
-		.open = true,
-	};
-
-	return core__give_segment(core, stream, &segment, 0);
-}
-
-int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token, int fd,
-			const uint64_t *extents, uint32_t extent_count, uint64_t capacity,
-			uint64_t limit, uint64_t step_bytes)
-{
-	struct segment segment = {
-		.token = token,
-		.limit = limit,
-		.step = step_bytes,
-		.capacity = capacity,
-		.fd = fd,
-		.open = true,
-	};
-
-	return core__give_segment(core, stream, &segment,
-				  segment__set_extents(&segment, extents, extent_count));
-}
-
-int core__prepare_files(struct core *core, struct stream *stream, uint64_t token,
-			const int *files, uint32_t file_count, uint64_t limit)
-{
-	struct segment segment = {
-		.token = token,
-		.limit = limit,
-		.fd = -1,
-		.open = true,
-	};
-
-	return core__give_segment(core, stream, &segment,
-				  segment__set_files(&segment, files, file_count));
 }
 
 void core__rotate(struct core *core, struct stream *stream)

@@ -8,6 +8,7 @@
 
 #include "event_list.h"
 #include "ring.h"
+#include "stream.h"
 
 /*
  *   rings ──► shards (threads) ──► chunks ──► writer (thread) ──► segments
@@ -18,7 +19,6 @@
  * the core; the fds and ring maps given to it stay the caller's.
  */
 struct core;
-struct stream;
 
 struct core_options {
 	uint32_t shards;
@@ -41,15 +41,9 @@ int core__start(struct core *core);
 void core__stop(struct core *core);
 int core__notify_fd(const struct core *core);
 
-/* `page_bytes` > 0: a stream of ftrace's sub-buffers. */
-/* In a stream of `snapshots` sideband is kept for what a snapshot needs of it, and not written as
- * it comes. */
-int core__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes,
-		     bool snapshots, struct stream **stream);
-/* The stream's records carry another clock than CLOCK_MONOTONIC. Before it gets a ring. */
-void core__set_foreign_clock(struct stream *stream);
-/* A stream whose rings are relay files, each written to a file of its own. */
-int core__add_relay_stream(struct core *core, struct stream **stream);
+/* For errors see stream__init(). -ENOSPC: there are STREAMS_MAX. */
+int core__add_stream(struct core *core, const struct stream_options *options,
+		     struct stream **stream);
 /* The ring is the core's, whatever comes. -EINVAL: no such shard, or the ring is none for the stream. */
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring *ring);
 /* The same of one that is drained behind its front. For errors see shard__pair(). */
@@ -72,15 +66,8 @@ uint64_t core__written(struct core *core);
 uint64_t core__stream_drained(struct core *core, const struct stream *stream);
 uint64_t core__stream_written(struct core *core, const struct stream *stream);
 
-int core__prepare(struct core *core, struct stream *stream, uint64_t token, int fd,
-		  uint64_t offset, uint64_t limit, uint64_t step_bytes);
-/* Each ring's extent by its id, NO_EXTENT for none; copied. */
-int core__prepare_pages(struct core *core, struct stream *stream, uint64_t token, int fd,
-			const uint64_t *extents, uint32_t extent_count, uint64_t capacity,
-			uint64_t limit, uint64_t step_bytes);
-/* Each ring's file by its id, -1 for none; copied. */
-int core__prepare_files(struct core *core, struct stream *stream, uint64_t token,
-			const int *files, uint32_t file_count, uint64_t limit);
+/* Token, fd, offset, limit and what its kind has more are set; the latter is the core's, whatever comes. */
+int core__prepare(struct core *core, struct stream *stream, struct segment *segment);
 void core__rotate(struct core *core, struct stream *stream);
 void core__finish(struct core *core, struct stream *stream);
 void core__answer_space(struct core *core, struct stream *stream, bool retry);

@@ -122,9 +122,21 @@ cdef extern from "sideband.h":
     void sideband__read_counters(const sideband *sb, sideband_counters *counters) nogil
 
 cdef extern from "segment.h":
+    struct segment:
+        uint64_t token, offset, limit, step, capacity
+        int fd
+    int segment__set_extents(segment *s, const uint64_t *extents, uint32_t count) nogil
+    int segment__set_files(segment *s, const int *files, uint32_t count) nogil
     int segment__close_gap(int fd, uint64_t at, uint64_t bytes) nogil
 
 cdef extern from "stream.h":
+    struct stream_ops:
+        pass
+    struct stream_options:
+        const stream_ops *ops
+        size_t sideband_bytes
+        uint32_t page_bytes
+        bint snapshots, foreign_clock
     const uint32_t SHARDS_MAX
     struct stream:
         uint32_t id
@@ -190,7 +202,14 @@ cdef extern from "aux_ring.h":
     int aux_ring__new(const aux_ring_options *options, ring *front, ring **out) nogil
     aux_ring *aux_ring__of(const ring *r)
 
+cdef extern from "record_stream.h":
+    const stream_ops record_stream__ops
+
+cdef extern from "relay_stream.h":
+    const stream_ops relay_stream__ops
+
 cdef extern from "page_stream.h":
+    const stream_ops page_stream__ops
     const uint64_t NO_EXTENT
     struct page_progress_ring:
         uint64_t bytes
@@ -235,12 +254,9 @@ cdef extern from "core.h":
     int core__start(core *c) nogil
     void core__stop(core *c) nogil
     int core__notify_fd(const core *c)
-    int core__add_stream(core *c, size_t sideband_bytes, uint32_t page_bytes, bint snapshots,
-                         stream **out) nogil
+    int core__add_stream(core *c, const stream_options *options, stream **out) nogil
     int core__add_ring(core *c, uint32_t shard, stream *s, ring *r) nogil
     int core__pair(core *c, ring *behind) nogil
-    void core__set_foreign_clock(stream *s)
-    int core__add_relay_stream(core *c, stream **out) nogil
     int core__last(core *c, ring *r) nogil
     void core__warm(ring *r) nogil
     int core__hold(core *c, ring *r, bint held) nogil
@@ -251,13 +267,7 @@ cdef extern from "core.h":
     uint64_t core__written(core *c) nogil
     uint64_t core__stream_drained(core *c, const stream *s) nogil
     uint64_t core__stream_written(core *c, const stream *s) nogil
-    int core__prepare(core *c, stream *s, uint64_t token, int fd, uint64_t offset,
-                      uint64_t limit, uint64_t step_bytes) nogil
-    int core__prepare_pages(core *c, stream *s, uint64_t token, int fd, const uint64_t *extents,
-                            uint32_t extent_count, uint64_t capacity, uint64_t limit,
-                            uint64_t step_bytes) nogil
-    int core__prepare_files(core *c, stream *s, uint64_t token, const int *files,
-                            uint32_t file_count, uint64_t limit) nogil
+    int core__prepare(core *c, stream *st, segment *s) nogil
     void core__rotate(core *c, stream *s) nogil
     void core__finish(core *c, stream *s) nogil
     void core__answer_space(core *c, stream *s, bint retry) nogil

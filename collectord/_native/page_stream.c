@@ -69,26 +69,17 @@ void page_stream__advance(struct stream *stream, const struct ring *ring, uint64
 
 static void page_stream__account(struct stream *stream, const struct span *span)
 {
-	struct segment *segment = &stream->current;
-	struct ring *ring = span->ring;
+	struct segment *const segment = &stream->current;
 
 	segment->offset += span->bytes;
 	segment->chunks++;
 	segment->records += span->samples;
-	segment->samples += span->samples;
-	counter__add(&ring->stored, span->samples);
-	counter__add(&ring->segment_samples, span->samples);
-	counter__add(&ring->segment_bytes, span->bytes);
-	atomic_fetch_sub_explicit(&ring->in_flight, span->samples, memory_order_relaxed);
-	if (span->samples == 0)
-		return;
-	if (segment->first_ns == 0 || span->first_ns < segment->first_ns)
-		segment->first_ns = span->first_ns;
-	if (span->last_ns > segment->last_ns)
-		segment->last_ns = span->last_ns;
+	stream__account(stream, span);
+	if (span->samples > 0)
+		segment__note_times(segment, span->first_ns, span->last_ns);
 }
 
-int64_t page_stream__write(struct stream *stream, struct page_load *load)
+int64_t page_stream__write(struct stream *stream, struct load *load)
 {
 	struct page_track *track = &page_ring__of(load->span.ring)->track;
 	const uint64_t before = load->span.bytes;
@@ -147,7 +138,7 @@ int64_t page_stream__splice(struct stream *stream, struct ring *ring)
 	return went;
 }
 
-bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct page_load *load)
+bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct load *load)
 {
 	struct page_ring *pages = page_ring__of(ring);
 	struct subbuf_tally tally = {0};
@@ -165,7 +156,7 @@ bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct pag
 	}
 	(void)subbuf__pages(stream->scratch, (size_t)bytes, pages->page_bytes, &tally, &fault);
 	atomic_fetch_add_explicit(&ring->in_flight, tally.events, memory_order_relaxed);
-	*load = (struct page_load){
+	*load = (struct load){
 		.span = {.ring = ring,
 			 .samples = tally.events,
 			 .bytes = bytes,
@@ -188,7 +179,7 @@ static bool page_stream__load(struct stream *stream, const struct item *item)
 		return page_stream__load_pipe(stream, item->spliced, &work->load);
 	if (item->chunk == NULL || work->span == item->chunk->span_count)
 		return false;
-	work->load = (struct page_load){
+	work->load = (struct load){
 		.span = item->chunk->spans[work->span++],
 		.data = item->chunk->data + work->at,
 	};
@@ -250,7 +241,13 @@ static bool page_stream__end(struct stream *stream, struct item *item)
 	return false;
 }
 
+static bool page_stream__suits(const struct segment *segment)
+{
+	return segment->extents != NULL;
+}
+
 const struct stream_ops page_stream__ops = {
+	.suits = page_stream__suits,
 	.split = true,
 	.begin_ring = page_stream__begin,
 	.tell_ring = page_stream__tell,

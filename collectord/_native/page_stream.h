@@ -39,13 +39,13 @@ void page_stream__advance(struct stream *stream, const struct ring *ring, uint64
 /* Write the first pages of `load`, as many as go, and take them off it. Returns the bytes that
  * went to the file, or -errno when nothing did. -EXFULL: the next segment is missing, because none
  * is open, or the ring's extent of this one is full. */
-int64_t page_stream__write(struct stream *stream, struct page_load *load);
+int64_t page_stream__write(struct stream *stream, struct load *load);
 
 /* Move what the ring has in its pipe, or a part. Returns bytes, or -errno as above when nothing
  * went; -EINVAL: this file takes nothing from a pipe. */
 int64_t page_stream__splice(struct stream *stream, struct ring *ring);
 
 /* Take pages out of the ring's pipe: they are in flight from now on. False: the pipe is empty. */
-bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct page_load *load);
+bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct load *load);
 
 #endif

@@ -108,7 +108,7 @@ static uint64_t first_event_ns(const uint8_t *pages, uint64_t bytes, uint32_t pa
 }
 
 /* `pages` of the load went, the first one into the tail if `merged`. */
-static void page_track__settle(struct page_track *track, struct page_load *load, uint64_t pages,
+static void page_track__settle(struct page_track *track, struct load *load, uint64_t pages,
 			       bool merged, struct span *written)
 {
 	const uint32_t size = track->page_bytes;
@@ -162,7 +162,7 @@ static void page_track__restore(struct page_track *track, const struct segment *
 	(void)segment__write(segment, &vector, 1, begin, &done);
 }
 
-int page_track__write(struct page_track *track, struct segment *segment, struct page_load *load,
+int page_track__write(struct page_track *track, struct segment *segment, struct load *load,
 		      struct span *written)
 {
 	const uint32_t size = track->page_bytes;

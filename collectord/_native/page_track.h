@@ -38,12 +38,6 @@ struct page_track {
 	XXH3_state_t *hash; /* of the final pages */
 };
 
-/* What is left to write of one ring's pages in a chunk. */
-struct page_load {
-	struct span span;
-	uint8_t *data;
-};
-
 int page_track__init(struct page_track *track, uint32_t page_bytes);
 void page_track__deinit(struct page_track *track);
 
@@ -62,7 +56,7 @@ uint64_t page_track__room(const struct page_track *track);
  * is then as it was before. -EXFULL: there is no room left in it, whatever the disk has. A part of
  * a page is taken back.
  */
-int page_track__write(struct page_track *track, struct segment *segment, struct page_load *load,
+int page_track__write(struct page_track *track, struct segment *segment, struct load *load,
 		      struct span *written);
 
 /*

@@ -77,22 +77,17 @@ static int record_stream__replay(struct stream *stream)
 }
 
 /* `chunk` was written at `offset`. */
-static void record_stream__account(struct segment *segment, const struct chunk *chunk, uint64_t offset)
+static void record_stream__account(struct stream *stream, const struct chunk *chunk, uint64_t offset)
 {
+	struct segment *const segment = &stream->current;
+
 	segment->records += chunk->records;
 	for (uint32_t i = 0; i < chunk->piece_count; i++)
 		segment->aux_index[segment->aux_count++] = offset + chunk->pieces[i];
-	for (uint32_t i = 0; i < chunk->span_count; i++) {
-		const struct span *span = &chunk->spans[i];
-
-		if (!span->ring->ops->payload)
-			segment->samples += span->samples;
-		counter__add(&span->ring->stored, span->samples);
-		counter__add(&span->ring->segment_samples, span->samples);
-		counter__add(&span->ring->segment_bytes, span->bytes);
-		atomic_fetch_sub_explicit(&span->ring->in_flight, span->samples,
-					  memory_order_relaxed);
-	}
+	for (uint32_t i = 0; i < chunk->span_count; i++)
+		stream__account(stream, &chunk->spans[i]);
+	segment__note_times(segment, chunk->first_ns, chunk->last_ns);
+	stream->round_due = true;
 }
 
 int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes)
@@ -112,13 +107,7 @@ int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk,
 	ret = record_stream__append(stream, chunk->data, bytes);
 	if (ret < 0)
 		return ret;
-	record_stream__account(segment, chunk, offset);
-	if (chunk->first_ns != 0 &&
-	    (segment->first_ns == 0 || chunk->first_ns < segment->first_ns))
-		segment->first_ns = chunk->first_ns;
-	if (chunk->last_ns > segment->last_ns)
-		segment->last_ns = chunk->last_ns;
-	stream->round_due = true;
+	record_stream__account(stream, chunk, offset);
 	return 0;
 }
 
@@ -177,7 +166,13 @@ static bool record_stream__end(struct stream *stream, struct item *item)
 	return item->round && stream->round_due && record_stream__write_round(stream) == 0;
 }
 
+static bool record_stream__suits(const struct segment *segment)
+{
+	return segment->extents == NULL && segment->files == NULL;
+}
+
 const struct stream_ops record_stream__ops = {
+	.suits = record_stream__suits,
 	.ordered = true,
 	.write = record_stream__write,
 	.pass_over = record_stream__pass_over,

@@ -43,16 +43,8 @@ int relay_stream__write(struct stream *stream, const struct span *span, const ui
 	segment->offset += span->bytes;
 	segment->chunks++;
 	segment->records += span->records;
-	segment->samples += span->samples;
-	counter__add(&ring->stored, span->samples);
-	counter__add(&ring->segment_samples, span->samples);
-	counter__add(&ring->segment_bytes, span->bytes);
-	atomic_fetch_sub_explicit(&ring->in_flight, span->samples, memory_order_relaxed);
-	if (span->first_ns != 0 &&
-	    (segment->first_ns == 0 || span->first_ns < segment->first_ns))
-		segment->first_ns = span->first_ns;
-	if (span->last_ns > segment->last_ns)
-		segment->last_ns = span->last_ns;
+	stream__account(stream, span);
+	segment__note_times(segment, span->first_ns, span->last_ns);
 	return 0;
 }
 
@@ -92,7 +84,13 @@ static bool relay_stream__end(struct stream *stream, struct item *item)
 	return false;
 }
 
+static bool relay_stream__suits(const struct segment *segment)
+{
+	return segment->files != NULL;
+}
+
 const struct stream_ops relay_stream__ops = {
+	.suits = relay_stream__suits,
 	.split = true,
 	.begin_ring = relay_stream__begin,
 	.tell_ring = relay_stream__tell,

@@ -132,39 +132,49 @@ cdef class Stream:
     def id(self):
         return self.stream.id
 
+    cdef int give(self, segment *made, int ret) except -1:
+        if ret == 0:
+            with nogil:
+                ret = core__prepare(self.owner.core, self.stream, made)
+        return check(ret)
+
     def prepare(self, uint64_t token, int fd, uint64_t offset, uint64_t limit_bytes,
                 uint64_t step_bytes=0):
-        check(core__prepare(self.owner.core, self.stream, token, fd, offset, limit_bytes,
-                            step_bytes))
+        cdef segment made
+        memset(&made, 0, sizeof(made))
+        made.token = token
+        made.fd = fd
+        made.offset = offset
+        made.limit = limit_bytes
+        made.step = step_bytes
+        self.give(&made, 0)
 
     def prepare_pages(self, uint64_t token, int fd, *, offsets, uint64_t capacity_bytes,
                       uint64_t limit_bytes, uint64_t step_bytes=0):
         cdef uint64_t[::1] extents = array("Q", [NO_EXTENT]) * (max(offsets, default=-1) + 1)
-        cdef const uint64_t *first = NULL
         cdef uint32_t count = <uint32_t>extents.shape[0]
-        cdef int ret
+        cdef segment made
         for ring, offset in offsets.items():
             extents[ring] = offset
-        if count > 0:
-            first = &extents[0]
-        with nogil:
-            ret = core__prepare_pages(self.owner.core, self.stream, token, fd, first, count,
-                                      capacity_bytes, limit_bytes, step_bytes)
-        check(ret)
+        memset(&made, 0, sizeof(made))
+        made.token = token
+        made.fd = fd
+        made.limit = limit_bytes
+        made.step = step_bytes
+        made.capacity = capacity_bytes
+        self.give(&made, segment__set_extents(&made, &extents[0] if count > 0 else NULL, count))
 
     def prepare_files(self, uint64_t token, *, files, uint64_t limit_bytes):
         cdef int[::1] listed = array("i", [-1]) * (max(files, default=-1) + 1)
-        cdef const int *first = NULL
         cdef uint32_t count = <uint32_t>listed.shape[0]
-        cdef int ret
+        cdef segment made
         for ring, fd in files.items():
             listed[ring] = fd
-        if count > 0:
-            first = &listed[0]
-        with nogil:
-            ret = core__prepare_files(self.owner.core, self.stream, token, first, count,
-                                      limit_bytes)
-        check(ret)
+        memset(&made, 0, sizeof(made))
+        made.token = token
+        made.fd = -1
+        made.limit = limit_bytes
+        self.give(&made, segment__set_files(&made, &listed[0] if count > 0 else NULL, count))
 
     def track_bytes(self):
         cdef page_progress progress

@@ -46,6 +46,16 @@ void segment__forget(struct segment *segment)
 	segment->aux_index = NULL;
 }
 
+void segment__note_times(struct segment *segment, uint64_t first_ns, uint64_t last_ns)
+{
+	if (first_ns == 0)
+		return;
+	if (segment->first_ns == 0 || first_ns < segment->first_ns)
+		segment->first_ns = first_ns;
+	if (last_ns > segment->last_ns)
+		segment->last_ns = last_ns;
+}
+
 static bool is_full(int error)
 {
 	return error == ENOSPC || error == EDQUOT;

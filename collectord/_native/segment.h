@@ -32,6 +32,9 @@ int segment__set_files(struct segment *segment, const int *files, uint32_t count
 /* Free what it has of its own. */
 void segment__forget(struct segment *segment);
 
+/* What is written was made between these, 0: nobody knows when. */
+void segment__note_times(struct segment *segment, uint64_t first_ns, uint64_t last_ns);
+
 /*
  * Space is claimed ahead in steps: extending a file for each write costs more than the write.
  * Claim from `*claimed` on, at least up to `until` and at most up to `limit`. -ENOSPC, -EDQUOT.

@@ -10,19 +10,20 @@
 #include <unistd.h>
 
 #include "event_list.h"
-#include "page_stream.h"
-#include "record_stream.h"
 #include "ring.h"
 
-int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_t sideband_bytes,
-		 uint32_t page_bytes, struct event_list *events)
+int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
+		 const struct stream_options *options, struct event_list *events)
 {
 	int ret;
 
+	if (options->page_bytes > chunk_bytes)
+		return -EINVAL;
 	memset(stream, 0, sizeof(*stream));
-	ret = sideband__init(&stream->sideband, sideband_bytes);
+	ret = sideband__init(&stream->sideband, options->sideband_bytes);
 	if (ret < 0)
 		return ret;
+	stream->sideband.foreign_clock = options->foreign_clock;
 	stream->hash = XXH3_createState();
 	/* Aligned for O_DIRECT, and with room for a marker behind a full chunk. */
 	stream->scratch_bytes = chunk_bytes;
@@ -37,9 +38,10 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_
 	}
 	pthread_mutex_init(&stream->lock, NULL);
 	stream->id = id;
-	stream->page_bytes = page_bytes;
+	stream->page_bytes = options->page_bytes;
 	stream->last = &stream->first;
-	stream->ops = page_bytes > 0 ? &page_stream__ops : &record_stream__ops;
+	stream->ops = options->ops;
+	stream->snapshots = options->snapshots;
 	stream->events = events;
 	stream->space_answer = SPACE_UNANSWERED;
 	return 0;
@@ -61,9 +63,7 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 {
 	int ret = 0;
 
-	if (segment->begin % CHUNK_ALIGN_BYTES != 0 ||
-	    (stream->page_bytes > 0) != (segment->extents != NULL) ||
-	    stream->relay != (segment->files != NULL))
+	if (segment->begin % CHUNK_ALIGN_BYTES != 0 || !stream->ops->suits(segment))
 		return -EINVAL;
 	pthread_mutex_lock(&stream->lock);
 	if (stream->finished)
@@ -202,6 +202,18 @@ void stream__advance(struct stream *stream, uint64_t bytes)
 	if (!segment->open)
 		stream__open_next(stream);
 	pthread_mutex_unlock(&stream->lock);
+}
+
+void stream__account(struct stream *stream, const struct span *span)
+{
+	struct ring *const ring = span->ring;
+
+	if (!ring->ops->payload)
+		stream->current.samples += span->samples;
+	counter__add(&ring->stored, span->samples);
+	counter__add(&ring->segment_samples, span->samples);
+	counter__add(&ring->segment_bytes, span->bytes);
+	atomic_fetch_sub_explicit(&ring->in_flight, span->samples, memory_order_relaxed);
 }
 
 void stream__make_evictable(struct stream *stream, uint64_t bytes)

@@ -12,7 +12,6 @@
 
 #include "chunk.h"
 #include "lane.h"
-#include "page_track.h"
 #include "segment.h"
 #include "sideband.h"
 
@@ -29,6 +28,8 @@ struct event_ring;
 struct stream_ops {
 	bool ordered; /* rounds end in it */
 	bool split;   /* its rings have files, or parts of one, to themselves: nothing but data is there */
+	/* Is the segment one of this kind? */
+	bool (*suits)(const struct segment *segment);
 	/* Of a split one, under the stream's lock: a segment begins for `ring`, and what it has of it at
 	 * its end. */
 	void (*begin_ring)(struct ring *ring, const struct segment *segment);
@@ -49,9 +50,9 @@ struct stream_ops {
 struct work {
 	uint32_t span;	       /* the next one */
 	uint64_t at;	       /* where it begins in the chunk's data */
-	struct page_load load; /* of pages: what is left of the one before; no bytes: nothing is */
-	struct span lost;      /* of pages: the part that was passed over */
-	bool loads;	       /* of a pipe: what it has is read, nothing can be moved */
+	struct load load;      /* what is left of the one before; no bytes: nothing is */
+	struct span lost;      /* the part that was passed over, if `load` had it */
+	bool loads;	       /* what a ticket stands for is read into memory: it cannot be moved */
 	int waits_for;	       /* an errno, or 0: the item is written as soon as its turn comes */
 	int refused;	       /* the errno that a wait in vain ended with: the part is given up */
 	uint64_t since_ns;     /* when the wait began */
@@ -97,8 +98,7 @@ struct stream {
 	struct sideband sideband;
 	struct event_list *events;
 	uint32_t id;
-	uint32_t page_bytes; /* > 0: of ftrace's sub-buffers, see page_stream.h */
-	bool relay;	     /* of relay files, see relay_stream.h */
+	uint32_t page_bytes; /* of each ring, if it is one of pages */
 	/* What is written is older than what sideband came meanwhile: that stays in `sideband`, and no
 	 * marker says that nothing older follows. */
 	bool snapshots;
@@ -111,13 +111,22 @@ struct stream {
 
 enum { SPACE_UNANSWERED = -1, SPACE_GIVE_UP = 0, SPACE_RETRY = 1 };
 
-/* `page_bytes` > 0: a stream of pages. */
-int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes, size_t sideband_bytes,
-		 uint32_t page_bytes, struct event_list *events);
+struct stream_options {
+	const struct stream_ops *ops;
+	size_t sideband_bytes;
+	uint32_t page_bytes; /* of a stream of pages */
+	bool snapshots;
+	bool foreign_clock; /* its records carry another clock than CLOCK_MONOTONIC */
+};
+
+/* -EINVAL: a chunk has no room for a page. */
+int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
+		 const struct stream_options *options, struct event_list *events);
 void stream__deinit(struct stream *stream);
 
-/* -EINVAL: offset not aligned, or not with extents as the stream has them; -EBUSY: a next segment
- * is prepared already; -ESHUTDOWN: the stream is finished. Takes over the extents if it returns 0. */
+/* -EINVAL: offset not aligned, or the segment is none for the stream; -EBUSY: a next segment is prepared
+ * already; -ESHUTDOWN: the stream is finished. Takes over what the segment has of its own if it returns
+ * 0. */
 int stream__prepare(struct stream *stream, const struct segment *segment);
 /* -ESHUTDOWN: it is finished; -ENOMEM. */
 int stream__add_ring(struct stream *stream, struct ring *ring);
@@ -131,6 +140,9 @@ void stream__forget_ring(struct stream *stream, const struct ring *ring);
 /* Move to the prepared segment if none is open, if this one cannot take `bytes` more, or if a
  * rotation is due. A segment never closes before it holds something. */
 void stream__advance(struct stream *stream, uint64_t bytes);
+
+/* What is in the span was written: count it as stored, in flight no more. */
+void stream__account(struct stream *stream, const struct span *span);
 
 /* After a full disk refused `bytes`: close a segment whose time has come also without a next one.
  * It may be all that an eviction can take. */

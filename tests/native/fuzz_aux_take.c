@@ -7,6 +7,7 @@
 #include "event_list.h"
 #include "fake_aux.h"
 #include "output.h"
+#include "record_stream.h"
 #include "stream.h"
 
 #define AUX_PAGES 4u
@@ -47,7 +48,12 @@ static void set_up(void)
 	for (uint32_t i = 0; i < 2; i++)
 		fake_aux__init(&fakes[i], 2, AUX_PAGES, i == 1);
 	CHECK_EQ(event_list__init(&events), 0);
-	CHECK_EQ(stream__init(&stream, 0, CHUNK_BYTES, 1 << 16, 0, &events), 0);
+	CHECK_EQ(stream__init(&stream, 0, CHUNK_BYTES,
+			      &(struct stream_options){
+					   .ops = &record_stream__ops,
+					   .sideband_bytes = 1 << 16,
+				   },
+			      &events), 0);
 	lane = (struct lane){.stream = &stream};
 }
 

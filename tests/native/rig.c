@@ -13,6 +13,11 @@
 void rig__init(struct rig *rig, uint32_t shards, uint32_t streams, uint32_t chunks,
 	       uint64_t flush_ns)
 {
+	const struct stream_options options = {
+		.ops = &record_stream__ops,
+		.sideband_bytes = 1 << 20,
+	};
+
 	memset(rig, 0, sizeof(*rig));
 	CHECK_EQ(pool__init(&rig->pool, chunks, RIG_CHUNK_BYTES), 0);
 	CHECK_EQ(event_list__init(&rig->events), 0);
@@ -24,7 +29,7 @@ void rig__init(struct rig *rig, uint32_t shards, uint32_t streams, uint32_t chun
 	}
 	rig->stream_count = streams;
 	for (uint32_t i = 0; i < streams; i++) {
-		CHECK_EQ(stream__init(&rig->streams[i], i, RIG_CHUNK_BYTES, 1 << 20, 0,
+		CHECK_EQ(stream__init(&rig->streams[i], i, RIG_CHUNK_BYTES, &options,
 				      &rig->events),
 			 0);
 		rig->writer.streams[i] = &rig->streams[i];
@@ -62,6 +67,59 @@ int rig__prepare(struct rig *rig, uint32_t stream, int fd, uint64_t offset, uint
 
 	writer__poke(&rig->writer);
 	return ret;
+}
+
+int rig__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes, bool snapshots,
+		    struct stream **stream)
+{
+	return core__add_stream(core,
+				&(struct stream_options){
+					.ops = page_bytes > 0 ? &page_stream__ops
+							      : &record_stream__ops,
+					.sideband_bytes = sideband_bytes,
+					.page_bytes = page_bytes,
+					.snapshots = snapshots,
+				},
+				stream);
+}
+
+int rig__add_relay_stream(struct core *core, struct stream **stream)
+{
+	return core__add_stream(core,
+				&(struct stream_options){
+					.ops = &relay_stream__ops,
+					.sideband_bytes = 1 << 20,
+				},
+				stream);
+}
+
+int rig__prepare_records(struct core *core, struct stream *stream, uint64_t token, int fd,
+			 uint64_t offset, uint64_t limit, uint64_t step_bytes)
+{
+	struct segment segment = {
+		.token = token, .fd = fd, .offset = offset, .limit = limit, .step = step_bytes};
+
+	return core__prepare(core, stream, &segment);
+}
+
+int rig__prepare_pages(struct core *core, struct stream *stream, uint64_t token, int fd,
+		       const uint64_t *extents, uint32_t extent_count, uint64_t capacity,
+		       uint64_t limit, uint64_t step_bytes)
+{
+	struct segment segment = {
+		.token = token, .fd = fd, .capacity = capacity, .limit = limit, .step = step_bytes};
+	const int ret = segment__set_extents(&segment, extents, extent_count);
+
+	return ret == 0 ? core__prepare(core, stream, &segment) : ret;
+}
+
+int rig__prepare_files(struct core *core, struct stream *stream, uint64_t token, const int *files,
+		       uint32_t file_count, uint64_t limit)
+{
+	struct segment segment = {.token = token, .fd = -1, .limit = limit};
+	const int ret = segment__set_files(&segment, files, file_count);
+
+	return ret == 0 ? core__prepare(core, stream, &segment) : ret;
 }
 
 /* Of the maker's answer `ret`. */

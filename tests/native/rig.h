@@ -7,8 +7,10 @@
 #include "event_list.h"
 #include "output.h"
 #include "page_ring.h"
+#include "page_stream.h"
 #include "record_stream.h"
 #include "relay_ring.h"
+#include "relay_stream.h"
 #include "shard.h"
 #include "stream.h"
 #include "window.h"
@@ -42,6 +44,18 @@ void rig__expect(struct rig *rig, enum event_kind kind);
 void rig__expect_none(struct rig *rig);
 /* Wait until every lane's items up to this generation were written. */
 void rig__await_written(struct rig *rig, uint64_t generation);
+
+/* Streams of a core, and their segments. */
+int rig__add_stream(struct core *core, size_t sideband_bytes, uint32_t page_bytes, bool snapshots,
+		    struct stream **stream);
+int rig__add_relay_stream(struct core *core, struct stream **stream);
+int rig__prepare_records(struct core *core, struct stream *stream, uint64_t token, int fd,
+			 uint64_t offset, uint64_t limit, uint64_t step_bytes);
+int rig__prepare_pages(struct core *core, struct stream *stream, uint64_t token, int fd,
+		       const uint64_t *extents, uint32_t extent_count, uint64_t capacity,
+		       uint64_t limit, uint64_t step_bytes);
+int rig__prepare_files(struct core *core, struct stream *stream, uint64_t token, const int *files,
+		       uint32_t file_count, uint64_t limit);
 
 /* A perf ring, or a window if the map is to be overwritten, becomes one of the core. */
 int rig__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring_map *map,

@@ -101,7 +101,7 @@ static void prepare(uint64_t limit)
 {
 	CHECK(prepared_count < SEGMENTS_MAX);
 	segments[prepared_count].fd = output__file();
-	check_prepared(core__prepare(core, stream, prepared_count, segments[prepared_count].fd, 0,
+	check_prepared(rig__prepare_records(core, stream, prepared_count, segments[prepared_count].fd, 0,
 				     limit, 0));
 	prepared_count++;
 }
@@ -140,7 +140,7 @@ static void begin(const struct core_options *options, const struct aux_ring_opti
 		  bool snapshot)
 {
 	CHECK_EQ(core__new(options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 1 << 20, 0, false, &stream), 0);
+	CHECK_EQ(rig__add_stream(core, 1 << 20, 0, false, &stream), 0);
 	prepared_count = closed_count = 0;
 	finished = false;
 	memset(segments, 0, sizeof(segments));
@@ -495,7 +495,7 @@ static void a_full_disk_is_counted_in_bytes(void)
 
 	begin(&options, &(struct aux_ring_options){0}, false);
 	segments[0].fd = output__full();
-	CHECK_EQ(core__prepare(core, stream, 0, segments[0].fd, 0, RIG_LIMIT, 0), 0);
+	CHECK_EQ(rig__prepare_records(core, stream, 0, segments[0].fd, 0, RIG_LIMIT, 0), 0);
 	prepared_count = 1;
 	CHECK_EQ(core__start(core), 0);
 	CHECK_EQ(fake_aux__run(&cpus[1].fake, 100), 100);

@@ -13,6 +13,7 @@
 #include "dummy_event.h"
 #include "fake_aux.h"
 #include "output.h"
+#include "record_stream.h"
 #include "records.h"
 #include "rig.h"
 
@@ -50,7 +51,12 @@ static void begin(bool snapshot)
 	fake_aux__init(&fake, 4, AUX_PAGES, snapshot);
 	guarded__init(&staging, CHUNK_BYTES, -1);
 	CHECK_EQ(event_list__init(&events), 0);
-	CHECK_EQ(stream__init(&stream, 0, CHUNK_BYTES, 1 << 20, 0, &events), 0);
+	CHECK_EQ(stream__init(&stream, 0, CHUNK_BYTES,
+			      &(struct stream_options){
+					   .ops = &record_stream__ops,
+					   .sideband_bytes = 1 << 20,
+				   },
+			      &events), 0);
 	lane = (struct lane){.stream = &stream};
 	data = fake_ring__open(&fake.ring);
 	data->lane = &lane;

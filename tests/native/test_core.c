@@ -114,7 +114,7 @@ static void begin(const struct core_options *options, bool forever)
 		rotations[i] = 0;
 	memset(stream_closed, 0, sizeof(stream_closed));
 	for (uint32_t i = 0; i < STREAMS; i++)
-		CHECK_EQ(core__add_stream(core, 1 << 20, 0, false, &streams[i]), 0);
+		CHECK_EQ(rig__add_stream(core, 1 << 20, 0, false, &streams[i]), 0);
 	for (uint32_t i = 0; i < PRODUCERS; i++) {
 		struct producer *producer = &producers[i];
 
@@ -140,7 +140,7 @@ static void prepare(uint32_t stream, uint64_t limit)
 {
 	CHECK(prepared_count < SEGMENTS_MAX);
 	segments[prepared_count].fd = output__file();
-	check_prepared(core__prepare(core, streams[stream], prepared_count,
+	check_prepared(rig__prepare_records(core, streams[stream], prepared_count,
 				     segments[prepared_count].fd, 0, limit, 0));
 	prepared_count++;
 }
@@ -386,7 +386,7 @@ static void options_that_make_no_core_are_refused(void)
 						  .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = 1},
 			   &core),
 		 0);
-	CHECK_EQ(core__add_stream(core, 4096, 0, false, &stream), 0);
+	CHECK_EQ(rig__add_stream(core, 4096, 0, false, &stream), 0);
 	fake_ring__init(&fake, 1);
 	CHECK_EQ(-rig__add_ring(core, 1, stream, &fake.map, fake.wakeup_fd, &records__layout,
 				 &(struct walk_ids){0}, false, false, &ring),
@@ -395,8 +395,8 @@ static void options_that_make_no_core_are_refused(void)
 				 &(struct walk_ids){0}, false, false, &ring),
 		 EBADF);
 	for (uint32_t i = 1; i < STREAMS_MAX; i++)
-		CHECK_EQ(core__add_stream(core, 4096, 0, false, &stream), 0);
-	CHECK_EQ(-core__add_stream(core, 4096, 0, false, &stream), ENOSPC);
+		CHECK_EQ(rig__add_stream(core, 4096, 0, false, &stream), 0);
+	CHECK_EQ(-rig__add_stream(core, 4096, 0, false, &stream), ENOSPC);
 	core__free(core);
 	fake_ring__deinit(&fake);
 }

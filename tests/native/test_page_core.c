@@ -100,7 +100,7 @@ static void prepare(void)
 	for (uint32_t i = 0; i < RINGS; i++)
 		extents[i] = PAGE_BYTES + i * EXTENT_BYTES;
 	files[file_count++] = output__file();
-	check_prepared(core__prepare_pages(core, stream, file_count, files[file_count - 1], extents,
+	check_prepared(rig__prepare_pages(core, stream, file_count, files[file_count - 1], extents,
 					   RINGS, EXTENT_BYTES, LIMIT_BYTES, 1 << 16));
 }
 
@@ -198,7 +198,7 @@ static void concurrent_rings_of_every_transport_lose_and_repeat_nothing(void)
 		.shards = 2, .chunks = 6, .chunk_bytes = CHUNK_BYTES, .flush_ns = 1000000};
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
+	CHECK_EQ(rig__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
 	for (uint32_t i = 0; i < RINGS; i++)
 		open_feed(&feeds[i], transports[i]);
 	prepare();
@@ -260,7 +260,7 @@ static void full_extents_wait_for_the_next_segment(enum page_transport transport
 	struct event *event;
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
+	CHECK_EQ(rig__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
 	open_feed(&feeds[0], transport);
 	for (uint32_t i = 0; i < whole; i++) {
 		fed = page__fill(page, PAGE_BYTES, 1000 * (i + 1), fed);
@@ -277,7 +277,7 @@ static void full_extents_wait_for_the_next_segment(enum page_transport transport
 				CHECK_EQ(event->error, EXFULL);
 				wanted++;
 				files[file_count++] = output__file();
-				CHECK_EQ(core__prepare_pages(core, stream, file_count,
+				CHECK_EQ(rig__prepare_pages(core, stream, file_count,
 							     files[file_count - 1], &extent, 1,
 							     capacity, capacity, 0),
 					 0);
@@ -322,12 +322,12 @@ static void a_ring_without_an_extent_of_an_empty_segment_is_counted(void)
 	uint64_t generation;
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
+	CHECK_EQ(rig__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
 	open_feed(&feeds[0], PAGE_READ);
 	page__fill(page, PAGE_BYTES, 1000, 0);
 	CHECK_EQ(write(feeds[0].sink, page, PAGE_BYTES), PAGE_BYTES);
 	files[0] = output__file();
-	CHECK_EQ(core__prepare_pages(core, stream, 1, files[0], &extent, 1, EXTENT_BYTES,
+	CHECK_EQ(rig__prepare_pages(core, stream, 1, files[0], &extent, 1, EXTENT_BYTES,
 				     LIMIT_BYTES, 0),
 		 0);
 	CHECK_EQ(core__start(core), 0);
@@ -354,10 +354,10 @@ static void a_full_disk_is_counted_in_events(void)
 	uint64_t generation;
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
+	CHECK_EQ(rig__add_stream(core, 4096, PAGE_BYTES, false, &stream), 0);
 	open_feed(&feeds[0], PAGE_READ);
 	open_feed(&feeds[1], PAGE_SPLICE);
-	CHECK_EQ(core__prepare_pages(core, stream, 1, full, extents, 2, 1 << 20, 1 << 20, 0), 0);
+	CHECK_EQ(rig__prepare_pages(core, stream, 1, full, extents, 2, 1 << 20, 1 << 20, 0), 0);
 	for (uint32_t i = 0; i < 2; i++) {
 		uint8_t page[PAGE_BYTES];
 
@@ -402,16 +402,16 @@ static void pages_and_records_do_not_mix(void)
 
 	fake_ring__init(&fake, 1);
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(-core__add_stream(core, 4096, 2 * CHUNK_BYTES, false, &stream), EINVAL);
-	CHECK_EQ(core__add_stream(core, 4096, 2 * PAGE_BYTES, false, &stream), 0);
-	CHECK_EQ(core__add_stream(core, 4096, 0, false, &records), 0);
+	CHECK_EQ(-rig__add_stream(core, 4096, 2 * CHUNK_BYTES, false, &stream), EINVAL);
+	CHECK_EQ(rig__add_stream(core, 4096, 2 * PAGE_BYTES, false, &stream), 0);
+	CHECK_EQ(rig__add_stream(core, 4096, 0, false, &records), 0);
 	CHECK_EQ(-rig__add_page_ring(core, 0, stream, &ring, &added), EINVAL);
 	CHECK_EQ(-rig__add_page_ring(core, 0, records, &ring, &added), EINVAL);
 	CHECK_EQ(-rig__add_ring(core, 0, stream, &fake.map, 0, &layout, &ids, false, false,
 				&added), EINVAL);
-	CHECK_EQ(-core__prepare_pages(core, records, 1, 0, NULL, 0, 1, 1, 0), EINVAL);
-	CHECK_EQ(-core__prepare_pages(core, stream, 1, 0, &crooked, 1, 1, 1, 0), EINVAL);
-	CHECK_EQ(-core__prepare(core, stream, 1, 0, 0, 1, 0), EINVAL);
+	CHECK_EQ(-rig__prepare_pages(core, records, 1, 0, NULL, 0, 1, 1, 0), EINVAL);
+	CHECK_EQ(-rig__prepare_pages(core, stream, 1, 0, &crooked, 1, 1, 1, 0), EINVAL);
+	CHECK_EQ(-rig__prepare_records(core, stream, 1, 0, 0, 1, 0), EINVAL);
 	core__free(core);
 	fake_ring__deinit(&fake);
 }

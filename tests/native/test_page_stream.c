@@ -99,7 +99,7 @@ static int64_t write_chunk(void)
 	int64_t went = 0;
 
 	for (uint32_t i = 0; i < chunk->span_count; i++) {
-		struct page_load load = {.span = chunk->spans[i], .data = data};
+		struct load load = {.span = chunk->spans[i], .data = data};
 
 		data += load.span.bytes;
 		while (went >= 0 && load.span.bytes > 0) {
@@ -489,7 +489,7 @@ static void a_pipe_goes_behind_the_tail(void)
 static void a_pipe_that_no_file_takes_is_counted(void)
 {
 	const int fd = output__file(), full = output__full();
-	struct page_load load;
+	struct load load;
 
 	begin();
 	fill_pipe(0, 3, 2000, 0);
@@ -515,7 +515,7 @@ static void segments_of_another_kind_are_refused(void)
 
 	begin();
 	CHECK_EQ(-stream__prepare(stream, &segment), EINVAL);
-	stream->page_bytes = 0;
+	stream->ops = &record_stream__ops;
 	segment.extents = calloc(1, sizeof(*segment.extents));
 	CHECK_EQ(-stream__prepare(stream, &segment), EINVAL);
 	free(segment.extents);

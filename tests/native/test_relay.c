@@ -361,7 +361,7 @@ static void prepare(struct core *core, struct stream *stream)
 	CHECK(file_count < SEGMENTS_MAX);
 	files[file_count][0] = output__file();
 	files[file_count][1] = output__file();
-	CHECK_EQ(core__prepare_files(core, stream, file_count + 1, files[file_count], 2,
+	CHECK_EQ(rig__prepare_files(core, stream, file_count + 1, files[file_count], 2,
 				     100000),
 		 0);
 	file_count++;
@@ -413,7 +413,7 @@ static void every_record_is_in_a_file_once(void)
 	int fds[2][2];
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_relay_stream(core, &stream), 0);
+	CHECK_EQ(rig__add_relay_stream(core, &stream), 0);
 	for (int i = 0; i < 2; i++) {
 		struct relay_ring_options relay_options = {
 			.contents = RELAY_BLKTRACE,
@@ -473,11 +473,11 @@ static void a_stream_takes_only_its_kind(void)
 	const int fd = 0;
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_relay_stream(core, &stream), 0);
-	CHECK_EQ(core__add_stream(core, 1u << 20, 0, false, &other), 0);
+	CHECK_EQ(rig__add_relay_stream(core, &stream), 0);
+	CHECK_EQ(rig__add_stream(core, 1u << 20, 0, false, &other), 0);
 	CHECK_EQ(rig__add_relay_ring(core, 0, other, &relay_options, &none), -EINVAL);
-	CHECK_EQ(core__prepare(core, stream, 1, 0, 0, 1, 0), -EINVAL);
-	CHECK_EQ(core__prepare_files(core, other, 1, &fd, 1, 1), -EINVAL);
+	CHECK_EQ(rig__prepare_records(core, stream, 1, 0, 0, 1, 0), -EINVAL);
+	CHECK_EQ(rig__prepare_files(core, other, 1, &fd, 1, 1), -EINVAL);
 	core__free(core);
 }
 
@@ -515,7 +515,7 @@ static void a_ring_that_leaves_counts_what_it_began(void)
 	int fds[2];
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_relay_stream(core, &stream), 0);
+	CHECK_EQ(rig__add_relay_stream(core, &stream), 0);
 	add_pipe(core, stream, fds, &added);
 	CHECK_EQ(core__start(core), 0);
 	give_record(fds[1], 1);
@@ -543,10 +543,10 @@ static void a_ring_without_a_file_goes_on_in_the_next_segment(void)
 	int fds[2][2];
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_relay_stream(core, &stream), 0);
+	CHECK_EQ(rig__add_relay_stream(core, &stream), 0);
 	for (int i = 0; i < 2; i++)
 		add_pipe(core, stream, fds[i], &added[i]);
-	CHECK_EQ(core__prepare_files(core, stream, 1, set[0], 2, RIG_LIMIT), 0);
+	CHECK_EQ(rig__prepare_files(core, stream, 1, set[0], 2, RIG_LIMIT), 0);
 	CHECK_EQ(core__start(core), 0);
 	give_record(fds[0][1], 1);
 	flush(core);
@@ -561,7 +561,7 @@ static void a_ring_without_a_file_goes_on_in_the_next_segment(void)
 			await_notice(core__notify_fd(core));
 		free(event);
 	}
-	CHECK_EQ(core__prepare_files(core, stream, 2, set[1], 2, RIG_LIMIT), 0);
+	CHECK_EQ(rig__prepare_files(core, stream, 2, set[1], 2, RIG_LIMIT), 0);
 	flush(core);
 	CHECK_EQ(counter__read(&added[1]->stored), 1);
 	CHECK_EQ(pread(set[1][1], bytes, sizeof(bytes), 0), BLK_HEADER_BYTES);
@@ -592,11 +592,11 @@ static void an_idle_ring_keeps_no_chunk(void)
 	int fds[2][2];
 
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_relay_stream(core, &idle), 0);
-	CHECK_EQ(core__add_relay_stream(core, &busy), 0);
+	CHECK_EQ(rig__add_relay_stream(core, &idle), 0);
+	CHECK_EQ(rig__add_relay_stream(core, &busy), 0);
 	add_pipe(core, idle, fds[0], &added[0]);
 	add_pipe(core, busy, fds[1], &added[1]);
-	CHECK_EQ(core__prepare_files(core, busy, 1, (const int[]){-1, fd}, 2, RIG_LIMIT), 0);
+	CHECK_EQ(rig__prepare_files(core, busy, 1, (const int[]){-1, fd}, 2, RIG_LIMIT), 0);
 	CHECK_EQ(core__start(core), 0);
 	give_record(fds[1][1], 1);
 	flush(core);

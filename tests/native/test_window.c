@@ -525,11 +525,11 @@ static void a_core_stores_windows_while_records_come(void)
 	fake_ring__init(&fake, 64);
 	fake.map.overwrite = true;
 	CHECK_EQ(core__new(&options, &core), 0);
-	CHECK_EQ(core__add_stream(core, 1 << 20, 0, true, &stream), 0);
+	CHECK_EQ(rig__add_stream(core, 1 << 20, 0, true, &stream), 0);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
 				&(struct walk_ids){0}, false, true, &added),
 		 0);
-	CHECK_EQ(core__prepare(core, stream, 1, fd, 0, UINT64_C(1) << 40, 0), 0);
+	CHECK_EQ(rig__prepare_records(core, stream, 1, fd, 0, UINT64_C(1) << 40, 0), 0);
 	CHECK_EQ(core__start(core), 0);
 	CHECK_EQ(pthread_create(&thread, NULL, produce, NULL), 0);
 	for (int i = 0; i < ROUNDS; i++) {
