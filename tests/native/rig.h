@@ -17,6 +17,7 @@
 #include "writer.h"
 
 #define RIG_CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
+#define RIG_STREAMS 8u
 #define RIG_LIMIT (UINT64_C(1) << 40)
 #define RIG_NEVER_NS (UINT64_C(3600) * 1000000000) /* no generation comes by itself */
 
@@ -26,7 +27,7 @@ struct rig {
 	struct event_list events;
 	struct writer writer;
 	struct shard shards[2];
-	struct stream streams[2];
+	struct stream streams[RIG_STREAMS];
 	uint32_t shard_count, stream_count;
 };
 

@@ -14,9 +14,9 @@
 
 /* More comes than goes. Where no thread is started the test makes the passes, and is the writer. */
 static struct rig rig;
-static struct fake_ring fakes[3];
-static struct ring *rings[3];
-static uint64_t serials[3];
+static struct fake_ring fakes[RIG_STREAMS];
+static struct ring *rings[RIG_STREAMS];
+static uint64_t serials[RIG_STREAMS];
 
 static void begin(uint32_t count, uint32_t streams, uint32_t chunks, uint64_t flush_ns)
 {
@@ -197,6 +197,33 @@ static void a_quiet_stream_loses_nothing_while_the_writer_stands(void)
 	end(2);
 }
 
+/* The writer takes as much as one of eight makes, in turns; seven make a record an interval. */
+static void seven_of_eight_streams_lose_nothing_beside_one_that_is_always_full(void)
+{
+	begin(RIG_STREAMS, RIG_STREAMS, 8 * RIG_STREAMS, RIG_NEVER_NS);
+	for (uint32_t i = 0; i < RIG_STREAMS; i++)
+		atomic_store(&rig.streams[i].begun, true);
+	for (uint64_t turn = 1; turn <= 200; turn++) {
+		uint32_t next = (uint32_t)turn % RIG_STREAMS;
+
+		fill(0);
+		for (uint32_t i = 1; i < RIG_STREAMS; i++)
+			put(i, 1); /* the ring has room for it: nothing is lost */
+		writer__issue(&rig.writer);
+		pass();
+		for (uint32_t i = 1; i < RIG_STREAMS; i++) {
+			CHECK_EQ(counter__read(&rings[i]->samples), turn);
+			CHECK_EQ(stream__drained(&rig.streams[i], turn), turn);
+		}
+		for (uint32_t i = 0; i < RIG_STREAMS && !take(next); i++)
+			next = (next + 1) % RIG_STREAMS;
+	}
+	CHECK(counter__read(&rings[0]->starved) > 0);
+	for (uint32_t i = 1; i < RIG_STREAMS; i++)
+		CHECK_EQ(counter__read(&rings[i]->starved), 0);
+	end(RIG_STREAMS);
+}
+
 /* Whenever a generation ends the open chunk has something in it, and others are queued: when it is
  * full it carries the end. */
 static void generations_go_with_full_chunks_while_these_are_short(void)
@@ -349,6 +376,7 @@ int main(void)
 	RUN(rings_of_a_stream_that_are_always_full_get_equal_shares);
 	RUN(streams_that_are_always_full_get_equal_shares);
 	RUN(a_quiet_stream_loses_nothing_while_the_writer_stands);
+	RUN(seven_of_eight_streams_lose_nothing_beside_one_that_is_always_full);
 	RUN(generations_go_with_full_chunks_while_these_are_short);
 	RUN(sideband_is_read_when_its_own_stream_has_all_chunks);
 	RUN(generations_are_issued_without_a_writer);
