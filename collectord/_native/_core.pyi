@@ -8,17 +8,26 @@ from typing import Final, NamedTuple, TypeAlias
 CHUNK_ALIGN_BYTES: Final[int]  # 4096: chunks, and so data offsets, are multiples of it
 SAMPLE_RECORD_MAX: Final[int]  # highest kernel record type that is stored; others are neutralised
 
+class Sum(NamedTuple):
+    """XXH3-64 of a part of a file, which begins where the one before it ends.
+
+    Parts have about 1 MiB each; what is written in small pieces shares one.
+    """
+
+    bytes: int
+    xxh3: int
+
 class SegmentClosed(NamedTuple):
     """A segment got its last byte. `end_offset` is where its data section ends (4096-aligned).
 
-    Of page and relay streams `end_offset` and `xxh3` are 0, `tracks` tells instead; of pages
-    records and samples are events, those that were spliced not among them.
+    Of page and relay streams `end_offset` is 0 and there are no `sums`, `tracks` tells instead; of
+    pages records and samples are events, those that were spliced not among them.
     """
 
     stream: int
     token: int
     end_offset: int
-    xxh3: int  # XXH3-64 over the data section in file order
+    sums: tuple[Sum, ...]  # of the parts of the data section, in file order
     chunks: int
     records: int  # all records but padding, rounds and AUX pieces, replay excluded
     samples: int
@@ -27,8 +36,8 @@ class SegmentClosed(NamedTuple):
     last_ns: int
     rings: tuple[tuple[int, int, int], ...]  # (ring id, samples, bytes) stored in this segment
     final: bool = False  # closed by `Stream.finish`
-    # (ring id, bytes, XXH3-64 of them) of each extent or file; XXH3 0 where pages were spliced
-    tracks: tuple[tuple[int, int, int], ...] = ()
+    # (ring id, bytes, sums of the parts) of each extent or file; no sums where pages were spliced
+    tracks: tuple[tuple[int, int, tuple[Sum, ...]], ...] = ()
     # (AUX ring id, payload bytes, bytes with headers and padding) of each in this segment; AUX
     # rings are not among `rings`
     aux: tuple[tuple[int, int, int], ...] = ()

@@ -13,9 +13,10 @@ from libc.string cimport memset
 
 include "declarations.pxi"
 
-SegmentClosed = namedtuple("SegmentClosed", "stream token end_offset xxh3 chunks records samples "
+SegmentClosed = namedtuple("SegmentClosed", "stream token end_offset sums chunks records samples "
                            "replayed first_ns last_ns rings final tracks aux aux_index",
                            defaults=(False, (), (), ()))
+Sum = namedtuple("Sum", "bytes xxh3")
 SegmentWanted = namedtuple("SegmentWanted", "stream")
 SpaceWanted = namedtuple("SpaceWanted", "stream errno")
 WriteFailed = namedtuple("WriteFailed", "stream token errno")
@@ -68,6 +69,10 @@ cdef int check(int ret) except -1:
     if ret < 0:
         raise OSError(-ret, os.strerror(-ret))
     return ret
+
+
+cdef tuple sums_of(const sum *sums, uint32_t count):
+    return tuple(Sum(sums[i].bytes, sums[i].xxh3) for i in range(count))
 
 
 def scan_records(const uint8_t[::1] data not None, *, int time_offset=0):
@@ -311,12 +316,13 @@ cdef class Core:
                 break
             if e.kind == EVENT_SEGMENT_CLOSED:
                 found.append(SegmentClosed(
-                    e.stream, e.token, e.end_offset, e.xxh3, e.chunks, e.records, e.samples,
+                    e.stream, e.token, e.end_offset, sums_of(e.sums, e.sum_count), e.chunks, e.records, e.samples,
                     e.replayed, e.first_ns, e.last_ns,
                     tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
                           for i in range(e.ring_count) if not e.rings[i].payload),
                     e.final != 0,
-                    tuple((e.rings[i].id, e.rings[i].bytes, e.rings[i].xxh3)
+                    tuple((e.rings[i].id, e.rings[i].bytes,
+                           sums_of(e.rings[i].sums, e.rings[i].sum_count))
                           for i in range(e.ring_count)) if e.split else (),
                     tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
                           for i in range(e.ring_count) if e.rings[i].payload),

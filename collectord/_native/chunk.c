@@ -13,6 +13,24 @@
 #define RECORD_MAX_BYTES 65536u
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
+static bool pool__make_hashes(struct pool *pool)
+{
+	for (uint32_t i = 0; i < pool->count; i++) {
+		pool->chunks[i].hash = XXH3_createState();
+		if (pool->chunks[i].hash == NULL)
+			return false;
+	}
+	return true;
+}
+
+static void pool__free_chunks(struct pool *pool)
+{
+	for (uint32_t i = 0; i < pool->count; i++)
+		XXH3_freeState(pool->chunks[i].hash);
+	free(pool->chunks);
+	pool->chunks = NULL;
+}
+
 int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 {
 	const size_t bytes = (size_t)count * chunk_bytes;
@@ -25,11 +43,13 @@ int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 	pool->chunks = calloc(count, sizeof(*pool->chunks));
 	if (pool->chunks == NULL)
 		return -ENOMEM;
+	pool->count = count;
 	memory = mmap(NULL, bytes + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (memory == MAP_FAILED) {
-		free(pool->chunks);
-		pool->chunks = NULL;
+	if (memory == MAP_FAILED || !pool__make_hashes(pool)) {
+		if (memory != MAP_FAILED)
+			munmap(memory, bytes + HUGE_PAGE_BYTES);
+		pool__free_chunks(pool);
 		return -ENOMEM;
 	}
 	pool->mapping = memory;
@@ -41,7 +61,6 @@ int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 	 */
 	(void)madvise(pool->memory, bytes, MADV_HUGEPAGE);
 	pthread_mutex_init(&pool->lock, NULL);
-	pool->count = count;
 	pool->chunk_bytes = chunk_bytes;
 	/* Lowest first: an idle host touches one or two chunks and no more. */
 	for (uint32_t i = count; i-- > 0;) {
@@ -58,7 +77,7 @@ void pool__deinit(struct pool *pool)
 	if (pool->mapping == NULL)
 		return;
 	munmap(pool->mapping, pool->mapping_bytes);
-	free(pool->chunks);
+	pool__free_chunks(pool);
 	pthread_mutex_destroy(&pool->lock);
 	memset(pool, 0, sizeof(*pool));
 }
@@ -120,6 +139,16 @@ static void pool__hold(struct pool *pool, struct share *share, bool more)
 	pool->owed += share__owed(share);
 }
 
+void chunk__begin(struct chunk *chunk)
+{
+	chunk->used = 0;
+	chunk->span_count = 0;
+	chunk->piece_count = 0;
+	chunk->records = 0;
+	chunk->first_ns = chunk->last_ns = 0;
+	XXH3_64bits_reset(chunk->hash);
+}
+
 struct chunk *pool__take(struct pool *pool, struct share *share)
 {
 	struct chunk *chunk;
@@ -136,11 +165,7 @@ struct chunk *pool__take(struct pool *pool, struct share *share)
 	pthread_mutex_unlock(&pool->lock);
 	if (chunk == NULL)
 		return NULL;
-	chunk->used = 0;
-	chunk->span_count = 0;
-	chunk->piece_count = 0;
-	chunk->records = 0;
-	chunk->first_ns = chunk->last_ns = 0;
+	chunk__begin(chunk);
 	chunk->next = NULL;
 	chunk->share = share;
 	chunk->item = (struct item){.chunk = chunk};
@@ -199,6 +224,13 @@ static struct span *chunk__span(struct chunk *chunk, struct ring *ring)
 	return span;
 }
 
+/* The records behind `used` are in the cache: they have just been copied, and walked. */
+static void chunk__take(struct chunk *chunk, uint32_t bytes)
+{
+	XXH3_64bits_update(chunk->hash, chunk->data + chunk->used, bytes);
+	chunk->used += bytes;
+}
+
 void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 		   const struct walk_tally *tally, bool names)
 {
@@ -207,7 +239,7 @@ void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 	span->samples += tally->samples;
 	span->bytes += bytes;
 	span->names |= names;
-	chunk->used += bytes;
+	chunk__take(chunk, bytes);
 	chunk->records += tally->records;
 	if (tally->samples == 0 || tally->first_ns == 0)
 		return;
@@ -226,7 +258,7 @@ void chunk__append_piece(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 		chunk->pieces[chunk->piece_count++] = chunk->used;
 	span->samples += payload;
 	span->bytes += bytes;
-	chunk->used += bytes;
+	chunk__take(chunk, bytes);
 }
 
 void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
@@ -260,19 +292,31 @@ void chunk__append_relay(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 	chunk->records += tally->events + tally->notes;
 }
 
-uint32_t chunk__pad(uint8_t *data, uint32_t used, bool round)
+uint32_t chunk__padded(uint32_t used, bool round)
 {
-	uint32_t gap;
+	if (used == 0 && !round)
+		return 0;
+	used += (round ? WALK_HEADER_BYTES : 0) + WALK_HEADER_BYTES + CHUNK_FOOTER_BYTES;
+	return used + (-used & (CHUNK_ALIGN_BYTES - 1));
+}
 
+void chunk__pad(uint8_t *data, uint32_t used, bool round, uint64_t offset, XXH3_state_t *hash)
+{
+	const uint32_t end = chunk__padded(used, round), hashed = used;
+	const uint32_t footer = end - CHUNK_FOOTER_BYTES, sum = end - (uint32_t)sizeof(uint64_t);
+
+	if (end == 0)
+		return;
 	if (round) {
 		walk__store(data + used, walk__header(WALK_FINISHED_ROUND, 0, WALK_HEADER_BYTES));
 		used += WALK_HEADER_BYTES;
 	}
-	gap = -used & (CHUNK_ALIGN_BYTES - 1);
-	if (gap > 0) {
-		walk__store(data + used,
-			    walk__header(WALK_FINISHED_INIT, 0, (uint16_t)gap));
-		memset(data + used + WALK_HEADER_BYTES, 0, gap - WALK_HEADER_BYTES);
-	}
-	return used + gap;
+	walk__store(data + used, walk__header(WALK_FINISHED_INIT, 0, (uint16_t)(end - used)));
+	used += WALK_HEADER_BYTES;
+	memset(data + used, 0, footer - used);
+	walk__store(data + footer, CHUNK_FOOTER_MAGIC);
+	walk__store(data + footer + sizeof(uint64_t), offset);
+	XXH3_64bits_update(hash, data + hashed, sum - hashed);
+	walk__store(data + sum, XXH3_64bits_digest(hash));
+	XXH3_64bits_update(hash, data + sum, sizeof(uint64_t));
 }

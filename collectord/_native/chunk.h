@@ -8,12 +8,18 @@
 #include <stdint.h>
 
 #include "counter.h"
+#include "sums.h"
 #include "walk.h"
 
 #define CHUNK_ALIGN_BYTES 4096u
 #define CHUNK_SPANS 512u
 #define CHUNK_PIECES 256u
-#define CHUNK_MARKER_BYTES 8u /* kept free at the end of a chunk for a FINISHED_ROUND */
+/* What ends the padding of a chunk of records, and with it the chunk: u64 magic, the chunk's place in
+ * the file, XXH3-64 of all that is before the checksum. A repair finds whole chunks by it. */
+#define CHUNK_FOOTER_MAGIC UINT64_C(0x31444e454b4e4843)
+#define CHUNK_FOOTER_BYTES 24u
+/* Kept free at the end of a chunk for a FINISHED_ROUND, and the padding with its footer. */
+#define CHUNK_MARKER_BYTES (2 * WALK_HEADER_BYTES + CHUNK_FOOTER_BYTES)
 
 struct ring;
 struct lane;
@@ -86,6 +92,7 @@ struct chunk {
 	struct chunk *next;
 	struct share *share; /* whose it is until it is given back, or NULL */
 	struct item item;
+	XXH3_state_t *hash; /* of records: it took what the chunk holds, each piece when it came */
 	struct span spans[CHUNK_SPANS];
 	uint32_t piece_count;
 	uint32_t pieces[CHUNK_PIECES]; /* where AUXTRACE records begin */
@@ -117,14 +124,16 @@ void pool__leave(struct pool *pool, struct share *share);
 /* An empty chunk, or NULL: there is none, or all are kept for others. A NULL share has none. */
 struct chunk *pool__take(struct pool *pool, struct share *share);
 void pool__give(struct pool *pool, struct chunk *chunk);
+/* Empty it. */
+void chunk__begin(struct chunk *chunk);
 uint32_t pool__free_count(struct pool *pool);
 /* Is less than a quarter of all free, without what is kept? */
 bool pool__is_short(struct pool *pool);
 /* Does the share hold more than is kept for it, so that others may wait for that? */
 bool pool__is_beyond(struct pool *pool, const struct share *share);
 
-/* Add `bytes` of walked records at the end; `names`: sideband is among them. The caller has seen to
- * room and a free span. */
+/* Add `bytes` of walked records, which are there, at the end; `names`: sideband is among them. The
+ * caller has seen to room and a free span, and changes them no more. */
 void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 		   const struct walk_tally *tally, bool names);
 
@@ -144,11 +153,15 @@ void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 void chunk__append_relay(struct chunk *chunk, struct ring *ring, uint32_t bytes,
 			 const struct blk_tally *tally);
 
+/* The length of `used` bytes of records with their padding, 0 of none without a round. */
+uint32_t chunk__padded(uint32_t used, bool round);
+
 /*
- * Pad `used` bytes at `data` to CHUNK_ALIGN_BYTES with one record that readers ignore, behind a
- * FINISHED_ROUND if `round`. Returns the padded length; the buffer must have room for one more
- * CHUNK_ALIGN_BYTES when `used` is aligned and `round` is set.
+ * Pad `used` bytes at `data`, which are to stand at `offset` of a file, to chunk__padded() with one
+ * record that readers ignore, behind a FINISHED_ROUND if `round`; a footer ends it. `hash` took these
+ * bytes, and has taken all of it then. The buffer has room for one more CHUNK_ALIGN_BYTES where less
+ * than CHUNK_MARKER_BYTES are left of it.
  */
-uint32_t chunk__pad(uint8_t *data, uint32_t used, bool round);
+void chunk__pad(uint8_t *data, uint32_t used, bool round, uint64_t offset, XXH3_state_t *hash);
 
 #endif

@@ -220,11 +220,17 @@ cdef extern from "page_stream.h":
         page_progress_ring *rings
     int page_stream__progress(stream *stream, page_progress *progress) nogil
 
+cdef extern from "sums.h":
+    struct sum:
+        uint64_t bytes, xxh3
+
 cdef extern from "event_list.h":
     enum event_kind:
         EVENT_SEGMENT_CLOSED, EVENT_SEGMENT_WANTED, EVENT_SPACE_WANTED, EVENT_WRITE_FAILED
     struct event_ring:
-        uint64_t samples, bytes, xxh3
+        uint64_t samples, bytes
+        sum *sums
+        uint32_t sum_count
         uint32_t id
         bint payload
     struct event:
@@ -232,7 +238,9 @@ cdef extern from "event_list.h":
         int error
         uint32_t stream, ring_count
         bint final, split
-        uint64_t token, end_offset, xxh3, chunks, records, samples, replayed, first_ns, last_ns
+        sum *sums
+        uint32_t sum_count
+        uint64_t token, end_offset, chunks, records, samples, replayed, first_ns, last_ns
         uint64_t *aux_index
         uint32_t aux_count
         event_ring *rings

@@ -46,8 +46,12 @@ struct event *event__new(enum event_kind kind, uint32_t stream, uint32_t ring_co
 
 void event__free(struct event *event)
 {
-	if (event != NULL)
-		free(event->aux_index);
+	if (event == NULL)
+		return;
+	for (uint32_t i = 0; i < event->ring_count; i++)
+		free(event->rings[i].sums);
+	free(event->sums);
+	free(event->aux_index);
 	free(event);
 }
 

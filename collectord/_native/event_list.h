@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct sum;
+
 /* What the native threads tell the controlling one. */
 enum event_kind {
 	EVENT_SEGMENT_CLOSED,
@@ -16,7 +18,8 @@ enum event_kind {
 
 struct event_ring {
 	uint64_t samples, bytes;
-	uint64_t xxh3; /* of pages and relay */
+	struct sum *sums; /* of pages and relay, of what it has of the segment; allocated */
+	uint32_t sum_count;
 	uint32_t id;
 	bool payload; /* its samples are bytes, no events */
 };
@@ -29,7 +32,9 @@ struct event {
 	bool split; /* of a closed segment: each ring has an extent or a file of its own */
 	uint32_t stream;
 	uint32_t ring_count;
-	uint64_t token, end_offset, xxh3;
+	uint64_t token, end_offset;
+	struct sum *sums; /* of a closed segment that is not split; allocated */
+	uint32_t sum_count;
 	uint64_t chunks, records, samples, replayed;
 	uint64_t first_ns, last_ns;
 	uint64_t *aux_index; /* of a closed segment: where its AUXTRACE records are; allocated */

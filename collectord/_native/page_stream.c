@@ -47,12 +47,12 @@ static void page_stream__begin(struct ring *ring, const struct segment *segment)
 		page_track__begin(track, offset, segment->capacity);
 }
 
-static void page_stream__tell(const struct ring *ring, struct event_ring *told)
+static void page_stream__tell(struct ring *ring, struct event_ring *told)
 {
-	const struct page_track *const track = &page_ring__of(ring)->track;
+	struct page_track *const track = &page_ring__of(ring)->track;
 
 	told->bytes = counter__read(&track->bytes);
-	told->xxh3 = page_track__digest(track);
+	told->sums = page_track__give_sums(track, &told->sum_count);
 }
 
 void page_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes)

@@ -16,22 +16,22 @@ int page_track__init(struct page_track *track, uint32_t page_bytes)
 
 	memset(track, 0, sizeof(*track));
 	track->page_bytes = page_bytes;
-	track->hash = XXH3_createState();
+	if (sums__init(&track->sums) < 0)
+		return -ENOMEM;
 	/* Aligned for O_DIRECT. */
-	if (track->hash == NULL || posix_memalign(&tail, CHUNK_ALIGN_BYTES, page_bytes) != 0) {
-		XXH3_freeState(track->hash);
+	if (posix_memalign(&tail, CHUNK_ALIGN_BYTES, page_bytes) != 0) {
+		sums__deinit(&track->sums);
 		return -ENOMEM;
 	}
 	track->tail = tail;
 	memset(tail, 0, SUBBUF_HEADER_BYTES);
-	XXH3_64bits_reset(track->hash);
 	return 0;
 }
 
 void page_track__deinit(struct page_track *track)
 {
 	free(track->tail);
-	XXH3_freeState(track->hash);
+	sums__deinit(&track->sums);
 	memset(track, 0, sizeof(*track));
 }
 
@@ -40,27 +40,20 @@ void page_track__begin(struct page_track *track, uint64_t offset, uint64_t capac
 	track->offset = track->allocated = offset;
 	track->capacity = capacity;
 	track->tail_open = track->unseen = false;
-	XXH3_64bits_reset(track->hash);
+	sums__begin(&track->sums);
 	counter__set(&track->bytes, 0);
 }
 
-uint64_t page_track__digest(const struct page_track *track)
+struct sum *page_track__give_sums(struct page_track *track, uint32_t *count)
 {
-	XXH3_state_t *copy;
-	uint64_t digest;
-
+	*count = 0;
 	if (track->unseen)
-		return 0;
-	if (!track->tail_open)
-		return XXH3_64bits_digest(track->hash);
-	copy = XXH3_createState();
-	if (copy == NULL)
-		return 0;
-	XXH3_copyState(copy, track->hash);
-	XXH3_64bits_update(copy, track->tail, track->page_bytes);
-	digest = XXH3_64bits_digest(copy);
-	XXH3_freeState(copy);
-	return digest;
+		return NULL;
+	if (track->tail_open && sums__reserve(&track->sums, track->page_bytes, 1) < 0)
+		return NULL;
+	if (track->tail_open)
+		sums__take(&track->sums, track->tail, track->page_bytes);
+	return sums__give(&track->sums, count);
 }
 
 uint64_t page_track__room(const struct page_track *track)
@@ -93,7 +86,7 @@ static bool page_track__merge(struct page_track *track, const uint8_t *page)
 
 static void page_track__hash(struct page_track *track, const uint8_t *pages, uint64_t bytes)
 {
-	XXH3_64bits_update(track->hash, pages, (size_t)bytes);
+	sums__take(&track->sums, pages, bytes);
 }
 
 /* The time of the first event in pages, 0 where there is none. */
@@ -173,8 +166,12 @@ int page_track__write(struct page_track *track, struct segment *segment, struct 
 	const uint64_t begin = merged ? end - size : end;
 	uint64_t own = load->span.bytes - (merged ? size : 0), done;
 	struct iovec vectors[2];
-	int count = 0, error = 0;
+	int count = 0, error;
 
+	/* The tail, and what comes behind it. */
+	error = sums__reserve(&track->sums, load->span.bytes + size, 3);
+	if (error < 0)
+		return error;
 	if (own > page_track__room(track))
 		own = page_track__room(track);
 	if (own > 0)

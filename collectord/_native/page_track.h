@@ -4,13 +4,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <xxhash.h>
-#ifdef COLLECTORD_XXHASH_DISPATCH
-#include <xxh_x86dispatch.h> /* renames XXH3_64bits_update() and its kin */
-#endif
 
 #include "chunk.h"
 #include "counter.h"
+#include "sums.h"
 
 struct segment;
 
@@ -32,10 +29,10 @@ struct page_track {
 	counter_t bytes;
 	uint32_t page_bytes;
 	bool tail_open;
-	bool unseen;	  /* pages went by that were never in our memory: there is no checksum */
+	bool unseen;	  /* pages went by that were never in our memory: there are no checksums */
 	uint64_t tail_ns; /* where time stands at the tail's end */
 	uint8_t *tail;
-	XXH3_state_t *hash; /* of the final pages */
+	struct sums sums; /* of the final pages */
 };
 
 int page_track__init(struct page_track *track, uint32_t page_bytes);
@@ -44,8 +41,9 @@ void page_track__deinit(struct page_track *track);
 /* Begin an extent of a new segment. */
 void page_track__begin(struct page_track *track, uint64_t offset, uint64_t capacity);
 
-/* Of all pages, the tail included; 0 where pages were not seen. */
-uint64_t page_track__digest(const struct page_track *track);
+/* The extent is at its end: give the checksums of all pages, the tail included, the caller's to
+ * free(); NULL where there are none. */
+struct sum *page_track__give_sums(struct page_track *track, uint32_t *count);
 
 /* Bytes that fit behind the last page. */
 uint64_t page_track__room(const struct page_track *track);

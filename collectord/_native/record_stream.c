@@ -12,14 +12,17 @@
  * The end of what is claimed is never written to: a full disk leaves the room that the tail takes,
  * so that the segment can be sealed, and then be evicted.
  */
-static int record_stream__append(struct stream *stream, uint8_t *data, uint32_t bytes)
+static int record_stream__append(struct stream *stream, uint8_t *data, uint32_t bytes,
+				 uint64_t xxh3)
 {
 	struct segment *segment = &stream->current;
 	struct iovec vector = {data, bytes};
 	uint64_t done = 0;
-	int ret = segment__claim(segment, &segment->allocated,
-				 segment->offset + bytes + SEGMENT_TAIL_BYTES, UINT64_MAX);
+	int ret = sums__reserve(&stream->sums, bytes, 1);
 
+	if (ret == 0)
+		ret = segment__claim(segment, &segment->allocated,
+				     segment->offset + bytes + SEGMENT_TAIL_BYTES, UINT64_MAX);
 	if (ret == 0)
 		ret = segment__write(segment, &vector, 1, segment->offset, &done);
 	if (ret < 0) {
@@ -27,18 +30,28 @@ static int record_stream__append(struct stream *stream, uint8_t *data, uint32_t 
 			segment__cut(segment, segment->offset + SEGMENT_TAIL_BYTES);
 		return ret;
 	}
-	XXH3_64bits_update(stream->hash, data, bytes);
+	sums__add(&stream->sums, data, bytes, xxh3);
 	segment->offset += bytes;
 	segment->chunks++;
 	return 0;
 }
 
+/* Write the first `used` bytes of the scratch as a chunk of their own. */
+static int record_stream__append_scratch(struct stream *stream, uint32_t used, bool round)
+{
+	XXH3_64bits_reset(stream->hash);
+	XXH3_64bits_update(stream->hash, stream->scratch, used);
+	chunk__pad(stream->scratch, used, round, stream->current.offset, stream->hash);
+	return record_stream__append(stream, stream->scratch, chunk__padded(used, round),
+				     XXH3_64bits_digest(stream->hash));
+}
+
 static int record_stream__flush_scratch(struct stream *stream)
 {
-	const uint32_t bytes = chunk__pad(stream->scratch, stream->scratch_used, false);
+	const uint32_t used = stream->scratch_used;
 
 	stream->scratch_used = 0;
-	return bytes > 0 ? record_stream__append(stream, stream->scratch, bytes) : 0;
+	return used > 0 ? record_stream__append_scratch(stream, used, false) : 0;
 }
 
 static int record_stream__emit(void *context, const uint8_t *record, uint16_t size)
@@ -71,7 +84,7 @@ static int record_stream__replay(struct stream *stream)
 		if (written)
 			segment__cut(segment, segment->begin + SEGMENT_TAIL_BYTES);
 		segment->chunks = segment->replayed = 0;
-		XXH3_64bits_reset(stream->hash);
+		sums__begin(&stream->sums);
 	}
 	return ret;
 }
@@ -90,7 +103,7 @@ static void record_stream__account(struct stream *stream, const struct chunk *ch
 	stream->round_due = true;
 }
 
-int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes)
+int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk, bool round)
 {
 	struct segment *segment = &stream->current;
 	uint64_t offset;
@@ -104,7 +117,11 @@ int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk,
 	if (ret < 0)
 		return ret;
 	offset = segment->offset;
-	ret = record_stream__append(stream, chunk->data, bytes);
+	/* A copy: the chunk may have to be written again, elsewhere. */
+	XXH3_copyState(stream->hash, chunk->hash);
+	chunk__pad(chunk->data, chunk->used, round, offset, stream->hash);
+	ret = record_stream__append(stream, chunk->data, chunk__padded(chunk->used, round),
+				    XXH3_64bits_digest(stream->hash));
 	if (ret < 0)
 		return ret;
 	record_stream__account(stream, chunk, offset);
@@ -126,9 +143,7 @@ void record_stream__note(struct stream *stream, const struct chunk *chunk)
 
 int record_stream__write_round(struct stream *stream)
 {
-	const uint32_t bytes = chunk__pad(stream->scratch, 0, true);
-
-	return record_stream__append(stream, stream->scratch, bytes);
+	return record_stream__append_scratch(stream, 0, true);
 }
 
 static int record_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
@@ -138,9 +153,9 @@ static int record_stream__write(struct stream *stream, struct item *item, uint64
 
 	if (chunk == NULL || stream->work.span > 0)
 		return 0;
-	*bytes = chunk__pad(chunk->data, chunk->used, item->round);
+	*bytes = chunk__padded(chunk->used, item->round);
 	stream__advance(stream, *bytes);
-	ret = record_stream__write_chunk(stream, chunk, (uint32_t)*bytes);
+	ret = record_stream__write_chunk(stream, chunk, item->round);
 	if (ret < 0)
 		return ret;
 	stream->work.span = 1;

@@ -14,11 +14,11 @@
 extern const struct stream_ops record_stream__ops;
 
 /*
- * Append a chunk, padded to `bytes`, to the running segment, behind the replay if the segment is
- * new. -EXFULL: no segment is open, the next one is missing. On any error the segment is as it was
+ * Append a chunk, padded and with a marker if `round`, to the running segment, behind the replay if
+ * the segment is new. -EXFULL: no segment is open, the next one is missing. On any error the segment is as it was
  * before.
  */
-int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk, uint32_t bytes);
+int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk, bool round);
 
 /* The chunk was written, or given up: the segments that come replay what it held of sideband. */
 void record_stream__note(struct stream *stream, const struct chunk *chunk);

@@ -11,14 +11,12 @@
 int relay_file__init(struct relay_file *file)
 {
 	file->fd = -1;
-	file->hash = XXH3_createState();
-	return file->hash != NULL ? 0 : -ENOMEM;
+	return sums__init(&file->sums);
 }
 
 void relay_file__deinit(struct relay_file *file)
 {
-	XXH3_freeState(file->hash);
-	file->hash = NULL;
+	sums__deinit(&file->sums);
 }
 
 void relay_file__begin(struct relay_file *file, int fd)
@@ -26,12 +24,7 @@ void relay_file__begin(struct relay_file *file, int fd)
 	file->fd = fd;
 	counter__set(&file->bytes, 0);
 	file->sent = file->freed = 0;
-	XXH3_64bits_reset(file->hash);
-}
-
-uint64_t relay_file__digest(const struct relay_file *file)
-{
-	return XXH3_64bits_digest(file->hash);
+	sums__begin(&file->sums);
 }
 
 /* The step before the last is on the disk by now, mostly: pages that are not stay for the seal. */
@@ -51,10 +44,11 @@ int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t byt
 {
 	const uint64_t begin = counter__read(&file->bytes);
 	uint64_t done = 0;
-	int error = 0;
+	int error;
 
 	if (file->fd < 0)
 		return -EBADF;
+	error = sums__reserve(&file->sums, bytes, 1);
 	while (error == 0 && done < bytes) {
 		const ssize_t n = pwrite(file->fd, data + done, (size_t)(bytes - done),
 					 (off_t)(begin + done));
@@ -70,7 +64,7 @@ int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t byt
 			(void)ftruncate(file->fd, (off_t)begin);
 		return error;
 	}
-	XXH3_64bits_update(file->hash, data, (size_t)bytes);
+	sums__take(&file->sums, data, bytes);
 	counter__set(&file->bytes, begin + bytes);
 	relay_file__free_cache(file, begin + bytes);
 	return 0;

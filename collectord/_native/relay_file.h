@@ -3,12 +3,9 @@
 #define COLLECTORD_RELAY_FILE_H
 
 #include <stdint.h>
-#include <xxhash.h>
-#ifdef COLLECTORD_XXHASH_DISPATCH
-#include <xxh_x86dispatch.h> /* renames XXH3_64bits_update() and its kin */
-#endif
 
 #include "counter.h"
+#include "sums.h"
 
 /*
  * The file that one relay ring has to itself in the running segment: bytes, one after the other.
@@ -21,7 +18,7 @@ struct relay_file {
 	counter_t bytes;
 	uint64_t sent; /* up to here its pages are on their way to the disk */
 	uint64_t freed;
-	XXH3_state_t *hash;
+	struct sums sums;
 };
 
 int relay_file__init(struct relay_file *file);
@@ -29,7 +26,6 @@ void relay_file__deinit(struct relay_file *file);
 
 /* Begin the file of a new segment; -1 for none. */
 void relay_file__begin(struct relay_file *file, int fd);
-uint64_t relay_file__digest(const struct relay_file *file);
 
 /* Append all or, with -errno, nothing: what went is cut off again. */
 int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t bytes);

@@ -11,12 +11,12 @@ static void relay_stream__begin(struct ring *ring, const struct segment *segment
 			  ring->id < segment->file_count ? segment->files[ring->id] : -1);
 }
 
-static void relay_stream__tell(const struct ring *ring, struct event_ring *told)
+static void relay_stream__tell(struct ring *ring, struct event_ring *told)
 {
-	const struct relay_file *const file = &relay_ring__of(ring)->file;
+	struct relay_file *const file = &relay_ring__of(ring)->file;
 
 	told->bytes = counter__read(&file->bytes);
-	told->xxh3 = relay_file__digest(file);
+	told->sums = sums__give(&file->sums, &told->sum_count);
 }
 
 void relay_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes)

@@ -29,7 +29,8 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 	stream->scratch_bytes = chunk_bytes;
 	stream->scratch = mmap(NULL, chunk_bytes + CHUNK_ALIGN_BYTES, PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (stream->hash == NULL || stream->scratch == MAP_FAILED) {
+	if (stream->hash == NULL || stream->scratch == MAP_FAILED ||
+	    sums__init(&stream->sums) < 0) {
 		if (stream->scratch != MAP_FAILED)
 			munmap(stream->scratch, chunk_bytes + CHUNK_ALIGN_BYTES);
 		XXH3_freeState(stream->hash);
@@ -51,6 +52,7 @@ void stream__deinit(struct stream *stream)
 {
 	munmap(stream->scratch, stream->scratch_bytes + CHUNK_ALIGN_BYTES);
 	XXH3_freeState(stream->hash);
+	sums__deinit(&stream->sums);
 	sideband__deinit(&stream->sideband);
 	free(stream->rings);
 	segment__forget(&stream->current);
@@ -130,7 +132,7 @@ static void stream__close_current(struct stream *stream, bool final)
 		event->token = segment->token;
 		if (!event->split) {
 			event->end_offset = segment->offset;
-			event->xxh3 = XXH3_64bits_digest(stream->hash);
+			event->sums = sums__give(&stream->sums, &event->sum_count);
 		}
 		event->chunks = segment->chunks;
 		event->records = segment->records;
@@ -177,7 +179,7 @@ static void stream__open_next(struct stream *stream)
 	stream->next.files = NULL;
 	for (uint32_t i = 0; i < stream->ring_count; i++)
 		stream__begin_ring(stream, stream->rings[i]);
-	XXH3_64bits_reset(stream->hash);
+	sums__begin(&stream->sums);
 	event_list__push(stream->events, event__new(EVENT_SEGMENT_WANTED, stream->id, 0));
 }
 

@@ -5,15 +5,12 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <xxhash.h>
-#ifdef COLLECTORD_XXHASH_DISPATCH
-#include <xxh_x86dispatch.h> /* renames XXH3_64bits_update() and its kin */
-#endif
 
 #include "chunk.h"
 #include "lane.h"
 #include "segment.h"
 #include "sideband.h"
+#include "sums.h"
 
 #define SHARDS_MAX 64u
 /* Kept free behind the data where space is claimed ahead. */
@@ -33,7 +30,7 @@ struct stream_ops {
 	/* Of a split one, under the stream's lock: a segment begins for `ring`, and what it has of it at
 	 * its end. */
 	void (*begin_ring)(struct ring *ring, const struct segment *segment);
-	void (*tell_ring)(const struct ring *ring, struct event_ring *told);
+	void (*tell_ring)(struct ring *ring, struct event_ring *told);
 	/*
 	 * Write the next part of what an item has. 1: one went; 0: nothing is left; -errno: it was
 	 * refused, and -EXFULL: the next segment is missing. `bytes`: of the part.
@@ -79,7 +76,8 @@ struct stream {
 	struct share data_share, sideband_share;
 
 	struct segment current;
-	XXH3_state_t *hash;
+	struct sums sums;   /* of records: of `current` */
+	XXH3_state_t *hash; /* of the chunk that is being written */
 	uint8_t *scratch; /* one chunk: replays and lone markers are built here */
 	uint32_t scratch_bytes, scratch_used;
 	uint64_t space_asked_ns; /* when the last wait for room ended, 0: there has been room since */

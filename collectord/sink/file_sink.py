@@ -41,6 +41,7 @@ from collectord.sink.segment import (
     run,
     sink_errors,
 )
+from collectord.sink.sums import SUM_TEXT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -59,6 +60,11 @@ _BEGIN_BYTES: Final = 1 << 20
 # What it does not need it gives back. Descriptions of events come on top.
 _MANIFEST_BYTES: Final = 32 << 10
 _RING_MANIFEST_BYTES: Final = 512
+# Chunks of a ring, or a stream, in a part of a segment of this size: small ones may stand between.
+_CHUNKS_MOST: Final = 4
+_CHUNKS_OF_BYTES: Final = 1 << 20
+# A segment without a limit has room for those of its first part.
+_CHUNKS_ROOM_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +346,9 @@ class FileSink(ABC):
                 stack.callback(folder.discard, paths.open_manifest.name)
                 room_bytes = _MANIFEST_BYTES + len(opening.rings) * _RING_MANIFEST_BYTES
                 room_bytes += layouts_bytes(self._layouts)
+                of_bytes = self._plan.segment_bytes or _CHUNKS_ROOM_BYTES
+                chunks = _CHUNKS_MOST * of_bytes // _CHUNKS_OF_BYTES + len(opening.rings)
+                room_bytes += chunks * SUM_TEXT_BYTES
                 folder.claim_room(paths.new_manifest.name, room_bytes)
                 stack.callback(folder.discard, paths.new_manifest.name)
                 folder.sync()

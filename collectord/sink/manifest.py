@@ -3,7 +3,7 @@
 
 A running segment has an open manifest, `<segment>.json.partial`: what its repair needs and the
 file itself cannot tell. A sealed one has `<segment>.json`. Keys keep the order of the fields
-here; unknown keys of the same schema are ignored, another schema is left to its own version.
+here; unknown keys of the same schema are ignored, a later schema is left to its own version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from collectord.text import decode_json, encode_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+# That are read: in the first, the data had one checksum of all their bytes.
+SCHEMAS: Final = frozenset({1, SCHEMA})
 # Clock readings at flushes that a manifest keeps, spread evenly over the segment.
 FLUSH_CLOCKS_MAX: Final = 64
 # No count, size or place in a file is beyond it, and sums of a few stay numbers of 64 bits.
@@ -81,7 +83,9 @@ class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the file and the XXH3-64 of its bytes, 16 hex digits.
+    """A part of the file and its checksum, 16 hex digits: the XXH3-64 of its bytes.
+
+    That of data is of the checksums of their chunks, and `chunks` names these, see `sink.sums`.
 
     The spans of a perf.data segment cover the file without gap: `head` up to the data, `data` as
     the writer wrote it, `tail` from there on (loss records of the close, feature table and
@@ -93,6 +97,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     offset: Count
     bytes: Count
     xxh3: str
+    chunks: str = ""
 
 
 class Clocks(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,16 +256,16 @@ def decode(data: bytes, kind: type[M]) -> M | None:
         manifest = decode_json(data, kind)
     except msgspec.DecodeError:
         return None
-    return manifest if manifest.schema == SCHEMA else None
+    return manifest if manifest.schema in SCHEMAS else None
 
 
 def foreign_schema(data: bytes) -> int | None:
-    """Tell the schema of a manifest that another version wrote; None for this one's or none."""
+    """Tell the schema of a manifest that only another version reads; None for others, or none."""
     try:
         schema = decode_json(data, _SchemaOnly).schema
     except msgspec.DecodeError:
         return None
-    return schema if schema != SCHEMA else None
+    return schema if schema not in SCHEMAS else None
 
 
 class Damage(NamedTuple):
@@ -285,7 +290,7 @@ def damage(data: bytes, kind: type[OpenManifest | Manifest]) -> Damage | None:
 
 def _is_of_this_version(data: bytes) -> bool:
     try:
-        return decode_json(data, _SchemaOnly).schema == SCHEMA
+        return decode_json(data, _SchemaOnly).schema in SCHEMAS
     except msgspec.DecodeError:
         return False
 
@@ -347,5 +352,6 @@ def thin(readings: Sequence[ClockReading]) -> tuple[ClockReading, ...]:
 
 
 def common_fields(manifest: OpenManifest | Manifest) -> dict[str, Any]:
-    """Give the fields that go from the open manifest to the sealed one, by name."""
-    return {name: getattr(manifest, name) for name in Common.__struct_fields__}
+    """Give the fields that go from the open manifest to the sealed one of this schema, by name."""
+    fields = {name: getattr(manifest, name) for name in Common.__struct_fields__}
+    return fields | {"schema": SCHEMA}

@@ -96,12 +96,10 @@ class PerfDataSink(FileSink):
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> Generator[str, None, tuple[FinishedFile, Contents]]:
         losses = self._loss_records(closing)
-        written_bytes = closed.end_offset - segment.data_offset
         data = DataSection(
-            written_bytes=written_bytes,
-            xxh3=f"{closed.xxh3:016x}",
+            sums=closed.sums,
             # A file without data is to readers one that was never completed.
-            appended=b"".join(losses) or (b"" if written_bytes else _NO_RECORDS),
+            appended=b"".join(losses) or (b"" if closed.sums else _NO_RECORDS),
             first_ns=closed.first_ns,
             last_ns=closed.last_ns,
             auxtrace_index=closed.aux_index,

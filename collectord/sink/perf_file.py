@@ -27,10 +27,12 @@ from collectord.sink.manifest import Span
 from collectord.sink.scan import mapped, read_first, scan, scan_torn, xxh3
 from collectord.sink.segment import BLOCK_BYTES, PERF_DATA
 from collectord.sink.stored import Check, Finding, FinishedFile, Survey, Track
+from collectord.sink.sums import data_span, sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
+    from collectord._native._core import Sum
     from collectord.sink.manifest import Manifest
 
 _FIRST_BYTES: Final = HEADER_BYTES + 8  # what tells how long a head is
@@ -42,19 +44,23 @@ class DataSection:
     """What a data section holds, when no more comes.
 
     Attributes:
-        written_bytes: what the writer wrote, `xxh3` its hash.
+        sums: checksums of what the writer wrote.
         appended: records that the close adds behind it.
         auxtrace_index: where in the file its AUXTRACE records stand.
         features: what else became known since the head was written.
     """
 
-    written_bytes: int
-    xxh3: str
+    sums: tuple[Sum, ...]
     appended: bytes
     first_ns: int
     last_ns: int
     auxtrace_index: tuple[int, ...] = ()
     features: Features = field(default_factory=Features)
+
+    @property
+    def written_bytes(self) -> int:
+        """Give the length of what the writer wrote."""
+        return sum(one.bytes for one in self.sums)
 
 
 def write_head(fd: int, head: Head) -> None:
@@ -104,7 +110,7 @@ def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, Finis
             bytes=head.write_offset,
             xxh3=xxh3(header + head.image[len(header) :]),
         ),
-        Span(part="data", offset=head.write_offset, bytes=data.written_bytes, xxh3=data.xxh3),
+        data_span(head.write_offset, data.sums),
         Span(part="tail", offset=end, bytes=len(tail), xxh3=xxh3(tail)),
     )
     status = os.fstat(fd)
@@ -161,7 +167,7 @@ class PerfFile:
         with mapped(self._fd, size_bytes) as view, view[self.data_offset :] as data:
             found = scan_torn(data, time_offset(self._head.attrs))
             with data[: found.end] as kept:
-                track = Track(found.end, found.samples, xxh3(kept))
+                track = Track(found.end, found.samples, sums_of(kept))
         return Survey(
             tracks={_SHARED: track},
             first_ns=found.first_ns,
@@ -174,8 +180,7 @@ class PerfFile:
         """Make an end of the file behind the records that are kept."""
         track = found.tracks[_SHARED]
         data = DataSection(
-            written_bytes=track.bytes,
-            xxh3=track.xxh3,
+            sums=track.sums,
             appended=b"",
             first_ns=found.first_ns,
             last_ns=found.last_ns,

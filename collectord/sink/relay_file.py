@@ -7,21 +7,23 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from collectord._native import _core
-from collectord.sink.manifest import Span
-from collectord.sink.scan import mapped, xxh3
+from collectord.sink.scan import mapped
 from collectord.sink.segment import BLKTRACE, BLOCK_BYTES
 from collectord.sink.stored import Check, Finding, FinishedFile, Survey, Track
+from collectord.sink.sums import data_span, sums_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
+    from collectord._native._core import Sum
     from collectord.sink.manifest import Manifest
 
 _OK: Final = "ok"
 
 
-def finish(fd: int, size: int, digest: str) -> Generator[str, None, FinishedFile]:
+def finish(fd: int, sums: Sequence[Sum]) -> Generator[str, None, FinishedFile]:
     """Cut a file to its data, wait for the disk and free its cache; yields after each step."""
+    size = sum(one.bytes for one in sums)
     os.ftruncate(fd, size)
     yield "cut"
     os.fdatasync(fd)
@@ -32,7 +34,7 @@ def finish(fd: int, size: int, digest: str) -> Generator[str, None, FinishedFile
         bytes=size,
         allocated_bytes=status.st_blocks * BLOCK_BYTES,
         data_bytes=size,
-        spans=(Span(part="data", offset=0, bytes=size, xxh3=digest),) if size else (),
+        spans=(data_span(0, sums),) if size else (),
     )
 
 
@@ -58,11 +60,11 @@ class RelayFile:
             return Survey()
         with mapped(self._fd, self.data_bytes) as view:
             if not self._walked:
-                track = Track(self.data_bytes, self.data_bytes, xxh3(view))
+                track = Track(self.data_bytes, self.data_bytes, sums_of(view))
                 return Survey({-1: track})
             found = _core.scan_blktrace(view)
             with view[: found.end] as kept:
-                track = Track(found.end, found.events, xxh3(kept))
+                track = Track(found.end, found.events, sums_of(kept))
         return Survey(
             {-1: track} if found.end else {},
             found.first_ns,
@@ -73,8 +75,8 @@ class RelayFile:
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
         """Cut what is behind the last whole record."""
-        track = found.tracks.get(-1, Track(0, 0, ""))
-        return finish(self._fd, track.bytes, track.xxh3)
+        track = found.tracks.get(-1, Track(0, 0, ()))
+        return finish(self._fd, track.sums)
 
     def findings(self, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
         """Walk the records and count the events."""

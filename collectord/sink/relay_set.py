@@ -116,9 +116,9 @@ class _OneFile(FileSink):
     def _finish(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> Generator[str, None, tuple[FinishedFile, Contents]]:
-        tracks = {ring: (size, f"{xxh3:016x}") for ring, size, xxh3 in closed.tracks}
-        size, digest = tracks.get(-1 if self._ring is None else self._ring, (0, ""))
-        file = yield from finish(segment.meta_fd, size, digest)
+        tracks = {ring: sums for ring, _, sums in closed.tracks}
+        sums = tracks.get(-1 if self._ring is None else self._ring, ())
+        file = yield from finish(segment.meta_fd, sums)
         counts = {ring: (samples, size) for ring, samples, size in closed.rings}
         samples = counts.get(-1 if self._ring is None else self._ring, (0, 0))[0]
         own = [entry for entry in closing.rings if entry.ring == self._ring]

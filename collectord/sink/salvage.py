@@ -84,7 +84,7 @@ def salvage(
             stream=0,
             token=_TOKEN,
             end_offset=0,
-            xxh3=0,
+            sums=(),
             chunks=0,
             records=sum(stored.values()),
             samples=sum(stored.values()),
@@ -93,7 +93,7 @@ def salvage(
             last_ns=last_ns,
             rings=tuple((cpu, track.samples, track.bytes) for cpu, track in tracks.items()),
             final=True,
-            tracks=tuple((cpu, t.bytes, int(t.xxh3, 16)) for cpu, t in tracks.items() if t.bytes),
+            tracks=tuple((cpu, t.bytes, t.sums) for cpu, t in tracks.items() if t.bytes),
         )
         return sink.seal(segment, told, closing(stored))
 

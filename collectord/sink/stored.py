@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
+    from collectord._native._core import Sum
     from collectord.sink.manifest import Manifest, Span
 
 
@@ -27,12 +28,26 @@ class Check(StrEnum):
     CHAIN = "chain"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """Where some bytes of a file stand."""
+
+    offset: int
+    bytes: int
+
+    @property
+    def end(self) -> int:
+        """What follows them."""
+        return self.offset + self.bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong; `detail` is one line for the user."""
+    """Something wrong; `detail` is one line for the user, `chunks` are what is not sound."""
 
     check: Check
     detail: str
+    chunks: tuple[Part, ...] = ()
 
 
 class Track(NamedTuple):
@@ -41,12 +56,12 @@ class Track(NamedTuple):
     Attributes:
         bytes: of whole records or sub-buffers.
         samples: events in them.
-        xxh3: of them, 16 hex digits.
+        sums: their checksums.
     """
 
     bytes: int
     samples: int
-    xxh3: str
+    sums: tuple[Sum, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,9 @@ class TraceDatSink(FileSink):
         """Tell what each ring left in the file; asked again, its tracks may have been moved."""
         shown = self._shown[segment.token]
         if shown.held is None:
-            shown.held = self._recounted(segment, closed) if self._recount else _told(closed)
+            seen = all(sums for _, size, sums in closed.tracks if size)
+            recount = self._recount or not seen
+            shown.held = self._recounted(segment, closed) if recount else _told(closed)
         return shown.held
 
     def _recounted(self, segment: OpenSegment, closed: SegmentClosed) -> _Held:
@@ -242,8 +244,5 @@ class TraceDatSink(FileSink):
 def _told(closed: SegmentClosed) -> _Held:
     """Give the contents of a file whose pages the writer saw, as it tells them."""
     samples = {ring: count for ring, count, _ in closed.rings}
-    tracks = {
-        ring: Track(size, samples.get(ring, 0), f"{xxh3:016x}")
-        for ring, size, xxh3 in closed.tracks
-    }
+    tracks = {ring: Track(size, samples.get(ring, 0), sums) for ring, size, sums in closed.tracks}
     return _Held(tracks, closed.first_ns, closed.last_ns)

@@ -15,8 +15,6 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-import xxhash
-
 from collectord._native import _core
 from collectord.codec.trace_dat import FIRST_BYTES, head_bytes, parse_head
 from collectord.codec.trace_dat_head import Place
@@ -28,6 +26,7 @@ from collectord.sink.scan import mapped, read_first, xxh3
 from collectord.sink.segment import BLOCK_BYTES, TRACE_DAT
 from collectord.sink.sparse import punch
 from collectord.sink.stored import Check, Finding, FinishedFile, Survey, Track
+from collectord.sink.sums import Sums, data_span, sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -143,9 +142,7 @@ def finish(
     yield "file synced"
     spans = [Span(part="head", offset=0, bytes=len(first), xxh3=xxh3(first))]
     spans += [
-        Span(part="data", offset=place.offset, bytes=place.bytes, xxh3=tracks[cpu].xxh3)
-        for cpu, place in moved.items()
-        if place.bytes
+        data_span(place.offset, tracks[cpu].sums) for cpu, place in moved.items() if place.bytes
     ]
     status = os.fstat(fd)
     return FinishedFile(
@@ -165,13 +162,13 @@ class Recount:
 
     def __init__(self, sub_buffer_bytes: int) -> None:
         self.sub_buffer_bytes = sub_buffer_bytes
-        self._hash = xxhash.xxh3_64()
+        self._sums = Sums()
         self._bytes = self._samples = 0
         self.first_ns = self.last_ns = 0
 
     def take(self, piece: memoryview) -> None:
         """Go on with these sub-buffers."""
-        self._hash.update(piece)
+        self._sums.take(piece)
         self._bytes += len(piece)
         at = 0
         while at < len(piece):
@@ -185,7 +182,7 @@ class Recount:
     @property
     def track(self) -> Track:
         """What came so far."""
-        return Track(self._bytes, self._samples, self._hash.hexdigest())
+        return Track(self._bytes, self._samples, self._sums.all)
 
 
 def recount(fd: int, at: int, size_bytes: int, count: Recount) -> None:
@@ -280,7 +277,7 @@ class TraceFile:
                     found = _core.scan_pages(data, step_bytes)
                     if found.end:
                         with data[: found.end] as kept:
-                            tracks[cpu] = Track(found.end, found.events, xxh3(kept))
+                            tracks[cpu] = Track(found.end, found.events, sums_of(kept))
                         times.append((found.first_ns, found.last_ns))
                 torn_bytes = 0
                 if _fault(found):

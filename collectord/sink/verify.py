@@ -7,7 +7,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from collectord.errors import CodecError, SinkError, UnsafePath
 from collectord.folders.walk import open_folder
@@ -23,7 +23,7 @@ from collectord.sink.manifest import (
     layout_faults,
     link,
 )
-from collectord.sink.scan import digest, mapped, xxh3
+from collectord.sink.scan import digest, mapped
 from collectord.sink.segment import (
     BLOCK_BYTES,
     MANIFEST,
@@ -40,12 +40,16 @@ from collectord.sink.segment import (
 )
 from collectord.sink.sparse import stray_byte
 from collectord.sink.stored import Check, Finding
+from collectord.sink.sums import chunks_of, unsound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from collectord.folders.folder import Folder
+
+# Chunks that one line names; `chunks` of the finding are all.
+_NAMED_MAX: Final = 8
 
 
 class State(StrEnum):
@@ -240,11 +244,22 @@ def _findings(
 
 def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
     for span in manifest.spans:
-        with view[span.offset : span.offset + span.bytes] as part:
-            sound = xxh3(part) == span.xxh3
-        if not sound:
-            where = f"bytes {span.offset} to {span.offset + span.bytes}"
-            yield Finding(Check.CHECKSUM, f"the {span.part} ({where}) does not match its checksum")
+        if span.chunks and chunks_of(span) is None:
+            yield Finding(Check.MANIFEST, f"the chunks of its {span.part} do not make it up")
+            return
+    chunks = [(span, part) for span in manifest.spans for part in unsound(view, span)]
+    if not chunks:
+        return
+    span, first = chunks[0]
+    rest = ", ".join(f"{part.bytes} bytes at {part.offset}" for _, part in chunks[1:_NAMED_MAX])
+    more = f" and {len(chunks) - _NAMED_MAX} others" if len(chunks) > _NAMED_MAX else ""
+    where = f"the {span.part} (bytes {first.offset} to {first.end})"
+    others = f"; nor do {rest}{more}" if rest else ""
+    yield Finding(
+        Check.CHECKSUM,
+        f"{where} does not match its checksum{others}",
+        tuple(part for _, part in chunks),
+    )
 
 
 def _gap_findings(

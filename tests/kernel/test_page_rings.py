@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
-import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from collectord.kernel.instance_settings import InstanceSettings
 from collectord.kernel.tracefs import Tracefs
 from tests.support.features import MissingFeature
 from tests.support.patience import patient
+from tests.support.sums import assert_sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -191,14 +191,14 @@ class Rig:
         place = list(self.rings).index(cpu)
         ring = self.rings[cpu].id
         for token, closed in sorted(self.closed.items()):
-            tracks = {track: (size, digest) for track, size, digest in closed.tracks}
-            size, digest = tracks[ring]
+            tracks = {track: (size, sums) for track, size, sums in closed.tracks}
+            size, sums = tracks[ring]
             offset = PAGE + place * self.extent_bytes
             data = read_back(self.files[token], offset, size)
             scan = _core.scan_pages(data, self.subbuf_bytes)
             assert (scan.fault, scan.end, scan.pages) == ("ok", size, size // self.subbuf_bytes)
             if self.transport != "splice":
-                assert digest == xxhash.xxh3_64_intdigest(data)
+                assert_sums(data, sums)
                 assert {(ring, scan.events)} <= {(one[0], one[1]) for one in closed.rings}
             if size < self.extent_bytes:
                 assert not any(read_back(self.files[token], offset + size, self.subbuf_bytes))

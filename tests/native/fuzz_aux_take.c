@@ -104,8 +104,7 @@ static uint64_t payload_of(const struct chunk *chunk, uint32_t from)
 
 static void empty(struct chunk *chunk, uint32_t used)
 {
-	memset(chunk, 0, sizeof(*chunk));
-	chunk->data = staging.data;
+	records__chunk(chunk, staging.data);
 	chunk->used = used;
 }
 

@@ -71,8 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	sideband.layout = layout;
 	unread = ring__begin(ring);
 	CHECK(unread <= fake->map.data_bytes);
-	memset(&chunk, 0, sizeof(chunk));
-	chunk.data = staging.data;
+	records__chunk(&chunk, staging.data);
 	chunk.used = shape.chunk_used * 8u % (CHUNK_BYTES - CHUNK_MARKER_BYTES);
 	while (unread > 0 && took == RING_CHUNK_FULL) {
 		const uint32_t before = chunk.used;
@@ -87,8 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				    &fault, &last),
 			 chunk.used - before);
 		taken += chunk.used - before;
-		memset(&chunk, 0, sizeof(chunk));
-		chunk.data = staging.data;
+		records__chunk(&chunk, staging.data);
 	}
 	CHECK((took == RING_FAULTY) == (counter__read(&ring->faults) > 0) || unread == 0);
 	CHECK_EQ(ring->position, shape.head);

@@ -53,8 +53,7 @@ static void take(struct ring *ring, uint32_t used)
 		enum walk_fault fault;
 		size_t last;
 
-		memset(&chunk, 0, sizeof(chunk));
-		chunk.data = staging.data;
+		records__chunk(&chunk, staging.data);
 		chunk.used = used;
 		used = 0;
 		do {

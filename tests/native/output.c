@@ -48,11 +48,23 @@ void output__limit(uint64_t bytes)
 	CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
 }
 
+/* The chunk from `chunk` to `end`, in data that begin at `begin` of the file. */
+static void check_footer(const uint8_t *data, size_t chunk, size_t end, uint64_t begin)
+{
+	const uint8_t *const footer = data + end - CHUNK_FOOTER_BYTES;
+
+	CHECK_EQ(end % CHUNK_ALIGN_BYTES, 0);
+	CHECK_EQ(walk__load(footer), CHUNK_FOOTER_MAGIC);
+	CHECK_EQ(walk__load(footer + 8), begin + chunk);
+	CHECK_EQ(walk__load(footer + 16), XXH3_64bits(data + chunk, end - 8 - chunk));
+}
+
 void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,
 		  output_visible_fn *visible)
 {
 	uint64_t newest = 0, newest_at_marker = 0, allowed = 0;
 	uint64_t whole;
+	size_t chunk = 0;
 	uint16_t size;
 
 	memset(output, 0, sizeof(*output));
@@ -61,7 +73,6 @@ void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,
 	output->data = malloc(output->bytes + 1);
 	CHECK(output->data != NULL);
 	CHECK(pread(fd, output->data, output->bytes, (off_t)begin) == (ssize_t)output->bytes);
-	output->xxh3 = XXH3_64bits(output->data, output->bytes);
 	for (size_t at = 0; at < output->bytes; at += whole) {
 		const uint8_t *const record = output->data + at;
 		const uint64_t header = walk__load(record);
@@ -90,8 +101,9 @@ void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,
 			output->rounds++;
 			break;
 		case WALK_FINISHED_INIT:
-			CHECK(size <= CHUNK_ALIGN_BYTES);
-			CHECK_EQ((at + size) % CHUNK_ALIGN_BYTES, 0);
+			CHECK(size < CHUNK_ALIGN_BYTES + CHUNK_MARKER_BYTES);
+			check_footer(output->data, chunk, at + size, begin);
+			chunk = at + size;
 			output->paddings++;
 			break;
 		default:
@@ -99,6 +111,18 @@ void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,
 			output->others++;
 		}
 	}
+}
+
+void output__check_sums(const uint8_t *data, size_t bytes, const struct sum *sums, uint32_t count)
+{
+	size_t at = 0;
+
+	for (uint32_t i = 0; i < count; i++) {
+		CHECK(sums[i].bytes > 0 && sums[i].bytes <= bytes - at);
+		CHECK_EQ(sums[i].xxh3, XXH3_64bits(data + at, (size_t)sums[i].bytes));
+		at += (size_t)sums[i].bytes;
+	}
+	CHECK_EQ(at, bytes);
 }
 
 void output__free(struct output *output)

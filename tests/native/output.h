@@ -6,10 +6,12 @@
 #include <stdint.h>
 
 #include "aux_piece.h"
+#include "sums.h"
 
 /*
  * Reads back what the writer put into a segment, and checks what holds for every segment: whole
- * records from the first byte to the last, padding that ends at an aligned offset, and the order
+ * records from the first byte to the last, padding that ends at an aligned offset, with a footer
+ * that tells the chunk, and the order
  * rule of rounds: behind a marker no sample is older than the newest one before the last marker.
  */
 struct output {
@@ -17,7 +19,6 @@ struct output {
 	size_t bytes;
 	uint64_t samples, others, rounds, paddings;
 	uint64_t pieces, payload_bytes; /* of AUX areas */
-	uint64_t xxh3;
 };
 
 /*
@@ -30,6 +31,9 @@ typedef uint64_t output_visible_fn(uint64_t serial);
 void output__read(struct output *output, int fd, uint64_t begin, uint64_t end,
 		  output_visible_fn *visible);
 void output__free(struct output *output);
+
+/* Check that `sums` are those of these bytes, part by part. */
+void output__check_sums(const uint8_t *data, size_t bytes, const struct sum *sums, uint32_t count);
 
 /* The next sample or other record (padding, rounds and AUX pieces are passed over) from `*at` on;
  * moves `*at` behind it. NULL: there is none. */

@@ -170,3 +170,16 @@ uint16_t record__context(uint8_t *to, uint32_t type, uint16_t misc, uint32_t pid
 	put32(to + 24, cpu);
 	return size;
 }
+
+void records__chunk(struct chunk *chunk, uint8_t *data)
+{
+	static XXH3_state_t *hash;
+
+	if (hash == NULL)
+		hash = XXH3_createState();
+	CHECK(hash != NULL);
+	memset(chunk, 0, sizeof(*chunk));
+	chunk->data = data;
+	chunk->hash = hash;
+	chunk__begin(chunk);
+}

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "chunk.h"
 #include "walk.h"
 
 /*
@@ -32,6 +33,9 @@ uint16_t record__bpf_event(uint8_t *to, uint16_t type, uint32_t id, uint64_t tim
  * records__context_layout. */
 uint16_t record__context(uint8_t *to, uint32_t type, uint16_t misc, uint32_t pid, uint64_t id,
 			 uint32_t cpu, uint64_t time_ns);
+
+/* An empty chunk with this memory. Nobody asks it for its checksum. */
+void records__chunk(struct chunk *chunk, uint8_t *data);
 
 /* Ends the test if the sample's filler is not what record__sample() wrote; returns its serial. */
 uint64_t record__check_sample(const uint8_t *record);

@@ -209,7 +209,7 @@ struct event *rig__event(struct rig *rig, enum event_kind kind)
 
 void rig__expect(struct rig *rig, enum event_kind kind)
 {
-	free(rig__event(rig, kind));
+	event__free(rig__event(rig, kind));
 }
 
 void rig__expect_none(struct rig *rig)
@@ -234,7 +234,7 @@ void rig__finish(struct rig *rig, uint32_t stream, int fd, struct output *output
 	writer__poke(&rig->writer);
 	event = rig__event(rig, EVENT_SEGMENT_CLOSED);
 	output__read(output, fd, 0, event->end_offset, NULL);
-	CHECK_EQ(output->xxh3, event->xxh3);
+	output__check_sums(output->data, output->bytes, event->sums, event->sum_count);
 	CHECK_EQ(output->samples, event->samples);
-	free(event);
+	event__free(event);
 }

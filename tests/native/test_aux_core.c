@@ -37,7 +37,9 @@ struct cpu {
 
 struct segment_file {
 	int fd;
-	uint64_t end, xxh3;
+	uint64_t end;
+	struct sum *sums;
+	uint32_t sum_count;
 	uint64_t *index;
 	uint32_t index_count;
 	uint64_t payload[CPUS];
@@ -119,7 +121,9 @@ static void serve(uint64_t limit)
 			CHECK_EQ(event->kind, EVENT_SEGMENT_CLOSED);
 			CHECK_EQ(event->samples, 0); /* bytes are none */
 			segment->end = event->end_offset;
-			segment->xxh3 = event->xxh3;
+			segment->sums = event->sums;
+			segment->sum_count = event->sum_count;
+			event->sums = NULL;
 			segment->index = event->aux_index;
 			segment->index_count = event->aux_count;
 			event->aux_index = NULL;
@@ -197,6 +201,7 @@ static void end(void)
 	for (uint32_t i = 0; i < prepared_count; i++) {
 		close(segments[i].fd);
 		free(segments[i].index);
+		free(segments[i].sums);
 	}
 }
 
@@ -246,7 +251,8 @@ static void follow_segments(bool listed)
 
 		output__read(&output, segment->fd, 0, segment->end, NULL);
 		if (segment->end > 0)
-			CHECK_EQ(output.xxh3, segment->xxh3);
+			output__check_sums(output.data, output.bytes, segment->sums,
+					   segment->sum_count);
 		while ((at_payload = output__next_piece(&output, &at, &piece, &at_piece)) !=
 		       NULL) {
 			CHECK(piece.origin.cpu < CPUS);
@@ -501,12 +507,12 @@ static void a_full_disk_is_counted_in_bytes(void)
 	CHECK_EQ(fake_aux__run(&cpus[1].fake, 100), 100);
 	CHECK(core__issue(core) > 0);
 	while (event == NULL || event->kind != EVENT_SPACE_WANTED) {
-		free(event);
+		event__free(event);
 		event = core__event(core);
 		if (event == NULL)
 			await_notice(core__notify_fd(core));
 	}
-	free(event);
+	event__free(event);
 	core__answer_space(core, stream, false);
 	while (counter__read(&cpus[1].aux->lost_disk_full) == 0)
 		sched_yield();

@@ -33,8 +33,7 @@ static struct chunk chunk;
 
 static void empty_chunk(void)
 {
-	memset(&chunk, 0, sizeof(chunk));
-	chunk.data = staging.data;
+	records__chunk(&chunk, staging.data);
 }
 
 static struct aux_ring_options plain(void)
@@ -393,8 +392,9 @@ static void no_piece_ends_inside_of_what_an_aux_record_tells_of(void)
 		CHECK(ring__begin(data) > 0);
 		ring__begin(aux);
 		{
-			struct chunk other = {.data = malloc(CHUNK_BYTES)};
+			struct chunk other;
 
+			records__chunk(&other, malloc(CHUNK_BYTES));
 			CHECK_EQ(data->ops->take(data, &other, CHUNK_BYTES), RING_EMPTY);
 			free(other.data);
 		}

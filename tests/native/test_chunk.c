@@ -8,47 +8,97 @@
 
 #define CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
 
+#define OFFSET 12288u
+
+static XXH3_state_t *hash;
+
+static void pad(uint8_t *data, uint32_t used, bool round)
+{
+	XXH3_64bits_reset(hash);
+	XXH3_64bits_update(hash, data, used);
+	chunk__pad(data, used, round, OFFSET, hash);
+}
+
+/* One record up to the next aligned place, which ends in a footer that tells the chunk. */
 static void check_padding(const uint8_t *data, uint32_t used, uint32_t padded, bool round)
 {
+	const uint8_t *const footer = data + padded - CHUNK_FOOTER_BYTES;
+
 	CHECK_EQ(padded % CHUNK_ALIGN_BYTES, 0);
-	CHECK(padded >= used && padded - used < CHUNK_ALIGN_BYTES + CHUNK_MARKER_BYTES);
+	CHECK(padded > used && padded - used < CHUNK_ALIGN_BYTES + CHUNK_MARKER_BYTES);
 	if (round) {
 		CHECK_EQ(walk__load(data + used), walk__header(WALK_FINISHED_ROUND, 0, 8));
 		used += 8;
 	}
-	if (used == padded)
-		return;
 	CHECK_EQ(walk__load(data + used),
 		 walk__header(WALK_FINISHED_INIT, 0, (uint16_t)(padded - used)));
-	for (uint32_t at = used + 8; at < padded; at++)
-		CHECK_EQ(data[at], 0);
+	CHECK(data + used + 8 <= footer);
+	for (const uint8_t *at = data + used + 8; at < footer; at++)
+		CHECK_EQ(*at, 0);
+	CHECK_EQ(walk__load(footer), CHUNK_FOOTER_MAGIC);
+	CHECK_EQ(walk__load(footer + 8), OFFSET);
+	CHECK_EQ(walk__load(footer + 16), XXH3_64bits(data, padded - 8));
+	CHECK_EQ(XXH3_64bits_digest(hash), XXH3_64bits(data, padded));
 }
 
-static void every_gap_is_one_record(void)
+static void every_gap_is_one_record_with_a_footer(void)
 {
 	struct guarded memory;
 
 	guarded__init(&memory, 3 * CHUNK_ALIGN_BYTES, -1);
 	for (uint32_t used = 0; used <= 2 * CHUNK_ALIGN_BYTES; used += 8) {
 		for (int round = 0; round < 2; round++) {
+			if (used == 0 && round == 0)
+				continue;
 			memset(memory.data, 0xa5, memory.bytes);
-			check_padding(memory.data, used, chunk__pad(memory.data, used, round != 0),
+			pad(memory.data, used, round != 0);
+			check_padding(memory.data, used, chunk__padded(used, round != 0),
 				      round != 0);
 			for (uint32_t at = 0; at < used; at++)
 				CHECK_EQ(memory.data[at], 0xa5);
 		}
 	}
+	CHECK_EQ(chunk__padded(0, false), 0);
+	pad(memory.data, 0, false); /* does nothing */
 	guarded__deinit(&memory);
 }
 
-static void a_full_chunk_takes_a_marker_within_its_bytes(void)
+static void a_full_chunk_takes_a_marker_and_a_footer_within_its_bytes(void)
 {
-	struct guarded memory;
+	CHECK_EQ(chunk__padded(CHUNK_BYTES - CHUNK_MARKER_BYTES, true), CHUNK_BYTES);
+	CHECK_EQ(chunk__padded(CHUNK_BYTES - CHUNK_MARKER_BYTES, false), CHUNK_BYTES);
+}
 
-	guarded__init(&memory, CHUNK_BYTES, -1);
-	CHECK_EQ(chunk__pad(memory.data, CHUNK_BYTES - CHUNK_MARKER_BYTES, true), CHUNK_BYTES);
-	CHECK_EQ(chunk__pad(memory.data, CHUNK_BYTES - CHUNK_MARKER_BYTES, false), CHUNK_BYTES);
-	guarded__deinit(&memory);
+/* A chunk has taken what it holds, piece by piece, when its padding comes, as often as it does. */
+static void a_chunk_knows_the_checksum_of_what_came(void)
+{
+	const struct walk_tally tally = {.records = 1};
+	struct chunk *chunk;
+	struct pool pool;
+
+	CHECK_EQ(pool__init(&pool, 1, CHUNK_BYTES), 0);
+	for (uint8_t turn = 1; turn <= 2; turn++) {
+		uint32_t end;
+
+		chunk = pool__take(&pool, NULL);
+		for (uint32_t i = 0; i < 500; i++) {
+			memset(chunk->data + chunk->used, (int)(turn * i), 128);
+			if (i % 3 == 0)
+				chunk__append_piece(chunk, NULL, 128, 80, true);
+			else
+				chunk__append(chunk, NULL, 128, &tally, false);
+			if (chunk->piece_count == CHUNK_PIECES)
+				break;
+		}
+		for (int round = 0; round < 2; round++) {
+			XXH3_copyState(hash, chunk->hash);
+			chunk__pad(chunk->data, chunk->used, round != 0, OFFSET, hash);
+			end = chunk__padded(chunk->used, round != 0);
+			check_padding(chunk->data, chunk->used, end, round != 0);
+		}
+		pool__give(&pool, chunk);
+	}
+	pool__deinit(&pool);
 }
 
 static void sizes_that_are_no_chunk_are_refused(void)
@@ -143,11 +193,15 @@ static void no_more_than_half_is_kept(void)
 
 static void spans_follow_the_rings_in_turn(void)
 {
+	static uint8_t data[144];
 	static struct chunk chunk;
 	struct ring *const one = (struct ring *)(uintptr_t)8, *const two = (struct ring *)(uintptr_t)16;
 	struct walk_tally tally = {.records = 3, .samples = 2, .first_ns = 50, .last_ns = 60};
 	const struct walk_tally untimed = {.records = 1, .samples = 1};
 
+	chunk.data = data;
+	chunk.hash = hash;
+	chunk__begin(&chunk);
 	chunk__append(&chunk, one, 100, &tally, true);
 	chunk__append(&chunk, one, 28, &untimed, false);
 	tally.first_ns = 40;
@@ -167,12 +221,16 @@ static void spans_follow_the_rings_in_turn(void)
 
 int main(void)
 {
-	RUN(every_gap_is_one_record);
-	RUN(a_full_chunk_takes_a_marker_within_its_bytes);
+	hash = XXH3_createState();
+	CHECK(hash != NULL);
+	RUN(every_gap_is_one_record_with_a_footer);
+	RUN(a_full_chunk_takes_a_marker_and_a_footer_within_its_bytes);
+	RUN(a_chunk_knows_the_checksum_of_what_came);
 	RUN(sizes_that_are_no_chunk_are_refused);
 	RUN(the_pool_gives_each_chunk_once_and_low_ones_first);
 	RUN(what_is_kept_for_one_is_for_nobody_else);
 	RUN(no_more_than_half_is_kept);
 	RUN(spans_follow_the_rings_in_turn);
+	XXH3_freeState(hash);
 	return 0;
 }

@@ -38,7 +38,9 @@ struct producer {
 
 struct written {
 	int fd;
-	uint64_t end, xxh3, samples;
+	uint64_t end, samples;
+	struct sum *sums;
+	uint32_t sum_count;
 };
 
 static struct producer producers[PRODUCERS];
@@ -155,12 +157,14 @@ static void serve(uint64_t limit)
 		} else {
 			CHECK_EQ(event->kind, EVENT_SEGMENT_CLOSED);
 			segments[event->token].end = event->end_offset;
-			segments[event->token].xxh3 = event->xxh3;
+			segments[event->token].sums = event->sums;
+			segments[event->token].sum_count = event->sum_count;
+			event->sums = NULL;
 			segments[event->token].samples = event->samples;
 			rotations[event->stream]++;
 			stream_closed[event->stream] = true;
 		}
-		free(event);
+		event__free(event);
 	}
 }
 
@@ -196,7 +200,8 @@ static void check_segments(void)
 
 		output__read(&output, segments[i].fd, 0, segments[i].end, visible);
 		if (segments[i].end > 0)
-			CHECK_EQ(output.xxh3, segments[i].xxh3);
+			output__check_sums(output.data, output.bytes, segments[i].sums,
+					   segments[i].sum_count);
 		CHECK_EQ(output.samples, segments[i].samples);
 		while ((record = output__next(&output, &at)) != NULL) {
 			uint64_t serial;
@@ -224,6 +229,8 @@ static void check_segments(void)
 
 static void end(void)
 {
+	for (uint32_t i = 0; i < prepared_count; i++)
+		free(segments[i].sums);
 	core__free(core);
 	for (uint32_t i = 0; i < PRODUCERS; i++)
 		fake_ring__deinit(&producers[i].fake);

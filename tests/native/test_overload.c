@@ -303,7 +303,7 @@ static void expect_missing(void)
 	struct event *event = rig__event(&rig, EVENT_SPACE_WANTED);
 
 	CHECK_EQ(event->error, EXFULL);
-	free(event);
+	event__free(event);
 }
 
 /* The first stream has no segment, and nobody answers. */
@@ -323,7 +323,7 @@ static void a_stream_without_a_segment_keeps_nobody_waiting(void)
 		while ((event = event_list__pop(&rig.events)) == NULL)
 			await_notice(rig.events.fd);
 		generation = event->kind == EVENT_SPACE_WANTED;
-		free(event);
+		event__free(event);
 	} while (generation == 0);
 	for (uint64_t i = 1; i <= 50; i++) {
 		put(1, 1);

@@ -117,7 +117,8 @@ static void read_segment(const struct event *event)
 		CHECK_EQ(pread(fd, data, bytes, at), bytes);
 		pages__check(data, bytes, PAGE_BYTES, &feed->stored, &feed->last_ns);
 		if (feed->transport != PAGE_SPLICE)
-			CHECK_EQ(XXH3_64bits(data, bytes), event->rings[i].xxh3);
+			output__check_sums(data, bytes, event->rings[i].sums,
+					   event->rings[i].sum_count);
 	}
 	finished |= event->final;
 }
@@ -136,7 +137,7 @@ static void serve(void)
 			CHECK_EQ(event->error, EXFULL); /* the next one was on its way */
 		else
 			CHECK(false);
-		free(event);
+		event__free(event);
 	}
 	CHECK(core__faulty(core) == NULL);
 }
@@ -288,7 +289,7 @@ static void full_extents_wait_for_the_next_segment(enum page_transport transport
 				pages__check(data, bytes, PAGE_BYTES, &serial, &last_ns);
 				finished |= event->final;
 			}
-			free(event);
+			event__free(event);
 		}
 	}
 	core__stop(core);
@@ -373,7 +374,7 @@ static void a_full_disk_is_counted_in_events(void)
 				core__answer_space(core, stream, false);
 				wanted++;
 			}
-			free(event);
+			event__free(event);
 		}
 	}
 	CHECK(wanted > 0);

@@ -16,8 +16,7 @@ static struct chunk chunk;
 
 static void empty_chunk(void)
 {
-	memset(&chunk, 0, sizeof(chunk));
-	chunk.data = staging.data;
+	records__chunk(&chunk, staging.data);
 }
 
 static uint8_t record[65536];

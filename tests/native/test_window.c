@@ -71,8 +71,7 @@ static void write_sample(uint16_t size)
 
 static void empty_chunk(uint32_t used)
 {
-	memset(&chunk, 0, sizeof(chunk));
-	chunk.data = staging.data;
+	records__chunk(&chunk, staging.data);
 	chunk.used = used;
 }
 
@@ -552,7 +551,7 @@ static void a_core_stores_windows_while_records_come(void)
 			end = event->end_offset;
 		if (event == NULL)
 			await_notice(core__notify_fd(core));
-		free(event);
+		event__free(event);
 	}
 	output__read(&output, fd, 0, end, NULL);
 	while ((stored = output__next(&output, &at)) != NULL) {

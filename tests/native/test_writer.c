@@ -216,7 +216,7 @@ static void expect_wanted(int error)
 	struct event *event = rig__event(&rig, EVENT_SPACE_WANTED);
 
 	CHECK_EQ(event->error, error);
-	free(event);
+	event__free(event);
 }
 
 static void expect_space_wanted(void)
@@ -315,7 +315,7 @@ static void other_errors_lose_the_chunk_and_are_told_once(void)
 	event = rig__event(&rig, EVENT_WRITE_FAILED);
 	CHECK_EQ(event->error, EBADF);
 	CHECK(event->token != 0);
-	free(event);
+	event__free(event);
 	await_written(1);
 	rig__expect_none(&rig);
 	CHECK_EQ(counter__read(&ring->lost_dropped), 3);
@@ -420,7 +420,7 @@ static void finish(void)
 	writer__poke(&rig.writer);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
 	CHECK(event->final);
-	free(event);
+	event__free(event);
 }
 
 /* Another file has the number of the one that was prepared and never begun. */

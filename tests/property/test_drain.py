@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from collectord._native import _core
+from tests.support.sums import assert_sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,10 +129,12 @@ def _split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _is_padding(at: int, record: bytes) -> bool:
-    """What the writer made: it ends a chunk, and holds nothing."""
-    return (at + len(record)) % _core.CHUNK_ALIGN_BYTES == 0 and not any(record[8:])
+    """What the writer made: it ends a chunk, and holds nothing but what tells the chunk."""
+    ends = (at + len(record)) % _core.CHUNK_ALIGN_BYTES == 0
+    return ends and not any(record[8:-24]) and record[-24:-16] == _FOOTER
 
 
+_FOOTER = b"CHNKEND1"
 _PAGES = st.sampled_from([1, 2, 16])
 _BATCH = st.lists(
     st.tuples(
@@ -288,7 +291,7 @@ class Drain(RuleBasedStateMachine):
             data = os.pread(self.files[token], closed.end_offset, 0)
             assert len(data) == closed.end_offset
             assert closed.end_offset % _core.CHUNK_ALIGN_BYTES == 0
-            assert xxhash.xxh3_64_intdigest(data) == closed.xxh3
+            assert_sums(data, closed.sums)
             in_segment = self._read_segment(data, found)
             assert closed.samples == in_segment
             assert closed.samples == sum(ring[1] for ring in closed.rings)
@@ -303,14 +306,19 @@ class Drain(RuleBasedStateMachine):
         Behind a FINISHED_ROUND nothing may come that was in its ring before the newest record
         that stands before the marker before: a reader has printed up to there.
         """
-        samples = newest_ns = newest_at_marker_ns = printed_ns = 0
+        samples = newest_ns = newest_at_marker_ns = printed_ns = chunk = 0
         for at, kind, record in _split(data):
             if kind == _FINISHED_ROUND:
                 assert len(record) == 8
                 printed_ns, newest_at_marker_ns = newest_at_marker_ns, newest_ns
                 continue
             if kind == _FINISHED_INIT and _is_padding(at, record):
-                assert len(record) < _core.CHUNK_ALIGN_BYTES
+                assert len(record) < _core.CHUNK_ALIGN_BYTES + 32
+                end = at + len(record)
+                start, digest = struct.unpack("=QQ", record[-16:])
+                assert start == chunk
+                assert digest == xxhash.xxh3_64_intdigest(data[start : end - 8])
+                chunk = end
                 continue
             key, _, time_ns = struct.unpack_from("=QQQ", record, 8)
             number = key >> 32

@@ -7,8 +7,6 @@ import os
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-import xxhash
-
 from collectord._native._core import SegmentClosed
 from collectord.codec.bpf_struct import Layout, from_bcc
 from collectord.codec.perf_attr import EventType, PerfEventAttr, RecordType, SampleType, SoftwareId
@@ -21,6 +19,7 @@ from collectord.config.bpf_program import ColumnConfig
 from collectord.plan.session import SinkPlan
 from collectord.sink.manifest import EventLayout
 from collectord.sink.perf_data import PerfDataSink
+from collectord.sink.sums import sums_of
 from tests.support import segments
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ def closed(segment: OpenSegment, chunks: Sequence[bytes]) -> SegmentClosed:
         stream=0,
         token=segment.token,
         end_offset=segment.data_offset + len(data),
-        xxh3=xxhash.xxh3_64_intdigest(data),
+        sums=sums_of(memoryview(data)),
         chunks=len(chunks),
         records=len(chunks),
         samples=samples,

@@ -6,13 +6,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import xxhash
-
 from collectord._native._core import SegmentClosed
 from collectord.plan.session import SinkPlan
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 from collectord.sink.relay_set import RelaySink
+from collectord.sink.sums import sums_of
 from tests.support.relay_records import record
 from tests.support.segments import CLOCK, IDENTITY, LEDGER
 
@@ -49,7 +48,7 @@ def closed(token: int, data: dict[int, bytes], *, final: bool = False) -> Segmen
         stream=0,
         token=token,
         end_offset=0,
-        xxh3=0,
+        sums=(),
         chunks=1,
         records=sum(events.values()),
         samples=sum(events.values()),
@@ -59,8 +58,7 @@ def closed(token: int, data: dict[int, bytes], *, final: bool = False) -> Segmen
         rings=tuple((ring, events[ring], len(data[ring])) for ring in data),
         final=final,
         tracks=tuple(
-            (ring, len(content), xxhash.xxh3_64_intdigest(content))
-            for ring, content in data.items()
+            (ring, len(content), sums_of(memoryview(content))) for ring, content in data.items()
         ),
     )
 

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import xxhash
-
 from collectord._native._core import SegmentClosed
 from collectord.codec import tracing_data
 from collectord.codec.perf_attr import EventType, PerfEventAttr, RecordType, SampleType, SoftwareId
@@ -29,6 +27,7 @@ from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import Identity, RingEntry
 from collectord.sink.perf_data import PerfDataSink
 from collectord.sink.retention import evict
+from collectord.sink.sums import sums_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -171,7 +170,7 @@ def closed(segment: OpenSegment, chunks: Sequence[bytes], samples: int) -> Segme
         stream=0,
         token=segment.token,
         end_offset=segment.data_offset + len(data),
-        xxh3=xxhash.xxh3_64_intdigest(data),
+        sums=sums_of(memoryview(data)),
         chunks=len(chunks),
         records=samples,
         samples=samples,

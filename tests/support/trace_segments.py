@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import xxhash
 
 from collectord._native import _core
 from collectord.codec.ftrace_page import Walk
@@ -19,6 +18,7 @@ from collectord.codec.trace_dat_head import Metadata
 from collectord.plan.session import SinkPlan
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
+from collectord.sink.sums import sums_of
 from collectord.sink.trace_dat import TraceDatSink
 from tests.support import segments
 from tests.support.ftrace_pages import event, page
@@ -118,12 +118,12 @@ def closed(
         data = b"".join(written)
         times += found
         entries.append((ring, len(found), len(data)))
-        tracks.append((ring, len(data), xxhash.xxh3_64_intdigest(data)))
+        tracks.append((ring, len(data), sums_of(memoryview(data))))
     return _core.SegmentClosed(
         stream=0,
         token=segment.token,
         end_offset=0,
-        xxh3=0,
+        sums=(),
         chunks=1,
         records=len(times),
         samples=len(times),

@@ -295,7 +295,7 @@ def test_other_version(tmp_path: Path) -> None:
     before = orphan.read_bytes()
     (outcome,) = repair(tmp_path)
     assert (outcome.action, outcome.path) == (Action.REFUSED, orphan)
-    assert outcome.detail == "left alone: its manifest has schema 99, this version knows 1"
+    assert outcome.detail == "left alone: its manifest has schema 99, this version knows 2"
     assert orphan.read_bytes() == before
 
 

@@ -309,7 +309,7 @@ def test_recount(tmp_path: Path) -> None:
         segment = sink.next_segment(1, support.opening())
         closed = support.fill(segment, (300, 1))
         if sink is sinks[1]:
-            unseen = tuple((ring, size, 0) for ring, size, _ in closed.tracks)
+            unseen = tuple((ring, size, ()) for ring, size, _ in closed.tracks)
             closed = closed._replace(samples=0, rings=(), first_ns=0, last_ns=0, tracks=unseen)
         info = sink.seal(segment, closed, support.closing())
         assert info is not None

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import struct
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+import xxhash
 
+from collectord._native._core import Sum
 from collectord.errors import SinkError
 from collectord.sink.repair import repair
 from collectord.sink.scan import xxh3
 from collectord.sink.segment import segment_directories
-from collectord.sink.stored import Check
+from collectord.sink.stored import Check, Part
+from collectord.sink.sums import chunks_of, data_span, sums_of
 from collectord.sink.verify import State, list_segments, verify
 from tests.support import segments as support
 
@@ -114,11 +118,105 @@ def test_damaged_record(tmp_path: Path, info: SegmentInfo) -> None:
 def _agree(info: SegmentInfo) -> None:
     """Make the manifest's checksums those of the file."""
     data = info.path.read_bytes()
+    spans = []
+    for span in info.manifest.spans:
+        part = memoryview(data)[span.offset : span.offset + span.bytes]
+        one = msgspec.structs.replace(span, xxh3=xxh3(part))
+        spans.append(data_span(span.offset, sums_of(part)) if span.part == "data" else one)
+    _change_manifest(info, spans=msgspec.to_builtins(spans))
+
+
+MANY = 30_000
+
+
+@pytest.mark.parametrize("torn", [bytes(1 << 16), random.Random(1).randbytes(1 << 16)])  # noqa: S311
+def test_unsound_chunks_are_named(tmp_path: Path, torn: bytes) -> None:
+    """Each chunk that damage has touched is told with its place and length, and no other."""
+    info = support.write_segment(support.make_sink(tmp_path), samples=MANY)
+    (span,) = (span for span in info.manifest.spans if span.part == "data")
+    sizes = [one.bytes for one in chunks_of(span) or ()]
+    assert len(sizes) > 2
+    _write(info.path, span.offset + sizes[0] - 8192, torn)
+    _write(info.path, span.offset + span.bytes - 1, b"\xff")
+    (verdict,) = verify([tmp_path])
+    assert verdict.finding is not None
+    first, second = Part(span.offset, sizes[0]), Part(span.offset + sizes[0], sizes[1])
+    last = Part(span.offset + span.bytes - sizes[-1], sizes[-1])
+    assert verdict.finding.chunks == (first, second, last)
+    assert verdict.finding.detail == (
+        f"the data (bytes {first.offset} to {first.end}) does not match its checksum; nor do "
+        f"{second.bytes} bytes at {second.offset}, {last.bytes} bytes at {last.offset}"
+    )
+
+
+def test_many_chunks_are_named_shortly(tmp_path: Path) -> None:
+    """One line names some chunks, and counts the others."""
+    info = support.write_segment(support.make_sink(tmp_path), samples=100)
+    data = memoryview(info.path.read_bytes())
+    head, found, tail = info.manifest.spans
+    at = range(found.offset, found.offset + found.bytes, 512)
+    sums = [Sum(len(data[i : i + 512][: found.offset + found.bytes - i]), 0) for i in at]
+    _change_manifest(info, spans=msgspec.to_builtins([head, data_span(found.offset, sums), tail]))
+    (verdict,) = verify([tmp_path])
+    assert verdict.finding is not None
+    assert len(verdict.finding.chunks) == len(sums)
+    assert verdict.finding.detail.endswith(f" and {len(sums) - 8} others")
+
+
+def _to_first_schema(info: SegmentInfo) -> None:
+    """Make the manifest one of the first schema: one checksum over all bytes of each part."""
+    data = info.path.read_bytes()
     spans = [
-        msgspec.to_builtins(span) | {"xxh3": xxh3(data[span.offset : span.offset + span.bytes])}
+        {
+            "part": span.part,
+            "offset": span.offset,
+            "bytes": span.bytes,
+            "xxh3": xxh3(data[span.offset : span.offset + span.bytes]),
+        }
         for span in info.manifest.spans
     ]
-    _change_manifest(info, spans=spans)
+    _change_manifest(info, schema=1, spans=spans)
+
+
+def test_first_schema(tmp_path: Path, info: SegmentInfo) -> None:
+    """A segment of a version without checksums of chunks is checked as a whole."""
+    _to_first_schema(info)
+    (verdict,) = verify([tmp_path])
+    assert (verdict.finding, verdict.samples) == (None, 250)
+    _write(info.path, info.manifest.data_offset + 100, b"\xff\xff")
+    (span,) = (span for span in info.manifest.spans if span.part == "data")
+    (verdict,) = verify([tmp_path])
+    assert verdict.finding is not None
+    assert verdict.finding.check is Check.CHECKSUM
+    assert verdict.finding.chunks == (Part(span.offset, span.bytes),)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        "1:0123456789abcdef",
+        "x",
+        " ",
+        "-1:0123456789abcdef",
+        f"{10**20}:0123456789abcdef",
+    ],
+)
+def test_chunks_that_are_not_the_data(tmp_path: Path, info: SegmentInfo, chunks: str) -> None:
+    """Checksums of chunks that do not make up what they are said to be are no proof."""
+    head, data, tail = msgspec.to_builtins(info.manifest.spans)
+    _change_manifest(info, spans=[head, data | {"chunks": chunks}, tail])
+    assert _finding(tmp_path) == (Check.MANIFEST, "the chunks of its data do not make it up")
+
+
+def test_checksum_of_all_chunks(tmp_path: Path, info: SegmentInfo) -> None:
+    """The one checksum of the data is that of the chunks' checksums."""
+    head, data, tail = msgspec.to_builtins(info.manifest.spans)
+    sums = chunks_of(info.manifest.spans[1])
+    assert sums
+    joined = b"".join(one.xxh3.to_bytes(8, "big") for one in sums)
+    assert data["xxh3"] == xxhash.xxh3_64_hexdigest(joined)
+    _change_manifest(info, spans=[head, data | {"xxh3": "0" * 16}, tail])
+    assert _finding(tmp_path)[0] is Check.MANIFEST
 
 
 def test_sample_count(tmp_path: Path, info: SegmentInfo) -> None:
@@ -163,10 +261,10 @@ def test_manifest_is_missing_or_damaged(tmp_path: Path, info: SegmentInfo) -> No
 
 def test_other_version(tmp_path: Path, info: SegmentInfo) -> None:
     """A manifest of another schema is told as such."""
-    _change_manifest(info, schema=2)
+    _change_manifest(info, schema=99)
     check, detail = _finding(tmp_path)
     assert check is Check.VERSION
-    assert detail == "manifest schema 2 is of another version; this one knows 1"
+    assert detail == "manifest schema 99 is of another version; this one knows 2"
 
 
 def test_states(tmp_path: Path) -> None:

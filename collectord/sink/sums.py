@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: checksums of a file's data, one for each chunk, as the core gives them.
+
+A chunk is what was written in one piece, about 1 MiB; what is small shares one with its
+neighbours. Manifests name the chunks of a span in their order, each by its length and its XXH3-64:
+
+    1048576:0123456789abcdef 40960:fedcba9876543210
+
+Folded into one they are the XXH3-64 of their checksums, of 8 bytes each, as they are written.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import xxhash
+
+from collectord._native._core import Sum
+from collectord.sink.manifest import COUNT_MAX, Span
+from collectord.sink.scan import xxh3
+from collectord.sink.stored import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+# As in sums.h of the core.
+_PART_BYTES: Final = 1 << 20
+_PART_STEP: Final = 16384
+_SUM: Final = re.compile(r"([1-9][0-9]{0,18}):([0-9a-f]{16})")
+# What a manifest takes for one chunk, with its separator.
+SUM_TEXT_BYTES: Final = 26
+
+
+class Sums:
+    """The checksums of bytes that come piece by piece."""
+
+    def __init__(self) -> None:
+        self._ended: list[Sum] = []
+        self._open = xxhash.xxh3_64()
+        self._open_bytes = 0
+        self._part_bytes = _PART_BYTES
+
+    def take(self, data: memoryview) -> None:
+        """Go on with these bytes."""
+        at = 0
+        while at < len(data):
+            if self._open_bytes == self._part_bytes:
+                self._end()
+            with data[at : at + self._part_bytes - self._open_bytes] as piece:
+                self._open.update(piece)
+                self._open_bytes += len(piece)
+                at += len(piece)
+
+    def _end(self) -> None:
+        self._ended.append(Sum(self._open_bytes, self._open.intdigest()))
+        self._open.reset()
+        self._open_bytes = 0
+        if len(self._ended) % _PART_STEP == 0:
+            self._part_bytes *= 2
+
+    @property
+    def all(self) -> tuple[Sum, ...]:
+        """Those of what came so far."""
+        if not self._open_bytes:
+            return tuple(self._ended)
+        return (*self._ended, Sum(self._open_bytes, self._open.intdigest()))
+
+
+def sums_of(data: memoryview) -> tuple[Sum, ...]:
+    """Give the checksums of all these bytes."""
+    sums = Sums()
+    sums.take(data)
+    return sums.all
+
+
+def fold(sums: Iterable[Sum]) -> str:
+    """Give the one checksum of all."""
+    return xxh3(b"".join(one.xxh3.to_bytes(8, "big") for one in sums))
+
+
+def data_span(offset: int, sums: Sequence[Sum]) -> Span:
+    """Describe data that begin at `offset` of a file."""
+    return Span(
+        part="data",
+        offset=offset,
+        bytes=sum(one.bytes for one in sums),
+        xxh3=fold(sums),
+        chunks=" ".join(f"{one.bytes}:{one.xxh3:016x}" for one in sums),
+    )
+
+
+def chunks_of(span: Span) -> tuple[Sum, ...] | None:
+    """Read the chunks of a span; None if it tells none that could be, or if they are not all."""
+    found = [_SUM.fullmatch(text) for text in span.chunks.split(" ")]
+    sums = tuple(Sum(int(one[1]), int(one[2], 16)) for one in found if one is not None)
+    whole = len(sums) == len(found) and sum(one.bytes for one in sums) == span.bytes <= COUNT_MAX
+    return sums if whole and fold(sums) == span.xxh3 else None
+
+
+def unsound(view: memoryview, span: Span) -> Iterator[Part]:
+    """Find the parts of a file that do not match the checksums of this span of it.
+
+    The span as a whole, where it names no chunks (those of schema 1), or not as it should.
+    """
+    chunks = chunks_of(span)
+    told = [(span.bytes, span.xxh3)]
+    if chunks is not None:
+        told = [(one.bytes, f"{one.xxh3:016x}") for one in chunks]
+    at = span.offset
+    for size, expected in told:
+        with view[at : at + size] as part:
+            if xxh3(part) != expected:
+                yield Part(at, size)
+        at += size
