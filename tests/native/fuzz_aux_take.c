@@ -8,6 +8,7 @@
 #include "fake_aux.h"
 #include "output.h"
 #include "record_stream.h"
+#include "records.h"
 #include "stream.h"
 
 #define AUX_PAGES 4u

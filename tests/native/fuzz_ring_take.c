@@ -5,6 +5,7 @@
 #include "check.h"
 #include "fake_ring.h"
 #include "guarded.h"
+#include "records.h"
 #include "ring.h"
 #include "sideband.h"
 
