@@ -40,7 +40,7 @@ def claim_places(plan: Plan, kernel: Kernel, stack: AsyncExitStack, *, shared: b
         SinkError: a directory cannot be made or written, or another daemon writes to it.
     """
     for session in plan.sessions:
-        if session.ftrace is not None:
+        if session.payload.has_instance:
             kernel.check_instance(instance_session(session))
     locked = set()
     for session in plan.sessions:

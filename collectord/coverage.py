@@ -102,14 +102,15 @@ class _Seen:
 
     def __init__(self, plan: SessionPlan) -> None:
         rings = [ring.cpu for ring in plan.rings if ring.role is RingRole.DATA and ring.cpu >= 0]
-        gates = plan.bpf.cpus if plan.bpf is not None and plan.bpf.programs else ()
-        self.planned = frozenset((*rings, *gates) if plan.watches_cpus else ())
+        payload = plan.payload
+        cpus = (*rings, *payload.program_cpus)
+        self.planned = frozenset(cpus if payload.watches_cpus else ())
         self._all_wanted = bool(self.planned) and not plan.scope.cpus
         # The kernel detaches events of a CPU that goes offline, and does not attach them again. A
         # ring of ftrace or relay is the CPU's own and stays, as does an event that is a task's.
-        attached = plan.ftrace is None and plan.relay is None and not plan.per_task
+        attached = payload.leaves_with_cpu and not plan.per_task
         self._detachable = frozenset(rings) if attached else frozenset[int]()
-        self._read_late = plan.ftrace is not None
+        self._read_late = payload.has_instance
         self._detached: frozenset[int] = frozenset()
 
     def let_go(self, left: frozenset[int]) -> None:

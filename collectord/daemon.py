@@ -259,7 +259,7 @@ class Daemon:
         """Open and begin all sessions; False if `stop` came before all were open."""
         surroundings = self._surroundings(store, worker, stats=self._count_costs(stack))
         for plan in self.plan.sessions:
-            if plan.bpf is not None:
+            if plan.payload.has_programs:
                 await asyncio.sleep(_SIGNALS_PAUSE_S)
             if stop.is_set():
                 return False
@@ -288,7 +288,7 @@ class Daemon:
 
     def _count_costs(self, stack: AsyncExitStack) -> bool:
         """Have the kernel count what BPF programs cost, if that is wanted and permitted."""
-        if not any(plan.bpf is not None and plan.bpf.stats for plan in self.plan.sessions):
+        if not any(plan.payload.counts_costs for plan in self.plan.sessions):
             return False
         try:
             fd = self._kernel.enable_bpf_stats()

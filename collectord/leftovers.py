@@ -92,7 +92,7 @@ def salvage_traces(
         KernelError: rings cannot be read.
         SinkError: a segment cannot be written.
     """
-    own = {s.name: Path(s.sink.directory) for s in plan.sessions if s.ftrace is not None}
+    own = {s.name: Path(s.sink.directory) for s in plan.sessions if s.payload.has_instance}
 
     def place(instance: str, session: str) -> Path | None:
         if session not in own and not everything:

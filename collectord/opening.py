@@ -85,14 +85,14 @@ class Surroundings:
                 else:
                     return self.failed(plan, error)
         # What a BPF program lacks is told as its failure: it may be of the program's making.
-        return RinglessSession(plan, None, absent=plan.bpf is None)
+        return RinglessSession(plan, None, absent=not plan.payload.has_programs)
 
     def failed(self, plan: SessionPlan, error: CollectordError) -> RinglessSession:
         """What stands for a session that cannot be, and says why."""
         self.watch.forget(plan.name)
         said = error.text if isinstance(error, BpfError) else ""
         _LOG.error("session_failed", session=plan.name, error=str(error), text=said)
-        absent = isinstance(error, MissingFeature) and plan.bpf is None
+        absent = isinstance(error, MissingFeature) and not plan.payload.has_programs
         return RinglessSession(plan, None, str(error), absent=absent)
 
     def _open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:

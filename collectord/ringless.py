@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collectord.ledger import balance_session
+from collectord.plan.session import Payload
 from collectord.source.base import Abilities
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class RinglessSession:
         absent: bool = False,
     ) -> None:
         # A session that failed covers no CPU.
-        self.plan = plan if source is not None else replace(plan, rings=(), bpf=None)
+        self.plan = plan if source is not None else replace(plan, rings=(), payload=Payload())
         self.source = source
         self.abilities = source.abilities if source is not None else Abilities()
         self.recorder = None

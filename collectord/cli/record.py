@@ -31,6 +31,7 @@ from collectord.errors import CollectordError
 from collectord.host import host_facts
 from collectord.kernel.names import HostNames
 from collectord.maps.answer import make_answer
+from collectord.plan.bpf import BpfPlan
 from collectord.plan.build import build
 from collectord.source import bcc_client
 
@@ -83,10 +84,11 @@ def _answers(result: RecordResult) -> dict[str, list[Answer]]:
     found: dict[str, list[Answer]] = {}
     for session in result.plan.sessions:
         counted = result.counted.get(session.name)
-        if session.bpf is None or counted is None:
+        payload = session.payload
+        if counted is None or not isinstance(payload, BpfPlan):
             continue
-        symbols = functools.partial(_symbols, session.bpf.python)
-        for one in session.bpf.programs:
+        symbols = functools.partial(_symbols, payload.python)
+        for one in payload.programs:
             found[one.name] = [
                 make_answer(config, counted.get(one.name, {}), HostNames(), symbols)
                 for config in one.program.manifest.answer

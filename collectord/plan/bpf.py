@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from collectord.config.units import show_bytes, show_ns
+from collectord.plan.session import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +55,7 @@ class ProgramPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class BpfPlan:
+class BpfPlan(Payload):
     """What the programs of a session need.
 
     Attributes:
@@ -77,6 +78,24 @@ class BpfPlan:
     compile_bytes: int
     stats: bool
 
+    has_programs: ClassVar[bool] = True
+    fails_alone: ClassVar[bool] = True
+
+    @property
+    def programs_run(self) -> tuple[ProgramPlan, ...]:
+        """See `Payload`."""
+        return self.programs
+
+    @property
+    def program_cpus(self) -> tuple[int, ...]:
+        """See `Payload`."""
+        return self.cpus if self.programs else ()
+
+    @property
+    def counts_costs(self) -> bool:
+        """See `Payload`."""
+        return self.stats
+
     def describe(self) -> Iterator[str]:
         """Lines for `check`."""
         for one in self.programs:
@@ -88,7 +107,7 @@ class BpfPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """For `check --json`."""
-        return {
+        plan = {
             "programs": [
                 {
                     "name": one.name,
@@ -103,3 +122,4 @@ class BpfPlan:
             "python": self.python,
             "headers": self.headers,
         }
+        return {"bpf": plan}

@@ -24,7 +24,14 @@ from collectord.plan.bpf_metrics import check_metrics
 from collectord.plan.freeze import freezing_tracepoint
 from collectord.plan.ring_set import numbered, perf_rings
 from collectord.plan.scope import scope_of, shortfalls
-from collectord.plan.session import CorePlan, Plan, RetentionPlan, SessionPlan, SinkPlan
+from collectord.plan.session import (
+    CorePlan,
+    Payload,
+    Plan,
+    RetentionPlan,
+    SessionPlan,
+    SinkPlan,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -263,7 +270,7 @@ def _sessions(
             files=draft.trace.files,
             notes=draft.trace.notes,
             degraded=(*(() if told else draft.degraded), *draft.trace.degraded),
-            ftrace=draft.trace.plan,
+            payload=draft.trace.plan or Payload(),
             may_fail=draft.trace.may_fail,
         )
     for number, relay in enumerate(draft.relay, start=1):
@@ -278,7 +285,7 @@ def _sessions(
             files=relay.files,
             notes=relay.notes,
             degraded=relay.degraded,
-            relay=relay.plan,
+            payload=relay.plan,
             may_fail=relay.may_fail,
         )
 
@@ -311,7 +318,7 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]
         files=files,
         notes=tuple(notes),
         degraded=draft.degraded,
-        bpf=draft.bpf,
+        payload=draft.bpf or Payload(),
         may_fail=draft.may_fail,
         optional=draft.optional,
     )
@@ -339,8 +346,8 @@ def _sink(config: Config, session: SessionConfig, form: str) -> SinkPlan:
 
 def _check_chunks(sessions: Sequence[SessionPlan], chunk_bytes: int) -> None:
     for session in sessions:
-        if session.ftrace is not None and session.ftrace.subbuf_bytes > chunk_bytes:
-            subbuf = show_bytes(session.ftrace.subbuf_bytes)
+        if session.payload.piece_bytes > chunk_bytes:
+            subbuf = show_bytes(session.payload.piece_bytes)
             raise PlanError(
                 f"session {session.name}: a sub-buffer of {subbuf} does not fit into a chunk of "
                 f"{show_bytes(chunk_bytes)}",

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from collectord.config.units import show_bytes, show_ns
+from collectord.plan.session import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ class ProbePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class FtracePlan:
+class FtracePlan(Payload):
     """An instance of one's own.
 
     Attributes:
@@ -96,6 +97,22 @@ class FtracePlan:
     max_bytes: int = 0
     freeze: FtraceEvent | None = None
 
+    has_instance: ClassVar[bool] = True
+    follows_threads: ClassVar[bool] = False
+    leaves_with_cpu: ClassVar[bool] = False
+
+    @property
+    def piece_bytes(self) -> int:
+        """See `Payload`."""
+        return self.subbuf_bytes
+
+    @property
+    def is_filtered(self) -> bool:
+        """See `Payload`."""
+        filtered = [event.filter or event.exclude_self for event in self.events]
+        filtered += [probe.filter or probe.exclude_self for probe in self.probes]
+        return any(filtered)
+
     def describe(self) -> Iterator[str]:
         """What `check` prints of it, a line each."""
         for event in self.events:
@@ -114,7 +131,7 @@ class FtracePlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan for `check --json`."""
-        return {
+        plan = {
             "events": [
                 {
                     "name": str(event),
@@ -144,6 +161,7 @@ class FtracePlan:
             "max_bytes": self.max_bytes,
             "freeze": str(self.freeze) if self.freeze is not None else None,
         }
+        return {"ftrace": plan}
 
 
 def _filter_words(event: FtraceEvent | ProbePlan) -> str:

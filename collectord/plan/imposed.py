@@ -59,14 +59,9 @@ def imposed_by(plan: SessionPlan) -> Imposed | None:
 
 
 def _options(plan: SessionPlan) -> Iterator[tuple[str, int]]:
-    if plan.ftrace is not None:
-        filtered = [event.filter or event.exclude_self for event in plan.ftrace.events]
-        filtered += [probe.filter or probe.exclude_self for probe in plan.ftrace.probes]
-        if any(filtered):
-            yield "filter", _FILTER_NS
-        return
     events = [event for ring in plan.rings if ring.role is RingRole.DATA for event in ring.events]
-    if any(event.tracepoint and (event.filter or event.exclude_self) for event in events):
+    filtered = (event.tracepoint and (event.filter or event.exclude_self) for event in events)
+    if plan.payload.is_filtered or any(filtered):
         yield "filter", _FILTER_NS
     wanted = SampleType(0)
     for event in events:

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from collectord.codec.blktrace import ALL_ACTIONS, action_names
 from collectord.config.units import show_bytes
+from collectord.plan.session import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)
-class RelayPlan:
+class RelayPlan(Payload):
     """One device to trace, or one channel to read.
 
     Attributes:
@@ -35,6 +36,14 @@ class RelayPlan:
     pid: int = 0
     subbuf_bytes: int = 0
     subbufs: int = 0
+
+    fails_alone: ClassVar[bool] = True
+    leaves_with_cpu: ClassVar[bool] = False
+
+    @property
+    def watches_cpus(self) -> bool:
+        """See `Payload`: a channel has the files that its client made."""
+        return self.is_blktrace
 
     @property
     def is_blktrace(self) -> bool:
@@ -64,7 +73,7 @@ class RelayPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan for `check --json`."""
-        return {
+        plan = {
             "device": self.device,
             "channel": self.channel,
             "actions": list(action_names(self.actions)),
@@ -74,3 +83,4 @@ class RelayPlan:
             "subbuf_bytes": self.subbuf_bytes,
             "subbufs": self.subbufs,
         }
+        return {"relay": plan}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from collectord.config.units import show_bytes
 from collectord.errors import MissingFeature
@@ -13,13 +13,14 @@ from collectord.plan.imposed import imposed_by
 from collectord.plan.show import event_dict, event_words, ring_words, sink_words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from collectord.errors import CollectordError
     from collectord.plan.aux import AuxPlan
-    from collectord.plan.bpf import BpfPlan
+    from collectord.plan.bpf import ProgramPlan
     from collectord.plan.events import EventPlan
-    from collectord.plan.ftrace import FtracePlan
-    from collectord.plan.relay import RelayPlan
 
+P = TypeVar("P", bound="Payload")
 
 # The mode of a session whose rings are read when somebody asks, and overwritten until then.
 FLIGHT_RECORDER: Final = "flight-recorder"
@@ -128,6 +129,60 @@ class SinkPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Payload:
+    """What a kind of source has in a plan beside rings and events; perf has nothing."""
+
+    # It has an instance of ftrace, whose rings count against no limit and outlive this program.
+    has_instance: ClassVar[bool] = False
+    # It runs programs that are compiled: what one lacks may be of its own making.
+    has_programs: ClassVar[bool] = False
+    # Whatever it fails with at its opening is its own matter.
+    fails_alone: ClassVar[bool] = False
+    # In a task scope its events are opened for each thread.
+    follows_threads: ClassVar[bool] = True
+    # The kernel takes what it has on a CPU away with that, and does not bring it back.
+    leaves_with_cpu: ClassVar[bool] = True
+
+    @property
+    def watches_cpus(self) -> bool:
+        """It is to see each CPU."""
+        return True
+
+    @property
+    def programs_run(self) -> tuple[ProgramPlan, ...]:
+        """BPF programs, which run with or without rings."""
+        return ()
+
+    @property
+    def program_cpus(self) -> tuple[int, ...]:
+        """Where those count and submit events."""
+        return ()
+
+    @property
+    def counts_costs(self) -> bool:
+        """The kernel is to count what they cost."""
+        return False
+
+    @property
+    def piece_bytes(self) -> int:
+        """The most that comes out of a ring in one piece, 0 where a chunk takes it anyway."""
+        return 0
+
+    @property
+    def is_filtered(self) -> bool:
+        """The kernel filters events that the plan's `events` do not tell."""
+        return False
+
+    def describe(self) -> Iterable[str]:
+        """What `check` prints of it, a line each."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same for `check --json`, under its name there."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
 class SessionPlan:
     """One session, ready to be opened.
 
@@ -143,10 +198,8 @@ class SessionPlan:
         files: file descriptors at open; of a task scope for one thread.
         notes: what the plan decided that was not asked for literally.
         degraded: what was asked for and will be missing, each a reason.
-        ftrace: what the instance of a tracefs source is to be, None for others.
-        bpf: the programs of BPF sources, None for others; without events they have no rings.
-        relay: the device or channel of a relay source, None for others; each has a plan of its
-            session's name.
+        payload: what its kind of source has beside: an instance of ftrace, BPF programs, which
+            without events have no rings, or one device or channel of relay.
         freezes: an event of the kernel stops its rings, to be stored.
         may_fail: what it lacks, or fails with when it is opened, leaves the other sessions alone:
             all its sources are `when = "present"`.
@@ -162,17 +215,21 @@ class SessionPlan:
     files: int
     notes: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
-    ftrace: FtracePlan | None = None
-    bpf: BpfPlan | None = None
-    relay: RelayPlan | None = None
+    payload: Payload = field(default_factory=Payload)
     freezes: bool = False
     may_fail: bool = False
     optional: tuple[str, ...] = ()
 
     def contains(self, error: CollectordError) -> bool:
         """It fails alone with such an error. Of perf's and ftrace's rings only absence is one."""
-        alone = self.bpf is not None or self.relay is not None
-        return self.may_fail and (alone or isinstance(error, MissingFeature))
+        absent = isinstance(error, MissingFeature)
+        return self.may_fail and (absent or self.payload.fails_alone)
+
+    def payload_of(self, kind: type[P]) -> P:
+        """What it has of this kind, for the source that opens it."""
+        if not isinstance(self.payload, kind):
+            raise TypeError(self.source)
+        return self.payload
 
     def without(self, source: str, reason: str) -> SessionPlan:
         """The session without the rings of a source that the host turned out not to have."""
@@ -205,7 +262,7 @@ class SessionPlan:
     @property
     def is_absent(self) -> bool:
         """The host has nothing of it: there is nothing to open, and `degraded` says why."""
-        return not self.rings and not (self.bpf is not None and self.bpf.programs)
+        return not self.rings and not self.payload.programs_run
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -226,12 +283,7 @@ class SessionPlan:
             return [*lines, *(f"  lacks {reason}" for reason in self.degraded)]
         lines = [f"session {self.name}: {where}, ledger {self.basis}"]
         lines += [f"  event {event_words(event)}" for event in self.events]
-        if self.ftrace is not None:
-            lines += [f"  {line}" for line in self.ftrace.describe()]
-        if self.bpf is not None:
-            lines += [f"  {line}" for line in self.bpf.describe()]
-        if self.relay is not None:
-            lines += [f"  {line}" for line in self.relay.describe()]
+        lines += [f"  {line}" for line in self.payload.describe()]
         lines += [f"  rings {words}" for words in ring_words(self.rings)]
         cost = imposed_by(self)
         if cost is not None:
@@ -243,11 +295,6 @@ class SessionPlan:
         return lines
 
     @property
-    def watches_cpus(self) -> bool:
-        """It is to see each CPU; a channel has the files that its client made."""
-        return self.relay is None or self.relay.is_blktrace
-
-    @property
     def perf_clock(self) -> bool:
         """Records are stamped with perf's own clock, not with CLOCK_MONOTONIC."""
         return bool(self.events) and not self.events[0].attr.use_clockid
@@ -255,7 +302,7 @@ class SessionPlan:
     @property
     def per_task(self) -> bool:
         """Events are opened for each observed thread, not once per CPU."""
-        return self.ftrace is None and self.scope.kind in TASK_SCOPES
+        return self.payload.follows_threads and self.scope.kind in TASK_SCOPES
 
     def to_dict(self) -> dict[str, Any]:
         """The session for `check --json`."""
@@ -267,9 +314,10 @@ class SessionPlan:
             "mode": self.mode,
             "ledger_basis": str(self.basis),
             "events": [event_dict(event) for event in self.events],
-            "ftrace": self.ftrace.to_dict() if self.ftrace is not None else None,
-            "bpf": self.bpf.to_dict() if self.bpf is not None else None,
-            "relay": self.relay.to_dict() if self.relay is not None else None,
+            "ftrace": None,
+            "bpf": None,
+            "relay": None,
+            **self.payload.to_dict(),
             "rings": [ring.to_dict() for ring in self.rings],
             "imposed": cost.to_dict() if cost is not None else None,
             "may_fail": self.may_fail,
@@ -324,7 +372,7 @@ class Plan:
         return sum(
             ring.data_bytes
             for session in self.sessions
-            if session.ftrace is not None
+            if session.payload.has_instance
             for ring in session.rings
         )
 

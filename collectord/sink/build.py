@@ -13,12 +13,13 @@ from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import ClockData, Features, Group
 from collectord.codec.perf_targets import IdPlace, encode_targets
 from collectord.codec.tracing_data import build as build_tracing_data
+from collectord.plan.relay import RelayPlan
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.program_images import ROOM_BYTES
 from collectord.sink.manifest import EventLayout, Identity
 from collectord.sink.perf_data import PerfDataSink
 from collectord.sink.relay_set import RelaySink
-from collectord.sink.segment import TRACE_DAT
+from collectord.sink.segment import PERF_DATA, TRACE_DAT
 from collectord.sink.trace_dat import TraceDatSink
 
 if TYPE_CHECKING:
@@ -83,14 +84,9 @@ def make_sink(
             comms=instance.comms,
             recount=any(drained.handle.is_unseen for drained in rings),
         )
-    if plan.relay is not None:
-        return RelaySink(
-            plan.sink,
-            identity,
-            cpus=cpus,
-            channel=plan.relay.name,
-            make_room=make_room,
-        )
+    if plan.sink.format != PERF_DATA:
+        channel = plan.payload_of(RelayPlan).name
+        return RelaySink(plan.sink, identity, cpus=cpus, channel=channel, make_room=make_room)
     tracepoints = tuple(e.tracepoint for e in plan.events if e.tracepoint is not None)
     tracing = kernel.tracing_data(tracepoints) if tracepoints else None
     return PerfDataSink(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import BpfError
 from collectord.model import Basis, Produced, Reason, RingRole, Stage
+from collectord.plan.bpf import BpfPlan
 from collectord.source import bcc_client, perf
 from collectord.source.base import Abilities
 from collectord.source.bpf_event import event_layout
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collectord.kernel.bpf import MapInfo
     from collectord.kernel.port import Kernel
     from collectord.model import LossKey
-    from collectord.plan.bpf import BpfPlan, ProgramPlan
+    from collectord.plan.bpf import ProgramPlan
     from collectord.plan.session import SessionPlan
     from collectord.source.bcc_client import Loaded, LoadedTable
     from collectord.source.perf import OpenPerf
@@ -96,13 +97,12 @@ def open_session(
     Raises:
         BpfError: a program does not compile, load or attach, or its event cannot be described.
     """
-    if plan.bpf is None:
-        raise ValueError(plan.source)
+    payload = plan.payload_of(BpfPlan)
     with ExitStack() as own:
         with kernel.loading_programs(own):
-            programs = tuple(_programs(kernel, plan.bpf, own))
+            programs = tuple(_programs(kernel, payload, own))
         rings = perf.open_session(kernel, plan, own, exclude_tids=exclude_tids)
-        opened = OpenBpf(kernel, plan.bpf, programs, rings)
+        opened = OpenBpf(kernel, payload, programs, rings)
         opened.connect()
         stack.push(own.pop_all())
     return opened

@@ -26,6 +26,7 @@ from collectord.model import (
     RingRole,
     Stage,
 )
+from collectord.plan.relay import RelayPlan
 from collectord.plan.relay_source import CHANNEL_BYTES
 from collectord.source.base import Abilities, LateRing
 from collectord.source.ring import BlktraceRing, ChannelRing
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.kernel.relay_channel import RelayFile
     from collectord.model import LossKey
-    from collectord.plan.relay import RelayPlan
     from collectord.plan.session import SessionPlan
     from collectord.source.ring import RingHandle
 
@@ -62,9 +62,7 @@ def open_session(
         NoSuchTarget, MissingFeature, MissingPrivilege, KernelError: see `Kernel.open_blktrace`
             and `Kernel.open_channel`.
     """
-    relay = plan.relay
-    if relay is None:
-        raise ValueError(plan.source)
+    relay = plan.payload_of(RelayPlan)
     with ExitStack() as own:
         kernel.reserve_files(plan.files)
         trace = None
@@ -142,15 +140,14 @@ class OpenRelay:
 
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
         """Files that the kernel made since; at the end they are read, and so counted."""
-        relay = self._plan.relay
-        if self._trace is None or relay is None or not last:
+        if self._trace is None or not last:
             return ()
         self._late.update(self._trace.take_late())
         losses = {_DROPPED: 0, _OVERRUN: 0}
         return tuple(
             LateRing(
                 RingLabel(self._plan.name, self._plan.source, RingRole.DATA, cpu),
-                relay.buffer_bytes or CHANNEL_BYTES,
+                self._plan.rings[0].data_bytes,
                 Produced(value=count, lost=count, losses={**losses, _UNCOVERED: count}),
             )
             for cpu, count in sorted(self._late.items())

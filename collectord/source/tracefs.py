@@ -35,6 +35,7 @@ from collectord.model import (
     Transport,
 )
 from collectord.plan import cpu_list
+from collectord.plan.ftrace import FtracePlan
 from collectord.plan.session import FLIGHT_RECORDER
 from collectord.source.base import Abilities
 from collectord.source.ring import FtraceRing
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from collectord.kernel.instance import Instance
     from collectord.kernel.port import Kernel
     from collectord.ledger import RingBalance
-    from collectord.plan.ftrace import FtracePlan
+    from collectord.plan.ftrace import FtraceEvent
     from collectord.plan.session import RingPlan, SessionPlan
     from collectord.source.base import LateRing
     from collectord.source.ring import RingHandle
@@ -73,9 +74,7 @@ def open_session(
         UsageError: the kernel refuses a filter or a probe; with its reason.
         UnknownEvent: with the nearest name.
     """
-    ftrace = plan.ftrace
-    if ftrace is None:
-        raise ValueError(plan.source)
+    ftrace = plan.payload_of(FtracePlan)
     with ExitStack() as own:
         scope = plan.scope
         targets: tuple[int, ...] = ()
@@ -91,7 +90,8 @@ def open_session(
         stack.push(own.pop_all())
     recorder = plan.mode == FLIGHT_RECORDER
     late = LateTraceRings(kernel, instance, plan, recorder=recorder)
-    return OpenTracefs(instance, plan, OpenInstance(instance, ftrace, rings, late), rings, targets)
+    tracing = OpenInstance(instance, ftrace, rings, late)
+    return OpenTracefs(instance, tracing, rings, targets, recorder=recorder, freeze=ftrace.freeze)
 
 
 def instance_session(plan: SessionPlan) -> str:
@@ -109,19 +109,20 @@ class OpenTracefs:
     def __init__(
         self,
         instance: Instance,
-        plan: SessionPlan,
-        ftrace: OpenInstance,
+        tracing: OpenInstance,
         rings: tuple[FtraceRing, ...],
         target_fds: tuple[int, ...],
+        *,
+        recorder: bool,
+        freeze: FtraceEvent | None,
     ) -> None:
         self.rings = rings
         self.target_fds = target_fds
         self.event_ids: Mapping[int, tuple[int, ...]] = {}
-        self._recorder = plan.mode == FLIGHT_RECORDER
-        self.tracing = ftrace
+        self._recorder = recorder
+        self.tracing = tracing
         self._instance = instance
-        freeze = plan.ftrace.freeze if plan.ftrace is not None else None
-        self._freeze = (freeze.system, freeze.name, freeze.filter) if freeze is not None else None
+        self._freeze = freeze
         self._frozen = False
         self._stats = {ring.label: MonotonicStats(ring.stats_fd) for ring in rings}
 
@@ -143,7 +144,8 @@ class OpenTracefs:
         """
         self._instance.enable()
         if self._freeze is not None:
-            self._instance.freeze_on(TraceEvent(*self._freeze))
+            system, name = self._freeze.system, self._freeze.name
+            self._instance.freeze_on(TraceEvent(system, name, self._freeze.filter))
 
     def disable(self) -> None:
         """Stop, in all rings at one moment."""

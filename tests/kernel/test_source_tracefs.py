@@ -133,7 +133,7 @@ def plan_of(
         for cpu in cpus
     )
     sink = SinkPlan(format="trace.dat", directory="/nowhere")
-    return SessionPlan(session, "tracefs", scope, mode, rings, sink, files=0, ftrace=ftrace)
+    return SessionPlan(session, "tracefs", scope, mode, rings, sink, files=0, payload=ftrace)
 
 
 def total(opened: tracefs.OpenTracefs, field: str = "value") -> int:

@@ -35,6 +35,7 @@ from collectord.plan.build import build
 from collectord.plan.event_names import NAMED_EVENTS
 from collectord.plan.event_spec import parse_choices
 from collectord.plan.facts import FtraceFacts, KernelFacts
+from collectord.plan.ftrace import FtracePlan
 from collectord.plan.pmu import scatter
 from tests.support.hosts import TRACEPOINTS, host
 
@@ -286,8 +287,7 @@ def test_every_instance_can_be_made(  # noqa: PLR0917 - drawn
     assert json.dumps(plan.to_dict())
     assert plan.describe()
     for opened in plan.sessions:
-        made = opened.ftrace
-        assert made is not None
+        made = opened.payload_of(FtracePlan)
         assert made.events or made.probes
         assert len(set(made.events)) == len(made.events)
         pages = made.subbuf_bytes // facts.page_size

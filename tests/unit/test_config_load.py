@@ -25,6 +25,7 @@ from collectord.config.schema import (
 from collectord.config.units import Bytes, RingSize, Share
 from collectord.errors import ConfigError
 from collectord.plan.build import build
+from collectord.plan.ftrace import FtracePlan
 from tests.support.hosts import host
 
 MANUAL = Path(__file__).resolve().parents[2] / "config" / "collectord.toml"
@@ -377,8 +378,7 @@ def test_the_default_sessions() -> None:
         "tracefs",
         "flight-recorder",
     )
-    assert blackbox.ftrace is not None
-    assert [str(event) for event in blackbox.ftrace.events] == [
+    assert [str(event) for event in blackbox.payload_of(FtracePlan).events] == [
         "sched:sched_switch",
         "sched:sched_process_exec",
         "sched:sched_process_exit",

@@ -25,6 +25,7 @@ from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.model import Basis
 from collectord.plan.build import build
 from collectord.plan.facts import KernelFacts, RelayFacts
+from collectord.plan.relay import RelayPlan
 from tests.support.hosts import host
 
 CHANNEL = "/sys/kernel/debug/dir/chan"
@@ -92,9 +93,9 @@ def test_sessions_that_relay_cannot_have(options: dict[str, Any], key: str) -> N
 def test_a_device_is_planned_as_blktrace_would() -> None:
     """Four sub-buffers of 512 KiB a CPU, all actions, exact."""
     (plan,) = build(config(RelaySourceConfig(device="/dev/vdb")), facts()).sessions
-    assert plan.relay is not None
-    assert (plan.relay.subbuf_bytes, plan.relay.subbufs) == (512 << 10, 4)
-    assert plan.relay.actions == ALL_ACTIONS
+    relay = plan.payload_of(RelayPlan)
+    assert (relay.subbuf_bytes, relay.subbufs) == (512 << 10, 4)
+    assert relay.actions == ALL_ACTIONS
     assert (plan.basis, plan.sink.format) == (Basis.EXACT, "blktrace")
     assert [ring.cpu for ring in plan.rings] == list(facts().cpus_online)
     assert all(ring.data_bytes == 2 << 20 for ring in plan.rings)
@@ -110,7 +111,7 @@ def test_each_device_is_a_plan_of_its_own() -> None:
         device=("/dev/vda", "/dev/vdb"), actions=("issue", "complete"), pid=7, end_lba=100
     )
     plans = build(config(source), facts()).sessions
-    assert [plan.relay.device for plan in plans if plan.relay] == ["/dev/vda", "/dev/vdb"]
+    assert [plan.payload_of(RelayPlan).device for plan in plans] == ["/dev/vda", "/dev/vdb"]
     assert [(plan.name, plan.source) for plan in plans] == [("s", "relay"), ("s", "relay-2")]
     assert [plan.kind for plan in plans] == ["relay", "relay"]
     assert {ring.source for ring in plans[1].rings} == {"relay-2"}
@@ -181,7 +182,6 @@ def test_what_the_host_lacks(
     (plan,) = build(config(RelaySourceConfig(**keys, when="present")), facts(**relay)).sessions
     assert plan.rings == ()
     assert any(re.search(said, reason) for reason in plan.degraded)
-    assert plan.relay is not None
     assert plan.may_fail
     assert plan.is_absent
 

@@ -20,6 +20,7 @@ from collectord.config.units import RingSize
 from collectord.coverage import Coverage
 from collectord.errors import ConfigError, MissingFeature, PlanError, UsageError
 from collectord.model import Basis, RingRole
+from collectord.plan.bpf import BpfPlan
 from collectord.plan.build import build
 from collectord.plan.facts import BpfFacts
 from tests.support.bpf_pairs import MANIFEST, SOURCE, program
@@ -66,8 +67,7 @@ def test_a_program_has_a_ring_on_each_cpu() -> None:
     data = [ring.cpu for ring in session.rings if ring.role is RingRole.DATA]
     assert data == [0, 1, 2, 3]
     assert session.source == "bpf"
-    assert session.bpf is not None
-    assert session.bpf.cpus == (0, 1, 2, 3)
+    assert session.payload_of(BpfPlan).cpus == (0, 1, 2, 3)
 
 
 def test_programs_of_a_session_share_rings() -> None:
@@ -91,8 +91,7 @@ def test_what_is_not_counted_is_not_exact() -> None:
     assert any("only loss is known" in note for note in session.notes)
     (session,) = plan(facts(("switches", SOURCE), release="6.1.0-30"), source()).sessions
     assert session.basis is Basis.LOST_ONLY
-    assert session.bpf is not None
-    assert not session.bpf.programs[0].passes
+    assert not session.payload_of(BpfPlan).programs[0].passes
 
 
 def test_a_program_of_maps_has_no_ring() -> None:
@@ -120,8 +119,7 @@ def test_a_host_that_cannot(bpf: BpfFacts, error: type[Exception], said: str) ->
     programs = {"switches": program()} if bpf.problem else {}
     known = host(bpf=BpfFacts(**{**_fields(bpf), "programs": programs}))
     (session,) = plan(known, source()).sessions
-    assert session.bpf is not None
-    assert (session.bpf.programs, session.rings) == ((), ())
+    assert (session.payload_of(BpfPlan).programs, session.rings) == ((), ())
     (reason,) = session.degraded
     assert said in reason
     with pytest.raises(error, match=said):
@@ -144,8 +142,7 @@ def test_arguments() -> None:
     """They become the program's constants; one that it does not take is an error."""
     known = facts(("switches", SOURCE))
     (session,) = plan(known, source(arguments={"pid": 7})).sessions
-    assert session.bpf is not None
-    assert session.bpf.programs[0].values == {"pid": 7}
+    assert session.payload_of(BpfPlan).programs[0].values == {"pid": 7}
     with pytest.raises(UsageError, match="no parameter 'pidd'"):
         plan(known, source(arguments={"pidd": 7}))
 

@@ -34,6 +34,7 @@ from collectord.plan import trace_source
 from collectord.plan.build import build
 from collectord.plan.facts import FtraceFacts, KernelFacts
 from collectord.plan.ftrace import FtracePlan
+from collectord.plan.session import Payload
 from collectord.plan.source_events import tracepoint_patterns
 from tests.support.hosts import host
 
@@ -68,9 +69,12 @@ def planned(
 
 def ftrace(*events: str | TraceEventConfig, **settings: Any) -> FtracePlan:  # noqa: ANN401
     """Its instance."""
-    found = planned(*events, **settings).ftrace
-    assert found is not None
-    return found
+    return instance(planned(*events, **settings))
+
+
+def instance(plan: SessionPlan) -> FtracePlan:
+    """The instance of a session."""
+    return plan.payload_of(FtracePlan)
 
 
 def excluding(plan: FtracePlan) -> list[str]:
@@ -168,8 +172,7 @@ def test_events_that_may_be_absent(when: Any) -> None:  # noqa: ANN401 - paramet
             planned(SWITCH, entry)
         return
     plan = planned(SWITCH, entry)
-    assert plan.ftrace is not None
-    assert [str(event) for event in plan.ftrace.events] == [SWITCH]
+    assert [str(event) for event in instance(plan).events] == [SWITCH]
     assert plan.degraded == ("tracefs: unknown event 'oom:mark_victim'",)
     assert "  lacks tracefs: unknown event 'oom:mark_victim'" in plan.describe()
 
@@ -179,7 +182,7 @@ def test_a_source_that_is_absent_altogether() -> None:
     absent = TraceEventConfig(event="oom:mark_victim", when="present")
     whole = build(config(TracefsSourceConfig(events=(absent,))), host())
     (plan,) = whole.sessions
-    assert (plan.source, plan.ftrace, plan.is_absent) == ("tracefs", None, True)
+    assert (plan.source, plan.payload, plan.is_absent) == ("tracefs", Payload(), True)
     assert plan.degraded == ("tracefs: unknown event 'oom:mark_victim'",)
     assert "session s records nothing: tracefs: unknown event" in whole.warnings[0]
     source = TracefsSourceConfig(events=(SWITCH,), when="present")
@@ -231,8 +234,7 @@ def test_scopes(target: TargetConfig, cpus: list[int], excludes: bool) -> None:
     """Our own threads are left out where all others are in."""
     plan = planned(CALL, target=target, probes=(KPROBE,))
     assert [ring.cpu for ring in plan.rings] == cpus
-    assert plan.ftrace is not None
-    assert excluding(plan.ftrace) == (["raw_syscalls:sys_enter", "opened"] if excludes else [])
+    assert excluding(instance(plan)) == (["raw_syscalls:sys_enter", "opened"] if excludes else [])
     assert (f"  event {CALL}, without our own threads" in plan.describe()) is excludes
     everything = ftrace(CALL, target=target, probes=(KPROBE,), include_self=True)
     assert excluding(everything) == []
@@ -255,8 +257,7 @@ def test_our_threads_stay_in_what_freezes_the_rings() -> None:
     source = TracefsSourceConfig(events=(CALL, SWITCH), include_self=False)
     made = config(source, mode="flight-recorder", freeze_on=CALL)
     (plan,) = build(made, host()).sessions
-    assert plan.ftrace is not None
-    assert excluding(plan.ftrace) == [SWITCH]
+    assert excluding(instance(plan)) == [SWITCH]
 
 
 @pytest.mark.parametrize(
@@ -278,8 +279,7 @@ def test_scopes_that_ftrace_does_not_have(target: TargetConfig, words: str) -> N
 def test_ring_sizes() -> None:
     """The ring is what the kernel makes of the size: whole sub-buffers with room for it."""
     plan = planned(SWITCH)
-    assert plan.ftrace is not None
-    assert (plan.ftrace.buffer_bytes, plan.ftrace.subbuf_bytes) == (4 << 20, 64 << 10)
+    assert (instance(plan).buffer_bytes, instance(plan).subbuf_bytes) == (4 << 20, 64 << 10)
     # 64 sub-buffers of 65520 bytes hold a little less than 4 MiB.
     assert {ring.data_bytes for ring in plan.rings} == {65 * (64 << 10)}
     assert planned(SWITCH, ring=RingSize(pages=4)).rings[0].data_bytes == 5 * 4096
@@ -330,8 +330,7 @@ def test_transport_follows_the_facts() -> None:
     costs = {"read": 10.0, "mmap": 20.0, "splice": 5.0}
     facts = host(ftrace=FtraceFacts(transport_ns=costs))
     plan = planned(SWITCH, facts=facts)
-    assert plan.ftrace is not None
-    assert plan.ftrace.transport is Transport.SPLICE
+    assert instance(plan).transport is Transport.SPLICE
     (line,) = [line for line in plan.describe() if line.startswith("  drain ")]
     assert line == ("  drain splice: cheapest, ns an event: read 10, mmap 20, splice 5 (measured)")
     # A splicing ring has a pipe.
@@ -344,9 +343,8 @@ def test_transport_follows_the_facts() -> None:
 def test_flight_recorder_begins_with_the_assumed_rate() -> None:
     """`keep` at the assumed rate, within `max`; its rings wake nobody and overwrite."""
     plan = recorder(keep=Nanoseconds(16 * SECOND_NS), max=Bytes(64 << 20))
-    assert plan.ftrace is not None
-    assert (plan.ftrace.keep_ns, plan.ftrace.max_bytes) == (16 * SECOND_NS, 64 << 20)
-    assert (plan.ftrace.overwrite, plan.ftrace.buffer_percent) == (True, 100)
+    assert (instance(plan).keep_ns, instance(plan).max_bytes) == (16 * SECOND_NS, 64 << 20)
+    assert (instance(plan).overwrite, instance(plan).buffer_percent) == (True, 100)
     # 4 MiB, less the sub-buffer that the reader has.
     assert {ring.data_bytes for ring in plan.rings} == {63 * (64 << 10)}
     assert {ring.watermark_bytes for ring in plan.rings} == {0}
@@ -370,7 +368,7 @@ def test_what_max_cannot_hold_is_said() -> None:
 
 def test_recorder_settings() -> None:
     """Defaults are 30 s and 256 MiB; a ring that is given is what it begins with."""
-    plan = recorder(ring=RingSize(1 << 20)).ftrace
+    plan = instance(recorder(ring=RingSize(1 << 20)))
     assert plan is not None
     assert (plan.keep_ns, plan.max_bytes) == (30 * SECOND_NS, 256 << 20)
     assert plan.buffer_bytes == 1 << 20
@@ -394,7 +392,7 @@ def test_sources_of_two_kinds_are_two_plans_of_one_name() -> None:
         ("s", "tracefs", "trace.dat"),
     ]
     perf, traced = plan.sessions
-    assert perf.ftrace is None
+    assert perf.payload == Payload()
     assert perf.sink.directory == traced.sink.directory
     assert plan.files == perf.files + traced.files
     # ftrace's memory is the kernel's, and pins nothing.
