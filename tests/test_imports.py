@@ -108,6 +108,24 @@ def test_layers(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
+    [path for path in MODULES if not _within(_name(path), "collectord.source")],
+    ids=_name,
+)
+def test_nobody_behind_the_opening_names_a_kind_of_ring(path: Path) -> None:
+    """Sources make rings of a kind; everybody else knows what all of them have."""
+    tree = ast.parse(path.read_text())
+    froms = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    names = {
+        alias.name
+        for node in froms
+        if node.module == "collectord.source.ring"
+        for alias in node.names
+    }
+    assert names <= {"AuxHandle", "CounterFd", "RingHandle"}
+
+
+@pytest.mark.parametrize(
+    "path",
     [
         path
         for path in MODULES
