@@ -20,6 +20,7 @@ import pytest
 from collectord.kernel import build_id
 from collectord.kernel.linux import LinuxKernel
 from collectord.source import bcc_client
+from tests.support.generator import MARK
 from tests.support.neighbours import Neighbour
 from tests.support.recording import check_balance, recording, segments_of
 from tests.support.trace_cmds import alone
@@ -39,6 +40,20 @@ GETPPID: Final = 110 if os.uname().machine == "x86_64" else 173
 EVENT: Final = "syscalls:sys_enter_getppid"
 TRACEFS: Final = Path("/sys/kernel/tracing")
 BCC_PEER: Final = Path(__file__).parents[1] / "bench/bcc_peer.py"
+PERF_PEER: Final = Path(__file__).parents[1] / "support/bpf_peer.py"
+# What the shipped syscall_stream submits, of the calls of one number.
+STREAM: Final = f"""
+struct event {{ u64 arg0, arg1; u32 pid, tid; s32 nr; }} __attribute__((packed, aligned(4)));
+BPF_PERF_OUTPUT(events);
+RAW_TRACEPOINT_PROBE(sys_enter)
+{{
+    u64 id = bpf_get_current_pid_tgid();
+    struct event event = {{ .pid = id >> 32, .tid = id, .nr = ctx->args[1] }};
+    if (event.nr == {MARK})
+        events.perf_submit(ctx, &event, sizeof(event));
+    return 0;
+}}
+"""
 # A raw tracepoint: whatever the program returns hides nothing from perf.
 PROGRAM: Final = f"""
 struct event {{ u64 nr; }};
@@ -83,14 +98,26 @@ def perf_trace(perf: Perf, directory: Path, name: str) -> Neighbour:
     return Neighbour(name, (perf.path, "trace", "-a", "-e", "getppid", "-o", out, "--"), out)
 
 
-def bcc_program(directory: Path, name: str) -> Neighbour:
-    """Have a BCC program submit one system call of the generator, and its user count them."""
+def with_bcc(directory: Path, name: str, text: str, peer: Path) -> tuple[str | Path, ...]:
+    """The first words of a command line that runs `peer` with a BCC program."""
     program = directory / f"{name}.c"
-    program.write_text(PROGRAM)
+    program.write_text(text)
     interpreter, _ = bcc_client.find_python()
     headers = LinuxKernel().bpf_headers("", str(directory))
-    line = ("env", f"BCC_KERNEL_SOURCE={headers}", interpreter, BCC_PEER, program, "256", "--")
+    return ("env", f"BCC_KERNEL_SOURCE={headers}", interpreter, peer, program)
+
+
+def bcc_program(directory: Path, name: str) -> Neighbour:
+    """Have a BCC program submit one system call of the generator, and its user count them."""
+    line = (*with_bcc(directory, name, PROGRAM, BCC_PEER), "256", "--")
     return Neighbour(name, line, directory / f"{name}.bcc")
+
+
+def outputs_of(perf: Perf, file: Path) -> list[str]:
+    """Tasks, CPUs and bytes of a BPF program's events, without times and the place in its code."""
+    done = perf.run("script", "-i", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    return re.sub(r"\] +[\d.]+: +[01] (\w+:).*", r"] \1", done.stdout).splitlines()
 
 
 @contextmanager
@@ -146,6 +173,30 @@ def test_bcc_beside_a_recording(start_cli: Start, tmp_path: Path, *, generator: 
     with both(start_cli, tmp_path, generator, *tools):
         for tool in tools:
             assert json.loads(tool.printed.read_text()) == {"seen": CALLS, "lost": 0}, tool.name
+
+
+@pytest.mark.usefixtures("bcc")
+def test_perf_shows_the_same_of_its_own_file_of_a_program(
+    start_cli: Start, tmp_path: Path, *, generator: Generator, perfs: tuple[Perf, ...]
+) -> None:
+    """Of the same events of two BPF programs perf shows the same of perf's file and of ours."""
+    theirs = tmp_path / "theirs.data"
+    perf = ("record", "-a", "-e", "bpf-output/no-inherit=1,name=syscall_stream/", "-o", theirs)
+    line = (*with_bcc(tmp_path, "theirs", STREAM, PERF_PEER), perfs[0].path, *perf, "--")
+    arguments = ("--bpf-arg", f"nr={MARK}", "--bpf-arg", "arguments=false")
+    with ExitStack() as stack:
+        stack.enter_context(Neighbour("theirs", line, theirs).running(tmp_path))
+        ours = stack.enter_context(
+            recording(start_cli, tmp_path, "--bpf", "syscall_stream", *arguments)
+        )
+        running = stack.enter_context(generator.start("count", count=CALLS, nr=MARK))
+        running.run()
+    check_balance(ours.session, perfs)
+    (segment,) = segments_of(ours.session)
+    for reader in perfs:
+        shown, expected = (outputs_of(reader, file) for file in (segment, theirs))
+        assert shown == expected
+        assert sum("BPF output: " in line for line in shown) == CALLS
 
 
 def test_trace_cmd_beside_a_recording(
