@@ -264,6 +264,7 @@ class Segments:
                 segment.data_offset,
                 segment.limit_bytes,
                 segment.step_bytes,
+                segment.tail_bytes,
             )
 
     async def _prepare_or_degrade(self) -> None:

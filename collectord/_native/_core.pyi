@@ -407,13 +407,21 @@ class Stream:
     @property
     def id(self) -> int: ...
     def prepare(
-        self, token: int, fd: int, offset: int, limit_bytes: int, step_bytes: int = 0
+        self,
+        token: int,
+        fd: int,
+        offset: int,
+        limit_bytes: int,
+        step_bytes: int = 0,
+        tail_bytes: int = 0,
     ) -> None:
         """Hand over the next segment's file.
 
         The fd stays the caller's and must live until SegmentClosed(token). Data goes to `offset`
         (a multiple of 4096) and on; after the chunk that reaches `limit_bytes` the stream moves on
-        to the next prepared segment. `step_bytes` > 0: space is allocated that far ahead.
+        to the next prepared segment. `step_bytes` > 0: space is allocated that far ahead, and a
+        full disk leaves room behind the data: `tail_bytes`, and an entry of the AUX index for
+        each place in `SegmentClosed.aux_index`.
         """
     def prepare_pages(
         self,

@@ -123,7 +123,7 @@ cdef extern from "sideband.h":
 
 cdef extern from "segment.h":
     struct segment:
-        uint64_t token, offset, limit, step, capacity
+        uint64_t token, offset, limit, step, tail, capacity
         int fd
     int segment__set_extents(segment *s, const uint64_t *extents, uint32_t count) nogil
     int segment__set_files(segment *s, const int *files, uint32_t count) nogil

@@ -13,21 +13,22 @@
  * so that the segment can be sealed, and then be evicted.
  */
 static int record_stream__append(struct stream *stream, uint8_t *data, uint32_t bytes,
-				 uint64_t xxh3)
+				 uint32_t pieces, uint64_t xxh3)
 {
 	struct segment *segment = &stream->current;
+	const uint64_t tail = segment__tail(segment, pieces);
 	struct iovec vector = {data, bytes};
 	uint64_t done = 0;
 	int ret = sums__reserve(&stream->sums, bytes, 1);
 
 	if (ret == 0)
 		ret = segment__claim(segment, &segment->allocated,
-				     segment->offset + bytes + SEGMENT_TAIL_BYTES, UINT64_MAX);
+				     segment->offset + bytes + tail, UINT64_MAX);
 	if (ret == 0)
 		ret = segment__write(segment, &vector, 1, segment->offset, &done);
 	if (ret < 0) {
 		if (done > 0)
-			segment__cut(segment, segment->offset + SEGMENT_TAIL_BYTES);
+			segment__cut(segment, segment->offset + tail);
 		return ret;
 	}
 	sums__add(&stream->sums, data, bytes, xxh3);
@@ -42,7 +43,7 @@ static int record_stream__append_scratch(struct stream *stream, uint32_t used, b
 	XXH3_64bits_reset(stream->hash);
 	XXH3_64bits_update(stream->hash, stream->scratch, used);
 	chunk__pad(stream->scratch, used, round, stream->current.offset, stream->hash);
-	return record_stream__append(stream, stream->scratch, chunk__padded(used, round),
+	return record_stream__append(stream, stream->scratch, chunk__padded(used, round), 0,
 				     XXH3_64bits_digest(stream->hash));
 }
 
@@ -82,7 +83,7 @@ static int record_stream__replay(struct stream *stream)
 
 		segment->offset = segment->begin;
 		if (written)
-			segment__cut(segment, segment->begin + SEGMENT_TAIL_BYTES);
+			segment__cut(segment, segment->begin + segment__tail(segment, 0));
 		segment->chunks = segment->replayed = 0;
 		sums__begin(&stream->sums);
 	}
@@ -121,7 +122,7 @@ int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk,
 	XXH3_copyState(stream->hash, chunk->hash);
 	chunk__pad(chunk->data, chunk->used, round, offset, stream->hash);
 	ret = record_stream__append(stream, chunk->data, chunk__padded(chunk->used, round),
-				    XXH3_64bits_digest(stream->hash));
+				    chunk->piece_count, XXH3_64bits_digest(stream->hash));
 	if (ret < 0)
 		return ret;
 	record_stream__account(stream, chunk, offset);

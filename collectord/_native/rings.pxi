@@ -139,7 +139,7 @@ cdef class Stream:
         return check(ret)
 
     def prepare(self, uint64_t token, int fd, uint64_t offset, uint64_t limit_bytes,
-                uint64_t step_bytes=0):
+                uint64_t step_bytes=0, uint64_t tail_bytes=0):
         cdef segment made
         memset(&made, 0, sizeof(made))
         made.token = token
@@ -147,6 +147,7 @@ cdef class Stream:
         made.offset = offset
         made.limit = limit_bytes
         made.step = step_bytes
+        made.tail = tail_bytes
         self.give(&made, 0)
 
     def prepare_pages(self, uint64_t token, int fd, *, offsets, uint64_t capacity_bytes,

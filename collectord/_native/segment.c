@@ -88,6 +88,11 @@ int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, u
 	return 0;
 }
 
+uint64_t segment__tail(const struct segment *segment, uint32_t more)
+{
+	return segment->tail + ((uint64_t)segment->aux_count + more) * AUX_INDEX_ENTRY_BYTES;
+}
+
 int segment__reserve_aux(struct segment *segment, uint32_t count)
 {
 	uint32_t room = segment->aux_room;

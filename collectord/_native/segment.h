@@ -7,12 +7,14 @@
 #include <sys/uio.h>
 
 #define NO_EXTENT UINT64_MAX
+#define AUX_INDEX_ENTRY_BYTES 16u /* struct auxtrace_index_entry of tools/perf/util/auxtrace.h */
 
 /* One output file. The fd is the caller's. */
 struct segment {
 	uint64_t token;
 	uint64_t begin, offset, limit; /* file positions of the data section */
 	uint64_t allocated, step;
+	uint64_t tail; /* room for what the seal puts behind the data, without the AUX index */
 	uint64_t chunks, records, samples, replayed;
 	uint64_t first_ns, last_ns;
 	uint64_t *extents; /* of pages: a ring's extent by its id, or NO_EXTENT; allocated */
@@ -40,6 +42,10 @@ void segment__note_times(struct segment *segment, uint64_t first_ns, uint64_t la
  * Claim from `*claimed` on, at least up to `until` and at most up to `limit`. -ENOSPC, -EDQUOT.
  */
 int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, uint64_t limit);
+
+/* What is kept free behind the data where space is claimed ahead, with `more` entries of the AUX index:
+ * it follows from what the seal will write. */
+uint64_t segment__tail(const struct segment *segment, uint32_t more);
 
 /* Have room for `count` more entries of the AUX index. -ENOMEM. */
 int segment__reserve_aux(struct segment *segment, uint32_t count);

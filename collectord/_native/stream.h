@@ -13,8 +13,6 @@
 #include "sums.h"
 
 #define SHARDS_MAX 64u
-/* Kept free behind the data where space is claimed ahead. */
-#define SEGMENT_TAIL_BYTES (128u << 10)
 
 struct ring;
 struct stream;

@@ -79,6 +79,7 @@ class OpenSegment:
         data_offset: where data begins, in bytes, a multiple of 4096.
         limit_bytes: data after which the stream moves on to the next segment.
         step_bytes: space that the writer allocates ahead.
+        tail_bytes: room that the seal takes behind the data, beside an index of AUX pieces.
         direct: False where the filesystem refuses O_DIRECT.
         folder: where its names are.
         offsets: ring id to where its sub-buffers go, for formats that keep the rings apart.
@@ -98,6 +99,7 @@ class OpenSegment:
     manifest: OpenManifest
     offsets: Mapping[int, int] = field(default_factory=dict)
     capacity_bytes: int = 0
+    tail_bytes: int = 0
     files: Mapping[int, int] = field(default_factory=dict)
 
 

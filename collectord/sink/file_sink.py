@@ -29,7 +29,7 @@ from collectord.sink.manifest import (
     RingEntry,
     common_fields,
     encode,
-    layouts_bytes,
+    events_bytes,
     link,
     thin,
 )
@@ -56,8 +56,8 @@ NO_LAYOUTS: Final[Mapping[str, EventLayout]] = MappingProxyType({})
 UNLIMITED_BYTES: Final = 1 << 62
 # What a segment needs to begin with, asked for when its creation met a full disk.
 _BEGIN_BYTES: Final = 1 << 20
-# Room for a sealed manifest: the balance, and what it says of a ring and of its part of the file.
-# What it does not need it gives back. Descriptions of events come on top.
+# Room for a sealed manifest: the balance, what it says of a ring and its part of the file, an id
+# with its losses. What it does not need it gives back. What it says of events comes on top.
 _MANIFEST_BYTES: Final = 32 << 10
 _RING_MANIFEST_BYTES: Final = 512
 # Chunks of a ring, or a stream, in a part of a segment of this size: small ones may stand between.
@@ -65,16 +65,23 @@ _CHUNKS_MOST: Final = 4
 _CHUNKS_OF_BYTES: Final = 1 << 20
 # A segment without a limit has room for those of its first part.
 _CHUNKS_ROOM_BYTES: Final = 256 << 20
+_ID_MANIFEST_BYTES: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the data of a new file go; see `OpenSegment`."""
+    """Where the data of a new file go; see `OpenSegment`.
+
+    Attributes:
+        lost_ids: events whose losses its manifest may tell, at most.
+    """
 
     data_offset: int
     step_bytes: int
     offsets: Mapping[int, int] = field(default_factory=dict)
     capacity_bytes: int = 0
+    tail_bytes: int = 0
+    lost_ids: int = 0
 
 
 class Contents(NamedTuple):
@@ -345,7 +352,8 @@ class FileSink(ABC):
                 folder.write_new(paths.open_manifest.name, encode(manifest))
                 stack.callback(folder.discard, paths.open_manifest.name)
                 room_bytes = _MANIFEST_BYTES + len(opening.rings) * _RING_MANIFEST_BYTES
-                room_bytes += layouts_bytes(self._layouts)
+                room_bytes += events_bytes(self._events, self._layouts)
+                room_bytes += place.lost_ids * _ID_MANIFEST_BYTES
                 of_bytes = self._plan.segment_bytes or _CHUNKS_ROOM_BYTES
                 chunks = _CHUNKS_MOST * of_bytes // _CHUNKS_OF_BYTES + len(opening.rings)
                 room_bytes += chunks * SUM_TEXT_BYTES
@@ -366,6 +374,7 @@ class FileSink(ABC):
             manifest=manifest,
             offsets=place.offsets,
             capacity_bytes=place.capacity_bytes,
+            tail_bytes=place.tail_bytes,
         )
 
     def _go_on(self, opening: Opening) -> None:

@@ -245,9 +245,10 @@ def encode(manifest: OpenManifest | Manifest) -> bytes:
     return msgspec.json.format(encode_json(manifest), indent=1) + b"\n"
 
 
-def layouts_bytes(layouts: Mapping[str, EventLayout]) -> int:
-    """What descriptions of events take of a manifest as `encode` gives it, in bytes."""
-    return len(msgspec.json.format(encode_json({"layouts": dict(layouts)}), indent=1))
+def events_bytes(names: Sequence[str], layouts: Mapping[str, EventLayout]) -> int:
+    """What names and descriptions of events take of a manifest as `encode` gives it, in bytes."""
+    told = {"events": names, "layouts": dict(layouts)}
+    return len(msgspec.json.format(encode_json(told), indent=1))
 
 
 def decode(data: bytes, kind: type[M]) -> M | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_data import AttrSection, build_head
+from collectord.codec.perf_data import AttrSection, build_head, build_tail
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sideband import LostSamples
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 STEP_BYTES: Final = 16 << 20
 # On the disk, or up to the largest size that a file of this process may have.
 _NO_ROOM: Final = FULL | {errno.EFBIG}
+# Room behind the data for what becomes known of the code that ran; without it it is left out.
+_CODE_BYTES: Final = 128 << 10
 _NO_RECORDS: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
 
 
@@ -90,12 +92,24 @@ class PerfDataSink(FileSink):
         del token
         write_head(fd, self._head)
         step_bytes = min(STEP_BYTES, self._plan.segment_bytes or STEP_BYTES)
-        return Place(self._head.write_offset, step_bytes)
+        return Place(
+            self._head.write_offset,
+            step_bytes,
+            tail_bytes=self._tail_bytes() + _CODE_BYTES,
+            lost_ids=sum(len(section.ids) for section in self._attrs),
+        )
+
+    def _tail_bytes(self) -> int:
+        """What readers need behind the data: losses of each id, features but for AUX places."""
+        every = {event_id: 1 for section in self._attrs for event_id in section.ids}
+        losses = sum(map(len, self._loss_records(every)))
+        features = Features(sample_time=(0, 0), auxtrace_index=(0,))
+        return max(losses, len(_NO_RECORDS)) + len(build_tail(self._head, 0, features).tail)
 
     def _finish(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> Generator[str, None, tuple[FinishedFile, Contents]]:
-        losses = self._loss_records(closing)
+        losses = self._loss_records(closing.lost_samples)
         data = DataSection(
             sums=closed.sums,
             # A file without data is to readers one that was never completed.
@@ -124,13 +138,13 @@ class PerfDataSink(FileSink):
             replayed=closed.replayed,
         )
 
-    def _loss_records(self, closing: Closing) -> list[bytes]:
+    def _loss_records(self, lost_samples: Mapping[int, int]) -> list[bytes]:
         """LOST_SAMPLES per id. Time 0: readers take them at once, whatever was flushed before."""
         return [
             encode_record(LostSamples(count), section.attr, SampleId(id=event_id))
             for section in self._attrs
             for event_id in section.ids
-            if (count := closing.lost_samples.get(event_id, 0))
+            if (count := lost_samples.get(event_id, 0))
         ]
 
     def _is_empty(self, closed: SegmentClosed) -> bool:

@@ -13,6 +13,8 @@
 #include "rig.h"
 #include "ring.h"
 
+#define TAIL_BYTES (200u << 10)
+
 static struct rig rig;
 static struct stream *stream;
 static struct fake_ring fake;
@@ -470,7 +472,7 @@ static void room_for_the_tail_stays_after_a_failed_write(void)
 {
 	const int fd = output__file();
 	struct segment segment = {
-		.begin = 0, .limit = RIG_LIMIT, .step = 1 << 20, .fd = fd, .open = true};
+		.limit = RIG_LIMIT, .step = 4096, .tail = TAIL_BYTES, .fd = fd, .open = true};
 	struct stat status;
 	uint32_t bytes;
 	struct chunk *chunk;
@@ -484,7 +486,7 @@ static void room_for_the_tail_stays_after_a_failed_write(void)
 	output__limit(UINT64_MAX);
 	CHECK(fstat(fd, &status) == 0);
 	CHECK_EQ(status.st_size, 4096);
-	CHECK(status.st_blocks * 512 >= 4096 + SEGMENT_TAIL_BYTES || stream->current.step == 0);
+	CHECK(status.st_blocks * 512 >= 4096 + TAIL_BYTES || stream->current.step == 0);
 	end();
 	close(fd);
 }

@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import random
 import select
-import struct
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 
 from hypothesis import settings
@@ -18,80 +14,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from collectord._native import _core
 from collectord.codec.aux_record import HIDDEN_MAGIC, AuxPiece, auxtrace_index, iter_pieces
+from tests.support.aux_pmu import TIME_OFFSET, TIME_TRAILER, Pmu
 
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
-_DATA_BYTES: Final = 16 * _PAGE
 _WAIT_MS: Final = 10_000
-# perf_event_mmap_page
-_DATA_HEAD_AT, _DATA_TAIL_AT, _AUX_HEAD_AT, _AUX_TAIL_AT = 1024, 1032, 1056, 1064
-_AUX, _AUX_BYTES, _TRUNCATED = 11, 40, 1
 
 
 def test_both_sides_have_one_mark_for_hidden_pieces() -> None:
     """What the core hides the codec finds."""
     assert _core.AUX_HIDDEN_MAGIC == HIDDEN_MAGIC
-
-
-@dataclass(slots=True)
-class Pmu:
-    """The kernel's side of one AUX area and its data ring, and all that was traced."""
-
-    cpu: int
-    aux_bytes: int
-    fd: int
-    wakeup_fd: int
-    memory: mmap.mmap
-    source: random.Random
-    trace: bytearray = field(default_factory=bytearray)  # handed over
-    records: list[tuple[int, int]] = field(default_factory=list)  # begin and end of each
-    data_head: int = 0
-
-    @staticmethod
-    def new(cpu: int, pages: int) -> Pmu:
-        """Control page, data and area in a memfd."""
-        fd = os.memfd_create("aux")
-        size = _PAGE + _DATA_BYTES + pages * _PAGE
-        os.ftruncate(fd, size)
-        wakeup_fd = os.eventfd(0, os.EFD_NONBLOCK)
-        source = random.Random(cpu)  # noqa: S311 - bytes that tell one place from another
-        return Pmu(cpu, pages * _PAGE, fd, wakeup_fd, mmap.mmap(fd, size), source)
-
-    def run(self, wanted: int, *, told: bool) -> None:
-        """Trace so many bytes, as far as there is room; AUX record or not, as when it is lost."""
-        head = len(self.trace)
-        # Native: one access. The standard forms go byte by byte, and a drain may see half a head.
-        (tail,) = struct.unpack_from("@Q", self.memory, _AUX_TAIL_AT)
-        size = min(wanted, self.aux_bytes - 1 - (head - tail))
-        fresh = self.source.randbytes(size)
-        first = min(size, self.aux_bytes - head % self.aux_bytes)
-        at = _PAGE + _DATA_BYTES
-        begin = at + head % self.aux_bytes
-        self.memory[begin : begin + first] = fresh[:first]
-        self.memory[at : at + size - first] = fresh[first:]
-        self.trace += fresh
-        if told:
-            self._tell(head, size, _TRUNCATED if size < wanted else 0)
-        # At once: pack_into() clears its place first, and the drain may look meanwhile.
-        self.memory[_AUX_HEAD_AT : _AUX_HEAD_AT + 8] = struct.pack("@Q", len(self.trace))
-
-    def _tell(self, offset: int, size: int, flags: int) -> None:
-        (tail,) = struct.unpack_from("@Q", self.memory, _DATA_TAIL_AT)
-        if _DATA_BYTES - 1 - (self.data_head - tail) < _AUX_BYTES:
-            return
-        record = struct.pack("=IHHQQQQ", _AUX, 0, _AUX_BYTES, offset, size, flags, 1)
-        place = self.data_head % _DATA_BYTES
-        first = min(_AUX_BYTES, _DATA_BYTES - place)
-        self.memory[_PAGE + place : _PAGE + place + first] = record[:first]
-        self.memory[_PAGE : _PAGE + _AUX_BYTES - first] = record[first:]
-        self.data_head += _AUX_BYTES
-        self.records.append((offset, offset + size))
-        self.memory[_DATA_HEAD_AT : _DATA_HEAD_AT + 8] = struct.pack("@Q", self.data_head)
-
-    def close(self) -> None:
-        """Give all back."""
-        self.memory.close()
-        os.close(self.fd)
-        os.close(self.wakeup_fd)
 
 
 class AuxDrain(RuleBasedStateMachine):
@@ -132,8 +63,7 @@ class AuxDrain(RuleBasedStateMachine):
 
     def _open(self, pmu: Pmu, shards: int) -> _core.AuxRing:
         self.pmus.append(pmu)
-        ring_map = _core.RingMap(pmu.fd, _DATA_BYTES)
-        aux_map = _core.AuxMap(pmu.fd, ring_map, pmu.aux_bytes, snapshot=False)
+        ring_map, aux_map = pmu.maps()
         self.maps = [aux_map, ring_map, *self.maps]
         ring = self.core.add_ring(
             pmu.cpu % shards,
@@ -141,8 +71,8 @@ class AuxDrain(RuleBasedStateMachine):
             ring_map,
             pmu.wakeup_fd,
             sideband=False,
-            time_offset=16,
-            time_trailer=8,
+            time_offset=TIME_OFFSET,
+            time_trailer=TIME_TRAILER,
         )
         return self.core.add_aux_ring(
             ring,

@@ -63,6 +63,7 @@ class Stream:
             data_offset=DATA_OFFSET,
             limit_bytes=LIMIT_BYTES,
             step_bytes=0,
+            tail_bytes=0,
         )
 
     def write(self, token: int) -> None:
