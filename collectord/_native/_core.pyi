@@ -273,7 +273,6 @@ class CoreCounters(NamedTuple):
     wakeups: int
     pass_ns: int
     pass_ns_max: int
-    rounds: int
     oldest_unwritten_ns: int  # age of the oldest chunk waiting for the writer, 0 if none
 
 class RingMap:
@@ -348,12 +347,6 @@ class PageMap:
     @property
     def subbufs(self) -> int:
         """How many are mapped: those of the ring and the reader's own."""
-    @property
-    def entries(self) -> int:
-        """Events written, whether read, overwritten or unread."""
-    @property
-    def overrun(self) -> int:
-        """Events overwritten before they were read."""
     @property
     def read(self) -> int:
         """Events read, by whomever."""
@@ -593,26 +586,24 @@ class Core:
         cpu: int,
         tid: int,
         whole_records: bool = False,
-        reference: int = 0,
         reference_tsc: bool = False,
         enable_fds: Sequence[int] = (),
         head_rule: str = "monotonic",
-        window_bytes: int = 0,
     ) -> AuxRing:
         """Begin to drain the AUX area of `ring` (a data ring, no sideband) into the ring's stream.
 
         framing: "auxtrace": as PERF_RECORD_AUXTRACE with the payload behind it; "hidden": inside
         of records that readers ignore, for PMUs that perf cannot decode. idx, cpu, tid: as in that
-        record; cpu -1 for a ring of a thread, tid -1 for one of a CPU. reference: likewise, or,
-        with reference_tsc, the time-stamp counter when the piece is made. whole_records: no piece
-        ends inside of what one PERF_RECORD_AUX tells of. enable_fds: AUX events of this ring,
-        enabled again after each pass that took bytes or saw a truncated record; of a snapshot
-        ring never. The fds stay the caller's, and must live until they are replaced, or the ring
-        is removed, or the core has stopped.
+        record; cpu -1 for a ring of a thread, tid -1 for one of a CPU. reference_tsc: each piece
+        has the time-stamp counter of when it was made for its reference, else 0. whole_records: no
+        piece ends inside of what one PERF_RECORD_AUX tells of. enable_fds: AUX events of this
+        ring, enabled again after each pass that took bytes or saw a truncated record; of a
+        snapshot ring never. The fds stay the caller's, and must live until the ring is removed, or
+        the core has stopped.
 
         Snapshot rings: head_rule "monotonic": the head counts bytes; "offset": it is a place in
-        the buffer; "learned": the windows tell which of the two. window_bytes > 0: only so many of
-        the newest bytes are taken. They are held when `ring` is, and only they may be.
+        the buffer; "learned": the windows tell which of the two. They are held when `ring` is, and
+        only they may be.
 
         Both rings are removed by `remove_ring(ring)`. Add before the events are enabled.
 
@@ -643,7 +634,5 @@ class Core:
         """The last one of which every chunk is on its file (or counted as lost)."""
     def events(self) -> list[Event]: ...
     def counters(self) -> CoreCounters: ...
-    def thread_ids(self) -> dict[str, int]:
-        """Thread name to kernel tid: `drain/0`.., `writer`."""
     def stop(self) -> None:
         """Stop the threads. Rings keep what they hold; call after `Stream.finish` completed."""

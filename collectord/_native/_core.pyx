@@ -48,7 +48,7 @@ AuxCounters = namedtuple(
 CoreCounters = namedtuple(
     "CoreCounters",
     "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "
-    "wakeups pass_ns pass_ns_max rounds oldest_unwritten_ns")
+    "wakeups pass_ns pass_ns_max oldest_unwritten_ns")
 
 CHUNK_ALIGN_BYTES = ALIGN_BYTES
 # The least that a table takes, of streams that have no sideband.
@@ -132,7 +132,6 @@ include "rings.pxi"
 cdef class Core:
     cdef core *core
     cdef list rings
-    cdef uint32_t shards
     cdef bint stopped
 
     def __init__(self, *, uint32_t shards=1, uint32_t chunks=64, uint32_t chunk_bytes=1 << 20,
@@ -143,7 +142,6 @@ cdef class Core:
             raise ValueError("the core exists already")
         check(core__new(&options, &self.core))
         self.rings = []
-        self.shards = shards
 
     def __dealloc__(self):
         if self.core != NULL:
@@ -250,9 +248,8 @@ cdef class Core:
         return ring
 
     def add_aux_ring(self, Ring ring not None, AuxMap aux_map not None, *, str framing, int idx,
-                     int cpu, int tid, bint whole_records=False, uint64_t reference=0,
-                     bint reference_tsc=False, enable_fds=(), str head_rule="monotonic",
-                     uint64_t window_bytes=0):
+                     int cpu, int tid, bint whole_records=False, bint reference_tsc=False,
+                     enable_fds=(), str head_rule="monotonic"):
         cdef aux_ring_options options
         cdef int[::1] fds = array("i", enable_fds)
         cdef AuxRing aux = AuxRing.__new__(AuxRing)
@@ -266,14 +263,12 @@ cdef class Core:
         options.map = &aux_map.map
         options.framing = <aux_framing><int>FRAMINGS[framing]
         options.origin = aux_origin(<uint32_t>idx, <uint32_t>tid, <uint32_t>cpu)
-        options.reference = reference
         options.reference_tsc = reference_tsc
         options.whole_records = whole_records
         options.enable_count = <uint32_t>fds.shape[0]
         if options.enable_count > 0:
             options.enable_fds = &fds[0]
         options.head_rule = <aux_head_rule><int>HEAD_RULES[head_rule]
-        options.window_bytes = window_bytes
         check(aux_ring__new(&options, ring.ring, &aux.ring))
         with nogil:
             ret = core__pair(self.core, aux.ring)
@@ -346,12 +341,7 @@ cdef class Core:
             core__read_counters(self.core, &c)
         return CoreCounters(c.chunks, c.chunks_free, c.chunks_free_min, c.written_bytes,
                             c.written_chunks, c.write_errors, c.write_ns, c.passes, c.wakeups,
-                            c.pass_ns, c.pass_ns_max, c.rounds, c.oldest_unwritten_ns)
-
-    def thread_ids(self):
-        tids = {f"drain/{i}": core__tid(self.core, i) for i in range(self.shards)}
-        tids["writer"] = core__tid(self.core, SHARDS_MAX)
-        return tids
+                            c.pass_ns, c.pass_ns_max, c.oldest_unwritten_ns)
 
     def stop(self):
         with nogil:

@@ -46,8 +46,7 @@ static int aux_ring__reserve(struct aux_ring *aux, const struct aux_ring_options
 	if (!options->map->snapshot)
 		return 0;
 	aux->scratch = malloc(SCRATCH_BYTES);
-	return aux->scratch != NULL ? aux_window__init(&aux->window, options->head_rule,
-						       options->window_bytes)
+	return aux->scratch != NULL ? aux_window__init(&aux->window, options->head_rule)
 				    : -ENOMEM;
 }
 
@@ -75,7 +74,6 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *front, st
 	aux->data = perf_ring__of(front);
 	aux->framing = options->framing;
 	aux->origin = options->origin;
-	aux->reference = options->reference;
 	aux->reference_tsc = options->reference_tsc;
 	aux->whole_records = options->whole_records;
 	/* A predecessor may have read part of it: go on where it stopped. */
@@ -270,7 +268,8 @@ static uint64_t aux_ring__reference(const struct aux_ring *aux)
 	if (aux->reference_tsc)
 		return __rdtsc();
 #endif
-	return aux->reference;
+	(void)aux;
+	return 0;
 }
 
 #ifdef COLLECTORD_MUTATION

@@ -8,7 +8,6 @@
 #include "aux_ends.h"
 #include "aux_map.h"
 #include "aux_piece.h"
-#include "aux_window.h"
 #include "perf_ring.h"
 
 /*
@@ -38,7 +37,6 @@ struct aux_ring {
 	struct perf_ring *data; /* the front */
 	enum aux_framing framing;
 	struct aux_origin origin;
-	uint64_t reference;
 	bool reference_tsc;
 	bool whole_records;
 	bool stopping; /* enable nothing, wait for no record */
@@ -73,13 +71,11 @@ struct aux_ring_options {
 	struct aux_map *map;
 	enum aux_framing framing;
 	struct aux_origin origin;
-	uint64_t reference;
 	bool reference_tsc;
 	bool whole_records;
 	const int *enable_fds; /* copied */
 	uint32_t enable_count;
 	enum aux_head_rule head_rule;
-	uint64_t window_bytes;
 };
 
 /* The AUX ring behind `front`, a perf ring, that it joins with core__pair(). -EINVAL: the front is none, or

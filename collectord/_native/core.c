@@ -318,7 +318,6 @@ void core__read_counters(struct core *core, struct core_counters *counters)
 	counters->written_chunks = counter__read(&writer->written_chunks);
 	counters->write_errors = counter__read(&writer->write_errors);
 	counters->write_ns = counter__read(&writer->write_ns);
-	counters->rounds = counter__read(&writer->rounds);
 	counters->oldest_unwritten_ns = writer__oldest_ns(&core->writer);
 	for (uint32_t i = 0; i < writer->shard_count; i++) {
 		const struct shard *shard = &core->shards[i];
@@ -329,16 +328,4 @@ void core__read_counters(struct core *core, struct core_counters *counters)
 		if (counter__read(&shard->pass_ns_max) > counters->pass_ns_max)
 			counters->pass_ns_max = counter__read(&shard->pass_ns_max);
 	}
-}
-
-int core__tid(struct core *core, uint32_t index)
-{
-	pthread_mutex_t *lock =
-		index < SHARDS_MAX ? &core->shards[index].lock : &core->writer.lock;
-	int tid;
-
-	pthread_mutex_lock(lock);
-	tid = index < SHARDS_MAX ? core->shards[index].tid : core->writer.tid;
-	pthread_mutex_unlock(lock);
-	return tid;
 }

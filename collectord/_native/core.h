@@ -32,7 +32,7 @@ struct core_counters {
 	uint64_t chunks, chunks_free, chunks_free_min;
 	uint64_t written_bytes, written_chunks, write_errors, write_ns;
 	uint64_t passes, wakeups, pass_ns, pass_ns_max;
-	uint64_t rounds, oldest_unwritten_ns;
+	uint64_t oldest_unwritten_ns;
 };
 
 int core__new(const struct core_options *options, struct core **core);
@@ -78,7 +78,5 @@ struct ring *core__faulty(struct core *core);
 struct ring *core__hung_up(struct core *core);
 
 void core__read_counters(struct core *core, struct core_counters *counters);
-/* Kernel thread id of shard `index`, or of the writer for SHARDS_MAX; 0 before it runs. */
-int core__tid(struct core *core, uint32_t index);
 
 #endif

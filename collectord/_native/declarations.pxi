@@ -36,6 +36,8 @@ cdef extern from "ring_map.h":
     uint64_t ring_map__tail(const ring_map *map)
 
 cdef extern from "aux_map.h":
+    enum aux_head_rule:
+        AUX_MONOTONIC, AUX_OFFSET, AUX_LEARNED
     struct aux_map:
         uint64_t bytes
         bint snapshot
@@ -52,10 +54,6 @@ cdef extern from "aux_piece.h":
         uint32_t idx, tid, cpu
     const uint64_t HIDDEN_MAGIC "AUX_HIDDEN_MAGIC"
 
-cdef extern from "aux_window.h":
-    enum aux_head_rule:
-        AUX_MONOTONIC, AUX_OFFSET, AUX_LEARNED
-
 cdef extern from "subbuf.h":
     const uint32_t SUBBUF_BYTES_MIN
     enum subbuf_fault:
@@ -69,7 +67,7 @@ cdef extern from "subbuf.h":
 
 cdef extern from "page_map.h":
     struct page_meta:
-        uint64_t entries, overrun, read
+        uint64_t read
     struct page_map:
         const page_meta *meta
         uint32_t subbuf_bytes, subbufs
@@ -137,7 +135,6 @@ cdef extern from "stream.h":
         size_t sideband_bytes
         uint32_t page_bytes
         bint snapshots, foreign_clock
-    const uint32_t SHARDS_MAX
     struct stream:
         uint32_t id
         sideband sideband
@@ -193,12 +190,10 @@ cdef extern from "aux_ring.h":
         aux_map *map
         aux_framing framing
         aux_origin origin
-        uint64_t reference
         bint reference_tsc, whole_records
         const int *enable_fds
         uint32_t enable_count
         aux_head_rule head_rule
-        uint64_t window_bytes
     int aux_ring__new(const aux_ring_options *options, ring *front, ring **out) nogil
     aux_ring *aux_ring__of(const ring *r)
 
@@ -256,7 +251,7 @@ cdef extern from "core.h":
         uint64_t chunks, chunks_free, chunks_free_min
         uint64_t written_bytes, written_chunks, write_errors, write_ns
         uint64_t passes, wakeups, pass_ns, pass_ns_max
-        uint64_t rounds, oldest_unwritten_ns
+        uint64_t oldest_unwritten_ns
     int core__new(const core_options *options, core **out) nogil
     void core__free(core *c) nogil
     int core__start(core *c) nogil
@@ -283,4 +278,3 @@ cdef extern from "core.h":
     ring *core__faulty(core *c) nogil
     ring *core__hung_up(core *c) nogil
     void core__read_counters(core *c, core_counters *counters) nogil
-    int core__tid(core *c, uint32_t index) nogil

@@ -29,16 +29,6 @@ cdef class PageMap:
         return self.map.subbufs
 
     @property
-    def entries(self):
-        self.usable()
-        return self.map.meta.entries
-
-    @property
-    def overrun(self):
-        self.usable()
-        return self.map.meta.overrun
-
-    @property
     def read(self):
         self.usable()
         return self.map.meta.read

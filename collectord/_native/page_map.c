@@ -8,8 +8,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "subbuf.h"
-
 #define GET_READER _IO('R', 0x20) /* TRACE_MMAP_IOCTL_GET_READER */
 #define SUBBUFS_MAX (1u << 24)
 
@@ -90,4 +88,87 @@ uint64_t page_map__read_events(const struct page_map *map)
 const uint8_t *page_map__page(const struct page_map *map, uint32_t id)
 {
 	return map->pages + (size_t)id * map->subbuf_bytes;
+}
+
+const uint8_t *page_cursor__begin(struct page_cursor *cursor, const struct page_map *map)
+{
+	const struct page_place place = page_map__place(map);
+	const uint8_t *page;
+
+	if (place.id >= map->subbufs || place.read > map->subbuf_bytes - SUBBUF_HEADER_BYTES)
+		return NULL;
+	page = page_map__page(map, place.id);
+	cursor->place = place;
+	cursor->page_ns = subbuf__timestamp(page);
+	cursor->read_events = page_map__read_events(map);
+	return page;
+}
+
+/* A page of our own: what was handed out of a mapped one from `from` on. */
+static void copy_mapped(uint8_t *page, const uint8_t *mapped, uint32_t from, uint32_t until,
+			uint32_t page_bytes)
+{
+	uint32_t commit = until - from, behind = SUBBUF_HEADER_BYTES + commit;
+	struct subbuf_head head = {0};
+
+	memcpy(page + SUBBUF_HEADER_BYTES, mapped + SUBBUF_HEADER_BYTES + from, commit);
+	if (from == 0)
+		(void)subbuf__open(mapped, page_bytes, &head);
+	if (head.lost_any)
+		commit |= SUBBUF_LOST;
+	if (head.lost_known && page_bytes - behind >= sizeof(head.lost)) {
+		commit |= SUBBUF_LOST_STORED;
+		subbuf__store64(page + behind, head.lost);
+		behind += (uint32_t)sizeof(head.lost);
+	}
+	memset(page + behind, 0, page_bytes - behind);
+	subbuf__store64(page + 8, commit);
+}
+
+struct page_fetched page_cursor__fetch(struct page_cursor *cursor, const struct page_map *map, int fd,
+				       uint8_t *page)
+{
+	struct page_fetched found = {0};
+	struct page_place place;
+	const uint8_t *mapped;
+	uint32_t from = 0;
+	uint64_t page_ns;
+
+	/* An error here is one that passes: a signal, or no such CPU for now. */
+	if (page_map__advance(map, fd) < 0)
+		return found;
+	place = page_map__place(map);
+	if (place.id >= map->subbufs || place.read > map->subbuf_bytes - SUBBUF_HEADER_BYTES) {
+		found.bytes = map->subbuf_bytes;
+		found.fault = SUBBUF_DATA_BEYOND_PAGE;
+		return found;
+	}
+	mapped = page_map__page(map, place.id);
+	page_ns = subbuf__timestamp(mapped);
+	if (place.id == cursor->place.id && cursor->place.read > 0) {
+		/* Nobody but a reset takes back what was handed out, or begins a page anew. */
+		if (place.read >= cursor->place.read && page_ns == cursor->page_ns)
+			from = cursor->refused ? place.read : cursor->place.read;
+		else
+			found.reset = true;
+	}
+	cursor->place = place;
+	cursor->page_ns = page_ns;
+	if (from == place.read)
+		return found;
+	found.bytes = map->subbuf_bytes;
+	found.goes_on = from > 0;
+	found.base_ns = page_ns;
+	copy_mapped(page, mapped, from, place.read, map->subbuf_bytes);
+	return found;
+}
+
+bool page_cursor__follow(struct page_cursor *cursor, const struct page_map *map, bool reset,
+			 uint64_t events)
+{
+	const uint64_t read_events = page_map__read_events(map);
+
+	reset |= read_events < cursor->read_events + events;
+	cursor->read_events = read_events;
+	return reset;
 }

@@ -2,8 +2,11 @@
 #ifndef COLLECTORD_PAGE_MAP_H
 #define COLLECTORD_PAGE_MAP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "subbuf.h"
 
 /*
  * struct trace_buffer_meta of include/uapi/linux/trace_mmap.h (since 6.10), which older headers
@@ -59,5 +62,34 @@ struct page_place page_map__place(const struct page_map *map);
 /* Events handed out since the ring's last reset. */
 uint64_t page_map__read_events(const struct page_map *map);
 const uint8_t *page_map__page(const struct page_map *map, uint32_t id);
+
+/* A page as it was fetched. */
+struct page_fetched {
+	size_t bytes;	  /* 0: there is nothing to read */
+	uint64_t base_ns; /* time at its start */
+	bool goes_on;	  /* it is more of the sub-buffer that was taken last */
+	bool spliced;
+	bool reset;	  /* the ring was emptied since the last fetch */
+	enum subbuf_fault fault;
+};
+
+/* What was handed out last; `refused`: the rest of that page is passed over. */
+struct page_cursor {
+	bool refused;
+	struct page_place place;
+	uint64_t page_ns;
+	uint64_t read_events;
+};
+
+/* Where the reader stands now; returns the page of which part was read already, NULL for none. */
+const uint8_t *page_cursor__begin(struct page_cursor *cursor, const struct page_map *map);
+
+/* Copy what was handed out since to `page`. Of a page that goes on the time is not known here. */
+struct page_fetched page_cursor__fetch(struct page_cursor *cursor, const struct page_map *map, int fd,
+				       uint8_t *page);
+
+/* The map counts what was read: `events` more than before, or less if it began anew. True: it did. */
+bool page_cursor__follow(struct page_cursor *cursor, const struct page_map *map, bool reset,
+			 uint64_t events);
 
 #endif

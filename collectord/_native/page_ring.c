@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "lane.h"
-#include "page_fetch.h"
 #include "page_stream.h"
 
 #define PIPE_SLOTS_DEFAULT 16u
@@ -37,24 +36,18 @@ static void page_ring__open_pipe(struct page_ring *pages)
 /* A predecessor may have read part of the reader's page: go on behind that. */
 static void page_ring__look(struct page_ring *pages)
 {
-	const struct page_place place = page_map__place(pages->map);
 	struct subbuf_tally tally = {0};
 	struct subbuf_head head;
 	struct subbuf_walk walk;
-	const uint8_t *page;
+	const uint8_t *page = page_cursor__begin(&pages->cursor, pages->map);
 
-	if (place.id >= pages->map->subbufs ||
-	    place.read > pages->page_bytes - SUBBUF_HEADER_BYTES)
+	if (page == NULL)
 		return;
-	page = page_map__page(pages->map, place.id);
 	(void)subbuf__open(page, pages->page_bytes, &head);
 	walk = subbuf__start(&head);
-	(void)subbuf__run(page, SUBBUF_HEADER_BYTES + place.read, &walk, &tally);
-	pages->place = place;
-	pages->page_ns = head.timestamp_ns;
-	pages->read_events = page_map__read_events(pages->map);
+	(void)subbuf__run(page, SUBBUF_HEADER_BYTES + pages->cursor.place.read, &walk, &tally);
 	pages->last_ns = walk.now_ns;
-	pages->taken = place.read;
+	pages->taken = pages->cursor.place.read;
 }
 
 int page_ring__new(const struct page_ring_options *options, struct ring **out)
@@ -143,6 +136,80 @@ static bool page_ring__is_reached(const struct ring *ring)
 	return pages->pass_pages >= pages->goal_pages;
 }
 
+/* Bytes of data that a sub-buffer can have. */
+static uint32_t page_ring__capacity(const struct page_ring *pages)
+{
+	return pages->page_bytes - SUBBUF_HEADER_BYTES;
+}
+
+static struct page_fetched fetch_by_read(struct page_ring *pages, uint8_t *page)
+{
+	struct page_fetched found = {0};
+	uint32_t commit;
+	ssize_t n;
+
+	/* Exactly a sub-buffer: of a shorter read the rest would come without a header. */
+	do
+		n = read(pages->fd, page, pages->page_bytes);
+	while (n < 0 && errno == EINTR);
+	if (n <= 0)
+		return found;
+	found.bytes = (size_t)n;
+	memset(page + n, 0, pages->page_bytes - (size_t)n);
+	if (found.bytes < SUBBUF_HEADER_BYTES)
+		return found;
+	found.base_ns = subbuf__timestamp(page);
+	commit = subbuf__commit(page);
+	/* The kernel makes a page of a remainder, and stamps it with the time of what was read. */
+	found.goes_on = pages->taken > 0 && (commit & SUBBUF_LOST) == 0 &&
+			found.base_ns == pages->last_ns - pages->behind_ns &&
+			(commit & SUBBUF_LENGTH_MASK) <= page_ring__capacity(pages) - pages->taken;
+	if (found.goes_on)
+		found.base_ns = pages->last_ns;
+	return found;
+}
+
+/* A mapped ring tells how many events were read from it. */
+static void page_ring__follow_resets(struct page_ring *pages, bool reset, uint64_t events)
+{
+	if (pages->map != NULL && page_cursor__follow(&pages->cursor, pages->map, reset, events))
+		counter__add(&pages->resets, 1);
+}
+
+/* The next page, at `page`, or into the pipe: `bytes` tells how much then. */
+static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *page)
+{
+	struct page_fetched found = {0};
+	size_t bytes;
+	ssize_t n;
+
+	if (pages->transport == PAGE_MMAP) {
+		found = page_cursor__fetch(&pages->cursor, pages->map, pages->fd, page);
+		if (found.goes_on)
+			found.base_ns = pages->last_ns;
+		return found;
+	}
+	/* Acquire; the partner is the release in page_stream__end(): the pipe was emptied. */
+	if (pages->transport != PAGE_SPLICE || pages->taken > 0 ||
+	    atomic_load_explicit(&pages->ticket_queued, memory_order_acquire))
+		return fetch_by_read(pages, page);
+	bytes = (size_t)(pages->subbufs + 1 - pages->pass_pages) * pages->page_bytes;
+	do
+		n = splice(pages->fd, NULL, pages->pipe[1], NULL, bytes,
+			   SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+	while (n < 0 && errno == EINTR);
+	if (n > 0) {
+		found.bytes = (size_t)n;
+		found.spliced = true;
+		return found;
+	}
+	if (n < 0 && errno == EINVAL)
+		pages->transport = PAGE_READ;
+	if (pages->transport == PAGE_READ || pages->ring.swept)
+		return fetch_by_read(pages, page);
+	return found;
+}
+
 #ifdef COLLECTORD_MUTATION
 /* Test builds only: the last event of the first page vanishes, so that the ledger must miss it. */
 static void mutate(uint8_t *page, uint32_t page_bytes)
@@ -224,8 +291,7 @@ static enum subbuf_fault page_ring__accept(struct page_ring *pages, struct chunk
 		subbuf__cut(page, walk.at, pages->page_bytes);
 	data = walk.at - SUBBUF_HEADER_BYTES;
 	page_ring__count(pages, &tally, data);
-	if (pages->map != NULL)
-		page_ring__follow_resets(pages, found->reset, tally.events);
+	page_ring__follow_resets(pages, found->reset, tally.events);
 	if (!found->goes_on)
 		counter__add(&pages->pages, 1);
 	/* A page without anything would be taken for the end of what was written. */
@@ -278,8 +344,10 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 		if (chunk_bytes - chunk->used < pages->page_bytes)
 			return RING_CHUNK_FULL;
 		found = page_ring__fetch(pages, chunk->data + chunk->used);
-		if (found.bytes == 0)
+		if (found.bytes == 0) {
+			page_ring__follow_resets(pages, found.reset, 0);
 			return RING_EMPTY;
+		}
 		if (found.spliced) {
 			const uint32_t count = (uint32_t)(found.bytes / pages->page_bytes);
 
@@ -294,7 +362,7 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 		fault = found.fault;
 		if (fault == SUBBUF_OK) {
 			fault = page_ring__accept(pages, chunk, &found);
-			pages->refused = fault != SUBBUF_OK;
+			pages->cursor.refused = fault != SUBBUF_OK;
 		}
 		if (fault != SUBBUF_OK) {
 			page_ring__skip(pages, fault, ring->position - position);

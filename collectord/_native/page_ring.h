@@ -48,11 +48,7 @@ struct page_ring {
 	uint64_t last_ns;   /* where time stands */
 	uint64_t behind_ns; /* how much less the kernel's reader thinks it is */
 
-	/* PAGE_MMAP: what was handed out last; `refused`: the rest of that page is passed over. */
-	bool refused;
-	struct page_place place;
-	uint64_t page_ns;
-	uint64_t read_events;
+	struct page_cursor cursor; /* PAGE_MMAP */
 
 	/* PAGE_SPLICE: the kernel loses what does not fit into a pipe that is not empty, so that
 	 * one load at a time is in it. */

@@ -9,8 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "relay_stream.h"
-
 #define GONE_EVENTS (POLLERR | POLLHUP | POLLNVAL)
 
 int relay_ring__new(const struct relay_ring_options *options, struct ring **out)

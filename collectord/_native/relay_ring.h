@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "blk_walk.h"
-#include "relay_file.h"
+#include "relay_stream.h"
 #include "ring.h"
 #include "subbuf.h"
 

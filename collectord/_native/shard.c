@@ -132,9 +132,6 @@ static void *shard__run(void *context)
 
 	snprintf(name, sizeof(name), "drain/%u", shard->index);
 	pthread_setname_np(pthread_self(), name);
-	pthread_mutex_lock(&shard->lock);
-	shard->tid = gettid();
-	pthread_mutex_unlock(&shard->lock);
 	while (!atomic_load_explicit(&shard->stopping, memory_order_acquire)) {
 		const int n = epoll_wait(shard->epoll_fd, events, EPOLL_BATCH,
 					 shard__pause_ms(shard));

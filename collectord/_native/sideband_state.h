@@ -2,11 +2,9 @@
 #ifndef COLLECTORD_SIDEBAND_STATE_H
 #define COLLECTORD_SIDEBAND_STATE_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-#include "blob.h"
-#include "mappings.h"
 
 /* What a sideband_table is made of: for the two files that apply records to one, and emit it. */
 
@@ -27,6 +25,56 @@
 #define AT_KSYM_FLAGS 22u
 #define AT_BPF_TYPE 8u /* BPF_EVENT: u16 type, u16 flags, u32 id */
 #define AT_BPF_ID 12u
+
+/* Memory with a bound. What it refuses is counted. */
+struct budget {
+	size_t bytes, bytes_max;
+	uint64_t refused;
+};
+
+/* Zeroed memory, or NULL. */
+void *budget__alloc(struct budget *budget, size_t bytes);
+void budget__release(struct budget *budget, void *memory, size_t bytes);
+
+/* A record as it came, shared by all that refer to it. */
+struct blob {
+	uint32_t refs;
+	uint16_t size;
+	uint8_t bytes[];
+};
+
+/* A copy of the whole record at `record`, or NULL. */
+struct blob *blob__new(struct budget *budget, const uint8_t *record);
+/* Both take NULL as well. */
+struct blob *blob__get(struct blob *blob);
+void blob__put(struct budget *budget, struct blob *blob);
+
+struct mapping {
+	uint64_t start, end;
+	struct blob *record;
+};
+
+/* The mappings of a process that readers need, oldest first. */
+struct mappings {
+	struct mapping *all;
+	uint32_t count, room;
+};
+
+/*
+ * Add the MMAP or MMAP2 record at `record`, which spans `start` and `length`. munmap writes no
+ * record: a new mapping is what tells that an old one is gone. One that it covers in part is
+ * kept, and comes first in a replay: readers cut it as the new one overlaps it.
+ */
+void mappings__add(struct mappings *mappings, struct budget *budget, const uint8_t *record,
+		   uint64_t start, uint64_t length);
+/* Something is mapped there that no reader needs: forget what it covers. */
+void mappings__cover(struct mappings *mappings, struct budget *budget, uint64_t start,
+		     uint64_t length);
+/* Have the same as `from`, as a child has after fork. */
+void mappings__inherit(struct mappings *mappings, struct budget *budget,
+		       const struct mappings *from);
+void mappings__clear(struct mappings *mappings, struct budget *budget);
+void mappings__deinit(struct mappings *mappings, struct budget *budget);
 
 /* A process: its mappings. Pid -1 holds the kernel's own. */
 struct process {

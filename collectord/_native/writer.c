@@ -338,7 +338,6 @@ static void writer__end(struct writer *writer, struct stream *stream, struct ite
 	if (stream->ops->end(stream, &item)) {
 		stream->round_due = false;
 		stream->round = atomic_load_explicit(&writer->generation, memory_order_acquire);
-		counter__add(&writer->rounds, 1);
 	}
 	if (item.chunk != NULL)
 		pool__give(writer->pool, item.chunk);
@@ -432,7 +431,6 @@ static void *writer__run(void *context)
 
 	pthread_setname_np(pthread_self(), "writer");
 	pthread_mutex_lock(&writer->lock);
-	writer->tid = gettid();
 	for (;;) {
 		bool waits;
 		struct stream *stream = writer__next(writer, &waits);

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "chunk.h"
 #include "counter.h"
@@ -40,10 +39,9 @@ struct writer {
 	uint64_t flush_ns;
 	uint64_t segment_wait_ns; /* how long a segment that is missing is waited for */
 	pthread_t thread;
-	pid_t tid;
 	bool running;
 
-	counter_t written_bytes, written_chunks, write_errors, write_ns, rounds;
+	counter_t written_bytes, written_chunks, write_errors, write_ns;
 };
 
 int writer__init(struct writer *writer, struct pool *pool, struct event_list *events,

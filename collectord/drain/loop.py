@@ -86,10 +86,6 @@ class Drain:
         self._next_shard = (shard + 1) % self._shards
         return handle.register(self.core, shard, stream)
 
-    def thread_ids(self) -> tuple[int, ...]:
-        """Kernel ids of the core's running threads."""
-        return tuple(tid for tid in self.core.thread_ids().values() if tid)
-
     def listen(
         self,
         files: StreamListener,

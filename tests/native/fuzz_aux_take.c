@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* The input's first bytes: what kind of ring it is. */
 struct shape {
 	uint8_t snapshot, hidden, whole, offset;
-	uint16_t window_bytes;
+	uint16_t unused;
 	uint16_t chunk_used; /* in units of 8 */
 };
 
@@ -138,7 +138,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	options.framing = shape.hidden % 2 == 1 ? AUX_HIDDEN : AUX_AUXTRACE;
 	options.whole_records = shape.whole % 2 == 1 && options.framing == AUX_AUXTRACE;
 	options.head_rule = (enum aux_head_rule)(shape.offset % AUX_HEAD_RULES);
-	options.window_bytes = shape.window_bytes;
 	CHECK_EQ(aux_ring__new(&options, ring, &aux), 0);
 	aux->lane = &lane;
 	ring->behind = aux;

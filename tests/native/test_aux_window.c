@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "aux_window.h"
+#include "aux_map.h"
 #include "check.h"
 #include "fake_aux.h"
 
@@ -23,11 +23,11 @@ static const struct driver counts = {AUX_MONOTONIC, false}, places = {AUX_OFFSET
 static const struct driver counts_unknown = {AUX_LEARNED, false};
 static const struct driver places_unknown = {AUX_LEARNED, true};
 
-static void begin(struct driver driver, uint64_t limit)
+static void begin(struct driver driver)
 {
 	place = driver.place;
 	fake_aux__init(&aux, 1, PAGES, true);
-	CHECK_EQ(aux_window__init(&window, driver.known, limit), 0);
+	CHECK_EQ(aux_window__init(&window, driver.known), 0);
 	taken = 0;
 }
 
@@ -70,7 +70,7 @@ static void a_window_is_found(struct driver driver)
 {
 	const uint64_t all = BYTES / 8;
 
-	begin(driver, 0);
+	begin(driver);
 	(void)expect(0, 0);
 	run(100);
 	(void)expect(100, 100);
@@ -107,7 +107,7 @@ static void a_head_that_is_a_place_does_with_the_contents(void)
 
 static void what_nobody_took_is_overwritten_where_the_head_counts(void)
 {
-	begin(counts, 0);
+	begin(counts);
 	run(100);
 	CHECK_EQ(expect(100, 100).overwritten, 0);
 	run(BYTES / 8 + 300);
@@ -115,19 +115,6 @@ static void what_nobody_took_is_overwritten_where_the_head_counts(void)
 	end();
 }
 
-static void a_limit_keeps_the_newest(void)
-{
-	begin(counts, 64 * 8);
-	run(100);
-	CHECK_EQ(expect(64, 64).overwritten, 36 * 8);
-	run(10);
-	CHECK_EQ(expect(64, 10).overwritten, 0);
-	run(BYTES / 8);
-	CHECK_EQ(expect(64, 64).overwritten, BYTES - 64 * 8);
-	end();
-}
-
-/* No place of the head, and no way around, leads to a wrong window. */
 static void windows_of_any_lengths_join_or_leave_a_gap(struct driver driver)
 {
 	uint64_t state = 7;
@@ -135,7 +122,7 @@ static void windows_of_any_lengths_join_or_leave_a_gap(struct driver driver)
 	for (uint32_t round = 0; round < 30; round++) {
 		uint64_t written = 0, last_end = 0;
 
-		begin(driver, 0);
+		begin(driver);
 		for (uint32_t i = 0; i < 12; i++) {
 			const uint64_t words = random__next(&state) % 4 == 0
 						       ? 1 + random__next(&state) % (BYTES / 2)
@@ -179,7 +166,7 @@ static void what_the_head_is_is_learned(void)
 /* Until then both are the same, to the last byte of the area. */
 static void the_way_around_tells_what_the_head_is(void)
 {
-	begin(counts_unknown, 0);
+	begin(counts_unknown);
 	run(BYTES / 8);
 	(void)expect(BYTES / 8, BYTES / 8);
 	CHECK_EQ(window.rule, AUX_LEARNED);
@@ -189,7 +176,7 @@ static void the_way_around_tells_what_the_head_is(void)
 	run(BYTES / 8 + 300);
 	CHECK_EQ(expect(BYTES / 8, BYTES / 8).overwritten, 300 * 8);
 	end();
-	begin(places_unknown, 0);
+	begin(places_unknown);
 	run(BYTES / 8 - 1);
 	(void)expect(BYTES / 8 - 1, BYTES / 8 - 1);
 	CHECK_EQ(window.rule, AUX_LEARNED);
@@ -197,7 +184,7 @@ static void the_way_around_tells_what_the_head_is(void)
 	(void)expect(BYTES / 8, 1);
 	CHECK_EQ(window.rule, AUX_OFFSET);
 	end();
-	begin(places_unknown, 0); /* the first window is of a buffer that came around already */
+	begin(places_unknown); /* the first window is of a buffer that came around already */
 	run(BYTES / 8 + 300);
 	(void)expect(BYTES / 8, BYTES / 8);
 	CHECK_EQ(window.rule, AUX_OFFSET);
@@ -210,7 +197,7 @@ static void an_area_that_ends_with_zeros_came_around_too(void)
 	static const uint8_t zeros[4096];
 	struct aux_extent extent;
 
-	begin(places_unknown, 0);
+	begin(places_unknown);
 	run(100);
 	(void)expect(100, 100);
 	run(BYTES / 8 - 50);
@@ -226,7 +213,7 @@ static void a_head_that_goes_back_is_no_counter(void)
 {
 	struct aux_extent extent;
 
-	begin(counts, 0);
+	begin(counts);
 	run(100);
 	(void)expect(100, 100);
 	fake_aux__set_head(&aux, 80);
@@ -239,7 +226,6 @@ int main(void)
 	RUN(a_head_that_counts_tells_the_window);
 	RUN(a_head_that_is_a_place_does_with_the_contents);
 	RUN(what_nobody_took_is_overwritten_where_the_head_counts);
-	RUN(a_limit_keeps_the_newest);
 	RUN(windows_of_a_head_that_counts_join_or_leave_a_gap);
 	RUN(windows_of_a_head_that_is_a_place_join_or_leave_a_gap);
 	RUN(what_the_head_is_is_learned);

@@ -82,7 +82,6 @@ class AuxDrain(RuleBasedStateMachine):
             idx=pmu.cpu,
             cpu=pmu.cpu,
             tid=-1,
-            reference=7,
         )
 
     def _prepare(self) -> None:
@@ -171,7 +170,7 @@ class AuxDrain(RuleBasedStateMachine):
             count = 0
             for piece in iter_pieces(data):
                 count += 1
-                assert (piece.idx, piece.tid, piece.reference) == (piece.cpu, -1, 7)
+                assert (piece.idx, piece.tid, piece.reference) == (piece.cpu, -1, 0)
                 assert piece.offset == len(found[piece.cpu])
                 assert piece.hidden == (self.kind == "hidden")
                 found[piece.cpu] += data[piece.at : piece.at + piece.size]

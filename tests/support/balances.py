@@ -219,6 +219,5 @@ def core() -> CoreCounters:
         wakeups=7,
         pass_ns=14_000_000,
         pass_ns_max=5_000_000,
-        rounds=3,
         oldest_unwritten_ns=250_000_000,
     )
