@@ -8,7 +8,16 @@ import statistics
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from tests.bench import collectors, row, rows_bpf, rows_ftrace, rows_idle, rows_imposed
+from tests.bench import (
+    collectors,
+    row,
+    rows_bpf,
+    rows_disk,
+    rows_ftrace,
+    rows_idle,
+    rows_imposed,
+    rows_overload,
+)
 from tests.bench.row import Row
 
 if TYPE_CHECKING:
@@ -148,4 +157,6 @@ ROWS: Final = {
     "spin": spinning_python,
     "idle": rows_idle.idle_daemon,
     "imposed": rows_imposed.imposed,
+    "overload": rows_overload.overloaded,
+    "disk": rows_disk.disk,
 }

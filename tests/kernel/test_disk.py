@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +16,13 @@ import pytest
 from collectord.sink.formats import open_stored
 from tests.support import daemons
 from tests.support.daemons import NUMBER
+from tests.support.disks import ext4
 from tests.support.segments import mounted
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from tests.support.daemons import Daemon, Ended
     from tests.support.generator import Generator
@@ -52,19 +54,8 @@ NO_LIMIT_NEAR: Final = {"age": "365d"}  # something may be evicted, but only for
 HOUR_S: Final = 3600.0
 
 
-@contextmanager
-def _ext4(directory: Path) -> Iterator[Path]:
-    """A small ext4 on a loop device, where O_DIRECT meets a block layer."""
-    image = directory.with_suffix(".img")
-    with image.open("wb") as file:
-        file.truncate(DISK_BYTES)
-    subprocess.run(["mkfs.ext4", "-q", "-b", "4096", "-m", "0", image], check=True)
-    directory.mkdir()
-    subprocess.run(["mount", "-o", "loop", image, directory], check=True)
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", directory], check=True)
+def _ext4(directory: Path) -> AbstractContextManager[Path]:
+    return ext4(directory, DISK_BYTES)
 
 
 @contextmanager

@@ -91,20 +91,56 @@ class MemoryCgroups(NamedTuple):
     swap_limit: tuple[str, str]
 
 
+class WriteCgroups(NamedTuple):
+    """Where cgroups with a limit of writing are made, and how they are told.
+
+    Attributes:
+        root: the directory to make them in.
+        limit: the file that takes the limit, and what it takes of a device.
+    """
+
+    root: Path
+    limit: tuple[str, str]
+
+
 def memory_cgroups() -> MemoryCgroups | None:
     """Where cgroups have the memory controller as this host is, None if nowhere."""
+    root, unified = _controller("memory", "memory")
+    if root is None:
+        return None
+    if unified:
+        return MemoryCgroups(root, "memory.max", ("memory.swap.max", "0"))
+    return MemoryCgroups(root, "memory.limit_in_bytes", ("memory.memsw.limit_in_bytes", "{limit}"))
+
+
+def write_cgroups() -> WriteCgroups | None:
+    """Where cgroups limit what is written to a block device as this host is, None if nowhere."""
+    root, unified = _controller("blkio", "io")
+    if root is None:
+        return None
+    if unified:
+        return WriteCgroups(root, ("io.max", "{device} wbps={limit}"))
+    return WriteCgroups(root, ("blkio.throttle.write_bps_device", "{device} {limit}"))
+
+
+def _controller(name: str, unified_name: str) -> tuple[Path | None, bool]:
+    """The directory that new cgroups with a controller are made in, and whether that is v2's.
+
+    Args:
+        name: of the controller where it has a hierarchy of its own.
+        unified_name: of the controller in version 2.
+    """
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place, _, kind = line.partition(" - ")
         root = Path(place.split()[4])
         type_name, _, options = kind.split(" ", 2)
-        if type_name == "cgroup" and "memory" in options.split(","):
-            swap_limit = ("memory.memsw.limit_in_bytes", "{limit}")
-            return MemoryCgroups(root, "memory.limit_in_bytes", swap_limit)
+        if type_name == "cgroup" and name in options.split(","):
+            return root, False
         if type_name == "cgroup2":
             handed_down = (root / "cgroup.subtree_control").read_text().split()
-            if "memory" in handed_down:
-                return MemoryCgroups(root, "memory.max", ("memory.swap.max", "0"))
-    return None
+            if unified_name in handed_down:
+                return root, True
+    return None, False
 
 
 def _ipv6_loopback() -> str | None:
@@ -133,6 +169,7 @@ FEATURES: Final[dict[str, Callable[[], str | None]]] = {
     "loop devices": lambda: None if Path("/dev/loop-control").exists() else "no loop-control",
     "IPv6": _ipv6_loopback,
     "memory cgroups": lambda: None if memory_cgroups() else "no controller for new cgroups",
+    "write cgroups": lambda: None if write_cgroups() else "no controller for new cgroups",
     "dynamic PMU msr": lambda: None if (PMU_DEVICES / "msr").exists() else "no such PMU",
 }
 
