@@ -43,14 +43,14 @@ struct share {
 };
 
 /*
- * A place in the writer's queue: a chunk, what a ring has in its pipe, or a mark without either.
- * `stamp` 0, or the generation of the full pass that ended here; `begun_ns`: when that pass loaded
- * its heads.
+ * A place in the writer's queue: a chunk, the ticket of a ring for what it holds elsewhere, or a mark
+ * without either. `stamp` 0, or the generation of the full pass that ended here; `begun_ns`: when that
+ * pass loaded its heads.
  */
 struct item {
 	struct item *next;
 	struct chunk *chunk;
-	struct ring *spliced;
+	struct ring *ticket;
 	struct lane *lane;
 	uint64_t stamp;
 	uint64_t begun_ns;

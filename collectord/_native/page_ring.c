@@ -380,7 +380,7 @@ static struct item *page_ring__ticket(struct ring *ring)
 	struct page_ring *const pages = page_ring__of(ring);
 
 	atomic_store_explicit(&pages->ticket_queued, true, memory_order_relaxed);
-	pages->ticket = (struct item){.spliced = ring};
+	pages->ticket = (struct item){.ticket = ring};
 	return &pages->ticket;
 }
 

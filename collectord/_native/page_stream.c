@@ -175,8 +175,8 @@ static bool page_stream__load(struct stream *stream, const struct item *item)
 
 	if (work->load.span.bytes > 0)
 		return true;
-	if (item->spliced != NULL)
-		return page_stream__load_pipe(stream, item->spliced, &work->load);
+	if (item->ticket != NULL)
+		return page_stream__load_pipe(stream, item->ticket, &work->load);
 	if (item->chunk == NULL || work->span == item->chunk->span_count)
 		return false;
 	work->load = (struct load){
@@ -190,7 +190,7 @@ static bool page_stream__load(struct stream *stream, const struct item *item)
 static int page_stream__write_part(struct stream *stream, struct item *item, uint64_t *bytes)
 {
 	struct work *const work = &stream->work;
-	struct ring *ring = item->spliced;
+	struct ring *ring = item->ticket;
 	int64_t went;
 
 	if (ring != NULL && !work->loads) {
@@ -221,7 +221,7 @@ static uint32_t page_stream__pass_over(struct stream *stream, struct item *item,
 {
 	struct work *const work = &stream->work;
 
-	if (item->spliced != NULL && !work->loads) {
+	if (item->ticket != NULL && !work->loads) {
 		work->loads = true;
 		return 0;
 	}
@@ -234,9 +234,9 @@ static uint32_t page_stream__pass_over(struct stream *stream, struct item *item,
 static bool page_stream__end(struct stream *stream, struct item *item)
 {
 	(void)stream;
-	if (item->spliced != NULL)
+	if (item->ticket != NULL)
 		/* Release; the partner is the acquire in page_ring__fetch(): the pipe is empty. */
-		atomic_store_explicit(&page_ring__of(item->spliced)->ticket_queued, false,
+		atomic_store_explicit(&page_ring__of(item->ticket)->ticket_queued, false,
 				      memory_order_release);
 	return false;
 }

@@ -15,9 +15,6 @@
 #define RING_FAULTS_MAX 8u
 #define RING_FAULTS_NS 10000000000u
 
-#define container_of(member_pointer, type, member) \
-	((type *)((uintptr_t)(member_pointer) - offsetof(type, member)))
-
 #define RING_FILL_BUCKETS 11u /* <= 0.1 .. <= 0.9, <= 0.95, <= 1.0 */
 
 enum ring_take {
@@ -32,16 +29,23 @@ struct ring;
 struct sideband;
 struct stream;
 
+/* The struct of a kind that has its ring in `member`. */
+#define container_of(pointer, type, member) \
+	((type *)((uintptr_t)(pointer) - offsetof(type, member)))
+
 /*
- * What a kind of ring does. All calls are made under the shard's lock, but for `warm` and `free`;
- * those that say so may be NULL.
+ * What a kind of ring does. A kind is a struct that has a struct ring in it, and one such table. Calls
+ * are made under the shard's lock, but for `join` of a ring without a front, `warm` and `free`. Those
+ * that are said to be optional may be NULL.
  */
 struct ring_ops {
-	uint32_t poll;	/* the epoll events that wake for it, 0: none do */
-	bool copied;	/* what passes take is a copy of our own: neither a hold nor a fault ends that */
-	bool payload;	/* its samples are bytes, no events */
+	uint32_t poll; /* the epoll events that wake for it, 0: none do */
+	bool copied;   /* passes take what it copied before: neither a hold nor a fault ends that */
+	bool payload;  /* its samples are bytes, no events */
+
 	/* It becomes one of `stream`. -EINVAL: that is none for it. */
 	int (*join)(struct ring *ring, struct stream *stream);
+
 	/* A pass begins, `first`: the first one of a generation. Load the head. */
 	void (*begin)(struct ring *ring, bool first);
 	/* Is there anything for this pass? */
@@ -50,24 +54,33 @@ struct ring_ops {
 	bool (*is_reached)(const struct ring *ring);
 	/* Put what is unread into `chunk`, up to the head of this pass. */
 	enum ring_take (*take)(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
-	struct item *(*ticket)(struct ring *ring); /* NULL: it gives none */
-	/* Its fd woke, with these events. May be NULL, as may `rearm`: all was taken, have it wake again. */
+	/* Of one that takes RING_TICKET: the ticket. */
+	struct item *(*ticket)(struct ring *ring);
+
+	/* Optional: its fd woke, with these events. */
 	void (*wake)(struct ring *ring, uint32_t events);
+	/* Optional: all of it was taken, have its fd wake again. */
 	void (*rearm)(struct ring *ring, int epoll_fd);
-	/* Of a ring behind another one, else NULL: what walked records of that one tell; that one was
-	 * read to its head, or past its goal; then both were, in a pass of `generation`, or 0; and
-	 * passes leave the other one alone. */
+
+	/*
+	 * Only of a ring behind another one, its front.
+	 */
+	/* These records of the front were walked. */
 	void (*learn)(struct ring *ring, const uint8_t *records, size_t bytes);
+	/* The front was read to its head, or past its goal, by a pass of `generation`, 0: of none. */
 	void (*follow)(struct ring *ring, uint64_t generation);
+	/* And then this one was. */
 	void (*resume)(struct ring *ring, bool woken, uint64_t generation);
+	/* The front is held: make room in it. */
 	void (*recycle)(struct ring *ring);
-	/* May be NULL: passes are to leave it alone, or no more; -EINVAL: they cannot. */
+
+	/* Optional: passes are to leave it alone, or no more. -EINVAL: it cannot be held. */
 	int (*hold)(struct ring *ring, bool held);
-	/* Nothing is written into it any more: wait for nothing. NULL: it never does. */
+	/* Optional: nothing is written into it any more, and what it waits for does not come. */
 	void (*last)(struct ring *ring);
-	/* No pass comes any more; what is unread if it was not `drained` is lost. May be NULL. */
+	/* Optional: no pass comes any more. What is unread if it was not `drained` is lost. */
 	void (*leave)(struct ring *ring, bool drained);
-	/* Have memory ready for what the end of a hold copies. May be NULL. */
+	/* Optional: have memory ready for what the end of a hold copies. */
 	void (*warm)(const struct ring *ring);
 	void (*free)(struct ring *ring);
 };
@@ -121,7 +134,7 @@ static inline bool ring__is_held(const struct ring *ring)
 	       (ring->held || (ring->front != NULL && ring->front->held));
 }
 
-/* It is no ring that is left alone for what it held. */
+/* What it holds is believed: it is in no quarantine. */
 static inline bool ring__is_sound(const struct ring *ring)
 {
 	return ring->ops->copied || atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;

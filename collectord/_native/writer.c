@@ -341,7 +341,7 @@ static void writer__end(struct writer *writer, struct stream *stream, struct ite
 	}
 	if (item.chunk != NULL)
 		pool__give(writer->pool, item.chunk);
-	else if (item.spliced == NULL)
+	else if (item.ticket == NULL)
 		/* The partner is the load in lane__mark(). */
 		atomic_store(&lane->mark_queued, false);
 	stream__pass_written(stream, lane, &item);
