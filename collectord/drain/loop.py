@@ -63,6 +63,7 @@ class Drain:
         self._next_shard = 0
         self._streams: dict[int, StreamListener] = {}
         self._rings: dict[int, RingListener] = {}
+        self._early: list[_core.Event] = []  # of whom nobody listens to yet
         self._followed = 0  # the generation that was waited for last
         self._notified = asyncio.Event()
 
@@ -93,9 +94,15 @@ class Drain:
         listener: RingListener,
         rings: Iterable[int],
     ) -> None:
-        """Tell `files` about this stream and `listener` about rings of these ids from now on."""
+        """Tell `files` about this stream, and `listener` about rings of these ids.
+
+        What there was to tell of them before is told now.
+        """
         self._streams[stream.id] = files
         self._rings.update(dict.fromkeys(rings, listener))
+        early, self._early = self._early, []
+        for event in early:
+            self._dispatch(event)
 
     def of(self, stream: _core.Stream) -> StreamDrain:
         """One stream's part of it."""
@@ -136,7 +143,15 @@ class Drain:
             self._dispatch(event)
         self._notified.set()
 
+    def _is_heard(self, event: _core.Event) -> bool:
+        if isinstance(event, _core.RingFault | _core.RingHungUp):
+            return event.ring in self._rings
+        return event.stream in self._streams
+
     def _dispatch(self, event: _core.Event) -> None:
+        if not self._is_heard(event):
+            self._early.append(event)
+            return
         match event:
             case _core.SegmentClosed():
                 self._streams[event.stream].segment_closed(event)

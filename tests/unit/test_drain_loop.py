@@ -8,17 +8,24 @@ import fcntl
 import os
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from collectord.codec.perf_attr import PerfEventAttr, SampleType
+from collectord.drain.fed_ring import FedRing
 from collectord.drain.loop import Drain
 from collectord.plan.session import CorePlan
+
+if TYPE_CHECKING:
+    from collectord.drain.loop import StreamListener
 
 _PIPE_BYTES = 1 << 20
 _LIMIT_S = 30
 # Six chunks of it are for whom comes first, two are kept for the other.
 _PLAN = CorePlan(shards=1, chunks=8, chunk_bytes=128 << 10, flush_ns=20_000_000, floor_bytes=0)
+_ATTR = PerfEventAttr(sample_type=SampleType.TIME, sample_id_all=True)
+_NO_RECORD = bytes(8)
 
 
 class Deaf:
@@ -29,6 +36,21 @@ class Deaf:
 
     def space_wanted(self, _errno: int) -> None:
         """Not made."""
+
+
+class Heard:
+    """Keeps the numbers of rings that were refused."""
+
+    def __init__(self) -> None:
+        self.faulty: list[int] = []
+
+    def ring_faulty(self, ring: int, _reason: str, _position: int, *, quarantined: bool) -> None:
+        """Keep its number."""
+        assert not quarantined
+        self.faulty.append(ring)
+
+    def ring_hung_up(self, _ring: int) -> None:
+        """Not kept."""
 
 
 class Rings:
@@ -115,5 +137,27 @@ def test_what_stands_is_waited_for_by_who_asks_for_it() -> None:
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
+
+    asyncio.run(scenario())
+
+
+def test_what_happens_before_anybody_listens_is_told_then() -> None:
+    """A ring is refused before its session begins; another's notice is not lost with that."""
+
+    async def scenario() -> None:
+        with ExitStack() as stack, Drain(_PLAN) as drain:
+            heard, late, deaf = Heard(), Heard(), cast("StreamListener", Deaf())
+            early_stream, stream = (drain.core.add_stream() for _ in range(2))
+            early_memory, memory = FedRing(stack), FedRing(stack)
+            early = early_memory.register(drain.core, early_stream, _ATTR)
+            ring = memory.register(drain.core, stream, _ATTR)
+            drain.listen(deaf, stream, heard, [ring.id])
+            for each in (early_memory, memory):
+                assert each.feed(_NO_RECORD)
+            async with asyncio.timeout(_LIMIT_S):
+                await drain.of(early_stream).full_pass()
+                await drain.reached(lambda: len(heard.faulty), 1)
+            drain.listen(deaf, early_stream, late, [early.id])
+            assert (heard.faulty, late.faulty) == ([ring.id], [early.id])
 
     asyncio.run(scenario())
