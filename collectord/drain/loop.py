@@ -60,7 +60,7 @@ class Drain:
             floor_bytes=plan.floor_bytes,
         )
         self._shards = plan.shards
-        self._next_shard = 0
+        self._shard_of: dict[tuple[int, int], int] = {}  # by CPU, else by thread
         self._streams: dict[int, StreamListener] = {}
         self._rings: dict[int, RingListener] = {}
         self._early: list[_core.Event] = []  # of whom nobody listens to yet
@@ -82,9 +82,13 @@ class Drain:
         self.core.stop()
 
     def add_ring(self, stream: _core.Stream, handle: RingHandle) -> _core.Ring:
-        """Begin to drain a ring, the next one on the next shard."""
-        shard = self._next_shard
-        self._next_shard = (shard + 1) % self._shards
+        """Begin to drain a ring, on the shard of its CPU, or of its thread where it has none.
+
+        So what names a sample is read with it, and before it.
+        """
+        label = handle.label
+        place = (label.cpu, label.tid if label.cpu < 0 else -1)
+        shard = self._shard_of.setdefault(place, len(self._shard_of) % self._shards)
         return handle.register(self.core, shard, stream)
 
     def listen(

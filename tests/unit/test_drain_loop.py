@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,9 +16,11 @@ import pytest
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
 from collectord.drain.fed_ring import FedRing
 from collectord.drain.loop import Drain
+from collectord.model import RingLabel, RingRole
 from collectord.plan.session import CorePlan
 
 if TYPE_CHECKING:
+    from collectord._native import _core
     from collectord.drain.loop import StreamListener
 
 _PIPE_BYTES = 1 << 20
@@ -161,3 +164,31 @@ def test_what_happens_before_anybody_listens_is_told_then() -> None:
             assert (heard.faulty, late.faulty) == ([ring.id], [early.id])
 
     asyncio.run(scenario())
+
+
+class Place:
+    """A ring that tells where it was dealt."""
+
+    def __init__(self, cpu: int, tid: int, role: RingRole) -> None:
+        self.label = RingLabel("calls", "perf", role, cpu, tid)
+
+    def register(self, _core: object, shard: int, _stream: object) -> int:
+        """Give the shard for a ring."""
+        return shard
+
+
+def test_what_names_samples_is_read_with_them() -> None:
+    """A CPU's rings, or a thread's where it has none, are of one shard; all have alike many."""
+    places = [*((cpu, -1) for cpu in (0, 2, 4, 6)), *((-1, tid) for tid in range(100, 106))]
+    with ExitStack() as stack:
+        drain = Drain(replace(_PLAN, shards=4))
+        stack.callback(drain.core.stop)
+        dealt: dict[tuple[int, int], set[Any]] = {place: set() for place in places}
+        for role in (RingRole.DATA, RingRole.SIDEBAND):
+            for _session in range(2):
+                for cpu, tid in places:
+                    place: Any = Place(cpu, tid, role)
+                    dealt[cpu, tid].add(drain.add_ring(cast("_core.Stream", None), place))
+        assert all(len(shards) == 1 for shards in dealt.values())
+        loads = Counter(shard for shards in dealt.values() for shard in shards)
+        assert sorted(loads.values()) == [2, 2, 3, 3]
