@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.drain.fed_ring import FedRing
 from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.kernel.instance_note import remove_note, write_note
 from collectord.kernel.names import HostNames
@@ -22,6 +21,7 @@ from collectord.ringless import RinglessSession
 from collectord.session import Session
 from collectord.sink.build import make_sink
 from collectord.source import SOURCES
+from collectord.source.perf import fed_ring
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -157,17 +157,17 @@ class Surroundings:
         self, plan: SessionPlan, source: OpenSource, stream: _core.Stream, own: ExitStack
     ) -> ProgramWatch | None:
         """Give the watch of BPF programs for a stream with sideband; None without one."""
-        sideband = (ring for ring in source.rings if ring.label.role is RingRole.SIDEBAND)
+        sideband = [ring for ring in source.rings if ring.label.role is RingRole.SIDEBAND]
         counter = next((counter for ring in sideband for counter in ring.counters), None)
         if counter is None:
             return None
         attr = next(e.attr for e in plan.events if e.index == counter.event_index)
-        ring = FedRing(own)
+        ring = fed_ring(attr, sideband[0].label, own)
         core = self.drain.core
-        own.callback(core.remove_ring, ring.register(core, stream, attr))
+        own.callback(core.remove_ring, ring.register(core, 0, stream))
         return ProgramWatch(
             self.kernel,
-            ring,
+            ring.map,
             attr,
             counter.event_id,
             core.issued_generation,

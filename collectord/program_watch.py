@@ -24,10 +24,10 @@ from collectord.program_images import ProgramImages
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from collectord._native._core import RingMap
     from collectord.codec.bpf_symbols import BpfFunction, BpfSymbols
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.perf_bpf import LoadedBpf
-    from collectord.drain.fed_ring import FedRing
     from collectord.kernel.port import Kernel
 
 _LOG: Final = structlog.get_logger()
@@ -59,7 +59,7 @@ class ProgramWatch:
     def __init__(
         self,
         kernel: Kernel,
-        ring: FedRing,
+        ring: RingMap,
         attr: PerfEventAttr,
         event_id: int,
         issued: Callable[[], int],

@@ -8,22 +8,30 @@ sideband of its session is streamed all the same.
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from collectord.model import Basis, Produced, RingRole
+from collectord._native._core import RingMap
+from collectord.codec.perf_attr import id_cpu_trailer, id_time_trailer, sample_time_offset
+from collectord.model import Basis, Geometry, Produced, RingRole
 from collectord.source.aux import await_resumed
 from collectord.source.base import Abilities
 from collectord.source.perf_opening import Opening
+from collectord.source.ring import PerfRing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from collectord._native._core import Core, Stream
+    from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.port import Kernel
+    from collectord.model import RingLabel
     from collectord.plan.session import SessionPlan
     from collectord.source.perf_opening import Opened
     from collectord.source.ring import CounterFd, RingHandle
+
+_FED_BYTES: Final = 256 << 10
 
 
 def open_session(
@@ -40,6 +48,37 @@ def open_session(
         opened = OpenPerf(kernel, opening.result(), plan)
         stack.push(own.pop_all())
     return opened
+
+
+def fed_ring(attr: PerfEventAttr, label: RingLabel, stack: ExitStack) -> PerfRing:
+    """Make a ring of sideband that this process feeds, by its map, with what no event tells.
+
+    It is drained as the kernel's are: what is fed comes into the file, and into the state that
+    later segments begin with, in the order of the passes. Its descriptor is never ready: what is
+    fed waits for the next full pass.
+
+    Args:
+        attr: of the event whose records they are.
+        label: of a ring of that event.
+        stack: closes the ring, after whoever drains it.
+    """
+    memory = os.memfd_create("collectord-fed-ring", os.MFD_CLOEXEC)
+    stack.callback(os.close, memory)
+    os.ftruncate(memory, os.sysconf("SC_PAGESIZE") + _FED_BYTES)
+    fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    stack.callback(os.close, fd)
+    ring_map = RingMap(memory, _FED_BYTES)
+    stack.callback(ring_map.close)
+    return PerfRing(
+        map=ring_map,
+        fd=fd,
+        basis=Basis.NONE,
+        geometry=Geometry(_FED_BYTES, 0, _FED_BYTES),
+        label=label,
+        time_offset=sample_time_offset(attr),
+        time_trailer=id_time_trailer(attr),
+        cpu_trailer=id_cpu_trailer(attr),
+    )
 
 
 class OpenPerf:

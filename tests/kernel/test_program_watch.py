@@ -31,8 +31,8 @@ from tests.support.recording import recording, segments_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from collectord._native._core import RingMap
     from collectord.codec.perf_attr import PerfEventAttr
-    from collectord.drain.fed_ring import FedRing
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
 
@@ -140,7 +140,7 @@ def test_a_late_look_tells_nothing_that_readers_have_passed(
     fed = Fed(attr)
     issued = 0
     watch = ProgramWatch(
-        LinuxKernel(), cast("FedRing", fed), attr, 1, lambda: issued, perf_clock=False
+        LinuxKernel(), cast("RingMap", fed), attr, 1, lambda: issued, perf_clock=False
     )
     watch.running()
     with programs.harmless_program():

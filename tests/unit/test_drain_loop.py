@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
-from collectord.drain.fed_ring import FedRing
 from collectord.drain.loop import Drain
 from collectord.model import RingLabel, RingRole
 from collectord.plan.session import CorePlan
+from collectord.source.perf import fed_ring
 
 if TYPE_CHECKING:
     from collectord._native import _core
@@ -28,6 +28,7 @@ _LIMIT_S = 30
 # Six chunks of it are for whom comes first, two are kept for the other.
 _PLAN = CorePlan(shards=1, chunks=8, chunk_bytes=128 << 10, flush_ns=20_000_000, floor_bytes=0)
 _ATTR = PerfEventAttr(sample_type=SampleType.TIME, sample_id_all=True)
+_LABEL = RingLabel("s", "perf", RingRole.SIDEBAND, 0)
 _NO_RECORD = bytes(8)
 
 
@@ -151,12 +152,12 @@ def test_what_happens_before_anybody_listens_is_told_then() -> None:
         with ExitStack() as stack, Drain(_PLAN) as drain:
             heard, late, deaf = Heard(), Heard(), cast("StreamListener", Deaf())
             early_stream, stream = (drain.core.add_stream() for _ in range(2))
-            early_memory, memory = FedRing(stack), FedRing(stack)
-            early = early_memory.register(drain.core, early_stream, _ATTR)
-            ring = memory.register(drain.core, stream, _ATTR)
+            early_fed, fed = (fed_ring(_ATTR, _LABEL, stack) for _ in range(2))
+            early = drain.add_ring(early_stream, early_fed)
+            ring = drain.add_ring(stream, fed)
             drain.listen(deaf, stream, heard, [ring.id])
-            for each in (early_memory, memory):
-                assert each.feed(_NO_RECORD)
+            for each in (early_fed, fed):
+                assert each.map.feed(_NO_RECORD)
             async with asyncio.timeout(_LIMIT_S):
                 await drain.of(early_stream).full_pass()
                 await drain.reached(lambda: len(heard.faulty), 1)
