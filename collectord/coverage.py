@@ -110,7 +110,7 @@ class _Seen:
         # ring of ftrace or relay is the CPU's own and stays, as does an event that is a task's.
         attached = payload.leaves_with_cpu and not plan.per_task
         self._detachable = frozenset(rings) if attached else frozenset[int]()
-        self._read_late = payload.has_instance
+        self._read_late = payload.has_instance and plan.sink.single_file is None
         self._detached: frozenset[int] = frozenset()
 
     def let_go(self, left: frozenset[int]) -> None:

@@ -50,7 +50,7 @@ def encode_json(value: Any) -> bytes:  # noqa: ANN401  # whatever msgspec encode
     return msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=_plain)))
 
 
-def decode_json(data: bytes, kind: type[T]) -> T:
+def decode_json(data: bytes | str, kind: type[T]) -> T:
     """Read JSON that anybody may have written.
 
     Raises:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
-from collectord.errors import ConfigError
+from collectord.errors import ConfigError, UnsafePath
+from collectord.folders.walk import read_file
 from collectord.host import host_facts
 from collectord.plan.build import build
 from collectord.plan.facts import KernelFacts
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.config.schema import Config
+
+# Facts of a host are some tens of KiB.
+_FACTS_MAX_BYTES: Final = 16 << 20
 
 
 def parser() -> Parser:
@@ -68,6 +72,8 @@ def _facts(path: Path | None, config: Config) -> KernelFacts:
     if path is None:
         return host_facts(config, mount=False)
     try:
-        return KernelFacts.from_json(path.read_bytes(), path=str(path))
+        return KernelFacts.from_json(read_file(path, _FACTS_MAX_BYTES), path=str(path))
     except OSError as error:
         raise ConfigError(f"cannot read: {error.strerror}", path=str(path)) from error
+    except UnsafePath as error:
+        raise ConfigError(f"cannot be read: it {error.reason}", path=str(path)) from error

@@ -102,7 +102,8 @@ def _of_notes(path: Path) -> bytes:
 
 
 def _at(place: int) -> bytes:
-    fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+    # O_NONBLOCK: of a file that its owner leased for writing the open would wait 45 s for him.
+    fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return build_id.from_elf(fd)
     finally:

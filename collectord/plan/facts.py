@@ -11,6 +11,7 @@ import msgspec
 from collectord.errors import ConfigError
 from collectord.plan.aux_facts import AuxPmuFacts  # noqa: TC001 - of the facts' JSON
 from collectord.plan.bpf_program import BpfProgram  # noqa: TC001 - of the facts' JSON
+from collectord.text import decode_json
 
 # Read by `from_json`; raised when a field changes its meaning, not when one is added.
 FACTS_VERSION: Final = 1
@@ -294,7 +295,7 @@ class KernelFacts:
         """
         hint = "write it with `collectord doctor --json` on the host in question"
         try:
-            document = msgspec.json.decode(data)
+            document = decode_json(data, object)
             if isinstance(document, dict) and isinstance(document.get("facts"), dict):
                 document = document["facts"]
             facts = msgspec.convert(document, cls)
@@ -306,7 +307,7 @@ class KernelFacts:
                 key=place.strip("`").removeprefix("$").removeprefix("."),
                 hint=hint,
             ) from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             raise ConfigError(f"not JSON: {error}", path=path, hint=hint) from error
         if facts.version != FACTS_VERSION:
             raise ConfigError(

@@ -13,7 +13,7 @@ from collectord.errors import SinkError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder, remove_made
 from collectord.sink import repair
-from collectord.sink.manifest import Link, is_manifest, link
+from collectord.sink.manifest import Link, OpenManifest, decode, is_manifest, link
 from collectord.sink.segment import (
     DIRECTORY_MODE,
     SegmentPaths,
@@ -167,6 +167,10 @@ def single_paths(folder: Folder, name: str) -> SegmentPaths:
             device or a link that somebody relies on.
     """
     paths = SegmentPaths(folder.path, name)
+    if not name:
+        raise SinkError(
+            "is a directory", path=str(folder.path), errno=errno.EISDIR, hint="name a file in it"
+        )
     for taken in (paths, paths.old):
         _check_replaceable(folder, taken)
     return paths
@@ -190,4 +194,21 @@ def _check_replaceable(folder: Folder, paths: SegmentPaths) -> None:
             path=str(paths.manifest),
             errno=errno.EEXIST,
             hint="the manifest's name is the file's with .json: choose another name",
+        )
+    # A recording that was killed leaves these beside its data, and a repair judges them.
+    if folder.stat(paths.partial.name) is None:
+        for path in (paths.open_manifest, paths.new_manifest):
+            _check_beside(folder, path)
+
+
+def _check_beside(folder: Folder, path: Path) -> None:
+    """Refuse what stands where a recording has its manifest while it is written, but for one."""
+    with sink_errors("cannot read the manifest", path, reading=True):
+        raw = read_manifest(folder, path)
+    if raw.strip(b"\0") and not is_manifest(raw) and decode(raw, OpenManifest) is None:
+        raise SinkError(
+            "no manifest of ours, and not replaced by one",
+            path=str(path),
+            errno=errno.EEXIST,
+            hint="a recording keeps its manifest there while it is written: choose another name",
         )

@@ -77,6 +77,8 @@ def evict(
             there is that much.
         left: running segments that were given up, by their paths: they go as sealed ones do.
 
+    Folders that cannot be entered, or that others may write to, are passed over.
+
     Raises:
         SinkError: the directory cannot be read, or something should go and nothing could be
             deleted.
@@ -90,7 +92,7 @@ def evict(
 def _evict(
     root: Folder, plan: RetentionPlan, now_ns: int, need_bytes: int, left: Collection[Path]
 ) -> list[Eviction]:
-    held, used_bytes = _usage(root, left)
+    held, used_bytes, closed = _usage(root, left)
     with sink_errors("cannot read the filesystem's free space", root.path):
         space = os.fstatvfs(root.fd)
     floor_bytes = max(
@@ -118,28 +120,46 @@ def _evict(
             evictions.append(Eviction(deleted[0].paths.data, reason, segment.bytes))
         used_bytes -= segment.bytes
         wanted_bytes -= segment.bytes
+    if wanted_bytes > 0 or (plan.bytes and used_bytes > plan.bytes):
+        failures += closed  # what is missing may lie there
     if failures and not evictions:
         raise failures[0]
     return evictions
 
 
-def _usage(root: Folder, left: Collection[Path]) -> tuple[list[_Held], int]:
-    """Give the segments that may go, oldest first, and the allocated bytes of all segments."""
+def _usage(root: Folder, left: Collection[Path]) -> tuple[list[_Held], int, list[SinkError]]:
+    """Give the segments that may go, oldest first, the allocated bytes of all, and what is closed.
+
+    The last are the errors of folders that cannot be entered; what they hold is not counted.
+    """
     held: list[_Held] = []
+    closed: list[SinkError] = []
     used_bytes = 0
     for place in session_names(root):
-        sets: defaultdict[str, list[_Held]] = defaultdict(list)
-        with session_folder(root, place) as folder:
-            groups = [group for group in group_files(folder) if group.paths.rotated]
-            kept = _end_of_trail(groups)
-            for group in groups:
-                size_bytes, written_ns = _measure(folder, group)
-                used_bytes += size_bytes
-                if group != kept:
-                    one = _Held(place, (group,), size_bytes, written_ns)
-                    sets[group.paths.set_name].append(one)
-        held += [_joined(parts) for parts in sets.values() if _may_go(parts, left)]
-    return sorted(held, key=lambda segment: segment.groups[0].paths.name), used_bytes
+        try:
+            with session_folder(root, place) as folder:
+                parts, size_bytes = _measured(folder, place, left)
+        except SinkError as error:
+            closed.append(error)
+            continue
+        held += parts
+        used_bytes += size_bytes
+    return sorted(held, key=lambda segment: segment.groups[0].paths.name), used_bytes, closed
+
+
+def _measured(folder: Folder, place: str, left: Collection[Path]) -> tuple[list[_Held], int]:
+    """Give the segments of a folder that may go, and the allocated bytes of all of it."""
+    sets: defaultdict[str, list[_Held]] = defaultdict(list)
+    used_bytes = 0
+    groups = [group for group in group_files(folder) if group.paths.rotated]
+    kept = _end_of_trail(groups)
+    for group in groups:
+        size_bytes, written_ns = _measure(folder, group)
+        used_bytes += size_bytes
+        if group != kept:
+            one = _Held(place, (group,), size_bytes, written_ns)
+            sets[group.paths.set_name].append(one)
+    return [_joined(parts) for parts in sets.values() if _may_go(parts, left)], used_bytes
 
 
 def _may_go(parts: Iterable[_Held], left: Collection[Path]) -> bool:

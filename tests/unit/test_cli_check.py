@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -84,7 +85,7 @@ def test_unknown_key(tmp_path: Path, facts_file: Path, capsys: pytest.CaptureFix
     assert 'did you mean "state_dir"?' in err
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}", b"[]", b"\xff"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"[]", b"\xff", b"[" * 100_000])
 def test_facts_that_are_none(
     content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +98,17 @@ def test_facts_that_are_none(
     assert status == ConfigError.exit_code
     assert str(path) in captured.err
     assert captured.out == ""
+
+
+def test_facts_that_never_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipe and a device are refused, and not read for ever."""
+    pipe = tmp_path / "facts.json"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        status = cli.main(["check", str(SHIPPED), "--facts", str(path)])
+        captured = capsys.readouterr()
+        assert (status, captured.out) == (ConfigError.exit_code, "")
+        assert f"{path}: cannot be read: it is not a regular file" in captured.err
 
 
 def test_doctor_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,6 +79,15 @@ def test_a_cpu_that_is_new_has_no_ring() -> None:
         coverage.change([*CPUS, 4])
         assert coverage.trouble(session) == said
         assert (4 in coverage.covered) == (not said)
+
+
+def test_a_cpu_that_is_new_is_in_no_file_of_a_whole_recording() -> None:
+    """One trace.dat has the CPUs that it began with: nothing is read at the end."""
+    session = plan(FTRACE)
+    session = replace(session, sink=replace(session.sink, single_file="/srv/trace.dat"))
+    coverage = Coverage([session], CPUS)
+    coverage.change([*CPUS, 4])
+    assert coverage.trouble(session) == "CPU 4: online since the start, not recorded"
 
 
 def test_a_cpu_gone_while_the_session_was_opened() -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import struct
 import subprocess
 from pathlib import Path
@@ -52,6 +54,20 @@ def proc(tmp_path: Path) -> Path:
 def library(proc: Path) -> Path:
     """Where the process has its library."""
     return proc / "70/root/lib/x y.so"
+
+
+def test_a_file_that_somebody_leased_is_not_waited_for(proc: Path, library: Path) -> None:
+    """An open would wait until its owner gives the lease up, 45 s long."""
+    with library.open("r+b") as owner:
+        fcntl.fcntl(owner, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+        try:
+            assert code_files.mapped_build_id(_mapping(library), proc) == b""
+            with pytest.raises(BlockingIOError):  # the lease is still held: nobody waited
+                os.close(os.open(library, os.O_RDONLY | os.O_NONBLOCK))
+        finally:
+            fcntl.fcntl(owner, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            signal.signal(signal.SIGIO, before)
 
 
 def test_a_file_is_found_as_its_process_sees_it(proc: Path, library: Path) -> None:

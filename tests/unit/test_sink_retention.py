@@ -195,6 +195,20 @@ def test_segment_that_cannot_be_deleted(tmp_path: Path) -> None:
             stuck.parent.chmod(0o755)
 
 
+def test_a_folder_that_nobody_enters(tmp_path: Path) -> None:
+    """It keeps the others from no limit, and is told of where a limit does not hold."""
+    old, new = _segment(tmp_path, "a", 2), _segment(tmp_path, "a", 1)
+    junk = tmp_path / "junk"
+    junk.mkdir()
+    junk.chmod(0o777)
+    kept = RetentionPlan(bytes=_allocated(new))
+    assert [one.path for one in evict(tmp_path, kept, NOW_NS)] == [old]
+    assert evict(tmp_path, kept, NOW_NS) == []
+    assert [one.path for one in evict(tmp_path, RetentionPlan(bytes=1), NOW_NS)] == [new]
+    with pytest.raises(SinkError, match="junk"):
+        evict(tmp_path, RetentionPlan(free_percent=100), NOW_NS)
+
+
 def test_files_that_vanish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments deleted by somebody else meanwhile are no error, and not counted."""
     gone, half = _segment(tmp_path, "exec", 3), _segment(tmp_path, "exec", 2)

@@ -41,6 +41,26 @@ def test_manifest_replaces_no_file_of_others(tmp_path: Path) -> None:
     assert refused.value.errno == errno.EEXIST
 
 
+@pytest.mark.parametrize("suffix", [".json.new", ".json.partial"])
+def test_running_manifest_replaces_no_file_of_others(tmp_path: Path, suffix: str) -> None:
+    """A recording keeps its manifest there while it is written: whose file that is, is asked."""
+    other = tmp_path / f"result{suffix}"
+    other.write_bytes(b"PERFILE2")
+    with open_folder(tmp_path) as at:
+        with pytest.raises(SinkError, match="no manifest of ours") as refused:
+            single_paths(at, "result")
+        other.write_bytes(bytes(4096))  # room that was claimed and not used
+        assert single_paths(at, "result").name == "result"
+    assert refused.value.errno == errno.EEXIST
+
+
+def test_a_folder_is_no_name_of_a_file(tmp_path: Path) -> None:
+    """`-o /` has no name at all."""
+    with open_folder(tmp_path) as at, pytest.raises(SinkError, match="is a directory") as refused:
+        single_paths(at, "")
+    assert refused.value.errno == errno.EISDIR
+
+
 @pytest.mark.parametrize("kind", ["directory", "link", "fifo"])
 def test_only_regular_files_are_replaced(tmp_path: Path, kind: str) -> None:
     """The seal renames onto the name, so anything but a regular file is refused."""
