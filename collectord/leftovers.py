@@ -10,7 +10,8 @@ import structlog
 
 from collectord.kernel.instance_note import read_note, remove_note
 from collectord.salvage import salvage_leftovers
-from collectord.sink.repair import UNREPAIRED, Action, repair
+from collectord.sink.outcome import UNREPAIRED, Action
+from collectord.sink.repair import repair
 from collectord.sink.segment import PARTIAL
 from collectord.sink.store import count_unclean_stops
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collectord.kernel.host import Host
     from collectord.kernel.port import Kernel
     from collectord.plan.session import Plan
-    from collectord.sink.repair import Outcome
+    from collectord.sink.outcome import Outcome
 
 _LOG: Final = structlog.get_logger()
 

@@ -53,9 +53,10 @@ def parser() -> Parser:
         "action",
         choices=tuple(_ACTIONS),
         metavar="list|verify|repair|aux",
-        help="list what is there; check data against manifests; seal what a killed process left "
-        "(sealed segments stay as they are; verify tells what is wrong with one); write the AUX "
-        "traces of a segment as raw files, one for each CPU or thread",
+        help="list what is there; check data against manifests, and name the chunks that are "
+        "not sound; seal what a killed process left, and cut out of it and of sealed segments "
+        "what is damaged, in place (what is sound on both sides stays); write the AUX traces of "
+        "a segment as raw files, one for each CPU or thread",
     )
     made.add_argument(
         "directory",
@@ -63,7 +64,7 @@ def parser() -> Parser:
         nargs="?",
         type=Path,
         default=STATE_DIRECTORY,
-        help="state directory, session directory or, for verify and aux, one segment "
+        help="state directory, session directory or one segment, which aux must be given "
         f"(default: {STATE_DIRECTORY})",
     )
     made.add_argument(
@@ -146,7 +147,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _repair(args: argparse.Namespace) -> int:
-    outcomes = repair.repair(args.directory)
+    outcomes = repair.repair(args.directory, sealed=True)
     if args.json:
         print_json({"segments": outcomes})
     else:

@@ -115,6 +115,13 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the file that was damaged: a repair has made it into what readers pass over."""
+
+    offset: Count
+    bytes: Count
+
+
 class SnapshotNote(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot that a segment of a flight recorder belongs to; several may belong to one.
 
@@ -212,6 +219,10 @@ class Manifest(Common, frozen=True, kw_only=True):
         build_ids: path to build-id, where known.
         previous: None for the first manifest of its directory.
         snapshot: what asked for the segment, of a flight recorder; None where nobody knows.
+        cut: what a repair has cut out.
+        cut_samples: events that the segment held before; None where nobody knows.
+        replaces: SHA-256 of the manifest of the seal, of a segment that was damaged since; "" of
+            others.
     """
 
     complete: bool
@@ -231,6 +242,9 @@ class Manifest(Common, frozen=True, kw_only=True):
     build_ids: Mapping[str, str]
     previous: Link | None
     snapshot: SnapshotNote | None = None
+    cut: tuple[Cut, ...] = ()
+    cut_samples: Count | None = None
+    replaces: str = ""
 
 
 class _SchemaOnly(msgspec.Struct):

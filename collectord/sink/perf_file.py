@@ -24,10 +24,11 @@ from collectord.codec.perf_section import Feature
 from collectord.errors import CodecError
 from collectord.folders.folder import write_all
 from collectord.sink.manifest import Span
-from collectord.sink.scan import mapped, read_first, scan, scan_torn, xxh3
+from collectord.sink.perf_chunks import look, padding
+from collectord.sink.scan import mapped, read_first, scan, xxh3
 from collectord.sink.segment import BLOCK_BYTES, PERF_DATA
-from collectord.sink.stored import Check, Finding, FinishedFile, Survey, Track
-from collectord.sink.sums import data_span, sums_of
+from collectord.sink.stored import Check, Finding, FinishedFile, Part, Survey, Track
+from collectord.sink.sums import data_span, sums_of, unsound
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -152,6 +153,7 @@ class PerfFile:
         self._fd = fd
         self._head = read_head(fd)
         self._has_aux = holds_auxtrace(self._head)
+        self._sealed: Manifest | None = None
         self.format = PERF_DATA
         self.source = "perf"
         self.sparse = False
@@ -161,32 +163,77 @@ class PerfFile:
         self.events = tuple(section.name for section in self._head.attrs)
         self.offsets: Mapping[int, int] = {}
 
-    def survey(self) -> Survey:
-        """Find the whole records, up to the first one that is none."""
+    def survey(self, sealed: Manifest | None = None) -> Survey:
+        """Find the sound chunks, and of the last one the whole records."""
         size_bytes = os.fstat(self._fd).st_size
-        with mapped(self._fd, size_bytes) as view, view[self.data_offset :] as data:
-            found = scan_torn(data, time_offset(self._head.attrs))
+        start, end, written = self.data_offset, size_bytes, 0
+        if sealed is not None:
+            written = sum(span.bytes for span in sealed.spans if span.part == "data")
+            end = min(start + written, size_bytes)
+        with mapped(self._fd, size_bytes) as view, view[start : max(start, end)] as data:
+            found = look(data, start, time_offset(self._head.attrs))
             with data[: found.end] as kept:
-                track = Track(found.end, found.samples, sums_of(kept))
+                sums = () if found.cuts else sums_of(kept)
+        cuts = [Part(start + cut.offset, cut.bytes) for cut in found.cuts]
+        size = found.end
+        if sealed is not None and end == start + written and size < written:
+            # What follows the data stands: so they stay as long as they were.
+            cuts.append(Part(start + size, written - size))
+            size, sums = written, ()
+        self._sealed = sealed
         return Survey(
-            tracks={_SHARED: track},
+            tracks={_SHARED: Track(size, found.samples, sums)},
             first_ns=found.first_ns,
             last_ns=found.last_ns,
-            cut_bytes=max(size_bytes - self.data_offset - found.end, 0),
+            cuts=tuple(cuts),
+            cut_bytes=max(end - start - size, 0),
             reason=found.reason,
         )
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
-        """Make an end of the file behind the records that are kept."""
+        """Cut out what is damaged, and make an end of the file behind what is kept."""
         track = found.tracks[_SHARED]
+        sums = track.sums
+        if found.cuts:
+            for cut in found.cuts:
+                for at, head in padding(cut):
+                    write_all(self._fd, head, at)
+            os.fdatasync(self._fd)
+            yield "damage cut out"
+            end = self.data_offset + track.bytes
+            with mapped(self._fd, end) as view, view[self.data_offset :] as kept:
+                sums = sums_of(kept)
+        standing = self._standing(data_span(self.data_offset, sums), found.cuts)
+        if standing is not None:
+            return standing
         data = DataSection(
-            sums=track.sums,
+            sums=sums,
             appended=b"",
             first_ns=found.first_ns,
             last_ns=found.last_ns,
             auxtrace_index=self._auxtrace_index(track.bytes),
         )
-        return (yield from finish(self._fd, self._head, data))
+        file = yield from finish(self._fd, self._head, data)
+        return replace(file, cuts=found.cuts)
+
+    def _standing(self, data: Span, cuts: tuple[Part, ...]) -> FinishedFile | None:
+        """Give the file if what follows its data is as it was sealed, and still true."""
+        if self._sealed is None or self._has_aux:
+            return None
+        status = os.fstat(self._fd)
+        head, *_, tail = self._sealed.spans
+        if (tail.part, tail.offset) != ("tail", data.offset + data.bytes):
+            return None
+        with mapped(self._fd, status.st_size) as view:
+            if status.st_size != self._sealed.bytes or any(unsound(view, tail)):
+                return None
+        return FinishedFile(
+            bytes=status.st_size,
+            allocated_bytes=status.st_blocks * BLOCK_BYTES,
+            data_bytes=self.data_bytes,
+            spans=(head, data, tail),
+            cuts=cuts,
+        )
 
     def _auxtrace_index(self, size_bytes: int) -> tuple[int, ...]:
         """Find the AUXTRACE records in what is kept; only a file that tells of AUX has any."""

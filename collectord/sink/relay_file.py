@@ -54,9 +54,12 @@ class RelayFile:
         self.data_bytes = os.fstat(fd).st_size
         self._walked = form.startswith(BLKTRACE)
 
-    def survey(self) -> Survey:
-        """Find the whole records; of bytes that nobody knows all are kept."""
-        if not self.data_bytes:
+    def survey(self, sealed: Manifest | None = None) -> Survey:
+        """Find the whole records; of bytes that nobody knows all are kept.
+
+        Nothing tells where records begin behind damage, so a sealed file is left as it is.
+        """
+        if not self.data_bytes or sealed is not None:
             return Survey()
         with mapped(self._fd, self.data_bytes) as view:
             if not self._walked:
@@ -69,8 +72,8 @@ class RelayFile:
             {-1: track} if found.end else {},
             found.first_ns,
             found.last_ns,
-            self.data_bytes - found.end,
-            "" if found.fault == _OK else found.fault,
+            cut_bytes=self.data_bytes - found.end,
+            reason="" if found.fault == _OK else found.fault,
         )
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:

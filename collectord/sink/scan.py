@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _HEADER: Final = struct.Struct("<IHH")
 _KNOWN: Final = frozenset(RecordType)
 _PIECE_BYTES: Final = 64 << 20
+_INVALID: Final = "a record has"
 
 
 class Hash(Protocol):
@@ -73,19 +74,20 @@ def _reason(data: memoryview, end: int) -> str:
         return "a record header is cut short"
     kind, _, size = _HEADER.unpack_from(data, end)
     if size < HEADER_BYTES or size % 8 or (kind == RecordType.AUXTRACE and size != AUXTRACE_BYTES):
-        return f"a record has size {size}"
-    return "a record is cut short" if kind in _KNOWN else f"a record has type {kind}"
+        return f"{_INVALID} size {size}"
+    return "a record is cut short" if kind in _KNOWN else f"{_INVALID} type {kind}"
 
 
 def scan_torn(data: memoryview, time_offset: int) -> Scan:
     """Walk a data section whose writer died, and leave out a record that was half written.
 
     Writers write whole pages, so a walk that ends inside a page met a write that was cut. A last
-    record that lies on two pages may then lack its second part, though its header is whole.
+    record that lies on two pages may then lack its second part, though its header is whole; and
+    where no record can be, what is in its place may have begun in the one before.
     """
     found = scan(data, time_offset)
     crosses = found.last // PAGE_BYTES < (found.end - 1) // PAGE_BYTES
-    if found.end % PAGE_BYTES and crosses:
+    if found.end % PAGE_BYTES and (crosses or found.reason.startswith(_INVALID)):
         return scan(data[: found.last], time_offset)._replace(reason=found.reason)
     return found
 

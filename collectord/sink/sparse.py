@@ -58,7 +58,7 @@ def stray_byte(fd: int, view: memoryview, start: int, end: int) -> int | None:
         start: of the range to look at.
         end: of the range to look at.
     """
-    for first, past in _written(fd, start, end):
+    for first, past in written(fd, start, end):
         for at in range(first, past, _PIECE_BYTES):
             with view[at : min(at + _PIECE_BYTES, past)] as piece:
                 raw = bytes(piece)
@@ -68,8 +68,8 @@ def stray_byte(fd: int, view: memoryview, start: int, end: int) -> int | None:
     return None
 
 
-def _written(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of a range that are no holes."""
+def written(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Give the parts of a range that are no holes."""
     at = start
     while at < end:
         try:

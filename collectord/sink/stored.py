@@ -71,6 +71,7 @@ class Survey:
     Attributes:
         tracks: by CPU where the CPUs have data of their own, else one with key -1.
         first_ns, last_ns: lowest and highest time of an event, 0 where there is none.
+        cuts: damage between them, to be made into what readers pass over, in place.
         cut_bytes: behind them, to be given up.
         reason: why the data end there, "" if they just do.
     """
@@ -78,6 +79,7 @@ class Survey:
     tracks: Mapping[int, Track] = field(default_factory=dict)
     first_ns: int = 0
     last_ns: int = 0
+    cuts: tuple[Part, ...] = ()
     cut_bytes: int = 0
     reason: str = ""
 
@@ -102,6 +104,7 @@ class FinishedFile:
         data_bytes: of its spans of data.
         spans: its parts.
         offsets: CPU to where its data begin by now, for CPUs that have a part of their own.
+        cuts: what was damaged, and is passed over by readers.
     """
 
     bytes: int
@@ -109,6 +112,7 @@ class FinishedFile:
     data_bytes: int
     spans: tuple[Span, ...]
     offsets: Mapping[int, int] = field(default_factory=dict)
+    cuts: tuple[Part, ...] = ()
 
 
 class StoredFile(Protocol):
@@ -132,8 +136,12 @@ class StoredFile(Protocol):
     events: tuple[str, ...]
     offsets: Mapping[int, int]
 
-    def survey(self) -> Survey:
-        """Look for all that a killed writer left whole, claimed or not."""
+    def survey(self, sealed: Manifest | None = None) -> Survey:
+        """Look for all that is sound, claimed or not.
+
+        Args:
+            sealed: of a file that was damaged since its seal; of others a killed writer left them.
+        """
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
         """Claim what is kept, give up the rest, wait for the disk; yields after each step."""

@@ -13,6 +13,7 @@ import mmap
 import os
 import re
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord._native import _core
@@ -25,8 +26,9 @@ from collectord.sink.manifest import Span
 from collectord.sink.scan import mapped, read_first, xxh3
 from collectord.sink.segment import BLOCK_BYTES, TRACE_DAT
 from collectord.sink.sparse import punch
-from collectord.sink.stored import Check, Finding, FinishedFile, Survey, Track
-from collectord.sink.sums import Sums, data_span, sums_of
+from collectord.sink.stored import Check, Finding, FinishedFile, Part, Survey, Track
+from collectord.sink.sums import Sums, data_span, sums_of, unsound
+from collectord.sink.trace_pages import empty_pages, look
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -241,6 +243,14 @@ def widest(times: Iterable[tuple[int, int]]) -> tuple[int, int]:
     )
 
 
+def _unsound(view: memoryview, sealed: Manifest) -> list[Part] | None:
+    """What does not match its checksum; None where no chunk has one of its own."""
+    data = [span for span in sealed.spans if span.part == "data"]
+    if not all(span.chunks for span in data):
+        return None
+    return [part for span in data for part in unsound(view, span)]
+
+
 class TraceFile:
     """A trace.dat file, for repair and verify (`stored.StoredFile`).
 
@@ -261,37 +271,69 @@ class TraceFile:
         self.offsets: Mapping[int, int] = {cpu: extent.offset for cpu, extent in extents}
         self._places: Mapping[int, Place] | None = None
 
-    def survey(self) -> Survey:
-        """Find the whole pages of each CPU, claimed or not, up to one that was never written."""
+    def survey(self, sealed: Manifest | None = None) -> Survey:
+        """Find the sound pages of each CPU, claimed or not, up to what was never written."""
         step_bytes = self._head.sub_buffer_bytes
         self._places = standing(self._fd, self._head)
         tracks: dict[int, Track] = {}
         times, reasons = [(0, 0)], []
+        cuts: list[Part] = []
         cut_bytes = 0
         with mapped(self._fd, os.fstat(self._fd).st_size) as view:
+            bad = None if sealed is None else _unsound(view, sealed)
             for cpu, extent in self._head.extents.items():
                 place = Place(extent.offset, extent.capacity_bytes)
                 if self._places is not None:
                     place = self._places[cpu]
-                with view[place.offset : place.offset + place.bytes] as data:
-                    found = _core.scan_pages(data, step_bytes)
-                    if found.end:
-                        with data[: found.end] as kept:
-                            tracks[cpu] = Track(found.end, found.events, sums_of(kept))
-                        times.append((found.first_ns, found.last_ns))
+                found = look(self._fd, view, place, step_bytes, bad)
+                if found.bytes:
+                    with view[place.offset : place.offset + found.bytes] as kept:
+                        sums = () if found.cuts else sums_of(kept)
+                    tracks[cpu] = Track(found.bytes, found.samples, sums)
+                    times.append((found.first_ns, found.last_ns))
+                cuts += found.cuts
                 torn_bytes = 0
-                if _fault(found):
-                    reasons.append(f"CPU {cpu}: {_fault(found)}")
-                    torn_bytes = step_bytes
-                cut_bytes += max(extent.size_bytes - found.end, torn_bytes)
+                if found.fault:
+                    reasons.append(f"CPU {cpu}: {found.fault}")
+                    torn_bytes = 0 if found.cuts else step_bytes
+                cut_bytes += max(extent.size_bytes - found.bytes, torn_bytes)
         first_ns, last_ns = widest(times)
-        return Survey(tracks, first_ns, last_ns, cut_bytes, ", ".join(reasons))
+        return Survey(tracks, first_ns, last_ns, tuple(cuts), cut_bytes, ", ".join(reasons))
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
-        """Claim the pages that are kept, and move them together."""
-        file = yield from finish(self._fd, self._head, found.tracks, places=self._places)
+        """Cut out what is damaged, claim the pages that are kept, and move them together."""
+        tracks = found.tracks
+        extents = self._head.extents
+        before = self._places or {c: Place(e.offset, 0) for c, e in extents.items()}
+        if found.cuts:
+            with mapped(self._fd, os.fstat(self._fd).st_size) as view:
+                for cut in found.cuts:
+                    for at, page in empty_pages(view, cut, self._head.sub_buffer_bytes):
+                        write_all(self._fd, page, at)
+            os.fdatasync(self._fd)
+            yield "damage cut out"
+            tracks = self._summed(tracks, before)
+        file = yield from finish(self._fd, self._head, tracks, places=self._places)
+        cuts = [
+            Part(cut.offset - before[cpu].offset + file.offsets[cpu], cut.bytes)
+            for cpu, track in tracks.items()
+            for cut in found.cuts
+            if 0 <= cut.offset - before[cpu].offset < track.bytes
+        ]
         self.offsets = file.offsets
-        return file
+        return replace(file, cuts=tuple(sorted(cuts)))
+
+    def _summed(
+        self, tracks: Mapping[int, Track], places: Mapping[int, Place]
+    ) -> dict[int, Track]:
+        """Take the checksums of what is there by now."""
+        with mapped(self._fd, os.fstat(self._fd).st_size) as view:
+            summed = {}
+            for cpu, track in tracks.items():
+                offset = places[cpu].offset
+                with view[offset : offset + track.bytes] as kept:
+                    summed[cpu] = track._replace(sums=sums_of(kept))
+            return summed
 
     def findings(self, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
         """Compare the claims with the manifest, walk the pages and count the events."""

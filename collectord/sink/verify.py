@@ -7,6 +7,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import CodecError, SinkError, UnsafePath
@@ -197,7 +198,8 @@ def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
     try:
         finding = _manifest_finding(raw) if manifest is None else None
         if manifest is not None:
-            finding = next(_findings(folder, paths, fd, manifest), None)
+            findings = contents_findings(fd, paths, manifest)
+            finding = next(chain(findings, _chain_findings(folder, paths, manifest)), None)
         status = os.fstat(fd)
         whole = _sha256(fd) if sha256 else None
     finally:
@@ -215,9 +217,8 @@ def _manifest_finding(raw: bytes) -> Finding:
     return Finding(Check.MANIFEST, "its manifest is damaged" if raw else "it has no manifest")
 
 
-def _findings(
-    folder: Folder, paths: SegmentPaths, fd: int, manifest: Manifest
-) -> Iterator[Finding]:
+def contents_findings(fd: int, paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
+    """Compare a sealed file with its manifest."""
     size_bytes = os.fstat(fd).st_size
     if size_bytes != manifest.bytes:
         yield Finding(Check.SIZE, f"{size_bytes} bytes, its manifest says {manifest.bytes}")
@@ -239,7 +240,6 @@ def _findings(
         yield from _span_findings(view, manifest)
         yield from _gap_findings(fd, view, manifest, sparse=file.sparse)
         yield from file.findings(view, manifest)
-    yield from _chain_findings(folder, paths, manifest)
 
 
 def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
@@ -289,8 +289,14 @@ def _chain_findings(folder: Folder, paths: SegmentPaths, manifest: Manifest) -> 
     raw = read_other_manifest(folder, folder.path / before.manifest) if inside else b""
     if not raw and _has_older(folder, paths, before.manifest):
         yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, is missing")
-    if raw and link(before.manifest, raw) != before:
+    if raw and link(before.manifest, raw) != before and _replaced(raw) != before.sha256:
         yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, was changed since")
+
+
+def _replaced(raw: bytes) -> str:
+    """What a repair has replaced by this manifest: SHA-256 of it, "" of one that is as it was."""
+    manifest = decode(raw, Manifest)
+    return manifest.replaces if manifest is not None else ""
 
 
 def _has_older(folder: Folder, paths: SegmentPaths, manifest_name: str) -> bool:

@@ -152,7 +152,7 @@ int main(int argc, char **argv)
 
 		nanosleep(&pause, NULL);
 		while ((event = core__event(core)) != NULL)
-			free(event); /* another segment is not made */
+			event__free(event); /* another segment is not made */
 		core__read_counters(core, &counters);
 		CHECK_EQ(counters.write_errors, 0);
 	}

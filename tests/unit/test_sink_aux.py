@@ -16,8 +16,9 @@ from collectord.codec.perf_features import Features, decode_auxtrace_index
 from collectord.codec.perf_section import Feature
 from collectord.plan.session import SinkPlan
 from collectord.sink.manifest import RingEntry
+from collectord.sink.outcome import Action
 from collectord.sink.perf_data import PerfDataSink
-from collectord.sink.repair import Action, repair
+from collectord.sink.repair import repair
 from collectord.sink.stored import Check
 from collectord.sink.verify import verify
 from tests.support import segments as support

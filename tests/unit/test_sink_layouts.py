@@ -12,8 +12,9 @@ from collectord.codec.bpf_struct import Field, Layout
 from collectord.sink.bpf_events import read_note
 from collectord.sink.events import open_events
 from collectord.sink.manifest import EventLayout, Manifest, OpenManifest, decode, encode
+from collectord.sink.outcome import Action
 from collectord.sink.perf_events import BpfSegment, Record
-from collectord.sink.repair import Action, repair
+from collectord.sink.repair import repair
 from collectord.sink.stored import Check
 from collectord.sink.verify import verify
 from tests.support import bpf_segments as support

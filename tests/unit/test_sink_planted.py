@@ -15,7 +15,8 @@ import pytest
 from collectord.errors import SinkError, UnsafePath
 from collectord.folders.walk import open_folder
 from collectord.plan.session import RetentionPlan
-from collectord.sink.repair import Action, repair
+from collectord.sink.outcome import Action
+from collectord.sink.repair import repair
 from collectord.sink.store import Store, count_unclean_stops
 from collectord.sink.verify import list_segments, verify
 from tests.support import segments as support

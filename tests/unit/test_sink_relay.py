@@ -11,7 +11,8 @@ import pytest
 from collectord.errors import SinkError
 from collectord.plan.session import RetentionPlan
 from collectord.sink.base import Closing
-from collectord.sink.repair import Action, repair
+from collectord.sink.outcome import Action
+from collectord.sink.repair import repair
 from collectord.sink.retention import evict
 from collectord.sink.stored import Check
 from collectord.sink.verify import State, list_segments, verify

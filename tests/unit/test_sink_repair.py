@@ -16,7 +16,8 @@ import pytest
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, decode
-from collectord.sink.repair import Action, repair, repair_steps
+from collectord.sink.outcome import Action
+from collectord.sink.repair import repair, repair_steps
 from collectord.sink.segment import group_files, lock
 from collectord.sink.verify import State, list_segments, verify
 from tests.support import segments as support

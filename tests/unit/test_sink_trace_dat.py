@@ -23,7 +23,8 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.plan.session import RetentionPlan
 from collectord.sink.manifest import Manifest, OpenManifest, decode
-from collectord.sink.repair import Action, repair, repair_steps
+from collectord.sink.outcome import Action
+from collectord.sink.repair import repair, repair_steps
 from collectord.sink.retention import evict
 from collectord.sink.scan import xxh3
 from collectord.sink.segment import group_files

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: a sealed segment that was damaged since, and what becomes of it.
+
+What is not sound is made into what readers pass over, in place, and a new manifest says what was
+cut out. A kill between the two leaves a segment that the next repair finds as damaged as before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from collectord.errors import CodecError, UnsafePath
+from collectord.model import Basis
+from collectord.sink.formats import open_stored
+from collectord.sink.manifest import SCHEMA, Cut, Manifest, decode, encode, with_counts
+from collectord.sink.orphan import with_tracks
+from collectord.sink.outcome import Action, Outcome, kept_text
+from collectord.sink.scan import mapped
+from collectord.sink.segment import lock, read_manifest
+from collectord.sink.sums import unsound
+from collectord.sink.verify import contents_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from collectord.folders.folder import Folder
+    from collectord.sink.segment import Group, SegmentPaths
+    from collectord.sink.stored import Finding, FinishedFile, StoredFile, Survey
+
+
+def mend_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome | None]:
+    """Repair one sealed segment of a folder, yielding after each step that a kill may follow.
+
+    Returns:
+        None for a sound one, and for one that no manifest of this program tells of.
+    """
+    paths = group.paths
+    try:
+        raw = read_manifest(folder, paths.manifest)
+        manifest = decode(raw, Manifest)
+        if manifest is None:
+            return None
+        fd = folder.open(paths.data.name, write=True)
+    except (FileNotFoundError, UnsafePath):
+        return None
+    try:
+        if not lock(fd):
+            return Outcome(paths.data, Action.IN_USE, "it is being repaired")
+        finding = next(contents_findings(fd, paths, manifest), None)
+        if finding is None:
+            return None
+        return (yield from _mend(_Damaged(folder, paths, fd, raw, manifest, finding)))
+    finally:
+        os.close(fd)
+
+
+class _Damaged(NamedTuple):
+    """A sealed segment, and what is wrong with it."""
+
+    folder: Folder
+    paths: SegmentPaths
+    fd: int
+    raw: bytes  # the manifest
+    manifest: Manifest
+    finding: Finding
+
+
+def _mend(damaged: _Damaged) -> Generator[str, None, Outcome]:
+    folder, paths, manifest = damaged.folder, damaged.paths, damaged.manifest
+    file = _file(damaged)
+    if file is None:
+        return _left(damaged, "its head is damaged")
+    found = file.survey(manifest)
+    if not found.samples or not (found.cuts or found.cut_bytes):
+        return _left(damaged, "nothing can be cut out of it")
+    finished = yield from file.finish(found)
+    rings = with_tracks(manifest.rings, file.offsets, found)
+    if not file.offsets:  # nobody knows whose records were cut out
+        rings = with_counts(rings, {})
+    mended = msgspec.structs.replace(_manifest(damaged, found, finished), rings=rings)
+    folder.write_claimed(paths.new_manifest.name, encode(mended))
+    yield "manifest written"
+    folder.rename(paths.new_manifest.name, paths.manifest.name)
+    yield "manifest renamed"
+    folder.sync()
+    yield "directory synced"
+    return Outcome(
+        path=paths.data,
+        action=Action.RECOVERED,
+        detail=kept_text(found),
+        samples=found.samples,
+        bytes=finished.bytes,
+        allocated_bytes=finished.allocated_bytes,
+    )
+
+
+def _left(damaged: _Damaged, why: str) -> Outcome:
+    detail = f"left alone: {why}; {damaged.finding.check}: {damaged.finding.detail}"
+    return Outcome(damaged.paths.data, Action.DAMAGED, detail)
+
+
+def _file(damaged: _Damaged) -> StoredFile | None:
+    """Read the head, if it is as it was sealed."""
+    manifest, fd = damaged.manifest, damaged.fd
+    with mapped(fd, os.fstat(fd).st_size) as view:
+        for span in manifest.spans:
+            if span.part == "head" and any(unsound(view, span)):
+                return None
+    try:
+        file = open_stored(fd, damaged.paths.set_format)
+    except CodecError:
+        return None
+    return file if file.data_offset == manifest.data_offset else None
+
+
+def _manifest(damaged: _Damaged, found: Survey, finished: FinishedFile) -> Manifest:
+    """Say what the segment holds by now, and what it held."""
+    sealed = damaged.manifest
+    cut = [Cut(offset=cut.offset, bytes=cut.bytes) for cut in finished.cuts]
+    before = sealed.samples + (sealed.cut_samples or 0)
+    return msgspec.structs.replace(
+        sealed,
+        schema=SCHEMA,
+        complete=False,
+        recovered=True,
+        first_ns=found.first_ns,
+        last_ns=found.last_ns,
+        records=None,
+        samples=found.samples,
+        replayed=None,
+        produced=None,
+        ledger={"basis": str(Basis.NONE), "produced": None, "stored": found.samples},
+        bytes=finished.bytes,
+        allocated_bytes=finished.allocated_bytes,
+        data_bytes=finished.data_bytes,
+        spans=finished.spans,
+        cut=tuple(cut),
+        cut_samples=max(before - found.samples, 0),
+        replaces=sealed.replaces or hashlib.sha256(damaged.raw).hexdigest(),
+    )

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: what is sound of a perf.data file's data section, and how damage is cut out of it.
+
+The section consists of chunks that begin and end at multiples of 4096 bytes. Each ends with a
+padding record, and that with a footer: magic, the chunk's place in the file, and the XXH3-64 of
+all before the checksum (chunk.h of the core). A chunk is sound if that holds and its records fit.
+What lies between sound chunks is cut out: in its place come records that every reader passes over.
+
+Files of older versions have no footers. There damage shows where a record cannot be one, and what
+follows is taken up again at the next place where records lead to a chunk's end.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.codec.perf_attr import RecordType
+from collectord.codec.perf_record import HEADER_BYTES, PAGE_BYTES
+from collectord.sink.scan import scan, scan_torn, xxh3
+from collectord.sink.stored import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.sink.scan import Scan
+
+_MAGIC: Final = int.from_bytes(b"CHNKEND1", "little")
+_WORD: Final = 8
+_WORDS: Final = PAGE_BYTES // _WORD
+_HEADER: Final = struct.Struct("<IHH")
+_KNOWN: Final = frozenset(RecordType)
+# What stands in the place of damage, behind a header: no piece of AUX data begins with it.
+_CUT: Final = b"CUT OUT\0"
+_PADDING_MAX_BYTES: Final = 65528
+# A chunk of an older version is looked through that far for its end.
+_CHUNK_MAX_BYTES: Final = 16 << 20
+
+
+class Kept(NamedTuple):
+    """What can be kept of a data section; places count from its beginning.
+
+    Attributes:
+        end: what is behind it is given up.
+        cuts: damage before it, to be made into padding.
+        samples: events that are kept.
+        first_ns, last_ns: lowest and highest time of one, 0 where there is none.
+        reason: why the data end there, "" if they just do.
+    """
+
+    end: int
+    cuts: tuple[Part, ...]
+    samples: int
+    first_ns: int
+    last_ns: int
+    reason: str
+
+
+class _Keeping:
+    """Puts together what is kept, in the order of its places."""
+
+    def __init__(self) -> None:
+        self.end = self.samples = 0
+        self.cuts: list[Part] = []
+        self._times: list[tuple[int, int]] = []
+        self.reason = ""
+
+    def keep(self, at: int, found: Scan) -> None:
+        """Keep the records from `at` on that a walk has found."""
+        if not found.end:
+            return
+        if at > self.end:
+            self.cuts.append(Part(self.end, at - self.end))
+        self.end = at + found.end
+        self.samples += found.samples
+        if found.last_ns:
+            self._times.append((found.first_ns, found.last_ns))
+
+    def kept(self) -> Kept:
+        first_ns = min((first for first, _ in self._times), default=0)
+        last_ns = max((last for _, last in self._times), default=0)
+        return Kept(self.end, tuple(self.cuts), self.samples, first_ns, last_ns, self.reason)
+
+
+def look(data: memoryview, base: int, time_offset: int) -> Kept:
+    """Find what is sound.
+
+    Args:
+        data: the section, and what may be behind it.
+        base: where it begins in the file.
+        time_offset: where samples carry their time.
+    """
+    told = sorted(_told(data, base), key=lambda part: (part.offset, -part.bytes))
+    keeping = _Keeping()
+    if not told:
+        _look_without_footers(data, time_offset, keeping)
+        return keeping.kept()
+    for part in told:
+        if part.offset < keeping.end:
+            continue
+        with data[part.offset : part.end] as chunk:
+            found = scan(chunk, time_offset)
+            if found.end == part.bytes and _is_as_told(chunk):
+                keeping.keep(part.offset, found)
+    # Of the last chunk a writer that was killed may have left a part.
+    at = max((part.end for part in told if part.end > keeping.end), default=keeping.end)
+    with data[at:] as rest:
+        found = scan_torn(rest, time_offset)
+    keeping.keep(at, found)
+    keeping.reason = found.reason
+    return keeping.kept()
+
+
+def _told(data: memoryview, base: int) -> Iterator[Part]:
+    """The chunks that footers tell of, sound or not."""
+    size = len(data) // PAGE_BYTES * PAGE_BYTES
+    with data[:size] as whole, whole.cast("Q") as words:
+        magics, places = words[_WORDS - 3 :: _WORDS], words[_WORDS - 2 :: _WORDS]
+        for page, magic in enumerate(magics):
+            if magic == _MAGIC:
+                start, end = places[page] - base, (page + 1) * PAGE_BYTES
+                if 0 <= start < end and start % PAGE_BYTES == 0:
+                    yield Part(start, end - start)
+
+
+def _is_as_told(chunk: memoryview) -> bool:
+    with chunk[:-_WORD] as hashed:
+        return int(xxh3(hashed), 16) == int.from_bytes(chunk[-_WORD:], "little")
+
+
+def _look_without_footers(data: memoryview, time_offset: int, keeping: _Keeping) -> None:
+    at = 0
+    while True:
+        with data[at:] as rest:
+            found = scan_torn(rest, time_offset)
+        keeping.keep(at, found)
+        fault = at + found.end
+        keeping.reason = found.reason
+        if not found.reason:
+            return
+        aligned = range(-(-(fault + 1) // PAGE_BYTES) * PAGE_BYTES, len(data), PAGE_BYTES)
+        following = next((place for place in aligned if _begins_chunk(data, place)), None)
+        if following is None:
+            return
+        at = following
+
+
+def _begins_chunk(data: memoryview, start: int) -> bool:
+    """Whether records lead from here to padding that ends where a chunk may."""
+    at = start
+    while at + HEADER_BYTES <= len(data) and at - start < _CHUNK_MAX_BYTES:
+        kind, _, size = _HEADER.unpack_from(data, at)
+        if kind not in _KNOWN or size < HEADER_BYTES or size % _WORD or at + size > len(data):
+            return False
+        at += size
+        if kind == RecordType.FINISHED_INIT and at % PAGE_BYTES == 0:
+            return True
+    return False
+
+
+def padding(part: Part) -> Iterator[tuple[int, bytes]]:
+    """Give what to write where, so that readers pass over a part; the rest of it may stay."""
+    at, left = part.offset, part.bytes
+    while left:
+        size = min(left, _PADDING_MAX_BYTES)
+        head = _HEADER.pack(RecordType.FINISHED_INIT, 0, size)
+        yield at, (head + _CUT)[:size]
+        at += size
+        left -= size
