@@ -69,7 +69,6 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 		return ret;
 	}
 	ring__init(&pages->ring, &page_ring__ops, options->fd, options->held);
-	pages->armed = true; /* from the shard on */
 	pages->transport = options->transport;
 	pages->fd = options->fd;
 	pages->page_bytes = options->page_bytes;
@@ -384,25 +383,6 @@ static struct item *page_ring__ticket(struct ring *ring)
 	return &pages->ticket;
 }
 
-static void page_ring__wake(struct ring *ring, uint32_t events)
-{
-	struct page_ring *const pages = page_ring__of(ring);
-
-	pages->armed = false;
-	pages->erred = (events & (EPOLLERR | EPOLLHUP)) != 0;
-}
-
-/* Have epoll look at the ring, and tell once when it is above its watermark. */
-static void page_ring__rearm(struct ring *ring, int epoll_fd)
-{
-	struct page_ring *const pages = page_ring__of(ring);
-	struct epoll_event event = {.events = ring->ops->poll, .data.ptr = ring};
-
-	/* An error leaves it to the swept passes. */
-	if (!pages->armed && ring__is_sound(ring) && (ring->swept || !pages->erred))
-		pages->armed = epoll_ctl(epoll_fd, EPOLL_CTL_MOD, ring->wakeup_fd, &event) == 0;
-}
-
 const struct ring_ops page_ring__ops = {
 	.poll = EPOLLIN | EPOLLONESHOT,
 	.join = page_ring__join,
@@ -411,7 +391,5 @@ const struct ring_ops page_ring__ops = {
 	.is_reached = page_ring__is_reached,
 	.take = page_ring__take,
 	.ticket = page_ring__ticket,
-	.wake = page_ring__wake,
-	.rearm = page_ring__rearm,
 	.free = page_ring__free,
 };

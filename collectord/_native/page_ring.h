@@ -37,8 +37,6 @@ struct page_ring {
 	int fd; /* non-blocking */
 	uint32_t page_bytes, subbufs;
 	struct page_map *map;
-	bool armed; /* a wake-up is to come */
-	bool erred; /* there is no ring behind the fd now; it is armed by full passes only */
 	uint32_t pass_pages, pass_pieces;
 	uint32_t goal_pages; /* of those in the ring when the generation began, how many are unread */
 	bool pass_spliced;

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "pass.h"
 
+#include <sys/epoll.h>
+
 #include "clock.h"
 #include "event_list.h"
 
@@ -214,6 +216,18 @@ static enum drained pass__drain(struct shard *shard, struct ring *ring, bool wok
 	return pass__drain_behind(shard, behind, woken, bounded);
 }
 
+/* Have epoll look at the ring, and tell once when it is above its watermark. */
+static void pass__rearm(struct shard *shard, struct ring *ring)
+{
+	struct epoll_event event = {.events = ring->ops->poll, .data.ptr = ring};
+
+	/* Where there is no ring behind the fd now, swept passes look for it; after an error too. */
+	if ((event.events & EPOLLONESHOT) != 0 && !ring->armed && ring__is_sound(ring) &&
+	    (ring->swept || !ring->erred))
+		ring->armed = epoll_ctl(shard->epoll_fd, EPOLL_CTL_MOD, ring->wakeup_fd,
+					&event) == 0;
+}
+
 static enum drained pass__drain_due(struct shard *shard, struct ring *ring, uint64_t floor_bytes)
 {
 	const bool woken = ring->woken;
@@ -230,8 +244,8 @@ static enum drained pass__drain_due(struct shard *shard, struct ring *ring, uint
 	if (woken)
 		counter__add(&ring->wakeups_watermark, 1);
 	drained = pass__drain(shard, ring, woken, true);
-	if (drained == DRAINED && ring->ops->rearm != NULL)
-		ring->ops->rearm(ring, shard->epoll_fd);
+	if (drained == DRAINED)
+		pass__rearm(shard, ring);
 	return drained;
 }
 

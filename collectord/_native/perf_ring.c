@@ -328,6 +328,7 @@ static int perf_ring__hold(struct ring *ring, bool held)
 
 const struct ring_ops perf_ring__ops = {
 	.poll = EPOLLIN | EPOLLET,
+	.records = true,
 	.join = perf_ring__join,
 	.begin = perf_ring__begin,
 	.is_unread = ring__is_unread,

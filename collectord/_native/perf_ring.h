@@ -38,14 +38,12 @@ int perf_ring__new(const struct perf_ring_options *options, struct ring **ring);
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options);
 void perf_ring__deinit(struct perf_ring *perf);
 
-extern const struct ring_ops perf_ring__ops, window__ops;
+extern const struct ring_ops perf_ring__ops;
 
-/* `ring`, if it is of this kind, or a window of it. */
+/* `ring`, if it is of this kind, or of one that begins with it. */
 static inline struct perf_ring *perf_ring__of(const struct ring *ring)
 {
-	return ring->ops == &perf_ring__ops || ring->ops == &window__ops
-		       ? container_of(ring, struct perf_ring, ring)
-		       : NULL;
+	return ring->ops->records ? container_of(ring, struct perf_ring, ring) : NULL;
 }
 
 /*
@@ -58,7 +56,7 @@ void perf_ring__give_up(struct perf_ring *perf, uint8_t *scratch, size_t scratch
 /* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
 void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes);
 
-/* The operations that a window has in common with it. */
+/* What those that begin with it have in common. */
 int perf_ring__join(struct ring *ring, struct stream *stream);
 
 #endif

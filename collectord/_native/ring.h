@@ -39,9 +39,11 @@ struct stream;
  * that are said to be optional may be NULL.
  */
 struct ring_ops {
-	uint32_t poll; /* the epoll events that wake for it, 0: none do */
+	uint32_t poll; /* the epoll events that wake for it, 0: none do; with EPOLLONESHOT once each time
+			* that all of it was taken */
 	bool copied;   /* passes take what it copied before: neither a hold nor a fault ends that */
 	bool payload;  /* its samples are bytes, no events */
+	bool records;  /* of perf: its struct begins with a struct perf_ring */
 
 	/* It becomes one of `stream`. -EINVAL: that is none for it. */
 	int (*join)(struct ring *ring, struct stream *stream);
@@ -59,8 +61,6 @@ struct ring_ops {
 
 	/* Optional: its fd woke, with these events. */
 	void (*wake)(struct ring *ring, uint32_t events);
-	/* Optional: all of it was taken, have its fd wake again. */
-	void (*rearm)(struct ring *ring, int epoll_fd);
 
 	/*
 	 * Only of a ring behind another one, its front.
@@ -101,6 +101,8 @@ struct ring {
 	uint32_t id;
 	int wakeup_fd;
 	bool woken;
+	bool armed; /* a wake-up is to come */
+	bool erred; /* with the last one its fd told of an error, or of its end */
 	bool held;	   /* passes leave it alone; under the shard's lock */
 	_Atomic bool left; /* removed from its shard; what it gave may be in flight still */
 	_Atomic bool hung_up;

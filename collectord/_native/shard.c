@@ -103,6 +103,8 @@ static void shard__collect_wakeups(struct shard *shard, const struct epoll_event
 				continue; /* EAGAIN: nothing to clear */
 		} else if (!ring->left) {
 			ring->woken = true;
+			ring->armed = false;
+			ring->erred = (events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
 			if (ring->ops->wake != NULL)
 				ring->ops->wake(ring, events[i].events);
 		}
@@ -200,6 +202,7 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 	if (ret == 0) {
 		shard__join(shard, stream, ring);
 		shard->rings[shard->ring_count++] = ring;
+		ring->armed = true;
 		ring->lane->rings++;
 		/* Release; the partner is the acquire in stream__lane(). */
 		atomic_store_explicit(&stream->lanes[shard->index], ring->lane,

@@ -389,6 +389,7 @@ static void window__leave(struct ring *ring, bool drained)
 /* The kernel wakes for each turn of such a ring, and nobody wants that. */
 const struct ring_ops window__ops = {
 	.copied = true,
+	.records = true,
 	.join = perf_ring__join,
 	.begin = window__begin,
 	.is_unread = ring__is_unread,

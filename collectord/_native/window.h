@@ -61,6 +61,8 @@ struct window {
 /* The map's ring is still empty: the memory for its windows is reserved. -ENOMEM. */
 int window__new(const struct perf_ring_options *options, struct ring **ring);
 
+extern const struct ring_ops window__ops;
+
 /* `ring`, if it is of this kind. */
 static inline struct window *window__of(const struct ring *ring)
 {
