@@ -302,6 +302,17 @@ class RingMap:
     def close(self) -> None:
         """Unmap. Raises ValueError while a core still drains the ring."""
 
+class BpfMap:
+    """A BPF ring buffer, mapped."""
+
+    def __init__(self, fd: int, data_bytes: int) -> None:
+        """Map all of the map `fd`, whose max_entries is `data_bytes`.
+
+        Raises OSError (EINVAL: not a power of two of pages, or no such map).
+        """
+    def close(self) -> None:
+        """Unmap. Raises ValueError while a core still drains the ring."""
+
 class AuxMap:
     """Shared mapping of the AUX area that belongs to a perf ring.
 
@@ -558,6 +569,28 @@ class Core:
         them. `transport`: "read", "mmap" (with `page_map`) or "splice", which falls back to "read"
         where the ring takes no splice. Raises OSError (EINVAL: sizes do not fit the stream, the
         map or the core's chunks).
+        """
+    def add_bpf_ring(
+        self,
+        shard: int,
+        stream: Stream,
+        bpf_map: BpfMap,
+        wakeup_fd: int,
+        *,
+        id: int,  # noqa: A002
+        fields_bytes: int,
+        time_offset: int,
+        held: bool = False,
+    ) -> Ring:
+        """Begin to drain a BPF ring buffer into a stream of perf records.
+
+        Each of its records becomes a PERF_RECORD_SAMPLE: `id`, the record's first `fields_bytes`
+        bytes (a multiple of 8), which are the sample's fields between its id and its raw data, and
+        the rest as raw data. time_offset: where such a sample has its time, from its start, 0: it
+        has none. wakeup_fd: the map's. held: passes leave it alone until `Ring.hold(False)`.
+
+        Raises ValueError (a map that is closed) and OSError (EINVAL: no such shard, `stream` is
+        none of perf records, fields_bytes is none).
         """
     def add_relay_ring(
         self,

@@ -233,6 +233,24 @@ cdef class Core:
         ring.use(1)
         return ring
 
+    def add_bpf_ring(self, uint32_t shard, Stream stream not None, BpfMap bpf_map not None,
+                     int wakeup_fd, *, uint64_t id, uint32_t fields_bytes, uint16_t time_offset,
+                     bint held=False):
+        cdef bpf_ring_options options
+        cdef Ring ring = Ring.__new__(Ring)
+        bpf_map.usable()
+        options.map = &bpf_map.map
+        options.wakeup_fd = wakeup_fd
+        options.id = id
+        options.fields_bytes = fields_bytes
+        options.layout = walk_layout(time_offset, 0, 0, NULL)
+        options.held = held
+        check(bpf_ring__new(&options, &ring.ring))
+        self.take(shard, stream, ring)
+        ring.bpf_map = bpf_map
+        ring.use(1)
+        return ring
+
     def add_relay_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                        uint64_t capacity_bytes, uint32_t longest_bytes=0, bint blktrace=False,
                        bint held=False):

@@ -104,6 +104,21 @@ cdef extern from "perf_ring.h":
     int perf_ring__new(const perf_ring_options *options, ring **out) nogil
     perf_ring *perf_ring__of(const ring *r)
 
+cdef extern from "bpf_ring.h":
+    struct bpf_map:
+        uint64_t data_bytes
+        unsigned users
+    struct bpf_ring_options:
+        bpf_map *map
+        int wakeup_fd
+        uint64_t id
+        uint32_t fields_bytes
+        walk_layout layout
+        bint held
+    int bpf_map__init(bpf_map *map, int fd, uint64_t data_bytes) nogil
+    void bpf_map__deinit(bpf_map *map)
+    int bpf_ring__new(const bpf_ring_options *options, ring **out) nogil
+
 cdef extern from "window.h":
     struct window:
         counter_t windows, taken, repeated, repeated_bytes, overwritten_bytes, held_ns

@@ -90,6 +90,31 @@ cdef class RingMap:
         ring_map__deinit(&self.map)
 
 
+cdef class BpfMap:
+    cdef bpf_map map
+
+    def __init__(self, int fd, uint64_t data_bytes):
+        cdef int ret
+        if self.map.data_bytes != 0:
+            raise ValueError("the ring is mapped already")
+        with nogil:
+            ret = bpf_map__init(&self.map, fd, data_bytes)
+        check(ret)
+
+    def __dealloc__(self):
+        bpf_map__deinit(&self.map)
+
+    cdef int usable(self) except -1:
+        if self.map.data_bytes == 0:
+            raise ValueError("the ring is not mapped any more")
+        return 0
+
+    def close(self):
+        if self.map.users > 0:
+            raise ValueError("a running core drains this ring")
+        bpf_map__deinit(&self.map)
+
+
 # What `ring_map` points to is used until the end.
 @cython.no_gc_clear
 cdef class AuxMap:

@@ -6,6 +6,7 @@ cdef class Ring:
     cdef ring *ring
     cdef RingMap map
     cdef PageMap page_map
+    cdef BpfMap bpf_map
     cdef AuxMap aux_map
 
     @property
@@ -18,6 +19,8 @@ cdef class Ring:
             self.map.map.users += more
         if self.page_map is not None:
             self.page_map.map.users += more
+        if self.bpf_map is not None:
+            self.bpf_map.map.users += more
         if self.aux_map is not None:
             self.aux_map.map.users += more
 

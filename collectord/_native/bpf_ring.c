@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _DEFAULT_SOURCE
+#include "bpf_ring.h"
+
+#include <errno.h>
+#include <linux/bpf.h>
+#include <linux/perf_event.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define LENGTH_MASK (~(BPF_RINGBUF_BUSY_BIT | BPF_RINGBUF_DISCARD_BIT))
+#define SAMPLE_HEAD_BYTES (WALK_HEADER_BYTES + 8u) /* header, id */
+#define RAW_HEAD_BYTES 4u			   /* u32 size */
+#define SAMPLE_BYTES_MAX 65528u
+#define PIECE_BYTES 32768u
+
+int bpf_map__init(struct bpf_map *map, int fd, uint64_t data_bytes)
+{
+	const size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+	void *consumer, *producer;
+	int ret;
+
+	memset(map, 0, sizeof(*map));
+	if (data_bytes < page_bytes || (data_bytes & (data_bytes - 1)) != 0 ||
+	    data_bytes > (SIZE_MAX - page_bytes) / 2)
+		return -EINVAL;
+	consumer = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (consumer == MAP_FAILED)
+		return -errno;
+	producer = mmap(NULL, page_bytes + 2 * (size_t)data_bytes, PROT_READ, MAP_SHARED, fd,
+			(off_t)page_bytes);
+	if (producer == MAP_FAILED) {
+		ret = -errno;
+		munmap(consumer, page_bytes);
+		return ret;
+	}
+	map->consumer = consumer;
+	map->producer = producer;
+	map->data = (const uint8_t *)producer + page_bytes;
+	map->data_bytes = data_bytes;
+	map->page_bytes = page_bytes;
+	return 0;
+}
+
+void bpf_map__deinit(struct bpf_map *map)
+{
+	if (map->consumer != NULL) {
+		munmap(map->consumer, map->page_bytes);
+		munmap((void *)(uintptr_t)map->producer,
+		       map->page_bytes + 2 * (size_t)map->data_bytes);
+	}
+	memset(map, 0, sizeof(*map));
+}
+
+int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
+{
+	struct bpf_ring *bpf;
+	struct ring *ring;
+
+	if (options->fields_bytes % 8 != 0 || options->fields_bytes > SAMPLE_BYTES_MAX / 2)
+		return -EINVAL;
+	bpf = calloc(1, sizeof(*bpf));
+	if (bpf == NULL)
+		return -ENOMEM;
+	ring = &bpf->perf.ring;
+	ring__init(ring, &bpf_ring__ops, options->wakeup_fd, options->held);
+	bpf->perf.layout = options->layout;
+	bpf->perf.layout.ids = NULL;
+	bpf->map = options->map;
+	bpf->id = options->id;
+	bpf->fields_bytes = options->fields_bytes;
+	/* A predecessor may have read part of the ring: go on where it stopped. */
+	ring->position = ring->head =
+		atomic_load_explicit(options->map->consumer, memory_order_relaxed);
+	*out = ring;
+	return 0;
+}
+
+static void bpf_ring__free(struct ring *ring)
+{
+	free(bpf_ring__of(ring));
+}
+
+static void bpf_ring__publish(const struct bpf_ring *bpf)
+{
+	/* Release: our reads are done before the kernel may write there; the partner is the acquire
+	 * of consumer_pos in __bpf_ringbuf_reserve(). */
+	atomic_store_explicit(bpf->map->consumer, bpf->perf.ring.position, memory_order_release);
+}
+
+/* Go on at the head of this pass. */
+static void bpf_ring__skip(struct bpf_ring *bpf, enum walk_fault fault)
+{
+	struct ring *const ring = &bpf->perf.ring;
+	const uint64_t unread = ring->head - ring->position;
+
+	ring__refuse(ring, (uint32_t)fault,
+		     unread < bpf->map->data_bytes ? unread : bpf->map->data_bytes);
+	ring->position = ring->head;
+	bpf_ring__publish(bpf);
+}
+
+static void bpf_ring__begin(struct ring *ring, bool first)
+{
+	struct bpf_ring *const bpf = bpf_ring__of(ring);
+	uint64_t used;
+
+	(void)first;
+	if (!ring__is_sound(ring))
+		return;
+	/* Acquire; the partner is the release of producer_pos in __bpf_ringbuf_reserve(): the length of
+	 * a reserved record shows, and that it is busy. */
+	ring->head = atomic_load_explicit(bpf->map->producer, memory_order_acquire);
+	used = ring->head - ring->position;
+	if (used > bpf->map->data_bytes || (used & 7u) != 0) {
+		bpf_ring__skip(bpf, WALK_BAD_HEAD);
+		return;
+	}
+	counter__set(&ring->used_bytes, used);
+	ring__count_fill(ring, used, bpf->map->data_bytes);
+}
+
+/* A record as it lies in the ring. */
+struct bpf_record {
+	const uint8_t *data;
+	uint32_t bytes; /* of `data` */
+	uint64_t whole; /* from this record to the next */
+	bool discarded;
+};
+
+/* The first unread record. False: none is committed. A record that cannot be one has no `whole`. */
+static bool bpf_ring__look(const struct bpf_ring *bpf, struct bpf_record *record)
+{
+	const struct ring *const ring = &bpf->perf.ring;
+	const uint64_t unread = ring->head - ring->position;
+	const uint8_t *const at = bpf->map->data + (ring->position & (bpf->map->data_bytes - 1));
+	uint32_t length;
+
+	if (unread == 0)
+		return false;
+	/* Acquire; the partner is the xchg() in bpf_ringbuf_commit(): the data are there. */
+	length = __atomic_load_n((const uint32_t *)(const void *)at, __ATOMIC_ACQUIRE);
+	if ((length & BPF_RINGBUF_BUSY_BIT) != 0)
+		return false;
+	record->data = at + BPF_RINGBUF_HDR_SZ;
+	record->bytes = length & LENGTH_MASK;
+	record->discarded = (length & BPF_RINGBUF_DISCARD_BIT) != 0;
+	record->whole = ((uint64_t)record->bytes + BPF_RINGBUF_HDR_SZ + 7) & ~UINT64_C(7);
+	if (record->whole > unread)
+		record->whole = 0;
+	return true;
+}
+
+static uint64_t sample_bytes(const struct bpf_record *record)
+{
+	return (SAMPLE_HEAD_BYTES + (uint64_t)record->bytes + RAW_HEAD_BYTES + 7) & ~UINT64_C(7);
+}
+
+/* Raw data and their size end at a multiple of 8: what is added to them is zero. */
+static void bpf_ring__write(const struct bpf_ring *bpf, uint8_t *to, const struct bpf_record *record)
+{
+	const uint16_t size = (uint16_t)sample_bytes(record);
+	const uint32_t raw_at = SAMPLE_HEAD_BYTES + bpf->fields_bytes;
+	const uint32_t raw_bytes = size - raw_at - RAW_HEAD_BYTES;
+	const uint32_t bytes = record->bytes - bpf->fields_bytes;
+
+	walk__store(to, walk__header(PERF_RECORD_SAMPLE, 0, size));
+	walk__store(to + WALK_HEADER_BYTES, bpf->id);
+	memcpy(to + SAMPLE_HEAD_BYTES, record->data, bpf->fields_bytes);
+	memcpy(to + raw_at, &raw_bytes, sizeof(raw_bytes));
+	memcpy(to + raw_at + RAW_HEAD_BYTES, record->data + bpf->fields_bytes, bytes);
+	memset(to + raw_at + RAW_HEAD_BYTES + bytes, 0, raw_bytes - bytes);
+}
+
+static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
+{
+	struct bpf_ring *const bpf = bpf_ring__of(ring);
+	const size_t room = chunk_bytes - CHUNK_MARKER_BYTES;
+	enum walk_fault fault = WALK_OK;
+	enum ring_take took = RING_EMPTY;
+	struct bpf_record record;
+	size_t put = 0;
+
+	while (bpf_ring__look(bpf, &record)) {
+		const uint64_t size = sample_bytes(&record);
+
+		if (record.whole == 0)
+			fault = WALK_PAST_HEAD;
+		else if (!record.discarded &&
+			 (record.bytes < bpf->fields_bytes || size > SAMPLE_BYTES_MAX))
+			fault = WALK_BAD_SIZE;
+		if (fault != WALK_OK)
+			break;
+		if (!record.discarded && size > room - chunk->used - put) {
+			took = RING_CHUNK_FULL;
+			break;
+		}
+		ring->position += record.whole;
+		if (record.discarded)
+			continue;
+		bpf_ring__write(bpf, chunk->data + chunk->used + put, &record);
+		put += size;
+		/* Walked while it is in the nearest caches. */
+		if (put >= PIECE_BYTES) {
+			perf_ring__put(&bpf->perf, chunk, put);
+			put = 0;
+		}
+	}
+	if (put > 0)
+		perf_ring__put(&bpf->perf, chunk, put);
+	if (fault != WALK_OK) {
+		bpf_ring__skip(bpf, fault);
+		return RING_FAULTY;
+	}
+	bpf_ring__publish(bpf);
+	return took;
+}
+
+/* What is unread stays in the kernel's ring. */
+static void bpf_ring__leave(struct ring *ring, bool drained)
+{
+	struct bpf_ring *const bpf = bpf_ring__of(ring);
+	struct bpf_record record;
+
+	while (!drained && bpf_ring__look(bpf, &record) && record.whole != 0) {
+		const bool sample = !record.discarded;
+
+		ring__count_abandoned(ring, sample, sample, sample ? sample_bytes(&record) : 0);
+		ring->position += record.whole;
+	}
+}
+
+const struct ring_ops bpf_ring__ops = {
+	.poll = EPOLLIN | EPOLLONESHOT,
+	.records = true,
+	.join = perf_ring__join,
+	.begin = bpf_ring__begin,
+	.is_unread = ring__is_unread,
+	.is_reached = ring__is_reached,
+	.take = bpf_ring__take,
+	.leave = bpf_ring__leave,
+	.free = bpf_ring__free,
+};

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/bpf.h>
+#include <linux/perf_event.h>
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "fake_bpf.h"
+#include "fake_ring.h"
+#include "guarded.h"
+#include "records.h"
+#include "rig.h"
+
+#define CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
+#define FIELDS_BYTES 24u /* u32 pid, tid; u64 time; u32 cpu, 0 */
+#define ID 4711u
+#define SERIALS 200000u
+
+static struct fake_bpf fake;
+static struct ring *ring;
+static struct guarded staging;
+static struct chunk chunk;
+static uint64_t serial; /* of the next record that is put, and of the next one that comes out */
+static uint64_t expected;
+
+static void open_ring(struct bpf_map *map)
+{
+	const struct bpf_ring_options options = {
+		.map = map,
+		.wakeup_fd = -1,
+		.id = ID,
+		.fields_bytes = FIELDS_BYTES,
+		.layout = {.time_offset = 24},
+	};
+
+	CHECK_EQ(bpf_ring__new(&options, &ring), 0);
+	guarded__init(&staging, CHUNK_BYTES, -1);
+	records__chunk(&chunk, staging.data);
+	serial = expected = 0;
+}
+
+static void begin(uint64_t position)
+{
+	fake_bpf__init(&fake, 16);
+	fake_bpf__start_at(&fake, position);
+	open_ring(&fake.map);
+}
+
+static void end(void)
+{
+	ring->ops->free(ring);
+	guarded__deinit(&staging);
+	fake_bpf__deinit(&fake);
+}
+
+/* An event of 8 bytes and more, whose length and contents follow from its serial. */
+static uint32_t event_bytes(uint64_t of)
+{
+	return 8 + (uint32_t)(of * 7 % 90);
+}
+
+static uint8_t *reserve(void)
+{
+	const uint64_t time_ns = 1000 + serial;
+	uint8_t *const to = fake_bpf__reserve(&fake, FIELDS_BYTES + event_bytes(serial));
+
+	if (to == NULL)
+		return NULL;
+	memset(to, (int)(serial % 251), FIELDS_BYTES + event_bytes(serial));
+	memcpy(to + 8, &time_ns, sizeof(time_ns));
+	memcpy(to + FIELDS_BYTES, &serial, sizeof(serial));
+	serial++;
+	return to;
+}
+
+static bool put(void)
+{
+	uint8_t *const record = reserve();
+
+	if (record != NULL)
+		fake_bpf__commit(record, false);
+	return record != NULL;
+}
+
+/* All samples of the chunk are whole, in order, and what was put; then it is empty again. */
+static void check_chunk(void)
+{
+	for (uint32_t at = 0; at < chunk.used; expected++) {
+		const uint8_t *const sample = chunk.data + at;
+		const uint32_t bytes = event_bytes(expected);
+		const uint32_t size = (16 + FIELDS_BYTES + 4 + bytes + 7) & ~7u;
+		uint32_t raw;
+
+		CHECK_EQ(walk__load(sample), walk__header(PERF_RECORD_SAMPLE, 0, (uint16_t)size));
+		CHECK_EQ(walk__load(sample + 8), ID);
+		CHECK_EQ(walk__load(sample + 24), 1000 + expected);
+		CHECK_EQ(sample[16], expected % 251);
+		memcpy(&raw, sample + 16 + FIELDS_BYTES, sizeof(raw));
+		CHECK_EQ(raw, size - 16 - FIELDS_BYTES - 4);
+		CHECK_EQ(memcmp(sample + 44, &expected, sizeof(expected)), 0);
+		for (uint32_t i = 8; i < raw; i++)
+			CHECK_EQ(sample[44 + i], i < bytes ? expected % 251 : 0);
+		at += size;
+	}
+	records__chunk(&chunk, staging.data);
+}
+
+static enum ring_take take(void)
+{
+	return ring->ops->take(ring, &chunk, CHUNK_BYTES);
+}
+
+static void records_come_out_as_samples_across_every_wrap(void)
+{
+	begin(UINT64_MAX - 65535); /* positions wrap too */
+	for (int pass = 0; pass < 500; pass++) {
+		for (int i = 0; i < pass % 50; i++)
+			CHECK(put());
+		CHECK_EQ(ring__begin(ring), fake.head - ring->position);
+		CHECK_EQ(take(), RING_EMPTY);
+		CHECK_EQ(atomic_load(fake.map.consumer), fake.head);
+		check_chunk();
+		CHECK_EQ(expected, serial);
+	}
+	CHECK_EQ(counter__read(&ring->samples), serial);
+	CHECK_EQ(counter__read(&ring->last_sample_ns), 1000 + serial - 1);
+	CHECK_EQ(ring->in_flight, serial);
+	end();
+}
+
+static void a_full_ring_takes_as_many_chunks_as_it_needs(void)
+{
+	enum ring_take took = RING_CHUNK_FULL;
+
+	begin(0);
+	while (put())
+		;
+	(void)ring__begin(ring);
+	while (took == RING_CHUNK_FULL) {
+		chunk.used = 40000 & ~7u;
+		memset(chunk.data, 0, chunk.used);
+		took = take();
+		CHECK(chunk.used <= CHUNK_BYTES - CHUNK_MARKER_BYTES);
+		memmove(chunk.data, chunk.data + 40000, chunk.used - 40000);
+		chunk.used -= 40000;
+		check_chunk();
+	}
+	CHECK_EQ(took, RING_EMPTY);
+	CHECK_EQ(expected, serial);
+	end();
+}
+
+/* Nothing behind it is read: it comes first when it is committed. */
+static void a_record_that_is_busy_is_waited_for(void)
+{
+	uint8_t *busy;
+
+	begin(0);
+	CHECK(put());
+	busy = reserve();
+	CHECK(put());
+	(void)ring__begin(ring);
+	CHECK_EQ(take(), RING_EMPTY);
+	CHECK_EQ(counter__read(&ring->samples), 1);
+	CHECK_EQ(atomic_load(fake.map.consumer), ring->position);
+	fake_bpf__commit(busy, false);
+	(void)ring__begin(ring);
+	CHECK_EQ(take(), RING_EMPTY);
+	CHECK_EQ(counter__read(&ring->samples), 3);
+	check_chunk();
+	CHECK_EQ(expected, 3);
+	end();
+}
+
+static void what_the_program_took_back_is_passed_over(void)
+{
+	uint8_t *record;
+
+	begin(0);
+	CHECK(put());
+	record = fake_bpf__reserve(&fake, 5);
+	fake_bpf__commit(record, true);
+	CHECK(put());
+	(void)ring__begin(ring);
+	CHECK_EQ(take(), RING_EMPTY);
+	CHECK_EQ(counter__read(&ring->samples), 2);
+	check_chunk();
+	end();
+}
+
+/* Too short for its fields, too long for a sample, longer than the ring, and a head that is none. */
+static void what_cannot_be_is_passed_over(void)
+{
+	const uint32_t lengths[] = {FIELDS_BYTES - 1, 65528, 1u << 29};
+
+	for (uint32_t i = 0; i < 4; i++) {
+		begin(0);
+		if (i < 2) {
+			fake_bpf__deinit(&fake);
+			fake_bpf__init(&fake, 32);
+			bpf_ring__of(ring)->map = &fake.map;
+		}
+		CHECK(put());
+		if (i < 2)
+			fake_bpf__commit(fake_bpf__reserve(&fake, lengths[i]), false);
+		else if (i == 2)
+			fake_bpf__commit(memset(fake_bpf__reserve(&fake, 64), 0, 64), false);
+		if (i == 2)
+			memcpy(fake_bpf__reserve(&fake, 64) - 8, &lengths[i], 4);
+		if (i == 3)
+			fake_bpf__set_head(&fake, fake.map.data_bytes + 8);
+		CHECK_EQ(ring__begin(ring) > 0, i < 3);
+		if (i < 3)
+			CHECK_EQ(take(), RING_FAULTY);
+		CHECK_EQ(counter__read(&ring->faults), 1);
+		CHECK_EQ(ring->position, fake.head);
+		CHECK_EQ(atomic_load(fake.map.consumer), fake.head);
+		CHECK_EQ(counter__read(&ring->samples), i == 3 ? 0 : 1 + (i == 2));
+		end();
+	}
+}
+
+static void a_ring_that_is_left_counts_what_is_lost(void)
+{
+	begin(0);
+	for (int i = 0; i < 10; i++)
+		CHECK(put());
+	fake_bpf__commit(fake_bpf__reserve(&fake, 5), true);
+	(void)ring__begin(ring);
+	ring->ops->leave(ring, false);
+	CHECK_EQ(counter__read(&ring->samples), 10);
+	CHECK_EQ(counter__read(&ring->abandoned), 10);
+	CHECK_EQ(atomic_load(fake.map.consumer), 0);
+	end();
+}
+
+static void *produce(void *unused)
+{
+	(void)unused;
+	while (serial < SERIALS)
+		if (!put())
+			sched_yield();
+	return NULL;
+}
+
+static void a_producer_and_a_consumer_agree(void)
+{
+	pthread_t thread;
+
+	begin(0);
+	CHECK_EQ(pthread_create(&thread, NULL, produce, NULL), 0);
+	while (expected < SERIALS) {
+		(void)ring__begin(ring);
+		(void)take();
+		check_chunk();
+	}
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_EQ(counter__read(&ring->samples), SERIALS);
+	end();
+}
+
+static int bpf(int command, union bpf_attr *attr)
+{
+	return (int)syscall(SYS_bpf, command, attr, sizeof(*attr));
+}
+
+/* A program that hands out 32 bytes of a register's value, each time that it runs. */
+static int load_program(int map_fd)
+{
+	const struct bpf_insn program[] = {
+		{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_6, .imm = 7},
+		{.code = BPF_STX | BPF_MEM | BPF_DW, .dst_reg = 10, .src_reg = 6, .off = -8},
+		{.code = BPF_STX | BPF_MEM | BPF_DW, .dst_reg = 10, .src_reg = 6, .off = -16},
+		{.code = BPF_STX | BPF_MEM | BPF_DW, .dst_reg = 10, .src_reg = 6, .off = -24},
+		{.code = BPF_STX | BPF_MEM | BPF_DW, .dst_reg = 10, .src_reg = 6, .off = -32},
+		{.code = BPF_LD | BPF_DW | BPF_IMM, .dst_reg = 1, .src_reg = BPF_PSEUDO_MAP_FD,
+		 .imm = map_fd},
+		{0},
+		{.code = BPF_ALU64 | BPF_MOV | BPF_X, .dst_reg = 2, .src_reg = 10},
+		{.code = BPF_ALU64 | BPF_ADD | BPF_K, .dst_reg = 2, .imm = -32},
+		{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = 3, .imm = 32},
+		{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = 4},
+		{.code = BPF_JMP | BPF_CALL, .imm = BPF_FUNC_ringbuf_output},
+		{.code = BPF_JMP | BPF_EXIT},
+	};
+	union bpf_attr attr = {
+		.prog_type = BPF_PROG_TYPE_SOCKET_FILTER,
+		.insns = (uintptr_t)program,
+		.insn_cnt = sizeof(program) / sizeof(program[0]),
+		.license = (uintptr_t) "GPL",
+	};
+
+	return bpf(BPF_PROG_LOAD, &attr);
+}
+
+static void a_ring_of_the_kernel_is_read(void)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	union bpf_attr made = {.map_type = BPF_MAP_TYPE_RINGBUF, .max_entries = (uint32_t)page};
+	const int map_fd = bpf(BPF_MAP_CREATE, &made);
+	const int program_fd = load_program(map_fd);
+	uint8_t packet[64] = {0};
+	union bpf_attr run = {.test = {.prog_fd = (uint32_t)program_fd,
+				       .data_in = (uintptr_t)packet,
+				       .data_size_in = sizeof(packet),
+				       .repeat = 50}};
+	struct bpf_map map;
+
+	CHECK(map_fd >= 0 && program_fd >= 0);
+	CHECK_EQ(-bpf_map__init(&map, map_fd, page / 2), EINVAL);
+	CHECK_EQ(-bpf_map__init(&map, -1, page), EBADF);
+	CHECK_EQ(bpf_map__init(&map, map_fd, page), 0);
+	open_ring(&map);
+	for (uint64_t runs = 1; runs <= 10; runs++) {
+		CHECK_EQ(bpf(BPF_PROG_TEST_RUN, &run), 0);
+		CHECK_EQ(ring__begin(ring), 50 * 40);
+		CHECK_EQ(take(), RING_EMPTY);
+		CHECK_EQ(counter__read(&ring->samples), runs * 50);
+		CHECK_EQ(walk__load(chunk.data + 24), 7);
+		records__chunk(&chunk, staging.data);
+	}
+	ring->ops->free(ring);
+	guarded__deinit(&staging);
+	bpf_map__deinit(&map);
+	close(program_fd);
+	close(map_fd);
+}
+
+int main(void)
+{
+	RUN(records_come_out_as_samples_across_every_wrap);
+	RUN(a_full_ring_takes_as_many_chunks_as_it_needs);
+	RUN(a_record_that_is_busy_is_waited_for);
+	RUN(what_the_program_took_back_is_passed_over);
+	RUN(what_cannot_be_is_passed_over);
+	RUN(a_ring_that_is_left_counts_what_is_lost);
+	RUN(a_producer_and_a_consumer_agree);
+	RUN(a_ring_of_the_kernel_is_read);
+	return 0;
+}
