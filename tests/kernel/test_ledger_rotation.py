@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 from collections import Counter
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +34,7 @@ from tests.support.recording import (
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
@@ -157,6 +158,46 @@ def test_tasks_resolve_in_every_segment(
         # One process, whose calls are in this segment and in that.
         assert len(seen) >= 2
         assert len(set(seen)) == 1
+
+
+def test_tasks_of_each_cpu_resolve_with_several_shards(
+    start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
+) -> None:
+    """Tasks that exec around rotations have their names, whichever drain thread their CPU has."""
+    children = 100
+    each = COUNT // 2 // children
+    source = f'{ROOM_FOR_ALL}\nwatermark = "64KiB"\ncall_graph = "fp"'
+    core = f"{SMALL_CHUNKS}\nshards = 4"
+    config = daemon_config(tmp_path, core=core, session=BY_BYTES, source=source)
+    with ExitStack() as stack:
+        stack.enter_context(daemon(start_cli, config))
+        cpus = sorted(os.sched_getaffinity(0))[:2]
+        loads = []
+        for cpu in cpus:
+            with _pinned(cpu):
+                load = generator.start("exec", nr=NUMBER, count=children, each=each)
+            loads.append(stack.enter_context(load))
+        for load in loads:
+            load.go()
+        for load in loads:
+            load.result()
+    session = daemon_result(tmp_path)
+    check_balance(session, (), generated=len(cpus) * children * each)
+    assert len(segments_of(session)) >= 4
+    for perf in perfs:
+        for segment in segments_of(session):
+            _resolved(perf, segment, generator.program)
+
+
+@contextmanager
+def _pinned(cpu: int) -> Iterator[None]:
+    """Have what is begun in the block run on one CPU."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _resolved(perf: Perf, segment: Path, program: Path) -> set[int]:
