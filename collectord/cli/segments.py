@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli import VERBS
+from collectord.cli import EXIT_FAILURE, EXIT_OK, VERBS
 from collectord.cli.output import Column, bytes_text, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.errors import UsageError
@@ -17,6 +17,8 @@ from collectord.sink.segment import sink_errors
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
+
+    from collectord.errors import SinkError
 
 STATE_DIRECTORY: Final = Path("/var/lib/collectord")
 _NS_PER_SECOND: Final = 1_000_000_000
@@ -98,10 +100,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    rows = verify.list_segments([args.directory])
+    closed: list[SinkError] = []
+    rows = verify.list_segments([args.directory], on_closed=closed.append)
     if args.json:
         print_json({"segments": rows})
-        return 0
+        return _complain_of(closed)
     print_table(
         (
             *(_SEGMENT, Column("FORMAT"), _STATE, Column("START"), Column("END")),
@@ -121,11 +124,12 @@ def _list(args: argparse.Namespace) -> int:
             for row in rows
         ],
     )
-    return 0
+    return _complain_of(closed)
 
 
 def _verify(args: argparse.Namespace) -> int:
-    verdicts = verify.verify([args.directory], sha256=args.sha256)
+    closed: list[SinkError] = []
+    verdicts = verify.verify([args.directory], sha256=args.sha256, on_closed=closed.append)
     if args.json:
         print_json({"segments": verdicts})
     else:
@@ -143,7 +147,14 @@ def _verify(args: argparse.Namespace) -> int:
                 for verdict in verdicts
             ],
         )
-    return int(any(verdict.finding for verdict in verdicts))
+    return max(_complain_of(closed), int(any(verdict.finding for verdict in verdicts)))
+
+
+def _complain_of(closed: Sequence[SinkError]) -> int:
+    """Say which directories were left out; the status of that."""
+    for error in closed:
+        complain(str(error))
+    return EXIT_FAILURE if closed else EXIT_OK
 
 
 def _repair(args: argparse.Namespace) -> int:

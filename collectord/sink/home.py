@@ -202,7 +202,13 @@ def _check_replaceable(folder: Folder, paths: SegmentPaths) -> None:
 
 
 def _check_beside(folder: Folder, path: Path) -> None:
-    """Refuse what stands where a recording has its manifest while it is written, but for one."""
+    """Refuse what stands where a recording has its manifest while it is written, but for one.
+
+    What is no file of ours is refused when it should be replaced.
+    """
+    status = folder.stat(path.name)
+    if status is None or status.st_uid != os.geteuid():
+        return
     with sink_errors("cannot read the manifest", path, reading=True):
         raw = read_manifest(folder, path)
     if raw.strip(b"\0") and not is_manifest(raw) and decode(raw, OpenManifest) is None:

@@ -312,8 +312,9 @@ def _is_of_this_version(data: bytes) -> bool:
 
 def layout_faults(manifest: OpenManifest | Manifest) -> Iterator[str]:
     """Say which events are described as they cannot be; nothing else tells what their data are."""
+    events = frozenset(manifest.events)
     for event, described in manifest.layouts.items():
-        if event not in manifest.events:
+        if event not in events:
             yield f"it describes {event}, which is none of its events"
         try:
             decoder(described.layout)

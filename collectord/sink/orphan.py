@@ -86,7 +86,7 @@ def _contradiction(orphan: Orphan) -> str:
             f"its manifest tells of {opened.format} with data at byte {opened.data_offset}, the "
             f"file is {file.format} with data at byte {file.data_offset}"
         )
-    return "".join([*layout_faults(opened)][:1])
+    return next(layout_faults(opened), "")
 
 
 def _has_sisters(folder: Folder, paths: SegmentPaths) -> bool:

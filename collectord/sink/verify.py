@@ -44,7 +44,7 @@ from collectord.sink.stored import Check, Finding
 from collectord.sink.sums import chunks_of, unsound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from collectord.folders.folder import Folder
@@ -112,42 +112,67 @@ class SegmentRow:
     allocated_bytes: int
 
 
-def verify(targets: Sequence[Path], *, sha256: bool = False) -> list[Verdict]:
+def _refuse(error: SinkError) -> None:
+    raise error
+
+
+def verify(
+    targets: Sequence[Path],
+    *,
+    sha256: bool = False,
+    on_closed: Callable[[SinkError], object] = _refuse,
+) -> list[Verdict]:
     """Check segments: directories with the session directories below them, and single files.
 
     Segments that are being written come as OPEN without a finding.
+
+    Args:
+        targets: what to check.
+        sha256: hash whole files as well, those of the size that their manifests say.
+        on_closed: told of each session directory that cannot be read; the others are checked.
 
     Raises:
         SinkError: a directory or a file cannot be read.
     """
     verdicts = []
-    for folder, group in _groups(targets):
+    for folder, group in _groups(targets, on_closed):
         with sink_errors("cannot read the segment", group.paths.data, reading=True):
             verdicts.append(_verdict(folder, group, sha256=sha256))
     return verdicts
 
 
-def list_segments(targets: Sequence[Path]) -> list[SegmentRow]:
+def list_segments(
+    targets: Sequence[Path], *, on_closed: Callable[[SinkError], object] = _refuse
+) -> list[SegmentRow]:
     """List segments: of directories with the session directories below them, and single files.
+
+    Args:
+        targets: what to list.
+        on_closed: told of each session directory that cannot be read; the others are listed.
 
     Raises:
         SinkError: a directory or a file cannot be read.
     """
     rows = []
-    for folder, group in _groups(targets):
+    for folder, group in _groups(targets, on_closed):
         with sink_errors("cannot read the segment", group.paths.data, reading=True):
             rows.append(_row(folder, group))
     return rows
 
 
-def _groups(targets: Sequence[Path]) -> Iterator[tuple[Folder, Group]]:
+def _groups(
+    targets: Sequence[Path], on_closed: Callable[[SinkError], object]
+) -> Iterator[tuple[Folder, Group]]:
     """Segments, each with its folder, which is open until the next one is asked for."""
     for target in targets:
         if target.is_dir():
             with _opened(target) as root:
                 for name in session_names(root):
-                    with session_folder(root, name) as folder:
-                        yield from _groups_of(folder)
+                    try:
+                        with session_folder(root, name) as folder:
+                            yield from _groups_of(folder)
+                    except SinkError as error:
+                        on_closed(error)
             continue
         if target.exists() and not target.is_file():
             hint = "name a segment or a directory"
@@ -201,7 +226,9 @@ def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
             findings = contents_findings(fd, paths, manifest)
             finding = next(chain(findings, _chain_findings(folder, paths, manifest)), None)
         status = os.fstat(fd)
-        whole = _sha256(fd) if sha256 else None
+        # A file that somebody made longer may be all holes: 4 TiB of them take hours.
+        is_whole = manifest is not None and status.st_size == manifest.bytes
+        whole = _sha256(fd) if sha256 and is_whole else None
     finally:
         os.close(fd)
     samples = manifest.samples if manifest else 0
@@ -236,9 +263,13 @@ def contents_findings(fd: int, paths: SegmentPaths, manifest: Manifest) -> Itera
         )
         return
     yield from (Finding(Check.MANIFEST, fault) for fault in layout_faults(manifest))
+    # First, as spans over each other would have their bytes hashed again and again.
+    if fault := _span_fault(manifest, size_bytes, sparse=file.sparse):
+        yield Finding(Check.CHECKSUM, fault)
+        return
     with mapped(fd, size_bytes) as view:
         yield from _span_findings(view, manifest)
-        yield from _gap_findings(fd, view, manifest, sparse=file.sparse)
+        yield from _gap_findings(fd, view, manifest)
         yield from file.findings(view, manifest)
 
 
@@ -262,18 +293,26 @@ def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
     )
 
 
-def _gap_findings(
-    fd: int, view: memoryview, manifest: Manifest, *, sparse: bool
-) -> Iterator[Finding]:
-    """What no checksum covers must not be there, or be a hole where the format has them."""
+def _span_fault(manifest: Manifest, size_bytes: int, *, sparse: bool) -> str:
+    """Say where the spans are not one behind the other, or leave out what is no hole."""
     at = 0
-    for start, past in (
-        *((span.offset, span.offset + span.bytes) for span in manifest.spans),
-        (len(view), len(view)),
-    ):
+    for start, past in _spans(manifest, size_bytes):
         if start < at or (start > at and not sparse):
-            yield Finding(Check.CHECKSUM, f"the checksums end at byte {at} of {len(view)}")
-            return
+            return f"the checksums end at byte {at} of {size_bytes}"
+        at = past
+    return ""
+
+
+def _spans(manifest: Manifest, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each span, and last of what is behind the file's end."""
+    yield from ((span.offset, span.offset + span.bytes) for span in manifest.spans)
+    yield size_bytes, size_bytes
+
+
+def _gap_findings(fd: int, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
+    """What no checksum covers must be a hole."""
+    at = 0
+    for start, past in _spans(manifest, len(view)):
         stray = stray_byte(fd, view, at, start)
         if stray is not None:
             yield Finding(Check.CHECKSUM, f"there is something at byte {stray}, in a hole")

@@ -6,23 +6,23 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
+from collectord import cli
+from collectord.cli import EXIT_FAILURE
 from collectord.control.http import claim_unix
-from collectord.errors import KernelError, UnsafePath
+from collectord.errors import KernelError, SinkError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder, read_file
 from collectord.plan.session import RetentionPlan
 from collectord.sink.repair import repair
 from collectord.sink.retention import evict
 from collectord.sink.segment import segment_name
-from collectord.sink.verify import verify
+from collectord.sink.verify import list_segments, verify
 from tests.support import segments as support
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 USER: Final = 65534
 OTHER: Final = 65533
@@ -56,6 +56,29 @@ def test_folder_that_others_write_to_is_refused(tmp_path: Path, mode: int) -> No
     assert [verdict.finding for verdict in verify([folder])] == [None]
     with pytest.raises(UnsafePath):
         open_folder(folder, Trust.OWN)
+
+
+def test_a_folder_that_the_user_may_not_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segments of the others are listed and verified, and it is told of."""
+    open_, closed = (_owned(tmp_path / name, 0, 0o755) for name in ("open", "closed"))
+    paths = [support.write_segment(support.make_sink(folder)).path for folder in (open_, closed)]
+    closed.chmod(0o700)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    errors: list[SinkError] = []
+    os.seteuid(USER)
+    try:
+        rows = list_segments([Path()], on_closed=errors.append)
+        verdicts = verify([Path()], on_closed=errors.append)
+        status = cli.main(["segments", "list", "."])
+    finally:
+        os.seteuid(0)
+    found = Path("open") / paths[0].name
+    assert ([row.path for row in rows], [v.path for v in verdicts]) == ([found], [found])
+    assert [error.path for error in errors] == ["closed"] * 2
+    assert status == EXIT_FAILURE
 
 
 def test_limits_delete_what_is_ours(tmp_path: Path) -> None:

@@ -85,6 +85,22 @@ def test_spans_cover_the_file(tmp_path: Path, info: SegmentInfo) -> None:
     assert _finding(tmp_path)[0] is Check.CHECKSUM
 
 
+def test_spans_over_each_other(tmp_path: Path, info: SegmentInfo) -> None:
+    """They are refused before a byte of them is hashed, however many there are."""
+    _write(info.path, info.manifest.data_offset, b"\xff")
+    _change_manifest(info, spans=msgspec.to_builtins(info.manifest.spans) * 3)
+    check, detail = _finding(tmp_path)
+    assert (check, detail.startswith("the checksums end at byte")) == (Check.CHECKSUM, True)
+
+
+def test_whole_file_of_another_size(tmp_path: Path, info: SegmentInfo) -> None:
+    """It is not hashed: what somebody made longer may be terabytes of holes."""
+    os.truncate(info.path, 1 << 42)
+    (verdict,) = verify([tmp_path], sha256=True)
+    assert verdict.finding is not None
+    assert (verdict.finding.check, verdict.sha256) == (Check.SIZE, None)
+
+
 def test_truncated_file(tmp_path: Path, info: SegmentInfo) -> None:
     """A file that is shorter than its manifest says is found before anything is read."""
     os.truncate(info.path, 5000)
