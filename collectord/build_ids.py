@@ -52,17 +52,27 @@ class BuildIds:
             jobs.start(jobs.in_worker(self._read, records))
 
     def features(self) -> Features:
-        """Give the build-ids of the code that ran in a segment; called in a thread."""
+        """Give the build-ids of the code that ran in a segment; called in a thread.
+
+        Of files of one name that counts to which it leads from here, as with perf record, or
+        else the last one whose build-id is known.
+        """
         with self._lock:
             _, records = self._stream.mapped_files()
             files = self._learn(self._mappings(records))
             self._known = {file: self._known[file] for file in files}
             if not files:
                 return Features()
-            # Readers know a file by its name: of two, the later one counts.
-            found = {file[-1]: self._known[file] for file in files}
-        mapped = (BuildId(os.fsdecode(name), known) for name, known in found.items() if known)
+            # Readers know a file by its name. Processes with another root have others there.
+            found: dict[bytes, _File] = {}
+            for file in filter(self._known.get, files):
+                if not self._is_here(found.get(file[-1])):
+                    found[file[-1]] = file
+            mapped = [BuildId(os.fsdecode(n), self._known[file]) for n, file in found.items()]
         return Features(build_ids=(*self._kernel.kernel_build_ids(), *mapped))
+
+    def _is_here(self, file: _File | None) -> bool:
+        return file is not None and self._kernel.inode_at(file[-1]) == file[2]
 
     def _read(self, records: bytes) -> None:
         with self._lock:

@@ -61,6 +61,14 @@ def mapped_build_id(mapping: Mmap2, proc: Path) -> bytes:
     return b""
 
 
+def inode_at(name: bytes) -> int:
+    """The inode to which a path leads from here; 0: to none."""
+    try:
+        return os.stat(name).st_ino  # noqa: PTH116 - as what follows
+    except OSError:
+        return 0
+
+
 @functools.cache
 def own_vdso_build_id() -> bytes:
     """The build-id of the code that the kernel maps into every process; empty if there is none."""

@@ -428,6 +428,10 @@ class LinuxKernel:
         """See `Kernel.mapped_build_ids`."""
         return tuple(code_files.mapped_build_id(mapping, self.proc) for mapping in mappings)
 
+    def inode_at(self, name: bytes) -> int:
+        """See `Kernel.inode_at`."""
+        return code_files.inode_at(name)
+
     def kernel_build_ids(self) -> tuple[BuildId, ...]:
         """See `Kernel.kernel_build_ids`."""
         return tuple(code_files.kernel_build_ids(self.sys))

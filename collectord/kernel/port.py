@@ -385,6 +385,9 @@ class Kernel(Protocol):
     def mapped_build_ids(self, mappings: Sequence[Mmap2]) -> tuple[bytes, ...]:
         """The build-id of each mapped file; empty if it has none or is not there any more."""
 
+    def inode_at(self, name: bytes) -> int:
+        """The inode to which a path leads from here; 0: to none."""
+
     def kernel_build_ids(self) -> tuple[BuildId, ...]:
         """Give the build-ids of the kernel and of its modules."""
 

@@ -7,6 +7,7 @@ import ctypes
 import os
 import select
 import shutil
+import subprocess
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.kernel import build_id, code_files
+from tests.support.daemons import wait_for
 from tests.support.generator import Generator
 from tests.support.patience import patient
 from tests.support.recording import CALLS, recording, segments_of
@@ -33,6 +35,11 @@ def of_file(path: Path) -> str:
     """The build-id of a file."""
     with path.open("rb") as file:
         return build_id.from_elf(file.fileno()).hex()
+
+
+def executes(pid: int, name: bytes) -> bool:
+    """Whether a process executes the program of a name by now."""
+    return Path(f"/proc/{pid}/comm").read_bytes().rstrip() == name
 
 
 @contextmanager
@@ -81,3 +88,26 @@ def test_what_ran_is_told_though_its_file_is_gone(
         kernel = perf.run("buildid-list", "--kernel").stdout.strip()
         assert f"{kernel} [kernel.kallsyms]" in lines
         assert any("/libc" in line for line in lines)
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_of_files_of_one_name_that_counts_to_which_it_leads(
+    start_cli: Start, tmp_path: Path, *, generator: Generator, perf: Perf, lives: bool
+) -> None:
+    """A process in another mount namespace runs another file there, which may be gone by now."""
+    program = Generator(Path(shutil.copy2(generator.program, tmp_path / "name")))
+    other = ("sh", "-c", 'mount --bind "$(command -v sleep)" "$0" && exec "$0" "$1"')
+    words = ("unshare", "-m", *other, program.program, "infinity" if lives else "0")
+    with ExitStack() as stack, recording(start_cli, tmp_path, "-a", *CALLS) as ours:
+        with read_by_somebody(program.program):
+            stack.enter_context(program.start("count", hold=True))
+        process = stack.enter_context(subprocess.Popen(words))
+        stack.callback(process.kill)
+        if lives:
+            wait_for(lambda: executes(process.pid, b"name"), "the other program")
+        else:
+            assert process.wait() == 0
+    (segment,) = segments_of(ours.session)
+    lines = perf.run("buildid-list", "-i", segment).stdout.splitlines()
+    found = [line for line in lines if line.endswith(f" {program.program}")]
+    assert found == [f"{of_file(program.program)} {program.program}"]
