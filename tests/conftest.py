@@ -160,13 +160,16 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> generator_support.Gen
 
 
 @pytest.fixture(scope="session")
-def perfs(request: pytest.FixtureRequest) -> tuple[perf_tools.Perf, ...]:
-    """Every perf that must read our files: the distribution's, and 6.12.
-
-    As root, perf mounts tracefs where it is missing, and leaves it: it finds it mounted.
-    """
+def tracefs_of_root(request: pytest.FixtureRequest) -> None:
+    """For what mounts tracefs where it can and leaves it, as perf does: it finds it mounted."""
     if os.geteuid() == 0:
         request.getfixturevalue("tracefs")
+
+
+@pytest.fixture(scope="session")
+def perfs(tracefs_of_root: None) -> tuple[perf_tools.Perf, ...]:
+    """Every perf that must read our files: the distribution's, and 6.12."""
+    del tracefs_of_root
     system = shutil.which("perf")
     assert system, "perf is not installed: make setup"
     return perf_tools.all_perfs(Path(system))

@@ -13,6 +13,7 @@ from collectord.codec.aux_record import decode as decode_aux
 from collectord.codec.aux_record import encode_piece, iter_pieces
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
 from collectord.codec.perf_data import (
+    HEADER_BYTES,
     AttrSection,
     Section,
     build_head,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 # A loaded machine makes no example wrong.
 UNHURRIED: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+U64_BYTES: Final = 8
 U16: Final = st.integers(0, 2**16 - 1)
 U32: Final = st.integers(0, 2**32 - 1)
 U64: Final = st.integers(0, 2**64 - 1)
@@ -198,19 +200,23 @@ def test_any_bytes_as_record(kind: int, misc: int, body: bytes, attr: PerfEventA
 @UNHURRIED
 @given(st.binary(max_size=300))
 def test_any_bytes_as_sections(data: bytes) -> None:
-    """Parsers of sections give a value or a CodecError."""
-    readers: tuple[Callable[[bytes], object], ...] = (
-        *(parse, parse_head, head_bytes, decode_event_desc, decode_auxtrace_index),
-        lambda raw: list(iter_records(raw)),
-        lambda raw: list(iter_pieces(raw)),
-        lambda raw: list(iter_pieces(PIECE[:8] + raw)),
-        lambda raw: list(iter_pieces(HIDDEN[:16] + raw)),
+    """Parsers of sections give a CodecError, or what takes no more bytes than there are."""
+    readers: tuple[tuple[Callable[[bytes], Any], Callable[[Any], int]], ...] = (
+        (parse, lambda found: len(found.header_page + found.header_event + found.printk_formats)),
+        (parse_head, lambda found: len(found.image)),
+        (head_bytes, lambda _: HEADER_BYTES),
+        (decode_event_desc, lambda found: sum(U64_BYTES * len(event.ids) for event in found)),
+        (decode_auxtrace_index, lambda found: U64_BYTES * (1 + 2 * len(found))),
+        (lambda raw: list(iter_records(raw)), lambda found: sum(one.size for one in found)),
+        (lambda raw: list(iter_pieces(raw)), lambda found: sum(one.size for one in found)),
     )
-    for read in readers:
-        try:
-            read(data)
-        except CodecError:
-            continue
+    for read, taken in readers:
+        for raw in (data, PIECE[:8] + data, HIDDEN[:16] + data):
+            try:
+                found = read(raw)
+            except CodecError:
+                continue
+            assert taken(found) <= len(raw)
 
 
 @UNHURRIED
@@ -273,23 +279,25 @@ def test_file(
 @UNHURRIED
 @given(st.data())
 def test_damaged_heads(data: st.DataObject) -> None:
-    """A head with any of its bytes changed is read, or is a CodecError."""
-    image = bytearray(
-        build_head(
-            (
-                AttrSection(PerfEventAttr(sample_type=SampleType.IDENTIFIER), (1, 2), "a"),
-                AttrSection(PerfEventAttr(sample_type=SampleType.IDENTIFIER), (3,), "b"),
-            ),
-            b"formats",
-        ).image[:1024]
+    """A head with any of its bytes changed is a CodecError, or what is read lies within it."""
+    events = (
+        AttrSection(PerfEventAttr(sample_type=SampleType.IDENTIFIER), (1, 2), "a"),
+        AttrSection(PerfEventAttr(sample_type=SampleType.IDENTIFIER), (3,), "b"),
     )
+    image = bytearray(build_head(events, b"formats").image[:1024])
     for _ in range(data.draw(st.integers(1, 3))):
         image[data.draw(st.integers(0, len(image) - 1))] = data.draw(st.integers(0, 255))
     image[40:48] = (1024).to_bytes(8, "little")
     try:
-        parse_head(bytes(image))
+        head = parse_head(bytes(image))
     except CodecError:
         return
+    assert len(head.image) == head_bytes(bytes(image)) <= len(image)
+    for place in (head.header.attrs, *head.sections.values()):
+        assert place.offset + place.size <= len(head.image)
+    count = head.header.attrs.size // head.header.attr_size_bytes
+    assert len(head.attrs) == count > 0
+    assert all(U64_BYTES * len(event.ids) <= len(head.image) for event in head.attrs)
 
 
 SIZES: Final = st.lists(st.integers(1, 700).map(lambda words: 8 * words), max_size=40)

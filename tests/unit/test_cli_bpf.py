@@ -270,6 +270,7 @@ def test_wrong_words(words: list[str], told: str, capsys: pytest.CaptureFixture[
     assert err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("tracefs_of_root")
 def test_programs_on_this_host(capsys: pytest.CaptureFixture[str]) -> None:
     """Shipped programs are listed, whoever asks; unknown ones have the nearest name."""
     assert cli.main(["bpf", "list", "--json"]) == 0

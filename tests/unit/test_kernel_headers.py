@@ -7,18 +7,16 @@ import io
 import os
 import shutil
 import tarfile
-import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from collectord.errors import SinkError
 from collectord.kernel import headers
 from collectord.kernel.headers import HeaderTree, find_headers, is_complete, make_headers
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support.daemons import wait_for
 
 RELEASE: Final = "6.18.4-1-amd64"
 ARCH: Final = headers._ARCH.get(os.uname().machine, os.uname().machine)
@@ -265,18 +263,26 @@ def test_what_a_killed_process_left_is_removed(host: Host) -> None:
     assert host.left() == [made.name]
 
 
+def waiting(folder: Path) -> int:
+    """How many wait for the lock of a folder."""
+    status = folder.stat()
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    locks = Path("/proc/locks").read_text().splitlines()
+    return sum("->" in line and f"{device}:{status.st_ino} " in line for line in locks)
+
+
 def test_two_at_once_make_one(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """All who ask at the same time get the same whole tree, which one of them makes."""
     host.pair()
     makes = []
     make = headers._make
 
-    def slowly(*args: Any) -> None:  # noqa: ANN401 - as they are
+    def when_all_wait(*args: Any) -> None:  # noqa: ANN401 - as they are
         makes.append(args)
-        time.sleep(0.05)  # for the others to come
+        wait_for(lambda: waiting(host.cache) == 7, "the others")
         make(*args)
 
-    monkeypatch.setattr(headers, "_make", slowly)
+    monkeypatch.setattr(headers, "_make", when_all_wait)
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: is_complete(host.make()), range(8)))
     assert all(made)
