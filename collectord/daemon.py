@@ -14,7 +14,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +24,7 @@ import structlog
 from collectord.claims import claim_places
 from collectord.coverage import Coverage
 from collectord.drain.loop import Drain
+from collectord.drain.threads import RunningThreads
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.host import host_facts
 from collectord.kernel.cpu_watch import CpuWatch
@@ -78,6 +79,7 @@ class DaemonStatus:
     damaged_files: int
     left_records: int
     bpf: tuple[BpfStatus, ...] = ()
+    drain: RunningThreads = field(default_factory=RunningThreads)
 
 
 class Daemon:
@@ -155,6 +157,8 @@ class Daemon:
                 everything=salvage_all,
             )
             stack.enter_context(self._drain)
+            for reason in self._drain.threads().lacks:
+                _LOG.warning("drain_threads_degraded", reason=reason)
             cpus = stack.enter_context(CpuWatch())
             if not await self._open(stop, store, worker, stack):
                 return ()
@@ -189,6 +193,7 @@ class Daemon:
             **self._repaired._asdict(),
             left_records=self._left_records,
             bpf=self._watch.status(),
+            drain=self._drain.threads(),
         )
 
     async def snapshot(

@@ -667,5 +667,7 @@ class Core:
         """The last one of which every chunk is on its file (or counted as lost)."""
     def events(self) -> list[Event]: ...
     def counters(self) -> CoreCounters: ...
+    def drain_tids(self) -> tuple[int, ...]:
+        """Give the kernel ids of the drain threads by shard, once the core was started."""
     def stop(self) -> None:
         """Stop the threads. Rings keep what they hold; call after `Stream.finish` completed."""

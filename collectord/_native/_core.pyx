@@ -361,6 +361,13 @@ cdef class Core:
                             c.written_chunks, c.write_errors, c.write_ns, c.passes, c.wakeups,
                             c.pass_ns, c.pass_ns_max, c.oldest_unwritten_ns)
 
+    def drain_tids(self):
+        cdef list found = []
+        cdef int tid
+        while (tid := core__drain_tid(self.core, <uint32_t>len(found))) != 0:
+            found.append(tid)
+        return tuple(found)
+
     def stop(self):
         with nogil:
             core__stop(self.core)

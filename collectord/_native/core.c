@@ -329,3 +329,8 @@ void core__read_counters(struct core *core, struct core_counters *counters)
 			counters->pass_ns_max = counter__read(&shard->pass_ns_max);
 	}
 }
+
+int core__drain_tid(const struct core *core, uint32_t index)
+{
+	return index < core->writer.shard_count ? core->shards[index].tid : 0;
+}

@@ -78,5 +78,7 @@ struct ring *core__faulty(struct core *core);
 struct ring *core__hung_up(struct core *core);
 
 void core__read_counters(struct core *core, struct core_counters *counters);
+/* Kernel thread id of shard `index` of a core that was started; 0: there is no such shard. */
+int core__drain_tid(const struct core *core, uint32_t index);
 
 #endif

@@ -293,3 +293,4 @@ cdef extern from "core.h":
     ring *core__faulty(core *c) nogil
     ring *core__hung_up(core *c) nogil
     void core__read_counters(core *c, core_counters *counters) nogil
+    int core__drain_tid(const core *c, uint32_t index) nogil

@@ -45,6 +45,7 @@ int shard__init(struct shard *shard, uint32_t index, struct pool *pool, struct w
 		return ret;
 	}
 	pthread_mutex_init(&shard->lock, NULL);
+	sem_init(&shard->begun, 0, 0);
 	return 0;
 }
 
@@ -57,6 +58,7 @@ void shard__deinit(struct shard *shard)
 	free(shard->rings);
 	close(shard->poke_fd);
 	close(shard->epoll_fd);
+	sem_destroy(&shard->begun);
 	pthread_mutex_destroy(&shard->lock);
 	memset(shard, 0, sizeof(*shard));
 }
@@ -134,6 +136,8 @@ static void *shard__run(void *context)
 
 	snprintf(name, sizeof(name), "drain/%u", shard->index);
 	pthread_setname_np(pthread_self(), name);
+	shard->tid = gettid();
+	sem_post(&shard->begun);
 	while (!atomic_load_explicit(&shard->stopping, memory_order_acquire)) {
 		const int n = epoll_wait(shard->epoll_fd, events, EPOLL_BATCH,
 					 shard__pause_ms(shard));
@@ -296,6 +300,9 @@ int shard__start(struct shard *shard)
 	const int ret = -pthread_create(&shard->thread, NULL, shard__run, shard);
 
 	shard->running = ret == 0;
+	/* Whoever starts it can schedule it. */
+	while (ret == 0 && sem_wait(&shard->begun) < 0)
+		continue; /* EINTR */
 	return ret;
 }
 

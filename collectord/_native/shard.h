@@ -3,8 +3,10 @@
 #define COLLECTORD_SHARD_H
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "counter.h"
 #include "ring.h"
@@ -37,6 +39,8 @@ struct shard {
 	_Atomic bool unstamped;	   /* the writer was not told yet of what a lane is done with */
 	_Atomic uint64_t drained; /* the last generation that is done for every lane */
 	pthread_t thread;
+	pid_t tid;
+	sem_t begun; /* the thread has told its tid */
 	bool running;
 
 	counter_t passes, wakeups, pass_ns, pass_ns_max;

@@ -76,7 +76,9 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     output = Path(args.output or _default_output(sources[0])).absolute()
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
     config = Config(
-        daemon=DaemonConfig(state_dir=str(directory), staging=_staging(args)),
+        daemon=DaemonConfig(
+            state_dir=str(directory), staging=_staging(args), drain_priority=args.realtime
+        ),
         metrics=MetricsConfig(listen=""),
         control=ControlConfig(socket=""),
         # Not among the recordings.

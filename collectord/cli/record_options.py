@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import VERBS, record_actions
 from collectord.cli.parser import Parser
+from collectord.config.drain_threads import FIFO, FIFO_RANGE, DrainPriority
 from collectord.config.schema import TransportName
 from collectord.config.units import Nanoseconds, RingSize, UnitError
 from collectord.errors import UsageError
@@ -35,6 +36,7 @@ _USAGE = (
     "[--bpf NAME [--bpf-arg K=V]...]...",
     "[--relay DEV|PATH]...",
     "[-m DATA[,AUX]]",
+    "[-r PRIO]",
     "[-S]",
     "[--overwrite [--freeze-on EVENT [--freeze-filter F]]]",
     "[--duration TIME]",
@@ -257,6 +259,15 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
         "right)",
     )
     group.add_argument(
+        "-r",
+        "--realtime",
+        metavar="PRIO",
+        type=_realtime,
+        default=DrainPriority(),
+        help="drain the rings with SCHED_FIFO at this priority, 1 to 99, where that is permitted "
+        "(default: 1 where that is permitted, unless started with a nice value)",
+    )
+    group.add_argument(
         "-S",
         "--snapshot",
         action="store_true",
@@ -340,6 +351,13 @@ def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def _realtime(text: str) -> DrainPriority:
+    priority = _positive(text)
+    if priority > FIFO_RANGE[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} is above {FIFO_RANGE[1]}")
+    return DrainPriority(FIFO, priority)
 
 
 def _ids(text: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
+from collectord.config.drain_threads import DrainCpus, DrainPriority
 from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
 
 ScopeName = Literal["system", "cpus", "process", "thread", "command", "user", "cgroup"]
@@ -34,6 +35,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     chunk: Bytes = Bytes(_MIB)
     flush_interval: Nanoseconds = Nanoseconds(_SECOND_NS)
     floor: Bytes = Bytes(64 * _KIB)
+    drain_priority: DrainPriority = DrainPriority()
+    drain_cpus: DrainCpus = DrainCpus()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "console", "json"] = "auto"
 

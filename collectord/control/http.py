@@ -33,6 +33,7 @@ from collectord.errors import CollectordError, ConfigError, KernelError, UsageEr
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.maps.status import session_json
+from collectord.plan import cpu_list
 from collectord.text import encode_json
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from collectord.daemon import DaemonStatus
+    from collectord.drain.threads import RunningThreads
     from collectord.folders.folder import Folder
     from collectord.windows import Snapshot
 
@@ -188,7 +190,27 @@ def status_json(status: DaemonStatus) -> dict[str, Any]:
         "damaged_files": status.damaged_files,
         "clocks": msgspec.to_builtins(status.clocks),
         "core": status.core._asdict(),
+        "drain": _drain_json(status.drain),
         "sessions": [session_json(balance, status.bpf) for balance in status.sessions],
+    }
+
+
+def _drain_json(drain: RunningThreads) -> dict[str, Any]:
+    """The drain threads as they are scheduled now."""
+    return {
+        "lacks": list(drain.lacks),
+        "threads": [
+            {
+                "name": one.name,
+                "tid": one.tid,
+                "policy": one.scheduling.policy,
+                "priority": one.scheduling.priority,
+                "nice": one.scheduling.nice,
+                "cpus": cpu_list.render(one.scheduling.cpus),
+                "drains": cpu_list.render(one.drains),
+            }
+            for one in drain.threads
+        ],
     }
 
 

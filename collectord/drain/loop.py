@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from collectord._native import _core
+from collectord.drain.threads import Placement, RunningThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,8 +60,9 @@ class Drain:
             flush_ns=plan.flush_ns,
             floor_bytes=plan.floor_bytes,
         )
-        self._shards = plan.shards
+        self._plan = plan
         self._shard_of: dict[tuple[int, int], int] = {}  # by CPU, else by thread
+        self._placement: Placement | None = None
         self._streams: dict[int, StreamListener] = {}
         self._rings: dict[int, RingListener] = {}
         self._early: list[_core.Event] = []  # of whom nobody listens to yet
@@ -70,6 +72,7 @@ class Drain:
     def __enter__(self) -> Self:
         asyncio.get_running_loop().add_reader(self.core.notify_fd, self._on_notify)
         self.core.start()
+        self._placement = Placement(self._plan.drain, self.core.drain_tids())
         return self
 
     def __exit__(
@@ -84,12 +87,19 @@ class Drain:
     def add_ring(self, stream: _core.Stream, handle: RingHandle) -> _core.Ring:
         """Begin to drain a ring, on the shard of its CPU, or of its thread where it has none.
 
-        So what names a sample is read with it, and before it.
+        So what names a sample is read with it, and before it. A planned CPU's shard is one of its
+        node of memory.
         """
         label = handle.label
-        place = (label.cpu, label.tid if label.cpu < 0 else -1)
-        shard = self._shard_of.setdefault(place, len(self._shard_of) % self._shards)
+        shard = self._plan.drain.shard_of(label.cpu)
+        if shard is None:
+            place = (label.cpu, label.tid if label.cpu < 0 else -1)
+            shard = self._shard_of.setdefault(place, len(self._shard_of) % self._plan.shards)
         return handle.register(self.core, shard, stream)
+
+    def threads(self) -> RunningThreads:
+        """How the drain threads are scheduled, and what they lack of what is planned."""
+        return self._placement.read() if self._placement is not None else RunningThreads()
 
     def listen(
         self,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.errors import MissingPrivilege
 from collectord.kernel.lockdown import CONFIDENTIALITY, LOOK, REMEDY, UNKNOWN
 from collectord.kernel.refusal import perf_need
+from collectord.plan.drain_threads import AUTO_FIFO
 from collectord.plan.facts import CAP_IPC_LOCK, Check
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from collectord.errors import KernelError
     from collectord.kernel.port import Limits
+    from collectord.kernel.threads import Permitted
     from collectord.plan.facts import FtraceFacts
 
 # What a ring of the default size takes per CPU, its control page included.
@@ -191,4 +193,16 @@ def open_files(limits: Limits) -> Check:
         ok=hard >= _COMFORTABLE_FILES,
         detail=f"up to {hard} (now {soft}); one per event, CPU and observed thread",
         remedy="LimitNOFILE= of the unit, ulimit -Hn",
+    )
+
+
+def drain_threads(found: Permitted) -> Check:
+    """SCHED_FIFO, without which small rings overflow on a busy host."""
+    realtime = f"fifo:1 to fifo:{found.realtime_max}" if found.realtime_max else "no fifo"
+    return check(
+        "drain priority",
+        ok=found.realtime_max >= AUTO_FIFO,
+        detail=f"{realtime}, and nice:{found.nice_min} and above",
+        remedy="CAP_SYS_NICE, or LimitRTPRIO= of the unit (ulimit -r), and no RestrictRealtime=; "
+        "drain threads wait like others without it, and small rings overflow on a busy host",
     )

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from collectord.errors import KernelError
+from collectord.kernel.sysfs import numbered
 from collectord.plan import cpu_list
 
 _FOLDER: Final = "devices/system/cpu"
+_NODES: Final = "devices/system/node"
 _TEXT_BYTES: Final = 4096  # of a file in sysfs, at most
 
 
@@ -32,6 +34,12 @@ def possible(sys: Path = Path("/sys")) -> tuple[int, ...]:
 def count(sys: Path = Path("/sys")) -> int:
     """How many CPUs are plugged in, counted up to the last one. Raises as `online`."""
     return max(_read(sys / _FOLDER / "present"), default=-1) + 1
+
+
+def numa_nodes(sys: Path = Path("/sys")) -> tuple[tuple[int, ...], ...]:
+    """CPUs of each node of memory that has any; none where the kernel knows no nodes."""
+    found = (_read(path / "cpulist") for _, path in numbered(sys / _NODES, "node"))
+    return tuple(node for node in found if node)
 
 
 def _read(path: Path) -> tuple[int, ...]:

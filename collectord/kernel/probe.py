@@ -28,6 +28,7 @@ from collectord.kernel.lockdown import NEED, deduce, read_lockdown
 from collectord.kernel.pmus import read_pmus
 from collectord.kernel.port import Purpose
 from collectord.kernel.relay_probe import probe_relay
+from collectord.kernel.threads import permitted
 from collectord.plan import bpf_program
 from collectord.plan.facts import BpfFacts, FtraceFacts, KernelFacts
 
@@ -82,6 +83,7 @@ def probe(
         KernelError: sysfs does not tell the CPUs.
     """
     limits = kernel.limits()
+    scheduling = permitted(limits.capabilities)
     programs = probe_bpf(kernel, bpf) if bpf is not None else BpfFacts()
     if wanted is not None:
         needed = map(bpf_program.tracepoints, programs.programs.values())
@@ -115,6 +117,11 @@ def probe(
         rlimit_memlock_bytes=None if limits.memlock_bytes < 0 else limits.memlock_bytes,
         rlimit_nofile=limits.nofile[0],
         rlimit_nofile_hard=limits.nofile[1],
+        nice=scheduling.nice,
+        nice_min=scheduling.nice_min,
+        realtime=scheduling.realtime,
+        realtime_max=scheduling.realtime_max,
+        numa_nodes=cpus.numa_nodes(kernel.sys),
         capabilities=limits.capabilities,
         euid=limits.euid,
         lockdown=lockdown,
@@ -156,6 +163,7 @@ def probe(
             checks.kernel_symbols(kernel.proc),
             checks.others_maps(limits),
             checks.open_files(limits),
+            checks.drain_threads(scheduling),
         ),
     )
 

@@ -21,6 +21,7 @@ from collectord.errors import (
 )
 from collectord.plan import aux, bpf_source, budget, relay_source, trace_source
 from collectord.plan.bpf_metrics import check_metrics
+from collectord.plan.drain_threads import drain_threads
 from collectord.plan.freeze import freezing_tracepoint
 from collectord.plan.ring_set import numbered, perf_rings
 from collectord.plan.scope import scope_of, shortfalls
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
 PERF_FORMAT: Final = "perf.data"
 TRACE_FORMAT: Final = "trace.dat"
 
-# A drain thread empties a million events a second per CPU for a few CPUs, and hundreds of CPUs
-# at usual rates; more threads mean more open chunks.
-_CPUS_PER_SHARD: Final = 16
 # Connections, epoll, eventfds, the log: descriptors that are neither events nor segments.
 _OTHER_FILES: Final = 44
 # Looking after the state directory; and of each session the segment that it writes, the next one,
@@ -364,12 +362,16 @@ def _core(
     chunk, note = aux.chunk_bytes(areas, daemon.chunk, daemon.staging)
     if note:
         warnings.append(note)
+    drain = drain_threads(daemon, facts)
+    if drain.shortfall is not None:
+        warnings.append(drain.shortfall.words())
     return CorePlan(
-        shards=daemon.shards or -(-len(facts.cpus_online) // _CPUS_PER_SHARD),
+        shards=len(drain.threads),
         chunks=daemon.staging // chunk,
         chunk_bytes=chunk,
         flush_ns=daemon.flush_interval,
         floor_bytes=daemon.floor,
+        drain=drain,
     )
 
 

@@ -192,6 +192,11 @@ class KernelFacts:
         rlimit_memlock_bytes: soft RLIMIT_MEMLOCK, None when unlimited.
         rlimit_nofile: soft RLIMIT_NOFILE.
         rlimit_nofile_hard: how far the process may raise it.
+        nice: of this process.
+        nice_min: the lowest nice value that its threads can be given.
+        realtime: the process itself is scheduled in real time.
+        realtime_max: the highest priority of SCHED_FIFO that its threads can be given, 0 for none.
+        numa_nodes: CPUs of each node of memory; none where nobody tells.
         capabilities: names of the effective set, e.g. "CAP_PERFMON".
         euid: effective user id.
         lockdown: "none", "integrity", "confidentiality", or "unknown" where it cannot be read;
@@ -224,6 +229,11 @@ class KernelFacts:
     rlimit_memlock_bytes: int | None = 8 << 20
     rlimit_nofile: int = 1024
     rlimit_nofile_hard: int = 524_288
+    nice: int = 0
+    nice_min: int = 0
+    realtime: bool = False
+    realtime_max: int = 0
+    numa_nodes: tuple[tuple[int, ...], ...] = ()
     capabilities: frozenset[str] = frozenset()
     euid: int = 0
     lockdown: str = "unknown"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from collectord.config.units import show_bytes
 from collectord.errors import MissingFeature
 from collectord.model import Basis, RingRole, Scope, ScopeKind
+from collectord.plan.drain_threads import DrainThreads
 from collectord.plan.imposed import imposed_by
 from collectord.plan.show import event_dict, event_words, ring_words, sink_words
 
@@ -336,13 +337,23 @@ class SessionPlan:
 
 @dataclass(frozen=True, slots=True)
 class CorePlan:
-    """Sizes of the native core: what `_core.Core` is made with."""
+    """Sizes of the native core: what `_core.Core` is made with, and its drain threads.
+
+    Attributes:
+        drain: a thread for each of `shards`.
+    """
 
     shards: int
     chunks: int
     chunk_bytes: int
     flush_ns: int
     floor_bytes: int
+    drain: DrainThreads = field(default_factory=DrainThreads)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The core for `check --json`."""
+        sizes = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**sizes, "drain": self.drain.to_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +394,7 @@ class Plan:
         lines.append(
             f"total {show_bytes(self.pinned_bytes + self.ftrace_bytes)} of rings, "
             f"{self.files} descriptors, "
-            f"{staging} of staging, drain threads: {self.core.shards}"
+            f"{staging} of staging, {self.core.drain.describe()}"
         )
         lines += [f"warning: {warning}" for warning in self.warnings]
         return lines
@@ -392,7 +403,7 @@ class Plan:
         """The plan for `check --json`."""
         return {
             "sessions": [session.to_dict() for session in self.sessions],
-            "core": {item.name: getattr(self.core, item.name) for item in fields(self.core)},
+            "core": self.core.to_dict(),
             "pinned_bytes": self.pinned_bytes,
             "ftrace_bytes": self.ftrace_bytes,
             "files": self.files,

@@ -8,6 +8,8 @@ from dataclasses import replace
 from collectord._native._core import CoreCounters
 from collectord.aux_ledger import AUX_LOSS_PAIRS, AuxBalance
 from collectord.daemon import DaemonStatus
+from collectord.drain.threads import RunningThread, RunningThreads
+from collectord.kernel.threads import Scheduling
 from collectord.ledger import RingBalance, SessionBalance, SinkStats
 from collectord.maps.status import BpfStatus, FunctionRuns
 from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole
@@ -191,6 +193,10 @@ def status(*sessions: SessionBalance) -> DaemonStatus:
         damaged_files=2,
         left_records=7,
         bpf=(program(),),
+        drain=RunningThreads(
+            (RunningThread("drain/0", 4711, (0, 1), Scheduling("fifo", 10, 0, (1,))),),
+            ("something was refused",),
+        ),
     )
 
 

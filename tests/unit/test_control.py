@@ -74,6 +74,20 @@ def test_control_api(tmp_path: Path) -> None:
                 "blackbox",
             ]
             assert whole["core"]["chunks"] == 64
+            assert whole["drain"] == {
+                "lacks": ["something was refused"],
+                "threads": [
+                    {
+                        "name": "drain/0",
+                        "tid": 4711,
+                        "policy": "fifo",
+                        "priority": 10,
+                        "nice": 0,
+                        "cpus": "1",
+                        "drains": "0-1",
+                    }
+                ],
+            }
             assert whole["started"] == "2023-11-14T22:13:20.000+00:00"
             one = json.loads((await get("http://localhost/v1/sessions/exec", unix=path))[2])
             assert [session["stored"] for session in one["sessions"]] == [180]

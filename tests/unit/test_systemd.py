@@ -9,6 +9,7 @@ from typing import Final
 
 from collectord import errors
 from collectord.config.schema import Config
+from collectord.plan.drain_threads import AUTO_FIFO
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -42,6 +43,14 @@ def test_what_may_be_had_is_had() -> None:
     drop_in = "AmbientCapabilities=~CAP_SYS_ADMIN\n    CapabilityBoundingSet=~CAP_SYS_ADMIN\n"
     assert drop_in in (ROOT / "README.md").read_text()
     assert "CAP_SYS_ADMIN" in had
+
+
+def test_the_default_priority_of_drain_threads_is_permitted() -> None:
+    """Theirs alone: the service as a whole is neither raised nor in real time."""
+    service = _service()
+    assert int(service["LimitRTPRIO"]) == AUTO_FIFO
+    assert "RestrictRealtime" not in service
+    assert not {"Nice", "CPUSchedulingPolicy", "CPUSchedulingPriority"} & set(service)
 
 
 def test_default_paths_are_the_units_directories() -> None:
