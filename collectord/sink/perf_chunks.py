@@ -82,13 +82,14 @@ class _Keeping:
         return Kept(self.end, tuple(self.cuts), self.samples, first_ns, last_ns, self.reason)
 
 
-def look(data: memoryview, base: int, time_offset: int) -> Kept:
+def look(data: memoryview, base: int, time_offset: int, *, torn: bool) -> Kept:
     """Find what is sound.
 
     Args:
         data: the section, and what may be behind it.
         base: where it begins in the file.
         time_offset: where samples carry their time.
+        torn: a writer was killed, and may have left a part of the last chunk.
     """
     told = sorted(_told(data, base), key=lambda part: (part.offset, -part.bytes))
     keeping = _Keeping()
@@ -102,7 +103,8 @@ def look(data: memoryview, base: int, time_offset: int) -> Kept:
             found = scan(chunk, time_offset)
             if found.end == part.bytes and _is_as_told(chunk):
                 keeping.keep(part.offset, found)
-    # Of the last chunk a writer that was killed may have left a part.
+    if not torn:
+        return keeping.kept()
     at = max((part.end for part in told if part.end > keeping.end), default=keeping.end)
     with data[at:] as rest:
         found = scan_torn(rest, time_offset)

@@ -171,7 +171,7 @@ class PerfFile:
             written = sum(span.bytes for span in sealed.spans if span.part == "data")
             end = min(start + written, size_bytes)
         with mapped(self._fd, size_bytes) as view, view[start : max(start, end)] as data:
-            found = look(data, start, time_offset(self._head.attrs))
+            found = look(data, start, time_offset(self._head.attrs), torn=sealed is None)
             with data[: found.end] as kept:
                 sums = () if found.cuts else sums_of(kept)
         cuts = [Part(start + cut.offset, cut.bytes) for cut in found.cuts]

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-import xxhash
 
-from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_record import HEADER_BYTES, frame
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, decode
@@ -24,6 +21,7 @@ from collectord.sink.trace_file import read_head
 from collectord.sink.verify import State, verify
 from tests.support import relay_segments, trace_segments
 from tests.support import segments as support
+from tests.support.chunks import footed, samples_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from tests.support.trace_cmds import TraceCmd
 
 HOLE = 1 << 16
-FOOTER = 24
 TORN = {"zeros": bytes(HOLE), "random": random.Random(1).randbytes(HOLE)}  # noqa: S311
 # Samples of a chunk, and so of 12 chunks: some 100 KiB each.
 PER_CHUNK = 1000
@@ -44,14 +41,6 @@ CHUNKS = 12
 def written() -> list[bytes]:
     """The samples of a segment."""
     return [support.sample_record(number) for number in range(CHUNKS * PER_CHUNK)]
-
-
-def footed(records: bytes, offset: int) -> bytes:
-    """A chunk as the core writes it, which begins at this place of the file."""
-    gap = -(len(records) + HEADER_BYTES + FOOTER) % support.PAGE_BYTES
-    body = bytes(gap) + b"CHNKEND1" + offset.to_bytes(8, "little")
-    whole = records + frame(RecordType.FINISHED_INIT, 0, body + bytes(8))[:-8]
-    return whole + xxhash.xxh3_64_intdigest(whole).to_bytes(8, "little")
 
 
 def chunks_at(offset: int, *, footers: bool = True) -> list[bytes]:
@@ -104,18 +93,6 @@ def tear(path: Path, at: int, torn: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(at)
         file.write(torn)
-
-
-def samples_in(data: bytes) -> list[bytes]:
-    """The samples of a data section."""
-    found, at = [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at + 6 : at + 8], "little")
-        assert size >= HEADER_BYTES
-        if data[at] == RecordType.SAMPLE:
-            found.append(data[at : at + size])
-        at += size
-    return found
 
 
 def check(path: Path, perf: Perf, cut: tuple[int, int]) -> Manifest:

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chunks of perf.data as the core writes them, and what a reader finds in them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import xxhash
+
+from collectord.codec.perf_attr import RecordType
+from collectord.codec.perf_record import HEADER_BYTES, frame
+from tests.support import segments as support
+
+FOOTER: Final = 24
+
+
+def footed(records: bytes, offset: int) -> bytes:
+    """A chunk as the core writes it, which begins at this place of the file."""
+    gap = -(len(records) + HEADER_BYTES + FOOTER) % support.PAGE_BYTES
+    body = bytes(gap) + b"CHNKEND1" + offset.to_bytes(8, "little")
+    whole = records + frame(RecordType.FINISHED_INIT, 0, body + bytes(8))[:-8]
+    return whole + xxhash.xxh3_64_intdigest(whole).to_bytes(8, "little")
+
+
+def samples_in(data: bytes) -> list[bytes]:
+    """The samples of a data section."""
+    found, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at + 6 : at + 8], "little")
+        assert size >= HEADER_BYTES
+        if data[at] == RecordType.SAMPLE:
+            found.append(data[at : at + size])
+        at += size
+    return found
