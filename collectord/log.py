@@ -32,7 +32,7 @@ finally:
 get_logger = structlog.get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable, Collection, MutableMapping
 
     EventDict = MutableMapping[str, Any]
 
@@ -132,13 +132,32 @@ class _ToStructlog(logging.Handler):
         )
 
 
-def configure(*, level: int = logging.INFO, console: bool | None = None) -> None:
+class _Without:
+    """A structlog processor that drops the lines of some events."""
+
+    def __init__(self, events: Collection[str]) -> None:
+        self._events = frozenset(events)
+
+    def __call__(self, _logger: object, _method: str, event_dict: EventDict) -> EventDict:
+        """Pass the line on, or raise structlog.DropEvent."""
+        if event_dict.get("event") in self._events:
+            raise structlog.DropEvent
+        return event_dict
+
+
+def configure(
+    *,
+    level: int = logging.INFO,
+    console: bool | None = None,
+    without: Collection[str] = (),
+) -> None:
     """Set structlog up for this process.
 
     Args:
         level: lowest level that is written, as in `logging`.
         console: True for lines for people, False for JSON, None to ask whether stderr is a
             terminal.
+        without: events that the command tells in its own words.
     """
     if console is None:
         console = sys.stderr.isatty()
@@ -158,7 +177,7 @@ def configure(*, level: int = logging.INFO, console: bool | None = None) -> None
             structlog.processors.JSONRenderer(default=str),
         ]
     structlog.configure(
-        processors=[structlog.processors.add_log_level, RateLimit(), *render],
+        processors=[structlog.processors.add_log_level, _Without(without), RateLimit(), *render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(file=_CurrentStderr()),  # type: ignore[arg-type]  # print() needs write and flush only
         cache_logger_on_first_use=False,

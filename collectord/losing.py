@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collectord.health import Health
     from collectord.model import LossKey
 
+LOSING_BEGAN: Final = "losing_began"
+LOSING_ENDED: Final = "losing_ended"
 _LOG: Final = structlog.get_logger()
 # Looks without a loss after which it is over: a ring that fills up every other second is one
 # trouble, and told once.
@@ -151,7 +153,7 @@ class LossWatch:
         if key not in self._losing:
             stage, reason = map(str, key)
             self._log.warning(
-                "losing_began", stage=stage, reason=reason, cause=cause, per_second=per_second
+                LOSING_BEGAN, stage=stage, reason=reason, cause=cause, per_second=per_second
             )
         self._losing[key] = now
 
@@ -162,7 +164,7 @@ class LossWatch:
         stage, reason = map(str, key)
         seconds = (self._looked_ns - over.began_ns) / _NS_PER_SECOND
         self._log.warning(
-            "losing_ended", stage=stage, reason=reason, lost=over.lost, seconds=round(seconds, 1)
+            LOSING_ENDED, stage=stage, reason=reason, lost=over.lost, seconds=round(seconds, 1)
         )
 
     def _cause(self, key: LossKey, per_second: int, before: LossReading) -> str:

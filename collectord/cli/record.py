@@ -30,6 +30,7 @@ from collectord.control import signals
 from collectord.errors import CollectordError
 from collectord.host import host_facts
 from collectord.kernel.names import HostNames
+from collectord.losing import LOSING_BEGAN, LOSING_ENDED
 from collectord.maps.answer import make_answer
 from collectord.plan.bpf import BpfPlan
 from collectord.plan.build import build
@@ -54,7 +55,8 @@ def run(arguments: Sequence[str]) -> int:
     if command and shutil.which(command[0]) is None:
         return refuse_command(command[0])
     # Balances and errors are the result; the log has what went wrong meanwhile.
-    log.configure(level=logging.WARNING)
+    # The live line and the result tell what was lost.
+    log.configure(level=logging.WARNING, without=(LOSING_BEGAN, LOSING_ENDED))
     with stdout_for_result(only=args.json), live_line(command) as on_tick:
         result = asyncio.run(_record(args, config, command, on_tick))
     status = status_of(result.command_status)

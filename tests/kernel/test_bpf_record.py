@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support.daemons import NUMBER
-from tests.support.recording import check_balance, result_of, script, segments_of
+from tests.support.recording import (
+    AT_USUAL_PRIORITY,
+    check_balance,
+    result_of,
+    script,
+    segments_of,
+)
 
 if TYPE_CHECKING:
     import subprocess
@@ -74,7 +80,8 @@ def test_a_ring_of_one_page_counts_what_it_loses(
     """Under full load: what does not fit is counted by program and kernel alike."""
     command = generator.command("count", cpu=0, nr=NUMBER, count=FAST)
     words = ("--bpf", "syscall_stream", "-C", "0", "-m", "1")
-    done = run_cli("record", *words, "--output-dir", tmp_path / "out", "--json", "--", *command)
+    out = ("--output-dir", tmp_path / "out", "--json")
+    done = run_cli("record", *words, *out, "--", *command, prefix=AT_USUAL_PRIORITY)
     assert done.returncode == 0, done.stderr
     session = result_of(done.stdout)
     (ring,) = session["rings"]

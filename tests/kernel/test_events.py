@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
-from tests.support.recording import daemon_config, result_of, segments_of
+from tests.support.recording import USUAL_PRIORITY, daemon_config, result_of, segments_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -160,6 +160,8 @@ def test_segment_that_is_being_written(
 def _config(directory: Path, *, ring: str) -> Path:
     """One ftrace session of this run's marked system calls."""
     source = f'ring = "{ring}"\ntransport = "read"'
-    path = daemon_config(directory, core='flush_interval = "100ms"', source=source)
+    path = daemon_config(
+        directory, core=f'flush_interval = "100ms"\n{USUAL_PRIORITY}', source=source
+    )
     path.write_text(path.read_text().replace('kind = "perf"', 'kind = "tracefs"'))
     return path

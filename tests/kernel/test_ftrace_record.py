@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
-from tests.support.recording import daemon_config, result_of, segments_of
+from tests.support.recording import USUAL_PRIORITY, daemon_config, result_of, segments_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -33,7 +33,8 @@ TRANSPORTS: Final = ("read", "mmap", "splice")
 COUNT: Final = 200_000
 # Far more than the smallest rings hold, at a pace that nobody drains.
 OVERLOAD: Final = 1_000_000
-CORE: Final = """
+CORE: Final = f"""
+{USUAL_PRIORITY}
 flush_interval = "100ms"
 chunk = "256KiB"
 staging = "16MiB"

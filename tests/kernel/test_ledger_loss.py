@@ -13,6 +13,7 @@ from collectord.codec.perf_attr import RecordType
 from tests.support import daemons
 from tests.support.daemons import FILTER, NUMBER
 from tests.support.recording import (
+    AT_USUAL_PRIORITY,
     CALLS,
     SYS_ENTER,
     SYS_EXIT,
@@ -88,7 +89,7 @@ def test_overload_of_a_running_reader_balances(
     """A ring of one page loses at full speed what its reader is too slow for."""
     command = generator.command("count", nr=NUMBER, count=10 * COUNT, cpu=0)
     words = ("-C", "0", "-m", "1", "--output-dir", tmp_path / "out", "--json")
-    done = run_cli("record", *CALLS, *words, "--", *command)
+    done = run_cli("record", *CALLS, *words, "--", *command, prefix=AT_USUAL_PRIORITY)
     assert done.returncode == 0, done.stderr
     session = result_of(done.stdout)
     check_balance(session, perfs, generated=10 * COUNT)
