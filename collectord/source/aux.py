@@ -9,6 +9,7 @@ interval.
 from __future__ import annotations
 
 import errno
+import time
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, MissingFeature, UsageError
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from collectord.plan.events import EventPlan
     from collectord.source.ring import CounterFd, RingHandle
 
-# Each reading is an interrupt of the event's CPU, some 20 us; the timer takes 10 us.
-_RESUME_READS: Final = 10_000
+# Each reading is an interrupt of the event's CPU, some 20 us; the timer takes 10 us. A CPU whose
+# thread the kernel does not observe (PID 1 on some hosted kernels) takes longer: pauses follow.
+_RESUME_READS: Final = 100
+_RESUME_PAUSES: Final = 2_000
+_RESUME_PAUSE_S: Final = 0.001
 
 
 def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> CollectordError:
@@ -56,7 +60,9 @@ def await_resumed(kernel: Kernel, resumer: CounterFd) -> None:
         KernelError: its CPU takes no timer.
     """
     last_ns = -1
-    for _ in range(_RESUME_READS):
+    for pause_s in (*[0.0] * _RESUME_READS, *[_RESUME_PAUSE_S] * _RESUME_PAUSES):
+        if pause_s:
+            time.sleep(pause_s)
         reading = kernel.read_counter(resumer.fd, resumer.read_format)
         if reading.time_enabled_ns == last_ns:
             return
