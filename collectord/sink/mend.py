@@ -16,13 +16,21 @@ import msgspec
 from collectord.errors import CodecError, UnsafePath
 from collectord.model import Basis
 from collectord.sink.formats import open_stored
-from collectord.sink.manifest import SCHEMA, Cut, Manifest, decode, encode, with_counts
+from collectord.sink.manifest import (
+    SCHEMA,
+    Cut,
+    Manifest,
+    decode,
+    encode,
+    layout_faults,
+    with_counts,
+)
 from collectord.sink.orphan import with_tracks
 from collectord.sink.outcome import Action, Outcome, kept_text
 from collectord.sink.scan import mapped
 from collectord.sink.segment import lock, read_manifest
 from collectord.sink.sums import unsound
-from collectord.sink.verify import contents_findings
+from collectord.sink.verify import contents_findings, span_fault
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -74,6 +82,12 @@ def _mend(damaged: _Damaged) -> Generator[str, None, Outcome]:
     file = _file(damaged)
     if file is None:
         return _left(damaged, "its head is damaged")
+    # What its manifest says of the data is what they are mended by.
+    fault = next(layout_faults(manifest), "") or span_fault(
+        manifest, manifest.bytes, sparse=file.sparse
+    )
+    if fault:
+        return _left(damaged, f"its manifest cannot be true: {fault}")
     found = file.survey(manifest)
     if not found.samples or not (found.cuts or found.cut_bytes):
         return _left(damaged, "nothing can be cut out of it")

@@ -264,7 +264,7 @@ def contents_findings(fd: int, paths: SegmentPaths, manifest: Manifest) -> Itera
         return
     yield from (Finding(Check.MANIFEST, fault) for fault in layout_faults(manifest))
     # First, as spans over each other would have their bytes hashed again and again.
-    if fault := _span_fault(manifest, size_bytes, sparse=file.sparse):
+    if fault := span_fault(manifest, size_bytes, sparse=file.sparse):
         yield Finding(Check.CHECKSUM, fault)
         return
     with mapped(fd, size_bytes) as view:
@@ -293,7 +293,7 @@ def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
     )
 
 
-def _span_fault(manifest: Manifest, size_bytes: int, *, sparse: bool) -> str:
+def span_fault(manifest: Manifest, size_bytes: int, *, sparse: bool) -> str:
     """Say where the spans are not one behind the other, or leave out what is no hole."""
     at = 0
     for start, past in _spans(manifest, size_bytes):

@@ -15,6 +15,7 @@ import xxhash
 
 from collectord._native._core import Sum
 from collectord.errors import SinkError
+from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
 from collectord.sink.scan import xxh3
 from collectord.sink.segment import segment_directories
@@ -334,3 +335,17 @@ def test_unreadable_directory(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"cannot read .*a part of the path is a file") as caught:
         segment_directories(file)
     assert caught.value.path == str(file)
+
+
+def test_a_manifest_that_contradicts_itself_mends_nothing(
+    tmp_path: Path, info: SegmentInfo
+) -> None:
+    """Its segment is told and left: what it says of the data is what they would be mended by."""
+    _write(info.path, info.manifest.data_offset, b"\xff")
+    head, data, tail = msgspec.to_builtins(info.manifest.spans)
+    _change_manifest(info, spans=[head, data | {"bytes": data["bytes"] + 1}, tail])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    (outcome,) = repair(tmp_path, sealed=True)
+    assert outcome.action is Action.DAMAGED
+    assert "its manifest cannot be true" in outcome.detail
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
