@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.drain_threads import FIFO, NICE
+from collectord.config.drain_threads import FIFO, FIFO_RANGE, NICE, NICE_RANGE
 from collectord.errors import KernelError, MissingPrivilege
 from collectord.plan import cpu_list
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collectord.config.drain_threads import DrainPriority
 
 CAP_SYS_NICE: Final = "CAP_SYS_NICE"
-_NICE_LOWEST: Final = -20
-_REALTIME_HIGHEST: Final = 99
 # RLIMIT_NICE n allows nice values down to 20 - n (getrlimit(2)).
 _NICE_ZERO: Final = 20
 _POLICIES: Final = {
@@ -67,7 +65,7 @@ def permitted(capabilities: Collection[str]) -> Permitted:
     free = CAP_SYS_NICE in capabilities
     limit = resource.getrlimit(resource.RLIMIT_NICE)[0]
     unlimited = free or limit == resource.RLIM_INFINITY
-    lowest = _NICE_LOWEST if unlimited else max(_NICE_LOWEST, _NICE_ZERO - limit)
+    lowest = NICE_RANGE[0] if unlimited else max(NICE_RANGE[0], _NICE_ZERO - limit)
     return Permitted(
         nice=nice,
         nice_min=min(nice, lowest),
@@ -79,8 +77,8 @@ def permitted(capabilities: Collection[str]) -> Permitted:
 def _realtime_max(*, unlimited: bool) -> int:
     limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
     if unlimited or limit == resource.RLIM_INFINITY:
-        limit = _REALTIME_HIGHEST
-    return min(limit, _REALTIME_HIGHEST) if limit > 0 and _takes_fifo() else 0
+        limit = FIFO_RANGE[1]
+    return min(limit, FIFO_RANGE[1]) if limit > 0 and _takes_fifo() else 0
 
 
 def _takes_fifo() -> bool:

@@ -11,7 +11,7 @@ from collectord.errors import PlanError
 from collectord.plan import cpu_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from collectord.config.schema import DaemonConfig
     from collectord.plan.facts import KernelFacts
@@ -85,13 +85,10 @@ class DrainThreads:
         words = [f"drain threads: {len(self.threads)}"]
         if self.priority.policy != NORMAL:
             words.append(f"at {self.priority}")
-        words += [f"on CPUs {cpu_list.render(cpus)}" for cpus in self._confined()]
-        return " ".join(words)
-
-    def _confined(self) -> Iterator[tuple[int, ...]]:
         cpus = {cpu for thread in self.threads for cpu in thread.cpus}
         if cpus:
-            yield tuple(cpus)
+            words.append(f"on CPUs {cpu_list.render(tuple(cpus))}")
+        return " ".join(words)
 
     def to_dict(self) -> dict[str, Any]:
         """The threads for `check --json`."""
@@ -131,14 +128,17 @@ def _placed(
     """Deal the CPUs, those of a node to threads on it; `wanted` has the last word on where."""
     placed = []
     for number in range(count):
-        own = nodes[number::count] if count < len(nodes) else nodes[number % len(nodes) :][:1]
-        # How many threads share the node, and which of them this is.
-        shares = 1 if count < len(nodes) else len(range(number % len(nodes), count, len(nodes)))
-        share = 0 if count < len(nodes) else number // len(nodes)
+        # Nodes go round the threads, or threads round the nodes: of these several share a node.
+        own = nodes[number % len(nodes) :: count]
+        sharers = range(number % len(nodes), count, len(nodes))
         here = sorted(cpu for node in own for cpu in node)
         near = tuple(here) if len(nodes) > 1 else ()
         within = tuple(cpu for cpu in wanted if cpu in here) if near else ()
-        placed.append(DrainThread(tuple(here[share::shares]), within or wanted or near))
+        placed.append(
+            DrainThread(
+                tuple(here[sharers.index(number) :: len(sharers)]), within or wanted or near
+            )
+        )
     return tuple(placed)
 
 

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from collectord.errors import CodecError, UnsafePath
-from collectord.model import Basis
 from collectord.sink.formats import open_stored
 from collectord.sink.manifest import (
     SCHEMA,
-    Cut,
     Manifest,
     decode,
     encode,
@@ -26,7 +24,7 @@ from collectord.sink.manifest import (
     with_counts,
 )
 from collectord.sink.orphan import with_tracks
-from collectord.sink.outcome import Action, Outcome, kept_text
+from collectord.sink.outcome import Action, Outcome, kept_text, recovered, recovered_fields
 from collectord.sink.scan import mapped
 from collectord.sink.segment import lock, read_manifest
 from collectord.sink.sums import unsound
@@ -102,14 +100,7 @@ def _mend(damaged: _Damaged) -> Generator[str, None, Outcome]:
     yield "manifest renamed"
     folder.sync()
     yield "directory synced"
-    return Outcome(
-        path=paths.data,
-        action=Action.RECOVERED,
-        detail=kept_text(found),
-        samples=found.samples,
-        bytes=finished.bytes,
-        allocated_bytes=finished.allocated_bytes,
-    )
+    return recovered(paths.data, finished, found, kept_text(found))
 
 
 def _left(damaged: _Damaged, why: str) -> Outcome:
@@ -134,25 +125,11 @@ def _file(damaged: _Damaged) -> StoredFile | None:
 def _manifest(damaged: _Damaged, found: Survey, finished: FinishedFile) -> Manifest:
     """Say what the segment holds by now, and what it held."""
     sealed = damaged.manifest
-    cut = [Cut(offset=cut.offset, bytes=cut.bytes) for cut in finished.cuts]
     before = sealed.samples + (sealed.cut_samples or 0)
     return msgspec.structs.replace(
         sealed,
         schema=SCHEMA,
-        complete=False,
-        recovered=True,
-        first_ns=found.first_ns,
-        last_ns=found.last_ns,
-        records=None,
-        samples=found.samples,
-        replayed=None,
-        produced=None,
-        ledger={"basis": str(Basis.NONE), "produced": None, "stored": found.samples},
-        bytes=finished.bytes,
-        allocated_bytes=finished.allocated_bytes,
-        data_bytes=finished.data_bytes,
-        spans=finished.spans,
-        cut=tuple(cut),
+        **recovered_fields(finished, found),
         cut_samples=max(before - found.samples, 0),
         replaces=sealed.replaces or hashlib.sha256(damaged.raw).hexdigest(),
     )

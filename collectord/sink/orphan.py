@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from collectord.model import Basis, ClockReading
+from collectord.model import ClockReading
 from collectord.sink.manifest import (
     COUNT_MAX,
     Clocks,
-    Cut,
     Damage,
     Link,
     Manifest,
@@ -25,7 +24,14 @@ from collectord.sink.manifest import (
     layout_faults,
     link,
 )
-from collectord.sink.outcome import Action, Outcome, kept_text, refused
+from collectord.sink.outcome import (
+    Action,
+    Outcome,
+    kept_text,
+    recovered,
+    recovered_fields,
+    refused,
+)
 from collectord.sink.segment import (
     MANIFEST,
     PARTIAL,
@@ -119,23 +125,10 @@ def _seal(orphan: Orphan, target: SegmentPaths) -> Generator[str, None, Outcome]
             "rings": _with_totals(rings, run_so_far),
             "stored_before": min(max(stored_before), COUNT_MAX),
         },
-        complete=False,
-        recovered=True,
-        first_ns=found.first_ns,
-        last_ns=found.last_ns,
-        records=None,
-        samples=found.samples,
-        replayed=None,
-        produced=None,
-        ledger={"basis": str(Basis.NONE), "produced": None, "stored": found.samples},
+        **recovered_fields(file, found),
         lost_samples={},
-        bytes=file.bytes,
-        allocated_bytes=file.allocated_bytes,
-        data_bytes=file.data_bytes,
-        spans=file.spans,
         build_ids={},
         previous=before,
-        cut=tuple(Cut(offset=cut.offset, bytes=cut.bytes) for cut in file.cuts),
     )
     detail = kept_text(found)
     set_aside = None
@@ -146,15 +139,7 @@ def _seal(orphan: Orphan, target: SegmentPaths) -> Generator[str, None, Outcome]
         detail += f"; its open manifest was damaged ({why}), and is {set_aside.name} now"
         yield "damaged manifest set aside"
     yield from publish(folder, orphan.source, target, encode(manifest))
-    return Outcome(
-        path=target.data,
-        action=Action.RECOVERED,
-        detail=detail,
-        samples=found.samples,
-        bytes=file.bytes,
-        allocated_bytes=file.allocated_bytes,
-        set_aside=set_aside,
-    )
+    return recovered(target.data, file, found, detail, set_aside)
 
 
 def with_tracks(

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.model import Basis
+from collectord.sink.manifest import Cut
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.sink.segment import SegmentPaths
-    from collectord.sink.stored import Survey
+    from collectord.sink.stored import FinishedFile, Survey
 
 
 class Action(StrEnum):
-    """The outcome of a repair. DAMAGED: the file is sealed, its manifest cannot be read."""
+    """The outcome of a repair. DAMAGED: it is sealed, and its data or manifest are not sound."""
 
     RECOVERED = "recovered"
     COMPLETED = "completed"
@@ -60,6 +63,41 @@ class Outcome:
 def refused(paths: SegmentPaths, reason: str) -> Outcome:
     """A segment that is left as it is."""
     return Outcome(paths.partial, Action.REFUSED, f"left alone: {reason}")
+
+
+def recovered(
+    path: Path, file: FinishedFile, found: Survey, detail: str, set_aside: Path | None = None
+) -> Outcome:
+    """A segment that holds by now what was found sound."""
+    return Outcome(
+        path=path,
+        action=Action.RECOVERED,
+        detail=detail,
+        samples=found.samples,
+        bytes=file.bytes,
+        allocated_bytes=file.allocated_bytes,
+        set_aside=set_aside,
+    )
+
+
+def recovered_fields(file: FinishedFile, found: Survey) -> dict[str, Any]:
+    """Give the fields of a manifest that tell what a repair has kept."""
+    return {
+        "complete": False,
+        "recovered": True,
+        "first_ns": found.first_ns,
+        "last_ns": found.last_ns,
+        "records": None,
+        "samples": found.samples,
+        "replayed": None,
+        "produced": None,
+        "ledger": {"basis": str(Basis.NONE), "produced": None, "stored": found.samples},
+        "bytes": file.bytes,
+        "allocated_bytes": file.allocated_bytes,
+        "data_bytes": file.data_bytes,
+        "spans": file.spans,
+        "cut": tuple(Cut(offset=cut.offset, bytes=cut.bytes) for cut in file.cuts),
+    }
 
 
 def kept_text(found: Survey) -> str:

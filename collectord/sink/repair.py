@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from collectord.errors import CodecError, SinkError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
-from collectord.model import ClockReading
 from collectord.sink.formats import begins_as_ours, open_stored
 from collectord.sink.manifest import (
     SCHEMA,
@@ -48,9 +47,6 @@ if TYPE_CHECKING:
 
     from collectord.folders.folder import Folder
     from collectord.sink.stored import StoredFile
-
-_RECOVERED: Final = ".recovered"
-_UNKNOWN_CLOCK: Final = ClockReading(monotonic_ns=0, realtime_ns=0, perf_ns=0, bracket_ns=0)
 
 
 def repair(target: Path, *, sealed: bool = False) -> list[Outcome]:

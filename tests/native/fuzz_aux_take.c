@@ -146,7 +146,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		struct step step;
 		enum ring_take took;
 		uint32_t calls = 0;
-		uint32_t used = pass == 0 ? shape.chunk_used * 8u % (CHUNK_BYTES - 8) : 0;
+		uint32_t used = pass == 0 ? shape.chunk_used * 8u % (CHUNK_BYTES - CHUNK_MARKER_BYTES) : 0;
 
 		memcpy(&step, data, sizeof(step));
 		data += sizeof(step);

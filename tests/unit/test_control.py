@@ -351,12 +351,13 @@ def test_second_interrupt_gives_up() -> None:
         while signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
-    async def scenario() -> None:
+    async def scenario() -> object:
         with signals.stop_event() as stop:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.wait_for(stop.wait(), timeout=10)
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.wait_for(as_usual(), timeout=10)
+            return signal.getsignal(signal.SIGINT)
 
-    asyncio.run(scenario())
+    assert asyncio.run(scenario()) is signal.default_int_handler
