@@ -18,7 +18,7 @@ _BUILDS: Final = {
     "address": ("-DCMAKE_C_COMPILER=clang", "-DCOLLECTORD_SANITIZE=address,undefined"),
     "thread": ("-DCMAKE_C_COMPILER=clang", "-DCOLLECTORD_SANITIZE=thread"),
 }
-_FUZZ_TARGETS: Final = 10
+_FUZZ_TARGETS: Final = len([*_HERE.glob("fuzz_*.c")])
 _BUILD_TIMEOUT_S: Final = 300
 _TEST_TIMEOUT_S: Final = 120
 
