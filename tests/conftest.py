@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import hypothesis
 import pytest
 
 from tests.support import features, leaks, perf_tools
@@ -31,6 +32,15 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TRACEFS: Final = Path("/sys/kernel/tracing")
 CLI_TIMEOUT_S: Final = patient(120)
 IN_GUEST: Final = "COLLECTORD_GUEST" in os.environ  # of `make test-vm`
+
+# Times are not asserted: machines that run the tests are shared. Hypothesis would fail a test when
+# one of its cases waits 200 ms for a processor. Loaded before a test's own settings add to it.
+hypothesis.settings.register_profile(
+    "unhurried",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("unhurried")
 
 _passed: Counter[str] = Counter()
 

@@ -305,7 +305,6 @@ STEPS: Final = st.lists(
 @given(steps=STEPS)
 @settings(
     max_examples=8,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @pytest.mark.vm

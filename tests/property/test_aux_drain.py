@@ -194,5 +194,5 @@ class AuxDrain(RuleBasedStateMachine):
             assert not any(begin < cut < end for cut in ends), (begin, end)
 
 
-AuxDrain.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+AuxDrain.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestAuxDrain = AuxDrain.TestCase

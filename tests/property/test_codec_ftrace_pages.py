@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectord.codec.ftrace_decode import (
@@ -38,7 +38,6 @@ from tests.support.ftrace_pages import (
 )
 
 # A loaded machine makes no example wrong.
-UNHURRIED: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 KERNEL: Final = Path(__file__).parent.parent / "golden/kernel-6.18"
 U64S: Final = st.integers(0, 2**64 - 1)
 DELTAS: Final = st.integers(0, 2**27 - 1)
@@ -93,7 +92,6 @@ def _build(
     return encoded, expected
 
 
-@UNHURRIED
 @given(U64S, st.lists(PARTS, max_size=15), st.sampled_from([0, 9, None]), st.data())
 def test_walk_finds_what_was_built(
     base: int,
@@ -114,7 +112,6 @@ def test_walk_finds_what_was_built(
     assert begun + list(Walk(built, start=first.position)) == expected
 
 
-@UNHURRIED
 @given(st.binary(max_size=300), U64S, U64S)
 def test_any_page_is_walked_to_an_end(raw: bytes, base: int, commit: int) -> None:
     """No bytes make a walk fail, loop, or name what lies outside of the data."""
@@ -129,7 +126,6 @@ def test_any_page_is_walked_to_an_end(raw: bytes, base: int, commit: int) -> Non
         assert (walk.fault is None) == came_to_its_end
 
 
-@UNHURRIED
 @given(st.sampled_from(LAYOUTS), st.binary(max_size=160))
 def test_any_record_is_decoded_or_refused(layout: EventFormat, record: bytes) -> None:
     """No bytes make a decoder fail otherwise than by CodecError, and text can be printed."""
@@ -142,7 +138,6 @@ def test_any_record_is_decoded_or_refused(layout: EventFormat, record: bytes) ->
             value.encode()
 
 
-@UNHURRIED
 @given(st.data())
 def test_any_text_is_parsed_or_refused(data: st.DataObject) -> None:
     """A text of tracefs that was damaged is refused by CodecError, if it is refused."""
@@ -158,7 +153,6 @@ def test_any_text_is_parsed_or_refused(data: st.DataObject) -> None:
             continue
 
 
-@UNHURRIED
 @given(st.data())
 def test_any_head_is_read_or_refused(data: st.DataObject) -> None:
     """A head that was damaged is refused by CodecError, or describes extents that lie in order."""
@@ -182,7 +176,6 @@ def test_any_head_is_read_or_refused(data: st.DataObject) -> None:
         head.cpustat(cpu)
 
 
-@UNHURRIED
 @given(st.lists(st.tuples(st.integers(0, 2**22), st.binary(max_size=16))))
 def test_any_names_of_tasks(comms: list[tuple[int, bytes]]) -> None:
     """Whatever the names are, the room keeps its size, and each stored pid has one line."""
@@ -193,7 +186,6 @@ def test_any_names_of_tasks(comms: list[tuple[int, bytes]]) -> None:
     assert all(line.partition(b" ")[2].strip() for line in lines)
 
 
-@UNHURRIED
 @given(
     record=st.binary(max_size=150),
     layout=st.sampled_from(LAYOUTS),
@@ -219,7 +211,6 @@ def test_any_bytes_are_shown_and_filtered(
     assert fits(record) in {True, False}
 
 
-@UNHURRIED
 @given(text=st.text(alphabet="ab=!<>&|~\"' 1*-", max_size=30))
 def test_any_filter_is_read_or_refused(text: str) -> None:
     """A text is a filter whose terms have known operators, or a wrong command line."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from collectord.codec.aux_record import decode as decode_aux
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # A loaded machine makes no example wrong.
-UNHURRIED: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 U64_BYTES: Final = 8
 U16: Final = st.integers(0, 2**16 - 1)
 U32: Final = st.integers(0, 2**32 - 1)
@@ -127,7 +126,6 @@ FORMATS: Final = st.lists(st.binary(min_size=1, max_size=30), max_size=3).map(tu
 NAMES: Final = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=70)
 
 
-@UNHURRIED
 @given(ATTRS)
 def test_attr(attr: PerfEventAttr) -> None:
     """Every attr is read back, in 136 bytes and, without config3, in a file's 128."""
@@ -136,7 +134,6 @@ def test_attr(attr: PerfEventAttr) -> None:
     assert PerfEventAttr.decode(short.encode()) == short
 
 
-@UNHURRIED
 @given(st.binary(max_size=160))
 def test_any_bytes_as_attr(data: bytes) -> None:
     """Bytes of any kind are an attr that can be written again, or a CodecError."""
@@ -147,7 +144,6 @@ def test_any_bytes_as_attr(data: bytes) -> None:
     assert PerfEventAttr.decode(attr.encode(136)) == attr
 
 
-@UNHURRIED
 @given(RECORDS, ID_ATTRS, SAMPLE_IDS)
 def test_record(record: Record, attr: PerfEventAttr, ids: SampleId) -> None:
     """A record and its trailer are read back, and its size is whole words."""
@@ -159,7 +155,6 @@ def test_record(record: Record, attr: PerfEventAttr, ids: SampleId) -> None:
     assert encode(record, attr, found) == raw
 
 
-@UNHURRIED
 @given(SAMPLE_ATTRS, st.data())
 def test_sample(attr: PerfEventAttr, data: st.DataObject) -> None:
     """The fields that a sample's event carries are read back."""
@@ -181,7 +176,6 @@ def test_sample(attr: PerfEventAttr, data: st.DataObject) -> None:
         assert found == sample
 
 
-@UNHURRIED
 @given(st.integers(0, 90), U16, st.binary(max_size=200), ATTRS)
 def test_any_bytes_as_record(kind: int, misc: int, body: bytes, attr: PerfEventAttr) -> None:
     """Decoders give a value or a CodecError, whatever the body and the attr."""
@@ -197,7 +191,6 @@ def test_any_bytes_as_record(kind: int, misc: int, body: bytes, attr: PerfEventA
         assert identifier(raw, header) >= 0
 
 
-@UNHURRIED
 @given(st.binary(max_size=300))
 def test_any_bytes_as_sections(data: bytes) -> None:
     """Parsers of sections give a CodecError, or what takes no more bytes than there are."""
@@ -219,7 +212,6 @@ def test_any_bytes_as_sections(data: bytes) -> None:
             assert taken(found) <= len(raw)
 
 
-@UNHURRIED
 @given(
     st.builds(
         TracingData,
@@ -233,7 +225,6 @@ def test_tracing_data(tracing: TracingData) -> None:
     assert parse(build(tracing)) == tracing
 
 
-@UNHURRIED
 @given(
     st.lists(
         st.tuples(ATTRS, st.lists(U64, min_size=1, max_size=4), NAMES), min_size=1, max_size=4
@@ -276,7 +267,6 @@ def test_file(
     assert {**table, **head.sections} == table
 
 
-@UNHURRIED
 @given(st.data())
 def test_damaged_heads(data: st.DataObject) -> None:
     """A head with any of its bytes changed is a CodecError, or what is read lies within it."""
@@ -303,7 +293,6 @@ def test_damaged_heads(data: st.DataObject) -> None:
 SIZES: Final = st.lists(st.integers(1, 700).map(lambda words: 8 * words), max_size=40)
 
 
-@UNHURRIED
 @given(SIZES, st.integers(0, 40000), st.binary(max_size=20))
 def test_walk_of_a_torn_write(sizes: list[int], cut: int, behind: bytes) -> None:
     """After a write of which only the first pages arrived, no kept record has missing bytes."""

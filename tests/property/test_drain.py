@@ -329,5 +329,5 @@ class Drain(RuleBasedStateMachine):
         return samples
 
 
-Drain.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Drain.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestDrain = Drain.TestCase

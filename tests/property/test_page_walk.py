@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from collectord._native import _core
@@ -21,7 +21,6 @@ from tests.support.ftrace_pages import (
     time_stamp,
 )
 
-UNHURRIED: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SUBBUF_BYTES: Final = 4096
 U64S: Final = st.integers(0, 2**64 - 1)
 DELTAS: Final = st.integers(0, 2**27 - 1)
@@ -84,14 +83,12 @@ PAGES: Final = st.builds(build, st.lists(DAMAGED, max_size=20), U64S, LOST, exte
 SOUND_PAGES: Final = st.builds(build, st.lists(SOUND, max_size=40), U64S, LOST)
 
 
-@UNHURRIED
 @given(st.lists(SOUND_PAGES, max_size=4), st.lists(PAGES, max_size=2), st.binary(max_size=40))
 def test_pages(sound: list[bytes], damaged: list[bytes], rest: bytes) -> None:
     """Events, losses, times and faults are the same, and the walk ends at the same page."""
     compare(b"".join([*sound, *damaged, rest]), SUBBUF_BYTES)
 
 
-@UNHURRIED
 @given(U64S, U64S, st.binary(max_size=300))
 @example(2**64 - 1, 2**63, b"\xff" * 300)
 def test_any_bytes(base: int, commit: int, data: bytes) -> None:
@@ -102,7 +99,6 @@ def test_any_bytes(base: int, commit: int, data: bytes) -> None:
     compare(head.ljust(SUBBUF_BYTES, b"\0"), SUBBUF_BYTES)
 
 
-@UNHURRIED
 @given(st.binary(max_size=SUBBUF_BYTES - 1))
 def test_less_than_a_page(data: bytes) -> None:
     """What is no whole page is left alone."""

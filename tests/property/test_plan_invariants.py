@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from collectord.codec.perf_attr import (
@@ -42,21 +42,17 @@ from tests.support.hosts import TRACEPOINTS, host
 if TYPE_CHECKING:
     from collectord.plan.session import SessionPlan
 
-# Times are not asserted: machines that run the tests are shared.
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CPU = st.integers(0, cpu_list.MAX_CPU)
 NAMES = [event.name for event in NAMED_EVENTS] + list(TRACEPOINTS)
 NAMES += ["r1a8", "mem:0x1000/4:rw", "cpu/event=0x3c,umask=1/", "sched:sched_process_*"]
 
 
-@UNHURRIED
 @given(st.sets(CPU, max_size=200))
 def test_cpu_lists_round_trip(cpus: set[int]) -> None:
     """What is rendered parses to the same CPUs."""
     assert cpu_list.parse(cpu_list.render(cpus)) == tuple(sorted(cpus))
 
 
-@UNHURRIED
 @given(st.text(alphabet="0123456789,- x", max_size=20))
 def test_any_text_is_a_cpu_list_or_a_usage_error(text: str) -> None:
     """Nothing else escapes, and what parses is ascending and unique."""
@@ -67,7 +63,6 @@ def test_any_text_is_a_cpu_list_or_a_usage_error(text: str) -> None:
     assert list(cpus) == sorted(set(cpus))
 
 
-@UNHURRIED
 @given(st.data())
 def test_scatter_loses_no_bit(data: st.DataObject) -> None:
     """Gathering the ranges again gives the value, and no other bit is touched."""
@@ -88,7 +83,6 @@ def test_scatter_loses_no_bit(data: st.DataObject) -> None:
         scatter(1 << width, ",".join(f"{low}-{high}" for low, high in ranges))
 
 
-@UNHURRIED
 @given(st.text(alphabet="abcyles-:u kp{}/=,|*mr0x1", max_size=30))
 def test_any_text_is_an_event_list_or_a_usage_error(text: str) -> None:
     """The parser never fails in another way, and never returns an empty list."""
@@ -100,7 +94,6 @@ def test_any_text_is_an_event_list_or_a_usage_error(text: str) -> None:
     assert all(choices)
 
 
-@UNHURRIED
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=5), st.booleans())
 def test_event_texts_survive_lists_and_groups(names: list[str], braced: bool) -> None:
     """A list gives back the spelling of each event, grouped or not."""
@@ -110,7 +103,6 @@ def test_event_texts_survive_lists_and_groups(names: list[str], braced: bool) ->
     assert len(groups) == (1 if braced else len(names))
 
 
-@UNHURRIED
 @given(st.text(max_size=12))
 def test_any_text_is_a_unit_value_or_a_unit_error(text: str) -> None:
     """No other exception leaves the parsers of values with units."""
@@ -119,7 +111,6 @@ def test_any_text_is_a_unit_value_or_a_unit_error(text: str) -> None:
             assert kind.parse(text) is not None
 
 
-@UNHURRIED
 @given(st.integers(0, 1 << 40), st.sampled_from([4096, 16384, 65536]))
 def test_ring_sizes(asked: int, page: int) -> None:
     """The result is the least power of two of pages that holds what was asked."""
@@ -131,7 +122,6 @@ def test_ring_sizes(asked: int, page: int) -> None:
     assert size == page or size // 2 < asked
 
 
-@UNHURRIED
 @given(
     st.lists(st.tuples(st.integers(0, 12), st.integers(1, 64)), max_size=6),
     st.integers(0, 1 << 28),
@@ -202,7 +192,6 @@ SESSIONS = st.builds(
 )
 
 
-@UNHURRIED
 @given(hosts(), SESSIONS)
 def test_every_plan_can_be_opened(facts: KernelFacts, session: SessionConfig) -> None:
     """A plan is whole: its events, rings, budget and records agree with each other."""
@@ -259,7 +248,6 @@ TRACED = st.builds(
 COSTS = st.dictionaries(st.sampled_from(list(Transport)), st.floats(0.1, 1e4))
 
 
-@UNHURRIED
 @given(
     hosts(),
     st.builds(FtraceFacts, mmap=st.booleans(), splice=st.booleans(), subbuf_sizes=st.booleans()),
@@ -317,7 +305,6 @@ def _check_attr(attr: PerfEventAttr, facts: KernelFacts, *, sideband: bool) -> N
     assert not attr.freq or attr.sample_period <= facts.perf_event_max_sample_rate
 
 
-@UNHURRIED
 @given(st.sets(st.integers(0, 20), min_size=1))
 def test_only_online_cpus_are_planned(cpus: set[int]) -> None:
     """A list with any other CPU is refused, and the error names all of those."""

@@ -26,7 +26,7 @@ _DAMAGE: Final = st.tuples(
 
 
 @given(damages=st.lists(_DAMAGE, min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_nothing_is_invented(damages: list[tuple[float, bytes, int]]) -> None:
     """What is kept was written; a chunk that was not touched is kept; the result is sound."""
     with tempfile.TemporaryDirectory() as name:

@@ -119,7 +119,7 @@ def rounds(draw: st.DrawFn) -> list[list[bytes]]:
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rounds(), st.lists(st.floats(0, 1), max_size=6))
 def test_any_rounds_are_sorted(
     tmp_path_factory: pytest.TempPathFactory, made: list[list[bytes]], cuts: list[float]
