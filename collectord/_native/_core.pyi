@@ -171,50 +171,48 @@ class RingCounters(NamedTuple):
 
     samples: int  # walked PERF_RECORD_SAMPLE
     records: int  # walked records of any type
+    last_sample_ns: int
     bytes: int
     stored: int  # samples in chunks that the writer has written
     in_flight: int  # (gauge) samples copied from the ring and not yet written or lost
     lost_disk_full: int  # samples in chunks given up for want of space or of a segment
     lost_dropped: int  # samples in chunks given up for another write error, and those that a ring
     # was left with (see `Core.remove_ring`)
-    lost_records: int  # sum over PERF_RECORD_LOST
-    lost_samples: int  # sum over PERF_RECORD_LOST_SAMPLES
-    neutralised: int  # records of a type that readers do not know, made into padding
-    relabelled: int  # samples that carried the id of somebody else's event
     quarantined: int  # 0, or 1 when the ring is in quarantine
     quarantine_reason: int  # index into QUARANTINE_REASONS
     quarantined_bytes: int  # bytes that were passed over, for `faults`
-    throttles: int
-    unthrottles: int
+    faults: int  # times that its contents failed validation
     wakeups_watermark: int
     wakeups_timer: int
     starved: int  # passes that left the ring alone because no chunk was free
     used_bytes: int  # (gauge) head - tail at the last pass's start
     high_watermark_bytes: int  # (gauge) highest used_bytes ever
-    last_sample_ns: int
     fill_buckets: tuple[int, ...]  # passes by fill ratio: <=0.1 .. <=0.9, <=0.95, <=1.0
+    lost_records: int  # sum over PERF_RECORD_LOST
+    lost_samples: int  # sum over PERF_RECORD_LOST_SAMPLES
+    neutralised: int  # records of a type that readers do not know, made into padding
+    relabelled: int  # samples that carried the id of somebody else's event
+    throttles: int
+    unthrottles: int
+    overwritten: int  # samples that a held ring paired with an AUX ring gave up for newer ones
+    overwritten_records: int  # likewise, records of any type
     pages: int  # sub-buffers that were begun; one that came in pieces counts once
     page_losses: int  # events lost in the ring, as the pages' headers tell
     page_losses_unknown: int  # pages whose header tells only that there was a loss, or that were
     # given up in the middle of a splice
     resets: int  # times that somebody emptied the ring while it was mapped
     spliced_bytes: int  # of pages that went from the ring to the file without being seen
-    numbered: int = 0  # events that the kernel numbered, of blktrace; read after `samples`
-    missing: int = 0  # of them, those whose record no read gave
-    notes: int = 0  # its records without a number
-    skipped_bytes: int = 0  # of completed sub-buffers of a relay file that no read gave
-    torn_bytes: int = 0  # in it that were no record, or a record's beginning without its end
-    overwritten: int = 0  # samples that a held ring paired with an AUX ring gave up for newer ones
-    overwritten_records: int = 0  # likewise, records of any type
-    windows: int = 0  # of an overwritable ring: windows that were taken, and
-    window_taken: int = 0  # samples that were in one for the first time
-    window_repeated: int = 0  # samples that were in the window before too, and were left out
-    window_repeated_bytes: int = 0  # the same with all other records
-    window_overwritten_bytes: int = 0  # of records that no window has, up to the last one
-    window_held_ns: int = (
-        0  # (gauge) how far back the ring reaches, about; as of the last full pass
-    )
-    faults: int = 0  # times that its contents failed validation
+    numbered: int  # events that the kernel numbered, of blktrace; read after `samples`
+    missing: int  # of them, those whose record no read gave
+    notes: int  # its records without a number
+    skipped_bytes: int  # of completed sub-buffers of a relay file that no read gave
+    torn_bytes: int  # in it that were no record, or a record's beginning without its end
+    windows: int  # of an overwritable ring: windows that were taken, and
+    window_taken: int  # samples that were in one for the first time
+    window_repeated: int  # samples that were in the window before too, and were left out
+    window_repeated_bytes: int  # the same with all other records
+    window_overwritten_bytes: int  # of records that no window has, up to the last one
+    window_held_ns: int  # (gauge) how far back the ring reaches, about; as of the last full pass
 
 class AuxCounters(NamedTuple):
     """Counters of one AUX ring since it was added; bytes are payload, without headers and padding.
@@ -233,6 +231,13 @@ class AuxCounters(NamedTuple):
     quarantined: int  # 0, or 1 when the ring is in quarantine
     quarantine_reason: int  # index into QUARANTINE_REASONS
     quarantined_bytes: int  # passed over where the head went where it cannot be
+    faults: int  # times that the head went where it cannot be
+    wakeups_watermark: int
+    wakeups_timer: int
+    starved: int  # passes that left the ring alone because no chunk was free
+    used_bytes: int  # (gauge) at the last pass's start; of a snapshot ring: in a window now
+    high_watermark_bytes: int  # (gauge)
+    fill_buckets: tuple[int, ...]  # passes by fill ratio, as in RingCounters
     pieces: int  # pieces made
     records: int  # PERF_RECORD_AUX seen in the data ring, and of these with the flag:
     truncated: int
@@ -244,12 +249,6 @@ class AuxCounters(NamedTuple):
     enables: int  # passes that ended in PERF_EVENT_IOC_ENABLE
     restarts: int  # of these, those with a DISABLE before it: the kernel had stopped the event
     disabled_ns: int  # from each truncated record to that; with a foreign clock from its pass
-    wakeups_watermark: int
-    wakeups_timer: int
-    starved: int  # passes that left the ring alone because no chunk was free
-    used_bytes: int  # (gauge) at the last pass's start; of a snapshot ring: in a window now
-    high_watermark_bytes: int  # (gauge)
-    fill_buckets: tuple[int, ...]  # passes by fill ratio, as in RingCounters
     windows: int  # snapshots taken
     window_bytes: int  # (gauge) length of the last window, what is repeated in it included
     window_taken_bytes: int  # (gauge) bytes of it that were new and within the limit
@@ -257,7 +256,6 @@ class AuxCounters(NamedTuple):
     overwritten_bytes: int  # gone before a window took them, or cut off by the limit; rule
     # "monotonic" only, else 0: nobody knows
     head_rule: int  # (gauge) index into AUX_HEAD_RULES: "learned" until the windows told
-    faults: int  # times that the head went where it cannot be
 
 class CoreCounters(NamedTuple):
     """Counters of the whole core."""

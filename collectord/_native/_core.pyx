@@ -31,20 +31,19 @@ BlktraceScan = namedtuple("BlktraceScan", "end events notes numbered missing fir
 PageScan = namedtuple("PageScan", "pages end events lost lost_unknown first_ns last_ns fault")
 RingCounters = namedtuple(
     "RingCounters",
-    "samples records bytes stored in_flight lost_disk_full lost_dropped lost_records lost_samples "
-    "neutralised relabelled quarantined quarantine_reason quarantined_bytes throttles unthrottles wakeups_watermark "
-    "wakeups_timer starved used_bytes high_watermark_bytes last_sample_ns fill_buckets pages "
-    "page_losses page_losses_unknown resets spliced_bytes numbered missing notes skipped_bytes "
-    "torn_bytes overwritten overwritten_records windows window_taken window_repeated "
-    "window_repeated_bytes window_overwritten_bytes window_held_ns faults",
-    defaults=(0,) * 14)
+    "samples records last_sample_ns bytes stored in_flight lost_disk_full lost_dropped quarantined "
+    "quarantine_reason quarantined_bytes faults wakeups_watermark wakeups_timer starved used_bytes "
+    "high_watermark_bytes fill_buckets lost_records lost_samples neutralised relabelled throttles "
+    "unthrottles overwritten overwritten_records pages page_losses page_losses_unknown resets "
+    "spliced_bytes numbered missing notes skipped_bytes torn_bytes windows window_taken "
+    "window_repeated window_repeated_bytes window_overwritten_bytes window_held_ns")
 AuxCounters = namedtuple(
     "AuxCounters",
     "taken_bytes stored_bytes in_flight_bytes lost_disk_full_bytes lost_dropped_bytes quarantined "
-    "quarantine_reason quarantined_bytes pieces records truncated partial collisions "
-    "unrecorded_bytes orphan_bytes enables restarts disabled_ns wakeups_watermark wakeups_timer "
-    "starved used_bytes high_watermark_bytes fill_buckets windows window_bytes window_taken_bytes "
-    "repeated_bytes overwritten_bytes head_rule faults")
+    "quarantine_reason quarantined_bytes faults wakeups_watermark wakeups_timer starved used_bytes "
+    "high_watermark_bytes fill_buckets pieces records truncated partial collisions "
+    "unrecorded_bytes orphan_bytes enables restarts disabled_ns windows window_bytes "
+    "window_taken_bytes repeated_bytes overwritten_bytes head_rule")
 CoreCounters = namedtuple(
     "CoreCounters",
     "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "
@@ -73,6 +72,17 @@ cdef int check(int ret) except -1:
 
 cdef tuple sums_of(const sum *sums, uint32_t count):
     return tuple(Sum(sums[i].bytes, sums[i].xxh3) for i in range(count))
+
+
+# Of rings whose samples are bytes of payload, or of the others.
+cdef tuple shares_of(const event *e, bint payload):
+    return tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
+                 for i in range(e.ring_count) if e.rings[i].payload == payload)
+
+
+cdef tuple tracks_of(const event *e):
+    return tuple((e.rings[i].id, e.rings[i].bytes, sums_of(e.rings[i].sums, e.rings[i].sum_count))
+                 for i in range(e.ring_count))
 
 
 def scan_records(const uint8_t[::1] data not None, *, int time_offset=0):
@@ -127,12 +137,13 @@ include "maps.pxi"
 include "rings.pxi"
 
 
-# The collector must not unmap the rings of a core that is part of garbage before it stopped.
 @cython.no_gc_clear
 cdef class Core:
     cdef core *core
     cdef list rings
-    cdef bint stopped
+    # What the rings use is mapped until the core has stopped, also when both are garbage: the
+    # collector clears lists, and no tuples.
+    cdef tuple maps
 
     def __init__(self, *, uint32_t shards=1, uint32_t chunks=64, uint32_t chunk_bytes=1 << 20,
                  uint64_t flush_ns=1_000_000_000, uint64_t floor_bytes=65536):
@@ -142,6 +153,7 @@ cdef class Core:
             raise ValueError("the core exists already")
         check(core__new(&options, &self.core))
         self.rings = []
+        self.maps = ()
 
     def __dealloc__(self):
         if self.core != NULL:
@@ -178,122 +190,109 @@ cdef class Core:
         stream.owner = self
         return stream
 
-    cdef int take(self, uint32_t shard, Stream stream, Ring ring) except -1:
+    cdef int use(self, Ring ring, Mapped map) except -1:
+        if map is not None:
+            map.users += 1
+            ring.maps += (map,)
+            self.maps += (map,)
+        return 0
+
+    cdef int leave(self, Ring ring) except -1:
+        cdef Mapped map
+        for map in ring.maps:
+            map.users -= 1
+        self.maps = tuple(map for map in self.maps if map not in ring.maps)
+        self.rings.remove(ring)
+        return 0
+
+    cdef Ring take(self, uint32_t shard, Stream stream, ring *made, Mapped map):
+        cdef Ring ring = Ring.__new__(Ring)
         cdef int ret
         with nogil:
-            ret = core__add_ring(self.core, shard, stream.stream, ring.ring)
+            ret = core__add_ring(self.core, shard, stream.stream, made)
         check(ret)
         ring.owner = self
+        ring.ring = made
+        ring.maps = ()
         self.rings.append(ring)
-        return 0
+        self.use(ring, map)
+        return ring
 
     def add_ring(self, uint32_t shard, Stream stream not None, RingMap ring_map not None,
                  int wakeup_fd, *, bint sideband, uint16_t time_offset, uint16_t time_trailer,
                  ids=(), bint held=False, uint16_t cpu_trailer=0):
-        cdef perf_ring_options options
         cdef uint64_t[::1] listed = array("Q", ids)
-        cdef Ring ring = Ring.__new__(Ring)
+        cdef perf_ring_options options = perf_ring_options(
+            &ring_map.map, wakeup_fd, walk_layout(time_offset, time_trailer, cpu_trailer, NULL),
+            walk_ids(NULL, <uint32_t>listed.shape[0]), sideband, held)
+        cdef ring *made
         ring_map.usable()
-        options.map = &ring_map.map
-        options.wakeup_fd = wakeup_fd
-        options.layout = walk_layout(time_offset, time_trailer, cpu_trailer, NULL)
-        options.ids = walk_ids(NULL, <uint32_t>listed.shape[0])
         if options.ids.count > 0:
             options.ids.all = &listed[0]
-        options.sideband = sideband
-        options.held = held
         if ring_map.map.overwrite:
-            check(window__new(&options, &ring.ring))
+            check(window__new(&options, &made))
         else:
-            check(perf_ring__new(&options, &ring.ring))
-        self.take(shard, stream, ring)
-        ring.map = ring_map
-        ring.use(1)
-        return ring
+            check(perf_ring__new(&options, &made))
+        return self.take(shard, stream, made, ring_map)
 
     def add_page_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                       uint32_t subbuf_bytes, uint32_t subbufs, str transport,
                       PageMap page_map=None, bint held=False):
         cdef page_ring_options options
-        cdef Ring ring = Ring.__new__(Ring)
+        cdef ring *made
         if transport not in TRANSPORTS:
             raise ValueError(f"no transport {transport!r}")
-        options.transport = <page_transport><int>TRANSPORTS[transport]
-        options.fd = fd
-        options.page_bytes = subbuf_bytes
-        options.subbufs = subbufs
-        options.map = NULL
-        options.held = held
+        options = page_ring_options(<page_transport><int>TRANSPORTS[transport], fd, subbuf_bytes,
+                                    subbufs, NULL, held)
         if page_map is not None:
             page_map.usable()
             options.map = &page_map.map
-        check(page_ring__new(&options, &ring.ring))
-        self.take(shard, stream, ring)
-        ring.page_map = page_map
-        ring.use(1)
-        return ring
+        check(page_ring__new(&options, &made))
+        return self.take(shard, stream, made, page_map)
 
     def add_bpf_ring(self, uint32_t shard, Stream stream not None, BpfMap bpf_map not None,
                      int wakeup_fd, *, uint64_t id, uint32_t fields_bytes, uint16_t time_offset,
                      bint held=False):
-        cdef bpf_ring_options options
-        cdef Ring ring = Ring.__new__(Ring)
+        cdef bpf_ring_options options = bpf_ring_options(
+            &bpf_map.map, wakeup_fd, id, fields_bytes, walk_layout(time_offset, 0, 0, NULL), held)
+        cdef ring *made
         bpf_map.usable()
-        options.map = &bpf_map.map
-        options.wakeup_fd = wakeup_fd
-        options.id = id
-        options.fields_bytes = fields_bytes
-        options.layout = walk_layout(time_offset, 0, 0, NULL)
-        options.held = held
-        check(bpf_ring__new(&options, &ring.ring))
-        self.take(shard, stream, ring)
-        ring.bpf_map = bpf_map
-        ring.use(1)
-        return ring
+        check(bpf_ring__new(&options, &made))
+        return self.take(shard, stream, made, bpf_map)
 
     def add_relay_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                        uint64_t capacity_bytes, uint32_t longest_bytes=0, bint blktrace=False,
                        bint held=False):
-        cdef relay_ring_options options
-        cdef Ring ring = Ring.__new__(Ring)
-        options.contents = RELAY_BLKTRACE if blktrace else RELAY_BYTES
-        options.fd = fd
-        options.capacity = capacity_bytes
-        options.longest = longest_bytes
-        options.held = held
-        check(relay_ring__new(&options, &ring.ring))
-        self.take(shard, stream, ring)
-        return ring
+        cdef relay_ring_options options = relay_ring_options(
+            RELAY_BLKTRACE if blktrace else RELAY_BYTES, fd, capacity_bytes, longest_bytes, held)
+        cdef ring *made
+        check(relay_ring__new(&options, &made))
+        return self.take(shard, stream, made, None)
 
     def add_aux_ring(self, Ring ring not None, AuxMap aux_map not None, *, str framing, int idx,
                      int cpu, int tid, bint whole_records=False, bint reference_tsc=False,
                      enable_fds=(), str head_rule="monotonic"):
-        cdef aux_ring_options options
         cdef int[::1] fds = array("i", enable_fds)
+        cdef aux_ring_options options
         cdef AuxRing aux = AuxRing.__new__(AuxRing)
         cdef int ret
         if framing not in FRAMINGS or head_rule not in HEAD_RULES:
             raise ValueError(f"no framing {framing!r}, or no head rule {head_rule!r}")
-        if ring not in self.rings or aux_map.ring_map is not ring.map:
+        if ring not in self.rings or aux_map.ring_map not in ring.maps:
             raise ValueError("the AUX area belongs to another ring")
         aux_map.usable()
-        memset(&options, 0, sizeof(options))
-        options.map = &aux_map.map
-        options.framing = <aux_framing><int>FRAMINGS[framing]
-        options.origin = aux_origin(<uint32_t>idx, <uint32_t>tid, <uint32_t>cpu)
-        options.reference_tsc = reference_tsc
-        options.whole_records = whole_records
-        options.enable_count = <uint32_t>fds.shape[0]
+        options = aux_ring_options(
+            &aux_map.map, <aux_framing><int>FRAMINGS[framing],
+            aux_origin(<uint32_t>idx, <uint32_t>tid, <uint32_t>cpu), reference_tsc, whole_records,
+            NULL, <uint32_t>fds.shape[0], <aux_head_rule><int>HEAD_RULES[head_rule])
         if options.enable_count > 0:
             options.enable_fds = &fds[0]
-        options.head_rule = <aux_head_rule><int>HEAD_RULES[head_rule]
         check(aux_ring__new(&options, ring.ring, &aux.ring))
         with nogil:
             ret = core__pair(self.core, aux.ring)
         check(ret)
         aux.owner = self
-        ring.aux_map = aux_map
-        aux_map.map.users += 1
+        self.use(ring, aux_map)
         return aux
 
     def remove_ring(self, Ring ring not None):
@@ -303,8 +302,7 @@ cdef class Core:
         with nogil:
             ret = core__remove_ring(self.core, ring.ring)
         # Also of an error: the core is done with the ring in any case.
-        self.rings.remove(ring)
-        ring.use(-1)
+        self.leave(ring)
         check(ret)
 
     def request_flush(self):
@@ -329,16 +327,9 @@ cdef class Core:
                 break
             if e.kind == EVENT_SEGMENT_CLOSED:
                 found.append(SegmentClosed(
-                    e.stream, e.token, e.end_offset, sums_of(e.sums, e.sum_count), e.chunks, e.records, e.samples,
-                    e.replayed, e.first_ns, e.last_ns,
-                    tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
-                          for i in range(e.ring_count) if not e.rings[i].payload),
-                    e.final != 0,
-                    tuple((e.rings[i].id, e.rings[i].bytes,
-                           sums_of(e.rings[i].sums, e.rings[i].sum_count))
-                          for i in range(e.ring_count)) if e.split else (),
-                    tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
-                          for i in range(e.ring_count) if e.rings[i].payload),
+                    e.stream, e.token, e.end_offset, sums_of(e.sums, e.sum_count), e.chunks,
+                    e.records, e.samples, e.replayed, e.first_ns, e.last_ns, shares_of(e, False),
+                    e.final != 0, tracks_of(e) if e.split else (), shares_of(e, True),
                     tuple(e.aux_index[i] for i in range(e.aux_count))))
             elif e.kind == EVENT_SEGMENT_WANTED:
                 found.append(SegmentWanted(e.stream))
@@ -372,4 +363,4 @@ cdef class Core:
         with nogil:
             core__stop(self.core)
         while self.rings:
-            (<Ring>self.rings.pop()).use(-1)
+            self.leave(self.rings[-1])

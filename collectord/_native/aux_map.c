@@ -37,16 +37,13 @@ int aux_map__init(struct aux_map *map, struct ring_map *ring, int fd, uint64_t b
 	map->data = base;
 	map->bytes = bytes;
 	map->snapshot = snapshot;
-	ring->users++;
 	return 0;
 }
 
 void aux_map__deinit(struct aux_map *map)
 {
-	if (map->data != NULL) {
+	if (map->data != NULL)
 		munmap((void *)(uintptr_t)map->data, (size_t)map->bytes);
-		map->ring->users--;
-	}
 	memset(map, 0, sizeof(*map));
 }
 

@@ -26,7 +26,6 @@ struct aux_map {
 	const uint8_t *data;
 	uint64_t bytes;
 	bool snapshot;
-	unsigned users;
 };
 
 /* Map behind the ring that `ring` mapped from `fd`. -EINVAL: `bytes` is not a power of two of

@@ -25,7 +25,6 @@ struct bpf_map {
 	const uint8_t *data;
 	uint64_t data_bytes;
 	size_t page_bytes;
-	unsigned users;
 };
 
 /* Map all of `fd`. -EINVAL: data_bytes is not a power of two of pages; else -errno. */

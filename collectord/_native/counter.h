@@ -16,13 +16,6 @@ static inline uint64_t counter__read(const counter_t *counter)
 	return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* What is read behind it is no older than what was read before it. The partner is the release fence
- * of the writing thread, between what it counts in the other order. */
-static inline void counter__fence(void)
-{
-	atomic_thread_fence(memory_order_acquire);
-}
-
 static inline void counter__set(counter_t *counter, uint64_t value)
 {
 	atomic_store_explicit(counter, value, memory_order_relaxed);

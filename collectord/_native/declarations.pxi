@@ -28,7 +28,6 @@ cdef extern from "ring_map.h":
     struct ring_map:
         uint64_t data_bytes
         bint overwrite
-        unsigned users
     int ring_map__init(ring_map *map, int fd, uint64_t data_bytes, bint overwrite) nogil
     void ring_map__deinit(ring_map *map) nogil
     int ring_map__feed(ring_map *map, const uint8_t *records, size_t bytes) nogil
@@ -41,7 +40,6 @@ cdef extern from "aux_map.h":
     struct aux_map:
         uint64_t bytes
         bint snapshot
-        unsigned users
     int aux_map__init(aux_map *map, ring_map *ring, int fd, uint64_t bytes, bint snapshot) nogil
     void aux_map__deinit(aux_map *map)
     uint64_t aux_map__head(const aux_map *map)
@@ -71,14 +69,8 @@ cdef extern from "page_map.h":
     struct page_map:
         const page_meta *meta
         uint32_t subbuf_bytes, subbufs
-        unsigned users
     int page_map__init(page_map *map, int fd) nogil
     void page_map__deinit(page_map *map)
-
-cdef extern from "counter.h":
-    ctypedef uint64_t counter_t
-    uint64_t counter__read(const counter_t *counter)
-    void counter__fence()
 
 cdef extern from "ring.h":
     const int RING_FILL_BUCKETS
@@ -86,15 +78,15 @@ cdef extern from "ring.h":
         uint32_t id, fault, last_fault
         ring *behind
         uint64_t position
-        counter_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
-        counter_t faults, quarantined_bytes, wakeups_watermark, wakeups_timer, starved
-        counter_t used_bytes, high_watermark_bytes, last_sample_ns, abandoned
-        counter_t *fill
+        uint64_t samples, records, bytes, stored, in_flight, lost_disk_full, lost_dropped
+        uint64_t faults, quarantined_bytes, wakeups_watermark, wakeups_timer, starved
+        uint64_t used_bytes, high_watermark_bytes, last_sample_ns, abandoned
+        uint64_t *fill
 
 cdef extern from "perf_ring.h":
     struct perf_ring:
-        counter_t lost_records, lost_samples, neutralised, relabelled, throttles, unthrottles
-        counter_t overwritten_samples, overwritten_records
+        uint64_t lost_records, lost_samples, neutralised, relabelled, throttles, unthrottles
+        uint64_t overwritten_samples, overwritten_records
     struct perf_ring_options:
         ring_map *map
         int wakeup_fd
@@ -107,7 +99,6 @@ cdef extern from "perf_ring.h":
 cdef extern from "bpf_ring.h":
     struct bpf_map:
         uint64_t data_bytes
-        unsigned users
     struct bpf_ring_options:
         bpf_map *map
         int wakeup_fd
@@ -121,7 +112,7 @@ cdef extern from "bpf_ring.h":
 
 cdef extern from "window.h":
     struct window:
-        counter_t windows, taken, repeated, repeated_bytes, overwritten_bytes, held_ns
+        uint64_t windows, taken, repeated, repeated_bytes, overwritten_bytes, held_ns
     int window__new(const perf_ring_options *options, ring **out) nogil
     window *window__of(const ring *r)
 
@@ -156,7 +147,7 @@ cdef extern from "stream.h":
 
 cdef extern from "page_ring.h":
     struct page_ring:
-        counter_t pages, losses, losses_unknown, resets, spliced_bytes, torn
+        uint64_t pages, losses, losses_unknown, resets, spliced_bytes, torn
     enum page_transport:
         PAGE_READ, PAGE_MMAP, PAGE_SPLICE
     struct page_ring_options:
@@ -183,7 +174,7 @@ cdef extern from "blk_walk.h":
 
 cdef extern from "relay_ring.h":
     struct relay_ring:
-        counter_t numbered, missing, notes, skipped_bytes, torn_bytes
+        uint64_t numbered, missing, notes, skipped_bytes, torn_bytes
     enum relay_contents:
         RELAY_BYTES, RELAY_BLKTRACE
     struct relay_ring_options:
@@ -197,10 +188,10 @@ cdef extern from "relay_ring.h":
 
 cdef extern from "aux_ring.h":
     struct aux_ring:
-        counter_t pieces, aux_records, truncated, partial, collisions
-        counter_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
-        counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
-        counter_t head_rule
+        uint64_t pieces, aux_records, truncated, partial, collisions
+        uint64_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
+        uint64_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
+        uint64_t head_rule
     struct aux_ring_options:
         aux_map *map
         aux_framing framing

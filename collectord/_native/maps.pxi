@@ -1,24 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shared mappings of rings; included by `_core.pyx`.
 
-cdef class PageMap:
+cdef class Mapped:
+    cdef bint mapped
+    # Running cores that drain it, and mappings behind it.
+    cdef unsigned users
+
+    cdef int vacant(self) except -1:
+        if self.mapped:
+            raise ValueError("mapped already")
+        return 0
+
+    cdef int usable(self) except -1:
+        if not self.mapped:
+            raise ValueError("not mapped any more")
+        return 0
+
+    cdef int took(self, int ret) except -1:
+        check(ret)
+        self.mapped = True
+        return 0
+
+    cdef void unmap(self):
+        pass
+
+    def close(self):
+        if self.users > 0:
+            raise ValueError("a running core drains it, or an AUX area is mapped behind it")
+        self.unmap()
+        self.mapped = False
+
+
+cdef class PageMap(Mapped):
     cdef page_map map
 
     def __init__(self, int fd):
         cdef int ret
-        if self.map.meta != NULL:
-            raise ValueError("the ring is mapped already")
+        self.vacant()
         with nogil:
             ret = page_map__init(&self.map, fd)
-        check(ret)
+        self.took(ret)
 
     def __dealloc__(self):
         page_map__deinit(&self.map)
 
-    cdef int usable(self) except -1:
-        if self.map.meta == NULL:
-            raise ValueError("the ring is not mapped any more")
-        return 0
+    cdef void unmap(self):
+        page_map__deinit(&self.map)
 
     @property
     def subbuf_bytes(self):
@@ -33,30 +60,22 @@ cdef class PageMap:
         self.usable()
         return self.map.meta.read
 
-    def close(self):
-        if self.map.users > 0:
-            raise ValueError("a running core drains this ring")
-        page_map__deinit(&self.map)
 
-
-cdef class RingMap:
+cdef class RingMap(Mapped):
     cdef ring_map map
 
     def __init__(self, int fd, uint64_t data_bytes, *, bint overwrite=False):
         cdef int ret
-        if self.map.data_bytes != 0:
-            raise ValueError("the ring is mapped already")
+        self.vacant()
         with nogil:
             ret = ring_map__init(&self.map, fd, data_bytes, overwrite)
-        check(ret)
+        self.took(ret)
 
     def __dealloc__(self):
         ring_map__deinit(&self.map)
 
-    cdef int usable(self) except -1:
-        if self.map.data_bytes == 0:
-            raise ValueError("the ring is not mapped any more")
-        return 0
+    cdef void unmap(self):
+        ring_map__deinit(&self.map)
 
     def feed(self, const uint8_t[::1] records not None):
         cdef int ret = 0
@@ -84,60 +103,48 @@ cdef class RingMap:
         self.usable()
         return ring_map__tail(&self.map)
 
-    def close(self):
-        if self.map.users > 0:
-            raise ValueError("a running core drains this ring, or its AUX area is mapped")
-        ring_map__deinit(&self.map)
 
-
-cdef class BpfMap:
+cdef class BpfMap(Mapped):
     cdef bpf_map map
 
     def __init__(self, int fd, uint64_t data_bytes):
         cdef int ret
-        if self.map.data_bytes != 0:
-            raise ValueError("the ring is mapped already")
+        self.vacant()
         with nogil:
             ret = bpf_map__init(&self.map, fd, data_bytes)
-        check(ret)
+        self.took(ret)
 
     def __dealloc__(self):
         bpf_map__deinit(&self.map)
 
-    cdef int usable(self) except -1:
-        if self.map.data_bytes == 0:
-            raise ValueError("the ring is not mapped any more")
-        return 0
-
-    def close(self):
-        if self.map.users > 0:
-            raise ValueError("a running core drains this ring")
+    cdef void unmap(self):
         bpf_map__deinit(&self.map)
 
 
 # What `ring_map` points to is used until the end.
 @cython.no_gc_clear
-cdef class AuxMap:
+cdef class AuxMap(Mapped):
     cdef aux_map map
     cdef RingMap ring_map
 
     def __init__(self, int fd, RingMap ring_map not None, uint64_t aux_bytes, *, bint snapshot):
         cdef int ret
-        if self.map.bytes != 0:
-            raise ValueError("the AUX area is mapped already")
+        self.vacant()
         ring_map.usable()
         with nogil:
             ret = aux_map__init(&self.map, &ring_map.map, fd, aux_bytes, snapshot)
-        check(ret)
+        self.took(ret)
         self.ring_map = ring_map
+        ring_map.users += 1
 
     def __dealloc__(self):
-        aux_map__deinit(&self.map)
+        self.unmap()
 
-    cdef int usable(self) except -1:
-        if self.map.bytes == 0:
-            raise ValueError("the AUX area is not mapped any more")
-        return 0
+    cdef void unmap(self):
+        aux_map__deinit(&self.map)
+        if self.ring_map is not None:
+            self.ring_map.users -= 1
+        self.ring_map = None
 
     @property
     def aux_bytes(self):
@@ -156,9 +163,3 @@ cdef class AuxMap:
     def tail(self):
         self.usable()
         return aux_map__tail(&self.map)
-
-    def close(self):
-        if self.map.users > 0:
-            raise ValueError("a running core drains this AUX area")
-        aux_map__deinit(&self.map)
-        self.ring_map = None

@@ -42,7 +42,6 @@ struct page_map {
 	const uint8_t *pages;
 	uint32_t subbuf_bytes, subbufs;
 	size_t map_bytes;
-	unsigned users;
 	int (*get_reader)(int fd); /* -errno; tests move the reader themselves */
 };
 

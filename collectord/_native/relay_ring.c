@@ -132,8 +132,8 @@ static void relay_ring__count(struct relay_ring *relay, struct chunk *chunk, uin
 	chunk__append_relay(chunk, ring, bytes, tally);
 	counter__add(&relay->numbered, tally->numbered);
 	counter__add(&relay->missing, tally->missing);
-	/* Release; the partner is counter__fence() in Ring.relay_counters(): what is counted below
-	 * is among the numbers that are read after it. */
+	/* Release; the partners are the loads in Ring.counters(), each of which acquires: what is
+	 * counted below is among the numbers that are read after it. */
 	atomic_thread_fence(memory_order_release);
 	counter__add(&relay->notes, tally->notes);
 	ring__count(ring, tally->events, tally->events + tally->notes, bytes);

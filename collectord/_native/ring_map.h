@@ -25,7 +25,6 @@ struct ring_map {
 	uint64_t data_bytes;
 	size_t map_bytes;
 	bool overwrite;
-	unsigned users;
 };
 
 /*

@@ -1,28 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 # Rings and streams of a core; included by `_core.pyx`.
 
+cdef tuple common_counters(const ring *r):
+    return (r.bytes, r.stored, r.in_flight, r.lost_disk_full, r.lost_dropped + r.abandoned,
+            1 if r.fault else 0, r.fault, r.quarantined_bytes, r.faults, r.wakeups_watermark,
+            r.wakeups_timer, r.starved, r.used_bytes, r.high_watermark_bytes,
+            tuple(r.fill[i] for i in range(RING_FILL_BUCKETS)))
+
+
+cdef tuple perf_counters(const perf_ring *p):
+    if p == NULL:
+        return (0,) * 8
+    return (p.lost_records, p.lost_samples, p.neutralised, p.relabelled, p.throttles,
+            p.unthrottles, p.overwritten_samples, p.overwritten_records)
+
+
+cdef tuple page_counters(const page_ring *p):
+    if p == NULL:
+        return (0,) * 5
+    return (p.pages, p.losses, p.losses_unknown + p.torn, p.resets, p.spliced_bytes)
+
+
+cdef tuple relay_counters(const relay_ring *p):
+    if p == NULL:
+        return (0,) * 5
+    return (p.numbered, p.missing, p.notes, p.skipped_bytes, p.torn_bytes)
+
+
+cdef tuple window_counters(const window *w):
+    if w == NULL:
+        return (0,) * 6
+    return (w.windows, w.taken, w.repeated, w.repeated_bytes, w.overwritten_bytes, w.held_ns)
+
+
 cdef class Ring:
     cdef Core owner
     cdef ring *ring
-    cdef RingMap map
-    cdef PageMap page_map
-    cdef BpfMap bpf_map
-    cdef AuxMap aux_map
+    cdef tuple maps
 
     @property
     def id(self):
         return self.ring.id
-
-    cdef void use(self, int more):
-        # How many running cores drain what is mapped.
-        if self.map is not None:
-            self.map.map.users += more
-        if self.page_map is not None:
-            self.page_map.map.users += more
-        if self.bpf_map is not None:
-            self.bpf_map.map.users += more
-        if self.aux_map is not None:
-            self.aux_map.map.users += more
 
     def hold(self, bint held):
         cdef int ret
@@ -35,14 +53,6 @@ cdef class Ring:
         with nogil:
             core__warm(self.ring)
 
-    cdef tuple window_counters(self):
-        cdef window *w = window__of(self.ring)
-        if w == NULL:
-            return (0, 0, 0, 0, 0, 0)
-        return (counter__read(&w.windows), counter__read(&w.taken), counter__read(&w.repeated),
-                counter__read(&w.repeated_bytes), counter__read(&w.overwritten_bytes),
-                counter__read(&w.held_ns))
-
     def read_all(self):
         cdef int ret
         with nogil:
@@ -50,47 +60,13 @@ cdef class Ring:
         if ret < 0:
             raise ValueError("only a relay ring has parts of sub-buffers")
 
-    cdef tuple page_counters(self):
-        cdef page_ring *p = page_ring__of(self.ring)
-        if p == NULL:
-            return (0, 0, 0, 0, 0)
-        return (counter__read(&p.pages), counter__read(&p.losses),
-                counter__read(&p.losses_unknown) + counter__read(&p.torn),
-                counter__read(&p.resets), counter__read(&p.spliced_bytes))
-
-    cdef tuple relay_counters(self):
-        cdef relay_ring *p = relay_ring__of(self.ring)
-        if p == NULL:
-            return (0, 0, 0, 0, 0)
-        # Events were read before: each is among the numbers.
-        counter__fence()
-        return (counter__read(&p.numbered), counter__read(&p.missing), counter__read(&p.notes),
-                counter__read(&p.skipped_bytes), counter__read(&p.torn_bytes))
-
-    cdef tuple perf_counters(self):
-        cdef perf_ring *p = perf_ring__of(self.ring)
-        if p == NULL:
-            return (0,) * 8
-        return (counter__read(&p.lost_records), counter__read(&p.lost_samples),
-                counter__read(&p.neutralised), counter__read(&p.relabelled),
-                counter__read(&p.throttles), counter__read(&p.unthrottles),
-                counter__read(&p.overwritten_samples), counter__read(&p.overwritten_records))
-
     def counters(self):
-        cdef ring *r = self.ring
-        perf = self.perf_counters()
+        cdef const ring *r = self.ring
+        # Of blktrace the events are read before the numbers: each is among them.
         return RingCounters(
-            counter__read(&r.samples), counter__read(&r.records), counter__read(&r.bytes),
-            counter__read(&r.stored), counter__read(&r.in_flight),
-            counter__read(&r.lost_disk_full),
-            counter__read(&r.lost_dropped) + counter__read(&r.abandoned), *perf[:4],
-            1 if r.fault else 0, r.fault, counter__read(&r.quarantined_bytes), *perf[4:6],
-            counter__read(&r.wakeups_watermark), counter__read(&r.wakeups_timer),
-            counter__read(&r.starved), counter__read(&r.used_bytes),
-            counter__read(&r.high_watermark_bytes), counter__read(&r.last_sample_ns),
-            tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
-            *self.page_counters(), *self.relay_counters(), *perf[6:], *self.window_counters(),
-            counter__read(&r.faults))
+            r.samples, r.records, r.last_sample_ns, *common_counters(r),
+            *perf_counters(perf_ring__of(r)), *page_counters(page_ring__of(r)),
+            *relay_counters(relay_ring__of(r)), *window_counters(window__of(r)))
 
 
 cdef class AuxRing:
@@ -106,25 +82,12 @@ cdef class AuxRing:
             core__last(self.owner.core, self.ring)
 
     def counters(self):
-        cdef ring *r = self.ring
-        cdef aux_ring *a = aux_ring__of(r)
+        cdef const aux_ring *a = aux_ring__of(self.ring)
         return AuxCounters(
-            counter__read(&r.bytes), counter__read(&r.stored), counter__read(&r.in_flight),
-            counter__read(&r.lost_disk_full),
-            counter__read(&r.lost_dropped) + counter__read(&r.abandoned),
-            1 if r.fault else 0, r.fault, counter__read(&r.quarantined_bytes),
-            counter__read(&a.pieces), counter__read(&a.aux_records), counter__read(&a.truncated),
-            counter__read(&a.partial), counter__read(&a.collisions),
-            counter__read(&a.unrecorded_bytes), counter__read(&a.orphan_bytes),
-            counter__read(&a.enables), counter__read(&a.restarts), counter__read(&a.disabled_ns),
-            counter__read(&r.wakeups_watermark),
-            counter__read(&r.wakeups_timer), counter__read(&r.starved),
-            counter__read(&r.used_bytes), counter__read(&r.high_watermark_bytes),
-            tuple(counter__read(&r.fill[i]) for i in range(RING_FILL_BUCKETS)),
-            counter__read(&a.windows), counter__read(&a.window_bytes),
-            counter__read(&a.window_taken_bytes), counter__read(&a.repeated_bytes),
-            counter__read(&a.overwritten_bytes),
-            counter__read(&a.head_rule), counter__read(&r.faults))
+            *common_counters(self.ring), a.pieces, a.aux_records, a.truncated, a.partial,
+            a.collisions, a.unrecorded_bytes, a.orphan_bytes, a.enables, a.restarts,
+            a.disabled_ns, a.windows, a.window_bytes, a.window_taken_bytes, a.repeated_bytes,
+            a.overwritten_bytes, a.head_rule)
 
 
 cdef class Stream:
