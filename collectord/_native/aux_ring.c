@@ -12,6 +12,9 @@
 
 #include "clock.h"
 #include "record_stream.h"
+#ifdef COLLECTORD_MUTATION
+#include "mutation.h"
+#endif
 
 /* With less room than this left a chunk is closed rather than filled with a small piece. */
 #define PIECE_MIN_BYTES 65536u
@@ -272,16 +275,6 @@ static uint64_t aux_ring__reference(const struct aux_ring *aux)
 	return 0;
 }
 
-#ifdef COLLECTORD_MUTATION
-/* Test builds only: forget the last bytes of the first piece, so that the ledger must miss them. */
-static uint64_t mutate(uint64_t bytes)
-{
-	static _Atomic bool done;
-
-	return bytes <= 8 || atomic_exchange(&done, true) ? bytes : bytes - 8;
-}
-#endif
-
 static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint64_t bytes)
 {
 	struct ring *const ring = &aux->ring;
@@ -294,7 +287,7 @@ static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint
 	};
 
 #ifdef COLLECTORD_MUTATION
-	piece.bytes = mutate(bytes);
+	piece.bytes = mutation__aux(bytes);
 #endif
 	aux_map__copy(aux->map, ring->position, to + aux_piece__head_bytes(aux->framing),
 		      (size_t)piece.bytes);

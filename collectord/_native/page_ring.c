@@ -11,6 +11,9 @@
 
 #include "lane.h"
 #include "page_stream.h"
+#ifdef COLLECTORD_MUTATION
+#include "mutation.h"
+#endif
 
 #define PIPE_SLOTS_DEFAULT 16u
 #define PIPE_SLOTS_MAX (1u << 15)
@@ -209,32 +212,6 @@ static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *pa
 	return found;
 }
 
-#ifdef COLLECTORD_MUTATION
-/* Test builds only: the last event of the first page vanishes, so that the ledger must miss it. */
-static void mutate(uint8_t *page, uint32_t page_bytes)
-{
-	static _Atomic bool done;
-	struct subbuf_tally tally = {0};
-	struct subbuf_walk walk;
-	struct subbuf_head head;
-
-	(void)subbuf__open(page, page_bytes, &head);
-	walk = subbuf__start(&head);
-	if (subbuf__run(page, head.end, &walk, &tally) != SUBBUF_OK || tally.events == 0 ||
-	    atomic_exchange(&done, true))
-		return;
-	for (uint32_t end = head.end - 4, whole = (uint32_t)tally.events; end > 16; end -= 4) {
-		tally = (struct subbuf_tally){0};
-		walk = subbuf__start(&head);
-		if (subbuf__run(page, end, &walk, &tally) == SUBBUF_OK && tally.events < whole) {
-			subbuf__cut(page, end, page_bytes);
-			return;
-		}
-	}
-	subbuf__cut(page, SUBBUF_HEADER_BYTES, page_bytes);
-}
-#endif
-
 static void page_ring__count(struct page_ring *pages, const struct subbuf_tally *tally,
 			     uint32_t data)
 {
@@ -278,7 +255,7 @@ static enum subbuf_fault page_ring__accept(struct page_ring *pages, struct chunk
 	if (fault != SUBBUF_OK)
 		return fault;
 #ifdef COLLECTORD_MUTATION
-	mutate(page, pages->page_bytes);
+	mutation__page(page, pages->page_bytes);
 	(void)subbuf__open(page, found->bytes, &head);
 #endif
 	walk = subbuf__start(&head);

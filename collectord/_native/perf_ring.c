@@ -7,6 +7,9 @@
 #include <sys/epoll.h>
 
 #include "record_stream.h"
+#ifdef COLLECTORD_MUTATION
+#include "mutation.h"
+#endif
 
 /*
  * The ring's cache lines were written by another core, and walking them in place is a chain of
@@ -138,24 +141,6 @@ static void perf_ring__note(struct perf_ring *perf, const uint8_t *records, size
 	counter__add(&perf->unthrottles, tally->unthrottles);
 }
 
-#ifdef COLLECTORD_MUTATION
-/* Test builds only: forget the last record of the first span, so that the ledger must miss it. */
-static size_t mutate(const struct ring *ring, const uint8_t *copy, size_t walked,
-		     struct walk_tally *tally)
-{
-	static _Atomic bool done;
-	size_t at = 0, last = 0;
-
-	if (ring->sideband != NULL || tally->samples == 0 || atomic_exchange(&done, true))
-		return walked;
-	for (; at < walked; at += walk__size(walk__load(copy + at)))
-		last = at;
-	tally->samples--;
-	tally->records--;
-	return last;
-}
-#endif
-
 /* Add walked records that lie behind the end of `chunk`. */
 static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t bytes,
 			    struct walk_tally *tally)
@@ -165,7 +150,8 @@ static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t 
 	bool names;
 
 #ifdef COLLECTORD_MUTATION
-	bytes = mutate(ring, records, bytes, tally);
+	if (ring->sideband == NULL)
+		bytes = mutation__records(records, bytes, tally);
 #endif
 	if (bytes == 0)
 		return;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "relay_ring.h"
+#ifdef COLLECTORD_MUTATION
+#include "mutation.h"
+#endif
 
 #include <errno.h>
 #include <poll.h>
@@ -100,30 +103,6 @@ static bool relay_ring__is_reached(const struct ring *ring)
 	return relay->ended || relay->pass_bytes >= relay->goal_bytes;
 }
 
-#ifdef COLLECTORD_MUTATION
-/* Test builds only: the first event vanishes, so that the ledger must miss it. */
-static uint32_t mutate(uint8_t *data, uint32_t bytes, struct blk_tally *tally)
-{
-	static _Atomic bool done;
-	uint16_t pdu_bytes;
-	uint32_t action, size;
-
-	for (uint32_t at = 0; at < bytes; at += size) {
-		memcpy(&action, data + at + 28, sizeof(action));
-		memcpy(&pdu_bytes, data + at + 46, sizeof(pdu_bytes));
-		size = BLK_HEADER_BYTES + pdu_bytes;
-		if ((action & BLK_CLASS_NOTIFY) != 0)
-			continue;
-		if (atomic_exchange(&done, true))
-			return bytes;
-		memmove(data + at, data + at + size, bytes - at - size);
-		tally->events--;
-		return bytes - size;
-	}
-	return bytes;
-}
-#endif
-
 static void relay_ring__count(struct relay_ring *relay, struct chunk *chunk, uint32_t bytes,
 			      const struct blk_tally *tally)
 {
@@ -200,7 +179,7 @@ static enum blk_fault relay_ring__accept(struct relay_ring *relay, struct chunk 
 	} else {
 		whole = relay_ring__sort(relay, data, bytes, &tally, &fault);
 #ifdef COLLECTORD_MUTATION
-		whole = mutate(data, whole, &tally);
+		whole = mutation__blktrace(data, whole, &tally);
 #endif
 	}
 	if (whole > 0)
