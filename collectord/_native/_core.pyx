@@ -53,10 +53,7 @@ CHUNK_ALIGN_BYTES = ALIGN_BYTES
 # The least that a table takes, of streams that have no sideband.
 NO_SIDEBAND_BYTES = 1 << 20
 SAMPLE_RECORD_MAX = WALK_KERNEL_TYPE_MAX
-QUARANTINE_REASONS = (
-    *(walk_fault__name(<walk_fault>i).decode() for i in range(WALK_FAULTS)),
-    *(subbuf_fault__name(<subbuf_fault>i).decode() for i in range(1, SUBBUF_FAULTS)),
-    *(blk_fault__name(<blk_fault>i).decode() for i in range(1, BLK_FAULTS)))
+QUARANTINE_REASONS = tuple(fault_names[i].decode() for i in range(FAULTS))
 AUX_HIDDEN_MAGIC = HIDDEN_MAGIC
 AUX_HEAD_RULES = ("monotonic", "offset", "learned")
 cdef dict HEAD_RULES = {"monotonic": AUX_MONOTONIC, "offset": AUX_OFFSET, "learned": AUX_LEARNED}
@@ -89,41 +86,41 @@ def scan_records(const uint8_t[::1] data not None, *, int time_offset=0):
     cdef walk_layout layout = walk_layout(time_offset, 0, 0, NULL)
     cdef walk_tally tally
     cdef size_t end = 0, last = 0
-    cdef walk_fault fault = WALK_OK
+    cdef fault why = FAULT_NONE
     memset(&tally, 0, sizeof(tally))
     if data.shape[0] > 0:
         with nogil:
-            end = walk__file(&data[0], data.shape[0], &layout, &tally, &fault, &last)
+            end = walk__file(&data[0], data.shape[0], &layout, &tally, &why, &last)
     return RecordScan(end, tally.records, tally.samples, tally.lost_samples, tally.first_ns,
-                      tally.last_ns, last, QUARANTINE_REASONS[fault], tally.aux_pieces,
+                      tally.last_ns, last, QUARANTINE_REASONS[why], tally.aux_pieces,
                       tally.aux_bytes)
 
 
 def scan_pages(const uint8_t[::1] data not None, uint32_t subbuf_bytes):
     cdef subbuf_tally tally
-    cdef subbuf_fault fault = SUBBUF_OK
+    cdef fault why = FAULT_NONE
     cdef size_t end = 0
     if subbuf_bytes < SUBBUF_BYTES_MIN:
         raise ValueError(f"sub-buffers of {subbuf_bytes} bytes")
     memset(&tally, 0, sizeof(tally))
     if data.shape[0] > 0:
         with nogil:
-            end = subbuf__pages(&data[0], data.shape[0], subbuf_bytes, &tally, &fault)
+            end = subbuf__pages(&data[0], data.shape[0], subbuf_bytes, &tally, &why)
     return PageScan(tally.pages, end, tally.events, tally.lost, tally.lost_unknown,
-                    tally.first_ns, tally.last_ns, subbuf_fault__name(fault).decode())
+                    tally.first_ns, tally.last_ns, QUARANTINE_REASONS[why])
 
 
 def scan_blktrace(const uint8_t[::1] data not None):
     cdef blk_tally tally
     cdef blk_state state = blk_state(0, False)
-    cdef blk_fault fault = BLK_OK
+    cdef fault why = FAULT_NONE
     cdef size_t end = 0
     memset(&tally, 0, sizeof(tally))
     if data.shape[0] > 0:
         with nogil:
-            end = blk__run(&data[0], data.shape[0], 0, &state, &tally, &fault)
+            end = blk__run(&data[0], data.shape[0], 0, &state, &tally, &why)
     return BlktraceScan(end, tally.events, tally.notes, tally.numbered, tally.missing,
-                        tally.first_ns, tally.last_ns, blk_fault__name(fault).decode())
+                        tally.first_ns, tally.last_ns, QUARANTINE_REASONS[why])
 
 
 def close_gap(int fd, uint64_t at, uint64_t size):

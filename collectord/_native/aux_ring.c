@@ -344,7 +344,7 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 	}
 	/* Before its first byte an event may wait for its exec, or for whom knows what. */
 	if (aux->map->snapshot || aux->stopping || aux->enable_count == 0 ||
-	    atomic_load_explicit(&aux->ring.fault, memory_order_relaxed) != WALK_OK ||
+	    atomic_load_explicit(&aux->ring.fault, memory_order_relaxed) != FAULT_NONE ||
 	    !(touched || restart || (began && (woken || full))))
 		return;
 	for (uint32_t i = 0; i < aux->enable_count; i++) {
@@ -372,7 +372,7 @@ static void aux_ring__open_window(struct aux_ring *aux)
 	struct ring *const ring = &aux->ring;
 	struct aux_extent extent;
 
-	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != WALK_OK)
+	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != FAULT_NONE)
 		return;
 	/* What no pass came to take of the last window is new in this one. */
 	if (!aux_window__find(&aux->window, aux->map, ring->position, &extent)) {

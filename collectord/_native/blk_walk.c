@@ -5,18 +5,6 @@
 
 #define MAGIC_MASK 0xffffff00u
 
-const char *blk_fault__name(enum blk_fault fault)
-{
-	static const char *const names[BLK_FAULTS] = {
-		[BLK_OK] = "ok",
-		[BLK_NO_MAGIC] = "no_blktrace_magic",
-		[BLK_STALE] = "stale_blktrace_record",
-		[BLK_OLD_MAGIC] = "foreign_blktrace_version",
-	};
-
-	return (unsigned)fault < BLK_FAULTS ? names[fault] : "unknown";
-}
-
 static uint32_t load32(const uint8_t *at)
 {
 	uint32_t value;
@@ -25,18 +13,18 @@ static uint32_t load32(const uint8_t *at)
 	return value;
 }
 
-static enum blk_fault blk__check(uint32_t magic)
+static enum fault blk__check(uint32_t magic)
 {
 	if (magic == BLK_MAGIC)
-		return BLK_OK;
+		return FAULT_NONE;
 	if ((magic & MAGIC_MASK) == (BLK_MAGIC & MAGIC_MASK) ||
 	    (__builtin_bswap32(magic) & MAGIC_MASK) == (BLK_MAGIC & MAGIC_MASK))
 		return BLK_OLD_MAGIC;
 	return BLK_NO_MAGIC;
 }
 
-static enum blk_fault blk__count(const uint8_t *record, struct blk_state *state,
-				 struct blk_tally *tally)
+static enum fault blk__count(const uint8_t *record, struct blk_state *state,
+			     struct blk_tally *tally)
 {
 	const uint32_t sequence = load32(record + 4);
 	/* Modulo 2^32 on purpose: the number wraps. */
@@ -45,7 +33,7 @@ static enum blk_fault blk__count(const uint8_t *record, struct blk_state *state,
 
 	if ((load32(record + 28) & BLK_CLASS_NOTIFY) != 0) {
 		tally->notes++;
-		return BLK_OK;
+		return FAULT_NONE;
 	}
 	if (ahead == 0 || ahead > UINT32_MAX / 2)
 		return BLK_STALE;
@@ -59,7 +47,7 @@ static enum blk_fault blk__count(const uint8_t *record, struct blk_state *state,
 		tally->first_ns = time_ns;
 	if (time_ns > tally->last_ns)
 		tally->last_ns = time_ns;
-	return BLK_OK;
+	return FAULT_NONE;
 }
 
 size_t blk__next(const uint8_t *data, size_t bytes)
@@ -71,17 +59,17 @@ size_t blk__next(const uint8_t *data, size_t bytes)
 }
 
 size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_state *state,
-		struct blk_tally *tally, enum blk_fault *fault)
+		struct blk_tally *tally, enum fault *fault)
 {
 	size_t at = 0;
 
-	*fault = BLK_OK;
+	*fault = FAULT_NONE;
 	while (bytes - at >= BLK_HEADER_BYTES) {
 		uint16_t pdu_bytes;
 		size_t size;
 
 		*fault = blk__check(load32(data + at));
-		if (*fault != BLK_OK)
+		if (*fault != FAULT_NONE)
 			break;
 		memcpy(&pdu_bytes, data + at + 46, sizeof(pdu_bytes));
 		size = (size_t)BLK_HEADER_BYTES + pdu_bytes;
@@ -92,12 +80,12 @@ size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_
 		if (size > bytes - at)
 			break;
 		*fault = blk__count(data + at, state, tally);
-		if (*fault != BLK_OK)
+		if (*fault != FAULT_NONE)
 			break;
 		at += size;
 	}
 	/* Also of a header that is not all there its first word must be right. */
-	if (*fault == BLK_OK && bytes - at >= 4 && bytes - at < BLK_HEADER_BYTES)
+	if (*fault == FAULT_NONE && bytes - at >= 4 && bytes - at < BLK_HEADER_BYTES)
 		*fault = blk__check(load32(data + at));
 	return at;
 }

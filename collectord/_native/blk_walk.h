@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fault.h"
+
 /*
  * A record of blktrace (include/uapi/linux/blktrace_api.h, struct blk_io_trace), in the byte order
  * of the machine that wrote it:
@@ -28,16 +30,6 @@
 #define BLK_MAGIC 0x65617407u
 #define BLK_CLASS_NOTIFY (1u << (10 + 16))
 #define BLK_RECORD_BYTES_MAX (BLK_HEADER_BYTES + 65535u)
-
-enum blk_fault {
-	BLK_OK,
-	BLK_NO_MAGIC,  /* no record begins here */
-	BLK_STALE,     /* a record that came before */
-	BLK_OLD_MAGIC, /* a record of another version, or of a machine of the other byte order */
-	BLK_FAULTS
-};
-
-const char *blk_fault__name(enum blk_fault fault);
 
 /* What walks over one CPU's records have seen. The caller zeroes it; walks add to it. */
 struct blk_tally {
@@ -64,6 +56,6 @@ size_t blk__next(const uint8_t *data, size_t bytes);
  * that says it has more bytes than that is none either.
  */
 size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_state *state,
-		struct blk_tally *tally, enum blk_fault *fault);
+		struct blk_tally *tally, enum fault *fault);
 
 #endif

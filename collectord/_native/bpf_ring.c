@@ -92,12 +92,12 @@ static void bpf_ring__publish(const struct bpf_ring *bpf)
 }
 
 /* Go on at the head of this pass. */
-static void bpf_ring__skip(struct bpf_ring *bpf, enum walk_fault fault)
+static void bpf_ring__skip(struct bpf_ring *bpf, enum fault fault)
 {
 	struct ring *const ring = &bpf->perf.ring;
 	const uint64_t unread = ring->head - ring->position;
 
-	ring__refuse(ring, (uint32_t)fault,
+	ring__refuse(ring, fault,
 		     unread < bpf->map->data_bytes ? unread : bpf->map->data_bytes);
 	ring->position = ring->head;
 	bpf_ring__publish(bpf);
@@ -179,7 +179,7 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 {
 	struct bpf_ring *const bpf = bpf_ring__of(ring);
 	const size_t room = chunk_bytes - CHUNK_MARKER_BYTES;
-	enum walk_fault fault = WALK_OK;
+	enum fault fault = FAULT_NONE;
 	enum ring_take took = RING_EMPTY;
 	struct bpf_record record;
 	size_t put = 0;
@@ -192,7 +192,7 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 		else if (!record.discarded &&
 			 (record.bytes < bpf->fields_bytes || size > SAMPLE_BYTES_MAX))
 			fault = WALK_BAD_SIZE;
-		if (fault != WALK_OK)
+		if (fault != FAULT_NONE)
 			break;
 		if (!record.discarded && size > room - chunk->used - put) {
 			took = RING_CHUNK_FULL;
@@ -211,7 +211,7 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 	}
 	if (put > 0)
 		perf_ring__put(&bpf->perf, chunk, put);
-	if (fault != WALK_OK) {
+	if (fault != FAULT_NONE) {
 		bpf_ring__skip(bpf, fault);
 		return RING_FAULTY;
 	}

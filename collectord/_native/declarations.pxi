@@ -4,12 +4,14 @@
 cdef extern from "chunk.h":
     const uint32_t ALIGN_BYTES "CHUNK_ALIGN_BYTES"
 
+cdef extern from "fault.h":
+    enum fault:
+        FAULT_NONE
+    const uint32_t FAULTS
+    const char **fault_names
+
 cdef extern from "walk.h":
     const uint32_t WALK_KERNEL_TYPE_MAX
-    enum walk_fault:
-        WALK_OK
-        WALK_FAULTS
-    const char *walk_fault__name(walk_fault fault)
     struct walk_ids:
         const uint64_t *all
         uint32_t count
@@ -22,7 +24,7 @@ cdef extern from "walk.h":
         uint64_t records, samples, lost_records, lost_samples, first_ns, last_ns
         uint64_t aux_pieces, aux_bytes
     size_t walk__file(const uint8_t *data, size_t bytes, const walk_layout *layout,
-                      walk_tally *tally, walk_fault *fault, size_t *last) nogil
+                      walk_tally *tally, fault *why, size_t *last) nogil
 
 cdef extern from "ring_map.h":
     struct ring_map:
@@ -54,14 +56,10 @@ cdef extern from "aux_piece.h":
 
 cdef extern from "subbuf.h":
     const uint32_t SUBBUF_BYTES_MIN
-    enum subbuf_fault:
-        SUBBUF_OK
-        SUBBUF_FAULTS
-    const char *subbuf_fault__name(subbuf_fault fault)
     struct subbuf_tally:
         uint64_t pages, events, lost, lost_unknown, first_ns, last_ns
     size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
-                         subbuf_tally *tally, subbuf_fault *fault) nogil
+                         subbuf_tally *tally, fault *why) nogil
 
 cdef extern from "page_map.h":
     struct page_meta:
@@ -160,17 +158,13 @@ cdef extern from "page_ring.h":
     page_ring *page_ring__of(const ring *r)
 
 cdef extern from "blk_walk.h":
-    enum blk_fault:
-        BLK_OK
-        BLK_FAULTS
-    const char *blk_fault__name(blk_fault fault)
     struct blk_tally:
         uint64_t events, notes, numbered, missing, first_ns, last_ns
     struct blk_state:
         uint32_t sequence
         bint begun
     size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, blk_state *state,
-                    blk_tally *tally, blk_fault *fault) nogil
+                    blk_tally *tally, fault *why) nogil
 
 cdef extern from "relay_ring.h":
     struct relay_ring:

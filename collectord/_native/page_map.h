@@ -69,7 +69,7 @@ struct page_fetched {
 	bool goes_on;	  /* it is more of the sub-buffer that was taken last */
 	bool spliced;
 	bool reset;	  /* the ring was emptied since the last fetch */
-	enum subbuf_fault fault;
+	enum fault fault;
 };
 
 /* What was handed out last; `refused`: the rest of that page is passed over. */

@@ -239,20 +239,20 @@ static void page_ring__append(struct page_ring *pages, struct chunk *chunk, bool
 }
 
 /* Walk the page behind the chunk's used bytes, and make it the chunk's as far as it is sound. */
-static enum subbuf_fault page_ring__accept(struct page_ring *pages, struct chunk *chunk,
-					   const struct page_fetched *found)
+static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk,
+				    const struct page_fetched *found)
 {
 	uint8_t *const page = chunk->data + chunk->used;
 	struct subbuf_tally tally = {0};
 	struct subbuf_head head;
 	struct subbuf_walk walk;
-	enum subbuf_fault fault;
+	enum fault fault;
 	uint32_t data;
 
 	if (found->bytes >= SUBBUF_HEADER_BYTES)
 		subbuf__store64(page, found->base_ns);
 	fault = subbuf__open(page, found->bytes, &head);
-	if (fault != SUBBUF_OK)
+	if (fault != FAULT_NONE)
 		return fault;
 #ifdef COLLECTORD_MUTATION
 	mutation__page(page, pages->page_bytes);
@@ -263,7 +263,7 @@ static enum subbuf_fault page_ring__accept(struct page_ring *pages, struct chunk
 	tally.lost = head.lost;
 	tally.lost_unknown = head.lost_any && !head.lost_known;
 	fault = subbuf__run(page, head.end, &walk, &tally);
-	if (fault != SUBBUF_OK)
+	if (fault != FAULT_NONE)
 		subbuf__cut(page, walk.at, pages->page_bytes);
 	data = walk.at - SUBBUF_HEADER_BYTES;
 	page_ring__count(pages, &tally, data);
@@ -273,7 +273,7 @@ static enum subbuf_fault page_ring__accept(struct page_ring *pages, struct chunk
 	/* A page without anything would be taken for the end of what was written. */
 	if (data > 0 || head.lost_any)
 		page_ring__append(pages, chunk, found->goes_on, &tally,
-				  walk.rest_unused || fault != SUBBUF_OK);
+				  walk.rest_unused || fault != FAULT_NONE);
 
 	pages->taken = data + (found->goes_on ? pages->taken : 0);
 	if (walk.rest_unused || page_ring__capacity(pages) - pages->taken < SUBBUF_EVENT_BYTES_MIN)
@@ -284,11 +284,11 @@ static enum subbuf_fault page_ring__accept(struct page_ring *pages, struct chunk
 }
 
 /* Go on at the next page. */
-static void page_ring__skip(struct page_ring *pages, enum subbuf_fault fault, uint64_t kept)
+static void page_ring__skip(struct page_ring *pages, enum fault fault, uint64_t kept)
 {
 	pages->taken = 0;
 	pages->pass_pages++;
-	ring__refuse(&pages->ring, page_ring__fault(fault), pages->page_bytes - kept);
+	ring__refuse(&pages->ring, fault, pages->page_bytes - kept);
 }
 
 /*
@@ -315,7 +315,7 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 	while (pages->pass_pages <= pages->subbufs && (ring->swept || !pages->pass_spliced)) {
 		const uint64_t position = ring->position;
 		struct page_fetched found;
-		enum subbuf_fault fault;
+		enum fault fault;
 
 		if (chunk_bytes - chunk->used < pages->page_bytes)
 			return RING_CHUNK_FULL;
@@ -336,11 +336,11 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 			return RING_TICKET;
 		}
 		fault = found.fault;
-		if (fault == SUBBUF_OK) {
+		if (fault == FAULT_NONE) {
 			fault = page_ring__accept(pages, chunk, &found);
-			pages->cursor.refused = fault != SUBBUF_OK;
+			pages->cursor.refused = fault != FAULT_NONE;
 		}
-		if (fault != SUBBUF_OK) {
+		if (fault != FAULT_NONE) {
 			page_ring__skip(pages, fault, ring->position - position);
 			return RING_FAULTY;
 		}

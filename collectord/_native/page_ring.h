@@ -87,10 +87,4 @@ static inline struct page_ring *page_ring__of(const struct ring *ring)
 	return ring->ops == &page_ring__ops ? container_of(ring, struct page_ring, ring) : NULL;
 }
 
-/* `ring->fault` of a page that was refused. */
-static inline uint32_t page_ring__fault(enum subbuf_fault fault)
-{
-	return WALK_FAULTS + (uint32_t)fault - 1;
-}
-
 #endif

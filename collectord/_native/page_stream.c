@@ -142,7 +142,7 @@ bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct loa
 {
 	struct page_ring *pages = page_ring__of(ring);
 	struct subbuf_tally tally = {0};
-	enum subbuf_fault fault;
+	enum fault fault;
 	uint64_t bytes = stream->scratch_bytes / pages->page_bytes * pages->page_bytes;
 
 	if (bytes > pages->pipe_bytes)

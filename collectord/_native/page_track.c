@@ -114,7 +114,7 @@ static void page_track__settle(struct page_track *track, struct load *load, uint
 	written->bytes = own * size;
 	if (!all) {
 		struct subbuf_tally tally = {0};
-		enum subbuf_fault fault;
+		enum fault fault;
 
 		(void)subbuf__pages(load->data, (size_t)(pages * size), size, &tally, &fault);
 		written->samples = tally.events;

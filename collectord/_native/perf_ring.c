@@ -93,13 +93,13 @@ int perf_ring__join(struct ring *ring, struct stream *stream)
 }
 
 /* Go on at the head of this pass. */
-static void perf_ring__skip(struct perf_ring *perf, enum walk_fault fault)
+static void perf_ring__skip(struct perf_ring *perf, enum fault fault)
 {
 	struct ring *const ring = &perf->ring;
 	const uint64_t unread = ring->head - ring->position;
 
 	/* A bad head may say more than there is. */
-	ring__refuse(ring, (uint32_t)fault,
+	ring__refuse(ring, fault,
 		     unread < perf->map->data_bytes ? unread : perf->map->data_bytes);
 	ring->position = ring->head;
 }
@@ -172,7 +172,7 @@ static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t 
 void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes)
 {
 	struct walk_tally tally = {0};
-	enum walk_fault fault;
+	enum fault fault;
 
 	bytes = walk__run(chunk->data + chunk->used, bytes, &perf->layout, &tally, &fault);
 	perf_ring__keep(perf, chunk, bytes, &tally);
@@ -186,10 +186,10 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 	const size_t room = chunk_bytes - CHUNK_MARKER_BYTES - chunk->used;
 	const size_t span = unread < room ? (size_t)unread : room;
 	struct walk_tally tally = {0};
-	enum walk_fault fault = WALK_OK;
+	enum fault fault = FAULT_NONE;
 	size_t copied = 0, walked = 0;
 
-	while (copied < span && fault == WALK_OK) {
+	while (copied < span && fault == FAULT_NONE) {
 		const size_t piece = span - copied < PIECE_BYTES ? span - copied : PIECE_BYTES;
 
 		ring_map__copy(perf->map, ring->position + copied, to + copied, piece);
@@ -197,7 +197,7 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 		walked += walk__run(to + walked, copied - walked, &perf->layout, &tally, &fault);
 	}
 	/* What is left whole in the ring but not by the copy was cut by the chunk's end. */
-	if (fault == WALK_OK && walked < span) {
+	if (fault == FAULT_NONE && walked < span) {
 		const bool has_header = span - walked >= WALK_HEADER_BYTES;
 
 		if (span == unread ||
@@ -206,10 +206,10 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 	}
 	perf_ring__keep(perf, chunk, walked, &tally);
 	ring->position += walked;
-	if (fault != WALK_OK)
+	if (fault != FAULT_NONE)
 		perf_ring__skip(perf, fault);
 	ring_map__publish_tail(perf->map, ring->position);
-	if (fault != WALK_OK)
+	if (fault != FAULT_NONE)
 		return RING_FAULTY;
 	if (ring->position == ring->head)
 		return RING_EMPTY;
@@ -238,7 +238,7 @@ static size_t whole_records(const uint8_t *copy, size_t span, size_t bytes)
  * them. Returns their length. */
 static size_t perf_ring__pass_over(struct perf_ring *perf, uint8_t *scratch, size_t scratch_bytes,
 				   uint64_t keep, struct walk_tally *tally,
-				   enum walk_fault *fault)
+				   enum fault *fault)
 {
 	struct ring *const ring = &perf->ring;
 	const uint64_t unread = ring->head - ring->position;
@@ -254,7 +254,7 @@ static size_t perf_ring__pass_over(struct perf_ring *perf, uint8_t *scratch, siz
 		/* No chunk will hold what it tells of who was traced. */
 		if (ring->behind != NULL && tally->records != tally->samples)
 			sideband__append(&ring->lane->stream->sideband, scratch, walked);
-	} else if (*fault == WALK_OK) {
+	} else if (*fault == FAULT_NONE) {
 		*fault = WALK_PAST_HEAD;
 	}
 	ring->position += walked;
@@ -271,13 +271,13 @@ void perf_ring__give_up(struct perf_ring *perf, uint8_t *scratch, size_t scratch
 {
 	while (has_more(&perf->ring, keep)) {
 		struct walk_tally tally = {0};
-		enum walk_fault fault;
+		enum fault fault;
 
 		if (perf_ring__pass_over(perf, scratch, scratch_bytes, keep, &tally, &fault) > 0) {
 			counter__add(&perf->overwritten_samples, tally.samples);
 			counter__add(&perf->overwritten_records, tally.records);
 		}
-		if (fault != WALK_OK)
+		if (fault != FAULT_NONE)
 			perf_ring__skip(perf, fault);
 		ring_map__publish_tail(perf->map, perf->ring.position);
 	}
@@ -291,12 +291,12 @@ static void perf_ring__leave(struct ring *ring, bool drained)
 
 	while (!drained && has_more(ring, 0)) {
 		struct walk_tally tally = {0};
-		enum walk_fault fault;
+		enum fault fault;
 		const size_t bytes = perf_ring__pass_over(perf, scratch, sizeof(scratch), 0, &tally,
 							  &fault);
 
 		ring__count_abandoned(ring, tally.samples, tally.records, bytes);
-		if (fault != WALK_OK)
+		if (fault != FAULT_NONE)
 			perf_ring__skip(perf, fault);
 	}
 }

@@ -136,7 +136,7 @@ static uint32_t relay_ring__skip(struct relay_ring *relay, const uint8_t *data, 
 /* Move the whole records together at `data`, and keep the beginning of the next one. Returns their
  * bytes. */
 static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32_t bytes,
-				 struct blk_tally *tally, enum blk_fault *fault)
+				 struct blk_tally *tally, enum fault *fault)
 {
 	uint32_t at = 0, kept = 0;
 
@@ -150,28 +150,28 @@ static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32
 		at += whole;
 		if (whole > 0)
 			relay->astray_bytes = 0;
-		if (*fault == BLK_OK || *fault == BLK_OLD_MAGIC)
+		if (*fault == FAULT_NONE || *fault == BLK_OLD_MAGIC)
 			break;
 		at += relay_ring__skip(relay, data + at, bytes - at);
 		if (relay->astray_bytes > BLK_RECORD_BYTES_MAX)
 			break;
-		*fault = BLK_OK;
+		*fault = FAULT_NONE;
 		if (bytes - at < 4)
 			break;
 	}
 	relay->carry_bytes = bytes - at;
-	if (*fault == BLK_OK)
+	if (*fault == FAULT_NONE)
 		memcpy(relay->carry, data + at, relay->carry_bytes);
 	return kept;
 }
 
 /* Make the chunk's what is whole of the `bytes` behind its used ones, and keep the rest. */
-static enum blk_fault relay_ring__accept(struct relay_ring *relay, struct chunk *chunk,
-					 uint32_t bytes)
+static enum fault relay_ring__accept(struct relay_ring *relay, struct chunk *chunk,
+				     uint32_t bytes)
 {
 	uint8_t *data = chunk->data + chunk->used;
 	struct blk_tally tally = {0};
-	enum blk_fault fault = BLK_OK;
+	enum fault fault = FAULT_NONE;
 	uint32_t whole = bytes;
 
 	if (relay->contents == RELAY_BYTES) {
@@ -188,9 +188,9 @@ static enum blk_fault relay_ring__accept(struct relay_ring *relay, struct chunk 
 }
 
 /* Go on behind what was read. */
-static void relay_ring__pass_over(struct relay_ring *relay, enum blk_fault fault)
+static void relay_ring__pass_over(struct relay_ring *relay, enum fault fault)
 {
-	ring__refuse(&relay->ring, relay_ring__fault(fault), relay->carry_bytes);
+	ring__refuse(&relay->ring, fault, relay->carry_bytes);
 	relay->carry_bytes = 0;
 	relay->astray_bytes = 0;
 }
@@ -270,7 +270,7 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 	while (relay->pass_bytes < relay->capacity) {
 		uint8_t *const data = chunk->data + chunk->used;
 		uint32_t room = chunk_bytes - chunk->used;
-		enum blk_fault fault;
+		enum fault fault;
 		ssize_t n;
 
 		if (room < least)
@@ -292,7 +292,7 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 			return RING_EMPTY;
 		}
 		fault = relay_ring__accept(relay, chunk, relay->carry_bytes + (uint32_t)n);
-		if (fault != BLK_OK) {
+		if (fault != FAULT_NONE) {
 			relay_ring__pass_over(relay, fault);
 			return RING_FAULTY;
 		}

@@ -85,10 +85,4 @@ static inline struct relay_ring *relay_ring__of(const struct ring *ring)
 	return ring->ops == &relay_ring__ops ? container_of(ring, struct relay_ring, ring) : NULL;
 }
 
-/* `ring->fault` of a record that was refused. */
-static inline uint32_t relay_ring__fault(enum blk_fault fault)
-{
-	return WALK_FAULTS + SUBBUF_FAULTS - 1 + (uint32_t)fault - 1;
-}
-
 #endif

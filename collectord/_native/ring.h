@@ -107,7 +107,7 @@ struct ring {
 	_Atomic bool left; /* removed from its shard; what it gave may be in flight still */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
-	/* Reasons: enum walk_fault, page_ring__fault() or relay_ring__fault(). */
+	/* Reasons: enum fault. */
 	_Atomic uint32_t fault;	     /* of its quarantine, 0: it is read */
 	_Atomic uint32_t last_fault; /* of what was passed over last */
 	_Atomic bool fault_untold;

@@ -198,7 +198,7 @@ int sideband__load(struct sideband *sideband, const uint8_t *records, size_t byt
 {
 	const struct walk_layout layout = sideband__layout(sideband);
 	struct walk_tally tally = {0};
-	enum walk_fault fault;
+	enum fault fault;
 	size_t at, last;
 
 	if (walk__file(records, bytes, &layout, &tally, &fault, &last) != bytes ||

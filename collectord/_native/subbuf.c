@@ -18,21 +18,7 @@
 #define STAMP_BITS 59u
 #define WORD_BYTES 4u
 
-const char *subbuf_fault__name(enum subbuf_fault fault)
-{
-	static const char *const names[SUBBUF_FAULTS] = {
-		[SUBBUF_OK] = "ok",
-		[SUBBUF_SHORT_HEADER] = "short_header",
-		[SUBBUF_DATA_BEYOND_PAGE] = "data_beyond_page",
-		[SUBBUF_SHORT_EVENT] = "short_event",
-		[SUBBUF_BAD_LENGTH] = "bad_length",
-		[SUBBUF_EVENT_BEYOND_DATA] = "event_beyond_data",
-	};
-
-	return fault < SUBBUF_FAULTS ? names[fault] : "unknown";
-}
-
-enum subbuf_fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *head)
+enum fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *head)
 {
 	uint32_t commit;
 
@@ -48,7 +34,7 @@ enum subbuf_fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_
 		head->lost_known = true;
 		head->lost = subbuf__load64(page + head->end);
 	}
-	return head->end > bytes ? SUBBUF_DATA_BEYOND_PAGE : SUBBUF_OK;
+	return head->end > bytes ? SUBBUF_DATA_BEYOND_PAGE : FAULT_NONE;
 }
 
 /*
@@ -65,12 +51,12 @@ static uint64_t full_stamp(uint64_t bits, uint64_t before_ns)
 	return full;
 }
 
-enum subbuf_fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *walk,
-			      struct subbuf_tally *tally)
+enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *walk,
+		       struct subbuf_tally *tally)
 {
 	uint64_t now_ns = walk->now_ns, events = 0, first_ns = tally->first_ns;
 	const bool begun = tally->events > 0;
-	enum subbuf_fault fault = SUBBUF_OK;
+	enum fault fault = FAULT_NONE;
 	uint32_t at = walk->at;
 
 	while (at < end) {
@@ -141,11 +127,11 @@ enum subbuf_fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_w
 	return fault;
 }
 
-enum subbuf_fault subbuf__page(const uint8_t *page, size_t bytes, struct subbuf_walk *walk,
-			       struct subbuf_tally *tally)
+enum fault subbuf__page(const uint8_t *page, size_t bytes, struct subbuf_walk *walk,
+			struct subbuf_tally *tally)
 {
 	struct subbuf_head head;
-	const enum subbuf_fault fault = subbuf__open(page, bytes, &head);
+	const enum fault fault = subbuf__open(page, bytes, &head);
 
 	*walk = subbuf__start(&head);
 	if (fault == SUBBUF_SHORT_HEADER)
@@ -153,18 +139,18 @@ enum subbuf_fault subbuf__page(const uint8_t *page, size_t bytes, struct subbuf_
 	tally->pages++;
 	tally->lost += head.lost;
 	tally->lost_unknown += head.lost_any && !head.lost_known;
-	if (fault != SUBBUF_OK)
+	if (fault != FAULT_NONE)
 		return fault;
 	return subbuf__run(page, head.end, walk, tally);
 }
 
 size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
-		     struct subbuf_tally *tally, enum subbuf_fault *fault)
+		     struct subbuf_tally *tally, enum fault *fault)
 {
 	struct subbuf_walk walk;
 	size_t at = 0;
 
-	*fault = SUBBUF_OK;
+	*fault = FAULT_NONE;
 	while (bytes - at >= page_bytes) {
 		const uint8_t *const page = data + at;
 		struct subbuf_tally with = *tally;
@@ -172,7 +158,7 @@ size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
 		if (subbuf__timestamp(page) == 0 && subbuf__commit(page) == 0)
 			break;
 		*fault = subbuf__page(page, page_bytes, &walk, &with);
-		if (*fault != SUBBUF_OK)
+		if (*fault != FAULT_NONE)
 			break;
 		*tally = with;
 		at += page_bytes;

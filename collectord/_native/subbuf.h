@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fault.h"
+
 /*
  * A sub-buffer of ftrace's ring, as trace_pipe_raw gives it or as it is mapped:
  *
@@ -25,18 +27,6 @@
 #define SUBBUF_LOST_STORED (1u << 30)
 /* The kernel makes no event shorter than this; a sub-buffer with less room left is complete. */
 #define SUBBUF_EVENT_BYTES_MIN 8u
-
-enum subbuf_fault {
-	SUBBUF_OK,
-	SUBBUF_SHORT_HEADER,	  /* fewer bytes than the page's header has */
-	SUBBUF_DATA_BEYOND_PAGE,  /* more data than the page has room for */
-	SUBBUF_SHORT_EVENT,	  /* the data end within an event's header */
-	SUBBUF_BAD_LENGTH,	  /* an event's length does not include the length itself */
-	SUBBUF_EVENT_BEYOND_DATA, /* an event ends behind the data */
-	SUBBUF_FAULTS
-};
-
-const char *subbuf_fault__name(enum subbuf_fault fault);
 
 /* What a page's header says. */
 struct subbuf_head {
@@ -65,8 +55,8 @@ struct subbuf_tally {
 	uint64_t last_ns;      /* where time stood at the end of the last page */
 };
 
-/* SUBBUF_OK, _SHORT_HEADER or _DATA_BEYOND_PAGE; `head` is whole unless the header is short. */
-enum subbuf_fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *head);
+/* FAULT_NONE, SUBBUF_SHORT_HEADER or _DATA_BEYOND_PAGE; `head` is whole unless the header is short. */
+enum fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *head);
 
 static inline struct subbuf_walk subbuf__start(const struct subbuf_head *head)
 {
@@ -81,19 +71,19 @@ static inline struct subbuf_walk subbuf__start(const struct subbuf_head *head)
  * The kernel's own reader passes over it: the page that it makes of the remainder of a sub-buffer
  * begins that much too early, at now_ns - skipped_ns.
  */
-enum subbuf_fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *walk,
-			      struct subbuf_tally *tally);
+enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *walk,
+		       struct subbuf_tally *tally);
 
 /* Walk one whole page of `bytes` bytes. A faulty page counts with the events before the fault. */
-enum subbuf_fault subbuf__page(const uint8_t *page, size_t bytes, struct subbuf_walk *walk,
-			       struct subbuf_tally *tally);
+enum fault subbuf__page(const uint8_t *page, size_t bytes, struct subbuf_walk *walk,
+			struct subbuf_tally *tally);
 
 /*
  * Walk pages of `page_bytes` from the start of `bytes` bytes, up to the last whole page, one of
  * zeros (nothing was ever written there), or one with a fault. Returns the offset of its end.
  */
 size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
-		     struct subbuf_tally *tally, enum subbuf_fault *fault);
+		     struct subbuf_tally *tally, enum fault *fault);
 
 /*
  * Put the data of `piece` behind those of `page`, both sound and `page_bytes` long; a stored

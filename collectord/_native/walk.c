@@ -9,19 +9,6 @@
 #error "record headers are taken apart as little-endian words"
 #endif
 
-const char *walk_fault__name(enum walk_fault fault)
-{
-	static const char *const names[WALK_FAULTS] = {
-		[WALK_OK] = "ok",
-		[WALK_BAD_SIZE] = "bad_size",
-		[WALK_BAD_TYPE] = "bad_type",
-		[WALK_PAST_HEAD] = "past_head",
-		[WALK_BAD_HEAD] = "bad_head",
-	};
-
-	return fault < WALK_FAULTS ? names[fault] : "unknown";
-}
-
 uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *layout)
 {
 	const uint16_t size = walk__size(walk__load(record));
@@ -186,14 +173,14 @@ static __attribute__((noinline)) size_t walk__samples(const uint8_t *records, si
 }
 
 size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
-		 struct walk_tally *tally, enum walk_fault *fault)
+		 struct walk_tally *tally, enum fault *fault)
 {
 	const bool plain = layout->ids != NULL && layout->time_offset != 0;
 	struct known_ids known;
 	size_t at = 0;
 
 	known_ids__init(&known);
-	*fault = WALK_OK;
+	*fault = FAULT_NONE;
 	while (bytes - at >= WALK_HEADER_BYTES) {
 		uint8_t *const record = copy + at;
 		const uint64_t header = walk__load(record);
@@ -247,11 +234,11 @@ static uint64_t tally__aux(struct walk_tally *tally, const uint8_t *record, size
 }
 
 size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *layout,
-		  struct walk_tally *tally, enum walk_fault *fault, size_t *last)
+		  struct walk_tally *tally, enum fault *fault, size_t *last)
 {
 	size_t at = 0;
 
-	*fault = WALK_OK;
+	*fault = FAULT_NONE;
 	*last = 0;
 	while (bytes - at >= WALK_HEADER_BYTES) {
 		const uint64_t header = walk__load(data + at);

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fault.h"
+
 #define WALK_HEADER_BYTES 8u
 /*
  * perf 6.1, the oldest reader, knows kernel record types up to this one and stops for good at
@@ -16,17 +18,6 @@
 #define WALK_FINISHED_ROUND 68u	   /* likewise: orders what precedes */
 #define WALK_AUXTRACE 71u	   /* likewise: its payload follows, see aux_piece.h */
 #define WALK_FINISHED_INIT 82u	   /* likewise: readers ignore it, whatever its size */
-
-enum walk_fault {
-	WALK_OK,
-	WALK_BAD_SIZE,	/* below 8, or not a multiple of 8 */
-	WALK_BAD_TYPE,	/* 0, or no kernel type at all */
-	WALK_PAST_HEAD, /* the record would end behind the head */
-	WALK_BAD_HEAD,	/* more unread bytes than the ring holds, or no multiple of 8 */
-	WALK_FAULTS
-};
-
-const char *walk_fault__name(enum walk_fault fault);
 
 #define WALK_ID_AT 8u /* PERF_SAMPLE_IDENTIFIER comes first in a sample */
 
@@ -68,16 +59,16 @@ struct walk_tally {
 /*
  * Walk the whole records at the start of `bytes` bytes copied from a ring, add them to `tally`
  * and return their length. The walk ends before a record that is cut by the end of the copy
- * (fault WALK_OK) or that no kernel writes (its fault); it never looks behind `bytes`. Records
+ * (fault FAULT_NONE) or that no kernel writes (its fault); it never looks behind `bytes`. Records
  * that readers do not know become WALK_FINISHED_INIT in place.
  */
 size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
-		 struct walk_tally *tally, enum walk_fault *fault);
+		 struct walk_tally *tally, enum fault *fault);
 
 /* As walk__run(), over bytes of a file: user types may occur, nothing is changed, and what follows
  * an AUXTRACE record belongs to it. `last` is the offset of the last whole record. */
 size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *layout,
-		  struct walk_tally *tally, enum walk_fault *fault, size_t *last);
+		  struct walk_tally *tally, enum fault *fault, size_t *last);
 
 /* Time of the non-sample record at `record`, 0 if it carries none. */
 uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *layout);

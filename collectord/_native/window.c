@@ -205,7 +205,7 @@ static size_t window__margin(size_t largest, size_t bytes)
 struct window_walk {
 	size_t kept;	 /* whole records, from the start of the copy on */
 	size_t largest;	 /* of them */
-	enum walk_fault fault;
+	enum fault fault;
 };
 
 /* Find the whole records within the first `bytes` bytes of the copy, of which the last ones may be
@@ -222,14 +222,14 @@ static struct window_walk window__walk(const struct window *window, size_t bytes
 			walk.fault = WALK_BAD_SIZE;
 		else if (walk__type(header) == 0 || walk__type(header) >= WALK_USER_TYPE_MIN)
 			walk.fault = WALK_BAD_TYPE;
-		if (walk.fault != WALK_OK || size > bytes - walk.kept)
+		if (walk.fault != FAULT_NONE || size > bytes - walk.kept)
 			break;
 		walk.kept += size;
 		if (size > walk.largest)
 			walk.largest = size;
 	}
 	if (wrapped && bytes - walk.kept <= window__margin(walk.largest, bytes))
-		walk.fault = WALK_OK;
+		walk.fault = FAULT_NONE;
 	return walk;
 }
 
@@ -280,7 +280,7 @@ static void window__take(struct window *window)
 	}
 	walk = window__walk(window, (size_t)stable, wrapped);
 	/* Of a ring that has never been full nothing is overwritten, and all must be records. */
-	if (walk.fault == WALK_OK && !wrapped && walk.kept != stable)
+	if (walk.fault == FAULT_NONE && !wrapped && walk.kept != stable)
 		walk.fault = WALK_PAST_HEAD;
 	margin = wrapped ? window__margin(walk.largest, (size_t)stable) : 0;
 	trusted = (size_t)stable - margin;
@@ -288,19 +288,19 @@ static void window__take(struct window *window)
 	for (uint32_t i = 0; i < window->piece_count; i++)
 		bytes += window->pieces[i].bytes;
 	/* Behind a fault is what nobody reads; but what was in the last window is not lost by that. */
-	if (walk.fault != WALK_OK && walk.kept < least(fresh, stable))
+	if (walk.fault != FAULT_NONE && walk.kept < least(fresh, stable))
 		unread = least(fresh, stable) - walk.kept;
 	counter__add(&window->windows, 1);
 	counter__add(&window->overwritten_bytes, fresh - bytes - unread);
 	window->last = head;
 	ring->head = ring->position + bytes;
 	if (unread > 0)
-		ring__refuse(ring, (uint32_t)walk.fault, unread);
+		ring__refuse(ring, walk.fault, unread);
 }
 
 void window__want(struct window *window)
 {
-	if (atomic_load_explicit(&window->perf.ring.fault, memory_order_relaxed) != WALK_OK)
+	if (atomic_load_explicit(&window->perf.ring.fault, memory_order_relaxed) != FAULT_NONE)
 		return;
 	window->wanted = true;
 	if (window->piece_count != 0)

@@ -93,7 +93,7 @@ static void run_kernel(struct fake_aux *fake, const struct step *step, bool offs
 static uint64_t payload_of(const struct chunk *chunk, uint32_t from)
 {
 	struct walk_tally tally = {0};
-	enum walk_fault fault;
+	enum fault fault;
 	size_t last;
 
 	CHECK(chunk->used <= CHUNK_BYTES - CHUNK_MARKER_BYTES);
@@ -162,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		aux_ring__of(aux)->stopping |= (step.mode & STEP_STOP) != 0;
 		ring__begin(aux);
 		ring__begin(ring);
-		if (ring->fault != WALK_OK)
+		if (ring->fault != FAULT_NONE)
 			break;
 		if (fake->map.snapshot)
 			aux->ops->recycle(aux);
@@ -187,7 +187,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			CHECK(++calls < 8);
 		} while (took == RING_CHUNK_FULL);
 		aux->ops->resume(aux, false, pass + 1);
-		if (aux->fault == WALK_OK && !options.whole_records)
+		if (aux->fault == FAULT_NONE && !options.whole_records)
 			CHECK_EQ(aux->position, aux->head);
 	}
 	CHECK_EQ(found, taken);

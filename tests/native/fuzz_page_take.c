@@ -105,7 +105,7 @@ static void set_up(void)
 static void check_chunk(struct ring *ring, struct chunk *chunk, uint64_t *events)
 {
 	struct subbuf_tally tally = {0};
-	enum subbuf_fault fault;
+	enum fault fault;
 	uint64_t told = 0, bytes = 0;
 
 	CHECK_EQ(chunk->used % PAGE_BYTES, 0);

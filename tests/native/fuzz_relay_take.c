@@ -22,10 +22,10 @@ static void check_kept(const struct ring *ring, size_t bytes)
 	const struct relay_ring *const relay = relay_ring__of(ring);
 	struct blk_state state = {0, true};
 	struct blk_tally tally = {0};
-	enum blk_fault fault;
+	enum fault fault;
 
 	CHECK_EQ(blk__run(kept, bytes, 0, &state, &tally, &fault), bytes);
-	CHECK_EQ(fault, BLK_OK);
+	CHECK_EQ(fault, FAULT_NONE);
 	CHECK_EQ(tally.events, counter__read(&ring->samples));
 	CHECK_EQ(tally.notes, counter__read(&relay->notes));
 	CHECK_EQ(tally.numbered, counter__read(&relay->numbered));

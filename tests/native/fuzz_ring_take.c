@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	while (unread > 0 && took == RING_CHUNK_FULL) {
 		const uint32_t before = chunk.used;
 		struct walk_tally tally = {0};
-		enum walk_fault fault;
+		enum fault fault;
 		size_t last;
 
 		took = ring->ops->take(ring, &chunk, CHUNK_BYTES);

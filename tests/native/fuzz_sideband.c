@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct walk_tally tally = {0};
 	struct sideband_table *table;
 	struct sideband_counters counters;
-	enum walk_fault fault;
+	enum fault fault;
 	uint64_t sum = 0;
 	size_t last, end;
 

@@ -11,8 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct guarded memory, other;
 
-static enum subbuf_fault walk(const uint8_t *page, size_t bytes, struct subbuf_walk *place,
-			      struct subbuf_tally *tally)
+static enum fault walk(const uint8_t *page, size_t bytes, struct subbuf_walk *place,
+		       struct subbuf_tally *tally)
 {
 	*tally = (struct subbuf_tally){0};
 	return subbuf__page(page, bytes, place, tally);
@@ -27,7 +27,7 @@ static void cut_and_join(const uint8_t *page, uint32_t at, const struct subbuf_t
 	struct subbuf_head head;
 	struct subbuf_walk place;
 
-	CHECK_EQ(subbuf__open(page, PAGE_BYTES, &head), SUBBUF_OK);
+	CHECK_EQ(subbuf__open(page, PAGE_BYTES, &head), FAULT_NONE);
 	place = subbuf__start(&head);
 	(void)subbuf__run(page, at, &place, &tally);
 	if (place.rest_unused)
@@ -38,11 +38,11 @@ static void cut_and_join(const uint8_t *page, uint32_t at, const struct subbuf_t
 	subbuf__store64(second + 8, end - place.at);
 	memcpy(second + SUBBUF_HEADER_BYTES, page + place.at, end - place.at);
 	subbuf__cut(first, place.at, PAGE_BYTES);
-	CHECK_EQ(walk(first, PAGE_BYTES, &place, &joined), SUBBUF_OK);
+	CHECK_EQ(walk(first, PAGE_BYTES, &place, &joined), FAULT_NONE);
 	CHECK_EQ(joined.events, tally.events);
 	if (!subbuf__append(first, second, PAGE_BYTES))
 		return; /* a number of lost events that had no room before has some now */
-	CHECK_EQ(walk(first, PAGE_BYTES, &place, &joined), SUBBUF_OK);
+	CHECK_EQ(walk(first, PAGE_BYTES, &place, &joined), FAULT_NONE);
 	CHECK_EQ(joined.events, whole->events);
 	CHECK_EQ(joined.last_ns, whole->last_ns);
 	CHECK_EQ(joined.lost, whole->lost);
@@ -55,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static uint8_t page[PAGE_BYTES];
 	struct subbuf_tally tally, pages = {0};
 	struct subbuf_walk place;
-	enum subbuf_fault fault, other_fault;
+	enum fault fault, other_fault;
 	uint16_t cut;
 
 	if (memory.data == NULL) {
@@ -72,22 +72,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	/* As it is, up to memory that must not be read. */
 	memcpy(memory.data + PAGE_BYTES - size, data, size);
 	fault = walk(memory.data + PAGE_BYTES - size, size, &place, &tally);
-	CHECK(fault < SUBBUF_FAULTS && place.at <= (size < 16 ? 16 : size));
+	CHECK(fault <= SUBBUF_EVENT_BEYOND_DATA && place.at <= (size < 16 ? 16 : size));
 	CHECK(tally.events <= size / 4);
 
 	memset(page, 0, sizeof(page));
 	memcpy(page, data, size);
 	fault = walk(page, PAGE_BYTES, &place, &tally);
-	if (fault == SUBBUF_OK)
+	if (fault == FAULT_NONE)
 		cut_and_join(page, SUBBUF_HEADER_BYTES + cut % (place.at - 15), &tally);
 	CHECK_EQ(subbuf__pages(page, PAGE_BYTES, PAGE_BYTES, &pages, &other_fault) == PAGE_BYTES,
-		 fault == SUBBUF_OK &&
+		 fault == FAULT_NONE &&
 			 (subbuf__timestamp(page) != 0 || subbuf__commit(page) != 0));
-	if (fault != SUBBUF_OK && fault != SUBBUF_DATA_BEYOND_PAGE) {
+	if (fault != FAULT_NONE && fault != SUBBUF_DATA_BEYOND_PAGE) {
 		struct subbuf_tally sound;
 
 		subbuf__cut(page, place.at, PAGE_BYTES);
-		CHECK_EQ(walk(page, PAGE_BYTES, &place, &sound), SUBBUF_OK);
+		CHECK_EQ(walk(page, PAGE_BYTES, &place, &sound), FAULT_NONE);
 		CHECK_EQ(sound.events, tally.events);
 		CHECK_EQ(sound.last_ns, tally.last_ns);
 	}

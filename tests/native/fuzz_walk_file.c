@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct walk_layout layout = {0};
 	struct walk_tally tally = {0}, again = {0};
-	enum walk_fault fault, none;
+	enum fault fault, none;
 	size_t end, last, last_again;
 	struct aux_piece piece;
 	uint64_t whole;
@@ -26,8 +26,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	data += HEAD_BYTES;
 	size -= HEAD_BYTES;
 	end = walk__file(data, size, &layout, &tally, &fault, &last);
-	CHECK(end <= size && fault < WALK_FAULTS);
-	CHECK(fault != WALK_OK || size - end < WALK_HEADER_BYTES);
+	CHECK(end <= size && fault <= WALK_BAD_HEAD);
+	CHECK(fault != FAULT_NONE || size - end < WALK_HEADER_BYTES);
 	if (tally.records > 0) {
 		if (walk__type(walk__load(data + last)) != WALK_AUXTRACE)
 			whole = walk__size(walk__load(data + last));
@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	CHECK(tally.aux_pieces <= tally.records && tally.aux_bytes <= end);
 	CHECK_EQ(walk__file(data, end, &layout, &again, &none, &last_again), end);
-	CHECK_EQ(none, WALK_OK);
+	CHECK_EQ(none, FAULT_NONE);
 	CHECK_EQ(last_again, last);
 	CHECK_EQ(again.records, tally.records);
 	return 0;

@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static const struct walk_ids known = {ids, 3};
 	struct walk_layout layout = {0};
 	struct walk_tally tally = {0}, again = {0};
-	enum walk_fault fault;
+	enum fault fault;
 	uint8_t *copy;
 	size_t walked, last, at = 0;
 
@@ -31,10 +31,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size > 0)
 		memcpy(copy, data + HEAD_BYTES, size);
 	walked = walk__run(copy, size, &layout, &tally, &fault);
-	CHECK(walked <= size && fault < WALK_FAULTS);
-	CHECK(fault != WALK_OK || size - walked < 65536);
+	CHECK(walked <= size && fault <= WALK_BAD_HEAD);
+	CHECK(fault != FAULT_NONE || size - walked < 65536);
 	CHECK_EQ(walk__file(copy, walked, &layout, &again, &fault, &last), walked);
-	CHECK_EQ(fault, WALK_OK);
+	CHECK_EQ(fault, FAULT_NONE);
 	CHECK_EQ(again.records, tally.records);
 	CHECK_EQ(again.samples, tally.samples);
 	CHECK_EQ(again.lost_records, tally.lost_records);

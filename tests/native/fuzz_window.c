@@ -51,7 +51,7 @@ static void take(struct ring *ring, uint32_t used)
 	do {
 		const uint32_t before = used;
 		struct walk_tally tally = {0};
-		enum walk_fault fault;
+		enum fault fault;
 		size_t last;
 
 		records__chunk(&chunk, staging.data);

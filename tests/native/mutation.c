@@ -29,13 +29,13 @@ void mutation__page(uint8_t *page, uint32_t page_bytes)
 
 	(void)subbuf__open(page, page_bytes, &head);
 	walk = subbuf__start(&head);
-	if (subbuf__run(page, head.end, &walk, &tally) != SUBBUF_OK || tally.events == 0 ||
+	if (subbuf__run(page, head.end, &walk, &tally) != FAULT_NONE || tally.events == 0 ||
 	    atomic_exchange(&done, true))
 		return;
 	for (uint32_t end = head.end - 4, whole = (uint32_t)tally.events; end > 16; end -= 4) {
 		tally = (struct subbuf_tally){0};
 		walk = subbuf__start(&head);
-		if (subbuf__run(page, end, &walk, &tally) == SUBBUF_OK && tally.events < whole) {
+		if (subbuf__run(page, end, &walk, &tally) == FAULT_NONE && tally.events < whole) {
 			subbuf__cut(page, end, page_bytes);
 			return;
 		}

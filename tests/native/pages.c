@@ -73,7 +73,7 @@ static void check_page(const uint8_t *page, uint32_t page_bytes, uint64_t *seria
 	struct subbuf_head head;
 	struct subbuf_walk walk;
 
-	CHECK_EQ(subbuf__open(page, page_bytes, &head), SUBBUF_OK);
+	CHECK_EQ(subbuf__open(page, page_bytes, &head), FAULT_NONE);
 	walk = subbuf__start(&head);
 	while (walk.at < end) {
 		const uint32_t word = subbuf__load32(page + walk.at);
@@ -83,7 +83,7 @@ static void check_page(const uint8_t *page, uint32_t page_bytes, uint64_t *seria
 
 		if ((word & 31u) == PADDING)
 			past = at + 4 + ((subbuf__load32(page + at + 4) + 3) & ~3u);
-		CHECK_EQ(subbuf__run(page, past, &walk, &tally), SUBBUF_OK);
+		CHECK_EQ(subbuf__run(page, past, &walk, &tally), FAULT_NONE);
 		CHECK_EQ(walk.at, past);
 		CHECK(walk.now_ns >= *last_ns);
 		*last_ns = walk.now_ns;

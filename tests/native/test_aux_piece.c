@@ -116,7 +116,7 @@ static void a_walk_over_a_file_steps_over_payload(void)
 	for (uint32_t i = 0; i < 2; i++) {
 		struct guarded memory;
 		struct walk_tally tally = {0};
-		enum walk_fault fault;
+		enum fault fault;
 		size_t last, used = 0;
 
 		guarded__init(&memory, 8192, -1);
@@ -130,7 +130,7 @@ static void a_walk_over_a_file_steps_over_payload(void)
 		CHECK_EQ(walk__file(memory.data + memory.bytes - used, used, &records__layout,
 				    &tally, &fault, &last),
 			 used);
-		CHECK_EQ(fault, WALK_OK);
+		CHECK_EQ(fault, FAULT_NONE);
 		CHECK_EQ(last, used - 64);
 		CHECK_EQ(tally.samples, 6);
 		CHECK_EQ(tally.records, 11);
@@ -149,11 +149,11 @@ static void a_piece_that_is_cut_ends_a_walk_before_it(void)
 
 	for (size_t bytes = first; bytes < used; bytes++) {
 		struct walk_tally tally = {0};
-		enum walk_fault fault;
+		enum fault fault;
 		size_t last;
 
 		CHECK_EQ(walk__file(buffer, bytes, &records__layout, &tally, &fault, &last), first);
-		CHECK_EQ(fault, bytes < first + 8 ? WALK_OK : WALK_PAST_HEAD);
+		CHECK_EQ(fault, bytes < first + 8 ? FAULT_NONE : WALK_PAST_HEAD);
 		CHECK_EQ(tally.aux_pieces, 0);
 		CHECK_EQ(tally.records, 1);
 	}
@@ -163,7 +163,7 @@ static void an_auxtrace_record_of_no_sense_ends_a_walk(void)
 {
 	static uint8_t buffer[4096];
 	struct walk_tally tally = {0};
-	enum walk_fault fault;
+	enum fault fault;
 	size_t last;
 
 	(void)put(buffer, AUX_AUXTRACE, 800);

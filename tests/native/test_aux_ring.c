@@ -325,7 +325,7 @@ static void behind_a_head_beyond_the_area_the_ring_goes_on(void)
 	CHECK_EQ(ring__begin(aux), 100);
 	/* Again and again: it is left alone. */
 	for (uint32_t i = 1; i < RING_FAULTS_MAX; i++) {
-		CHECK_EQ(aux->fault, WALK_OK);
+		CHECK_EQ(aux->fault, FAULT_NONE);
 		fake_aux__set_head(&fake, (i + 1) * (2 * AUX_BYTES + 9));
 		CHECK_EQ(ring__begin(aux), 0);
 	}

@@ -361,7 +361,7 @@ static void stop_while_data_flows_keeps_the_books(void)
 
 			atomic_store(&producer->stop, true);
 			pthread_join(producer->thread, NULL);
-			CHECK_EQ(ring->fault, WALK_OK);
+			CHECK_EQ(ring->fault, FAULT_NONE);
 			CHECK_EQ(counter__read(&ring->samples),
 				 counter__read(&ring->stored) + ring->in_flight);
 			CHECK_EQ(counter__read(&ring->bytes), tail);

@@ -195,7 +195,7 @@ static void a_place_outside_of_a_mapped_ring_is_refused(void)
 		begin_with(PAGE_MMAP, &map);
 		next_places[next_count++] = places[i];
 		CHECK_EQ(take(true), RING_FAULTY);
-		CHECK_EQ(ring->last_fault, page_ring__fault(SUBBUF_DATA_BEYOND_PAGE));
+		CHECK_EQ(ring->last_fault, SUBBUF_DATA_BEYOND_PAGE);
 		CHECK_EQ(chunk.used, 0);
 		end();
 	}

@@ -174,7 +174,7 @@ static void a_bad_page_keeps_its_sound_events_and_the_next_is_read(void)
 	give();
 	CHECK_EQ(take(true), RING_FAULTY);
 	expect_serials(0, 2);
-	CHECK_EQ(ring->last_fault, page_ring__fault(SUBBUF_BAD_LENGTH));
+	CHECK_EQ(ring->last_fault, SUBBUF_BAD_LENGTH);
 	CHECK_EQ(counter__read(&ring->quarantined_bytes), PAGE_BYTES - 2 * PAGES_EVENT_BYTES);
 	CHECK_EQ(counter__read(&ring->samples), 2);
 	CHECK_EQ(counter__read(&ring->faults), 1);
@@ -189,13 +189,13 @@ static void a_bad_page_keeps_its_sound_events_and_the_next_is_read(void)
 		CHECK_EQ(write(sink, page, 10), 10);
 		CHECK_EQ(take(true), RING_FAULTY);
 	}
-	CHECK_EQ(ring->fault, page_ring__fault(SUBBUF_SHORT_HEADER));
+	CHECK_EQ(ring->fault, SUBBUF_SHORT_HEADER);
 	end();
 
 	begin();
 	CHECK_EQ(write(sink, page, 10), 10);
 	CHECK_EQ(take(true), RING_FAULTY);
-	CHECK_EQ(ring->last_fault, page_ring__fault(SUBBUF_SHORT_HEADER));
+	CHECK_EQ(ring->last_fault, SUBBUF_SHORT_HEADER);
 	CHECK_EQ(chunk.used, 0);
 	end();
 
@@ -210,7 +210,7 @@ static void a_bad_page_keeps_its_sound_events_and_the_next_is_read(void)
 	subbuf__store64(page, 2000);
 	CHECK_EQ(write(sink, page, 28), 28);
 	CHECK_EQ(take(true), RING_FAULTY);
-	CHECK_EQ(ring->last_fault, page_ring__fault(SUBBUF_DATA_BEYOND_PAGE));
+	CHECK_EQ(ring->last_fault, SUBBUF_DATA_BEYOND_PAGE);
 	end();
 }
 

@@ -87,7 +87,7 @@ static void add(uint32_t index, uint64_t ns, uint32_t events, uint64_t serial)
 	page__start(page, PAGE_BYTES, ns);
 	for (uint32_t i = 0; i < events; i++)
 		page__event(page, 1, serial + i);
-	CHECK_EQ(subbuf__page(page, PAGE_BYTES, &walk, &tally), SUBBUF_OK);
+	CHECK_EQ(subbuf__page(page, PAGE_BYTES, &walk, &tally), FAULT_NONE);
 	chunk__append_page(chunk, rings[index], PAGE_BYTES, &tally, false);
 	rings[index]->in_flight += events;
 }

@@ -81,7 +81,7 @@ static void a_walk_counts_numbers_and_notes(void)
 {
 	struct blk_state state = {0};
 	struct blk_tally tally = {0};
-	enum blk_fault fault;
+	enum fault fault;
 	uint32_t size = 0;
 
 	size += blk_record__put(bytes + size, 0, 5, 16);
@@ -89,7 +89,7 @@ static void a_walk_counts_numbers_and_notes(void)
 	size += blk_record__put(bytes + size, 8, 10, 9);
 	size += blk_record__put(bytes + size, 11, 30, 0);
 	CHECK_EQ(blk__run(bytes, size, 0, &state, &tally, &fault), size);
-	CHECK_EQ(fault, BLK_OK);
+	CHECK_EQ(fault, FAULT_NONE);
 	CHECK_EQ(tally.events, 3);
 	CHECK_EQ(tally.notes, 1);
 	CHECK_EQ(tally.numbered, 5);
@@ -106,10 +106,10 @@ static void a_walk_ends_before_a_record_that_is_cut(void)
 	for (uint32_t cut = whole; cut < size; cut++) {
 		struct blk_state state = {0};
 		struct blk_tally tally = {0};
-		enum blk_fault fault;
+		enum fault fault;
 
 		CHECK_EQ(blk__run(bytes, cut, 0, &state, &tally, &fault), whole);
-		CHECK_EQ(fault, BLK_OK);
+		CHECK_EQ(fault, FAULT_NONE);
 		CHECK_EQ(tally.events, 1);
 	}
 }
@@ -118,7 +118,7 @@ static void a_walk_goes_over_the_end_of_the_numbers(void)
 {
 	struct blk_state state = {0};
 	struct blk_tally tally = {0};
-	enum blk_fault fault;
+	enum fault fault;
 	uint32_t size = 0;
 
 	size += blk_record__put(bytes + size, UINT32_MAX, 1, 0);
@@ -135,11 +135,11 @@ static void a_walk_refuses_what_is_no_record(void)
 	const uint32_t whole = blk_record__put(bytes, 5, 1, 0);
 	struct {
 		const uint32_t magic;
-		const enum blk_fault fault;
+		const enum fault fault;
 	} const cases[] = {{0, BLK_NO_MAGIC}, {swapped, BLK_OLD_MAGIC}, {other, BLK_OLD_MAGIC}};
 	struct blk_state state = {0};
 	struct blk_tally tally = {0};
-	enum blk_fault fault;
+	enum fault fault;
 
 	for (size_t i = 0; i < 3; i++) {
 		state = (struct blk_state){0};
@@ -212,7 +212,7 @@ static void what_never_becomes_a_record_is_passed_over(void)
 		give(bytes, 40000);
 		(void)take(true);
 	}
-	CHECK_EQ(atomic_load(&ring->last_fault), relay_ring__fault(BLK_NO_MAGIC));
+	CHECK_EQ(atomic_load(&ring->last_fault), BLK_NO_MAGIC);
 	CHECK_EQ(atomic_load(&ring->fault), 0);
 	CHECK_EQ(chunk.used, 0);
 	/* Of what comes behind, too much has to be none again. */
@@ -237,7 +237,7 @@ static void records_of_another_version_end_in_quarantine(void)
 		give(bytes, 48);
 		CHECK_EQ(take(true), RING_FAULTY);
 	}
-	CHECK_EQ(atomic_load(&ring->fault), relay_ring__fault(BLK_OLD_MAGIC));
+	CHECK_EQ(atomic_load(&ring->fault), BLK_OLD_MAGIC);
 	end();
 }
 
@@ -375,7 +375,7 @@ static void check_closed(const struct event *event, uint64_t *events)
 		const int fd = files[event->token - 1][event->rings[i].id];
 		const ssize_t size = pread(fd, bytes, sizeof(bytes), 0);
 		struct blk_state state = {0};
-		enum blk_fault fault;
+		enum fault fault;
 
 		tally = (struct blk_tally){0};
 		CHECK_EQ(size, event->rings[i].bytes);

@@ -112,7 +112,7 @@ static void a_record_cut_by_the_chunks_end_moves_on(void)
 		for (uint32_t at = 0; at < chunk.used; at += 128)
 			CHECK_EQ(record__check_sample(chunk.data + at), serial++);
 		CHECK_EQ(serial, 4);
-		CHECK_EQ(ring->fault, WALK_OK);
+		CHECK_EQ(ring->fault, FAULT_NONE);
 		CHECK_EQ(counter__read(&ring->samples), 4);
 		fake_ring__deinit(&fake);
 	}
@@ -143,11 +143,11 @@ static void largest_records_fill_one_chunk_each(void)
 
 /* Good samples, then `bytes` as they are. Whatever the fault, the good ones are kept, and those that
  * come behind. */
-static enum walk_fault fault_behind_two_samples(const void *bytes, size_t count)
+static enum fault fault_behind_two_samples(const void *bytes, size_t count)
 {
 	struct fake_ring fake;
 	struct ring *ring;
-	enum walk_fault fault;
+	enum fault fault;
 
 	fake_ring__init(&fake, 1);
 	ring = fake_ring__open(&fake);
@@ -158,13 +158,13 @@ static enum walk_fault fault_behind_two_samples(const void *bytes, size_t count)
 	empty_chunk();
 	ring__begin(ring);
 	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_FAULTY);
-	fault = (enum walk_fault)ring->last_fault;
+	fault = (enum fault)ring->last_fault;
 	CHECK_EQ(counter__read(&ring->samples), 2);
 	CHECK_EQ(chunk.used, 48);
 	CHECK_EQ(ring_map__tail(&fake.map), 48 + count);
 	CHECK_EQ(counter__read(&ring->faults), 1);
 	CHECK_EQ(counter__read(&ring->quarantined_bytes), count);
-	CHECK_EQ(ring->fault, WALK_OK);
+	CHECK_EQ(ring->fault, FAULT_NONE);
 	write_sample(&fake, 24, 3);
 	CHECK_EQ(ring__begin(ring), 24);
 	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_EMPTY);
@@ -205,7 +205,7 @@ static void faults_that_come_again_and_again_are_the_end(void)
 	fake_ring__init(&fake, 1);
 	ring = fake_ring__open(&fake);
 	for (uint32_t i = 0; i < RING_FAULTS_MAX; i++) {
-		CHECK_EQ(ring->fault, WALK_OK);
+		CHECK_EQ(ring->fault, FAULT_NONE);
 		fault_once(&fake, ring, 0);
 	}
 	CHECK_EQ(ring->fault, WALK_BAD_SIZE);
@@ -226,7 +226,7 @@ static void faults_that_are_far_apart_are_not(void)
 	ring = fake_ring__open(&fake);
 	for (uint32_t i = 0; i < 4 * RING_FAULTS_MAX; i++)
 		fault_once(&fake, ring, RING_FAULTS_NS / (RING_FAULTS_MAX - 1));
-	CHECK_EQ(ring->fault, WALK_OK);
+	CHECK_EQ(ring->fault, FAULT_NONE);
 	CHECK_EQ(counter__read(&ring->faults), 4 * RING_FAULTS_MAX);
 	fake_ring__deinit(&fake);
 }
@@ -321,7 +321,7 @@ static void fill_is_counted_by_upper_bounds(void)
 static void garbage_is_passed_over(void)
 {
 	uint64_t state = 88172645463325252u;
-	uint32_t faults[WALK_FAULTS] = {0};
+	uint32_t faults[WALK_BAD_HEAD + 1] = {0};
 	struct fake_ring fake;
 
 	fake_ring__init(&fake, 16);
@@ -353,14 +353,14 @@ static void garbage_is_passed_over(void)
 			if (took != RING_CHUNK_FULL)
 				break;
 		}
-		CHECK(ring->last_fault != WALK_OK || taken == unread);
+		CHECK(ring->last_fault != FAULT_NONE || taken == unread);
 		CHECK_EQ(counter__read(&ring->bytes), taken);
 		if (unread > 0)
 			CHECK_EQ(taken + counter__read(&ring->quarantined_bytes), unread);
 		CHECK_EQ(ring_map__tail(&fake.map), fake.head);
 		faults[ring->last_fault]++;
 	}
-	for (int fault = WALK_BAD_SIZE; fault < WALK_FAULTS; fault++)
+	for (int fault = WALK_BAD_SIZE; fault <= WALK_BAD_HEAD; fault++)
 		CHECK(faults[fault] > 10);
 	fake_ring__deinit(&fake);
 }

@@ -148,7 +148,7 @@ static void what_is_being_written_there_is_not_looked_at(void)
 	fake_ring__poke(&fake, fake.head - 64, noise, 64);
 	fake_ring__poke(&fake, fake.head - 128, noise, 64);
 	CHECK_EQ(take_all(), 60);
-	CHECK_EQ(ring->fault, WALK_OK);
+	CHECK_EQ(ring->fault, FAULT_NONE);
 	close_ring();
 }
 
@@ -224,24 +224,24 @@ static void one_that_is_wanted_early_comes_next(void)
 	close_ring();
 }
 
-static enum walk_fault fault_before_two_samples(uint64_t header)
+static enum fault fault_before_two_samples(uint64_t header)
 {
 	const uint64_t bad[2] = {header, 0};
-	enum walk_fault fault;
+	enum fault fault;
 
 	open_ring(1);
 	fake_ring__write_backward(&fake, (const uint8_t *)bad, 16);
 	write_sample(64);
 	write_sample(64);
 	CHECK_EQ(take_all(), 2);
-	fault = (enum walk_fault)ring->last_fault;
+	fault = (enum fault)ring->last_fault;
 	/* The next one has what is new, and the same fault is none again. */
 	write_sample(64);
 	CHECK_EQ(counter__read(&window__of(ring)->windows), 1);
 	CHECK_EQ(take_all(), 1);
 	CHECK_EQ(counter__read(&window__of(ring)->windows), 2);
 	CHECK_EQ(counter__read(&ring->faults), 1);
-	CHECK_EQ(ring->fault, WALK_OK);
+	CHECK_EQ(ring->fault, FAULT_NONE);
 	close_ring();
 	return fault;
 }
