@@ -90,7 +90,13 @@ class AuxBalance:
         repeated: in a snapshot's window, and stored with an earlier one.
         lost_records: AUX records that did not fit the data ring; no byte is lost by that.
         unrecorded: bytes that no AUX record told of.
+        orphaned: bytes that were taken without the record that says where they end.
+        pieces: that the trace was stored in.
+        enables: times that its events were enabled again, `restarts` of them as the kernel had
+            stopped one for want of room.
         window: bytes that the area holds for a snapshot, 0 of a stream.
+        last_window: bytes that the last snapshot found, `last_taken` of them new.
+        fill_buckets: passes by fill, as of a ring.
         stopped_ns: time that a full area had its event stopped.
     """
 
@@ -112,13 +118,21 @@ class AuxBalance:
     collisions: int
     lost_records: int | None
     unrecorded: int
+    orphaned: int
+    pieces: int
     enables: int
+    restarts: int
     stopped_ns: int
     wakeups_watermark: int
     wakeups_timer: int
     snapshots: int
     window: int
+    last_window: int
+    last_taken: int
     quarantined: str | None
+    faults: int
+    starved: int
+    fill_buckets: tuple[int, ...]
 
     @property
     def flagged(self) -> dict[str, int]:
@@ -164,15 +178,23 @@ def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBala
         collisions=counters.collisions,
         lost_records=after.lost_records,
         unrecorded=counters.unrecorded_bytes,
+        orphaned=counters.orphan_bytes,
+        pieces=counters.pieces,
         enables=counters.enables,
+        restarts=counters.restarts,
         stopped_ns=counters.disabled_ns,
         wakeups_watermark=counters.wakeups_watermark,
         wakeups_timer=counters.wakeups_timer,
         snapshots=counters.windows,
         window=counters.used_bytes if plan.snapshot else 0,
+        last_window=counters.window_bytes,
+        last_taken=counters.window_taken_bytes,
         quarantined=(
             QUARANTINE_REASONS[counters.quarantine_reason] if counters.quarantined else None
         ),
+        faults=counters.faults,
+        starved=counters.starved,
+        fill_buckets=counters.fill_buckets,
     )
 
 
@@ -235,12 +257,20 @@ def aux_json(area: AuxBalance) -> dict[str, Any]:
         "collisions": area.collisions,
         "lost_records": area.lost_records,
         "unrecorded_bytes": area.unrecorded,
+        "orphan_bytes": area.orphaned,
+        "pieces": area.pieces,
         "enables": area.enables,
+        "restarts": area.restarts,
         "disabled_ns": area.stopped_ns,
         "wakeups": {"watermark": area.wakeups_watermark, "timer": area.wakeups_timer},
         "snapshots": area.snapshots,
         "window_bytes": area.window,
+        "last_window_bytes": area.last_window,
+        "last_taken_bytes": area.last_taken,
         "quarantined": area.quarantined,
+        "faults": area.faults,
+        "starved": area.starved,
+        "fill_buckets": list(area.fill_buckets),
     }
 
 

@@ -21,7 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord._native._core import QUARANTINE_REASONS
+from collectord._native._core import QUARANTINE_REASONS, SidebandCounters
 from collectord.model import Basis, LossKey, Reason, RingRole, Stage, loss_name, loss_pairs
 
 if TYPE_CHECKING:
@@ -87,7 +87,11 @@ class RingBalance:
         in_bytes: nobody knows its records: what counts them counts bytes.
         faults: times that its contents were refused; each lost at least the record that was,
             and the rest of what was passed over is unaccounted.
-        faulty_bytes: that were passed over then.
+        faulty_bytes: that were passed over then, and those of records without an end.
+        neutralised: records of a type that readers do not know, stored as padding.
+        pages: sub-buffers that were taken out of an ftrace ring.
+        spliced_bytes: of them, those that went to the file without being copied.
+        torn_pages: sub-buffers that were given up as a part of them found no room in the file.
         foreign_reads: events that somebody else took out of an ftrace ring.
         resets: times that somebody else emptied it; what was in it then nobody can count.
     """
@@ -126,6 +130,10 @@ class RingBalance:
     in_bytes: bool = False
     faults: int = 0
     faulty_bytes: int = 0
+    neutralised: int = 0
+    pages: int = 0
+    spliced_bytes: int = 0
+    torn_pages: int = 0
     foreign_reads: int = 0
     resets: int = 0
 
@@ -158,6 +166,7 @@ class SessionBalance:
         snapshots: how often a flight recorder's windows were stored.
         snapshots_failed: how often not, or not at once.
         paused_ns: time that the rings stood still for that.
+        sideband: what is known of tasks and mappings, for the next segment's beginning.
     """
 
     name: str
@@ -183,6 +192,7 @@ class SessionBalance:
     snapshots: int = 0
     snapshots_failed: int = 0
     paused_ns: int = 0
+    sideband: SidebandCounters = field(default_factory=SidebandCounters)
 
     @property
     def in_bytes(self) -> bool:
@@ -310,7 +320,11 @@ def balance_ring(
         beside_aux=beside_aux,
         in_bytes=in_bytes,
         faults=counters.faults,
-        faulty_bytes=counters.quarantined_bytes,
+        faulty_bytes=counters.quarantined_bytes + counters.torn_bytes,
+        neutralised=counters.neutralised,
+        pages=counters.pages,
+        spliced_bytes=counters.spliced_bytes,
+        torn_pages=counters.torn_pages,
     )
 
 

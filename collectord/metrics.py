@@ -135,6 +135,9 @@ def _draining(core: CoreCounters) -> Iterator[Metric]:
     )
     drain.add_metric((), count_value=core.passes, sum_value=core.pass_ns / NS_PER_SECOND)
     yield drain
+    yield counter(
+        "collectord_drain_wakeups", "Times that a drain thread woke.", (), [((), core.wakeups)]
+    )
     yield gauge(
         "collectord_drain_duration_max_seconds",
         "Longest pass so far.",

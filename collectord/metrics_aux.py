@@ -77,6 +77,12 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
         ((labels, area.lost_records) for labels, area in areas),
     )
     yield counter(
+        "collectord_aux_orphan_bytes",
+        "AUX bytes stored without a record that says where they end: decoders may lose their way.",
+        names,
+        ((labels, area.orphaned) for labels, area in areas),
+    )
+    yield counter(
         "collectord_aux_disabled_seconds",
         "Time that events were stopped because their AUX area was full.",
         names,

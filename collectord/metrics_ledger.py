@@ -66,6 +66,12 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
             if ring.label.role is RingRole.SIDEBAND
         ),
     )
+    yield counter(
+        "collectord_sideband_dropped_records",
+        "Records about tasks and mappings that there was no memory for: later segments lack them.",
+        SESSION,
+        ((of_session(s), s.sideband.dropped) for s in sessions if not s.in_bytes),
+    )
     yield lowest(
         "collectord_loss_observable",
         "1 where the source reports its loss, 0 where it cannot.",

@@ -169,9 +169,15 @@ def _reads(rings: Rings, names: Labels) -> Iterator[Metric]:
     )
     yield counter(
         "collectord_faulty_bytes",
-        "Bytes that were passed over as the contents of a ring were refused.",
+        "Bytes that were passed over: of refused contents, and of records without an end.",
         names,
         ((labels, ring.faulty_bytes) for labels, ring in rings),
+    )
+    yield counter(
+        "collectord_neutralised_records",
+        "Records of a type that readers of perf.data do not know, stored as padding.",
+        names,
+        ((labels, ring.neutralised) for labels, ring in rings if not ring.in_bytes),
     )
     yield counter(
         "collectord_starved_passes",

@@ -298,6 +298,7 @@ class Session:
             snapshots=recorder.stored if recorder is not None else 0,
             snapshots_failed=recorder.failed if recorder is not None else 0,
             paused_ns=recorder.paused_ns if recorder is not None else 0,
+            sideband=self._stream.sideband_counters(),
         )
 
     # What the core tells of rings (drain.loop.RingListener).

@@ -193,18 +193,13 @@ class RingCounters(NamedTuple):
     neutralised: int  # records of a type that readers do not know, made into padding
     relabelled: int  # samples that carried the id of somebody else's event
     throttles: int
-    unthrottles: int
     overwritten: int  # samples that a held ring paired with an AUX ring gave up for newer ones
-    overwritten_records: int  # likewise, records of any type
     pages: int  # sub-buffers that were begun; one that came in pieces counts once
-    page_losses: int  # events lost in the ring, as the pages' headers tell
-    page_losses_unknown: int  # pages whose header tells only that there was a loss, or that were
-    # given up in the middle of a splice
+    torn_pages: int  # given up in the middle of a splice
     resets: int  # times that somebody emptied the ring while it was mapped
     spliced_bytes: int  # of pages that went from the ring to the file without being seen
     numbered: int  # events that the kernel numbered, of blktrace; read after `samples`
     missing: int  # of them, those whose record no read gave
-    notes: int  # its records without a number
     skipped_bytes: int  # of completed sub-buffers of a relay file that no read gave
     torn_bytes: int  # in it that were no record, or a record's beginning without its end
     windows: int  # of an overwritable ring: windows that were taken, and
@@ -257,6 +252,15 @@ class AuxCounters(NamedTuple):
     # "monotonic" only, else 0: nobody knows
     head_rule: int  # (gauge) index into AUX_HEAD_RULES: "learned" until the windows told
 
+class SidebandCounters(NamedTuple):
+    """What a stream knows of tasks and mappings, for the beginning of its next segment."""
+
+    tasks: int = 0  # (gauge)
+    maps: int = 0  # (gauge)
+    bytes: int = 0  # (gauge) of memory
+    dropped: int = 0  # records for which there was no memory
+    files_dropped: int = 0  # records of files with code that a segment's list had no room for
+
 class CoreCounters(NamedTuple):
     """Counters of the whole core."""
 
@@ -268,7 +272,7 @@ class CoreCounters(NamedTuple):
     write_errors: int
     write_ns: int
     passes: int
-    wakeups: int
+    wakeups: int  # times that a drain thread woke
     pass_ns: int
     pass_ns_max: int
     oldest_unwritten_ns: int  # age of the oldest chunk waiting for the writer, 0 if none
@@ -483,8 +487,8 @@ class Stream:
 
         Of a page stream it is what one ring has in the chunk, as far as it was not written.
         """
-    def sideband_counters(self) -> dict[str, int]:
-        """tasks, maps, bytes, dropped of the state table."""
+    def sideband_counters(self) -> SidebandCounters:
+        """Tell what the state table holds, and what it had no memory for."""
 
 class Core:
     """Pool of chunks, shard threads and the writer thread."""

@@ -34,8 +34,8 @@ RingCounters = namedtuple(
     "samples records last_sample_ns bytes stored in_flight lost_disk_full lost_dropped quarantined "
     "quarantine_reason quarantined_bytes faults wakeups_watermark wakeups_timer starved used_bytes "
     "high_watermark_bytes fill_buckets lost_records lost_samples neutralised relabelled throttles "
-    "unthrottles overwritten overwritten_records pages page_losses page_losses_unknown resets "
-    "spliced_bytes numbered missing notes skipped_bytes torn_bytes windows window_taken "
+    "overwritten pages torn_pages resets "
+    "spliced_bytes numbered missing skipped_bytes torn_bytes windows window_taken "
     "window_repeated window_repeated_bytes window_overwritten_bytes window_held_ns")
 AuxCounters = namedtuple(
     "AuxCounters",
@@ -44,6 +44,8 @@ AuxCounters = namedtuple(
     "high_watermark_bytes fill_buckets pieces records truncated partial collisions "
     "unrecorded_bytes orphan_bytes enables restarts disabled_ns windows window_bytes "
     "window_taken_bytes repeated_bytes overwritten_bytes head_rule")
+SidebandCounters = namedtuple(
+    "SidebandCounters", "tasks maps bytes dropped files_dropped", defaults=(0,) * 5)
 CoreCounters = namedtuple(
     "CoreCounters",
     "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "

@@ -83,8 +83,8 @@ cdef extern from "ring.h":
 
 cdef extern from "perf_ring.h":
     struct perf_ring:
-        uint64_t lost_records, lost_samples, neutralised, relabelled, throttles, unthrottles
-        uint64_t overwritten_samples, overwritten_records
+        uint64_t lost_records, lost_samples, neutralised, relabelled, throttles
+        uint64_t overwritten_samples
     struct perf_ring_options:
         ring_map *map
         int wakeup_fd
@@ -116,7 +116,7 @@ cdef extern from "window.h":
 
 cdef extern from "sideband.h":
     struct sideband_counters:
-        uint64_t tasks, maps, bytes, dropped
+        uint64_t tasks, maps, bytes, dropped, files_dropped
     struct sideband:
         pass
     uint8_t *sideband__files(sideband *sb, uint64_t *since, size_t *bytes) nogil
@@ -145,7 +145,7 @@ cdef extern from "stream.h":
 
 cdef extern from "page_ring.h":
     struct page_ring:
-        uint64_t pages, losses, losses_unknown, resets, spliced_bytes, torn
+        uint64_t pages, resets, spliced_bytes, torn
     enum page_transport:
         PAGE_READ, PAGE_MMAP, PAGE_SPLICE
     struct page_ring_options:
@@ -168,7 +168,7 @@ cdef extern from "blk_walk.h":
 
 cdef extern from "relay_ring.h":
     struct relay_ring:
-        uint64_t numbered, missing, notes, skipped_bytes, torn_bytes
+        uint64_t numbered, missing, skipped_bytes, torn_bytes
     enum relay_contents:
         RELAY_BYTES, RELAY_BLKTRACE
     struct relay_ring_options:

@@ -87,7 +87,7 @@ void mapped_files__note(struct mapped_files *files, const uint8_t *record)
 			return;
 	}
 	if (set->count == MAPPED_FILES_MAX || size > MAPPED_FILES_BYTES - set->used) {
-		files->dropped++;
+		counter__add(&files->dropped, 1);
 		return;
 	}
 	memcpy(set->records + set->used, record, size);

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "counter.h"
+
 #define MAPPED_FILES_MAX 4096u		  /* of one segment */
 #define MAPPED_FILES_BYTES (768u << 10) /* of their records */
 
@@ -29,7 +31,7 @@ struct file_set {
 struct mapped_files {
 	struct file_set sets[2];
 	uint32_t current;
-	uint64_t dropped;
+	counter_t dropped;
 };
 
 /* -ENOMEM. */

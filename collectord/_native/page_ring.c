@@ -219,8 +219,6 @@ static void page_ring__count(struct page_ring *pages, const struct subbuf_tally 
 
 	ring__count(ring, tally->events, tally->events, data);
 	counter__max(&ring->last_sample_ns, tally->last_ns);
-	counter__add(&pages->losses, tally->lost);
-	counter__add(&pages->losses_unknown, tally->lost_unknown);
 	ring->position += data;
 }
 
@@ -260,8 +258,6 @@ static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk
 #endif
 	walk = subbuf__start(&head);
 	walk.skipped_ns = found->goes_on ? pages->behind_ns : 0;
-	tally.lost = head.lost;
-	tally.lost_unknown = head.lost_any && !head.lost_known;
 	fault = subbuf__run(page, head.end, &walk, &tally);
 	if (fault != FAULT_NONE)
 		subbuf__cut(page, walk.at, pages->page_bytes);

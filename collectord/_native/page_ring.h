@@ -57,7 +57,6 @@ struct page_ring {
 
 	struct page_track track;
 	counter_t pages;	      /* sub-buffers begun */
-	counter_t losses, losses_unknown; /* told in their headers */
 	counter_t resets;	      /* of a mapped ring, by others */
 	/* The writer's: */
 	counter_t spliced_bytes; /* that went from the pipe into a file */

@@ -138,7 +138,6 @@ static void perf_ring__note(struct perf_ring *perf, const uint8_t *records, size
 	counter__add(&perf->lost_samples, tally->lost_samples);
 	counter__add(&perf->neutralised, tally->neutralised);
 	counter__add(&perf->throttles, tally->throttles);
-	counter__add(&perf->unthrottles, tally->unthrottles);
 }
 
 /* Add walked records that lie behind the end of `chunk`. */
@@ -273,10 +272,8 @@ void perf_ring__give_up(struct perf_ring *perf, uint8_t *scratch, size_t scratch
 		struct walk_tally tally = {0};
 		enum fault fault;
 
-		if (perf_ring__pass_over(perf, scratch, scratch_bytes, keep, &tally, &fault) > 0) {
+		if (perf_ring__pass_over(perf, scratch, scratch_bytes, keep, &tally, &fault) > 0)
 			counter__add(&perf->overwritten_samples, tally.samples);
-			counter__add(&perf->overwritten_records, tally.records);
-		}
 		if (fault != FAULT_NONE)
 			perf_ring__skip(perf, fault);
 		ring_map__publish_tail(perf->map, perf->ring.position);

@@ -18,8 +18,8 @@ struct perf_ring {
 
 	counter_t lost_records, lost_samples;
 	counter_t neutralised, relabelled;
-	counter_t throttles, unthrottles;
-	counter_t overwritten_samples, overwritten_records;
+	counter_t throttles;
+	counter_t overwritten_samples;
 };
 
 struct perf_ring_options {

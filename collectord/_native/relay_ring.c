@@ -114,7 +114,6 @@ static void relay_ring__count(struct relay_ring *relay, struct chunk *chunk, uin
 	/* Release; the partners are the loads in Ring.counters(), each of which acquires: what is
 	 * counted below is among the numbers that are read after it. */
 	atomic_thread_fence(memory_order_release);
-	counter__add(&relay->notes, tally->notes);
 	ring__count(ring, tally->events, tally->events + tally->notes, bytes);
 	counter__max(&ring->last_sample_ns, tally->last_ns);
 	ring->position += bytes;

@@ -58,7 +58,6 @@ struct relay_ring {
 	struct blk_state state;
 
 	counter_t numbered; /* by the kernel: see blk_walk.h */
-	counter_t notes;
 	counter_t missing;	 /* numbered events that were not among what was read */
 	counter_t skipped_bytes; /* of completed sub-buffers that no read gave */
 	counter_t torn_bytes;	 /* that were no record, or the beginning of one without its end */

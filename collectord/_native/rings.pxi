@@ -10,21 +10,21 @@ cdef tuple common_counters(const ring *r):
 
 cdef tuple perf_counters(const perf_ring *p):
     if p == NULL:
-        return (0,) * 8
+        return (0,) * 6
     return (p.lost_records, p.lost_samples, p.neutralised, p.relabelled, p.throttles,
-            p.unthrottles, p.overwritten_samples, p.overwritten_records)
+            p.overwritten_samples)
 
 
 cdef tuple page_counters(const page_ring *p):
     if p == NULL:
-        return (0,) * 5
-    return (p.pages, p.losses, p.losses_unknown + p.torn, p.resets, p.spliced_bytes)
+        return (0,) * 4
+    return (p.pages, p.torn, p.resets, p.spliced_bytes)
 
 
 cdef tuple relay_counters(const relay_ring *p):
     if p == NULL:
-        return (0,) * 5
-    return (p.numbered, p.missing, p.notes, p.skipped_bytes, p.torn_bytes)
+        return (0,) * 4
+    return (p.numbered, p.missing, p.skipped_bytes, p.torn_bytes)
 
 
 cdef tuple window_counters(const window *w):
@@ -192,4 +192,5 @@ cdef class Stream:
         cdef sideband_counters counters
         with nogil:
             sideband__read_counters(&self.stream.sideband, &counters)
-        return counters
+        return SidebandCounters(counters.tasks, counters.maps, counters.bytes, counters.dropped,
+                                counters.files_dropped)

@@ -394,5 +394,6 @@ void sideband__read_counters(const struct sideband *sideband, struct sideband_co
 		.bytes = counter__read(&sideband->bytes),
 		.dropped = counter__read(&sideband->table_dropped) +
 			   counter__read(&sideband->log_dropped),
+		.files_dropped = counter__read(&sideband->files.dropped),
 	};
 }

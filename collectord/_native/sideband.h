@@ -62,6 +62,7 @@ struct sideband_counters {
 	uint64_t maps;
 	uint64_t bytes;
 	uint64_t dropped;
+	uint64_t files_dropped;
 };
 
 /* Takes one record of a replay. A negative return ends the replay and is passed on. */

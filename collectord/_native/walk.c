@@ -76,9 +76,6 @@ static void tally__other(struct walk_tally *tally, const uint8_t *record, uint32
 	case PERF_RECORD_THROTTLE:
 		tally->throttles++;
 		break;
-	case PERF_RECORD_UNTHROTTLE:
-		tally->unthrottles++;
-		break;
 	default:
 		break;
 	}

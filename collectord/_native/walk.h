@@ -49,7 +49,6 @@ struct walk_tally {
 	uint64_t neutralised;
 	uint64_t relabelled;	/* samples with a foreign id */
 	uint64_t throttles;
-	uint64_t unthrottles;
 	uint64_t first_ns;	/* of samples; 0: none seen */
 	uint64_t last_ns;
 	uint64_t aux_pieces; /* of a file; `records` has them too */

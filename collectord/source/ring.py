@@ -326,7 +326,7 @@ class FtraceRing(RingHandle):
             oldest_unread_age_ns=age_ns,
             window_ns=age_ns if self.held else None,
             foreign_reads=foreign,
-            resets=after.resets,
+            resets=max(after.resets, bracket.counters.resets),  # either may miss one
         )
 
 

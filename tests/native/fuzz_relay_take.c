@@ -27,7 +27,7 @@ static void check_kept(const struct ring *ring, size_t bytes)
 	CHECK_EQ(blk__run(kept, bytes, 0, &state, &tally, &fault), bytes);
 	CHECK_EQ(fault, FAULT_NONE);
 	CHECK_EQ(tally.events, counter__read(&ring->samples));
-	CHECK_EQ(tally.notes, counter__read(&relay->notes));
+	CHECK_EQ(tally.events + tally.notes, counter__read(&ring->records));
 	CHECK_EQ(tally.numbered, counter__read(&relay->numbered));
 	CHECK_EQ(tally.missing, counter__read(&relay->missing));
 	CHECK_EQ(tally.numbered, tally.events + tally.missing);

@@ -614,7 +614,6 @@ static void a_held_data_ring_gives_up_its_oldest_records(void)
 	}
 	CHECK(told > 300);
 	CHECK_EQ(counter__read(&data->samples), 0);
-	CHECK_EQ(counter__read(&perf_ring__of(data)->overwritten_records), told + 1);
 	CHECK_EQ(counter__read(&perf_ring__of(data)->lost_records), 9);
 	/* The rest is as it was. */
 	CHECK(ring__begin(data) > 0);

@@ -97,6 +97,9 @@ static void a_complete_sub_buffer_may_look_like_a_partial_one(void)
 
 static void what_follows_a_loss_is_a_page_of_its_own(void)
 {
+	struct subbuf_tally tally = {0};
+	enum fault fault;
+
 	begin();
 	give_events(1000, 5, 0);
 	page__start(page, PAGE_BYTES, 1005);
@@ -109,8 +112,9 @@ static void what_follows_a_loss_is_a_page_of_its_own(void)
 	CHECK_EQ(take(true), RING_EMPTY);
 	CHECK_EQ(chunk.used, 3 * PAGE_BYTES);
 	CHECK_EQ(counter__read(&pages->pages), 3);
-	CHECK_EQ(counter__read(&pages->losses), 9);
-	CHECK_EQ(counter__read(&pages->losses_unknown), 1);
+	CHECK_EQ(subbuf__pages(chunk.data, chunk.used, PAGE_BYTES, &tally, &fault), chunk.used);
+	CHECK_EQ(tally.lost, 9);
+	CHECK_EQ(tally.lost_unknown, 1);
 	end();
 }
 

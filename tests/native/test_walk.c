@@ -43,7 +43,6 @@ static void whole_records_are_counted_by_type(void)
 	CHECK_EQ(tally.lost_records, 12);
 	CHECK_EQ(tally.lost_samples, 3);
 	CHECK_EQ(tally.throttles, 1);
-	CHECK_EQ(tally.unthrottles, 1);
 	CHECK_EQ(tally.neutralised, 0);
 	CHECK_EQ(tally.first_ns, 300);
 	CHECK_EQ(tally.last_ns, 500);

@@ -255,7 +255,6 @@ class Drain(RuleBasedStateMachine):
             assert counters.lost_records == producer.told_lost()
             assert counters.neutralised == producer.count(_UNKNOWN)
             assert counters.throttles == producer.count(_THROTTLE)
-            assert counters.unthrottles == producer.count(_UNTHROTTLE)
             assert counters.high_watermark_bytes <= producer.data_bytes
             assert not counters.quarantined
             assert not counters.lost_disk_full + counters.lost_dropped

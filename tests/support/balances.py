@@ -130,13 +130,21 @@ def area(session: str, cpu: int = 0) -> AuxBalance:
         collisions=1,
         lost_records=5,
         unrecorded=64,
+        orphaned=32,
+        pieces=5,
         enables=7,
+        restarts=6,
         stopped_ns=1_500_000_000,
         wakeups_watermark=4,
         wakeups_timer=2,
         snapshots=0,
         window=0,
+        last_window=0,
+        last_taken=0,
         quarantined=None,
+        faults=0,
+        starved=0,
+        fill_buckets=(0,) * 11,
     )
 
 
