@@ -25,6 +25,7 @@ struct ring;
 struct lane;
 struct blk_tally;
 struct chunk;
+struct segment;
 struct subbuf_tally;
 
 /* Chunks that are kept for a stream's data, and for its sideband, as far as half of the pool goes. */
@@ -77,6 +78,15 @@ struct load {
 	uint8_t *data;
 };
 
+/* A write of what a chunk holds, made beside others. `ret` and `ns`, how long it took: once it landed. */
+struct flight {
+	const struct segment *segment;
+	uint64_t offset, xxh3, ns;
+	uint32_t bytes;
+	int ret;
+	bool landed;
+};
+
 /*
  * One page-aligned piece of staging memory. It holds whole records of the rings of one lane
  * (shard and stream); the writer pads it to CHUNK_ALIGN_BYTES and writes it in one piece.
@@ -92,6 +102,7 @@ struct chunk {
 	struct chunk *next;
 	struct share *share; /* whose it is until it is given back, or NULL */
 	struct item item;
+	struct flight flight;
 	XXH3_state_t *hash; /* of records: it took what the chunk holds, each piece when it came */
 	struct span spans[CHUNK_SPANS];
 	uint32_t piece_count;

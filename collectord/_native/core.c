@@ -111,9 +111,7 @@ int core__add_stream(struct core *core, const struct stream_options *options, st
 	ret = stream__init(stream, id, core->pool.chunk_bytes, options, &core->events);
 	if (ret < 0)
 		return ret;
-	core->writer.streams[id] = stream;
-	/* Release; the partner is the acquire where the writer's thread reads the count. */
-	atomic_store_explicit(&core->writer.stream_count, id + 1, memory_order_release);
+	writer__add(&core->writer, stream);
 	*out = stream;
 	return 0;
 }
@@ -233,6 +231,7 @@ int core__prepare(struct core *core, struct stream *stream, struct segment *segm
 
 	segment->begin = segment->allocated = segment->offset;
 	segment->open = true;
+	writer__place(&core->writer, stream, segment__fd(segment));
 	ret = stream__prepare(stream, segment);
 	if (ret == 0)
 		writer__poke(&core->writer);
@@ -314,10 +313,14 @@ void core__read_counters(struct core *core, struct core_counters *counters)
 	counters->chunks_free = core->pool.free_count;
 	counters->chunks_free_min = core->pool.free_min;
 	pthread_mutex_unlock(&core->pool.lock);
-	counters->written_bytes = counter__read(&writer->written_bytes);
-	counters->written_chunks = counter__read(&writer->written_chunks);
-	counters->write_errors = counter__read(&writer->write_errors);
-	counters->write_ns = counter__read(&writer->write_ns);
+	for (uint32_t i = 0; i < writer__disks(writer); i++) {
+		const struct disk *const disk = &writer->disks[i];
+
+		counters->written_bytes += counter__read(&disk->written_bytes);
+		counters->written_chunks += counter__read(&disk->written_chunks);
+		counters->write_errors += counter__read(&disk->write_errors);
+		counters->write_ns += counter__read(&disk->write_ns);
+	}
 	counters->oldest_unwritten_ns = writer__oldest_ns(&core->writer);
 	for (uint32_t i = 0; i < writer->shard_count; i++) {
 		const struct shard *shard = &core->shards[i];

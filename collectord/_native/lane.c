@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lane.h"
 
-#include "writer.h"
+#include "disk.h"
 
-void lane__queue(struct lane *lane, struct writer *writer, struct item *item)
+void lane__queue(struct lane *lane, struct item *item)
 {
 	item->lane = lane;
 	atomic_fetch_add_explicit(&lane->queued, 1, memory_order_relaxed);
-	writer__queue(writer, item);
+	disk__queue(lane->stream, item);
 }
 
-void lane__close(struct lane *lane, struct writer *writer)
+void lane__close(struct lane *lane)
 {
 	struct chunk *chunk = lane->open;
 
@@ -18,31 +18,31 @@ void lane__close(struct lane *lane, struct writer *writer)
 	chunk->item.stamp = lane->stamp;
 	chunk->item.begun_ns = lane->stamp_ns;
 	lane->stamp = 0;
-	lane__queue(lane, writer, &chunk->item);
+	lane__queue(lane, &chunk->item);
 }
 
-bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp, uint64_t begun_ns)
+bool lane__mark(struct lane *lane, uint64_t stamp, uint64_t begun_ns)
 {
 	/* The partner is the store in writer__end(). */
 	if (atomic_load(&lane->mark_queued))
 		return false;
 	atomic_store_explicit(&lane->mark_queued, true, memory_order_relaxed);
 	lane->mark = (struct item){.stamp = stamp, .begun_ns = begun_ns};
-	lane__queue(lane, writer, &lane->mark);
+	lane__queue(lane, &lane->mark);
 	return true;
 }
 
-void lane__yield(struct lane *lane, struct writer *writer, struct pool *pool)
+void lane__yield(struct lane *lane, struct pool *pool)
 {
 	if (lane->open != NULL && lane->open->used > 0) {
-		lane__close(lane, writer);
+		lane__close(lane);
 	} else if (lane->open != NULL) {
 		pool__give(pool, lane->open);
 		lane->open = NULL;
 	}
 }
 
-bool lane__stamp(struct lane *lane, struct writer *writer, struct pool *pool, bool holds)
+bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 {
 	const bool filled = lane->open != NULL && lane->open->used > 0;
 
@@ -55,8 +55,8 @@ bool lane__stamp(struct lane *lane, struct writer *writer, struct pool *pool, bo
 		 */
 		if (atomic_load(&lane->queued) > 0 && pool__is_short(pool))
 			return false;
-		lane__close(lane, writer);
-	} else if (!lane__mark(lane, writer, lane->stamp, filled ? 0 : lane->stamp_ns)) {
+		lane__close(lane);
+	} else if (!lane__mark(lane, lane->stamp, filled ? 0 : lane->stamp_ns)) {
 		return false;
 	}
 	lane->stamp = 0;

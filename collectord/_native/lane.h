@@ -9,7 +9,6 @@
 #include "chunk.h"
 
 struct stream;
-struct writer;
 
 /*
  * What the rings of one shard give to one stream: the open chunk, the mark that stands for a full
@@ -45,18 +44,18 @@ struct lane {
  */
 
 /* Hand an item to the writer: behind all that was queued before. */
-void lane__queue(struct lane *lane, struct writer *writer, struct item *item);
+void lane__queue(struct lane *lane, struct item *item);
 /* Hand the open chunk to the writer, with the generation that waits for an item. */
-void lane__close(struct lane *lane, struct writer *writer);
+void lane__close(struct lane *lane);
 /* Tell the writer that a full pass found nothing to add. False: the last mark is on its way. */
-bool lane__mark(struct lane *lane, struct writer *writer, uint64_t stamp, uint64_t begun_ns);
+bool lane__mark(struct lane *lane, uint64_t stamp, uint64_t begun_ns);
 /* Part with the open chunk: to the writer, or, if it is empty, to the pool. */
-void lane__yield(struct lane *lane, struct writer *writer, struct pool *pool);
+void lane__yield(struct lane *lane, struct pool *pool);
 
 /* Tell the writer, with the open chunk or a mark, of the generation that waits for that. False: the
  * chunk may take more while chunks are short, or the last mark is on its way. `holds`: the chunk
  * stays with the lane. */
-bool lane__stamp(struct lane *lane, struct writer *writer, struct pool *pool, bool holds);
+bool lane__stamp(struct lane *lane, struct pool *pool, bool holds);
 
 /* The generation that the lane is in, 0: none. */
 uint64_t lane__asked(const struct lane *lane);

@@ -34,7 +34,7 @@ static void pass__return_empty(struct shard *shard, struct lane *lane)
 {
 	if (lane->open == NULL || lane->open->used > 0)
 		return;
-	lane__yield(lane, shard->writer, shard->pool);
+	lane__yield(lane, shard->pool);
 	for (uint32_t i = 0; i < shard->writer->shard_count; i++)
 		if (shard->writer->shards[i] != shard)
 			shard__wake_starved(shard->writer->shards[i]);
@@ -65,12 +65,12 @@ static enum drained pass__fill(struct shard *shard, struct ring *ring, bool boun
 		if (took == RING_TICKET) {
 			/* What was read before comes before in the file. */
 			if (lane->open->used > 0)
-				lane__close(lane, shard->writer);
-			lane__queue(lane, shard->writer, ring->ops->ticket(ring));
+				lane__close(lane);
+			lane__queue(lane, ring->ops->ticket(ring));
 			continue;
 		}
 		if (took == RING_CHUNK_FULL || lane->open->span_count == CHUNK_SPANS)
-			lane__close(lane, shard->writer);
+			lane__close(lane);
 		if (took != RING_CHUNK_FULL && took != RING_MORE) {
 			pass__return_empty(shard, lane);
 			ring->owes = false;
@@ -105,7 +105,7 @@ static void pass__yield_chunks(struct shard *shard)
 
 		if (lane != NULL && lane->open != NULL &&
 		    pool__is_beyond(shard->pool, lane->open->share))
-			lane__yield(lane, shard->writer, shard->pool);
+			lane__yield(lane, shard->pool);
 	}
 }
 
@@ -316,7 +316,7 @@ static bool pass__stamp(struct shard *shard)
 			continue;
 		/* Before the first segment there is only sideband: it waits here, and is not settled. */
 		stamped &= lane__stamp(
-			lane, shard->writer, shard->pool,
+			lane, shard->pool,
 			!lane->stream->ops->split &&
 				!atomic_load_explicit(&lane->stream->begun, memory_order_relaxed));
 	}

@@ -9,32 +9,46 @@
 #include "ring.h"
 
 /*
- * The end of what is claimed is never written to: a full disk leaves the room that the tail takes,
- * so that the segment can be sealed, and then be evicted.
+ * Have room for so many bytes, with so many AUX pieces, behind the data and what is in flight. The end
+ * of what is claimed is never written to: a full disk leaves the room that the tail takes, so that the
+ * segment can be sealed, and then be evicted.
  */
+static int record_stream__claim(struct stream *stream, uint32_t bytes, uint32_t pieces)
+{
+	struct segment *segment = &stream->current;
+	const struct sent *const sent = &stream->sent;
+	const uint64_t tail = segment__tail(segment, sent->pieces + pieces);
+	const int ret = sums__reserve(&stream->sums, sent->bytes + bytes, sent->items + 1);
+
+	return ret < 0 ? ret
+		       : segment__claim(segment, &segment->allocated,
+					segment->offset + sent->bytes + bytes + tail, UINT64_MAX);
+}
+
+/* The bytes stand behind the data now. */
+static void record_stream__extend(struct stream *stream, const uint8_t *data, uint32_t bytes,
+				  uint64_t xxh3)
+{
+	sums__add(&stream->sums, data, bytes, xxh3);
+	stream->current.offset += bytes;
+	stream->current.chunks++;
+}
+
 static int record_stream__append(struct stream *stream, uint8_t *data, uint32_t bytes,
 				 uint32_t pieces, uint64_t xxh3)
 {
 	struct segment *segment = &stream->current;
-	const uint64_t tail = segment__tail(segment, pieces);
 	struct iovec vector = {data, bytes};
 	uint64_t done = 0;
-	int ret = sums__reserve(&stream->sums, bytes, 1);
+	int ret = record_stream__claim(stream, bytes, pieces);
 
 	if (ret == 0)
-		ret = segment__claim(segment, &segment->allocated,
-				     segment->offset + bytes + tail, UINT64_MAX);
-	if (ret == 0)
 		ret = segment__write(segment, &vector, 1, segment->offset, &done);
-	if (ret < 0) {
-		if (done > 0)
-			segment__cut(segment, segment->offset + tail);
-		return ret;
-	}
-	sums__add(&stream->sums, data, bytes, xxh3);
-	segment->offset += bytes;
-	segment->chunks++;
-	return 0;
+	if (ret == 0)
+		record_stream__extend(stream, data, bytes, xxh3);
+	else if (done > 0)
+		segment__cut(segment, segment->offset + segment__tail(segment, pieces));
+	return ret;
 }
 
 /* Write the first `used` bytes of the scratch as a chunk of their own. */
@@ -104,10 +118,19 @@ static void record_stream__account(struct stream *stream, const struct chunk *ch
 	stream->round_due = true;
 }
 
+/* Pad it for this place. A copy of the hash: it may have to be written again, elsewhere. */
+static uint64_t record_stream__pad(struct stream *stream, const struct chunk *chunk, bool round,
+				   uint64_t offset)
+{
+	XXH3_copyState(stream->hash, chunk->hash);
+	chunk__pad(chunk->data, chunk->used, round, offset, stream->hash);
+	return XXH3_64bits_digest(stream->hash);
+}
+
 int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk, bool round)
 {
 	struct segment *segment = &stream->current;
-	uint64_t offset;
+	uint64_t offset, xxh3;
 	int ret;
 
 	if (!segment->open)
@@ -118,11 +141,9 @@ int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk,
 	if (ret < 0)
 		return ret;
 	offset = segment->offset;
-	/* A copy: the chunk may have to be written again, elsewhere. */
-	XXH3_copyState(stream->hash, chunk->hash);
-	chunk__pad(chunk->data, chunk->used, round, offset, stream->hash);
+	xxh3 = record_stream__pad(stream, chunk, round, offset);
 	ret = record_stream__append(stream, chunk->data, chunk__padded(chunk->used, round),
-				    chunk->piece_count, XXH3_64bits_digest(stream->hash));
+				    chunk->piece_count, xxh3);
 	if (ret < 0)
 		return ret;
 	record_stream__account(stream, chunk, offset);
@@ -163,6 +184,47 @@ static int record_stream__write(struct stream *stream, struct item *item, uint64
 	return 1;
 }
 
+static bool record_stream__send(struct stream *stream, struct chunk *chunk)
+{
+	struct segment *const segment = &stream->current;
+	const uint64_t offset = segment->offset + stream->sent.bytes;
+	const uint32_t bytes = chunk__padded(chunk->used, false);
+	bool full;
+
+	/* With the first chunk comes the replay. */
+	if (!segment->open || segment->chunks == 0)
+		return false;
+	pthread_mutex_lock(&stream->lock);
+	full = stream__is_full(stream, stream->sent.bytes + bytes);
+	pthread_mutex_unlock(&stream->lock);
+	if (full ||
+	    segment__reserve_aux(segment, stream->sent.pieces + chunk->piece_count) < 0 ||
+	    record_stream__claim(stream, bytes, chunk->piece_count) < 0)
+		return false;
+	chunk->flight = (struct flight){
+		.segment = segment,
+		.offset = offset,
+		.xxh3 = record_stream__pad(stream, chunk, false, offset),
+		.bytes = bytes,
+	};
+	return true;
+}
+
+static void record_stream__land(struct stream *stream, const struct chunk *chunk)
+{
+	const struct flight *const flight = &chunk->flight;
+
+	record_stream__extend(stream, chunk->data, flight->bytes, flight->xxh3);
+	record_stream__account(stream, chunk, flight->offset);
+}
+
+static void record_stream__recall(struct stream *stream)
+{
+	struct segment *const segment = &stream->current;
+
+	segment__cut(segment, segment->offset + segment__tail(segment, 0));
+}
+
 static uint32_t record_stream__pass_over(struct stream *stream, struct item *item,
 					 const struct span **spans)
 {
@@ -192,5 +254,8 @@ const struct stream_ops record_stream__ops = {
 	.ordered = true,
 	.write = record_stream__write,
 	.pass_over = record_stream__pass_over,
+	.send = record_stream__send,
+	.land = record_stream__land,
+	.recall = record_stream__recall,
 	.end = record_stream__end,
 };

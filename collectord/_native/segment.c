@@ -36,6 +36,15 @@ int segment__set_files(struct segment *segment, const int *files, uint32_t count
 	return 0;
 }
 
+int segment__fd(const struct segment *segment)
+{
+	uint32_t i = 0;
+
+	while (i < segment->file_count && segment->files[i] < 0)
+		i++;
+	return i < segment->file_count ? segment->files[i] : segment->fd;
+}
+
 void segment__forget(struct segment *segment)
 {
 	free(segment->extents);

@@ -31,6 +31,8 @@ struct segment {
 /* Both copy what they are given. -ENOMEM; -EINVAL: an extent is not aligned. */
 int segment__set_extents(struct segment *segment, const uint64_t *extents, uint32_t count);
 int segment__set_files(struct segment *segment, const int *files, uint32_t count);
+/* Its file, or one of them; -1: it has none. */
+int segment__fd(const struct segment *segment);
 /* Free what it has of its own. */
 void segment__forget(struct segment *segment);
 

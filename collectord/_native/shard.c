@@ -229,7 +229,7 @@ static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
 		if (shard->rings[i] == ring)
 			shard->rings[i--] = shard->rings[--shard->ring_count];
 	if (ring->lane->rings == 1)
-		lane__yield(ring->lane, shard->writer, shard->pool);
+		lane__yield(ring->lane, shard->pool);
 	/* Release; the partner is the acquire in stream__lane(). */
 	atomic_fetch_sub_explicit(&ring->lane->rings, 1, memory_order_release);
 }

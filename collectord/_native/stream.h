@@ -14,6 +14,7 @@
 
 #define SHARDS_MAX 64u
 
+struct disk;
 struct ring;
 struct stream;
 struct event_list;
@@ -37,6 +38,16 @@ struct stream_ops {
 	/* Pass over the part that was refused. Returns how many spans are lost with it, 0 if there is
 	 * another way to write it, which is tried next. */
 	uint32_t (*pass_over)(struct stream *stream, struct item *item, const struct span **spans);
+	/*
+	 * Optional, for a chunk that needs nothing but to be written where the segment goes on: have its
+	 * `flight` ready, behind what was sent before. False: it has to wait until all that landed, and is
+	 * written then.
+	 */
+	bool (*send)(struct stream *stream, struct chunk *chunk);
+	/* What was sent first landed. */
+	void (*land)(struct stream *stream, const struct chunk *chunk);
+	/* It was refused: of what was sent nothing stays. */
+	void (*recall)(struct stream *stream);
 	/* Nothing of the item is left. True: the end of a round was written. */
 	bool (*end)(struct stream *stream, struct item *item);
 };
@@ -54,6 +65,12 @@ struct work {
 	uint64_t bytes;	       /* of the part that was refused */
 };
 
+/* The first items of a stream's queue, whose writes are in flight, and what they add to the segment. */
+struct sent {
+	uint32_t items, pieces;
+	uint64_t bytes;
+};
+
 /*
  * A sequence of segments. The writer thread owns `current`, the rounds and the lanes' progress;
  * `lock` guards `next`, the requests, the answer and the list of rings, which others set.
@@ -67,8 +84,12 @@ struct stream {
 	struct ring **rings;
 	uint32_t ring_count;
 
-	/* Items, oldest first, under the writer's lock. */
+	/* Items, oldest first, under the lock of its disk. */
+	_Atomic(struct disk *) disk;
 	struct item *first, **last;
+	struct item *unsent; /* the first one that was not sent */
+	struct sent sent;
+	bool settling; /* none is sent before the first item was written */
 	struct work work;
 	const struct stream_ops *ops;
 	struct share data_share, sideband_share;

@@ -2,57 +2,57 @@
 #ifndef COLLECTORD_WRITER_H
 #define COLLECTORD_WRITER_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "chunk.h"
-#include "counter.h"
+#include "disk.h"
 #include "stream.h"
 
 #define STREAMS_MAX 64u
+#define DISKS_MAX 8u
 
 struct shard;
 struct event_list;
 
 /*
- * The one thread that writes. Streams take turns, each with its items in the order in which they
- * were queued; one whose item waits, for room or for a segment, lets the others pass.
+ * What was drained is written: a queue and a thread for each file system, so that one that is stuck
+ * delays nobody but the streams on it.
  *
  * The generations are numbered here and issued by the shards' timers, once per flush interval: they
- * go on whatever the writer is at.
+ * go on whatever the disks are at.
  */
 struct writer {
-	pthread_mutex_t lock;
-	pthread_cond_t wake;
-	bool poked, stopping;
-	uint32_t turn; /* the stream that comes next */
-
 	_Atomic uint64_t issued_ns;
 	_Atomic uint64_t generation; /* last one issued */
 	struct pool *pool;
 	struct event_list *events;
 	struct stream *streams[STREAMS_MAX];
 	struct shard *shards[SHARDS_MAX];
+	struct disk disks[DISKS_MAX]; /* the first is that of streams without a file so far */
 	uint32_t shard_count;
 	_Atomic uint32_t stream_count;
+	_Atomic uint32_t disk_count;
 	uint64_t flush_ns;
 	uint64_t segment_wait_ns; /* how long a segment that is missing is waited for */
-	pthread_t thread;
-	bool running;
-
-	counter_t written_bytes, written_chunks, write_errors, write_ns;
 };
 
 int writer__init(struct writer *writer, struct pool *pool, struct event_list *events,
 		 uint64_t flush_ns);
 void writer__deinit(struct writer *writer);
 int writer__start(struct writer *writer);
-/* Write what is queued, then end the thread. The shards have stopped. */
+/* Write what is queued, then end the threads. The shards have stopped. */
 void writer__stop(struct writer *writer);
 
-/* From a pass. The item is the writer's until it was written. */
-void writer__queue(struct writer *writer, struct item *item);
+/* A stream is there, which is that far on. */
+void writer__add(struct writer *writer, struct stream *stream);
+/* From the thread that adds streams: the next file of the stream is `fd`, so its queue is that of the
+ * file's file system. Where there are more of these than DISKS_MAX, or no thread, it stays. */
+void writer__place(struct writer *writer, struct stream *stream, int fd);
+/* How many streams, and disks, there are. */
+uint32_t writer__streams(const struct writer *writer);
+uint32_t writer__disks(const struct writer *writer);
+
 /* Look at the streams' requests and answers. */
 void writer__poke(struct writer *writer);
 /* Begin a generation: every ring is read up to where it is now. Returns its number. */

@@ -65,15 +65,23 @@ static void *keep_full(void *context)
 	return context;
 }
 
-/* The kernel's id of the thread of this name. */
-static int thread_id(const char *name)
+static double clock_seconds(clockid_t clock)
+{
+	struct timespec now;
+
+	CHECK_EQ(clock_gettime(clock, &now), 0);
+	return (double)now.tv_sec + (double)now.tv_nsec / NS_PER_S;
+}
+
+/* CPU time of the core's threads of this name. */
+static double cpu_seconds(const char *name)
 {
 	DIR *const tasks = opendir("/proc/self/task");
 	struct dirent *task;
-	int tid = 0;
+	double sum = 0;
 
 	CHECK(tasks != NULL);
-	while (tid == 0 && (task = readdir(tasks)) != NULL) {
+	while ((task = readdir(tasks)) != NULL) {
 		char path[300], found[32] = "";
 		FILE *comm;
 
@@ -82,31 +90,13 @@ static int thread_id(const char *name)
 		if (comm == NULL)
 			continue;
 		if (fscanf(comm, "%31s", found) == 1 && strcmp(found, name) == 0)
-			tid = atoi(task->d_name);
+			/* As clock_getcpuclockid() makes it: per thread, and what the scheduler counts. */
+			sum += clock_seconds((clockid_t)(~(unsigned)atoi(task->d_name) << 3 | 6));
 		fclose(comm);
 	}
 	closedir(tasks);
-	CHECK(tid != 0);
-	return tid;
-}
-
-/* CPU time of a thread of the core. */
-static double cpu_seconds(const char *name)
-{
-	/* As clock_getcpuclockid() makes it: per thread, and what the scheduler counts. */
-	const clockid_t clock = (clockid_t)(~(unsigned)thread_id(name) << 3 | 6);
-	struct timespec now;
-
-	CHECK_EQ(clock_gettime(clock, &now), 0);
-	return (double)now.tv_sec + (double)now.tv_nsec / NS_PER_S;
-}
-
-static double seconds(void)
-{
-	struct timespec now;
-
-	CHECK_EQ(clock_gettime(CLOCK_MONOTONIC, &now), 0);
-	return (double)now.tv_sec + (double)now.tv_nsec / NS_PER_S;
+	CHECK(sum > 0);
+	return sum;
 }
 
 int main(int argc, char **argv)
@@ -144,7 +134,7 @@ int main(int argc, char **argv)
 	}
 	check_prepared(rig__prepare_records(core, stream, 0, fd, 0, RIG_LIMIT, 0));
 	CHECK_EQ(core__start(core), 0);
-	begun = seconds();
+	begun = clock_seconds(CLOCK_MONOTONIC);
 	CHECK_EQ(pthread_create(&feeder, NULL, keep_full, NULL), 0);
 	while (counters.written_bytes < bytes) {
 		const struct timespec pause = {.tv_nsec = 1000000};
@@ -158,7 +148,7 @@ int main(int argc, char **argv)
 	}
 	printf("{\"bytes\":%llu,\"seconds\":%.6f,\"drain_cpu_seconds\":%.6f,"
 	       "\"writer_cpu_seconds\":%.6f}\n",
-	       (unsigned long long)counters.written_bytes, seconds() - begun,
+	       (unsigned long long)counters.written_bytes, clock_seconds(CLOCK_MONOTONIC) - begun,
 	       cpu_seconds("drain/0"), cpu_seconds("writer"));
 	atomic_store(&ending, true);
 	pthread_join(feeder, NULL);

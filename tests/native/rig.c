@@ -32,9 +32,8 @@ void rig__init(struct rig *rig, uint32_t shards, uint32_t streams, uint32_t chun
 		CHECK_EQ(stream__init(&rig->streams[i], i, RIG_CHUNK_BYTES, &options,
 				      &rig->events),
 			 0);
-		rig->writer.streams[i] = &rig->streams[i];
+		writer__add(&rig->writer, &rig->streams[i]);
 	}
-	rig->writer.stream_count = streams;
 }
 
 void rig__deinit(struct rig *rig)

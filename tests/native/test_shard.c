@@ -163,12 +163,12 @@ static void take_mark(struct lane *expected)
 {
 	struct item *item;
 
-	pthread_mutex_lock(&rig.writer.lock);
+	pthread_mutex_lock(&rig.writer.disks[0].lock);
 	item = expected->stream->first;
 	expected->stream->first = item->next;
 	if (item->next == NULL)
 		expected->stream->last = &expected->stream->first;
-	pthread_mutex_unlock(&rig.writer.lock);
+	pthread_mutex_unlock(&rig.writer.disks[0].lock);
 	CHECK(item->lane == expected && item->chunk == NULL);
 	atomic_store(&expected->mark_queued, false);
 	atomic_fetch_sub(&expected->queued, 1);

@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -17,9 +19,9 @@ static struct lane lanes[2];
 static struct fake_ring fake;
 static struct ring *ring;
 
-static void begin(uint32_t chunks)
+static void begin_streams(uint32_t chunks, uint32_t streams)
 {
-	rig__init(&rig, 0, 1, chunks, RIG_NEVER_NS);
+	rig__init(&rig, 0, streams, chunks, RIG_NEVER_NS);
 	fake_ring__init(&fake, 1);
 	ring = fake_ring__open(&fake);
 	CHECK_EQ(stream__add_ring(&rig.streams[0], ring), 0);
@@ -27,6 +29,11 @@ static void begin(uint32_t chunks)
 		lanes[i] = (struct lane){.stream = &rig.streams[0], .shard = i, .rings = 1};
 		atomic_store(&rig.streams[0].lanes[i], &lanes[i]);
 	}
+}
+
+static void begin(uint32_t chunks)
+{
+	begin_streams(chunks, 1);
 }
 
 static void end(void)
@@ -49,7 +56,7 @@ static void queue(struct lane *lane, uint64_t stamp, uint64_t serial)
 	chunk->item.stamp = stamp;
 	chunk->item.begun_ns = stamp;
 	lane->queued++;
-	writer__queue(&rig.writer, &chunk->item);
+	disk__queue(lane->stream, &chunk->item);
 }
 
 /* "01R2": the samples' serials (one digit each) and the rounds, in the order of the file. */
@@ -172,7 +179,7 @@ static void a_round_without_records_writes_no_marker(void)
 	for (uint32_t i = 0; i < 2; i++) {
 		lanes[i].queued++;
 		lanes[i].mark_queued = true;
-		writer__queue(&rig.writer, &marks[i]);
+		disk__queue(&rig.streams[0], &marks[i]);
 	}
 	start(fd);
 	await_written(1);
@@ -191,7 +198,7 @@ static void a_mark_ends_a_round_with_a_marker_of_its_own(void)
 	rig.writer.generation = 1;
 	queue(&lanes[0], 1, 0);
 	lanes[1].queued++;
-	writer__queue(&rig.writer, &mark);
+	disk__queue(&rig.streams[0], &mark);
 	start(fd);
 	await_written(1);
 	finish_and_check(fd, "0R");
@@ -236,7 +243,7 @@ static void a_full_disk_is_tried_again_after_room_was_made(void)
 	finish_and_check(fd, "01");
 	CHECK_EQ(counter__read(&ring->stored), 2);
 	CHECK_EQ(counter__read(&ring->lost_disk_full), 0);
-	CHECK_EQ(counter__read(&rig.writer.write_errors), 0);
+	CHECK_EQ(counter__read(&rig.writer.disks[0].write_errors), 0);
 	end();
 	close(fd);
 	close(file);
@@ -260,7 +267,7 @@ static void a_disk_that_stays_full_loses_and_counts_each_sample_once(void)
 	CHECK_EQ(counter__read(&ring->lost_disk_full), 3);
 	CHECK_EQ(counter__read(&ring->lost_dropped), 0);
 	CHECK_EQ(ring->in_flight, 0);
-	CHECK_EQ(counter__read(&rig.writer.write_errors), 3);
+	CHECK_EQ(counter__read(&rig.writer.disks[0].write_errors), 3);
 	CHECK_EQ(pool__free_count(&rig.pool), 8);
 	end();
 	close(fd);
@@ -360,7 +367,7 @@ static void a_missing_segment_is_waited_for_without_a_free_chunk(void)
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish_and_check(fd, "01");
 	CHECK_EQ(counter__read(&ring->lost_disk_full), 0);
-	CHECK_EQ(counter__read(&rig.writer.write_errors), 0);
+	CHECK_EQ(counter__read(&rig.writer.disks[0].write_errors), 0);
 	end();
 	close(fd);
 }
@@ -443,7 +450,7 @@ static void what_comes_late_is_written_nowhere(void)
 	CHECK_EQ(counter__read(&ring->stored), 1);
 	CHECK_EQ(counter__read(&ring->lost_dropped), 1);
 	CHECK_EQ(counter__read(&ring->lost_disk_full), 0);
-	CHECK_EQ(counter__read(&rig.writer.write_errors), 0);
+	CHECK_EQ(counter__read(&rig.writer.disks[0].write_errors), 0);
 	CHECK_EQ(ring->in_flight, 0);
 	CHECK_EQ(pool__free_count(&rig.pool), 8);
 	rig__expect_none(&rig);
@@ -516,6 +523,179 @@ static void stop_does_not_wait_for_a_segment(void)
 	end();
 }
 
+/* What is written while more is queued goes to the disk several chunks at a time. */
+#define MANY 24u
+
+static void many_in_flight_stand_in_their_order(void)
+{
+	static const char expected[] = "0123456789:;<=>?@ABCDEFG";
+	const int fd = output__file();
+
+	begin(MANY);
+	for (uint64_t i = 0; i < MANY; i++)
+		queue(&lanes[i % 2], 0, i);
+	start(fd);
+	finish_and_check(fd, expected);
+	CHECK(rig.writer.disks[0].helpers > 0);
+	CHECK_EQ(counter__read(&ring->stored), MANY);
+	CHECK_EQ(counter__read(&rig.writer.disks[0].written_chunks), MANY);
+	end();
+	close(fd);
+}
+
+/* The one of these numbers is refused as it is sent, and as it is written alone if `always`. */
+static uint64_t refused_serial;
+static bool refused_always;
+
+static bool is_refused(const struct chunk *chunk)
+{
+	return record__check_sample(chunk->data) == refused_serial;
+}
+
+static bool send_refused(struct stream *stream, struct chunk *chunk)
+{
+	static const struct segment nowhere = {.fd = -1};
+	const bool sent = record_stream__ops.send(stream, chunk);
+
+	if (sent && is_refused(chunk))
+		chunk->flight.segment = &nowhere;
+	return sent;
+}
+
+static int write_refused(struct stream *stream, struct item *item, uint64_t *bytes)
+{
+	if (refused_always && item->chunk != NULL && stream->work.span == 0 &&
+	    is_refused(item->chunk))
+		return -EIO;
+	return record_stream__ops.write(stream, item, bytes);
+}
+
+static void refuse(uint64_t serial, bool always)
+{
+	static struct stream_ops ops;
+
+	ops = record_stream__ops;
+	ops.send = send_refused;
+	ops.write = write_refused;
+	refused_serial = serial;
+	refused_always = always;
+	rig.streams[0].ops = &ops;
+}
+
+static void what_is_behind_a_refused_write_is_written_again(void)
+{
+	const int fd = output__file();
+
+	begin(12);
+	refuse(4, false);
+	for (uint64_t i = 0; i < 10; i++)
+		queue(&lanes[i % 2], 0, i);
+	start(fd);
+	finish_and_check(fd, "0123456789");
+	CHECK_EQ(counter__read(&ring->stored), 10);
+	CHECK_EQ(counter__read(&ring->lost_dropped), 0);
+	CHECK_EQ(counter__read(&rig.writer.disks[0].write_errors), 0);
+	end();
+	close(fd);
+}
+
+static void one_that_is_refused_again_is_lost_alone(void)
+{
+	const int fd = output__file();
+	struct event *event;
+
+	begin(12);
+	refuse(4, true);
+	for (uint64_t i = 0; i < 10; i++)
+		queue(&lanes[i % 2], 0, i);
+	start(fd);
+	event = rig__event(&rig, EVENT_WRITE_FAILED);
+	CHECK_EQ(event->error, EIO);
+	event__free(event);
+	finish_and_check(fd, "012356789");
+	CHECK_EQ(counter__read(&ring->stored), 9);
+	CHECK_EQ(counter__read(&ring->lost_dropped), 1);
+	CHECK_EQ(counter__read(&rig.writer.disks[0].write_errors), 1);
+	end();
+	close(fd);
+}
+
+/* A limit in the middle of a chunk: a part of it goes, and those behind it may as well be begun. */
+static void a_part_that_went_is_cut_off_with_all_behind_it(void)
+{
+	const int fd = output__file();
+	struct event *event;
+
+	begin(12);
+	output__limit(3 * CHUNK_ALIGN_BYTES + 512);
+	for (uint64_t i = 0; i < 10; i++)
+		queue(&lanes[i % 2], 0, i);
+	start(fd);
+	event = rig__event(&rig, EVENT_WRITE_FAILED);
+	CHECK_EQ(event->error, EFBIG);
+	event__free(event);
+	while (pool__free_count(&rig.pool) < 12)
+		usleep(1000);
+	CHECK_EQ(lseek(fd, 0, SEEK_END), 3 * CHUNK_ALIGN_BYTES);
+	output__limit(UINT64_MAX);
+	queue(&lanes[0], 0, 7);
+	finish_and_check(fd, "0127");
+	CHECK_EQ(counter__read(&ring->stored), 4);
+	CHECK_EQ(counter__read(&ring->lost_dropped), 7);
+	end();
+	close(fd);
+}
+
+static sem_t stuck;
+
+static int write_stuck(struct stream *stream, struct item *item, uint64_t *bytes)
+{
+	while (sem_wait(&stuck) < 0)
+		continue;
+	CHECK_EQ(sem_post(&stuck), 0);
+	return record_stream__ops.write(stream, item, bytes);
+}
+
+/* A write of the first stream does not return; the second one's file is on another file system. */
+static void a_stuck_file_system_delays_no_other(void)
+{
+	static struct stream_ops ops;
+	const int fd = output__file(), other = memfd_create("other", MFD_CLOEXEC);
+	struct lane lane = {.stream = &rig.streams[1], .rings = 1};
+	struct stream *streams;
+
+	begin_streams(8, 2);
+	streams = rig.streams;
+	CHECK_EQ(sem_init(&stuck, 0, 0), 0);
+	ops = record_stream__ops;
+	ops.write = write_stuck;
+	ops.send = NULL;
+	streams[0].ops = &ops;
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		writer__place(&rig.writer, &streams[i], i == 0 ? fd : other);
+		CHECK_EQ(rig__prepare(&rig, i, i == 0 ? fd : other, 0, RIG_LIMIT), 0);
+		rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	}
+	CHECK(atomic_load(&streams[0].disk) != atomic_load(&streams[1].disk));
+	atomic_store(&streams[1].lanes[0], &lane);
+	queue(&lanes[0], 1, 0);
+	queue(&lane, 1, 1);
+	while (lane__written(&lane) < 1)
+		await_notice(rig.events.fd);
+	CHECK_EQ(counter__read(&ring->stored), 1);
+	CHECK_EQ(lane__written(&lanes[0]), 0);
+	CHECK(writer__oldest_ns(&rig.writer) > 0);
+	CHECK_EQ(sem_post(&stuck), 0);
+	while (lane__written(&lanes[0]) < 1)
+		await_notice(rig.events.fd);
+	CHECK_EQ(counter__read(&ring->stored), 2);
+	end();
+	CHECK_EQ(sem_destroy(&stuck), 0);
+	close(fd);
+	close(other);
+}
+
 int main(void)
 {
 	RUN(a_round_ends_when_the_last_lane_came_to_it);
@@ -537,5 +717,10 @@ int main(void)
 	RUN(stop_writes_what_is_queued);
 	RUN(stop_does_not_wait_for_room);
 	RUN(stop_does_not_wait_for_a_segment);
+	RUN(many_in_flight_stand_in_their_order);
+	RUN(what_is_behind_a_refused_write_is_written_again);
+	RUN(one_that_is_refused_again_is_lost_alone);
+	RUN(a_part_that_went_is_cut_off_with_all_behind_it);
+	RUN(a_stuck_file_system_delays_no_other);
 	return 0;
 }

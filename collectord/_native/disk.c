@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "disk.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+#include "clock.h"
+#include "event_list.h"
+#include "flight.h"
+#include "ring.h"
+#include "room.h"
+#include "shard.h"
+#include "writer.h"
+
+/* What comes next for a stream. */
+enum step {
+	STEP_NONE,   /* nothing, before something else happens */
+	STEP_REAP,   /* the first item, which was sent, was written */
+	STEP_RECALL, /* it was refused, and nothing of the stream is in flight any more */
+	STEP_SEND,   /* the first one that was not sent can be */
+	STEP_WRITE,  /* nothing is in flight: the first item is written, or what it asks for is done */
+};
+
+void disk__init(struct disk *disk, struct writer *writer, dev_t device)
+{
+	pthread_condattr_t attr;
+
+	memset(disk, 0, sizeof(*disk));
+	disk->writer = writer;
+	disk->device = device;
+	disk->last_flight = &disk->flights;
+	pthread_mutex_init(&disk->lock, NULL);
+	pthread_cond_init(&disk->flown, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&disk->wake, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+void disk__deinit(struct disk *disk)
+{
+	pthread_cond_destroy(&disk->wake);
+	pthread_cond_destroy(&disk->flown);
+	pthread_mutex_destroy(&disk->lock);
+	memset(disk, 0, sizeof(*disk));
+}
+
+/* Lock the disk that the stream is on. */
+static struct disk *disk__lock(struct stream *stream)
+{
+	for (;;) {
+		struct disk *const disk = atomic_load(&stream->disk);
+
+		pthread_mutex_lock(&disk->lock);
+		if (disk == atomic_load(&stream->disk))
+			return disk;
+		pthread_mutex_unlock(&disk->lock);
+	}
+}
+
+void disk__queue(struct stream *stream, struct item *item)
+{
+	struct disk *disk;
+
+	item->next = NULL;
+	item->queued_ns = clock__now_ns();
+	disk = disk__lock(stream);
+	*stream->last = item;
+	stream->last = &item->next;
+	if (stream->unsent == NULL)
+		stream->unsent = item;
+	pthread_cond_signal(&disk->wake);
+	pthread_mutex_unlock(&disk->lock);
+}
+
+void disk__poke(struct disk *disk)
+{
+	pthread_mutex_lock(&disk->lock);
+	disk->poked = true;
+	pthread_cond_signal(&disk->wake);
+	pthread_mutex_unlock(&disk->lock);
+}
+
+void disk__move(struct stream *stream, struct disk *to)
+{
+	struct disk *const from = disk__lock(stream);
+
+	if (from != to && from->at != stream && stream->sent.items == 0)
+		atomic_store(&stream->disk, to);
+	pthread_mutex_unlock(&from->lock);
+	disk__poke(to);
+}
+
+uint64_t disk__oldest_ns(struct disk *disk)
+{
+	struct writer *const writer = disk->writer;
+	uint64_t oldest_ns = 0;
+
+	pthread_mutex_lock(&disk->lock);
+	for (uint32_t i = 0; i < writer__streams(writer); i++) {
+		const struct stream *const stream = writer->streams[i];
+
+		if (atomic_load(&stream->disk) == disk && stream->first != NULL &&
+		    (oldest_ns == 0 || stream->first->queued_ns < oldest_ns))
+			oldest_ns = stream->first->queued_ns;
+	}
+	pthread_mutex_unlock(&disk->lock);
+	return oldest_ns;
+}
+
+/* ESHUTDOWN: it came when the stream was finished, which is no fault of a file. */
+static void disk__give_up(struct disk *disk, struct stream *stream, const struct span *spans,
+			  uint32_t count, int error)
+{
+	const bool full = room__may_come(error), late = error == ESHUTDOWN;
+	const uint64_t now_ns = clock__now_ns();
+	struct event *event;
+
+	counter__add(&disk->write_errors, late ? 0 : 1);
+	for (uint32_t i = 0; i < count; i++) {
+		const struct span *span = &spans[i];
+
+		counter__add(full ? &span->ring->lost_disk_full : &span->ring->lost_dropped,
+			     span->samples);
+		atomic_fetch_sub_explicit(&span->ring->in_flight, span->samples,
+					  memory_order_relaxed);
+	}
+	if (full || late || (stream->failure_told_ns != 0 &&
+			     now_ns - stream->failure_told_ns < disk->writer->flush_ns))
+		return;
+	stream->failure_told_ns = now_ns;
+	event = event__new(EVENT_WRITE_FAILED, stream->id, 0);
+	if (event != NULL) {
+		event->token = stream->current.token;
+		event->error = error;
+	}
+	event_list__push(disk->writer->events, event);
+}
+
+static void disk__count(struct disk *disk, struct stream *stream, uint64_t bytes, uint64_t ns)
+{
+	stream->space_asked_ns = 0;
+	counter__add(&disk->write_ns, ns);
+	counter__add(&disk->written_bytes, bytes);
+	counter__add(&disk->written_chunks, 1);
+}
+
+/* Write what is left of the item. False: a part of it waits. */
+static bool disk__write(struct disk *disk, struct stream *stream, struct item *item)
+{
+	struct work *const work = &stream->work;
+	const struct span *spans;
+
+	item->round = stream->ops->ordered && !stream->snapshots &&
+		      !atomic_load_explicit(&stream->holds_back, memory_order_relaxed) &&
+		      stream__completes_round(stream, item->lane, item->stamp);
+	for (;;) {
+		const uint64_t begun_ns = clock__now_ns();
+		uint64_t bytes = 0;
+		uint32_t lost;
+		int ret = -work->refused;
+
+		work->refused = 0;
+		if (ret == 0) {
+			ret = stream->ops->write(stream, item, &bytes);
+			if (ret == 0)
+				return true;
+			if (ret > 0) {
+				disk__count(disk, stream, bytes, clock__now_ns() - begun_ns);
+				continue;
+			}
+			work->bytes = bytes;
+			if (stream->finished)
+				ret = -ESHUTDOWN;
+			if (room__may_come(-ret) && room__wait(disk, stream, -ret))
+				return false;
+		}
+		if (room__is_short(-ret))
+			stream__make_evictable(stream, work->bytes);
+		lost = stream->ops->pass_over(stream, item, &spans);
+		if (lost > 0)
+			disk__give_up(disk, stream, spans, lost, -ret);
+	}
+}
+
+/* Nothing is left of the item, which may be another one as soon as its lane can have it again. */
+static void disk__end(struct disk *disk, struct stream *stream, struct item *ended)
+{
+	struct writer *const writer = disk->writer;
+	struct item item = *ended;
+	struct lane *lane = item.lane;
+
+	stream->work = (struct work){0};
+	if (stream->ops->end(stream, &item)) {
+		stream->round_due = false;
+		stream->round = atomic_load_explicit(&writer->generation, memory_order_acquire);
+	}
+	if (item.chunk != NULL)
+		pool__give(writer->pool, item.chunk);
+	else if (item.ticket == NULL)
+		/* The partner is the load in lane__mark(). */
+		atomic_store(&lane->mark_queued, false);
+	stream__pass_written(stream, lane, &item);
+	/* The partners are the loads in stream__lane() and lane__stamp(). */
+	atomic_fetch_sub(&lane->queued, 1);
+	for (uint32_t i = 0; i < writer->shard_count; i++)
+		shard__wake_starved(writer->shards[i]);
+	if (item.stamp != 0 || atomic_load_explicit(&lane->rings, memory_order_relaxed) == 0)
+		event_list__poke(writer->events);
+}
+
+/* Under the lock: take the first item off the queue. */
+static void disk__pop(struct stream *stream)
+{
+	if (stream->unsent == stream->first)
+		stream->unsent = stream->first->next;
+	stream->first = stream->first->next;
+	if (stream->first == NULL)
+		stream->last = &stream->first;
+}
+
+/* Under the lock, which is given up for the write. */
+static void disk__process(struct disk *disk, struct stream *stream)
+{
+	struct item *const item = stream->first;
+	bool written;
+
+	pthread_mutex_unlock(&disk->lock);
+	written = disk__write(disk, stream, item);
+	pthread_mutex_lock(&disk->lock);
+	if (!written)
+		return;
+	stream->settling = false;
+	disk__pop(stream);
+	pthread_mutex_unlock(&disk->lock);
+	disk__end(disk, stream, item);
+	pthread_mutex_lock(&disk->lock);
+}
+
+/* Under the lock, which is given up meanwhile: the first item was written. */
+static void disk__reap(struct disk *disk, struct stream *stream)
+{
+	struct item *const item = stream->first;
+	struct chunk *const chunk = item->chunk;
+
+	disk__pop(stream);
+	stream->sent.items--;
+	stream->sent.bytes -= chunk->flight.bytes;
+	stream->sent.pieces -= chunk->piece_count;
+	pthread_mutex_unlock(&disk->lock);
+	stream->ops->land(stream, chunk);
+	disk__count(disk, stream, chunk->flight.bytes, chunk->flight.ns);
+	disk__end(disk, stream, item);
+	pthread_mutex_lock(&disk->lock);
+}
+
+/* Under the lock, which is given up meanwhile: what was sent is written again, one by one, so that it
+ * is as if none behind the one that was refused had been begun. */
+static void disk__recall(struct disk *disk, struct stream *stream)
+{
+	stream->unsent = stream->first;
+	stream->sent = (struct sent){0};
+	pthread_mutex_unlock(&disk->lock);
+	stream->ops->recall(stream);
+	pthread_mutex_lock(&disk->lock);
+}
+
+/* Under the lock. */
+static enum step disk__step(struct disk *disk, struct stream *stream, bool *waits)
+{
+	if (stream->first == NULL)
+		return STEP_NONE;
+	if (stream->sent.items == 0) {
+		if (!room__is_over(disk, stream)) {
+			*waits = true;
+			return STEP_NONE;
+		}
+		return flight__may_send(disk, stream) ? STEP_SEND : STEP_WRITE;
+	}
+	if (stream->first->chunk->flight.landed) {
+		if (stream->first->chunk->flight.ret == 0)
+			return STEP_REAP;
+		stream->settling = true;
+		return flight__have_landed(stream) ? STEP_RECALL : STEP_NONE;
+	}
+	return flight__may_send(disk, stream) ? STEP_SEND : STEP_NONE;
+}
+
+/* Under the lock: the stream whose turn it is, or NULL; `waits`: one has items that must wait. */
+static struct stream *disk__next(struct disk *disk, enum step *step, bool *waits)
+{
+	struct writer *const writer = disk->writer;
+	const uint32_t count = writer__streams(writer);
+
+	*waits = false;
+	for (uint32_t i = 0; i < count; i++) {
+		const uint32_t turn = (disk->turn + i) % count;
+		struct stream *const stream = writer->streams[turn];
+
+		if (atomic_load(&stream->disk) != disk)
+			continue;
+		*step = disk__step(disk, stream, waits);
+		if (*step != STEP_NONE) {
+			disk->turn = turn + 1;
+			return stream;
+		}
+	}
+	return NULL;
+}
+
+/* Under the lock, which may be given up meanwhile. */
+static void disk__take(struct disk *disk, struct stream *stream, enum step step)
+{
+	disk->at = stream;
+	switch (step) {
+	case STEP_REAP:
+		disk__reap(disk, stream);
+		break;
+	case STEP_RECALL:
+		disk__recall(disk, stream);
+		break;
+	case STEP_SEND:
+		flight__send(disk, stream);
+		break;
+	default:
+		disk__process(disk, stream);
+	}
+	disk->at = NULL;
+}
+
+/* Under the lock. True: a request is left for later. */
+static bool disk__serve(struct disk *disk)
+{
+	struct writer *const writer = disk->writer;
+	bool left = false;
+
+	for (uint32_t i = 0; i < writer__streams(writer); i++) {
+		struct stream *const stream = writer->streams[i];
+
+		if (atomic_load(&stream->disk) != disk)
+			continue;
+		/* No segment ends before what was sent to it is there. */
+		left |= stream->sent.items > 0 || stream__serve(stream);
+		if (stream->finished) {
+			pool__leave(writer->pool, &stream->data_share);
+			pool__leave(writer->pool, &stream->sideband_share);
+		}
+	}
+	return left;
+}
+
+/* Under the lock: wait for an item, a poke, or until one that waits is to be looked at. */
+static void disk__sleep(struct disk *disk, bool waits)
+{
+	const uint64_t until_ns = clock__now_ns() + ROOM_LOOK_NS;
+	const struct timespec until = {
+		.tv_sec = (time_t)(until_ns / 1000000000u),
+		.tv_nsec = (long)(until_ns % 1000000000u),
+	};
+
+	if (waits)
+		pthread_cond_timedwait(&disk->wake, &disk->lock, &until);
+	else
+		pthread_cond_wait(&disk->wake, &disk->lock);
+}
+
+static void *disk__run(void *context)
+{
+	struct disk *const disk = context;
+	bool left = false; /* a request, until something was written */
+
+	pthread_setname_np(pthread_self(), "writer");
+	pthread_mutex_lock(&disk->lock);
+	for (;;) {
+		enum step step = STEP_NONE;
+		bool waits;
+		struct stream *const stream = disk__next(disk, &step, &waits);
+
+		if (stream == NULL && !disk->poked) {
+			if (disk->stopping && disk->in_flight == 0)
+				break;
+			disk__sleep(disk, waits);
+			continue;
+		}
+		if (stream != NULL)
+			disk__take(disk, stream, step);
+		if (disk->poked || left) {
+			disk->poked = false;
+			left = disk__serve(disk);
+		}
+	}
+	pthread_mutex_unlock(&disk->lock);
+	return NULL;
+}
+
+int disk__start(struct disk *disk)
+{
+	sigset_t all, before;
+	int ret;
+
+	/* The threads inherit the mask: signals are the controlling thread's. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	ret = -pthread_create(&disk->thread, NULL, disk__run, disk);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	disk->running = ret == 0;
+	return ret;
+}
+
+void disk__stop(struct disk *disk)
+{
+	if (!disk->running)
+		return;
+	pthread_mutex_lock(&disk->lock);
+	disk->stopping = true;
+	pthread_cond_signal(&disk->wake);
+	pthread_mutex_unlock(&disk->lock);
+	pthread_join(disk->thread, NULL);
+	flight__end(disk);
+	disk->running = false;
+}

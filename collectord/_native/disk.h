@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COLLECTORD_DISK_H
+#define COLLECTORD_DISK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "chunk.h"
+#include "counter.h"
+#include "stream.h"
+
+/* Writes in flight, and the threads that make them. */
+#define DISK_DEPTH 4u
+
+struct writer;
+
+/*
+ * One file system: the queue of what is to be written there, and the thread that does it. The streams
+ * whose segments are there take turns, each with its items in the order in which they were queued; one
+ * whose item waits, for room or for a segment, lets the others pass.
+ *
+ * While more is queued than one chunk, those that need nothing but to be written are sent: helpers
+ * write several at a time, in any order, and the thread counts each as stored, or as refused, in the
+ * order of the queue.
+ */
+struct disk {
+	pthread_mutex_t lock;
+	pthread_cond_t wake;	/* of the thread */
+	pthread_cond_t flown; /* of the helpers: there is something to write, or nothing comes any more */
+	bool poked, stopping, ending, running;
+	bool slow; /* the last write took long: one at a time */
+	uint32_t turn; /* the stream that comes next */
+	uint32_t helpers;
+	uint32_t in_flight;
+	struct chunk *flights, **last_flight; /* not begun, oldest first */
+	struct stream *at;		      /* the stream whose item is written now, or NULL */
+	struct writer *writer;
+	dev_t device; /* 0: the first segment tells */
+	pthread_t thread, helper[DISK_DEPTH];
+
+	counter_t written_bytes, written_chunks, write_errors, write_ns;
+};
+
+void disk__init(struct disk *disk, struct writer *writer, dev_t device);
+void disk__deinit(struct disk *disk);
+int disk__start(struct disk *disk);
+/* Write what is queued, then end the threads. */
+void disk__stop(struct disk *disk);
+
+/* From a pass. The item is the disk's until it was written. */
+void disk__queue(struct stream *stream, struct item *item);
+/* Look at the streams' requests and answers. */
+void disk__poke(struct disk *disk);
+/* The stream's files are on `to`: its queue goes there, unless a write of it is under way. */
+void disk__move(struct stream *stream, struct disk *to);
+/* When the oldest of its items was queued, 0: there is none. */
+uint64_t disk__oldest_ns(struct disk *disk);
+
+#endif
