@@ -6,7 +6,6 @@ from mmap import mmap
 from typing import Final, NamedTuple, TypeAlias
 
 CHUNK_ALIGN_BYTES: Final[int]  # 4096: chunks, and so data offsets, are multiples of it
-SAMPLE_RECORD_MAX: Final[int]  # highest kernel record type that is stored; others are neutralised
 
 class Sum(NamedTuple):
     """XXH3-64 of a part of a file, which begins where the one before it ends.
@@ -296,11 +295,7 @@ class RingMap:
     @property
     def data_bytes(self) -> int: ...
     @property
-    def overwrite(self) -> bool: ...
-    @property
     def head(self) -> int: ...
-    @property
-    def tail(self) -> int: ...
     def close(self) -> None:
         """Unmap. Raises ValueError while a core still drains the ring."""
 
@@ -333,12 +328,8 @@ class AuxMap:
     @property
     def aux_bytes(self) -> int: ...
     @property
-    def snapshot(self) -> bool: ...
-    @property
     def head(self) -> int:
         """`aux_head`: how many bytes the kernel has handed over, but see the head rules."""
-    @property
-    def tail(self) -> int: ...
     def close(self) -> None:
         """Unmap; before the ring's own map. Raises ValueError while a core still drains it."""
 

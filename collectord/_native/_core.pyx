@@ -54,7 +54,6 @@ CoreCounters = namedtuple(
 CHUNK_ALIGN_BYTES = ALIGN_BYTES
 # The least that a table takes, of streams that have no sideband.
 NO_SIDEBAND_BYTES = 1 << 20
-SAMPLE_RECORD_MAX = WALK_KERNEL_TYPE_MAX
 QUARANTINE_REASONS = tuple(fault_names[i].decode() for i in range(FAULTS))
 AUX_HIDDEN_MAGIC = HIDDEN_MAGIC
 AUX_HEAD_RULES = ("monotonic", "offset", "learned")
@@ -63,9 +62,10 @@ cdef dict FRAMINGS = {"auxtrace": AUX_AUXTRACE, "hidden": AUX_HIDDEN}
 cdef dict TRANSPORTS = {"read": PAGE_READ, "mmap": PAGE_MMAP, "splice": PAGE_SPLICE}
 
 
-cdef int check(int ret) except -1:
+cdef int check(int ret) except -1 nogil:
     if ret < 0:
-        raise OSError(-ret, os.strerror(-ret))
+        with gil:
+            raise OSError(-ret, os.strerror(-ret))
     return ret
 
 
@@ -126,10 +126,8 @@ def scan_blktrace(const uint8_t[::1] data not None):
 
 
 def close_gap(int fd, uint64_t at, uint64_t size):
-    cdef int ret
     with nogil:
-        ret = segment__close_gap(fd, at, size)
-    check(ret)
+        check(segment__close_gap(fd, at, size))
 
 
 include "maps.pxi"
@@ -206,10 +204,8 @@ cdef class Core:
 
     cdef Ring take(self, uint32_t shard, Stream stream, ring *made, Mapped map):
         cdef Ring ring = Ring.__new__(Ring)
-        cdef int ret
         with nogil:
-            ret = core__add_ring(self.core, shard, stream.stream, made)
-        check(ret)
+            check(core__add_ring(self.core, shard, stream.stream, made))
         ring.owner = self
         ring.ring = made
         ring.maps = ()
@@ -274,7 +270,6 @@ cdef class Core:
         cdef int[::1] fds = array("i", enable_fds)
         cdef aux_ring_options options
         cdef AuxRing aux = AuxRing.__new__(AuxRing)
-        cdef int ret
         if framing not in FRAMINGS or head_rule not in HEAD_RULES:
             raise ValueError(f"no framing {framing!r}, or no head rule {head_rule!r}")
         if ring not in self.rings or aux_map.ring_map not in ring.maps:
@@ -288,8 +283,7 @@ cdef class Core:
             options.enable_fds = &fds[0]
         check(aux_ring__new(&options, ring.ring, &aux.ring))
         with nogil:
-            ret = core__pair(self.core, aux.ring)
-        check(ret)
+            check(core__pair(self.core, aux.ring))
         aux.owner = self
         self.use(ring, aux_map)
         return aux
@@ -347,9 +341,7 @@ cdef class Core:
         cdef core_counters c
         with nogil:
             core__read_counters(self.core, &c)
-        return CoreCounters(c.chunks, c.chunks_free, c.chunks_free_min, c.written_bytes,
-                            c.written_chunks, c.write_errors, c.write_ns, c.passes, c.wakeups,
-                            c.pass_ns, c.pass_ns_max, c.oldest_unwritten_ns)
+        return CoreCounters(**c)
 
     def drain_tids(self):
         cdef list found = []

@@ -16,11 +16,6 @@ cdef class Mapped:
             raise ValueError("not mapped any more")
         return 0
 
-    cdef int took(self, int ret) except -1:
-        check(ret)
-        self.mapped = True
-        return 0
-
     cdef void unmap(self):
         pass
 
@@ -35,11 +30,10 @@ cdef class PageMap(Mapped):
     cdef page_map map
 
     def __init__(self, int fd):
-        cdef int ret
         self.vacant()
         with nogil:
-            ret = page_map__init(&self.map, fd)
-        self.took(ret)
+            check(page_map__init(&self.map, fd))
+        self.mapped = True
 
     def __dealloc__(self):
         page_map__deinit(&self.map)
@@ -65,11 +59,10 @@ cdef class RingMap(Mapped):
     cdef ring_map map
 
     def __init__(self, int fd, uint64_t data_bytes, *, bint overwrite=False):
-        cdef int ret
         self.vacant()
         with nogil:
-            ret = ring_map__init(&self.map, fd, data_bytes, overwrite)
-        self.took(ret)
+            check(ring_map__init(&self.map, fd, data_bytes, overwrite))
+        self.mapped = True
 
     def __dealloc__(self):
         ring_map__deinit(&self.map)
@@ -90,29 +83,19 @@ cdef class RingMap(Mapped):
         return self.map.data_bytes
 
     @property
-    def overwrite(self):
-        return self.map.overwrite
-
-    @property
     def head(self):
         self.usable()
         return ring_map__head(&self.map)
-
-    @property
-    def tail(self):
-        self.usable()
-        return ring_map__tail(&self.map)
 
 
 cdef class BpfMap(Mapped):
     cdef bpf_map map
 
     def __init__(self, int fd, uint64_t data_bytes):
-        cdef int ret
         self.vacant()
         with nogil:
-            ret = bpf_map__init(&self.map, fd, data_bytes)
-        self.took(ret)
+            check(bpf_map__init(&self.map, fd, data_bytes))
+        self.mapped = True
 
     def __dealloc__(self):
         bpf_map__deinit(&self.map)
@@ -128,12 +111,11 @@ cdef class AuxMap(Mapped):
     cdef RingMap ring_map
 
     def __init__(self, int fd, RingMap ring_map not None, uint64_t aux_bytes, *, bint snapshot):
-        cdef int ret
         self.vacant()
         ring_map.usable()
         with nogil:
-            ret = aux_map__init(&self.map, &ring_map.map, fd, aux_bytes, snapshot)
-        self.took(ret)
+            check(aux_map__init(&self.map, &ring_map.map, fd, aux_bytes, snapshot))
+        self.mapped = True
         self.ring_map = ring_map
         ring_map.users += 1
 
@@ -151,15 +133,6 @@ cdef class AuxMap(Mapped):
         return self.map.bytes
 
     @property
-    def snapshot(self):
-        return self.map.snapshot != 0
-
-    @property
     def head(self):
         self.usable()
         return aux_map__head(&self.map)
-
-    @property
-    def tail(self):
-        self.usable()
-        return aux_map__tail(&self.map)

@@ -38,13 +38,12 @@ int page_stream__progress(struct stream *stream, struct page_progress *progress)
 static void page_stream__begin(struct ring *ring, const struct segment *segment)
 {
 	struct page_track *const track = &page_ring__of(ring)->track;
-	const uint64_t offset =
-		ring->id < segment->extent_count ? segment->extents[ring->id] : NO_EXTENT;
+	const uint64_t place = segment__place(segment, ring->id);
 
-	if (offset == NO_EXTENT)
+	if (place == NO_PLACE)
 		page_track__begin(track, 0, 0);
 	else
-		page_track__begin(track, offset, segment->capacity);
+		page_track__begin(track, place, segment->capacity);
 }
 
 static void page_stream__tell(struct ring *ring, struct event_ring *told)
@@ -243,7 +242,10 @@ static bool page_stream__end(struct stream *stream, struct item *item)
 
 static bool page_stream__suits(const struct segment *segment)
 {
-	return segment->extents != NULL;
+	for (uint32_t i = 0; i < segment->place_count; i++)
+		if (segment->places[i] != NO_PLACE && segment->places[i] % CHUNK_ALIGN_BYTES != 0)
+			return false;
+	return segment->places != NULL && segment->capacity > 0;
 }
 
 const struct stream_ops page_stream__ops = {

@@ -246,7 +246,7 @@ static bool record_stream__end(struct stream *stream, struct item *item)
 
 static bool record_stream__suits(const struct segment *segment)
 {
-	return segment->extents == NULL && segment->files == NULL;
+	return segment->places == NULL;
 }
 
 const struct stream_ops record_stream__ops = {

@@ -75,8 +75,9 @@ int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t byt
 
 static void relay_stream__begin(struct ring *ring, const struct segment *segment)
 {
-	relay_file__begin(&relay_ring__of(ring)->file,
-			  ring->id < segment->file_count ? segment->files[ring->id] : -1);
+	const uint64_t place = segment__place(segment, ring->id);
+
+	relay_file__begin(&relay_ring__of(ring)->file, place != NO_PLACE ? (int)place : -1);
 }
 
 static void relay_stream__tell(struct ring *ring, struct event_ring *told)
@@ -154,7 +155,7 @@ static bool relay_stream__end(struct stream *stream, struct item *item)
 
 static bool relay_stream__suits(const struct segment *segment)
 {
-	return segment->files != NULL;
+	return segment->places != NULL && segment->capacity == 0;
 }
 
 const struct stream_ops relay_stream__ops = {

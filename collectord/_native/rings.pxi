@@ -90,6 +90,16 @@ cdef class AuxRing:
             a.overwritten_bytes, a.head_rule)
 
 
+cdef segment segment__new(uint64_t token, int fd, uint64_t limit, uint64_t step):
+    cdef segment made
+    memset(&made, 0, sizeof(made))
+    made.token = token
+    made.fd = fd
+    made.limit = limit
+    made.step = step
+    return made
+
+
 cdef class Stream:
     cdef Core owner
     cdef stream *stream
@@ -98,57 +108,38 @@ cdef class Stream:
     def id(self):
         return self.stream.id
 
-    cdef int give(self, segment *made, int ret) except -1:
-        if ret == 0:
-            with nogil:
-                ret = core__prepare(self.owner.core, self.stream, made)
-        return check(ret)
+    cdef int give(self, segment made, places) except -1:
+        cdef uint64_t[::1] listed
+        if places is not None:
+            listed = array("Q", [NO_PLACE]) * (max(places, default=-1) + 1)
+            for ring, place in places.items():
+                listed[ring] = place
+            check(segment__set_places(&made, &listed[0] if listed.shape[0] > 0 else NULL,
+                                      <uint32_t>listed.shape[0]))
+        with nogil:
+            check(core__prepare(self.owner.core, self.stream, &made))
+        return 0
 
     def prepare(self, uint64_t token, int fd, uint64_t offset, uint64_t limit_bytes,
                 uint64_t step_bytes=0, uint64_t tail_bytes=0):
-        cdef segment made
-        memset(&made, 0, sizeof(made))
-        made.token = token
-        made.fd = fd
+        cdef segment made = segment__new(token, fd, limit_bytes, step_bytes)
         made.offset = offset
-        made.limit = limit_bytes
-        made.step = step_bytes
         made.tail = tail_bytes
-        self.give(&made, 0)
+        self.give(made, None)
 
     def prepare_pages(self, uint64_t token, int fd, *, offsets, uint64_t capacity_bytes,
                       uint64_t limit_bytes, uint64_t step_bytes=0):
-        cdef uint64_t[::1] extents = array("Q", [NO_EXTENT]) * (max(offsets, default=-1) + 1)
-        cdef uint32_t count = <uint32_t>extents.shape[0]
-        cdef segment made
-        for ring, offset in offsets.items():
-            extents[ring] = offset
-        memset(&made, 0, sizeof(made))
-        made.token = token
-        made.fd = fd
-        made.limit = limit_bytes
-        made.step = step_bytes
+        cdef segment made = segment__new(token, fd, limit_bytes, step_bytes)
         made.capacity = capacity_bytes
-        self.give(&made, segment__set_extents(&made, &extents[0] if count > 0 else NULL, count))
+        self.give(made, offsets)
 
     def prepare_files(self, uint64_t token, *, files, uint64_t limit_bytes):
-        cdef int[::1] listed = array("i", [-1]) * (max(files, default=-1) + 1)
-        cdef uint32_t count = <uint32_t>listed.shape[0]
-        cdef segment made
-        for ring, fd in files.items():
-            listed[ring] = fd
-        memset(&made, 0, sizeof(made))
-        made.token = token
-        made.fd = -1
-        made.limit = limit_bytes
-        self.give(&made, segment__set_files(&made, &listed[0] if count > 0 else NULL, count))
+        self.give(segment__new(token, -1, limit_bytes, 0), files)
 
     def track_bytes(self):
         cdef page_progress progress
-        cdef int ret
         with nogil:
-            ret = page_stream__progress(self.stream, &progress)
-        check(ret)
+            check(page_stream__progress(self.stream, &progress))
         found = {progress.rings[i].id: progress.rings[i].bytes for i in range(progress.count)}
         free(progress.rings)
         return progress.token, found
@@ -169,11 +160,9 @@ cdef class Stream:
         core__finish(self.owner.core, self.stream)
 
     def load_sideband(self, const uint8_t[::1] records not None):
-        cdef int ret = 0
         if records.shape[0] > 0:
             with nogil:
-                ret = sideband__load(&self.stream.sideband, &records[0], records.shape[0])
-        check(ret)
+                check(sideband__load(&self.stream.sideband, &records[0], records.shape[0]))
 
     def mapped_files(self, uint64_t since=0):
         cdef size_t size = 0

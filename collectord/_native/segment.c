@@ -9,49 +9,38 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "chunk.h"
 
-int segment__set_extents(struct segment *segment, const uint64_t *extents, uint32_t count)
+int segment__set_places(struct segment *segment, const uint64_t *places, uint32_t count)
 {
-	for (uint32_t i = 0; i < count; i++)
-		if (extents[i] != NO_EXTENT && extents[i] % CHUNK_ALIGN_BYTES != 0)
-			return -EINVAL;
-	segment->extents = malloc((count + 1) * sizeof(*extents));
-	if (segment->extents == NULL)
+	segment->places = malloc((count + 1) * sizeof(*places));
+	if (segment->places == NULL)
 		return -ENOMEM;
 	if (count > 0)
-		memcpy(segment->extents, extents, count * sizeof(*extents));
-	segment->extent_count = count;
+		memcpy(segment->places, places, count * sizeof(*places));
+	segment->place_count = count;
 	return 0;
 }
 
-int segment__set_files(struct segment *segment, const int *files, uint32_t count)
+uint64_t segment__place(const struct segment *segment, uint32_t ring_id)
 {
-	segment->files = malloc((count + 1) * sizeof(*files));
-	if (segment->files == NULL)
-		return -ENOMEM;
-	if (count > 0)
-		memcpy(segment->files, files, count * sizeof(*files));
-	segment->file_count = count;
-	return 0;
+	return ring_id < segment->place_count ? segment->places[ring_id] : NO_PLACE;
 }
 
 int segment__fd(const struct segment *segment)
 {
-	uint32_t i = 0;
-
-	while (i < segment->file_count && segment->files[i] < 0)
-		i++;
-	return i < segment->file_count ? segment->files[i] : segment->fd;
+	if (segment->capacity > 0)
+		return segment->fd;
+	for (uint32_t i = 0; i < segment->place_count; i++)
+		if (segment->places[i] != NO_PLACE)
+			return (int)segment->places[i];
+	return segment->fd;
 }
 
 void segment__forget(struct segment *segment)
 {
-	free(segment->extents);
-	free(segment->files);
+	free(segment->places);
 	free(segment->aux_index);
-	segment->extents = NULL;
-	segment->files = NULL;
+	segment->places = NULL;
 	segment->aux_index = NULL;
 }
 

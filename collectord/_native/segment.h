@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define NO_EXTENT UINT64_MAX
+#define NO_PLACE UINT64_MAX
 #define AUX_INDEX_ENTRY_BYTES 16u /* struct auxtrace_index_entry of tools/perf/util/auxtrace.h */
 
 /* One output file. The fd is the caller's. */
@@ -17,20 +17,20 @@ struct segment {
 	uint64_t tail; /* room for what the seal puts behind the data, without the AUX index */
 	uint64_t chunks, records, samples, replayed;
 	uint64_t first_ns, last_ns;
-	uint64_t *extents; /* of pages: a ring's extent by its id, or NO_EXTENT; allocated */
-	uint32_t extent_count;
-	uint64_t capacity; /* of each extent */
-	int *files;	   /* of relay: a ring's file by its id, or -1; allocated */
-	uint32_t file_count;
+	/* Where each ring has a place to itself: by its id that, or NO_PLACE; allocated. The offset of
+	 * an extent, or a file's descriptor. */
+	uint64_t *places;
+	uint32_t place_count;
+	uint64_t capacity; /* of each extent; 0: they are files */
 	uint64_t *aux_index; /* file offsets of the AUXTRACE records; allocated */
 	uint32_t aux_count, aux_room;
 	int fd;
 	bool open;
 };
 
-/* Both copy what they are given. -ENOMEM; -EINVAL: an extent is not aligned. */
-int segment__set_extents(struct segment *segment, const uint64_t *extents, uint32_t count);
-int segment__set_files(struct segment *segment, const int *files, uint32_t count);
+/* Copies them. -ENOMEM. */
+int segment__set_places(struct segment *segment, const uint64_t *places, uint32_t count);
+uint64_t segment__place(const struct segment *segment, uint32_t ring_id);
 /* Its file, or one of them; -1: it has none. */
 int segment__fd(const struct segment *segment);
 /* Free what it has of its own. */

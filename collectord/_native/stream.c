@@ -181,8 +181,7 @@ static void stream__open_next(struct stream *stream)
 	segment__forget(&stream->current);
 	stream->current = stream->next;
 	stream->next.open = false;
-	stream->next.extents = NULL;
-	stream->next.files = NULL;
+	stream->next.places = NULL;
 	for (uint32_t i = 0; i < stream->ring_count; i++)
 		stream__begin_ring(stream, stream->rings[i]);
 	sums__begin(&stream->sums);

@@ -318,7 +318,7 @@ static void a_ring_without_an_extent_of_an_empty_segment_is_counted(void)
 {
 	const struct core_options options = {
 		.shards = 1, .chunks = 1, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
-	const uint64_t extent = NO_EXTENT;
+	const uint64_t extent = NO_PLACE;
 	uint8_t page[PAGE_BYTES];
 	uint64_t generation;
 

@@ -35,15 +35,15 @@ static void prepare(int fd, uint32_t count, uint64_t capacity, uint64_t limit)
 	struct segment segment = {
 		.token = ++token,
 		.limit = limit,
-		.extents = calloc(count + 1, sizeof(*segment.extents)),
-		.extent_count = count,
+		.places = calloc(count + 1, sizeof(*segment.places)),
+		.place_count = count,
 		.capacity = capacity,
 		.fd = fd,
 		.open = true,
 	};
 
 	for (uint32_t i = 0; i < count; i++)
-		segment.extents[i] = extent(i);
+		segment.places[i] = extent(i);
 	CHECK_EQ(stream__prepare(stream, &segment), 0);
 }
 
@@ -519,10 +519,14 @@ static void segments_of_another_kind_are_refused(void)
 
 	begin();
 	CHECK_EQ(-stream__prepare(stream, &segment), EINVAL);
+	segment.capacity = PAGE_BYTES;
+	CHECK_EQ(segment__set_places(&segment, (uint64_t[]){NO_PLACE, PAGE_BYTES + 8}, 2), 0);
+	CHECK_EQ(-stream__prepare(stream, &segment), EINVAL); /* not aligned */
+	segment__forget(&segment);
 	stream->ops = &record_stream__ops;
-	segment.extents = calloc(1, sizeof(*segment.extents));
+	segment.places = calloc(1, sizeof(*segment.places));
 	CHECK_EQ(-stream__prepare(stream, &segment), EINVAL);
-	free(segment.extents);
+	free(segment.places);
 	end();
 }
 
