@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -268,9 +268,9 @@ class Daemon:
                 await asyncio.sleep(_SIGNALS_PAUSE_S)
             if stop.is_set():
                 return False
-            own = stack.enter_context(ExitStack())
+            own = await stack.enter_async_context(AsyncExitStack())
             with blame(self._config_of(plan)):
-                self._sessions.append(surroundings.open(plan, own))
+                self._sessions.append(await surroundings.open(plan, own))
         stack.push_async_callback(self._watch.rest)
         for number, session in enumerate(self._sessions):
             stack.push_async_callback(session.close)

@@ -11,6 +11,7 @@
         MissingFeature    feature                   exit 5
         NoSuchTarget      target                    exit 1
         RingSetupError    ring                      exit 1
+      ShardSilent       shard                       exit 1
       CodecError        offset, reason              exit 1
       SinkError         path, errno, hint           exit 1
         UnsafePath      reason                      exit 1
@@ -131,6 +132,17 @@ class RingSetupError(KernelError):
     ) -> None:
         super().__init__(message, syscall=syscall, errno=errno, hint=hint)
         self.ring = ring
+
+
+class ShardSilent(CollectordError):
+    """A drain thread did not do what it was told. `shard` is its number, as in `drain/0`."""
+
+    def __init__(self, shard: int, seconds: float) -> None:
+        super().__init__(
+            f"drain thread drain/{shard} did not answer for {seconds:g} s",
+            hint="a read of one of its rings hangs, or the thread gets no CPU",
+        )
+        self.shard = shard
 
 
 class CodecError(CollectordError):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -64,7 +64,7 @@ class Surroundings:
     stats: bool
     child: int | None
 
-    def open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:
+    async def open(self, plan: SessionPlan, stack: AsyncExitStack) -> AnySession:
         """Open a session; the stack undoes it backwards.
 
         What it fails with does not reach the other sessions, where the plan allows it; hardware
@@ -75,7 +75,7 @@ class Surroundings:
         """
         while not plan.is_absent:
             try:
-                return self._open(plan, stack)
+                return await self._open(plan, stack)
             except CollectordError as error:
                 if isinstance(error, MissingFeature) and error.source in plan.optional:
                     _LOG.warning("source_absent", session=plan.name, error=str(error))
@@ -95,16 +95,17 @@ class Surroundings:
         absent = isinstance(error, MissingFeature) and not plan.payload.has_programs
         return RinglessSession(plan, None, str(error), absent=absent)
 
-    def _open(self, plan: SessionPlan, stack: ExitStack) -> AnySession:
-        with ExitStack() as own:
+    async def _open(self, plan: SessionPlan, stack: AsyncExitStack) -> AnySession:
+        async with AsyncExitStack() as own:
             opened = self._open_parts(plan, own)
-            stack.push(own.pop_all())
+            stack.push_async_exit(own.pop_all())
         return opened
 
-    def _open_parts(self, plan: SessionPlan, own: ExitStack) -> AnySession:
+    def _open_parts(self, plan: SessionPlan, own: AsyncExitStack) -> AnySession:
         if plan.scope.kind is ScopeKind.COMMAND and self.child is not None:
             plan = replace(plan, scope=replace(plan.scope, pids=(self.child,)))
-        source = SOURCES[plan.kind](self.kernel, plan, own, exclude_tids=_own_threads())
+        files = own.enter_context(ExitStack())
+        source = SOURCES[plan.kind](self.kernel, plan, files, exclude_tids=_own_threads())
         for programs in source.abilities.programs:
             names = HostNames()
             reader = BpfReader(self.kernel, plan.name, programs, names, stats=self.stats)
@@ -117,14 +118,14 @@ class Surroundings:
             own.callback(remove_note, instance.name)
         return self._drained(plan, source, own)
 
-    def _drained(self, plan: SessionPlan, source: OpenSource, own: ExitStack) -> Session:
+    def _drained(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> Session:
         """Give the rings to the core, and make the sink."""
         core = self.drain.core
         stream = source.add_stream(core)
         rings = []
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)
-            own.callback(core.remove_ring, ring)
+            own.push_async_callback(self.drain.remove, [ring])
             areas = (DrainedArea(area, area.register(core, ring)) for area in handle.areas)
             rings.append(Drained(handle, ring, tuple(areas)))
         programs = self._watched_programs(plan, source, stream, own)
@@ -154,7 +155,7 @@ class Surroundings:
         )
 
     def _watched_programs(
-        self, plan: SessionPlan, source: OpenSource, stream: _core.Stream, own: ExitStack
+        self, plan: SessionPlan, source: OpenSource, stream: _core.Stream, own: AsyncExitStack
     ) -> ProgramWatch | None:
         """Give the watch of BPF programs for a stream with sideband; None without one."""
         sideband = [ring for ring in source.rings if ring.label.role is RingRole.SIDEBAND]
@@ -162,9 +163,9 @@ class Surroundings:
         if counter is None:
             return None
         attr = next(e.attr for e in plan.events if e.index == counter.event_index)
-        ring = fed_ring(attr, sideband[0].label, own)
+        ring = fed_ring(attr, sideband[0].label, own.enter_context(ExitStack()))
         core = self.drain.core
-        own.callback(core.remove_ring, ring.register(core, 0, stream))
+        own.push_async_callback(self.drain.remove, [ring.register(core, 0, stream)])
         return ProgramWatch(
             self.kernel,
             ring.map,

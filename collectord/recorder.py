@@ -147,7 +147,7 @@ class Recorder:
         if before is None:
             self._lost = self._windows.lost()
         under_way = before.under_way() if before is not None else None
-        self._segments.collected = Collected(self._windows.take_last(), under_way)
+        self._segments.collected = Collected(await self._windows.take_last(), under_way)
 
     def tell_last(self) -> None:
         """All segments are sealed, or cannot be: say what came of the last windows."""
@@ -195,8 +195,8 @@ class Recorder:
                 raise
             finally:
                 if not self._ended:
-                    self._windows.hold(held=True)
                     self._segments.collected = None
+                    await self._windows.hold()
             if made is not None:
                 self._count(well=True)
             return made
@@ -205,7 +205,7 @@ class Recorder:
         """Bring windows that were taken to segments, and these to an end."""
         if self._ended:  # the end takes all
             return None
-        self._windows.hold(held=True)
+        await self._windows.hold()
         # A pass that had begun before may drain on: this one begins after it.
         await self._drain.written(await self._drain.full_pass())
         self._accounts.measure()

@@ -239,7 +239,7 @@ class Session:
         self._segments.end()
         if self.recorder is not None:
             self.recorder.end()
-        self._stop_source()
+        await self._stop_source()
         if self.recorder is not None:
             await self.recorder.take_last()
         self._health.look_for_suppression()
@@ -258,10 +258,12 @@ class Session:
         await self._segments.add_last(self._accounts.take_late)
         await self._segments.close()
 
-    def _stop_source(self) -> None:
+    async def _stop_source(self) -> None:
         """Have nothing more written; what has been is still to be read."""
-        for area in self._areas.values():
-            area.ring.stop()  # a pass would start the event again
+        areas = [area.ring for area in self._areas.values()]
+        for area in areas:
+            area.stop()
+        await self._passes.answered(areas)  # a pass would start the event again
         try:
             self.source.disable()
         except KernelError as error:  # what it has written is stored all the same

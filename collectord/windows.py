@@ -139,9 +139,9 @@ class Windows:
     """Takes the windows of the rings that are held, of any kind.
 
     Overwritable perf rings are copied out in one go while they stand still, into memory that is
-    there for that: how long it takes depends neither on the drain's other work nor on the disk,
-    nor on AUX areas, which stand still until the drain has copied them. Pages of ftrace are taken
-    while the ring goes on.
+    there for that, when the pass that their shard is at is over: how long it takes depends neither
+    on the disk nor on AUX areas, which stand still until the drain has copied them. Pages of
+    ftrace are taken while the ring goes on.
 
     Args:
         recording: has the rings stand still.
@@ -171,10 +171,16 @@ class Windows:
         self._ended = False
         self.paused_ns = 0
 
-    def hold(self, *, held: bool) -> None:
-        """Have the rings left alone, or drained."""
-        for drained in self._rings:
-            drained.ring.hold(held)
+    async def hold(self) -> None:
+        """Have the rings left alone, but at the end, which drains all. Raises ShardSilent."""
+        await self._hold(self._rings, held=True)
+
+    async def _hold(self, drained: Sequence[Drained], *, held: bool) -> None:
+        rings = [one.ring for one in drained]
+        await self._drain.answered(rings)
+        for ring in rings if not (held and self._ended) else ():
+            ring.hold(held)
+        await self._drain.answered(rings)
 
     async def take(self, trigger: str) -> SnapshotNote:
         """Have the windows in our memory, and let the rings go on.
@@ -183,6 +189,7 @@ class Windows:
 
         Raises:
             KernelError: the rings cannot be stopped, or not started again.
+            ShardSilent: a drain thread stands still.
         """
         before = self._meter.before_windows()
         for drained in self._rings:
@@ -190,16 +197,13 @@ class Windows:
         begun_ns = time.monotonic_ns()
         try:
             self._recording.pause()
-            for drained in self._copied:
-                drained.ring.hold(False)  # noqa: FBT003 - the binding's
+            await self._hold(self._copied, held=False)
             if self._drained:
                 self._let_copied_go_on()
-                for drained in self._drained:
-                    drained.ring.hold(False)  # noqa: FBT003 - the binding's
+                await self._hold(self._drained, held=False)
                 await self._drain.full_pass()
-                # Before they go on: what comes now is of the next window. The end drains all.
-                for drained in self._drained if not self._ended else ():
-                    drained.ring.hold(True)  # noqa: FBT003 - the binding's
+                # Before they go on: what comes now is of the next window.
+                await self._hold(self._drained, held=True)
         finally:
             if not self._ended:
                 self._recording.resume()
@@ -213,16 +217,16 @@ class Windows:
 
         `Recording.resume` does it once more, which changes nothing.
         """
-        for drained in self._copied:
+        for drained in self._copied if not self._ended else ():
             self._kernel.pause_output(drained.handle.fd, paused=False)
 
     def end(self) -> None:
         """The source is about to be stopped for good: what stands still is not started again."""
         self._ended = True
 
-    def take_last(self) -> SnapshotNote:
-        """As `take`, when nothing comes any more."""
-        self.hold(held=False)
+    async def take_last(self) -> SnapshotNote:
+        """As `take`, when nothing comes any more. Raises ShardSilent."""
+        await self._hold(self._rings, held=False)
         return self._note(Trigger.END, time.monotonic_ns(), 0)
 
     def given(self) -> int:

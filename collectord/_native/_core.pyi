@@ -362,9 +362,19 @@ class Ring:
 
     @property
     def id(self) -> int: ...
+    @property
+    def shard(self) -> int:
+        """Whose thread drains it."""
+    @property
+    def answered(self) -> bool:
+        """Whether its shard has done all that the ring was told: it does so at its next pass.
+
+        The core's `notify_fd` becomes readable when it has. Of a core that does not run it is so
+        on return of each call.
+        """
     def counters(self) -> RingCounters: ...
     def hold(self, held: bool) -> None:
-        """While a ring is held passes leave it alone; none is at it on return.
+        """Have passes leave a ring alone, or no more; none is at it once it is `answered`.
 
         What is in it when it is let go comes with the next generation. An overwritable ring is
         always left alone: to let it go copies what it holds, once, and that comes with the next
@@ -374,6 +384,9 @@ class Ring:
         records are then given up whenever it is more than half full. Letting go fixes the AUX
         window: the events have been disabled before, and are enabled again after the full pass
         that followed.
+
+        Raises OSError (EINVAL: its AUX ring is none of snapshots; EBUSY: the same was asked for
+        before, and is not answered yet).
         """
     def warm(self) -> None:
         """Have the memory ready that the next window of an overwritable ring is copied to."""
@@ -381,7 +394,8 @@ class Ring:
         """Have passes read what is in a part of a sub-buffer too, of a relay ring.
 
         Call it when nothing is written any more: a record that has its room and not yet its
-        contents would be met there otherwise. Raises ValueError for another ring.
+        contents would be met there otherwise. Done before a generation that is begun later. Raises
+        OSError (EINVAL: it is another ring; EBUSY: see `hold`).
         """
 
 class AuxRing:
@@ -390,12 +404,18 @@ class AuxRing:
     @property
     def id(self) -> int:
         """Of the same numbering as `Ring.id`."""
+    @property
+    def shard(self) -> int:
+        """See `Ring.shard`."""
+    @property
+    def answered(self) -> bool:
+        """See `Ring.answered`."""
     def counters(self) -> AuxCounters: ...
     def stop(self) -> None:
         """Enable nothing any more, and wait for nothing: the events are about to be disabled.
 
-        No pass is in the middle of an ENABLE on return. From now on a pass takes bytes also
-        where no AUX record says that they are whole.
+        No pass is in the middle of an ENABLE once it is `answered`. From then on a pass takes
+        bytes also where no AUX record says that they are whole.
         """
 
 class Stream:
@@ -638,14 +658,16 @@ class Core:
         snapshot ring, a chunk has no room for `whole_records` of this size, or the stream's
         sideband has its time elsewhere in its records; EEXIST: the ring has one already).
         """
-    def remove_ring(self, ring: Ring) -> None:
-        """Drain once more, then leave the ring: its map may be closed, its counters stay.
+    def remove_ring(self, ring: Ring) -> bool:
+        """Have a ring drained once more, and left; returns whether it was.
 
-        A held ring is not drained. The ring's AUX ring goes with it.
+        Call it again until it was, at the latest two seconds after its shard's next pass: then its
+        map may be closed, and its counters stay. A held ring is not drained. The ring's AUX ring
+        goes with it. `notify_fd` becomes readable when it was left.
 
-        Raises BlockingIOError if for two seconds no chunk came free to drain into: the core has
-        left the ring all the same. What was not drained is counted as taken, and as lost_dropped;
-        of a relay ring as skipped, of a page ring it is unread in the kernel's counters.
+        If for two seconds no chunk comes free to drain into it is left all the same. What was not
+        drained is counted as taken, and as lost_dropped; of a relay ring as skipped, of a page
+        ring it is unread in the kernel's counters.
         """
     def request_flush(self) -> int:
         """Begin a generation: every ring is to be read up to where it is then; returns its number.

@@ -209,6 +209,7 @@ cdef class Core:
         ring.owner = self
         ring.ring = made
         ring.maps = ()
+        ring.shard = shard
         self.rings.append(ring)
         self.use(ring, map)
         return ring
@@ -285,18 +286,20 @@ cdef class Core:
         with nogil:
             check(core__pair(self.core, aux.ring))
         aux.owner = self
+        aux.shard = ring.shard
         self.use(ring, aux_map)
         return aux
 
     def remove_ring(self, Ring ring not None):
-        cdef int ret
         if ring not in self.rings:
-            return
-        with nogil:
-            ret = core__remove_ring(self.core, ring.ring)
-        # Also of an error: the core is done with the ring in any case.
+            return True
+        if not ring.leaves:
+            check(core__post(self.core, ring.ring, COMMAND_REMOVE))
+            ring.leaves = True
+        if not core__has_left(self.core, ring.ring):
+            return False
         self.leave(ring)
-        check(ret)
+        return True
 
     def request_flush(self):
         return core__issue(self.core)

@@ -408,15 +408,15 @@ static void aux_ring__recycle(struct ring *ring)
 				   aux->data->map->data_bytes / 2);
 }
 
-static int aux_ring__hold(struct ring *ring, bool held)
+static bool aux_ring__can_hold(const struct ring *ring)
 {
-	struct aux_ring *const aux = aux_ring__of(ring);
+	return aux_ring__of(ring)->map->snapshot;
+}
 
-	if (!aux->map->snapshot)
-		return -EINVAL;
+static void aux_ring__hold(struct ring *ring, bool held)
+{
 	if (!held)
-		aux_ring__open_window(aux);
-	return 0;
+		aux_ring__open_window(aux_ring__of(ring));
 }
 
 static void aux_ring__last(struct ring *ring)
@@ -435,6 +435,7 @@ const struct ring_ops aux_ring__ops = {
 	.follow = aux_ring__follow,
 	.resume = aux_ring__resume,
 	.recycle = aux_ring__recycle,
+	.can_hold = aux_ring__can_hold,
 	.hold = aux_ring__hold,
 	.last = aux_ring__last,
 	.leave = aux_ring__leave,

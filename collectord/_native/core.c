@@ -180,19 +180,22 @@ void core__warm(struct ring *ring)
 		ring->ops->warm(ring);
 }
 
-int core__last(struct core *core, struct ring *ring)
+int core__post(struct core *core, struct ring *ring, enum command command)
 {
-	return shard__last(&core->shards[ring->lane->shard], ring);
+	if ((command == COMMAND_HOLD && !ring__can_hold(ring)) ||
+	    (command == COMMAND_LAST && !ring__has_last(ring)))
+		return -EINVAL;
+	return shard__post(&core->shards[ring->lane->shard], ring, command);
 }
 
-int core__hold(struct core *core, struct ring *ring, bool held)
+bool core__has_answered(struct core *core, const struct ring *ring)
 {
-	return shard__hold(&core->shards[ring->lane->shard], ring, held);
+	return shard__has_answered(&core->shards[ring->lane->shard], ring);
 }
 
-int core__remove_ring(struct core *core, struct ring *ring)
+bool core__has_left(struct core *core, const struct ring *ring)
 {
-	return shard__remove(&core->shards[ring->lane->shard], ring);
+	return ring->left && core__has_answered(core, ring);
 }
 
 uint64_t core__issue(struct core *core)

@@ -48,15 +48,15 @@ int core__add_stream(struct core *core, const struct stream_options *options,
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring *ring);
 /* The same of one that is drained behind its front. For errors see shard__pair(). */
 int core__pair(struct core *core, struct ring *behind);
-/* Nothing is written into the ring any more: of relay what is in a part of a sub-buffer is read too, and
- * events of an AUX area are not enabled again. -EINVAL: that is nothing to it. */
-int core__last(struct core *core, struct ring *ring);
-/* Have memory ready for what the next core__hold(false) copies. */
+/* Have memory ready for what COMMAND_LET_GO copies. */
 void core__warm(struct ring *ring);
-int core__hold(struct core *core, struct ring *ring, bool held);
-/* Drain once more, then leave the ring. -EAGAIN: no chunk came free for that, what is still in it is
- * lost. */
-int core__remove_ring(struct core *core, struct ring *ring);
+/* Tell the shard of the ring, see shard__post(). -EINVAL: that is nothing to it, or what is behind it is
+ * none that can be held. */
+int core__post(struct core *core, struct ring *ring, enum command command);
+/* Did the shard do all that was posted to the ring? The notices' fd becomes readable when it did. */
+bool core__has_answered(struct core *core, const struct ring *ring);
+/* Has it left, and was all done that was posted to it? */
+bool core__has_left(struct core *core, const struct ring *ring);
 
 uint64_t core__issue(struct core *core);
 uint64_t core__issued(struct core *core);

@@ -19,6 +19,8 @@ cdef extern from "core.h":
                       walk_tally *tally, fault *why, size_t *last) nogil
     const uint32_t ALIGN_BYTES "CHUNK_ALIGN_BYTES"
     const int RING_FILL_BUCKETS
+    enum command:
+        COMMAND_HOLD, COMMAND_LET_GO, COMMAND_LAST, COMMAND_REMOVE
     struct ring:
         uint32_t id, fault, last_fault
         uint64_t position, samples, records, bytes, stored, in_flight, lost_disk_full
@@ -88,10 +90,10 @@ cdef extern from "core.h":
     int core__add_stream(core *c, const stream_options *options, stream **out) nogil
     int core__add_ring(core *c, uint32_t shard, stream *s, ring *r) nogil
     int core__pair(core *c, ring *behind) nogil
-    int core__last(core *c, ring *r) nogil
     void core__warm(ring *r) nogil
-    int core__hold(core *c, ring *r, bint held) nogil
-    int core__remove_ring(core *c, ring *r) nogil
+    int core__post(core *c, ring *r, command command)
+    bint core__has_answered(core *c, const ring *r)
+    bint core__has_left(core *c, const ring *r)
     uint64_t core__issue(core *c) nogil
     uint64_t core__issued(core *c) nogil
     uint64_t core__drained(core *c) nogil

@@ -160,12 +160,12 @@ static void pass__begin_generation(struct shard *shard, uint64_t generation, uin
  * last: the cut has whatever names a sample in it. */
 static void pass__begin(struct shard *shard, bool all)
 {
-	for (uint32_t i = 0; i < shard->ring_count; i++)
-		if (shard->rings[i]->sideband == NULL)
-			pass__load_heads(shard->rings[i], all);
-	for (uint32_t i = 0; i < shard->ring_count; i++)
-		if (shard->rings[i]->sideband != NULL)
-			pass__load_heads(shard->rings[i], all);
+	for (struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
+		if (ring->sideband == NULL)
+			pass__load_heads(ring, all);
+	for (struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
+		if (ring->sideband != NULL)
+			pass__load_heads(ring, all);
 }
 
 static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
@@ -252,19 +252,15 @@ static enum drained pass__drain_due(struct shard *shard, struct ring *ring, uint
 /* Which lanes have data for this pass? */
 static void pass__find_due(struct shard *shard)
 {
-	for (uint32_t i = 0; i < shard->ring_count; i++) {
-		const struct ring *const ring = shard->rings[i];
-
+	for (const struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
 		ring->lane->due |= ring->sideband == NULL && !ring__is_held(ring) &&
 				   ring__is_due(ring, shard->floor_bytes);
-	}
 }
 
 /* Sideband is read whole or not at all: its rings are small. */
 static void pass__drain_sideband(struct shard *shard)
 {
-	for (uint32_t i = 0; i < shard->ring_count; i++) {
-		struct ring *ring = shard->rings[i];
+	for (struct ring *ring = shard->rings; ring != NULL; ring = ring->next) {
 		enum drained drained;
 
 		if (ring->sideband == NULL)
@@ -280,15 +276,16 @@ static void pass__drain_sideband(struct shard *shard)
 /* The next pass begins with the ring that was the first to find no chunk, or with the next one. */
 static void pass__drain_data(struct shard *shard)
 {
-	const uint32_t count = shard->ring_count, begin = count > 0 ? shard->turn % count : 0;
-	bool starved = false;
+	struct ring *const begin = shard->turn != NULL ? shard->turn : shard->rings;
+	struct ring *starved = NULL, *next = begin;
 
-	shard->turn = begin + 1;
-	for (uint32_t i = 0; i < count; i++) {
-		const uint32_t turn = (begin + i) % count;
-		struct ring *ring = shard->rings[turn];
+	while (next != NULL) {
+		struct ring *const ring = next;
 		enum drained drained;
 
+		next = ring->next != NULL ? ring->next : shard->rings;
+		if (next == begin)
+			next = NULL;
 		if (ring->sideband != NULL)
 			continue;
 		if (ring->lane->unnamed) {
@@ -296,12 +293,11 @@ static void pass__drain_data(struct shard *shard)
 			continue;
 		}
 		drained = pass__drain_due(shard, ring, shard->floor_bytes);
-		if (drained == STARVED && !starved) {
-			starved = true;
-			shard->turn = turn;
-		}
+		if (drained == STARVED && starved == NULL)
+			starved = ring;
 		shard->again |= drained == DRAINED_PART;
 	}
+	shard->turn = starved != NULL || begin == NULL ? starved : begin->next;
 }
 
 /* Tell the writer of what the lanes are done with. False: call again, when it has gone on. */
@@ -329,8 +325,8 @@ static void pass__end(struct shard *shard, uint64_t generation)
 	uint64_t least = generation;
 	bool ended = false;
 
-	for (uint32_t i = 0; i < shard->ring_count; i++)
-		for (struct ring *ring = shard->rings[i]; ring != NULL; ring = ring->behind) {
+	for (struct ring *each = shard->rings; each != NULL; each = each->next)
+		for (struct ring *ring = each; ring != NULL; ring = ring->behind) {
 			ring->owes = !ring__is_done(ring);
 			ring->lane->owes |= ring->owes;
 		}

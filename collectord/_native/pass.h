@@ -7,7 +7,7 @@
 
 #include "shard.h"
 
-/* A pass over a shard's rings. All calls are made with the shard's lock held. */
+/* A pass over a shard's rings. All calls are made by who makes the shard's passes. */
 
 /* Drain what is due; of lanes whose generation is not done everything, and of all lanes after a pass
  * that left something behind. Those that are done begin `generation`, if it is a new one. */

@@ -304,11 +304,6 @@ static void perf_ring__wake(struct ring *ring, uint32_t events)
 		atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
 }
 
-static int perf_ring__hold(struct ring *ring, bool held)
-{
-	return ring->behind != NULL ? ring->behind->ops->hold(ring->behind, held) : 0;
-}
-
 const struct ring_ops perf_ring__ops = {
 	.poll = EPOLLIN | EPOLLET,
 	.records = true,
@@ -318,7 +313,6 @@ const struct ring_ops perf_ring__ops = {
 	.is_reached = ring__is_reached,
 	.take = perf_ring__take,
 	.wake = perf_ring__wake,
-	.hold = perf_ring__hold,
 	.leave = perf_ring__leave,
 	.free = perf_ring__free,
 };

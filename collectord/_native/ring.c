@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ring.h"
 
-#include <errno.h>
-
 #include "clock.h"
 
 void ring__init(struct ring *ring, const struct ring_ops *ops, int wakeup_fd, bool held)
@@ -23,16 +21,30 @@ bool ring__is_reached(const struct ring *ring)
 	return (int64_t)(ring->position - ring->goal) >= 0;
 }
 
-int ring__last(struct ring *ring)
+bool ring__has_last(const struct ring *ring)
 {
-	int ret = -EINVAL;
+	return ring->ops->last != NULL || (ring->partner != NULL && ring__has_last(ring->partner));
+}
 
+bool ring__can_hold(const struct ring *ring)
+{
+	return (ring->ops->can_hold == NULL || ring->ops->can_hold(ring)) &&
+	       (ring->partner == NULL || ring__can_hold(ring->partner));
+}
+
+void ring__last(struct ring *ring)
+{
 	for (; ring != NULL; ring = ring->behind)
-		if (ring->ops->last != NULL) {
+		if (ring->ops->last != NULL)
 			ring->ops->last(ring);
-			ret = 0;
-		}
-	return ret;
+}
+
+void ring__hold(struct ring *ring, bool held)
+{
+	ring->held = held;
+	for (; ring != NULL; ring = ring->behind)
+		if (ring->ops->hold != NULL)
+			ring->ops->hold(ring, held);
 }
 
 void ring__refuse(struct ring *ring, uint32_t reason, uint64_t bytes)

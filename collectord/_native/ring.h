@@ -29,14 +29,32 @@ struct ring;
 struct sideband;
 struct stream;
 
+/* What the shard of a ring is told: it does so at the start of its next pass. */
+enum command {
+	COMMAND_ADD,
+	COMMAND_HOLD,
+	COMMAND_LET_GO,
+	COMMAND_LAST,
+	COMMAND_REMOVE,
+};
+#define COMMANDS (COMMAND_REMOVE + 1)
+
+/* A command on its way, or done. Each ring has one letter of a kind, so that none is ever missing. */
+struct letter {
+	struct letter *next;
+	struct ring *ring;
+	uint64_t number; /* in the order in which the shard got them; 0: it was never posted */
+	enum command command;
+};
+
 /* The struct of a kind that has its ring in `member`. */
 #define container_of(pointer, type, member) \
 	((type *)((uintptr_t)(pointer) - offsetof(type, member)))
 
 /*
  * What a kind of ring does. A kind is a struct that has a struct ring in it, and one such table. Calls
- * are made under the shard's lock, but for `join` of a ring without a front, `warm` and `free`. Those
- * that are said to be optional may be NULL.
+ * are made by the shard, but for `join`, `can_hold`, `warm` and `free`. Those that are said to be
+ * optional may be NULL.
  */
 struct ring_ops {
 	uint32_t poll; /* the epoll events that wake for it, 0: none do; with EPOLLONESHOT once each time
@@ -74,8 +92,10 @@ struct ring_ops {
 	/* The front is held: make room in it. */
 	void (*recycle)(struct ring *ring);
 
-	/* Optional: passes are to leave it alone, or no more. -EINVAL: it cannot be held. */
-	int (*hold)(struct ring *ring, bool held);
+	/* Optional: may it be held? Without it any ring may. */
+	bool (*can_hold)(const struct ring *ring);
+	/* Optional: passes are to leave it alone, or no more. */
+	void (*hold)(struct ring *ring, bool held);
 	/* Optional: nothing is written into it any more, and what it waits for does not come. */
 	void (*last)(struct ring *ring);
 	/* Optional: no pass comes any more. What is unread if it was not `drained` is lost. */
@@ -90,6 +110,11 @@ struct ring_ops {
 struct ring {
 	const struct ring_ops *ops;
 	struct lane *lane;
+	struct ring *next;	   /* of the shard's, without those behind others */
+	struct ring *partner;	   /* `behind` as soon as that is asked for; who posts letters reads it */
+	struct letter letters[COMMANDS];
+	uint64_t asked;		   /* the number of its last letter; who posts them reads it */
+	uint64_t leave_by_ns;	   /* it is to leave when it is empty, and by then at the latest; 0: no */
 	struct sideband *sideband; /* NULL: a ring of counted events */
 	struct ring *front;	   /* the ring whose records tell of this one, or NULL */
 	struct ring *behind;	   /* and that ring's: passes take it when they have read this one */
@@ -103,7 +128,7 @@ struct ring {
 	bool woken;
 	bool armed; /* a wake-up is to come */
 	bool erred; /* with the last one its fd told of an error, or of its end */
-	bool held;	   /* passes leave it alone; under the shard's lock */
+	_Atomic bool held; /* passes leave it alone; the shard sets it */
 	_Atomic bool left; /* removed from its shard; what it gave may be in flight still */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
@@ -142,8 +167,13 @@ static inline bool ring__is_sound(const struct ring *ring)
 	return ring->ops->copied || atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
 }
 
-/* Nothing is written into it, or behind it, any more. -EINVAL: that is nothing to it. */
-int ring__last(struct ring *ring);
+/* Is it something to it, or to the ring behind it, that nothing is written into it any more? Likewise,
+ * may it be held? Of who posts letters. */
+bool ring__has_last(const struct ring *ring);
+bool ring__can_hold(const struct ring *ring);
+/* Do what such a letter says, with the ring behind it too. */
+void ring__last(struct ring *ring);
+void ring__hold(struct ring *ring, bool held);
 
 /* The operations of rings whose head tells how much is unread. */
 bool ring__is_unread(const struct ring *ring);

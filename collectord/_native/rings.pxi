@@ -37,28 +37,26 @@ cdef class Ring:
     cdef Core owner
     cdef ring *ring
     cdef tuple maps
+    cdef readonly uint32_t shard
+    cdef bint leaves
 
     @property
     def id(self):
         return self.ring.id
 
+    @property
+    def answered(self):
+        return core__has_answered(self.owner.core, self.ring)
+
     def hold(self, bint held):
-        cdef int ret
-        with nogil:
-            ret = core__hold(self.owner.core, self.ring, held)
-        if ret < 0:
-            raise ValueError("the ring's AUX area is no snapshot")
+        check(core__post(self.owner.core, self.ring, COMMAND_HOLD if held else COMMAND_LET_GO))
 
     def warm(self):
         with nogil:
             core__warm(self.ring)
 
     def read_all(self):
-        cdef int ret
-        with nogil:
-            ret = core__last(self.owner.core, self.ring)
-        if ret < 0:
-            raise ValueError("only a relay ring has parts of sub-buffers")
+        check(core__post(self.owner.core, self.ring, COMMAND_LAST))
 
     def counters(self):
         cdef const ring *r = self.ring
@@ -72,14 +70,18 @@ cdef class Ring:
 cdef class AuxRing:
     cdef Core owner
     cdef ring *ring
+    cdef readonly uint32_t shard
 
     @property
     def id(self):
         return self.ring.id
 
+    @property
+    def answered(self):
+        return core__has_answered(self.owner.core, self.ring)
+
     def stop(self):
-        with nogil:
-            core__last(self.owner.core, self.ring)
+        check(core__post(self.owner.core, self.ring, COMMAND_LAST))
 
     def counters(self):
         cdef const aux_ring *a = aux_ring__of(self.ring)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "event_list.h"
 #include "pass.h"
 
 #define EPOLL_BATCH 64
@@ -19,7 +20,7 @@
 #define SLACK_PART 8
 /* How long a removal waits for a chunk, and how often it looks. */
 #define REMOVE_WAIT_NS 2000000000u
-#define REMOVE_LOOK_NS 10000000
+#define REMOVE_LOOK_MS 10u
 
 int shard__init(struct shard *shard, uint32_t index, struct pool *pool, struct writer *writer,
 		uint64_t floor_bytes)
@@ -44,7 +45,6 @@ int shard__init(struct shard *shard, uint32_t index, struct pool *pool, struct w
 		close(shard->epoll_fd);
 		return ret;
 	}
-	pthread_mutex_init(&shard->lock, NULL);
 	sem_init(&shard->begun, 0, 0);
 	return 0;
 }
@@ -53,13 +53,9 @@ void shard__deinit(struct shard *shard)
 {
 	if (shard->writer == NULL)
 		return;
-	for (uint32_t i = 0; i < STREAMS_MAX; i++)
-		free(shard->lanes[i]);
-	free(shard->rings);
 	close(shard->poke_fd);
 	close(shard->epoll_fd);
 	sem_destroy(&shard->begun);
-	pthread_mutex_destroy(&shard->lock);
 	memset(shard, 0, sizeof(*shard));
 }
 
@@ -103,7 +99,7 @@ static void shard__collect_wakeups(struct shard *shard, const struct epoll_event
 		if (ring == NULL) {
 			if (read(shard->poke_fd, &pokes, sizeof(pokes)) < 0)
 				continue; /* EAGAIN: nothing to clear */
-		} else if (!ring->left) {
+		} else {
 			ring->woken = true;
 			ring->armed = false;
 			ring->erred = (events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
@@ -125,6 +121,8 @@ static int shard__pause_ms(const struct shard *shard)
 	if (due_ns <= now_ns)
 		return 0;
 	pause_ms = (due_ns - now_ns + 999999) / 1000000;
+	if (shard->leaving > 0 && pause_ms > REMOVE_LOOK_MS)
+		pause_ms = REMOVE_LOOK_MS;
 	return pause_ms < INT_MAX ? (int)pause_ms : INT_MAX;
 }
 
@@ -132,6 +130,7 @@ static void *shard__run(void *context)
 {
 	struct shard *shard = context;
 	struct epoll_event events[EPOLL_BATCH];
+	uint64_t generation;
 	char name[16];
 
 	snprintf(name, sizeof(name), "drain/%u", shard->index);
@@ -145,161 +144,237 @@ static void *shard__run(void *context)
 		if (n < 0)
 			continue; /* EINTR: a debugger; signals are blocked */
 		counter__add(&shard->wakeups, 1);
-		pthread_mutex_lock(&shard->lock);
 		shard__collect_wakeups(shard, events, n);
 		writer__issue_due(shard->writer, shard, shard__slack_ns(shard));
-		/* Acquire; the partner is the release in writer__begin(). */
-		pass__run(shard, atomic_load_explicit(&shard->writer->generation,
-							memory_order_acquire));
-		pthread_mutex_unlock(&shard->lock);
+		/* Acquire; the partner is the release in writer__begin(): what was posted before the
+		 * generation was issued is found, and done before it begins. */
+		generation = atomic_load_explicit(&shard->writer->generation, memory_order_acquire);
+		shard__serve(shard);
+		pass__run(shard, generation);
 	}
 	return NULL;
 }
 
+/* Without rings it was in no generation. */
 static struct lane *shard__lane(struct shard *shard, struct stream *stream)
 {
-	struct lane *lane = shard->lanes[stream->id];
+	struct lane *lane =
+		atomic_load_explicit(&stream->lanes[shard->index], memory_order_relaxed);
 
-	if (lane != NULL)
-		return lane;
-	lane = calloc(1, sizeof(*lane));
-	if (lane == NULL)
-		return NULL;
-	lane->stream = stream;
-	lane->shard = shard->index;
-	lane->begun = shard__drained(shard);
-	atomic_store_explicit(&lane->drained, lane->begun, memory_order_relaxed);
-	shard->lanes[stream->id] = lane;
+	if (lane == NULL) {
+		lane = calloc(1, sizeof(*lane));
+		if (lane == NULL)
+			return NULL;
+		lane->stream = stream;
+		lane->shard = shard->index;
+	}
+	/* Acquire; the partner is the release in shard__let_go(). */
+	if (atomic_load_explicit(&lane->rings, memory_order_acquire) == 0)
+		atomic_store_explicit(&lane->drained, shard__drained(shard), memory_order_relaxed);
+	/* Release; the partner is the acquire in stream__lane(). */
+	atomic_store_explicit(&stream->lanes[shard->index], lane, memory_order_release);
 	return lane;
 }
 
-static void shard__join(struct shard *shard, struct stream *stream, const struct ring *ring)
-{
-	struct lane *const lane = ring->lane;
-
-	pool__join(shard->pool, &stream->data_share, SHARE_DATA_CHUNKS);
-	if (ring->sideband != NULL)
-		pool__join(shard->pool, &stream->sideband_share, SHARE_SIDEBAND_CHUNKS);
-	/* It may have been without rings, and so without generations. */
-	if (lane->rings == 0 && lane__drained(lane) < shard__drained(shard)) {
-		lane->begun = shard__drained(shard);
-		atomic_store_explicit(&lane->drained, lane->begun, memory_order_relaxed);
-	}
-}
-
+/* It is counted at once: who waits for the stream's next generation waits for this ring. */
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 {
 	struct epoll_event event = {.events = ring->ops->poll, .data.ptr = ring};
-	struct ring **rings;
-	int ret = 0;
 
-	pthread_mutex_lock(&shard->lock);
-	rings = realloc(shard->rings, (shard->ring_count + 1) * sizeof(struct ring *));
 	ring->lane = shard__lane(shard, stream);
-	if (rings != NULL)
-		shard->rings = rings;
-	if (rings == NULL || ring->lane == NULL)
-		ret = -ENOMEM;
-	else if (event.events != 0 &&
-		 epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
-		ret = -errno;
-	if (ret == 0) {
-		shard__join(shard, stream, ring);
-		shard->rings[shard->ring_count++] = ring;
-		ring->armed = true;
-		ring->lane->rings++;
-		/* Release; the partner is the acquire in stream__lane(). */
-		atomic_store_explicit(&stream->lanes[shard->index], ring->lane,
-				      memory_order_release);
-	}
-	pthread_mutex_unlock(&shard->lock);
-	return ret;
-}
-
-/* Forget the ring, and its fd: when the caller has closed that, its number may come again. */
-static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
-{
-	for (struct ring *each = ring; each != NULL; each = each->behind) {
-		if (each->ops->leave != NULL)
-			each->ops->leave(each, drained);
-		each->left = true;
-	}
-	epoll_ctl(shard->epoll_fd, EPOLL_CTL_DEL, ring->wakeup_fd, NULL);
-	for (uint32_t i = 0; i < shard->ring_count; i++)
-		if (shard->rings[i] == ring)
-			shard->rings[i--] = shard->rings[--shard->ring_count];
-	if (ring->lane->rings == 1)
-		lane__yield(ring->lane, shard->pool);
-	/* Release; the partner is the acquire in stream__lane(). */
-	atomic_fetch_sub_explicit(&ring->lane->rings, 1, memory_order_release);
-}
-
-int shard__remove(struct shard *shard, struct ring *ring)
-{
-	const struct timespec pause = {.tv_nsec = REMOVE_LOOK_NS};
-	const uint64_t begun_ns = clock__now_ns();
-
-	for (;;) {
-		const bool late = clock__now_ns() - begun_ns > REMOVE_WAIT_NS;
-		bool drained, gone;
-
-		pthread_mutex_lock(&shard->lock);
-		drained = ring->left || pass__last(shard, ring);
-		gone = drained || late;
-		if (gone && !ring->left)
-			shard__let_go(shard, ring, drained);
-		pthread_mutex_unlock(&shard->lock);
-		if (gone)
-			return drained ? 0 : -EAGAIN;
-		nanosleep(&pause, NULL);
-	}
-}
-
-int shard__hold(struct shard *shard, struct ring *ring, bool held)
-{
-	int ret = 0;
-
-	pthread_mutex_lock(&shard->lock);
-	if (!ring->left) { /* else its maps may be gone */
-		if (ring->ops->hold != NULL)
-			ret = ring->ops->hold(ring, held);
-		if (ret == 0)
-			ring->held = held;
-	}
-	pthread_mutex_unlock(&shard->lock);
-	return ret;
+	if (ring->lane == NULL)
+		return -ENOMEM;
+	ring->armed = true;
+	if (event.events != 0 &&
+	    epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, ring->wakeup_fd, &event) < 0)
+		return -errno;
+	pool__join(shard->pool, &stream->data_share, SHARE_DATA_CHUNKS);
+	if (ring->sideband != NULL)
+		pool__join(shard->pool, &stream->sideband_share, SHARE_SIDEBAND_CHUNKS);
+	atomic_fetch_add_explicit(&ring->lane->rings, 1, memory_order_relaxed);
+	return shard__post(shard, ring, COMMAND_ADD);
 }
 
 int shard__pair(struct shard *shard, struct ring *behind)
 {
 	struct ring *const front = behind->front;
-	int ret;
+	const int ret = front->partner != NULL ? -EEXIST
+					       : behind->ops->join(behind, front->lane->stream);
 
-	pthread_mutex_lock(&shard->lock);
-	ret = front->behind != NULL ? -EEXIST : behind->ops->join(behind, front->lane->stream);
-	if (ret == 0) {
-		behind->lane = front->lane;
-		front->behind = behind;
-	}
-	pthread_mutex_unlock(&shard->lock);
-	return ret;
+	if (ret < 0)
+		return ret;
+	behind->lane = front->lane;
+	front->partner = behind;
+	return shard__post(shard, behind, COMMAND_ADD);
 }
 
-int shard__last(struct shard *shard, struct ring *ring)
+static struct lane **shard__place(struct shard *shard, const struct lane *lane)
 {
-	int ret;
+	return &shard->lanes[lane->stream->id % STREAMS_MAX];
+}
 
-	pthread_mutex_lock(&shard->lock);
-	ret = ring__last(ring);
-	pthread_mutex_unlock(&shard->lock);
-	return ret;
+static void shard__take_on(struct shard *shard, struct ring *ring)
+{
+	struct lane *const lane = ring->lane, **const place = shard__place(shard, lane);
+	struct ring **last = &shard->rings;
+
+	if (ring->front != NULL) {
+		ring->front->behind = ring;
+		return;
+	}
+	if (*place == NULL) {
+		lane->begun = shard__drained(shard);
+		atomic_store_explicit(&lane->drained, lane->begun, memory_order_relaxed);
+		*place = lane;
+	}
+	while (*last != NULL)
+		last = &(*last)->next;
+	*last = ring;
+}
+
+/* Forget the ring, and its fd: when the caller has closed that, its number may come again. */
+static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
+{
+	struct lane *const lane = ring->lane;
+	struct ring **at = &shard->rings;
+
+	for (struct ring *each = ring; each != NULL; each = each->behind)
+		if (each->ops->leave != NULL)
+			each->ops->leave(each, drained);
+	epoll_ctl(shard->epoll_fd, EPOLL_CTL_DEL, ring->wakeup_fd, NULL);
+	while (*at != ring)
+		at = &(*at)->next;
+	*at = ring->next;
+	if (shard->turn == ring)
+		shard->turn = ring->next;
+	shard->leaving--;
+	if (atomic_load_explicit(&lane->rings, memory_order_relaxed) == 1) {
+		lane__yield(lane, shard->pool);
+		*shard__place(shard, lane) = NULL;
+	}
+	/* Release; the partners are the acquires in stream__lane() and shard__lane(). */
+	atomic_fetch_sub_explicit(&lane->rings, 1, memory_order_release);
+	if (ring->behind != NULL)
+		ring->behind->left = true;
+	ring->left = true;
+	event_list__poke(shard->writer->events);
+}
+
+/* Drain what is to leave once more. */
+static void shard__let_leave(struct shard *shard)
+{
+	struct ring *next;
+
+	for (struct ring *ring = shard->rings; ring != NULL; ring = next) {
+		bool drained;
+
+		next = ring->next;
+		if (ring->leave_by_ns == 0)
+			continue;
+		drained = pass__last(shard, ring);
+		if (drained || !shard->running || clock__now_ns() >= ring->leave_by_ns)
+			shard__let_go(shard, ring, drained);
+	}
+}
+
+static void shard__obey(struct shard *shard, struct ring *ring, enum command command)
+{
+	if (ring->left)
+		return; /* its maps may be gone */
+	switch (command) {
+	case COMMAND_ADD:
+		shard__take_on(shard, ring);
+		break;
+	case COMMAND_HOLD:
+	case COMMAND_LET_GO:
+		ring__hold(ring, command == COMMAND_HOLD);
+		break;
+	case COMMAND_LAST:
+		ring__last(ring);
+		break;
+	case COMMAND_REMOVE:
+		if (ring->leave_by_ns == 0)
+			shard->leaving++;
+		ring->leave_by_ns = clock__now_ns() + REMOVE_WAIT_NS;
+		break;
+	}
+}
+
+/* The oldest is the first. */
+static struct letter *shard__take_letters(struct shard *shard, uint64_t *number)
+{
+	/* Acquire; the partner is the release in shard__post(): its ring shows. */
+	struct letter *newest =
+		atomic_exchange_explicit(&shard->letters, NULL, memory_order_acquire);
+	struct letter *first = NULL;
+
+	*number = newest->number;
+	while (newest != NULL) {
+		struct letter *const next = newest->next;
+
+		newest->next = first;
+		first = newest;
+		newest = next;
+	}
+	return first;
+}
+
+void shard__serve(struct shard *shard)
+{
+	uint64_t number;
+
+	if (atomic_load_explicit(&shard->letters, memory_order_relaxed) != NULL) {
+		for (struct letter *letter = shard__take_letters(shard, &number); letter != NULL;
+		     letter = letter->next)
+			shard__obey(shard, letter->ring, letter->command);
+		/* Release; the partner is the acquire in shard__answered(). */
+		atomic_store_explicit(&shard->answered, number, memory_order_release);
+		event_list__poke(shard->writer->events);
+	}
+	if (shard->leaving > 0)
+		shard__let_leave(shard);
+}
+
+static uint64_t shard__answered(const struct shard *shard)
+{
+	/* Acquire; the partner is the release in shard__serve(): what was done shows. */
+	return atomic_load_explicit(&shard->answered, memory_order_acquire);
+}
+
+bool shard__has_answered(const struct shard *shard, const struct ring *ring)
+{
+	return shard__answered(shard) >= ring->asked;
+}
+
+int shard__post(struct shard *shard, struct ring *ring, enum command command)
+{
+	struct letter *const letter = &ring->letters[command];
+
+	if (letter->number > shard__answered(shard))
+		return -EBUSY;
+	*letter = (struct letter){.ring = ring, .number = ++shard->posted, .command = command};
+	ring->asked = letter->number;
+	letter->next = atomic_load_explicit(&shard->letters, memory_order_relaxed);
+	/* Release; the partner is the acquire in shard__take_letters(). */
+	while (!atomic_compare_exchange_weak_explicit(&shard->letters, &letter->next, letter,
+						      memory_order_release,
+						      memory_order_relaxed))
+		continue;
+	if (shard->running)
+		shard__poke(shard);
+	else
+		shard__serve(shard);
+	return 0;
 }
 
 int shard__start(struct shard *shard)
 {
-	const int ret = -pthread_create(&shard->thread, NULL, shard__run, shard);
+	int ret;
 
-	shard->running = ret == 0;
+	shard->running = true;
+	ret = -pthread_create(&shard->thread, NULL, shard__run, shard);
+	if (ret < 0)
+		shard->running = false;
 	/* Whoever starts it can schedule it. */
 	while (ret == 0 && sem_wait(&shard->begun) < 0)
 		continue; /* EINTR */

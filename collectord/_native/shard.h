@@ -23,16 +23,22 @@
  * for ever, while other tasks may still feed the ring: edge-triggered, each new wake-up is one.
  */
 struct shard {
-	pthread_mutex_t lock; /* held for a pass; adding and removing rings waits for it */
-	struct ring **rings;
-	struct lane *lanes[STREAMS_MAX];
+	struct ring *rings;
+	struct ring *turn;		  /* the one that the next pass begins with; NULL: the first */
+	struct lane *lanes[STREAMS_MAX]; /* that have rings, by the stream's id */
+	/*
+	 * The mailbox: who posts, one at a time, waits for nothing, and nothing is allocated for it. All
+	 * that is there is done at the start of a pass, in the order in which it was posted.
+	 */
+	_Atomic(struct letter *) letters; /* the newest first */
+	uint64_t posted;		  /* the number of the newest; who posts reads it */
+	_Atomic uint64_t answered;	  /* all up to this number is done */
+	uint32_t leaving;		  /* rings that are to leave */
 	struct pool *pool;
 	struct writer *writer;
 	uint64_t floor_bytes;
-	uint32_t turn; /* the ring that the next pass begins with */
-	bool again;    /* a ring's turn ended early, or a generation waits: pass at once */
+	bool again; /* a ring's turn ended early, or a generation waits: pass at once */
 	uint32_t index;
-	uint32_t ring_count;
 	int epoll_fd, poke_fd;
 	_Atomic bool stopping;
 	_Atomic bool starved;	   /* the last pass found no free chunk */
@@ -41,7 +47,7 @@ struct shard {
 	pthread_t thread;
 	pid_t tid;
 	sem_t begun; /* the thread has told its tid */
-	bool running;
+	bool running; /* it is the thread that makes passes */
 
 	counter_t passes, wakeups, pass_ns, pass_ns_max;
 };
@@ -52,24 +58,34 @@ void shard__deinit(struct shard *shard);
 int shard__start(struct shard *shard);
 void shard__stop(struct shard *shard);
 
-/* The lane of `stream` is made when its first ring comes. */
+/*
+ * The calls that change what is drained are made by one thread at a time, and return at once. The shard
+ * does as it is told before it begins a generation that was issued later, or at once where no thread runs.
+ */
+
+/* Drain it from the next pass on. The lane of `stream` is made when its first ring comes. -errno: the fd
+ * cannot be polled. */
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
-/* Drain once more, then forget the ring. -EAGAIN: for two seconds no chunk came free to drain it
- * into; it was left with what is still in it, which counts as lost. Either way nothing reads it, or
- * looks at its fd, any more. */
-int shard__remove(struct shard *shard, struct ring *ring);
-
-/* While a ring is held passes leave it alone; none is at it when this returns. An overwritable one
- * is read at no other time: to let it go is to take its window. -EINVAL: what is behind it is none
- * that can be held. */
-int shard__hold(struct shard *shard, struct ring *ring, bool held);
-
-/* Drain `behind` too, with its front. -EEXIST: that has one; -EINVAL: it is sideband, or it is held and
- * this one cannot be, or has its times elsewhere than the stream's sideband. */
+/*
+ * Drain `behind`, which is one of the stream already, with its front. -EEXIST: that has one; -EINVAL: it
+ * is sideband, or it is held and this one cannot be, or has its times elsewhere than the stream's
+ * sideband.
+ */
 int shard__pair(struct shard *shard, struct ring *behind);
-
-/* Nothing is written into the ring any more: passes wait for nothing. -EINVAL: that is nothing to it. */
-int shard__last(struct shard *shard, struct ring *ring);
+/*
+ * Tell the ring's shard. -EBUSY: it has not done the last such command to that ring yet.
+ *
+ * COMMAND_HOLD: passes leave it alone. An overwritable one is read at no other time: with COMMAND_LET_GO
+ * its window is taken.
+ * COMMAND_LAST: nothing is written into it any more: passes wait for nothing.
+ * COMMAND_REMOVE: it is drained once more, then it has `left`: nothing reads it, or looks at its fd, any
+ * more. If for two seconds no chunk comes free for that, what is still in it is `abandoned`.
+ */
+int shard__post(struct shard *shard, struct ring *ring, enum command command);
+/* Did the shard do all that was posted to this ring? */
+bool shard__has_answered(const struct shard *shard, const struct ring *ring);
+/* Do what was posted; from who makes the passes. */
+void shard__serve(struct shard *shard);
 
 /* Wake the thread: a new generation, or a stop. */
 void shard__poke(struct shard *shard);

@@ -61,6 +61,8 @@ void stream__deinit(struct stream *stream)
 	sums__deinit(&stream->sums);
 	sideband__deinit(&stream->sideband);
 	free(stream->rings);
+	for (uint32_t i = 0; i < SHARDS_MAX; i++)
+		free(stream->lanes[i]);
 	segment__forget(&stream->current);
 	segment__forget(&stream->next);
 	pthread_mutex_destroy(&stream->lock);

@@ -373,11 +373,10 @@ static void window__abandon(struct window *window)
 }
 
 /* The ring stands still while it is let go. */
-static int window__hold(struct ring *ring, bool held)
+static void window__hold(struct ring *ring, bool held)
 {
 	if (!held)
 		window__want(window__of(ring));
-	return 0;
 }
 
 static void window__leave(struct ring *ring, bool drained)

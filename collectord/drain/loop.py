@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 from collectord._native import _core
 from collectord.drain.threads import Placement, RunningThreads
+from collectord.errors import ShardSilent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from types import TracebackType
     from typing import Self
 
     from collectord.plan.session import CorePlan
     from collectord.source.ring import RingHandle
+
+# A pass takes milliseconds. A ring that leaves may wait two seconds for a chunk.
+_ANSWER_S: Final = 5.0
+_LEAVE_S: Final = 2.0 + _ANSWER_S
 
 
 class StreamListener(Protocol):
@@ -151,6 +157,29 @@ class Drain:
             if read() < generation:
                 await self._notified.wait()
 
+    async def answered(self, rings: Iterable[_core.Ring | _core.AuxRing]) -> None:
+        """Wait until shards have done all that these rings were told. Raises ShardSilent."""
+        for ring in rings:
+            await self._until(partial(getattr, ring, "answered"), ring.shard, _ANSWER_S)
+
+    async def remove(self, rings: Collection[_core.Ring]) -> None:
+        """Have rings drained once more, and left: then their maps may be closed.
+
+        Raises:
+            ShardSilent: a ring was not left; whoever reads it may be at it still.
+        """
+        for ring in rings:
+            self.core.remove_ring(ring)
+        for ring in rings:
+            await self._until(partial(self.core.remove_ring, ring), ring.shard, _LEAVE_S)
+
+    async def _until(self, is_so: Callable[[], bool], shard: int, limit_s: float) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.reached(is_so, True)  # noqa: FBT003 - a number as others
+        except TimeoutError:
+            raise ShardSilent(shard, limit_s) from None
+
     def _on_notify(self) -> None:
         os.eventfd_read(self.core.notify_fd)
         for event in self.core.events():
@@ -203,6 +232,10 @@ class StreamDrain:
         generation = self._drain.core.request_flush()
         await self._drain.reached(self._stream.drained_generation, generation)
         return generation
+
+    async def answered(self, rings: Iterable[_core.Ring | _core.AuxRing]) -> None:
+        """See `Drain.answered`."""
+        await self._drain.answered(rings)
 
     async def written(self, generation: int) -> None:
         """Wait until all that was drained up to this generation is on disk, or lost."""

@@ -331,6 +331,7 @@ def test_nothing_is_skipped_or_repeated(
                 case "hold":
                     held = rig.rings[cpus[0]]
                     held.hold(held=True)
+                    rig.until(partial(getattr, held, "answered"))
                     before = held.counters().records
                     rig.write(cpus[0], 5)
                     rig.flush()
@@ -490,7 +491,7 @@ def test_mapping(tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...]) -> None
     assert ring_map.read == 7
     with pytest.raises(ValueError, match="running core drains"):
         ring_map.close()
-    rig.core.remove_ring(rig.rings[cpu])
+    rig.until(lambda: rig.core.remove_ring(rig.rings[cpu]))
     ring_map.close()
     with pytest.raises(ValueError, match="not mapped"):
         _ = ring_map.read
@@ -517,7 +518,7 @@ def test_removed_ring_is_drained(tree: Tracefs, stack: ExitStack, cpus: tuple[in
         rig.write(cpu, 300)
     rig.rings[cpus[-1]].hold(held=True)
     for cpu in cpus:
-        rig.core.remove_ring(rig.rings[cpu])
+        rig.until(partial(rig.core.remove_ring, rig.rings[cpu]))
     assert rig.ring_files[cpus[-1]].stats().entries == 300
     if len(cpus) > 1:
         assert rig.rings[cpus[0]].counters().samples == 300

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -185,6 +186,36 @@ int rig__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream
 	const int ret = relay_ring__new(options, &made);
 
 	return add(core, shard, stream, made, ret, ring);
+}
+
+static uint64_t abandoned(const struct ring *ring)
+{
+	return counter__read(&ring->abandoned) +
+	       (ring->partner != NULL ? counter__read(&ring->partner->abandoned) : 0);
+}
+
+int rig__tell(struct core *core, struct ring *ring, enum command command)
+{
+	const uint64_t before = abandoned(ring);
+	const int ret = core__post(core, ring, command);
+
+	if (ret < 0)
+		return ret;
+	while (!core__has_answered(core, ring) || (command == COMMAND_REMOVE && !ring->left))
+		sched_yield();
+	return abandoned(ring) > before ? -EAGAIN : 0;
+}
+
+int rig__tell_shard(struct shard *shard, struct ring *ring, enum command command)
+{
+	const uint64_t before = abandoned(ring);
+	const int ret = shard__post(shard, ring, command);
+
+	if (ret < 0)
+		return ret;
+	while (!shard__has_answered(shard, ring) || (command == COMMAND_REMOVE && !ring->left))
+		sched_yield();
+	return abandoned(ring) > before ? -EAGAIN : 0;
 }
 
 void check_prepared(int ret)

@@ -47,6 +47,12 @@ static void put(uint32_t i, uint32_t samples)
 			record__sample(record, 1024, serials[i], 1 + serials[i])));
 }
 
+static void start(void)
+{
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	CHECK_EQ(shard__start(&rig.shards[0]), 0);
+}
+
 /* As much as the ring takes. */
 static void fill(uint32_t i)
 {
@@ -277,6 +283,56 @@ static void sideband_is_read_when_its_own_stream_has_all_chunks(void)
 	end(2);
 }
 
+/* Whatever a pass finds, it takes what was there when it began: the next one has done what was posted. */
+static void what_is_posted_is_done_by_the_next_pass(void)
+{
+	struct shard *const shard = &rig.shards[0];
+	uint64_t before, passes;
+
+	begin(2, 2, 16, 1000000);
+	start();
+	for (uint32_t n = 0; n < 200; n++) {
+		struct ring *const ring = rings[n % 2];
+
+		fill(0);
+		fill(1);
+		fake_ring__wake(&fakes[n % 2]);
+		before = counter__read(&shard->passes);
+		CHECK_EQ(shard__post(shard, ring, n % 4 < 2 ? COMMAND_HOLD : COMMAND_LET_GO), 0);
+		for (;;) {
+			fill(0);
+			fill(1);
+			passes = counter__read(&shard->passes);
+			if (shard__has_answered(shard, ring))
+				break;
+			/* One that had begun before is over, not the next one. */
+			CHECK(passes - before <= 1);
+		}
+	}
+	end(2);
+}
+
+/* Each ring has one letter of a kind on its way, and those of one ring are done in their order. */
+static void letters_are_read_in_their_order(void)
+{
+	begin(1, 1, 4, RIG_NEVER_NS);
+	rig.shards[0].running = true; /* so that the test makes the passes */
+	CHECK_EQ(shard__post(&rig.shards[0], rings[0], COMMAND_HOLD), 0);
+	CHECK_EQ(-shard__post(&rig.shards[0], rings[0], COMMAND_HOLD), EBUSY);
+	CHECK_EQ(shard__post(&rig.shards[0], rings[0], COMMAND_LET_GO), 0);
+	CHECK(!shard__has_answered(&rig.shards[0], rings[0]));
+	CHECK(!rings[0]->held);
+	shard__serve(&rig.shards[0]);
+	CHECK(shard__has_answered(&rig.shards[0], rings[0]));
+	CHECK(!rings[0]->held);
+	CHECK_EQ(shard__post(&rig.shards[0], rings[0], COMMAND_LET_GO), 0);
+	CHECK_EQ(shard__post(&rig.shards[0], rings[0], COMMAND_HOLD), 0);
+	shard__serve(&rig.shards[0]);
+	CHECK(rings[0]->held);
+	rig.shards[0].running = false;
+	end(1);
+}
+
 static void generations_are_issued_without_a_writer(void)
 {
 	begin(1, 1, 4, 2000000);
@@ -290,12 +346,6 @@ static void await_stream(uint32_t stream, uint64_t generation)
 {
 	while (stream__written(&rig.streams[stream], generation) < generation)
 		await_notice(rig.events.fd);
-}
-
-static void start(void)
-{
-	CHECK_EQ(writer__start(&rig.writer), 0);
-	CHECK_EQ(shard__start(&rig.shards[0]), 0);
 }
 
 static void expect_missing(void)
@@ -379,6 +429,8 @@ int main(void)
 	RUN(seven_of_eight_streams_lose_nothing_beside_one_that_is_always_full);
 	RUN(generations_go_with_full_chunks_while_these_are_short);
 	RUN(sideband_is_read_when_its_own_stream_has_all_chunks);
+	RUN(what_is_posted_is_done_by_the_next_pass);
+	RUN(letters_are_read_in_their_order);
 	RUN(generations_are_issued_without_a_writer);
 	RUN(a_stream_without_a_segment_keeps_nobody_waiting);
 	RUN(a_segment_that_nobody_makes_is_not_waited_for_for_ever);

@@ -219,6 +219,7 @@ static void settle_at(uint64_t begun_ns)
 	lane.rings = 1;
 	atomic_store(&stream->lanes[0], &lane);
 	stream__pass_written(stream, &lane, &item);
+	atomic_store(&stream->lanes[0], NULL);
 }
 
 static void a_process_resolves_on_both_sides_of_a_rotation(void)

@@ -178,6 +178,8 @@ class Windows(RuleBasedStateMachine):
             if warm:
                 ring.warm()
             ring.hold(held=False)
+            while not ring.answered:
+                self._serve()
             producer.take()
         generation = self.core.request_flush()
         while self.core.written_generation() < generation:

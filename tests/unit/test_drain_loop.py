@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
+from collectord.drain import loop
 from collectord.drain.loop import Drain
+from collectord.errors import ShardSilent
 from collectord.model import RingLabel, RingRole
 from collectord.plan.session import CorePlan
 from collectord.source.perf import fed_ring
@@ -64,6 +66,7 @@ class Rings:
         self.drain = drain
         self.sinks = []
         self.streams = []
+        self.rings = []
         for _ in range(2):
             source, sink = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             stack.callback(os.close, source)
@@ -75,6 +78,7 @@ class Rings:
             drain.listen(deaf, stream, deaf, [ring.id])
             self.sinks.append(sink)
             self.streams.append(stream)
+            self.rings.append(ring)
         os.write(self.sinks[0], bytes(_PIPE_BYTES))
 
     async def overloaded(self) -> None:
@@ -165,6 +169,66 @@ def test_what_happens_before_anybody_listens_is_told_then() -> None:
             assert (heard.faulty, late.faulty) == ([ring.id], [early.id])
 
     asyncio.run(scenario())
+
+
+def test_what_a_ring_is_told_is_done_beside_one_that_is_always_full() -> None:
+    """It is held, let go and left between two passes, while the loop goes on."""
+
+    async def scenario() -> None:
+        with ExitStack() as stack, Drain(_PLAN) as drain:
+            rings = Rings(drain, stack)
+            await rings.overloaded()
+            _, ring = rings.rings
+            async with asyncio.timeout(_LIMIT_S):
+                for held in (True, False, True):
+                    ring.hold(held)
+                    await drain.answered([ring])
+                await drain.remove([ring])
+            assert drain.core.remove_ring(ring)  # it was
+            os.write(rings.sinks[1], b"something")
+            await drain.of(rings.streams[1]).full_pass()
+            assert ring.counters().bytes == 0
+
+    asyncio.run(scenario())
+
+
+async def tell_until_it_is_read(drain: Drain, ring: _core.Ring) -> None:
+    """Let a ring go again and again: a pass comes to it, and its read hangs."""
+    while True:
+        ring.hold(False)  # noqa: FBT003 - the binding's
+        await drain.answered([ring])
+
+
+def test_a_shard_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a thread whose read hangs gets its number, and the loop goes on meanwhile."""
+    monkeypatch.setattr(loop, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(loop, "_LEAVE_S", 0.05)
+
+    async def scenario() -> list[str]:
+        said = []
+        with ExitStack() as stack, Drain(_PLAN) as drain:
+            source, sink = os.pipe2(os.O_CLOEXEC)  # a read of it waits
+            stack.callback(os.close, source)
+            stream = drain.core.add_stream(subbuf_bytes=4096)
+            with os.fdopen(sink, "wb"):
+                ring = drain.core.add_page_ring(
+                    0, stream, source, subbuf_bytes=4096, subbufs=8, transport="read"
+                )
+                with pytest.raises(ShardSilent) as silent:
+                    await tell_until_it_is_read(drain, ring)
+                said.append(str(silent.value))
+                with pytest.raises(OSError, match="busy"):
+                    ring.hold(False)  # noqa: FBT003 - the binding's
+                with pytest.raises(ShardSilent) as silent:
+                    await drain.remove([ring])
+                said.append(str(silent.value))
+                assert silent.value.shard == 0
+            async with asyncio.timeout(_LIMIT_S):  # the pipe has ended
+                await drain.reached(lambda: drain.core.remove_ring(ring), 1)
+        return said
+
+    for text in asyncio.run(scenario()):
+        assert text.startswith("drain thread drain/0 did not answer for 0.05 s; ")
 
 
 class Place:

@@ -25,7 +25,7 @@ from collectord.source.base import Abilities
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
+    from contextlib import AsyncExitStack
     from pathlib import Path
 
     from collectord.model import ClockReading
@@ -192,15 +192,15 @@ def test_an_absent_flight_recorder_says_why(
     plain = config(tmp_path, "plain")
     opens = Surroundings.open
 
-    def open_or_fail(
-        surroundings: Surroundings, plan: SessionPlan, stack: ExitStack
+    async def open_or_fail(
+        surroundings: Surroundings, plan: SessionPlan, stack: AsyncExitStack
     ) -> RinglessSession | Session:
         source: Any = Source()
         if plan.name == "plain":
             return RinglessSession(plan, source)
         if plan.name == "shut":
             return surroundings.failed(plan, KernelError("no more memory"))
-        return opens(surroundings, plan, stack)
+        return await opens(surroundings, plan, stack)
 
     monkeypatch.setattr(Surroundings, "open", open_or_fail)
     whole = Config(daemon=plain.daemon, session=(*plain.session, *recorders))
@@ -231,7 +231,7 @@ def test_every_session_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.Monk
     """One that cannot be ended says so, and those behind it are ended; there are all balances."""
     sources = {"first": Source(stops=False), "second": Source()}
 
-    def open_ringless(
+    async def open_ringless(
         _surroundings: Surroundings, plan: SessionPlan, _stack: object
     ) -> RinglessSession:
         source: Any = sources[plan.name]

@@ -61,6 +61,9 @@ class Kernel:
     async def written(self, generation: int) -> None:
         """Likewise."""
 
+    async def answered(self, rings: object) -> None:
+        """Likewise."""
+
     def before_windows(self) -> dict[Any, Any]:
         """The meter's."""
         return {}
