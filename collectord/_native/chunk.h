@@ -2,6 +2,7 @@
 #ifndef COLLECTORD_CHUNK_H
 #define COLLECTORD_CHUNK_H
 
+#include <linux/aio_abi.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,7 +26,6 @@ struct ring;
 struct lane;
 struct blk_tally;
 struct chunk;
-struct segment;
 struct subbuf_tally;
 
 /* Chunks that are kept for a stream's data, and for its sideband, as far as half of the pool goes. */
@@ -78,13 +78,14 @@ struct load {
 	uint8_t *data;
 };
 
-/* A write of what a chunk holds, made beside others. `ret` and `ns`, how long it took: once it landed. */
+/* A write of what a chunk holds, made beside others. */
 struct flight {
-	const struct segment *segment;
-	uint64_t offset, xxh3, ns;
+	struct iocb control;
+	uint64_t offset, xxh3;
+	uint64_t ns; /* when it was sent, and then how long it took */
 	uint32_t bytes;
-	int ret;
-	bool landed;
+	int fd;
+	bool landed, refused;
 };
 
 /*

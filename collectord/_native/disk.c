@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "event_list.h"
@@ -30,9 +32,9 @@ void disk__init(struct disk *disk, struct writer *writer, dev_t device)
 	memset(disk, 0, sizeof(*disk));
 	disk->writer = writer;
 	disk->device = device;
-	disk->last_flight = &disk->flights;
+	/* Where it is refused, one write is made after the other. */
+	(void)syscall(SYS_io_setup, (long)DISK_DEPTH, &disk->aio);
 	pthread_mutex_init(&disk->lock, NULL);
-	pthread_cond_init(&disk->flown, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&disk->wake, &attr);
@@ -41,8 +43,9 @@ void disk__init(struct disk *disk, struct writer *writer, dev_t device)
 
 void disk__deinit(struct disk *disk)
 {
+	if (disk->aio != 0)
+		syscall(SYS_io_destroy, disk->aio);
 	pthread_cond_destroy(&disk->wake);
-	pthread_cond_destroy(&disk->flown);
 	pthread_mutex_destroy(&disk->lock);
 	memset(disk, 0, sizeof(*disk));
 }
@@ -280,7 +283,7 @@ static enum step disk__step(struct disk *disk, struct stream *stream, bool *wait
 		return flight__may_send(disk, stream) ? STEP_SEND : STEP_WRITE;
 	}
 	if (stream->first->chunk->flight.landed) {
-		if (stream->first->chunk->flight.ret == 0)
+		if (!stream->first->chunk->flight.refused)
 			return STEP_REAP;
 		stream->settling = true;
 		return flight__have_landed(stream) ? STEP_RECALL : STEP_NONE;
@@ -379,9 +382,12 @@ static void *disk__run(void *context)
 		struct stream *const stream = disk__next(disk, &step, &waits);
 
 		if (stream == NULL && !disk->poked) {
-			if (disk->stopping && disk->in_flight == 0)
+			if (disk->in_flight > 0)
+				flight__await(disk);
+			else if (disk->stopping)
 				break;
-			disk__sleep(disk, waits);
+			else
+				disk__sleep(disk, waits);
 			continue;
 		}
 		if (stream != NULL)
@@ -418,6 +424,5 @@ void disk__stop(struct disk *disk)
 	pthread_cond_signal(&disk->wake);
 	pthread_mutex_unlock(&disk->lock);
 	pthread_join(disk->thread, NULL);
-	flight__end(disk);
 	disk->running = false;
 }

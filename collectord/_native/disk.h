@@ -11,7 +11,7 @@
 #include "counter.h"
 #include "stream.h"
 
-/* Writes in flight, and the threads that make them. */
+/* Writes in flight. */
 #define DISK_DEPTH 4u
 
 struct writer;
@@ -21,24 +21,21 @@ struct writer;
  * whose segments are there take turns, each with its items in the order in which they were queued; one
  * whose item waits, for room or for a segment, lets the others pass.
  *
- * While more is queued than one chunk, those that need nothing but to be written are sent: helpers
- * write several at a time, in any order, and the thread counts each as stored, or as refused, in the
- * order of the queue.
+ * While more is queued than one chunk, those that need nothing but to be written are sent, several at
+ * a time, see flight.h. Each is counted as stored, or as refused, in the order of the queue.
  */
 struct disk {
 	pthread_mutex_t lock;
-	pthread_cond_t wake;	/* of the thread */
-	pthread_cond_t flown; /* of the helpers: there is something to write, or nothing comes any more */
-	bool poked, stopping, ending, running;
+	pthread_cond_t wake;
+	bool poked, stopping, running;
 	bool slow; /* the last write took long: one at a time */
 	uint32_t turn; /* the stream that comes next */
-	uint32_t helpers;
 	uint32_t in_flight;
-	struct chunk *flights, **last_flight; /* not begun, oldest first */
-	struct stream *at;		      /* the stream whose item is written now, or NULL */
+	aio_context_t aio; /* 0: there is none, and so nothing is in flight */
+	struct stream *at; /* the stream whose item is written now, or NULL */
 	struct writer *writer;
 	dev_t device; /* 0: the first segment tells */
-	pthread_t thread, helper[DISK_DEPTH];
+	pthread_t thread;
 
 	counter_t written_bytes, written_chunks, write_errors, write_ns;
 };
@@ -46,7 +43,7 @@ struct disk {
 void disk__init(struct disk *disk, struct writer *writer, dev_t device);
 void disk__deinit(struct disk *disk);
 int disk__start(struct disk *disk);
-/* Write what is queued, then end the threads. */
+/* Write what is queued, then end the thread. */
 void disk__stop(struct disk *disk);
 
 /* From a pass. The item is the disk's until it was written. */

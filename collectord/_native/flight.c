@@ -2,6 +2,10 @@
 #define _GNU_SOURCE
 #include "flight.h"
 
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "clock.h"
 #include "disk.h"
 
@@ -9,46 +13,35 @@
  * whoever syncs a file there. */
 #define SLOW_NS 50000000u
 
-/* Under the lock, which is given up for the write: make the oldest one that was sent. */
-static void flight__make(struct disk *disk)
+bool flight__may_send(const struct disk *disk, const struct stream *stream)
 {
-	struct chunk *const chunk = disk->flights;
-	struct flight *const flight = &chunk->flight;
-	const uint64_t begun_ns = clock__now_ns();
-	struct iovec vector = {chunk->data, flight->bytes};
-	uint64_t done;
-	int ret;
+	const struct item *const item = stream->unsent;
 
-	disk->flights = chunk->next;
-	if (disk->flights == NULL)
-		disk->last_flight = &disk->flights;
-	pthread_mutex_unlock(&disk->lock);
-	ret = segment__write(flight->segment, &vector, 1, flight->offset, &done);
-	pthread_mutex_lock(&disk->lock);
-	flight->ns = clock__now_ns() - begun_ns;
-	flight->ret = ret;
-	flight->landed = true;
-	disk->slow = flight->ns > SLOW_NS;
-	disk->in_flight--;
-	pthread_cond_signal(&disk->wake);
+	return stream->ops->send != NULL && !stream->settling && item != NULL &&
+	       item->chunk != NULL && item->stamp == 0 && disk->aio != 0 &&
+	       disk->in_flight < (disk->slow ? 1 : DISK_DEPTH) &&
+	       (stream->sent.items > 0 || (item->next != NULL && stream->work.refused == 0));
 }
 
-static void *flight__help(void *context)
+static bool flight__submit(struct disk *disk, struct chunk *chunk)
 {
-	struct disk *const disk = context;
+	struct flight *const flight = &chunk->flight;
+	struct iocb *control = &flight->control;
+	long ret;
 
-	pthread_setname_np(pthread_self(), "writer");
-	pthread_mutex_lock(&disk->lock);
-	for (;;) {
-		if (disk->flights != NULL)
-			flight__make(disk);
-		else if (disk->ending)
-			break;
-		else
-			pthread_cond_wait(&disk->flown, &disk->lock);
-	}
-	pthread_mutex_unlock(&disk->lock);
-	return NULL;
+	*control = (struct iocb){
+		.aio_data = (uintptr_t)chunk,
+		.aio_lio_opcode = IOCB_CMD_PWRITE,
+		.aio_fildes = (uint32_t)flight->fd,
+		.aio_buf = (uintptr_t)chunk->data,
+		.aio_nbytes = flight->bytes,
+		.aio_offset = (int64_t)flight->offset,
+	};
+	flight->ns = clock__now_ns();
+	do
+		ret = syscall(SYS_io_submit, disk->aio, 1L, &control);
+	while (ret < 0 && errno == EINTR);
+	return ret == 1;
 }
 
 void flight__send(struct disk *disk, struct stream *stream)
@@ -58,34 +51,41 @@ void flight__send(struct disk *disk, struct stream *stream)
 	bool sent;
 
 	pthread_mutex_unlock(&disk->lock);
-	sent = stream->ops->send(stream, chunk);
+	sent = stream->ops->send(stream, chunk) && flight__submit(disk, chunk);
 	pthread_mutex_lock(&disk->lock);
 	stream->settling = !sent;
 	if (!sent)
 		return;
+	disk->in_flight++;
 	stream->sent.items++;
 	stream->sent.bytes += chunk->flight.bytes;
 	stream->sent.pieces += chunk->piece_count;
 	stream->unsent = item->next;
-	chunk->next = NULL;
-	*disk->last_flight = chunk;
-	disk->last_flight = &chunk->next;
-	if (disk->in_flight++ == disk->helpers &&
-	    pthread_create(&disk->helper[disk->helpers], NULL, flight__help, disk) == 0)
-		disk->helpers++;
-	if (disk->helpers == 0)
-		flight__make(disk);
-	pthread_cond_signal(&disk->flown);
 }
 
-bool flight__may_send(const struct disk *disk, const struct stream *stream)
+/* What went in part is as good as refused: written again it tells why. */
+static void flight__land(struct disk *disk, const struct io_event *event)
 {
-	const struct item *const item = stream->unsent;
+	struct chunk *const chunk = (struct chunk *)(uintptr_t)event->data;
+	struct flight *const flight = &chunk->flight;
 
-	return stream->ops->send != NULL && !stream->settling && item != NULL &&
-	       item->chunk != NULL && item->stamp == 0 &&
-	       disk->in_flight < (disk->slow ? 1 : DISK_DEPTH) &&
-	       (stream->sent.items > 0 || (item->next != NULL && stream->work.refused == 0));
+	flight->ns = clock__now_ns() - flight->ns;
+	flight->refused = event->res != (int64_t)flight->bytes;
+	flight->landed = true;
+	disk->slow = flight->ns > SLOW_NS;
+	disk->in_flight--;
+}
+
+void flight__await(struct disk *disk)
+{
+	struct io_event events[DISK_DEPTH];
+	long count;
+
+	pthread_mutex_unlock(&disk->lock);
+	count = syscall(SYS_io_getevents, disk->aio, 1L, (long)DISK_DEPTH, events, NULL);
+	pthread_mutex_lock(&disk->lock);
+	for (long i = 0; i < count; i++)
+		flight__land(disk, &events[i]);
 }
 
 bool flight__have_landed(const struct stream *stream)
@@ -94,15 +94,4 @@ bool flight__have_landed(const struct stream *stream)
 		if (!item->chunk->flight.landed)
 			return false;
 	return true;
-}
-
-void flight__end(struct disk *disk)
-{
-	pthread_mutex_lock(&disk->lock);
-	disk->ending = true;
-	pthread_cond_broadcast(&disk->flown);
-	pthread_mutex_unlock(&disk->lock);
-	for (uint32_t i = 0; i < disk->helpers; i++)
-		pthread_join(disk->helper[i], NULL);
-	disk->helpers = 0;
 }

@@ -202,7 +202,7 @@ static bool record_stream__send(struct stream *stream, struct chunk *chunk)
 	    record_stream__claim(stream, bytes, chunk->piece_count) < 0)
 		return false;
 	chunk->flight = (struct flight){
-		.segment = segment,
+		.fd = segment->fd,
 		.offset = offset,
 		.xxh3 = record_stream__pad(stream, chunk, false, offset),
 		.bytes = bytes,

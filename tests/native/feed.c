@@ -27,6 +27,7 @@
 #define RECORD_BYTES 128u
 #define CHUNKS 64u
 #define CHUNK_BYTES (1u << 20)
+#define STEP_BYTES (16u << 20) /* as segments of perf.data have it */
 #define FLUSH_NS 1000000000u
 #define FLOOR_BYTES 65536u
 #define FEED_PAUSE_NS 50000u
@@ -119,7 +120,6 @@ int main(int argc, char **argv)
 	if (fd < 0) /* a device without it */
 		fd = open(argv[1], O_WRONLY | O_CLOEXEC);
 	CHECK(fd >= 0);
-	(void)posix_fallocate(fd, 0, (off_t)bytes);
 	CHECK_EQ(core__new(&options, &core), 0);
 	CHECK_EQ(rig__add_stream(core, 1 << 20, 0, false, &stream), 0);
 	for (uint32_t i = 0; i < RINGS; i++) {
@@ -132,7 +132,7 @@ int main(int argc, char **argv)
 				       &ring),
 			 0);
 	}
-	check_prepared(rig__prepare_records(core, stream, 0, fd, 0, RIG_LIMIT, 0));
+	check_prepared(rig__prepare_records(core, stream, 0, fd, 0, RIG_LIMIT, STEP_BYTES));
 	CHECK_EQ(core__start(core), 0);
 	begun = clock_seconds(CLOCK_MONOTONIC);
 	CHECK_EQ(pthread_create(&feeder, NULL, keep_full, NULL), 0);

@@ -527,28 +527,10 @@ static void stop_does_not_wait_for_a_segment(void)
 	end();
 }
 
-/* What is written while more is queued goes to the disk several chunks at a time. */
-#define MANY 24u
-
-static void many_in_flight_stand_in_their_order(void)
-{
-	static const char expected[] = "0123456789:;<=>?@ABCDEFG";
-	const int fd = output__file();
-
-	begin(MANY);
-	for (uint64_t i = 0; i < MANY; i++)
-		queue(&lanes[i % 2], 0, i);
-	start(fd);
-	finish_and_check(fd, expected);
-	CHECK(rig.writer.disks[0].helpers > 0);
-	CHECK_EQ(counter__read(&ring->stored), MANY);
-	CHECK_EQ(counter__read(&rig.writer.disks[0].written_chunks), MANY);
-	end();
-	close(fd);
-}
-
 /* The one of these numbers is refused as it is sent, and as it is written alone if `always`. */
 static uint64_t refused_serial;
+static int refusing_fd; /* a write of it fails, and not its submission */
+static uint32_t many_sent;
 static bool refused_always;
 
 static bool is_refused(const struct chunk *chunk)
@@ -558,11 +540,11 @@ static bool is_refused(const struct chunk *chunk)
 
 static bool send_refused(struct stream *stream, struct chunk *chunk)
 {
-	static const struct segment nowhere = {.fd = -1};
 	const bool sent = record_stream__ops.send(stream, chunk);
 
 	if (sent && is_refused(chunk))
-		chunk->flight.segment = &nowhere;
+		chunk->flight.fd = refusing_fd;
+	many_sent += sent;
 	return sent;
 }
 
@@ -583,7 +565,31 @@ static void refuse(uint64_t serial, bool always)
 	ops.write = write_refused;
 	refused_serial = serial;
 	refused_always = always;
+	many_sent = 0;
+	refusing_fd = memfd_create("refusing", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	CHECK(refusing_fd >= 0 && fcntl(refusing_fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
 	rig.streams[0].ops = &ops;
+}
+
+/* What is written while more is queued goes to the disk several chunks at a time. */
+static void many_in_flight_stand_in_their_order(void)
+{
+	static const char expected[] = "0123456789:;<=>?@ABCDEFG";
+	const uint32_t many = sizeof(expected) - 1;
+	const int fd = output__file();
+
+	begin(many);
+	refuse(UINT64_MAX, false);
+	for (uint64_t i = 0; i < many; i++)
+		queue(&lanes[i % 2], 0, i);
+	start(fd);
+	finish_and_check(fd, expected);
+	CHECK_EQ(many_sent, many - 1); /* with the first one comes the replay */
+	CHECK_EQ(counter__read(&ring->stored), many);
+	CHECK_EQ(counter__read(&rig.writer.disks[0].written_chunks), many);
+	end();
+	close(refusing_fd);
+	close(fd);
 }
 
 static void what_is_behind_a_refused_write_is_written_again(void)
@@ -600,6 +606,7 @@ static void what_is_behind_a_refused_write_is_written_again(void)
 	CHECK_EQ(counter__read(&ring->lost_dropped), 0);
 	CHECK_EQ(counter__read(&rig.writer.disks[0].write_errors), 0);
 	end();
+	close(refusing_fd);
 	close(fd);
 }
 
@@ -621,6 +628,7 @@ static void one_that_is_refused_again_is_lost_alone(void)
 	CHECK_EQ(counter__read(&ring->lost_dropped), 1);
 	CHECK_EQ(counter__read(&rig.writer.disks[0].write_errors), 1);
 	end();
+	close(refusing_fd);
 	close(fd);
 }
 
