@@ -55,7 +55,6 @@ PERF, TRACE, PROGRAM = (f"{kind}{NUMBER}" for kind in ("perf", "trace", "bpf"))
 
 def write_config(directory: Path, transport: str, *, with_bpf: bool) -> Path:
     """Configure sessions that record this run's marked system calls, each in its way."""
-    path = directory / "collectord.toml"
     events = f'events = ["{EVENT}"]\nfilter = "{FILTER}"'
     sources = {
         PERF: f'kind = "perf"\n{events}',
@@ -67,24 +66,7 @@ def write_config(directory: Path, transport: str, *, with_bpf: bool) -> Path:
         for name, source in sources.items()
         if with_bpf or name != PROGRAM
     )
-    path.write_text(
-        f"""
-[daemon]
-state_dir = "{directory / "state"}"
-flush_interval = "{FLUSH_S}s"
-chunk = "128KiB"
-staging = "16MiB"
-[metrics]
-listen = "127.0.0.1:0"
-[control]
-socket = "{directory / "control.sock"}"
-[retention]
-bytes = "0"
-age = "0"
-free = "0"
-{sessions}"""
-    )
-    return path
+    return daemons.write_sessions(directory, sessions, flush=f"{FLUSH_S}s")
 
 
 class Line:

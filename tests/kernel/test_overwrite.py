@@ -88,22 +88,7 @@ def write_config(
     directory: Path, *, session: str = "", source: str = "", staging: str = "16MiB", more: str = ""
 ) -> Path:
     """Configure one flight recorder, `calls`, of this run's marked system calls."""
-    path = directory / "collectord.toml"
-    path.write_text(
-        f"""
-[daemon]
-state_dir = "{directory / "state"}"
-flush_interval = "100ms"
-chunk = "128KiB"
-staging = "{staging}"
-[metrics]
-listen = "127.0.0.1:0"
-[control]
-socket = "{directory / "control.sock"}"
-[retention]
-bytes = "0"
-age = "0"
-free = "0"
+    recorder = f"""
 [[session]]
 name = "calls"
 mode = "flight-recorder"
@@ -115,8 +100,7 @@ filter = "{FILTER}"
 {source or f'ring = "{RING_KIB}KiB"'}
 {more}
 """
-    )
-    return path
+    return daemons.write_sessions(directory, recorder, staging=staging)
 
 
 def make_on_each_cpu(generator: Generator, count: int) -> None:

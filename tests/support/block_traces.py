@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import subprocess
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.support.patience import patient
 
@@ -68,6 +69,44 @@ def parsed(base: Path) -> Counter[str]:
     )
     lines = (line for line in done.stdout.splitlines() if line.startswith("= "))
     return Counter(line.removeprefix("= ").strip() for line in lines)
+
+
+def tools_say(base: Path) -> dict[str, list[Any]]:
+    """What the other tools of blktrace say of a set of files.
+
+    Returns:
+        blkparse: the action, place and size of each event of a write, sorted.
+        btt: how many writes it measures each stage of.
+        blkrawverify: how many records of each CPU are invalid, where they are not 0.
+        btrecord: how many of the requests a replay would leave out, likewise.
+        iowatcher: what its graphs are about.
+    """
+    name = base.name
+
+    def tool(*words: str) -> str:
+        done = subprocess.run(
+            words, cwd=base.parent, capture_output=True, text=True, check=True, timeout=_LIMIT_S
+        )
+        return done.stdout + done.stderr
+
+    listed = tool("blkparse", "-q", "-a", "write", "-i", name, "-f", "= %a %d %S %n\\n")
+    tool("blkparse", "-q", "-O", "-a", "write", "-i", name, "-d", f"{name}.writes")
+    tool("blkrawverify", name)
+    tool("iowatcher", "-t", name, "-o", f"{name}.svg")
+    checked = base.with_name(f"{name}.verify.out").read_text()
+    drawn = base.with_name(f"{name}.svg").read_text()
+    replayed = re.findall(r"(\d+) pkts \(replay\)", tool("btrecord", "-v", "-d", ".", name))
+    queued = sum(count for what, count in parsed(base).items() if what.startswith("Q "))
+    left_out = queued - sum(map(int, replayed))
+    return {
+        "blkparse": sorted(line for line in listed.splitlines() if line.startswith("= ")),
+        "btt": re.findall(
+            r"^(\w2\w) .* (\d+)$", tool("btt", "-i", f"{name}.writes"), re.MULTILINE
+        ),
+        "blkrawverify": re.findall(r"valid \+ +([1-9]\d*) invalid", checked),
+        "btrecord": [str(left_out)] if left_out else [],
+        "iowatcher": re.findall(r">(Device IO|Throughput|IOPs|Latency|Queue Depth)", drawn),
+    }
 
 
 def written(found: Counter[str]) -> int:

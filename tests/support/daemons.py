@@ -48,17 +48,17 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(_LOOK_S)
 
 
-def write_config(
+def write_sessions(
     directory: Path,
-    state: Path | None = None,
+    sessions: str,
     *,
-    retention: Mapping[str, str] | None = None,
-    segment_bytes: str = "256MiB",
-    segment_age: str = "0",
-    ring: str = "4MiB",
+    state: Path | None = None,
+    flush: str = "100ms",
+    chunk: str = "128KiB",
     staging: str = "16MiB",
+    retention: Mapping[str, str] | None = None,
 ) -> Path:
-    """Configure one session, `calls`, of this run's marked system calls, with small chunks.
+    """Configure a daemon with these [[session]] tables, whose files are below a directory.
 
     Without `retention` nothing is ever deleted.
     """
@@ -68,8 +68,8 @@ def write_config(
         f"""
 [daemon]
 state_dir = "{state or directory / "state"}"
-flush_interval = "100ms"
-chunk = "128KiB"
+flush_interval = "{flush}"
+chunk = "{chunk}"
 staging = "{staging}"
 
 [metrics]
@@ -80,6 +80,24 @@ socket = "{directory / _CONTROL}"
 
 [retention]
 {"".join(f'{key} = "{value}"' + chr(10) for key, value in limits.items())}
+{sessions}
+"""
+    )
+    return path
+
+
+def write_config(
+    directory: Path,
+    state: Path | None = None,
+    *,
+    retention: Mapping[str, str] | None = None,
+    segment_bytes: str = "256MiB",
+    segment_age: str = "0",
+    ring: str = "4MiB",
+    staging: str = "16MiB",
+) -> Path:
+    """Configure one session, `calls`, of this run's marked system calls; see `write_sessions`."""
+    session = f"""
 [[session]]
 name = "calls"
 segment_bytes = "{segment_bytes}"
@@ -91,8 +109,7 @@ events = ["{EVENT}"]
 filter = "{FILTER}"
 ring = "{ring}"
 """
-    )
-    return path
+    return write_sessions(directory, session, state=state, staging=staging, retention=retention)
 
 
 class Ended(NamedTuple):

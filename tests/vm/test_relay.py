@@ -43,26 +43,7 @@ def device(tmp_path: Path) -> Iterator[Path]:
 
 def write_config(directory: Path, source: str, *, session: str = "", flush: str = "100ms") -> Path:
     """Configure one session, `disk`, with a relay source."""
-    path = directory / "collectord.toml"
-    path.write_text(
-        f"""
-[daemon]
-state_dir = "{directory / "state"}"
-flush_interval = "{flush}"
-chunk = "128KiB"
-staging = "8MiB"
-
-[metrics]
-listen = "127.0.0.1:0"
-
-[control]
-socket = "{directory / "control.sock"}"
-
-[retention]
-bytes = "0"
-age = "0"
-free = "0"
-
+    disk_session = f"""
 [[session]]
 name = "disk"
 {session}
@@ -71,8 +52,7 @@ name = "disk"
 kind = "relay"
 {source}
 """
-    )
-    return path
+    return daemons.write_sessions(directory, disk_session, flush=flush, staging="8MiB")
 
 
 def balanced(session: dict[str, Any]) -> None:
@@ -128,6 +108,21 @@ def test_blktrace_counts_the_same(tmp_path: Path, run_cli: Run, device: Path) ->
     assert {one["bytes"] for one in ended} == {4096}
     assert "dd" in {one["comm"] for one in found if one["event"] == "queue"}
     assert [one["time_ns"] for one in found] == sorted(one["time_ns"] for one in found)
+
+
+def test_blktraces_own_tools_see_the_same(tmp_path: Path, run_cli: Run, device: Path) -> None:
+    """Each that reads files of blktrace says of ours what it says of blktrace's, of one load."""
+    load = ("dd", "if=/dev/zero", f"of={device}", "bs=4096", f"count={REQUESTS}", "oflag=direct")
+    done = run_cli("record", "--relay", device, "-o", "ours", "--json", "--", *load)
+    assert done.returncode == 0, done.stderr
+    with blktrace(tmp_path, device):
+        subprocess.run(load, check=True, capture_output=True)
+    ours, theirs = (block_traces.tools_say(tmp_path / name) for name in ("ours", "theirs"))
+    assert ours == theirs
+    assert len(ours["blkparse"]) >= 4 * REQUESTS
+    assert ("Q2C", str(REQUESTS)) in ours["btt"]
+    assert ours["blkrawverify"] == ours["btrecord"] == []
+    assert ours["iowatcher"]
 
 
 @contextmanager
