@@ -234,7 +234,7 @@ static void bpf_ring__leave(struct ring *ring, bool drained)
 }
 
 const struct ring_ops bpf_ring__ops = {
-	.poll = EPOLLIN | EPOLLONESHOT,
+	.poll = EPOLLIN | EPOLLET,
 	.records = true,
 	.join = perf_ring__join,
 	.begin = bpf_ring__begin,

@@ -14,9 +14,10 @@
  *
  * Both positions are free running. A record is u32 length with BUSY and DISCARD in its highest bits, a
  * u32 that is the kernel's, and its data; the next one is at a multiple of 8. One that is BUSY is
- * reserved and not committed yet: what is behind it is not read before. The kernel wakes when a record
- * is committed at which the consumer stands, and for no other: one that was committed before the
- * consumer's position showed wakes nobody, so that epoll is asked anew whenever all was taken.
+ * reserved and not committed yet: what is behind it is not read before. The program says which records
+ * wake (BPF_RB_FORCE_WAKEUP, else BPF_RB_NO_WAKEUP), at its watermark: left to itself the kernel wakes
+ * for a record at which the consumer stands, and not for one that came before that showed. An fd with
+ * unread records is ready all the time, so that each wake-up is told once (EPOLLET).
  * (kernel/bpf/ringbuf.c, include/uapi/linux/bpf.h: BPF_RINGBUF_*)
  */
 struct bpf_map {

@@ -5,7 +5,9 @@
 #include <linux/perf_event.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -269,8 +271,8 @@ static int bpf(int command, union bpf_attr *attr)
 	return (int)syscall(SYS_bpf, command, attr, sizeof(*attr));
 }
 
-/* A program that hands out 32 bytes of a register's value, each time that it runs. */
-static int load_program(int map_fd)
+/* A program that hands out 32 bytes of a register's value, with these flags, each time that it runs. */
+static int load_program(int map_fd, int flags)
 {
 	const struct bpf_insn program[] = {
 		{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_6, .imm = 7},
@@ -284,7 +286,7 @@ static int load_program(int map_fd)
 		{.code = BPF_ALU64 | BPF_MOV | BPF_X, .dst_reg = 2, .src_reg = 10},
 		{.code = BPF_ALU64 | BPF_ADD | BPF_K, .dst_reg = 2, .imm = -32},
 		{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = 3, .imm = 32},
-		{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = 4},
+		{.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = 4, .imm = flags},
 		{.code = BPF_JMP | BPF_CALL, .imm = BPF_FUNC_ringbuf_output},
 		{.code = BPF_JMP | BPF_EXIT},
 	};
@@ -298,17 +300,29 @@ static int load_program(int map_fd)
 	return bpf(BPF_PROG_LOAD, &attr);
 }
 
+static int make_map(uint64_t bytes)
+{
+	union bpf_attr made = {.map_type = BPF_MAP_TYPE_RINGBUF, .max_entries = (uint32_t)bytes};
+
+	return bpf(BPF_MAP_CREATE, &made);
+}
+
+static void run_program(int fd, uint32_t times)
+{
+	uint8_t packet[64] = {0};
+	union bpf_attr run = {.test = {.prog_fd = (uint32_t)fd,
+				       .data_in = (uintptr_t)packet,
+				       .data_size_in = sizeof(packet),
+				       .repeat = times}};
+
+	CHECK_EQ(bpf(BPF_PROG_TEST_RUN, &run), 0);
+}
+
 static void a_ring_of_the_kernel_is_read(void)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-	union bpf_attr made = {.map_type = BPF_MAP_TYPE_RINGBUF, .max_entries = (uint32_t)page};
-	const int map_fd = bpf(BPF_MAP_CREATE, &made);
-	const int program_fd = load_program(map_fd);
-	uint8_t packet[64] = {0};
-	union bpf_attr run = {.test = {.prog_fd = (uint32_t)program_fd,
-				       .data_in = (uintptr_t)packet,
-				       .data_size_in = sizeof(packet),
-				       .repeat = 50}};
+	const int map_fd = make_map(page);
+	const int program_fd = load_program(map_fd, 0);
 	struct bpf_map map;
 
 	CHECK(map_fd >= 0 && program_fd >= 0);
@@ -317,7 +331,7 @@ static void a_ring_of_the_kernel_is_read(void)
 	CHECK_EQ(bpf_map__init(&map, map_fd, page), 0);
 	open_ring(&map);
 	for (uint64_t runs = 1; runs <= 10; runs++) {
-		CHECK_EQ(bpf(BPF_PROG_TEST_RUN, &run), 0);
+		run_program(program_fd, 50);
 		CHECK_EQ(ring__begin(ring), 50 * 40);
 		CHECK_EQ(take(), RING_EMPTY);
 		CHECK_EQ(counter__read(&ring->samples), runs * 50);
@@ -331,6 +345,77 @@ static void a_ring_of_the_kernel_is_read(void)
 	close(map_fd);
 }
 
+static _Atomic int quota; /* of runs; below 0: no more */
+
+static void *run_quietly(void *fd)
+{
+	int left;
+
+	while ((left = atomic_load(&quota)) >= 0)
+		if (left > 0 && atomic_compare_exchange_strong(&quota, &left, left - 100))
+			run_program(*(const int *)fd, 100);
+	return NULL;
+}
+
+/* What comes beside does not, however much there is of it. */
+static void the_program_says_when_to_wake(void)
+{
+	const uint64_t bytes = 1024 * (uint64_t)sysconf(_SC_PAGESIZE);
+	const struct core_options options = {.shards = 1, .chunks = 4,
+					     .chunk_bytes = RIG_CHUNK_BYTES,
+					     .flush_ns = RIG_NEVER_NS, .floor_bytes = 8192};
+	const int map_fd = make_map(bytes);
+	const int quiet_fd = load_program(map_fd, BPF_RB_NO_WAKEUP);
+	const int loud_fd = load_program(map_fd, BPF_RB_FORCE_WAKEUP);
+	struct bpf_ring_options ring_options = {
+		.wakeup_fd = map_fd,
+		.id = ID,
+		.fields_bytes = FIELDS_BYTES,
+		.layout = {.time_offset = 24},
+	};
+	const int fd = memfd_create("segment", MFD_CLOEXEC);
+	struct stream *stream;
+	struct core *core;
+	struct bpf_map map;
+	pthread_t thread;
+
+	CHECK(map_fd >= 0 && quiet_fd >= 0 && loud_fd >= 0);
+	CHECK_EQ(bpf_map__init(&map, map_fd, bytes), 0);
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(rig__add_stream(core, 65536, 0, false, &stream), 0);
+	ring_options.map = &map;
+	CHECK_EQ(bpf_ring__new(&ring_options, &ring), 0);
+	CHECK_EQ(core__add_ring(core, 0, stream, ring), 0);
+	CHECK_EQ(core__start(core), 0);
+	check_prepared(rig__prepare_records(core, stream, 1, fd, 0, RIG_LIMIT, 1 << 20));
+	for (uint64_t woken = 1; woken <= 3; woken++) {
+		run_program(quiet_fd, 20);
+		run_program(loud_fd, 1);
+		while (counter__read(&ring->samples) < woken * 21)
+			sched_yield();
+		CHECK_EQ(counter__read(&ring->wakeups_watermark), woken);
+	}
+	CHECK_EQ(pthread_create(&thread, NULL, run_quietly, (void *)(uintptr_t)&quiet_fd), 0);
+	for (uint64_t woken = 4; woken <= 50; woken++) {
+		const uint64_t before = counter__read(&ring->samples);
+
+		atomic_store(&quota, 30000); /* the ring has room for three times as many */
+		run_program(loud_fd, 1);
+		while (counter__read(&ring->samples) == before)
+			sched_yield();
+	}
+	atomic_store(&quota, -1);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK(counter__read(&ring->wakeups_watermark) <= 50);
+	core__stop(core);
+	core__free(core);
+	bpf_map__deinit(&map);
+	close(fd);
+	close(loud_fd);
+	close(quiet_fd);
+	close(map_fd);
+}
+
 int main(void)
 {
 	RUN(records_come_out_as_samples_across_every_wrap);
@@ -341,5 +426,6 @@ int main(void)
 	RUN(a_ring_that_is_left_counts_what_is_lost);
 	RUN(a_producer_and_a_consumer_agree);
 	RUN(a_ring_of_the_kernel_is_read);
+	RUN(the_program_says_when_to_wake);
 	return 0;
 }
