@@ -43,16 +43,16 @@ static inline bool collectord_open(void)
  */
 struct collectord_counts {
 	u64 attempts;
-	u64 no_space;	/* ENOSPC: the ring was full; the kernel counts it as lost too */
+	u64 no_space;	/* ENOSPC: the ring was full; a perf ring's kernel counts it as lost too */
 	u64 busy;	/* EBUSY: nested deeper than the kernel has room for */
 	u64 no_ring;	/* ENOENT, EOPNOTSUPP: this CPU has no ring, or none that runs */
 	u64 refused;	/* any other */
+	u64 asleep;	/* bytes since this CPU has woken the daemon; of a ring buffer only */
 };
 
 BPF_PERCPU_ARRAY(collectord_counts, struct collectord_counts, 1);
 /* Tells the daemon the layout of the event; holds nothing. */
 BPF_ARRAY(collectord_event, COLLECTORD_EVENT, 1);
-BPF_PERF_OUTPUT(collectord_ring);
 
 /*
  * The adds are atomic: an interrupt's program may count on the same CPU, and so may, where programs
@@ -69,6 +69,73 @@ static inline void collectord_failed(struct collectord_counts *counts, int error
 	else
 		__sync_fetch_and_add(&counts->refused, 1);
 }
+
+#ifdef COLLECTORD_RING_PAGES
+/*
+ * One ring buffer for all CPUs: the daemon says of how many pages, and after how many bytes of a CPU
+ * it is woken. A record is what a sample of perf has between its id and its raw data, and then the
+ * event, so that the daemon makes the same sample of it that a perf ring would have.
+ */
+BPF_RINGBUF_OUTPUT(collectord_ring, COLLECTORD_RING_PAGES);
+
+struct collectord_record {
+	u64 ip;		/* nobody's: perf's would be the kernel's own */
+	u32 pid;
+	u32 tid;
+	u64 time;	/* CLOCK_MONOTONIC, as the clock of perf's events is */
+	u32 cpu;
+	u32 reserved;
+	u8 raw[];
+};
+
+/* Above that clang makes no moves of a copy. */
+#define COLLECTORD_COPY_MAX 512
+
+/*
+ * Submit an event whose every byte is set, padding included: what the ring gets is its memory.
+ * Returns 0, or a negative errno that has been counted. The kernel counts no loss of a ring buffer:
+ * what could not be reserved is known here only.
+ */
+static inline int collectord_submit(void *ctx, COLLECTORD_EVENT *event)
+{
+	u32 zero = 0;
+	struct collectord_counts *counts;
+	struct collectord_record *record;
+	u64 task, wake = BPF_RB_NO_WAKEUP;
+
+	if (!collectord_open())
+		return 0;
+	counts = collectord_counts.lookup(&zero);
+	if (!counts)
+		return 0;
+	__sync_fetch_and_add(&counts->attempts, 1);
+	record = collectord_ring.ringbuf_reserve(sizeof(*record) + sizeof(*event));
+	if (!record) {
+		collectord_failed(counts, -ENOSPC);
+		return -ENOSPC;
+	}
+	task = bpf_get_current_pid_tgid();
+	record->ip = 0;
+	record->pid = task >> 32;
+	record->tid = task;
+	record->time = bpf_ktime_get_ns();
+	record->cpu = bpf_get_smp_processor_id();
+	record->reserved = 0;
+	if (sizeof(*event) <= COLLECTORD_COPY_MAX)
+		__builtin_memcpy(record->raw, event, sizeof(*event));
+	else
+		bpf_probe_read_kernel(record->raw, sizeof(*event), event);
+	/* A wake-up twice, or a record late, harms nobody: the daemon looks by itself too. */
+	counts->asleep += BPF_RINGBUF_HDR_SZ + sizeof(*record) + sizeof(*event);
+	if (counts->asleep >= COLLECTORD_WAKE_BYTES) {
+		counts->asleep = 0;
+		wake = BPF_RB_FORCE_WAKEUP;
+	}
+	collectord_ring.ringbuf_submit(record, wake);
+	return 0;
+}
+#else
+BPF_PERF_OUTPUT(collectord_ring);
 
 /*
  * Submit an event whose every byte is set, padding included: what the ring gets is its memory.
@@ -91,4 +158,5 @@ static inline int collectord_submit(void *ctx, COLLECTORD_EVENT *event)
 		collectord_failed(counts, error);
 	return error;
 }
+#endif
 #endif

@@ -6,6 +6,7 @@ from __future__ import annotations
 import mmap
 import os
 import pwd
+import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from collectord.config.check import check_config
 from collectord.config.schema import (
     BpfConfig,
     BpfSourceConfig,
+    BpfTransportName,
     Config,
     ControlConfig,
     DaemonConfig,
@@ -164,6 +166,13 @@ def _default_output(source: SourceConfig) -> str:
 
 
 def _sources(args: argparse.Namespace) -> tuple[SourceConfig, ...]:
+    of_bpf = typing.get_args(BpfTransportName)
+    if args.transport and (args.transport in of_bpf) != bool(args.programs):
+        if args.programs:
+            raise UsageError(
+                f"--transport {args.transport} does not go with --bpf", hint=" or ".join(of_bpf)
+            )
+        raise UsageError(f"--transport {args.transport} is of BPF programs", hint="add --bpf NAME")
     if args.relays:
         return _relay(args)
     if args.programs:
@@ -175,7 +184,6 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
     others = {
         "-e": bool(args.events),
         "--via ftrace": args.via == record_options.FTRACE,
-        "--transport": bool(args.transport),
         "-p": bool(args.pid),
         "-c": args.count is not None,
         "-i": args.no_inherit,
@@ -192,6 +200,7 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
         BpfSourceConfig(
             program=program.name,
             arguments=program.arguments,
+            transport=args.transport or "perf",
             ring=args.mmap_pages.data,
             when="always",
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.cli import VERBS, record_actions
 from collectord.cli.parser import Parser
 from collectord.config.drain_threads import FIFO, FIFO_RANGE, DrainPriority
-from collectord.config.schema import TransportName
+from collectord.config.schema import BpfTransportName, TransportName
 from collectord.config.units import Nanoseconds, RingSize, UnitError
 from collectord.errors import UsageError
 from collectord.plan import call_graph, cpu_list
@@ -32,7 +32,7 @@ _USAGE = (
     "[--per-thread]",
     "[-i]",
     "[--via perf|ftrace|auto]",
-    "[--transport auto|mmap|read|splice]",
+    "[--transport auto|mmap|read|splice|perf|ringbuf]",
     "[--bpf NAME [--bpf-arg K=V]...]...",
     "[--relay DEV|PATH]...",
     "[-m DATA[,AUX]]",
@@ -244,9 +244,10 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--transport",
-        choices=typing.get_args(TransportName),
-        metavar="auto|mmap|read|splice",
-        help="how pages come out of ftrace's rings (default: auto, the cheapest here)",
+        choices=(*typing.get_args(TransportName), *typing.get_args(BpfTransportName)),
+        metavar="auto|mmap|read|splice|perf|ringbuf",
+        help="how pages come out of ftrace's rings (default: auto, the cheapest here); of --bpf, "
+        "perf or ringbuf: what takes the events of programs (default: perf)",
     )
     group.add_argument(
         "-m",

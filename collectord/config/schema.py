@@ -17,6 +17,7 @@ from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
 ScopeName = Literal["system", "cpus", "process", "thread", "command", "user", "cgroup"]
 Mode = Literal["stream", "flight-recorder"]
 TransportName = Literal["auto", "mmap", "read", "splice"]
+BpfTransportName = Literal["perf", "ringbuf"]
 ProbeKindName = Literal["kprobe", "kretprobe", "uprobe", "uretprobe", "eprobe"]
 When = Literal["always", "present"]
 
@@ -178,6 +179,7 @@ class BpfSourceConfig(
     kind: ClassVar[Literal["bpf"]] = "bpf"
     program: str
     arguments: dict[str, str | int | bool] = {}
+    transport: BpfTransportName = "perf"
     ring: RingSize = RingSize()
     watermark: Share = Share(percent=25.0)
     sideband_ring: RingSize = RingSize(256 * _KIB)

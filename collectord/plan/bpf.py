@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from collectord.config.units import show_bytes, show_ns
 from collectord.plan.session import Payload
@@ -14,20 +14,26 @@ if TYPE_CHECKING:
 
     from collectord.plan.bpf_program import BpfProgram
 
+# What takes submissions to the daemon: rings of perf, one on each CPU, or a BPF ring buffer.
+PERF: Final = "perf"
+RINGBUF: Final = "ringbuf"
+
 
 @dataclass(frozen=True, slots=True)
 class OutputPlan:
-    """One BPF_PERF_OUTPUT of a program.
+    """One output of a program.
 
     Attributes:
         table: its name in the program.
         event_index: `EventPlan.index` of the event that its records are samples of.
         counts: the program counts what it submits there: the balance can be exact.
+        transport: PERF or RINGBUF.
     """
 
     table: str
     event_index: int
     counts: bool
+    transport: str = PERF
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,9 @@ class BpfPlan(Payload):
         """Lines for `check`."""
         for one in self.programs:
             given = " ".join(f"{name}={value}" for name, value in one.values.items())
-            yield f"program {one.name}: {one.program.path}" + (f", {given}" if given else "")
+            words = [one.program.path, given]
+            words += ["into a BPF ring buffer" for o in one.outputs if o.transport == RINGBUF]
+            yield f"program {one.name}: {', '.join(filter(None, words))}"
         if self.programs:
             limits = f"{show_ns(self.compile_ns)} and {show_bytes(self.compile_bytes)}"
             yield f"compiled by bcc under {self.python}, within {limits} each"
@@ -114,6 +122,7 @@ class BpfPlan(Payload):
                     "path": one.program.path,
                     "parameters": one.values,
                     "events": [output.event_index for output in one.outputs],
+                    "transports": [output.transport for output in one.outputs],
                     "passes": one.passes,
                 }
                 for one in self.programs

@@ -16,11 +16,12 @@ from collectord.codec.perf_attr import (
 )
 from collectord.config.schema import BpfSourceConfig
 from collectord.errors import ConfigError, MissingFeature, MissingPrivilege, UsageError
-from collectord.model import Basis, RingRole
-from collectord.plan import bpf_program, budget, c_source
+from collectord.model import Basis
+from collectord.plan import bpf_program, c_source
 from collectord.plan.bpf import BpfPlan, OutputPlan, ProgramPlan
+from collectord.plan.bpf_rings import require_buffers, ring_sets, transport_of
 from collectord.plan.events import BASE_SAMPLE_TYPE, EventPlan, read_format
-from collectord.plan.ring_set import Rings, RingSet, rounded, sideband
+from collectord.plan.ring_set import Rings
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collectord.plan.bpf_program import BpfProgram
     from collectord.plan.facts import BpfFacts, KernelFacts
 
-SOURCE: Final = BpfSourceConfig.kind
 # Of root's compiling. What another user could write, root does not trust, nor the other way.
 _ROOT_CACHE: Final = "/var/cache/collectord/headers"
 
@@ -80,10 +80,11 @@ def draft(
     events: list[EventPlan] = []
     notes: list[str] = []
     degraded: list[str] = []
-    chosen: list[BpfSourceConfig] = []
+    chosen: list[tuple[BpfSourceConfig, ProgramPlan]] = []
     for source in sources:
         try:
             program = _program(source.program, facts)
+            require_buffers(source, facts)
         except _ABSENCE as error:
             if source.when != "present":
                 raise
@@ -99,7 +100,7 @@ def draft(
             if not output.counts
         ]
         if planned.outputs:
-            chosen.append(source)
+            chosen.append((source, planned))
     notes += _headers_notes(facts.bpf) if programs else ()
     cpus = ring_cpus(scope, facts)
     plan = BpfPlan(
@@ -112,7 +113,7 @@ def draft(
         compile_bytes=config.compile_memory,
         stats=config.stats,
     )
-    sets = _rings(chosen, events, cpus, scope, facts) if events else ()
+    sets = ring_sets(chosen, events, cpus, scope, facts) if events else ()
     may_fail = all(source.when == "present" for source in sources)
     return BpfDraft(sets, tuple(notes), tuple(degraded), may_fail=may_fail, plan=plan)
 
@@ -131,7 +132,7 @@ def _plan(
         shared = table == bpf_program.RING
         counts = shared and exact
         name = program.name if shared else f"{program.name}/{table}"
-        outputs.append(OutputPlan(table, index, counts))
+        outputs.append(OutputPlan(table, index, counts, transport_of(source, table)))
         events.append(_event(name, index, facts, counts=counts))
     planned = ProgramPlan(
         program,
@@ -182,24 +183,3 @@ def _event(name: str, index: int, facts: KernelFacts, *, counts: bool) -> EventP
     )
     basis = Basis.EXACT if counts else Basis.LOST_ONLY
     return EventPlan(index=index, name=name, attr=attr, basis=basis, group=index)
-
-
-def _rings(
-    sources: Sequence[BpfSourceConfig],
-    events: Sequence[EventPlan],
-    cpus: tuple[int, ...],
-    scope: Scope,
-    facts: KernelFacts,
-) -> tuple[RingSet, ...]:
-    """One data ring on each CPU for all programs, as large as the largest that was asked for."""
-    sizes = [s.ring.in_bytes(facts.page_size, budget.EVENT_RING_BYTES) for s in sources]
-    data = RingSet(
-        SOURCE,
-        RingRole.DATA,
-        rounded(max(sizes), facts),
-        sources[0].watermark,
-        tuple(events),
-        cpus,
-    )
-    wanted = max(source.sideband_ring.in_bytes(facts.page_size, 0) for source in sources)
-    return data, sideband((data,), scope, facts, wanted)

@@ -109,7 +109,7 @@ def fit(
     """Sizes of rings after halving the largest ones until all of them fit the budget.
 
     Args:
-        rings: (data bytes of one ring, how many such rings).
+        rings: (data bytes of one ring, how many such rings are pinned: of none the size stays).
         page_size: bytes.
         limit_bytes: the budget, None for no limit.
 
@@ -126,7 +126,11 @@ def fit(
         )
         if total <= limit_bytes:
             return tuple(sizes)
-        largest = max(sizes, default=0)
+        counts = [count for _, count in rings]
+        largest = max((s for s, count in zip(sizes, counts, strict=True) if count), default=0)
         if largest <= page_size:
             return None
-        sizes = [size // 2 if size == largest else size for size in sizes]
+        sizes = [
+            size // 2 if size == largest and count else size
+            for size, count in zip(sizes, counts, strict=True)
+        ]

@@ -58,7 +58,7 @@ def ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
         alike.setdefault((ring.source, role, *sizes, area), []).append(ring.cpu)
     for (source, role, size, requested, watermark, area), cpus in alike.items():
         shrunk = f" (of {show_bytes(requested)})" if size < requested else ""
-        where = "one a thread" if not source.startswith("relay") else "one for all CPUs"
+        where = "one a thread" if source.startswith("perf") else "one for all CPUs"
         if cpus != [-1]:
             where = f"CPUs {cpu_list.render(cpus)}"
         wake = f"wake at {show_bytes(watermark)}, " if watermark else ""

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `bpf` source: programs that BCC compiles, and the perf rings into which they submit.
+"""The `bpf` source: programs that BCC compiles, and the rings into which they submit.
 
-A worker process compiles, loads and attaches each program and hands over its descriptors. The
-rings are perf's: events of type PERF_COUNT_SW_BPF_OUTPUT, whose descriptors go into the program's
-BPF_PERF_OUTPUT, so that everything past `open` drains them like any other.
+A worker process compiles, loads and attaches each program and hands over its descriptors. Rings
+are perf's, of events of type PERF_COUNT_SW_BPF_OUTPUT, whose descriptors go into the program's
+BPF_PERF_OUTPUT, or BPF ring buffers, which are maps of the programs (`bpf_buffer`). Everything
+past `open` drains them like any other.
 
 A program that includes collectord.h has a gate on each CPU, which is opened when everything is
 ready, and counts each attempt to submit behind it, with the errno of those that fail. What it
-counted is `produced`; the kernel's own FORMAT_LOST is what did not fit the ring. Runs that the
-kernel left out because a program was running on that CPU already (`recursion_misses`) belong to no
-CPU: the first ring has them, among its produced and its lost.
+counted is `produced`; what did not fit a ring of perf's is the kernel's own FORMAT_LOST, and what
+did not fit a ring buffer the program's count. Runs that the kernel left out because a program was
+running on that CPU already (`recursion_misses`) belong to no CPU: a program's ring buffer has
+them, and of perf's the first ring, among its produced and its lost.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import BpfError
 from collectord.model import Basis, Produced, Reason, RingRole, Stage
-from collectord.plan.bpf import BpfPlan
-from collectord.source import bcc_client, perf
+from collectord.plan.bpf import RINGBUF, BpfPlan
+from collectord.source import bcc_client, bpf_buffer, perf
 from collectord.source.base import Abilities
 from collectord.source.bpf_event import event_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from collectord._native._core import Core, Stream
     from collectord.codec.bpf_struct import Layout
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.model import LossKey
     from collectord.plan.bpf import ProgramPlan
-    from collectord.plan.session import SessionPlan
+    from collectord.plan.session import RingPlan, SessionPlan
     from collectord.source.bcc_client import Loaded, LoadedTable
+    from collectord.source.bpf_buffer import BufferRing
     from collectord.source.perf import OpenPerf
     from collectord.source.ring import CounterFd, RingHandle
 
@@ -77,12 +80,14 @@ class OpenProgram:
         loaded: its tables and functions; the ExitStack given to `open` closes their descriptors.
         layout: of its event, None if it does not describe one.
         maps: sizes of its gate and counters, by name; none if it does not count.
+        buffers: the BPF ring buffers into which it submits, one or none.
     """
 
     plan: ProgramPlan
     loaded: Loaded
     layout: Layout | None
     maps: Mapping[str, MapInfo] = field(default_factory=dict)
+    buffers: tuple[BufferRing, ...] = ()
 
 
 def open_session(
@@ -100,19 +105,27 @@ def open_session(
     payload = plan.payload_of(BpfPlan)
     with ExitStack() as own:
         with kernel.loading_programs(own):
-            programs = tuple(_programs(kernel, payload, own))
-        rings = perf.open_session(kernel, plan, own, exclude_tids=exclude_tids)
+            programs = tuple(_programs(kernel, plan, payload, own))
+        of_perf = replace(plan, rings=tuple(ring for ring in plan.rings if ring.cpu >= 0))
+        rings = perf.open_session(kernel, of_perf, own, exclude_tids=exclude_tids)
         opened = OpenBpf(kernel, payload, programs, rings)
         opened.connect()
         stack.push(own.pop_all())
     return opened
 
 
-def _programs(kernel: Kernel, plan: BpfPlan, stack: ExitStack) -> Iterator[OpenProgram]:
+def _programs(
+    kernel: Kernel, session: SessionPlan, plan: BpfPlan, stack: ExitStack
+) -> Iterator[OpenProgram]:
     headers = kernel.bpf_headers(plan.headers, plan.cache)
     for one in plan.programs:
+        request = bcc_client.request(one.program, one.values, headers=headers)
+        own = _buffers(session, one)
+        for ring in own.values():
+            more = bpf_buffer.defines(ring, page_bytes=kernel.page_bytes, writers=len(plan.cpus))
+            request = replace(request, source=more + request.source)
         loaded = bcc_client.load(
-            bcc_client.request(one.program, one.values, headers=headers),
+            request,
             python=plan.python,
             stack=stack,
             timeout_s=plan.compile_ns / _NS_PER_SECOND,
@@ -125,7 +138,40 @@ def _programs(kernel: Kernel, plan: BpfPlan, stack: ExitStack) -> Iterator[OpenP
             for name in (_GATE, _COUNTS)
             if one.gated and name in loaded.tables
         }
-        yield OpenProgram(one, loaded, event_layout(one.program, loaded.tables), maps)
+        buffers = tuple(
+            bpf_buffer.open_ring(
+                session.name,
+                ring,
+                _output(one, loaded, name),
+                writers=len(plan.cpus),
+                stack=stack,
+            )
+            for name, ring in own.items()
+        )
+        layout = event_layout(one.program, loaded.tables)
+        yield OpenProgram(one, loaded, layout, maps, buffers)
+
+
+def _buffers(session: SessionPlan, program: ProgramPlan) -> dict[str, RingPlan]:
+    """Ring buffers by the program's tables."""
+    return {
+        output.table: ring
+        for output in program.outputs
+        for ring in session.rings
+        if output.transport == RINGBUF and output.event_index in {e.index for e in ring.events}
+    }
+
+
+def _output(program: ProgramPlan, loaded: Loaded, name: str) -> LoadedTable:
+    try:
+        return loaded.tables[name]
+    except KeyError:
+        raise BpfError(
+            f"{program.name}: its output {name} is not among the compiled tables",
+            program=program.name,
+            step="describe",
+            hint="declare it by BPF_PERF_OUTPUT, outside of #if",
+        ) from None
 
 
 class OpenBpf:
@@ -142,40 +188,37 @@ class OpenBpf:
         self._plan = plan
         self._perf = rings
         self._cpus = kernel.possible_cpus()
-        self._missed_before: int | None = None  # until something is submitted
-        self._missed: int | None = None  # once nothing is submitted any more
+        self._missed_before: dict[str, int] = {}  # by program, until something is submitted
+        self._missed: dict[str, int] = {}  # once nothing is submitted any more
         self._counted: dict[str, dict[int, Counts]] = {}  # by program and CPU
         self._counted_for: set[int] = set()  # CPUs whose rings were read since
         self.programs = programs
-        self.rings = tuple(replace(ring, counts_on=True) for ring in rings.rings)
-        self.event_ids = rings.event_ids
+        of_perf = tuple(replace(ring, counts_on=True) for ring in rings.rings)
+        buffers = {ring: one for one in programs for ring in one.buffers}
+        data = sum(ring.label.role is RingRole.DATA for ring in of_perf)
+        self.rings: tuple[RingHandle, ...] = (*of_perf[:data], *buffers, *of_perf[data:])
+        self._buffers = {ring.label: one for ring, one in buffers.items()}
+        self.event_ids = {
+            **rings.event_ids,
+            **{c.event_index: (c.event_id,) for ring in buffers for c in ring.counters},
+        }
         self.target_fds = rings.target_fds
 
     def connect(self) -> None:
-        """Give each program the rings that it submits to."""
+        """Give each program the rings of perf that it submits to."""
         for program in self.programs:
             for output in program.plan.outputs:
-                table = self._output(program, output.table)
+                if output.transport == RINGBUF:
+                    continue
+                table = _output(program.plan, program.loaded, output.table)
                 info = self._kernel.map_info(table.fd)
                 for ring, counter in self._counters(output.event_index):
                     key = struct.pack("=I", ring.label.cpu)
                     value = struct.pack("=I", counter.fd)
                     self._kernel.map_update(table.fd, key, value, info=info)
 
-    @staticmethod
-    def _output(program: OpenProgram, name: str) -> LoadedTable:
-        try:
-            return program.loaded.tables[name]
-        except KeyError:
-            raise BpfError(
-                f"{program.plan.name}: its output {name} is not among the compiled tables",
-                program=program.plan.name,
-                step="describe",
-                hint="declare it by BPF_PERF_OUTPUT, outside of #if",
-            ) from None
-
     def _counters(self, event_index: int) -> Iterator[tuple[RingHandle, CounterFd]]:
-        for ring in self.rings:
+        for ring in self._perf.rings:
             for counter in ring.counters:
                 if counter.event_index == event_index:
                     yield ring, counter
@@ -192,13 +235,13 @@ class OpenBpf:
     def enable(self) -> None:
         """Open the gates, once the rings take what comes through them."""
         self._perf.enable()
-        self._missed_before = self._read_missed()
+        self._missed_before = self._read_missed(self.programs)
         self._set_gates(opened=True)
 
     def disable(self) -> None:
         """Close the gates. A submission that had passed its gate still reaches its ring."""
         self._set_gates(opened=False)
-        self._missed = self._read_missed()
+        self._missed = self._read_missed(self.programs)
         for program in self.programs:
             for output in program.plan.outputs:
                 if not output.counts:
@@ -213,14 +256,16 @@ class OpenBpf:
                 table = program.loaded.tables[_GATE]
                 self._kernel.map_update(table.fd, _ZERO, states, info=program.maps[_GATE])
 
-    def _read_missed(self) -> int:
-        """Runs of programs that submit events which the kernel left out since they were loaded."""
-        return sum(
-            self._kernel.program_info(function.fd).recursion_misses or 0
-            for program in self.programs
+    def _read_missed(self, programs: Iterable[OpenProgram]) -> dict[str, int]:
+        """Runs of those that submit events which the kernel left out since they were loaded."""
+        return {
+            program.plan.name: sum(
+                self._kernel.program_info(function.fd).recursion_misses or 0
+                for function in program.loaded.programs
+            )
+            for program in programs
             if program.plan.outputs
-            for function in program.loaded.programs
-        )
+        }
 
     def counts(self, program: OpenProgram) -> dict[int, Counts]:
         """What a program counted, by CPU; nothing if it does not count. Raises KernelError."""
@@ -234,42 +279,69 @@ class OpenBpf:
         }
 
     def read_produced(self, ring: RingHandle) -> Produced:
-        """Read what was tried on the ring's CPU, and what became of it."""
+        """Read what was tried on the ring's CPU, or for it on any, and what became of it."""
+        own = self._buffers.get(ring.label)
+        if own is not None:
+            return self._read_buffer(ring, own)
         reading = self._perf.read_produced(ring)
         if ring.label.role is not RingRole.DATA:
             return reading
-        total = self._counts_of(ring.label.cpu)
-        missed = self._missed_of(ring)
-        exact = ring.basis is Basis.EXACT
-        losses: dict[LossKey, int] = {
-            (Stage.PROGRAM, Reason.RECURSION): total.busy + missed,
-            (Stage.PROGRAM, Reason.DROPPED): total.no_ring + total.refused,
-        }
         # Before Linux 6.0 the programs' own count is as good, where all of them count.
+        exact = ring.basis is Basis.EXACT
+        total = self._counts_of(ring.label.cpu)
         full = total.no_space if reading.lost is None and exact else reading.lost
-        if full is not None:
-            losses[Stage.KERNEL_RING, Reason.RING_FULL] = full
-        return Produced(
-            value=total.attempts + missed if exact else None,
-            lost=sum(losses.values()) if full is not None else None,
-            per_event=reading.per_event,
-            losses=losses,
-        )
+        missed = self._missed_of(self._sharing()) if ring is self.rings[0] else 0
+        found = _produced(total, missed, full=full, exact=exact)
+        return replace(found, per_event=reading.per_event)
+
+    def _read_buffer(self, ring: RingHandle, program: OpenProgram) -> Produced:
+        """What a program tried on all CPUs; nobody else counts what its ring buffer refuses."""
+        total = _sum(self.counts(program).values())
+        exact = ring.basis is Basis.EXACT
+        missed = self._missed_of((program,))
+        found = _produced(total, missed, full=total.no_space, exact=exact)
+        told = ((c.event_id, total.attempts, total.no_space) for c in ring.counters)
+        return replace(found, per_event=tuple(told))
+
+    def _sharing(self) -> Iterator[OpenProgram]:
+        """Programs that submit into rings of perf, which are all programs'."""
+        own = {one.plan.name for one in self._buffers.values()}
+        return (program for program in self.programs if program.plan.name not in own)
 
     def _counts_of(self, cpu: int) -> Counts:
-        """Counts of all programs on a CPU, which are read for all CPUs at once.
+        """Counts of all that share rings on a CPU, which are read for all CPUs at once.
 
         A ring that is read for the second time has them read anew.
         """
         if not self._counted or cpu in self._counted_for:
-            self._counted = {one.plan.name: self.counts(one) for one in self.programs}
+            self._counted = {one.plan.name: self.counts(one) for one in self._sharing()}
             self._counted_for.clear()
         self._counted_for.add(cpu)
-        found = [counts.get(cpu, Counts()) for counts in self._counted.values()]
-        return Counts(*map(sum, zip(*found, strict=True)))
+        return _sum(counts.get(cpu, Counts()) for counts in self._counted.values())
 
-    def _missed_of(self, ring: RingHandle) -> int:
-        if ring is not self.rings[0] or self._missed_before is None:
+    def _missed_of(self, programs: Iterable[OpenProgram]) -> int:
+        """Runs that were left out while these were to submit."""
+        if not self._missed_before:
             return 0
-        missed = self._read_missed() if self._missed is None else self._missed
-        return missed - self._missed_before
+        own = {program.plan.name: program for program in programs}
+        now = self._missed or self._read_missed(own.values())
+        return sum(now[name] - self._missed_before[name] for name in own.keys() & now.keys())
+
+
+def _sum(counts: Iterable[Counts]) -> Counts:
+    return Counts(*map(sum, zip(*counts, strict=True)))
+
+
+def _produced(total: Counts, missed: int, *, full: int | None, exact: bool) -> Produced:
+    """A reading of attempts and of runs that were left out; `full`: what a ring refused."""
+    losses: dict[LossKey, int] = {
+        (Stage.PROGRAM, Reason.RECURSION): total.busy + missed,
+        (Stage.PROGRAM, Reason.DROPPED): total.no_ring + total.refused,
+    }
+    if full is not None:
+        losses[Stage.KERNEL_RING, Reason.RING_FULL] = full
+    return Produced(
+        value=total.attempts + missed if exact else None,
+        lost=sum(losses.values()) if full is not None else None,
+        losses=losses,
+    )

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 ROOT: Final = Path(__file__).resolve().parents[2]
 COUNT: Final = 20_000
 BPF: Final = ("--bpf", "syscall_stream", "--bpf-arg", f"nr={NUMBER}")
+BUFFER: Final = (*BPF, "--transport", "ringbuf")
 # Whatever an installed or editable package would give, the core is this one.
 LAUNCH: Final = """
 import importlib.util, sys
@@ -77,10 +78,12 @@ def mutant(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("-e", "page-faults", "-m", "1"), ("faults", {"pages": COUNT})),
         ((*BPF, "-C", "0"), ("count", {"nr": NUMBER, "count": COUNT, "cpu": 0})),
         ((*BPF, "-m", "1"), ("count", {"nr": NUMBER, "count": COUNT, "cpu": 0})),
+        ((*BUFFER, "-C", "0"), ("count", {"nr": NUMBER, "count": COUNT, "cpu": 0})),
+        ((*BUFFER, "-m", "1"), ("count", {"nr": NUMBER, "count": COUNT, "threads": 4})),
     ],
     ids=[
         *("cpu", "system", "process", "thread", "overload", "software", "software overload"),
-        *("bpf", "bpf overload"),
+        *("bpf", "bpf overload", "bpf ring buffer", "bpf ring buffer overload"),
     ],
 )
 def test_a_forgotten_record_is_missed(

@@ -22,7 +22,7 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.source import bcc_client
 from tests.support.generator import MARK
 from tests.support.neighbours import Neighbour
-from tests.support.recording import check_balance, recording, segments_of
+from tests.support.recording import check_balance, outputs_of, recording, segments_of
 from tests.support.trace_cmds import alone
 
 if TYPE_CHECKING:
@@ -111,13 +111,6 @@ def bcc_program(directory: Path, name: str) -> Neighbour:
     """Have a BCC program submit one system call of the generator, and its user count them."""
     line = (*with_bcc(directory, name, PROGRAM, BCC_PEER), "256", "--")
     return Neighbour(name, line, directory / f"{name}.bcc")
-
-
-def outputs_of(perf: Perf, file: Path) -> list[str]:
-    """Tasks, CPUs and bytes of a BPF program's events, without times and the place in its code."""
-    done = perf.run("script", "-i", file)
-    assert (done.returncode, done.stderr) == (0, "")
-    return re.sub(r"\] +[\d.]+: +[01] (\w+:).*", r"] \1", done.stdout).splitlines()
 
 
 @contextmanager

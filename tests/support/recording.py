@@ -101,6 +101,13 @@ def script(perf: Perf, segment: Path, *words: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.strip()]
 
 
+def outputs_of(perf: Perf, file: Path) -> list[str]:
+    """Tasks, CPUs and bytes of a BPF program's events, without times and the place in its code."""
+    done = perf.run("script", "-i", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    return re.sub(r"\] +[\d.]+: +[01] (\w+:).*", r"] \1", done.stdout).splitlines()
+
+
 def record_types(segment: Path) -> Counter[int]:
     """How many records of each type the segment's data section holds."""
     return Counter(header.type for header in iter_records(_records(segment)))

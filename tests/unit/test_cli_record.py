@@ -271,6 +271,8 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--transport", "raed"], "invalid choice: 'raed'"),
         (["--transport", "read", "-e", "a:b"], "add --via ftrace"),
         (["--via", "auto", "--transport", "read"], "add --via ftrace"),
+        (["--transport", "ringbuf", "-e", "a:b"], "add --bpf NAME"),
+        (["--transport", "read", "--bpf", "a"], "perf or ringbuf"),
         (["--via", "ftrace"], "add -e SYSTEM:NAME"),
         (["--via", "ftrace", "-e", "cycles"], "'cycles' is no tracepoint"),
         (["--via", "ftrace", "-e", "a:b:u"], "takes no modifiers"),

@@ -104,6 +104,7 @@ def opened(kernel: FakeKernel, *, basis: Basis = Basis.EXACT, lost: int | None =
             },
         ),
         maps={"collectord_gate": INFO, "collectord_counts": INFO},
+        buffers=(),
     )
     plan: Any = SimpleNamespace(cpus=(0,))
     rings: Any = FakePerf(basis, lost)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rings that BPF programs submit into: perf's, one on each CPU for all, or ring buffers.
+
+A BPF ring buffer (BPF_MAP_TYPE_RINGBUF) is a program's own and takes what it submits on any CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from collectord.config.schema import BpfSourceConfig
+from collectord.errors import MissingFeature
+from collectord.model import RingRole
+from collectord.plan import budget
+from collectord.plan.bpf import PERF, RINGBUF
+from collectord.plan.bpf_program import RING, numbers
+from collectord.plan.ring_set import RingSet, numbered, rounded, sideband
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from collectord.model import Scope
+    from collectord.plan.bpf import ProgramPlan
+    from collectord.plan.events import EventPlan
+    from collectord.plan.facts import KernelFacts
+    from collectord.plan.session import RingPlan
+
+_SINCE: Final = (5, 8)
+# Of one that nobody gave a size: what perf rings on all CPUs would have, up to this much. It takes
+# the memory at once.
+_BUFFER_MAX_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSet(RingSet):
+    """One BPF ring buffer for all CPUs.
+
+    It is a map and no perf ring: nothing of it counts against what may be pinned, and so it has no
+    CPUs here.
+    """
+
+    def rings(self, data_bytes: int, aux_bytes: int = 0) -> Iterator[RingPlan]:
+        """See `RingSet`. The size is the one that was asked for."""
+        everywhere = replace(self, cpus=(-1,))
+        yield from super(BufferSet, everywhere).rings(data_bytes, aux_bytes)
+
+
+def transport_of(source: BpfSourceConfig, table: str) -> str:
+    """What takes a program's submissions to an output; those of its own are perf's."""
+    return source.transport if table == RING else PERF
+
+
+def require_buffers(source: BpfSourceConfig, facts: KernelFacts) -> None:
+    """Check that the kernel has what a source asks for.
+
+    Raises:
+        MissingFeature: it has no BPF ring buffers.
+    """
+    if source.transport == RINGBUF and numbers(facts.release) < _SINCE:
+        since = ".".join(map(str, _SINCE))
+        raise MissingFeature(
+            f"{source.program}: no BPF ring buffers in this kernel: they take Linux {since}, and "
+            f"this is {facts.release}",
+            feature="BPF ring buffers",
+            hint=f'transport = "{PERF}" works everywhere',
+        )
+
+
+def ring_sets(
+    chosen: Sequence[tuple[BpfSourceConfig, ProgramPlan]],
+    events: Sequence[EventPlan],
+    cpus: tuple[int, ...],
+    scope: Scope,
+    facts: KernelFacts,
+) -> tuple[RingSet, ...]:
+    """The data rings of all programs that submit anything, and the rings that name their tasks.
+
+    One perf ring on each CPU is all programs', as large as the largest that was asked for.
+
+    Args:
+        chosen: such programs.
+        events: of all of them, by index.
+        cpus: on which they submit.
+        scope: of the session.
+        facts: of the host.
+
+    Raises:
+        PlanError: a ring that is too large.
+    """
+    by_buffer = {
+        output.event_index: source
+        for source, program in chosen
+        for output in program.outputs
+        if output.transport == RINGBUF
+    }
+    sets: list[RingSet] = []
+    shared = tuple(event for event in events if event.index not in by_buffer)
+    kind = BpfSourceConfig.kind
+    if shared:
+        users = [s for s, p in chosen if any(o.transport == PERF for o in p.outputs)]
+        sizes = [s.ring.in_bytes(facts.page_size, budget.EVENT_RING_BYTES) for s in users]
+        size = rounded(max(sizes), facts)
+        sets.append(RingSet(kind, RingRole.DATA, size, users[0].watermark, shared, cpus))
+    default = min(budget.EVENT_RING_BYTES * len(cpus), _BUFFER_MAX_BYTES)
+    for index, source in by_buffer.items():
+        size = rounded(source.ring.in_bytes(facts.page_size, default), facts)
+        name = numbered(kind, len(sets) + 1)
+        event = (events[index],)
+        sets.append(BufferSet(name, RingRole.DATA, size, source.watermark, event, ()))
+    wanted = max(source.sideband_ring.in_bytes(facts.page_size, 0) for source, _ in chosen)
+    return *sets, sideband(sets, scope, facts, wanted)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BPF ring buffers, into which programs submit by collectord.h, one for all CPUs.
+
+The map is made with the program; the daemon maps it and drains it. Whatever cannot be reserved in
+it the program counts, and nobody else does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from collectord._native._core import BpfMap
+from collectord.codec.perf_attr import sample_time_offset
+from collectord.config.units import show_bytes
+from collectord.errors import KernelError
+from collectord.ledger import NESTING
+from collectord.model import Geometry, RingLabel
+from collectord.source.ring import CounterFd, RingHandle
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from collectord._native._core import Core, Ring, Stream
+    from collectord.ledger import Bracket, RingBalance
+    from collectord.model import Basis
+    from collectord.plan.session import RingPlan
+    from collectord.source.bcc_client import LoadedTable
+
+# Ids of samples: far above those that the kernel gives to events, which are of the same files.
+_FIRST_ID: Final = 1 << 62
+# Of `struct collectord_record`: what is before the event.
+_FIELDS_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferRing(RingHandle):
+    """A BPF ring buffer.
+
+    Attributes:
+        map: its mapping.
+        time_offset: see `Core.add_bpf_ring`.
+        writers: CPUs that submit.
+    """
+
+    map: BpfMap
+    time_offset: int
+    writers: int
+    counts_on: bool = True
+
+    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
+        """See `RingHandle`."""
+        (counter,) = self.counters
+        return core.add_bpf_ring(
+            shard,
+            stream,
+            self.map,
+            self.fd,
+            id=counter.event_id,
+            fields_bytes=_FIELDS_BYTES,
+            time_offset=self.time_offset,
+            held=self.held,
+        )
+
+    def balance(
+        self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
+    ) -> RingBalance:
+        """See `RingHandle`: on each CPU submissions may be counted that are not there yet."""
+        before = bracket.before
+        if before.value is not None and not bracket.closed:
+            known = before.value - NESTING * (self.writers - 1)
+            bracket = replace(bracket, before=replace(before, value=known))
+        return RingHandle.balance(self, bracket, basis, suppressed_by)
+
+
+def defines(ring: RingPlan, *, page_bytes: int, writers: int) -> str:
+    """Lines that have collectord.h submit into a ring buffer.
+
+    The daemon is woken by each CPU for its share of the watermark.
+    """
+    wake = max(1, ring.watermark_bytes // writers)
+    pages = ring.data_bytes // page_bytes
+    return f"#define COLLECTORD_RING_PAGES {pages}\n#define COLLECTORD_WAKE_BYTES {wake}\n"
+
+
+def open_ring(
+    session: str, plan: RingPlan, table: LoadedTable, *, writers: int, stack: ExitStack
+) -> BufferRing:
+    """Map a program's ring buffer.
+
+    Args:
+        session: its name.
+        plan: of the ring.
+        table: of the program; its descriptor stays open until the stack is closed.
+        writers: CPUs that submit.
+        stack: unmaps it.
+
+    Raises:
+        KernelError: it cannot be mapped.
+    """
+    (event,) = plan.events
+    try:
+        bpf_map = BpfMap(table.fd, table.max_entries)
+    except OSError as error:
+        size = show_bytes(table.max_entries)
+        message = f"a BPF ring buffer of {size} cannot be mapped"
+        raise KernelError(message, syscall="mmap", errno=error.errno or 0) from error
+    stack.callback(bpf_map.close)
+    event_id = _FIRST_ID + event.index
+    return BufferRing(
+        map=bpf_map,
+        fd=table.fd,
+        basis=plan.basis,
+        geometry=Geometry(table.max_entries, plan.watermark_bytes, plan.requested_bytes),
+        label=RingLabel(session, plan.source, plan.role, plan.cpu),
+        counters=(CounterFd(table.fd, event.index, event_id, event.attr.read_format),),
+        time_offset=sample_time_offset(event.attr),
+        writers=writers,
+    )
