@@ -14,19 +14,6 @@
 #define AT_CPU 32u
 #define AT_PAD 36u
 
-static void store32(uint8_t *at, uint32_t value)
-{
-	memcpy(at, &value, sizeof(value));
-}
-
-static uint32_t load32(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return value;
-}
-
 uint32_t aux_piece__write(uint8_t *to, enum aux_framing framing, const struct aux_piece *piece)
 {
 	const uint32_t head = aux_piece__head_bytes(framing);

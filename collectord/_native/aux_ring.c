@@ -18,7 +18,6 @@
 
 /* With less room than this left a chunk is closed rather than filled with a small piece. */
 #define PIECE_MIN_BYTES 65536u
-#define SCRATCH_BYTES 65536u /* the longest record */
 
 /* Body of PERF_RECORD_AUX: u64 aux_offset, aux_size, flags. */
 #define AT_AUX_OFFSET 8u
@@ -31,7 +30,6 @@ static void aux_ring__free(struct ring *ring)
 	struct aux_ring *const aux = aux_ring__of(ring);
 
 	aux_window__deinit(&aux->window);
-	free(aux->scratch);
 	free(aux->enable_fds);
 	free(aux);
 }
@@ -46,11 +44,7 @@ static int aux_ring__reserve(struct aux_ring *aux, const struct aux_ring_options
 	if (bytes > 0)
 		memcpy(aux->enable_fds, options->enable_fds, bytes);
 	aux->enable_count = options->enable_count;
-	if (!options->map->snapshot)
-		return 0;
-	aux->scratch = malloc(SCRATCH_BYTES);
-	return aux->scratch != NULL ? aux_window__init(&aux->window, options->head_rule)
-				    : -ENOMEM;
+	return options->map->snapshot ? aux_window__init(&aux->window, options->head_rule) : 0;
 }
 
 int aux_ring__new(const struct aux_ring_options *options, struct ring *front, struct ring **out)
@@ -107,18 +101,6 @@ static int aux_ring__join(struct ring *ring, struct stream *stream)
 	return ret;
 }
 
-/* Go on where the area says that it is. */
-static void aux_ring__skip(struct aux_ring *aux, uint64_t head)
-{
-	struct ring *const ring = &aux->ring;
-	const uint64_t unread = head - ring->position;
-
-	ring__refuse(ring, WALK_BAD_HEAD, unread < aux->map->bytes ? unread : aux->map->bytes);
-	ring->position = ring->head = head;
-	if (!aux->map->snapshot)
-		aux_map__publish_tail(aux->map, head);
-}
-
 static void aux_ring__begin(struct ring *ring, bool first)
 {
 	struct aux_ring *const aux = aux_ring__of(ring);
@@ -137,15 +119,9 @@ static void aux_ring__begin(struct ring *ring, bool first)
 			counter__set(&ring->horizon_ns, aux->emptied_ns);
 		return;
 	}
-	ring->head = aux_map__head(aux->map);
-	used = ring->head - ring->position;
-	if (used > aux->map->bytes) {
-		aux_ring__skip(aux, ring->head);
-		return;
-	}
-	aux->suspect |= used > aux->map->bytes / 2;
-	counter__set(&ring->used_bytes, used);
-	ring__count_fill(ring, used, aux->map->bytes);
+	if (!ring__load(ring, aux_map__head(aux->map), aux->map->bytes, 1))
+		aux_map__publish_tail(aux->map, ring->position);
+	aux->suspect |= ring->head - ring->position > aux->map->bytes / 2;
 }
 
 /* The time that a record tells, if it is of our clock; else the time now. */
@@ -293,8 +269,13 @@ static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint
 		      (size_t)piece.bytes);
 	counter__add(&aux->pieces, 1);
 	ring__count(ring, piece.bytes, 0, piece.bytes);
-	chunk__append_piece(chunk, ring, aux_piece__write(to, aux->framing, &piece), piece.bytes,
-			    aux->framing == AUX_AUXTRACE);
+	if (aux->framing == AUX_AUXTRACE)
+		chunk->pieces[chunk->piece_count++] = chunk->used;
+	chunk__append(chunk,
+		      &(struct span){.ring = ring,
+				     .samples = piece.bytes,
+				     .bytes = aux_piece__write(to, aux->framing, &piece)},
+		      true);
 	ring->position += bytes;
 	if (!aux->map->snapshot)
 		aux_map__publish_tail(aux->map, ring->position);
@@ -376,7 +357,8 @@ static void aux_ring__open_window(struct aux_ring *aux)
 		return;
 	/* What no pass came to take of the last window is new in this one. */
 	if (!aux_window__find(&aux->window, aux->map, ring->position, &extent)) {
-		aux_ring__skip(aux, extent.end);
+		ring->head = extent.end;
+		ring__skip(ring, WALK_BAD_HEAD, aux->map->bytes);
 		return;
 	}
 	ring->position = extent.begin;
@@ -401,11 +383,10 @@ static void aux_ring__leave(struct ring *ring, bool drained)
 /* Give up the oldest records of a held data ring while more than half of it is full. */
 static void aux_ring__recycle(struct ring *ring)
 {
-	struct aux_ring *const aux = aux_ring__of(ring);
+	struct perf_ring *const data = aux_ring__of(ring)->data;
 
-	if (aux->scratch != NULL)
-		perf_ring__give_up(aux->data, aux->scratch, SCRATCH_BYTES,
-				   aux->data->map->data_bytes / 2);
+	if (aux_ring__of(ring)->map->snapshot)
+		perf_ring__give_up(data, data->map->data_bytes / 2);
 }
 
 static bool aux_ring__can_hold(const struct ring *ring)

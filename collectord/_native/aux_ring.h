@@ -57,7 +57,6 @@ struct aux_ring {
 	struct aux_window window;
 	uint64_t window_ns;  /* when the last window was opened */
 	uint64_t emptied_ns; /* of the last one whose data ring was read to its head since */
-	uint8_t *scratch; /* of a snapshot ring: for what its data ring gives up */
 
 	counter_t pieces;
 	counter_t aux_records, truncated, partial, collisions;

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "blk_walk.h"
 
-#include <string.h>
+#include "clock.h"
+#include "walk.h"
 
 #define MAGIC_MASK 0xffffff00u
-
-static uint32_t load32(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return value;
-}
 
 static enum fault blk__check(uint32_t magic)
 {
@@ -29,7 +22,7 @@ static enum fault blk__count(const uint8_t *record, struct blk_state *state,
 	const uint32_t sequence = load32(record + 4);
 	/* Modulo 2^32 on purpose: the number wraps. */
 	const uint32_t ahead = state->begun ? sequence - state->sequence : 1;
-	uint64_t time_ns;
+	const uint64_t time_ns = walk__load(record + 8);
 
 	if ((load32(record + 28) & BLK_CLASS_NOTIFY) != 0) {
 		tally->notes++;
@@ -42,11 +35,7 @@ static enum fault blk__count(const uint8_t *record, struct blk_state *state,
 	state->sequence = sequence;
 	state->begun = true;
 	tally->events++;
-	memcpy(&time_ns, record + 8, sizeof(time_ns));
-	if (tally->first_ns == 0 || time_ns < tally->first_ns)
-		tally->first_ns = time_ns;
-	if (time_ns > tally->last_ns)
-		tally->last_ns = time_ns;
+	note_times(&tally->first_ns, &tally->last_ns, time_ns, time_ns);
 	return FAULT_NONE;
 }
 
@@ -65,14 +54,12 @@ size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_
 
 	*fault = FAULT_NONE;
 	while (bytes - at >= BLK_HEADER_BYTES) {
-		uint16_t pdu_bytes;
 		size_t size;
 
 		*fault = blk__check(load32(data + at));
 		if (*fault != FAULT_NONE)
 			break;
-		memcpy(&pdu_bytes, data + at + 46, sizeof(pdu_bytes));
-		size = (size_t)BLK_HEADER_BYTES + pdu_bytes;
+		size = (size_t)BLK_HEADER_BYTES + load16(data + at + 46);
 		if (longest > 0 && size > longest) {
 			*fault = BLK_NO_MAGIC;
 			break;

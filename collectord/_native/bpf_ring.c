@@ -91,36 +91,17 @@ static void bpf_ring__publish(const struct bpf_ring *bpf)
 	atomic_store_explicit(bpf->map->consumer, bpf->perf.ring.position, memory_order_release);
 }
 
-/* Go on at the head of this pass. */
-static void bpf_ring__skip(struct bpf_ring *bpf, enum fault fault)
-{
-	struct ring *const ring = &bpf->perf.ring;
-	const uint64_t unread = ring->head - ring->position;
-
-	ring__refuse(ring, fault,
-		     unread < bpf->map->data_bytes ? unread : bpf->map->data_bytes);
-	ring->position = ring->head;
-	bpf_ring__publish(bpf);
-}
-
 static void bpf_ring__begin(struct ring *ring, bool first)
 {
-	struct bpf_ring *const bpf = bpf_ring__of(ring);
-	uint64_t used;
+	const struct bpf_ring *const bpf = bpf_ring__of(ring);
 
 	(void)first;
-	if (!ring__is_sound(ring))
-		return;
 	/* Acquire; the partner is the release of producer_pos in __bpf_ringbuf_reserve(): the length of
 	 * a reserved record shows, and that it is busy. */
-	ring->head = atomic_load_explicit(bpf->map->producer, memory_order_acquire);
-	used = ring->head - ring->position;
-	if (used > bpf->map->data_bytes || (used & 7u) != 0) {
-		bpf_ring__skip(bpf, WALK_BAD_HEAD);
-		return;
-	}
-	counter__set(&ring->used_bytes, used);
-	ring__count_fill(ring, used, bpf->map->data_bytes);
+	if (ring__is_sound(ring) &&
+	    !ring__load(ring, atomic_load_explicit(bpf->map->producer, memory_order_acquire),
+			bpf->map->data_bytes, BPF_RINGBUF_HDR_SZ))
+		bpf_ring__publish(bpf);
 }
 
 /* A record as it lies in the ring. */
@@ -212,8 +193,8 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 	if (put > 0)
 		perf_ring__put(&bpf->perf, chunk, put);
 	if (fault != FAULT_NONE) {
-		bpf_ring__skip(bpf, fault);
-		return RING_FAULTY;
+		ring__skip(ring, fault, bpf->map->data_bytes);
+		took = RING_FAULTY;
 	}
 	bpf_ring__publish(bpf);
 	return took;

@@ -7,8 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "blk_walk.h"
-#include "subbuf.h"
+#include "clock.h"
 
 #define RECORD_MAX_BYTES 65536u
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
@@ -224,72 +223,22 @@ static struct span *chunk__span(struct chunk *chunk, struct ring *ring)
 	return span;
 }
 
-/* The records behind `used` are in the cache: they have just been copied, and walked. */
-static void chunk__take(struct chunk *chunk, uint32_t bytes)
+void chunk__append(struct chunk *chunk, const struct span *more, bool hashed)
 {
-	XXH3_64bits_update(chunk->hash, chunk->data + chunk->used, bytes);
-	chunk->used += bytes;
-}
+	struct span *const span = chunk__span(chunk, more->ring);
 
-void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
-		   const struct walk_tally *tally, bool names)
-{
-	struct span *span = chunk__span(chunk, ring);
-
-	span->samples += tally->samples;
-	span->bytes += bytes;
-	span->names |= names;
-	chunk__take(chunk, bytes);
-	chunk->records += tally->records;
-	if (tally->samples == 0 || tally->first_ns == 0)
-		return;
-	if (chunk->first_ns == 0 || tally->first_ns < chunk->first_ns)
-		chunk->first_ns = tally->first_ns;
-	if (tally->last_ns > chunk->last_ns)
-		chunk->last_ns = tally->last_ns;
-}
-
-void chunk__append_piece(struct chunk *chunk, struct ring *ring, uint32_t bytes, uint64_t payload,
-			 bool listed)
-{
-	struct span *span = chunk__span(chunk, ring);
-
-	if (listed)
-		chunk->pieces[chunk->piece_count++] = chunk->used;
-	span->samples += payload;
-	span->bytes += bytes;
-	chunk__take(chunk, bytes);
-}
-
-void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
-			const struct subbuf_tally *tally, bool sealed)
-{
-	struct span *span = chunk__span(chunk, ring);
-
-	if (span->first_ns == 0)
-		span->first_ns = tally->first_ns;
-	span->samples += tally->events;
-	span->bytes += bytes;
-	span->last_ns = tally->last_ns;
-	span->sealed = sealed;
-	chunk->used += bytes;
-	chunk->records += tally->events;
-}
-
-void chunk__append_relay(struct chunk *chunk, struct ring *ring, uint32_t bytes,
-			 const struct blk_tally *tally)
-{
-	struct span *span = chunk__span(chunk, ring);
-
-	if (span->first_ns == 0 || (tally->first_ns != 0 && tally->first_ns < span->first_ns))
-		span->first_ns = tally->first_ns;
-	if (tally->last_ns > span->last_ns)
-		span->last_ns = tally->last_ns;
-	span->samples += tally->events;
-	span->records += tally->events + tally->notes;
-	span->bytes += bytes;
-	chunk->used += bytes;
-	chunk->records += tally->events + tally->notes;
+	span->samples += more->samples;
+	span->bytes += more->bytes;
+	span->records += more->records;
+	span->sealed = more->sealed;
+	span->names |= more->names;
+	note_times(&span->first_ns, &span->last_ns, more->first_ns, more->last_ns);
+	note_times(&chunk->first_ns, &chunk->last_ns, more->first_ns, more->last_ns);
+	/* They are in the cache: they have just been copied, and walked. */
+	if (hashed)
+		XXH3_64bits_update(chunk->hash, chunk->data + chunk->used, more->bytes);
+	chunk->used += (uint32_t)more->bytes;
+	chunk->records += more->records;
 }
 
 uint32_t chunk__padded(uint32_t used, bool round)

@@ -24,9 +24,7 @@
 
 struct ring;
 struct lane;
-struct blk_tally;
 struct chunk;
-struct subbuf_tally;
 
 /* Chunks that are kept for a stream's data, and for its sideband, as far as half of the pool goes. */
 #define SHARE_DATA_CHUNKS 2u
@@ -60,7 +58,7 @@ struct item {
 };
 
 /* What one ring put into a chunk, behind what the span before it has; samples of an AUX ring are
- * bytes of payload. Times are of pages and relay, `sealed` of pages only, `records` of relay. */
+ * bytes of payload. `sealed` is of pages only. */
 struct span {
 	struct ring *ring;
 	uint64_t samples;
@@ -144,26 +142,12 @@ bool pool__is_short(struct pool *pool);
 /* Does the share hold more than is kept for it, so that others may wait for that? */
 bool pool__is_beyond(struct pool *pool, const struct share *share);
 
-/* Add `bytes` of walked records, which are there, at the end; `names`: sideband is among them. The
- * caller has seen to room and a free span, and changes them no more. */
-void chunk__append(struct chunk *chunk, struct ring *ring, uint32_t bytes,
-		   const struct walk_tally *tally, bool names);
-
-/* Add an AUX piece of `bytes` bytes, with `payload` of them, at the end; `listed`: its place in the
- * file will be asked for. */
-void chunk__append_piece(struct chunk *chunk, struct ring *ring, uint32_t bytes, uint64_t payload,
-			 bool listed);
-
 /*
- * Add a walked page of `bytes` bytes at the end; with 0 bytes its data were put into the page of
- * the same ring that is the last one.
+ * Add at the end what `more` says is there, of one ring; the caller has seen to room and a free span.
+ * Without bytes it was put into the page of the same ring that is the last one. `hashed`: the chunk's
+ * checksum takes it, and it changes no more.
  */
-void chunk__append_page(struct chunk *chunk, struct ring *ring, uint32_t bytes,
-			const struct subbuf_tally *tally, bool sealed);
-
-/* Add `bytes` of a relay file at the end. */
-void chunk__append_relay(struct chunk *chunk, struct ring *ring, uint32_t bytes,
-			 const struct blk_tally *tally);
+void chunk__append(struct chunk *chunk, const struct span *more, bool hashed);
 
 /* The length of `used` bytes of records with their padding, 0 of none without a round. */
 uint32_t chunk__padded(uint32_t used, bool round);

@@ -66,41 +66,32 @@ void page_map__deinit(struct page_map *map)
 	memset(map, 0, sizeof(*map));
 }
 
-int page_map__advance(const struct page_map *map, int fd)
-{
-	return map->get_reader(fd);
-}
-
-struct page_place page_map__place(const struct page_map *map)
-{
-	/* Atomic, so that the compiler looks anew after each ioctl; only the ioctl writes it. */
-	return (struct page_place){
-		.id = __atomic_load_n(&map->meta->reader.id, __ATOMIC_RELAXED),
-		.read = __atomic_load_n(&map->meta->reader.read, __ATOMIC_RELAXED),
-	};
-}
-
-uint64_t page_map__read_events(const struct page_map *map)
+static uint64_t read_events(const struct page_map *map)
 {
 	return __atomic_load_n(&map->meta->read, __ATOMIC_RELAXED);
 }
 
-const uint8_t *page_map__page(const struct page_map *map, uint32_t id)
+/* The page at which the reader stands, or NULL: there is none like that. */
+static const uint8_t *page_map__look(const struct page_map *map, struct page_place *place)
 {
-	return map->pages + (size_t)id * map->subbuf_bytes;
+	/* Atomic, so that the compiler looks anew after each ioctl; only the ioctl writes it. */
+	place->id = __atomic_load_n(&map->meta->reader.id, __ATOMIC_RELAXED);
+	place->read = __atomic_load_n(&map->meta->reader.read, __ATOMIC_RELAXED);
+	if (place->id >= map->subbufs || place->read > map->subbuf_bytes - SUBBUF_HEADER_BYTES)
+		return NULL;
+	return map->pages + (size_t)place->id * map->subbuf_bytes;
 }
 
 const uint8_t *page_cursor__begin(struct page_cursor *cursor, const struct page_map *map)
 {
-	const struct page_place place = page_map__place(map);
-	const uint8_t *page;
+	struct page_place place;
+	const uint8_t *const page = page_map__look(map, &place);
 
-	if (place.id >= map->subbufs || place.read > map->subbuf_bytes - SUBBUF_HEADER_BYTES)
+	if (page == NULL)
 		return NULL;
-	page = page_map__page(map, place.id);
 	cursor->place = place;
 	cursor->page_ns = subbuf__timestamp(page);
-	cursor->read_events = page_map__read_events(map);
+	cursor->read_events = read_events(map);
 	return page;
 }
 
@@ -108,21 +99,13 @@ const uint8_t *page_cursor__begin(struct page_cursor *cursor, const struct page_
 static void copy_mapped(uint8_t *page, const uint8_t *mapped, uint32_t from, uint32_t until,
 			uint32_t page_bytes)
 {
-	uint32_t commit = until - from, behind = SUBBUF_HEADER_BYTES + commit;
+	const uint32_t bytes = until - from;
 	struct subbuf_head head = {0};
 
-	memcpy(page + SUBBUF_HEADER_BYTES, mapped + SUBBUF_HEADER_BYTES + from, commit);
+	memcpy(page + SUBBUF_HEADER_BYTES, mapped + SUBBUF_HEADER_BYTES + from, bytes);
 	if (from == 0)
 		(void)subbuf__open(mapped, page_bytes, &head);
-	if (head.lost_any)
-		commit |= SUBBUF_LOST;
-	if (head.lost_known && page_bytes - behind >= sizeof(head.lost)) {
-		commit |= SUBBUF_LOST_STORED;
-		subbuf__store64(page + behind, head.lost);
-		behind += (uint32_t)sizeof(head.lost);
-	}
-	memset(page + behind, 0, page_bytes - behind);
-	subbuf__store64(page + 8, commit);
+	subbuf__end(page, SUBBUF_HEADER_BYTES + bytes, &head, page_bytes);
 }
 
 struct page_fetched page_cursor__fetch(struct page_cursor *cursor, const struct page_map *map, int fd,
@@ -135,15 +118,14 @@ struct page_fetched page_cursor__fetch(struct page_cursor *cursor, const struct 
 	uint64_t page_ns;
 
 	/* An error here is one that passes: a signal, or no such CPU for now. */
-	if (page_map__advance(map, fd) < 0)
+	if (map->get_reader(fd) < 0)
 		return found;
-	place = page_map__place(map);
-	if (place.id >= map->subbufs || place.read > map->subbuf_bytes - SUBBUF_HEADER_BYTES) {
+	mapped = page_map__look(map, &place);
+	if (mapped == NULL) {
 		found.bytes = map->subbuf_bytes;
 		found.fault = SUBBUF_DATA_BEYOND_PAGE;
 		return found;
 	}
-	mapped = page_map__page(map, place.id);
 	page_ns = subbuf__timestamp(mapped);
 	if (place.id == cursor->place.id && cursor->place.read > 0) {
 		/* Nobody but a reset takes back what was handed out, or begins a page anew. */
@@ -166,9 +148,9 @@ struct page_fetched page_cursor__fetch(struct page_cursor *cursor, const struct 
 bool page_cursor__follow(struct page_cursor *cursor, const struct page_map *map, bool reset,
 			 uint64_t events)
 {
-	const uint64_t read_events = page_map__read_events(map);
+	const uint64_t now = read_events(map);
 
-	reset |= read_events < cursor->read_events + events;
-	cursor->read_events = read_events;
+	reset |= now < cursor->read_events + events;
+	cursor->read_events = now;
 	return reset;
 }

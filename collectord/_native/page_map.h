@@ -26,7 +26,7 @@ struct page_meta {
 	uint64_t flags;
 	uint64_t entries; /* events written */
 	uint64_t overrun;
-	uint64_t read; /* events read */
+	uint64_t read; /* events handed out since the ring's last reset */
 };
 
 /*
@@ -42,7 +42,9 @@ struct page_map {
 	const uint8_t *pages;
 	uint32_t subbuf_bytes, subbufs;
 	size_t map_bytes;
-	int (*get_reader)(int fd); /* -errno; tests move the reader themselves */
+	/* Take what is unread of the reader's page or, when all of it was read, the next page. -errno.
+	 * Tests move the reader themselves. */
+	int (*get_reader)(int fd);
 };
 
 /* Where the reader stands: of page `id`, `read` bytes behind its header are handed out. */
@@ -54,13 +56,6 @@ struct page_place {
  * is; -EPROTO: the meta page is laid out in another way. */
 int page_map__init(struct page_map *map, int fd);
 void page_map__deinit(struct page_map *map);
-
-/* Take what is unread of the reader's page or, when all of it was read, the next page. */
-int page_map__advance(const struct page_map *map, int fd);
-struct page_place page_map__place(const struct page_map *map);
-/* Events handed out since the ring's last reset. */
-uint64_t page_map__read_events(const struct page_map *map);
-const uint8_t *page_map__page(const struct page_map *map, uint32_t id);
 
 /* A page as it was fetched. */
 struct page_fetched {

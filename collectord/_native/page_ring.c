@@ -233,7 +233,15 @@ static void page_ring__append(struct page_ring *pages, struct chunk *chunk, bool
 	const bool joined = goes_on && last != NULL && last->ring == &pages->ring && !last->sealed &&
 			    subbuf__append(page - size, page, size);
 
-	chunk__append_page(chunk, &pages->ring, joined ? 0 : size, tally, sealed);
+	chunk__append(chunk,
+		      &(struct span){.ring = &pages->ring,
+				     .samples = tally->events,
+				     .bytes = joined ? 0 : size,
+				     .records = tally->events,
+				     .first_ns = tally->first_ns,
+				     .sealed = sealed},
+		      false);
+	chunk->spans[chunk->span_count - 1].last_ns = tally->last_ns;
 }
 
 /* Walk the page behind the chunk's used bytes, and make it the chunk's as far as it is sound. */

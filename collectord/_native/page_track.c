@@ -84,11 +84,6 @@ static bool page_track__merge(struct page_track *track, const uint8_t *page)
 	       subbuf__append(track->tail, page, track->page_bytes);
 }
 
-static void page_track__hash(struct page_track *track, const uint8_t *pages, uint64_t bytes)
-{
-	sums__take(&track->sums, pages, bytes);
-}
-
 /* The time of the first event in pages, 0 where there is none. */
 static uint64_t first_event_ns(const uint8_t *pages, uint64_t bytes, uint32_t page_bytes)
 {
@@ -124,12 +119,12 @@ static void page_track__settle(struct page_track *track, struct load *load, uint
 		const uint64_t final = open ? own - 1 : own;
 
 		if (track->tail_open)
-			page_track__hash(track, track->tail, size);
-		page_track__hash(track, first, final * size);
+			sums__take(&track->sums, track->tail, size);
+		sums__take(&track->sums, first, final * size);
 		if (open)
 			memcpy(track->tail, first + final * size, size);
 	} else if (!open) {
-		page_track__hash(track, track->tail, size);
+		sums__take(&track->sums, track->tail, size);
 	}
 	track->tail_open = open;
 	track->tail_ns = load->span.last_ns;
@@ -152,7 +147,7 @@ static void page_track__restore(struct page_track *track, const struct segment *
 	 * Where that does not go either the tail stays open all the same: it counts in the digest
 	 * as what it is to be, and the next page that goes into it writes it anew.
 	 */
-	(void)segment__write(segment, &vector, 1, begin, &done);
+	(void)segment__write(segment->fd, &vector, 1, begin, &done);
 }
 
 int page_track__write(struct page_track *track, struct segment *segment, struct load *load,
@@ -184,7 +179,7 @@ int page_track__write(struct page_track *track, struct segment *segment, struct 
 		vectors[count++] = (struct iovec){track->tail, size};
 	if (own > 0)
 		vectors[count++] = (struct iovec){load->data + (merged ? size : 0), own};
-	error = segment__write(segment, vectors, count, begin, &done);
+	error = segment__write(segment->fd, vectors, count, begin, &done);
 	if (done >= size) {
 		page_track__settle(track, load, done / size, merged, written);
 		if (done % size != 0)

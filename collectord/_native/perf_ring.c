@@ -18,6 +18,7 @@
  */
 #define PIECE_BYTES 32768u
 #define RECORD_MAX_BYTES 65536u
+#define RECORD_ALIGN 8u
 
 static int compare_ids(const void *left, const void *right)
 {
@@ -92,35 +93,14 @@ int perf_ring__join(struct ring *ring, struct stream *stream)
 	return ret;
 }
 
-/* Go on at the head of this pass. */
-static void perf_ring__skip(struct perf_ring *perf, enum fault fault)
-{
-	struct ring *const ring = &perf->ring;
-	const uint64_t unread = ring->head - ring->position;
-
-	/* A bad head may say more than there is. */
-	ring__refuse(ring, fault,
-		     unread < perf->map->data_bytes ? unread : perf->map->data_bytes);
-	ring->position = ring->head;
-}
-
 static void perf_ring__begin(struct ring *ring, bool first)
 {
-	struct perf_ring *const perf = perf_ring__of(ring);
-	uint64_t used;
+	const struct ring_map *const map = perf_ring__of(ring)->map;
 
 	(void)first;
-	if (!ring__is_sound(ring))
-		return;
-	ring->head = ring_map__head(perf->map);
-	used = ring->head - ring->position;
-	if (used > perf->map->data_bytes || (used & 7u) != 0) {
-		perf_ring__skip(perf, WALK_BAD_HEAD);
-		ring_map__publish_tail(perf->map, ring->position);
-		return;
-	}
-	counter__set(&ring->used_bytes, used);
-	ring__count_fill(ring, used, perf->map->data_bytes);
+	if (ring__is_sound(ring) &&
+	    !ring__load(ring, ring_map__head(map), map->data_bytes, RECORD_ALIGN))
+		ring_map__publish_tail(map, ring->position);
 }
 
 /* Note what walked records tell beside themselves. */
@@ -146,7 +126,7 @@ static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t 
 {
 	struct ring *const ring = &perf->ring;
 	const uint8_t *const records = chunk->data + chunk->used;
-	bool names;
+	struct span span;
 
 #ifdef COLLECTORD_MUTATION
 	if (ring->sideband == NULL)
@@ -163,9 +143,17 @@ static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t 
 		sideband__append(ring->sideband, records, bytes);
 		return;
 	}
-	names = tally->records != tally->samples &&
-		(ring->sideband != NULL || ring->behind != NULL);
-	chunk__append(chunk, ring, (uint32_t)bytes, tally, names);
+	span = (struct span){
+		.ring = ring,
+		.samples = tally->samples,
+		.bytes = bytes,
+		.records = tally->records,
+		.first_ns = tally->first_ns,
+		.last_ns = tally->last_ns,
+		.names = tally->records != tally->samples &&
+			 (ring->sideband != NULL || ring->behind != NULL),
+	};
+	chunk__append(chunk, &span, true);
 }
 
 void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes)
@@ -206,7 +194,7 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 	perf_ring__keep(perf, chunk, walked, &tally);
 	ring->position += walked;
 	if (fault != FAULT_NONE)
-		perf_ring__skip(perf, fault);
+		ring__skip(ring, fault, perf->map->data_bytes);
 	ring_map__publish_tail(perf->map, ring->position);
 	if (fault != FAULT_NONE)
 		return RING_FAULTY;
@@ -234,48 +222,45 @@ static size_t whole_records(const uint8_t *copy, size_t span, size_t bytes)
 }
 
 /* Walk the oldest whole records, of as many as are more than `keep` unread bytes, and pass over
- * them. Returns their length. */
-static size_t perf_ring__pass_over(struct perf_ring *perf, uint8_t *scratch, size_t scratch_bytes,
-				   uint64_t keep, struct walk_tally *tally,
-				   enum fault *fault)
+ * them: they make `bytes`. False: there are no more. */
+static bool perf_ring__pass_over(struct perf_ring *perf, uint64_t keep, struct walk_tally *tally,
+				 size_t *bytes)
 {
 	struct ring *const ring = &perf->ring;
 	const uint64_t unread = ring->head - ring->position;
-	const size_t span = unread < scratch_bytes ? (size_t)unread : scratch_bytes;
-	size_t whole, walked;
+	uint8_t scratch[RECORD_MAX_BYTES];
+	const size_t span = unread < sizeof(scratch) ? (size_t)unread : sizeof(scratch);
+	enum fault fault;
+	size_t whole;
 
+	if (unread <= keep || !ring__is_sound(ring))
+		return false;
+	*tally = (struct walk_tally){0};
 	ring_map__copy(perf->map, ring->position, scratch, span);
 	whole = whole_records(scratch, span, unread - keep < span ? unread - keep : span);
 	/* With none the walk says what is wrong with it. */
-	walked = walk__run(scratch, whole > 0 ? whole : span, &perf->layout, tally, fault);
-	if (walked > 0) {
-		perf_ring__note(perf, scratch, walked, tally);
+	*bytes = walk__run(scratch, whole > 0 ? whole : span, &perf->layout, tally, &fault);
+	if (*bytes > 0) {
+		perf_ring__note(perf, scratch, *bytes, tally);
 		/* No chunk will hold what it tells of who was traced. */
 		if (ring->behind != NULL && tally->records != tally->samples)
-			sideband__append(&ring->lane->stream->sideband, scratch, walked);
-	} else if (*fault == FAULT_NONE) {
-		*fault = WALK_PAST_HEAD;
+			sideband__append(&ring->lane->stream->sideband, scratch, *bytes);
+	} else if (fault == FAULT_NONE) {
+		fault = WALK_PAST_HEAD;
 	}
-	ring->position += walked;
-	return walked;
+	ring->position += *bytes;
+	if (fault != FAULT_NONE)
+		ring__skip(ring, fault, perf->map->data_bytes);
+	return true;
 }
 
-static bool has_more(const struct ring *ring, uint64_t keep)
+void perf_ring__give_up(struct perf_ring *perf, uint64_t keep)
 {
-	return ring->head - ring->position > keep && ring__is_sound(ring);
-}
+	struct walk_tally tally;
+	size_t bytes;
 
-void perf_ring__give_up(struct perf_ring *perf, uint8_t *scratch, size_t scratch_bytes,
-			uint64_t keep)
-{
-	while (has_more(&perf->ring, keep)) {
-		struct walk_tally tally = {0};
-		enum fault fault;
-
-		if (perf_ring__pass_over(perf, scratch, scratch_bytes, keep, &tally, &fault) > 0)
-			counter__add(&perf->overwritten_samples, tally.samples);
-		if (fault != FAULT_NONE)
-			perf_ring__skip(perf, fault);
+	while (perf_ring__pass_over(perf, keep, &tally, &bytes)) {
+		counter__add(&perf->overwritten_samples, tally.samples);
 		ring_map__publish_tail(perf->map, perf->ring.position);
 	}
 }
@@ -283,19 +268,11 @@ void perf_ring__give_up(struct perf_ring *perf, uint8_t *scratch, size_t scratch
 /* What is unread stays in the kernel's ring. */
 static void perf_ring__leave(struct ring *ring, bool drained)
 {
-	struct perf_ring *const perf = perf_ring__of(ring);
-	uint8_t scratch[RECORD_MAX_BYTES];
+	struct walk_tally tally;
+	size_t bytes;
 
-	while (!drained && has_more(ring, 0)) {
-		struct walk_tally tally = {0};
-		enum fault fault;
-		const size_t bytes = perf_ring__pass_over(perf, scratch, sizeof(scratch), 0, &tally,
-							  &fault);
-
+	while (!drained && perf_ring__pass_over(perf_ring__of(ring), 0, &tally, &bytes))
 		ring__count_abandoned(ring, tally.samples, tally.records, bytes);
-		if (fault != FAULT_NONE)
-			perf_ring__skip(perf, fault);
-	}
 }
 
 static void perf_ring__wake(struct ring *ring, uint32_t events)

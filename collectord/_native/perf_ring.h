@@ -46,13 +46,9 @@ static inline struct perf_ring *perf_ring__of(const struct ring *ring)
 	return ring->ops->records ? container_of(ring, struct perf_ring, ring) : NULL;
 }
 
-/*
- * Give up the oldest whole records, until no more than `keep` bytes up to the head of this pass are
- * left: they are counted as overwritten, what they tell is noted. `scratch` takes the longest
- * record.
- */
-void perf_ring__give_up(struct perf_ring *perf, uint8_t *scratch, size_t scratch_bytes,
-			uint64_t keep);
+/* Give up the oldest whole records, until no more than `keep` bytes up to the head of this pass are
+ * left: they are counted as overwritten, what they tell is noted. */
+void perf_ring__give_up(struct perf_ring *perf, uint64_t keep);
 /* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
 void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes);
 

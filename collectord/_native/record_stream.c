@@ -43,7 +43,7 @@ static int record_stream__append(struct stream *stream, uint8_t *data, uint32_t 
 	int ret = record_stream__claim(stream, bytes, pieces);
 
 	if (ret == 0)
-		ret = segment__write(segment, &vector, 1, segment->offset, &done);
+		ret = segment__write(segment->fd, &vector, 1, segment->offset, &done);
 	if (ret == 0)
 		record_stream__extend(stream, data, bytes, xxh3);
 	else if (done > 0)

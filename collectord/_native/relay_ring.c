@@ -108,7 +108,16 @@ static void relay_ring__count(struct relay_ring *relay, struct chunk *chunk, uin
 {
 	struct ring *const ring = &relay->ring;
 
-	chunk__append_relay(chunk, ring, bytes, tally);
+	const struct span span = {
+		.ring = ring,
+		.samples = tally->events,
+		.bytes = bytes,
+		.records = tally->events + tally->notes,
+		.first_ns = tally->first_ns,
+		.last_ns = tally->last_ns,
+	};
+
+	chunk__append(chunk, &span, false);
 	counter__add(&relay->numbered, tally->numbered);
 	counter__add(&relay->missing, tally->missing);
 	/* Release; the partners are the loads in Ring.counters(), each of which acquires: what is

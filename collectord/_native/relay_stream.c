@@ -46,21 +46,15 @@ static void relay_file__free_cache(struct relay_file *file, uint64_t end)
 int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t bytes)
 {
 	const uint64_t begin = counter__read(&file->bytes);
+	struct iovec vector = {(void *)(uintptr_t)data, bytes};
 	uint64_t done = 0;
 	int error;
 
 	if (file->fd < 0)
 		return -EBADF;
 	error = sums__reserve(&file->sums, bytes, 1);
-	while (error == 0 && done < bytes) {
-		const ssize_t n = pwrite(file->fd, data + done, (size_t)(bytes - done),
-					 (off_t)(begin + done));
-
-		if (n > 0)
-			done += (uint64_t)n;
-		else if (n == 0 || errno != EINTR)
-			error = n < 0 ? -errno : -EIO;
-	}
+	if (error == 0)
+		error = segment__write(file->fd, &vector, 1, begin, &done);
 	if (error < 0) {
 		/* Nothing of what is not counted stays; where that fails the seal cuts. */
 		if (done > 0)
@@ -88,25 +82,35 @@ static void relay_stream__tell(struct ring *ring, struct event_ring *told)
 	told->sums = sums__give(&file->sums, &told->sum_count);
 }
 
-void relay_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes)
+/* Move on as stream__advance() does, or if the segment has no file for the ring. */
+static void relay_stream__advance(struct stream *stream, const struct span *span)
 {
-	if (stream->current.open && relay_ring__of(ring)->file.fd < 0) {
+	if (stream->current.open && relay_ring__of(span->ring)->file.fd < 0) {
 		pthread_mutex_lock(&stream->lock);
 		stream->rotate_wanted = true;
 		pthread_mutex_unlock(&stream->lock);
 	}
-	stream__advance(stream, bytes);
+	stream__advance(stream, span->bytes);
 }
 
-int relay_stream__write(struct stream *stream, const struct span *span, const uint8_t *data)
+/* What one ring has in a chunk goes to its file, all or nothing. */
+static int relay_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
 {
-	struct segment *segment = &stream->current;
-	struct ring *ring = span->ring;
+	struct segment *const segment = &stream->current;
+	struct work *const work = &stream->work;
+	const struct span *span;
+	struct relay_file *file;
 	int ret;
 
-	if (!segment->open || relay_ring__of(ring)->file.fd < 0)
+	if (item->chunk == NULL || work->span == item->chunk->span_count)
+		return 0;
+	span = &item->chunk->spans[work->span];
+	file = &relay_ring__of(span->ring)->file;
+	*bytes = span->bytes;
+	relay_stream__advance(stream, span);
+	if (!segment->open || file->fd < 0)
 		return -EXFULL;
-	ret = relay_file__write(&relay_ring__of(ring)->file, data, span->bytes);
+	ret = relay_file__write(file, item->chunk->data + work->at, span->bytes);
 	if (ret < 0)
 		return ret;
 	segment->offset += span->bytes;
@@ -114,23 +118,6 @@ int relay_stream__write(struct stream *stream, const struct span *span, const ui
 	segment->records += span->records;
 	stream__account(stream, span);
 	segment__note_times(segment, span->first_ns, span->last_ns);
-	return 0;
-}
-
-static int relay_stream__write_part(struct stream *stream, struct item *item, uint64_t *bytes)
-{
-	struct work *const work = &stream->work;
-	const struct span *span;
-	int ret;
-
-	if (item->chunk == NULL || work->span == item->chunk->span_count)
-		return 0;
-	span = &item->chunk->spans[work->span];
-	*bytes = span->bytes;
-	relay_stream__advance(stream, span->ring, span->bytes);
-	ret = relay_stream__write(stream, span, item->chunk->data + work->at);
-	if (ret < 0)
-		return ret;
 	work->at += span->bytes;
 	work->span++;
 	return 1;
@@ -163,7 +150,7 @@ const struct stream_ops relay_stream__ops = {
 	.split = true,
 	.begin_ring = relay_stream__begin,
 	.tell_ring = relay_stream__tell,
-	.write = relay_stream__write_part,
+	.write = relay_stream__write,
 	.pass_over = relay_stream__pass_over,
 	.end = relay_stream__end,
 };

@@ -38,11 +38,4 @@ void relay_file__begin(struct relay_file *file, int fd);
 /* Append all or, with -errno, nothing: what went is cut off again. */
 int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t bytes);
 
-/* The writer's: move on as stream__advance() does, or if the segment has no file for the ring. */
-void relay_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes);
-
-/* The writer's: append what one ring has in a chunk to its file, all or nothing. -EXFULL: the
- * next segment is missing, because none is open, or this one has no file for the ring. */
-int relay_stream__write(struct stream *stream, const struct span *span, const uint8_t *data);
-
 #endif

@@ -81,6 +81,29 @@ void ring__count_fill(struct ring *ring, uint64_t used, uint64_t capacity)
 		counter__add(&ring->fill[fill_bucket(used, capacity)], 1);
 }
 
+void ring__skip(struct ring *ring, enum fault reason, uint64_t capacity)
+{
+	const uint64_t unread = ring->head - ring->position;
+
+	/* A bad head may say more than there is. */
+	ring__refuse(ring, reason, unread < capacity ? unread : capacity);
+	ring->position = ring->head;
+}
+
+bool ring__load(struct ring *ring, uint64_t head, uint64_t capacity, uint32_t step)
+{
+	const uint64_t used = head - ring->position;
+
+	ring->head = head;
+	if (used > capacity || used % step != 0) {
+		ring__skip(ring, WALK_BAD_HEAD, capacity);
+		return false;
+	}
+	counter__set(&ring->used_bytes, used);
+	ring__count_fill(ring, used, capacity);
+	return true;
+}
+
 void ring__count(struct ring *ring, uint64_t samples, uint64_t records, uint64_t bytes)
 {
 	counter__add(&ring->samples, samples);

@@ -194,4 +194,11 @@ void ring__count_abandoned(struct ring *ring, uint64_t samples, uint64_t records
 /* Its contents were refused, and `bytes` of them are passed over. */
 void ring__refuse(struct ring *ring, uint32_t reason, uint64_t bytes);
 
+/* Of a ring of `capacity` bytes: go on at the head of this pass. */
+void ring__skip(struct ring *ring, enum fault reason, uint64_t capacity);
+
+/* The pass begins with this head. False: it cannot be, as the unread bytes are more than fit or no
+ * multiple of `step`, and the ring goes on there. */
+bool ring__load(struct ring *ring, uint64_t head, uint64_t capacity, uint32_t step);
+
 #endif

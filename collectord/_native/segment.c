@@ -9,6 +9,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "clock.h"
+
 
 int segment__set_places(struct segment *segment, const uint64_t *places, uint32_t count)
 {
@@ -46,12 +48,7 @@ void segment__forget(struct segment *segment)
 
 void segment__note_times(struct segment *segment, uint64_t first_ns, uint64_t last_ns)
 {
-	if (first_ns == 0)
-		return;
-	if (segment->first_ns == 0 || first_ns < segment->first_ns)
-		segment->first_ns = first_ns;
-	if (last_ns > segment->last_ns)
-		segment->last_ns = last_ns;
+	note_times(&segment->first_ns, &segment->last_ns, first_ns, last_ns);
 }
 
 static bool is_full(int error)
@@ -107,12 +104,11 @@ int segment__reserve_aux(struct segment *segment, uint32_t count)
 	return 0;
 }
 
-int segment__write(const struct segment *segment, struct iovec *vectors, int count,
-		   uint64_t offset, uint64_t *done)
+int segment__write(int fd, struct iovec *vectors, int count, uint64_t offset, uint64_t *done)
 {
 	*done = 0;
 	while (count > 0) {
-		const ssize_t n = pwritev(segment->fd, vectors, count, (off_t)(offset + *done));
+		const ssize_t n = pwritev(fd, vectors, count, (off_t)(offset + *done));
 		size_t left;
 
 		if (n < 0 && errno == EINTR)

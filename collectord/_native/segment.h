@@ -54,8 +54,7 @@ int segment__reserve_aux(struct segment *segment, uint32_t count);
 
 /* Write all that the vectors name at `offset`, and move them on. `*done`: the bytes that went,
  * fewer on an error. */
-int segment__write(const struct segment *segment, struct iovec *vectors, int count,
-		   uint64_t offset, uint64_t *done);
+int segment__write(int fd, struct iovec *vectors, int count, uint64_t offset, uint64_t *done);
 
 /*
  * After a write at `offset` that went in part: end the file there again, so that nobody takes what

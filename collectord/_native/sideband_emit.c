@@ -5,11 +5,6 @@
 #include "sideband_state.h"
 #include "sideband_table.h"
 
-static void store32(uint8_t *at, uint32_t value)
-{
-	memcpy(at, &value, sizeof(value));
-}
-
 /* A name that is told again is no exec: that stands in the segment of its time. */
 static uint64_t without_exec(uint64_t header)
 {

@@ -4,8 +4,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "walk.h"
-
 void *budget__alloc(struct budget *budget, size_t bytes)
 {
 	void *memory = NULL;

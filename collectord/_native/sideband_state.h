@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "walk.h"
+
 /* What a sideband_table is made of: for the two files that apply records to one, and emit it. */
 
 #define BUCKETS 4096u
@@ -111,14 +113,6 @@ struct sideband_table {
 	struct budget budget;
 	uint64_t task_count;
 };
-
-static inline uint32_t load32(const uint8_t *at)
-{
-	uint32_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return value;
-}
 
 struct process *process__find(const struct sideband_table *table, uint32_t pid);
 struct task *task__find(const struct sideband_table *table, uint32_t tid);

@@ -9,14 +9,6 @@
 
 #define KSYMBOL_UNREGISTER 0x1u /* PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER */
 
-static uint16_t load16(const uint8_t *at)
-{
-	uint16_t value;
-
-	memcpy(&value, at, sizeof(value));
-	return value;
-}
-
 static uint32_t bucket(uint64_t key)
 {
 	return (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 52) % BUCKETS;

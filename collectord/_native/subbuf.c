@@ -190,18 +190,23 @@ bool subbuf__append(uint8_t *page, const uint8_t *piece, uint32_t page_bytes)
 	return true;
 }
 
+void subbuf__end(uint8_t *page, uint32_t end, const struct subbuf_head *head, uint32_t page_bytes)
+{
+	uint32_t commit = (end - SUBBUF_HEADER_BYTES) | (head->lost_any ? SUBBUF_LOST : 0);
+
+	if (head->lost_known && page_bytes - end >= sizeof(head->lost)) {
+		commit |= SUBBUF_LOST_STORED;
+		subbuf__store64(page + end, head->lost);
+		end += (uint32_t)sizeof(head->lost);
+	}
+	set_commit(page, commit);
+	memset(page + end, 0, page_bytes - end);
+}
+
 void subbuf__cut(uint8_t *page, uint32_t end, uint32_t page_bytes)
 {
 	struct subbuf_head head;
-	uint32_t commit, behind = end;
 
 	(void)subbuf__open(page, page_bytes, &head);
-	commit = (end - SUBBUF_HEADER_BYTES) | (head.lost_any ? SUBBUF_LOST : 0);
-	if (head.lost_known && page_bytes - end >= sizeof(head.lost)) {
-		commit |= SUBBUF_LOST_STORED;
-		subbuf__store64(page + end, head.lost);
-		behind += (uint32_t)sizeof(head.lost);
-	}
-	set_commit(page, commit);
-	memset(page + behind, 0, page_bytes - behind);
+	subbuf__end(page, end, &head, page_bytes);
 }

@@ -92,6 +92,9 @@ size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
  */
 bool subbuf__append(uint8_t *page, const uint8_t *piece, uint32_t page_bytes);
 
+/* Its data end at `end`, behind what `head` says was lost before it. */
+void subbuf__end(uint8_t *page, uint32_t end, const struct subbuf_head *head, uint32_t page_bytes);
+
 /* Cut a page behind its sound events: `end` is where they end. */
 void subbuf__cut(uint8_t *page, uint32_t end, uint32_t page_bytes);
 

@@ -4,6 +4,7 @@
 #include <linux/perf_event.h>
 
 #include "aux_piece.h"
+#include "clock.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "record headers are taken apart as little-endian words"
@@ -40,10 +41,7 @@ static inline void tally__sample(struct walk_tally *tally, const uint8_t *record
 	    (uint32_t)layout->time_offset + sizeof(uint64_t) > size)
 		return;
 	time_ns = walk__load(record + layout->time_offset);
-	if (time_ns < tally->first_ns || tally->first_ns == 0)
-		tally->first_ns = time_ns;
-	if (time_ns > tally->last_ns)
-		tally->last_ns = time_ns;
+	note_times(&tally->first_ns, &tally->last_ns, time_ns, time_ns);
 }
 
 static bool walk_ids__has(const struct walk_ids *ids, uint64_t id)
@@ -162,10 +160,8 @@ static __attribute__((noinline)) size_t walk__samples(const uint8_t *records, si
 	}
 	tally->samples += samples;
 	tally->records += samples;
-	if (last_ns > tally->last_ns)
-		tally->last_ns = last_ns;
-	if (samples > 0 && (first_ns < tally->first_ns || tally->first_ns == 0))
-		tally->first_ns = first_ns;
+	if (samples > 0)
+		note_times(&tally->first_ns, &tally->last_ns, first_ns, last_ns);
 	return bytes - left;
 }
 
@@ -184,15 +180,8 @@ size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 		const uint32_t type = walk__type(header);
 		const uint16_t size = walk__size(header);
 
-		if (size < WALK_HEADER_BYTES || (size & 7u) != 0) {
-			*fault = WALK_BAD_SIZE;
-			break;
-		}
-		if (type == 0 || type >= WALK_USER_TYPE_MIN) {
-			*fault = WALK_BAD_TYPE;
-			break;
-		}
-		if (size > bytes - at)
+		*fault = walk__check(header);
+		if (*fault != FAULT_NONE || size > bytes - at)
 			break;
 		if (type == PERF_RECORD_SAMPLE) {
 			if (layout->ids != NULL)

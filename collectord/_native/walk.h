@@ -94,12 +94,44 @@ static inline uint64_t walk__header(uint32_t type, uint16_t misc, uint16_t size)
 	return (uint64_t)type | (uint64_t)misc << 32 | (uint64_t)size << 48;
 }
 
+/* Can a kernel's record have this header? */
+static inline enum fault walk__check(uint64_t header)
+{
+	const uint16_t size = walk__size(header);
+
+	if (size < WALK_HEADER_BYTES || (size & 7u) != 0)
+		return WALK_BAD_SIZE;
+	return walk__type(header) == 0 || walk__type(header) >= WALK_USER_TYPE_MIN ? WALK_BAD_TYPE
+										   : FAULT_NONE;
+}
+
 static inline uint64_t walk__load(const uint8_t *at)
 {
 	uint64_t value;
 
 	__builtin_memcpy(&value, at, sizeof(value));
 	return value;
+}
+
+static inline uint16_t load16(const uint8_t *at)
+{
+	uint16_t value;
+
+	__builtin_memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static inline uint32_t load32(const uint8_t *at)
+{
+	uint32_t value;
+
+	__builtin_memcpy(&value, at, sizeof(value));
+	return value;
+}
+
+static inline void store32(uint8_t *at, uint32_t value)
+{
+	__builtin_memcpy(at, &value, sizeof(value));
 }
 
 static inline void walk__store(uint8_t *at, uint64_t value)

@@ -218,10 +218,7 @@ static struct window_walk window__walk(const struct window *window, size_t bytes
 		const uint64_t header = walk__load(window->copy + walk.kept);
 		const uint16_t size = walk__size(header);
 
-		if (size < WALK_HEADER_BYTES || (size & 7u) != 0)
-			walk.fault = WALK_BAD_SIZE;
-		else if (walk__type(header) == 0 || walk__type(header) >= WALK_USER_TYPE_MIN)
-			walk.fault = WALK_BAD_TYPE;
+		walk.fault = walk__check(header);
 		if (walk.fault != FAULT_NONE || size > bytes - walk.kept)
 			break;
 		walk.kept += size;

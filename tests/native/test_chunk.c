@@ -72,7 +72,6 @@ static void a_full_chunk_takes_a_marker_and_a_footer_within_its_bytes(void)
 /* A chunk has taken what it holds, piece by piece, when its padding comes, as often as it does. */
 static void a_chunk_knows_the_checksum_of_what_came(void)
 {
-	const struct walk_tally tally = {.records = 1};
 	struct chunk *chunk;
 	struct pool pool;
 
@@ -84,9 +83,8 @@ static void a_chunk_knows_the_checksum_of_what_came(void)
 		for (uint32_t i = 0; i < 500; i++) {
 			memset(chunk->data + chunk->used, (int)(turn * i), 128);
 			if (i % 3 == 0)
-				chunk__append_piece(chunk, NULL, 128, 80, true);
-			else
-				chunk__append(chunk, NULL, 128, &tally, false);
+				chunk->pieces[chunk->piece_count++] = chunk->used;
+			chunk__append(chunk, &(struct span){.bytes = 128}, true);
 			if (chunk->piece_count == CHUNK_PIECES)
 				break;
 		}
@@ -196,18 +194,23 @@ static void spans_follow_the_rings_in_turn(void)
 	static uint8_t data[144];
 	static struct chunk chunk;
 	struct ring *const one = (struct ring *)(uintptr_t)8, *const two = (struct ring *)(uintptr_t)16;
-	struct walk_tally tally = {.records = 3, .samples = 2, .first_ns = 50, .last_ns = 60};
-	const struct walk_tally untimed = {.records = 1, .samples = 1};
+	struct span timed = {.records = 3, .samples = 2, .first_ns = 50, .last_ns = 60};
+	struct span untimed = {.ring = one, .records = 1, .samples = 1};
 
 	chunk.data = data;
 	chunk.hash = hash;
 	chunk__begin(&chunk);
-	chunk__append(&chunk, one, 100, &tally, true);
-	chunk__append(&chunk, one, 28, &untimed, false);
-	tally.first_ns = 40;
-	tally.last_ns = 55;
-	chunk__append(&chunk, two, 8, &tally, false);
-	chunk__append(&chunk, one, 8, &untimed, false);
+	timed.ring = one;
+	timed.bytes = 100;
+	timed.names = true;
+	chunk__append(&chunk, &timed, true);
+	untimed.bytes = 28;
+	chunk__append(&chunk, &untimed, true);
+	timed = (struct span){
+		.ring = two, .bytes = 8, .records = 3, .samples = 2, .first_ns = 40, .last_ns = 55};
+	chunk__append(&chunk, &timed, true);
+	untimed.bytes = 8;
+	chunk__append(&chunk, &untimed, true);
 	CHECK_EQ(chunk.used, 144);
 	CHECK_EQ(chunk.records, 8);
 	CHECK_EQ(chunk.span_count, 3);

@@ -261,8 +261,8 @@ static void only_a_layout_that_is_known_is_mapped(void)
 	CHECK_EQ(map.subbuf_bytes, 8192);
 	CHECK_EQ(map.subbufs, 5);
 	CHECK_EQ(map.meta->entries, 7);
-	CHECK(page_map__page(&map, 4) == (const uint8_t *)map.meta + 5 * 8192);
-	CHECK_EQ(-page_map__advance(&map, -1), EBADF);
+	CHECK(map.pages == (const uint8_t *)map.meta + 8192);
+	CHECK_EQ(-map.get_reader(-1), EBADF);
 	page_map__deinit(&map);
 	page_map__deinit(&map);
 	CHECK_EQ(-map_of(file_of(4096, 40, 4096, 5), &map), EPROTO);

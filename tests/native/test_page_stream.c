@@ -88,7 +88,13 @@ static void add(uint32_t index, uint64_t ns, uint32_t events, uint64_t serial)
 	for (uint32_t i = 0; i < events; i++)
 		page__event(page, 1, serial + i);
 	CHECK_EQ(subbuf__page(page, PAGE_BYTES, &walk, &tally), FAULT_NONE);
-	chunk__append_page(chunk, rings[index], PAGE_BYTES, &tally, false);
+	chunk__append(chunk,
+		      &(struct span){.ring = rings[index],
+				     .samples = tally.events,
+				     .bytes = PAGE_BYTES,
+				     .first_ns = tally.first_ns},
+		      false);
+	chunk->spans[chunk->span_count - 1].last_ns = tally.last_ns;
 	rings[index]->in_flight += events;
 }
 
