@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.control import client
+from collectord.losing import LOSING_BEGAN, LOSING_ENDED
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
@@ -126,6 +127,14 @@ class Ended(NamedTuple):
     def named(self, event: str) -> list[dict[str, Any]]:
         """The log's lines of one event."""
         return [line for line in self.events() if line["event"] == event]
+
+    def complaints(self) -> list[dict[str, Any]]:
+        """What it logged beyond information, but for losses: a busy host fills small rings."""
+        return [
+            line
+            for line in self.events()
+            if line["level"] != "info" and line["event"] not in {LOSING_BEGAN, LOSING_ENDED}
+        ]
 
 
 class Daemon:
