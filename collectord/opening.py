@@ -121,7 +121,8 @@ class Surroundings:
     def _drained(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> Session:
         """Give the rings to the core, and make the sink."""
         core = self.drain.core
-        stream = source.add_stream(core)
+        stream = self.drain.add_stream(source)
+        own.callback(self.drain.forget, stream)
         rings = []
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)

@@ -75,6 +75,7 @@ class RingFault(NamedTuple):
     Of faults that follow each other closely the last is told.
     """
 
+    stream: int
     ring: int
     reason: int  # index into QUARANTINE_REASONS
     position: int  # free-running byte position where it goes on
@@ -83,6 +84,7 @@ class RingFault(NamedTuple):
 class RingHungUp(NamedTuple):
     """The ring's task is gone; the ring was drained once more and left its poll set."""
 
+    stream: int
     ring: int
 
 Event: TypeAlias = (
@@ -419,10 +421,15 @@ class AuxRing:
         """
 
 class Stream:
-    """One sequence of segments: what the rings that feed it hold, in files."""
+    """One sequence of segments: what the rings that feed it hold, in files.
+
+    Once neither it nor a ring of it is referred to any more it is finished, if it is not, and its
+    memory is freed with that of its rings, which have left the core.
+    """
 
     @property
-    def id(self) -> int: ...
+    def id(self) -> int:
+        """No other stream of the core has it, or had it."""
     def prepare(
         self,
         token: int,

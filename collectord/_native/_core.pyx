@@ -20,8 +20,8 @@ Sum = namedtuple("Sum", "bytes xxh3")
 SegmentWanted = namedtuple("SegmentWanted", "stream")
 SpaceWanted = namedtuple("SpaceWanted", "stream errno")
 WriteFailed = namedtuple("WriteFailed", "stream token errno")
-RingFault = namedtuple("RingFault", "ring reason position quarantined")
-RingHungUp = namedtuple("RingHungUp", "ring")
+RingFault = namedtuple("RingFault", "stream ring reason position quarantined")
+RingHungUp = namedtuple("RingHungUp", "stream ring")
 RecordScan = namedtuple(
     "RecordScan",
     "end records samples lost_samples first_ns last_ns last fault aux_pieces aux_bytes",
@@ -207,6 +207,7 @@ cdef class Core:
         with nogil:
             check(core__add_ring(self.core, shard, stream.stream, made))
         ring.owner = self
+        ring.stream = stream
         ring.ring = made
         ring.maps = ()
         ring.shard = shard
@@ -286,6 +287,7 @@ cdef class Core:
         with nogil:
             check(core__pair(self.core, aux.ring))
         aux.owner = self
+        aux.stream = ring.stream
         aux.shard = ring.shard
         self.use(ring, aux_map)
         return aux
@@ -317,6 +319,7 @@ cdef class Core:
         cdef list found = []
         cdef event *e
         cdef ring *r
+        cdef uint32_t id
         while True:
             e = core__event(self.core)
             if e == NULL:
@@ -334,10 +337,10 @@ cdef class Core:
             else:
                 found.append(WriteFailed(e.stream, e.token, e.error))
             event__free(e)
-        while (r := core__faulty(self.core)) != NULL:
-            found.append(RingFault(r.id, r.last_fault, r.position, r.fault != 0))
-        while (r := core__hung_up(self.core)) != NULL:
-            found.append(RingHungUp(r.id))
+        while (r := core__faulty(self.core, &id)) != NULL:
+            found.append(RingFault(id, r.id, r.last_fault, r.position, r.fault != 0))
+        while (r := core__hung_up(self.core, &id)) != NULL:
+            found.append(RingHungUp(id, r.id))
         return found
 
     def counters(self):

@@ -16,10 +16,9 @@ struct core {
 	struct event_list events;
 	struct writer writer;
 	struct shard shards[SHARDS_MAX];
-	struct stream streams[STREAMS_MAX];
-	pthread_mutex_t rings_lock;
-	struct ring **rings;
-	uint32_t ring_count;
+	uint32_t stream_ids[STREAMS_MAX]; /* how far the next one of each place is behind its first */
+	uint32_t ring_ids;
+	bool forgetful; /* a stream waits to be freed */
 };
 
 int core__new(const struct core_options *options, struct core **out)
@@ -32,7 +31,6 @@ int core__new(const struct core_options *options, struct core **out)
 	core = calloc(1, sizeof(*core));
 	if (core == NULL)
 		return -ENOMEM;
-	pthread_mutex_init(&core->rings_lock, NULL);
 	ret = pool__init(&core->pool, options->chunks, options->chunk_bytes);
 	if (ret == 0)
 		ret = event_list__init(&core->events);
@@ -59,15 +57,12 @@ void core__free(struct core *core)
 	for (uint32_t i = 0; i < core->writer.shard_count; i++)
 		shard__deinit(&core->shards[i]);
 	for (uint32_t i = 0; i < core->writer.stream_count; i++)
-		stream__deinit(&core->streams[i]);
-	for (uint32_t i = 0; i < core->ring_count; i++)
-		core->rings[i]->ops->free(core->rings[i]);
-	free(core->rings);
+		if (writer__stream(&core->writer, i) != NULL)
+			stream__free(writer__stream(&core->writer, i));
 	if (core->writer.pool != NULL)
 		writer__deinit(&core->writer);
 	event_list__deinit(&core->events);
 	pool__deinit(&core->pool);
-	pthread_mutex_destroy(&core->rings_lock);
 	free(core);
 }
 
@@ -100,77 +95,97 @@ int core__notify_fd(const struct core *core)
 	return core->events.fd;
 }
 
+/* No shard is at any of its rings. */
+static bool core__is_left(struct core *core, const struct stream *stream)
+{
+	for (uint32_t i = 0; i < stream->ring_count; i++)
+		if (!core__has_left(core, stream->rings[i]))
+			return false;
+	return true;
+}
+
+/* Free what nobody asks for any more, once nothing of it is on its way. */
+static void core__reap(struct core *core)
+{
+	const uint32_t count = core->forgetful ? writer__streams(&core->writer) : 0;
+
+	core->forgetful = false;
+	for (uint32_t i = 0; i < count; i++) {
+		struct stream *const stream = writer__stream(&core->writer, i);
+
+		if (stream == NULL || !stream->forgotten)
+			continue;
+		if (core__is_left(core, stream) && writer__forget(&core->writer, stream))
+			stream__free(stream);
+		else
+			core->forgetful = true;
+	}
+}
+
 int core__add_stream(struct core *core, const struct stream_options *options, struct stream **out)
 {
-	const uint32_t id = core->writer.stream_count;
-	struct stream *const stream = &core->streams[id];
+	struct stream *stream;
+	uint32_t place = 0;
 	int ret;
 
-	if (id == STREAMS_MAX)
+	core__reap(core);
+	while (place < STREAMS_MAX && writer__stream(&core->writer, place) != NULL)
+		place++;
+	if (place == STREAMS_MAX)
 		return -ENOSPC;
-	ret = stream__init(stream, id, core->pool.chunk_bytes, options, &core->events);
-	if (ret < 0)
+	stream = malloc(sizeof(*stream));
+	if (stream == NULL)
+		return -ENOMEM;
+	ret = stream__init(stream, place + core->stream_ids[place], core->pool.chunk_bytes, options,
+			   &core->events);
+	if (ret < 0) {
+		free(stream);
 		return ret;
+	}
+	core->stream_ids[place] += STREAMS_MAX;
 	writer__add(&core->writer, stream);
 	*out = stream;
 	return 0;
 }
 
-static int core__keep_ring(struct core *core, struct ring *ring)
+void core__forget_stream(struct core *core, struct stream *stream)
 {
-	struct ring **rings;
-	int ret = 0;
-
-	pthread_mutex_lock(&core->rings_lock);
-	rings = realloc(core->rings, (core->ring_count + 1) * sizeof(struct ring *));
-	if (rings == NULL) {
-		ret = -ENOMEM;
-	} else {
-		ring->id = core->ring_count;
-		rings[core->ring_count++] = ring;
-		core->rings = rings;
-	}
-	pthread_mutex_unlock(&core->rings_lock);
-	return ret;
+	stream->forgotten = core->forgetful = true;
+	core__finish(core, stream);
+	core__reap(core);
 }
 
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring *ring)
 {
 	int ret = shard < core->writer.shard_count ? ring->ops->join(ring, stream) : -EINVAL;
 
-	if (ret == 0)
-		ret = core__keep_ring(core, ring);
-	if (ret < 0) {
-		ring->ops->free(ring);
-		return ret;
-	}
+	ring->id = core->ring_ids++;
 	/* Its stream knows it before a pass can take from it. */
-	ret = stream__add_ring(stream, ring);
+	if (ret == 0)
+		ret = stream__add_ring(stream, ring);
 	if (ret == 0) {
 		ret = shard__add(&core->shards[shard], stream, ring);
 		if (ret < 0)
 			stream__forget_ring(stream, ring);
 	}
-	ring->left = ret < 0;
+	if (ret < 0)
+		ring->ops->free(ring);
 	return ret;
 }
 
 int core__pair(struct core *core, struct ring *behind)
 {
 	struct lane *const lane = behind->front->lane;
-	int ret = core__keep_ring(core, behind);
+	int ret = stream__add_ring(lane->stream, behind);
 
-	if (ret < 0) {
-		behind->ops->free(behind);
-		return ret;
-	}
-	ret = stream__add_ring(lane->stream, behind);
+	behind->id = core->ring_ids++;
 	if (ret == 0) {
 		ret = shard__pair(&core->shards[lane->shard], behind);
 		if (ret < 0)
 			stream__forget_ring(lane->stream, behind);
 	}
-	behind->left = ret < 0;
+	if (ret < 0)
+		behind->ops->free(behind);
 	return ret;
 }
 
@@ -269,6 +284,7 @@ void core__answer_space(struct core *core, struct stream *stream, bool retry)
 
 struct event *core__event(struct core *core)
 {
+	core__reap(core);
 	return event_list__pop(&core->events);
 }
 
@@ -284,26 +300,29 @@ static bool untold_hang_up(struct ring *ring)
 	       !atomic_exchange_explicit(&ring->hung_up_told, true, memory_order_relaxed);
 }
 
-static struct ring *core__first(struct core *core, bool (*is)(struct ring *))
+static struct ring *core__first(struct core *core, bool (*is)(struct ring *), uint32_t *stream_id)
 {
 	struct ring *found = NULL;
 
-	pthread_mutex_lock(&core->rings_lock);
-	for (uint32_t i = 0; found == NULL && i < core->ring_count; i++)
-		if (is(core->rings[i]))
-			found = core->rings[i];
-	pthread_mutex_unlock(&core->rings_lock);
+	for (uint32_t i = 0; found == NULL && i < writer__streams(&core->writer); i++) {
+		struct stream *const stream = writer__stream(&core->writer, i);
+
+		if (stream == NULL)
+			continue;
+		found = stream__find_ring(stream, is);
+		*stream_id = stream->id;
+	}
 	return found;
 }
 
-struct ring *core__faulty(struct core *core)
+struct ring *core__faulty(struct core *core, uint32_t *stream_id)
 {
-	return core__first(core, untold_fault);
+	return core__first(core, untold_fault, stream_id);
 }
 
-struct ring *core__hung_up(struct core *core)
+struct ring *core__hung_up(struct core *core, uint32_t *stream_id)
 {
-	return core__first(core, untold_hang_up);
+	return core__first(core, untold_hang_up, stream_id);
 }
 
 void core__read_counters(struct core *core, struct core_counters *counters)

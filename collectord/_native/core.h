@@ -15,8 +15,10 @@
  *                   ▲                              │
  *                   └───────── free chunks ◄───────┘
  *
- * The whole core behind one handle. Calls return 0 or -errno. Streams and rings live as long as
- * the core; the fds and ring maps given to it stay the caller's.
+ * The whole core behind one handle. Calls return 0 or -errno. A ring lives as long as its stream, and
+ * that until it is forgotten, or as long as the core; the fds and ring maps given to it stay the
+ * caller's. The ids of streams and rings come once. Calls are made by one thread at a time, but those
+ * that say so.
  */
 struct core;
 
@@ -44,6 +46,9 @@ int core__notify_fd(const struct core *core);
 /* For errors see stream__init(). -ENOSPC: there are STREAMS_MAX. */
 int core__add_stream(struct core *core, const struct stream_options *options,
 		     struct stream **stream);
+/* Nobody asks for the stream, or for a ring of it, any more. Its rings have left: it is finished if it
+ * is not, and once nothing of it is on its way it is freed, with them. */
+void core__forget_stream(struct core *core, struct stream *stream);
 /* The ring is the core's, whatever comes. -EINVAL: no such shard, or the ring is none for the stream. */
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring *ring);
 /* The same of one that is drained behind its front. For errors see shard__pair(). */
@@ -73,9 +78,9 @@ void core__finish(struct core *core, struct stream *stream);
 void core__answer_space(struct core *core, struct stream *stream, bool retry);
 
 struct event *core__event(struct core *core);
-/* A ring whose last fault, or hang-up, was not told yet; NULL when there is none. */
-struct ring *core__faulty(struct core *core);
-struct ring *core__hung_up(struct core *core);
+/* A ring whose last fault, or hang-up, was not told yet, and its stream's id; NULL when there is none. */
+struct ring *core__faulty(struct core *core, uint32_t *stream_id);
+struct ring *core__hung_up(struct core *core, uint32_t *stream_id);
 
 void core__read_counters(struct core *core, struct core_counters *counters);
 /* Kernel thread id of shard `index` of a core that was started; 0: there is no such shard. */

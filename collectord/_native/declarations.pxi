@@ -38,7 +38,8 @@ cdef extern from "core.h":
     struct segment:
         uint64_t token, offset, limit, step, tail, capacity
         int fd
-    int segment__set_places(segment *s, const uint64_t *places, uint32_t count) nogil
+    int segment__set_places(segment *s, uint32_t first_id, const uint64_t *places,
+                            uint32_t count) nogil
     int segment__close_gap(int fd, uint64_t at, uint64_t bytes) nogil
     struct stream_ops:
         pass
@@ -88,6 +89,7 @@ cdef extern from "core.h":
     void core__stop(core *c) nogil
     int core__notify_fd(const core *c)
     int core__add_stream(core *c, const stream_options *options, stream **out) nogil
+    void core__forget_stream(core *c, stream *s)
     int core__add_ring(core *c, uint32_t shard, stream *s, ring *r) nogil
     int core__pair(core *c, ring *behind) nogil
     void core__warm(ring *r) nogil
@@ -105,8 +107,8 @@ cdef extern from "core.h":
     void core__finish(core *c, stream *s) nogil
     void core__answer_space(core *c, stream *s, bint retry) nogil
     event *core__event(core *c) nogil
-    ring *core__faulty(core *c) nogil
-    ring *core__hung_up(core *c) nogil
+    ring *core__faulty(core *c, uint32_t *stream_id)
+    ring *core__hung_up(core *c, uint32_t *stream_id)
     void core__read_counters(core *c, core_counters *counters) nogil
     int core__drain_tid(const core *c, uint32_t index) nogil
 

@@ -96,16 +96,32 @@ void disk__move(struct stream *stream, struct disk *to)
 	disk__poke(to);
 }
 
+bool disk__is_done(struct stream *stream)
+{
+	struct disk *const disk = disk__lock(stream);
+	const bool done = disk->at != stream && stream->first == NULL && stream->finished;
+
+	pthread_mutex_unlock(&disk->lock);
+	return done;
+}
+
+/* Under the lock: the stream at this place, if it is on the disk; else NULL. */
+static struct stream *disk__stream(const struct disk *disk, uint32_t place)
+{
+	struct stream *const stream = writer__stream(disk->writer, place);
+
+	return stream != NULL && atomic_load(&stream->disk) == disk ? stream : NULL;
+}
+
 uint64_t disk__oldest_ns(struct disk *disk)
 {
-	struct writer *const writer = disk->writer;
 	uint64_t oldest_ns = 0;
 
 	pthread_mutex_lock(&disk->lock);
-	for (uint32_t i = 0; i < writer__streams(writer); i++) {
-		const struct stream *const stream = writer->streams[i];
+	for (uint32_t i = 0; i < writer__streams(disk->writer); i++) {
+		const struct stream *const stream = disk__stream(disk, i);
 
-		if (atomic_load(&stream->disk) == disk && stream->first != NULL &&
+		if (stream != NULL && stream->first != NULL &&
 		    (oldest_ns == 0 || stream->first->queued_ns < oldest_ns))
 			oldest_ns = stream->first->queued_ns;
 	}
@@ -294,15 +310,14 @@ static enum step disk__step(struct disk *disk, struct stream *stream, bool *wait
 /* Under the lock: the stream whose turn it is, or NULL; `waits`: one has items that must wait. */
 static struct stream *disk__next(struct disk *disk, enum step *step, bool *waits)
 {
-	struct writer *const writer = disk->writer;
-	const uint32_t count = writer__streams(writer);
+	const uint32_t count = writer__streams(disk->writer);
 
 	*waits = false;
 	for (uint32_t i = 0; i < count; i++) {
 		const uint32_t turn = (disk->turn + i) % count;
-		struct stream *const stream = writer->streams[turn];
+		struct stream *const stream = disk__stream(disk, turn);
 
-		if (atomic_load(&stream->disk) != disk)
+		if (stream == NULL)
 			continue;
 		*step = disk__step(disk, stream, waits);
 		if (*step != STEP_NONE) {
@@ -340,9 +355,9 @@ static bool disk__serve(struct disk *disk)
 	bool left = false;
 
 	for (uint32_t i = 0; i < writer__streams(writer); i++) {
-		struct stream *const stream = writer->streams[i];
+		struct stream *const stream = disk__stream(disk, i);
 
-		if (atomic_load(&stream->disk) != disk)
+		if (stream == NULL)
 			continue;
 		/* No segment ends before what was sent to it is there. */
 		left |= stream->sent.items > 0 || stream__serve(stream);

@@ -52,6 +52,8 @@ void disk__queue(struct stream *stream, struct item *item);
 void disk__poke(struct disk *disk);
 /* The stream's files are on `to`: its queue goes there, unless a write of it is under way. */
 void disk__move(struct stream *stream, struct disk *to);
+/* Of a stream to which nothing comes any more: is all done, and its disk at it no more? */
+bool disk__is_done(struct stream *stream);
 /* When the oldest of its items was queued, 0: there is none. */
 uint64_t disk__oldest_ns(struct disk *disk);
 

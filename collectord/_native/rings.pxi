@@ -35,6 +35,7 @@ cdef tuple window_counters(const window *w):
 
 cdef class Ring:
     cdef Core owner
+    cdef Stream stream  # which has the ring freed
     cdef ring *ring
     cdef tuple maps
     cdef readonly uint32_t shard
@@ -69,6 +70,7 @@ cdef class Ring:
 
 cdef class AuxRing:
     cdef Core owner
+    cdef Stream stream
     cdef ring *ring
     cdef readonly uint32_t shard
 
@@ -102,9 +104,15 @@ cdef segment segment__new(uint64_t token, int fd, uint64_t limit, uint64_t step)
     return made
 
 
+# What it forgets is of its core.
+@cython.no_gc_clear
 cdef class Stream:
     cdef Core owner
     cdef stream *stream
+
+    def __dealloc__(self):
+        if self.stream != NULL:
+            core__forget_stream(self.owner.core, self.stream)
 
     @property
     def id(self):
@@ -112,11 +120,13 @@ cdef class Stream:
 
     cdef int give(self, segment made, places) except -1:
         cdef uint64_t[::1] listed
+        cdef uint32_t first
         if places is not None:
-            listed = array("Q", [NO_PLACE]) * (max(places, default=-1) + 1)
+            first = min(places, default=0)
+            listed = array("Q", [NO_PLACE]) * (max(places, default=-1) + 1 - first)
             for ring, place in places.items():
-                listed[ring] = place
-            check(segment__set_places(&made, &listed[0] if listed.shape[0] > 0 else NULL,
+                listed[ring - first] = place
+            check(segment__set_places(&made, first, &listed[0] if listed.shape[0] > 0 else NULL,
                                       <uint32_t>listed.shape[0]))
         with nogil:
             check(core__prepare(self.owner.core, self.stream, &made))

@@ -12,7 +12,8 @@
 #include "clock.h"
 
 
-int segment__set_places(struct segment *segment, const uint64_t *places, uint32_t count)
+int segment__set_places(struct segment *segment, uint32_t first_id, const uint64_t *places,
+			uint32_t count)
 {
 	segment->places = malloc((count + 1) * sizeof(*places));
 	if (segment->places == NULL)
@@ -20,12 +21,15 @@ int segment__set_places(struct segment *segment, const uint64_t *places, uint32_
 	if (count > 0)
 		memcpy(segment->places, places, count * sizeof(*places));
 	segment->place_count = count;
+	segment->first_id = first_id;
 	return 0;
 }
 
 uint64_t segment__place(const struct segment *segment, uint32_t ring_id)
 {
-	return ring_id < segment->place_count ? segment->places[ring_id] : NO_PLACE;
+	const uint32_t place = ring_id - segment->first_id;
+
+	return place < segment->place_count ? segment->places[place] : NO_PLACE;
 }
 
 int segment__fd(const struct segment *segment)

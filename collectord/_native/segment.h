@@ -17,10 +17,10 @@ struct segment {
 	uint64_t tail; /* room for what the seal puts behind the data, without the AUX index */
 	uint64_t chunks, records, samples, replayed;
 	uint64_t first_ns, last_ns;
-	/* Where each ring has a place to itself: by its id that, or NO_PLACE; allocated. The offset of
+	/* Where each ring has a place to itself: by its id, from `first_id` on, that or NO_PLACE; allocated. The offset of
 	 * an extent, or a file's descriptor. */
 	uint64_t *places;
-	uint32_t place_count;
+	uint32_t place_count, first_id;
 	uint64_t capacity; /* of each extent; 0: they are files */
 	uint64_t *aux_index; /* file offsets of the AUXTRACE records; allocated */
 	uint32_t aux_count, aux_room;
@@ -29,7 +29,8 @@ struct segment {
 };
 
 /* Copies them. -ENOMEM. */
-int segment__set_places(struct segment *segment, const uint64_t *places, uint32_t count);
+int segment__set_places(struct segment *segment, uint32_t first_id, const uint64_t *places,
+			uint32_t count);
 uint64_t segment__place(const struct segment *segment, uint32_t ring_id);
 /* Its file, or one of them; -1: it has none. */
 int segment__fd(const struct segment *segment);

@@ -54,6 +54,14 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 	return 0;
 }
 
+void stream__free(struct stream *stream)
+{
+	for (uint32_t i = 0; i < stream->ring_count; i++)
+		stream->rings[i]->ops->free(stream->rings[i]);
+	stream__deinit(stream);
+	free(stream);
+}
+
 void stream__deinit(struct stream *stream)
 {
 	munmap(stream->scratch, stream->scratch_bytes + CHUNK_ALIGN_BYTES);
@@ -114,6 +122,18 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 	}
 	pthread_mutex_unlock(&stream->lock);
 	return ret;
+}
+
+struct ring *stream__find_ring(struct stream *stream, bool (*is)(struct ring *ring))
+{
+	struct ring *found = NULL;
+
+	pthread_mutex_lock(&stream->lock);
+	for (uint32_t i = 0; found == NULL && i < stream->ring_count; i++)
+		if (is(stream->rings[i]))
+			found = stream->rings[i];
+	pthread_mutex_unlock(&stream->lock);
+	return found;
 }
 
 void stream__forget_ring(struct stream *stream, const struct ring *ring)

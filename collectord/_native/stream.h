@@ -80,6 +80,7 @@ struct stream {
 	struct segment next;
 	bool rotate_wanted, finish_wanted;
 	bool finished; /* nothing is written any more, and no file of it is touched; the writer sets it */
+	bool forgotten; /* nobody asks for it any more; of who adds streams */
 	int space_answer; /* SPACE_* */
 	struct ring **rings;
 	uint32_t ring_count;
@@ -140,6 +141,8 @@ struct stream_options {
 int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 		 const struct stream_options *options, struct event_list *events);
 void stream__deinit(struct stream *stream);
+/* Of one that was allocated, with its rings, which are in no shard. */
+void stream__free(struct stream *stream);
 
 /* -EINVAL: offset not aligned, or the segment is none for the stream; -EBUSY: a next segment is prepared
  * already; -ESHUTDOWN: the stream is finished. Takes over what the segment has of its own if it returns
@@ -147,6 +150,8 @@ void stream__deinit(struct stream *stream);
 int stream__prepare(struct stream *stream, const struct segment *segment);
 /* -ESHUTDOWN: it is finished; -ENOMEM. */
 int stream__add_ring(struct stream *stream, struct ring *ring);
+/* The first of its rings of which this is so, or NULL. */
+struct ring *stream__find_ring(struct stream *stream, bool (*is)(struct ring *ring));
 /* Of a ring that never was in a shard. */
 void stream__forget_ring(struct stream *stream, const struct ring *ring);
 

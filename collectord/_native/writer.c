@@ -38,14 +38,35 @@ uint32_t writer__streams(const struct writer *writer)
 	return atomic_load_explicit(&writer->stream_count, memory_order_acquire);
 }
 
+struct stream *writer__stream(const struct writer *writer, uint32_t place)
+{
+	/* Acquire; the partner is the release in writer__add(). */
+	return atomic_load_explicit(&writer->streams[place], memory_order_acquire);
+}
+
 void writer__add(struct writer *writer, struct stream *stream)
 {
-	const uint32_t count = writer__streams(writer);
+	const uint32_t place = stream->id % STREAMS_MAX;
 
 	atomic_store(&stream->disk, &writer->disks[0]);
-	writer->streams[count] = stream;
-	/* Release; the partner is the acquire in writer__streams(). */
-	atomic_store_explicit(&writer->stream_count, count + 1, memory_order_release);
+	/* Release; the partner is the acquire in writer__stream(). */
+	atomic_store_explicit(&writer->streams[place], stream, memory_order_release);
+	if (place >= writer__streams(writer))
+		/* Release; the partner is the acquire in writer__streams(). */
+		atomic_store_explicit(&writer->stream_count, place + 1, memory_order_release);
+}
+
+bool writer__forget(struct writer *writer, struct stream *stream)
+{
+	if (!disk__is_done(stream))
+		return false;
+	atomic_store(&writer->streams[stream->id % STREAMS_MAX], NULL);
+	/* Whoever found it there before has it under one of these locks. */
+	for (uint32_t i = 0; i < writer__disks(writer); i++) {
+		pthread_mutex_lock(&writer->disks[i].lock);
+		pthread_mutex_unlock(&writer->disks[i].lock);
+	}
+	return true;
 }
 
 /* The queue of a file system, or NULL. */
@@ -151,10 +172,10 @@ uint64_t writer__written(struct writer *writer)
 	uint64_t least = writer__drained(writer);
 
 	for (uint32_t i = 0; i < writer__streams(writer); i++) {
-		const uint64_t written = stream__written(writer->streams[i], least);
+		const struct stream *const stream = writer__stream(writer, i);
 
-		if (written < least)
-			least = written;
+		if (stream != NULL)
+			least = stream__written(stream, least);
 	}
 	return least;
 }

@@ -9,7 +9,7 @@
 #include "disk.h"
 #include "stream.h"
 
-#define STREAMS_MAX 64u
+#define STREAMS_MAX 64u /* at a time */
 #define DISKS_MAX 8u
 
 struct shard;
@@ -27,11 +27,11 @@ struct writer {
 	_Atomic uint64_t generation; /* last one issued */
 	struct pool *pool;
 	struct event_list *events;
-	struct stream *streams[STREAMS_MAX];
+	_Atomic(struct stream *) streams[STREAMS_MAX]; /* by id % STREAMS_MAX, or NULL */
 	struct shard *shards[SHARDS_MAX];
 	struct disk disks[DISKS_MAX]; /* the first is that of streams without a file so far */
 	uint32_t shard_count;
-	_Atomic uint32_t stream_count;
+	_Atomic uint32_t stream_count; /* places that were ever in use */
 	_Atomic uint32_t disk_count;
 	uint64_t flush_ns;
 	uint64_t segment_wait_ns; /* how long a segment that is missing is waited for */
@@ -44,13 +44,22 @@ int writer__start(struct writer *writer);
 /* Write what is queued, then end the threads. The shards have stopped. */
 void writer__stop(struct writer *writer);
 
-/* A stream is there, which is that far on. */
+/*
+ * The calls that add, place and forget streams are made by one thread at a time, and so are those that
+ * look at all of them.
+ */
+
+/* A stream is there, which is that far on; nobody has its place. */
 void writer__add(struct writer *writer, struct stream *stream);
-/* From the thread that adds streams: the next file of the stream is `fd`, so its queue is that of the
+/* Is no disk at the stream, which is left, any more? Then none will be, and it may be freed. */
+bool writer__forget(struct writer *writer, struct stream *stream);
+/* The next file of the stream is `fd`, so its queue is that of the
  * file's file system. Where there are more of these than DISKS_MAX, or no thread, it stays. */
 void writer__place(struct writer *writer, struct stream *stream, int fd);
-/* How many streams, and disks, there are. */
+/* How many places of streams there are, and the stream at one of them, or NULL. */
 uint32_t writer__streams(const struct writer *writer);
+struct stream *writer__stream(const struct writer *writer, uint32_t place);
+/* How many disks there are. */
 uint32_t writer__disks(const struct writer *writer);
 
 /* Look at the streams' requests and answers. */

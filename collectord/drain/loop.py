@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from collectord.plan.session import CorePlan
+    from collectord.source.base import OpenSource
     from collectord.source.ring import RingHandle
 
 # A pass takes milliseconds. A ring that leaves may wait two seconds for a chunk.
@@ -55,6 +57,36 @@ class RingListener(Protocol):
         """A ring's task, or its channel, is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Who listens to a stream, and to those of its rings that are named."""
+
+    files: StreamListener
+    listener: RingListener
+    rings: frozenset[int]
+
+    def tell(self, event: _core.Event) -> None:
+        """Have the one hear it whom it concerns."""
+        match event:
+            case _core.SegmentClosed():
+                self.files.segment_closed(event)
+            case _core.SegmentWanted():
+                self.files.segment_wanted()
+            case _core.SpaceWanted():
+                self.files.space_wanted(event.errno)
+            case _core.WriteFailed():
+                self.files.write_failed(event.errno)
+            case _core.RingFault() if event.ring in self.rings:
+                self.listener.ring_faulty(
+                    event.ring,
+                    _core.QUARANTINE_REASONS[event.reason],
+                    event.position,
+                    quarantined=event.quarantined,
+                )
+            case _core.RingHungUp() if event.ring in self.rings:
+                self.listener.ring_hung_up(event.ring)
+
+
 class Drain:
     """Owns the core. Enter it on the event loop; leaving stops the core's threads."""
 
@@ -68,10 +100,11 @@ class Drain:
         )
         self._plan = plan
         self._shard_of: dict[tuple[int, int], int] = {}  # by CPU, else by thread
+        self._places: dict[int, tuple[int, int]] = {}  # of rings that were dealt so
+        self._dealt = 0
         self._placement: Placement | None = None
-        self._streams: dict[int, StreamListener] = {}
-        self._rings: dict[int, RingListener] = {}
-        self._early: list[_core.Event] = []  # of whom nobody listens to yet
+        self._heard: dict[int, Heard | None] = {}  # by stream; None: nobody listens yet
+        self._early: dict[tuple[object, ...], _core.Event] = {}  # of whom nobody listens to yet
         self._followed = 0  # the generation that was waited for last
         self._notified = asyncio.Event()
 
@@ -90,6 +123,17 @@ class Drain:
         asyncio.get_running_loop().remove_reader(self.core.notify_fd)
         self.core.stop()
 
+    def add_stream(self, source: OpenSource) -> _core.Stream:
+        """Have a stream for a source's rings, whose notices are kept until somebody listens."""
+        stream = source.add_stream(self.core)
+        self._heard[stream.id] = None
+        return stream
+
+    def forget(self, stream: _core.Stream) -> None:
+        """Tell nobody of a stream any more; its rings have been removed."""
+        del self._heard[stream.id]
+        self._early = {key: e for key, e in self._early.items() if e.stream != stream.id}
+
     def add_ring(self, stream: _core.Stream, handle: RingHandle) -> _core.Ring:
         """Begin to drain a ring, on the shard of its CPU, or of its thread where it has none.
 
@@ -98,10 +142,15 @@ class Drain:
         """
         label = handle.label
         shard = self._plan.drain.shard_of(label.cpu)
-        if shard is None:
-            place = (label.cpu, label.tid if label.cpu < 0 else -1)
-            shard = self._shard_of.setdefault(place, len(self._shard_of) % self._plan.shards)
-        return handle.register(self.core, shard, stream)
+        if shard is not None:
+            return handle.register(self.core, shard, stream)
+        place = (label.cpu, label.tid if label.cpu < 0 else -1)
+        if place not in self._shard_of:
+            self._shard_of[place] = self._dealt % self._plan.shards
+            self._dealt += 1
+        ring = handle.register(self.core, self._shard_of[place], stream)
+        self._places[ring.id] = place
+        return ring
 
     def threads(self) -> RunningThreads:
         """How the drain threads are scheduled, and what they lack of what is planned."""
@@ -116,12 +165,11 @@ class Drain:
     ) -> None:
         """Tell `files` about this stream, and `listener` about rings of these ids.
 
-        What there was to tell of them before is told now.
+        What there was to tell of them before is told now; of each kind of notice the last.
         """
-        self._streams[stream.id] = files
-        self._rings.update(dict.fromkeys(rings, listener))
-        early, self._early = self._early, []
-        for event in early:
+        self._heard[stream.id] = Heard(files, listener, frozenset(rings))
+        early, self._early = self._early, {}
+        for event in early.values():
             self._dispatch(event)
 
     def of(self, stream: _core.Stream) -> StreamDrain:
@@ -172,6 +220,9 @@ class Drain:
             self.core.remove_ring(ring)
         for ring in rings:
             await self._until(partial(self.core.remove_ring, ring), ring.shard, _LEAVE_S)
+            place = self._places.pop(ring.id, None)
+            if place is not None and place not in self._places.values():
+                del self._shard_of[place]
 
     async def _until(self, is_so: Callable[[], bool], shard: int, limit_s: float) -> None:
         try:
@@ -186,33 +237,13 @@ class Drain:
             self._dispatch(event)
         self._notified.set()
 
-    def _is_heard(self, event: _core.Event) -> bool:
-        if isinstance(event, _core.RingFault | _core.RingHungUp):
-            return event.ring in self._rings
-        return event.stream in self._streams
-
     def _dispatch(self, event: _core.Event) -> None:
-        if not self._is_heard(event):
-            self._early.append(event)
-            return
-        match event:
-            case _core.SegmentClosed():
-                self._streams[event.stream].segment_closed(event)
-            case _core.SegmentWanted():
-                self._streams[event.stream].segment_wanted()
-            case _core.SpaceWanted():
-                self._streams[event.stream].space_wanted(event.errno)
-            case _core.WriteFailed():
-                self._streams[event.stream].write_failed(event.errno)
-            case _core.RingFault():
-                self._rings[event.ring].ring_faulty(
-                    event.ring,
-                    _core.QUARANTINE_REASONS[event.reason],
-                    event.position,
-                    quarantined=event.quarantined,
-                )
-            case _core.RingHungUp():
-                self._rings[event.ring].ring_hung_up(event.ring)
+        heard = self._heard.get(event.stream)
+        if heard is not None:
+            heard.tell(event)
+        elif event.stream in self._heard:
+            about = getattr(event, "ring", None), getattr(event, "token", None)
+            self._early[(type(event), event.stream, *about)] = event
 
 
 class StreamDrain:

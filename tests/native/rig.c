@@ -108,7 +108,7 @@ int rig__prepare_pages(struct core *core, struct stream *stream, uint64_t token,
 {
 	struct segment segment = {
 		.token = token, .fd = fd, .capacity = capacity, .limit = limit, .step = step_bytes};
-	const int ret = segment__set_places(&segment, extents, extent_count);
+	const int ret = segment__set_places(&segment, 0, extents, extent_count);
 
 	return ret == 0 ? core__prepare(core, stream, &segment) : ret;
 }
@@ -123,7 +123,7 @@ int rig__prepare_files(struct core *core, struct stream *stream, uint64_t token,
 	CHECK(file_count <= sizeof(places) / sizeof(places[0]));
 	for (uint32_t i = 0; i < file_count; i++)
 		places[i] = files[i] < 0 ? NO_PLACE : (uint64_t)files[i];
-	ret = segment__set_places(&segment, places, file_count);
+	ret = segment__set_places(&segment, 0, places, file_count);
 	return ret == 0 ? core__prepare(core, stream, &segment) : ret;
 }
 

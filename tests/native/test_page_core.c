@@ -139,7 +139,7 @@ static void serve(void)
 			CHECK(false);
 		event__free(event);
 	}
-	CHECK(core__faulty(core) == NULL);
+	CHECK(core__faulty(core, &(uint32_t){0}) == NULL);
 }
 
 static void flush(void)

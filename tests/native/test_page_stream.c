@@ -526,7 +526,7 @@ static void segments_of_another_kind_are_refused(void)
 	begin();
 	CHECK_EQ(-stream__prepare(stream, &segment), EINVAL);
 	segment.capacity = PAGE_BYTES;
-	CHECK_EQ(segment__set_places(&segment, (uint64_t[]){NO_PLACE, PAGE_BYTES + 8}, 2), 0);
+	CHECK_EQ(segment__set_places(&segment, 0, (uint64_t[]){NO_PLACE, PAGE_BYTES + 8}, 2), 0);
 	CHECK_EQ(-stream__prepare(stream, &segment), EINVAL); /* not aligned */
 	segment__forget(&segment);
 	stream->ops = &record_stream__ops;

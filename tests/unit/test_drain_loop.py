@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import os
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -24,6 +27,7 @@ from collectord.source.perf import fed_ring
 if TYPE_CHECKING:
     from collectord._native import _core
     from collectord.drain.loop import StreamListener
+    from collectord.source.base import OpenSource
 
 _PIPE_BYTES = 1 << 20
 _LIMIT_S = 30
@@ -59,6 +63,49 @@ class Heard:
         """Not kept."""
 
 
+class PerfSource:
+    """Has streams of perf records."""
+
+    def add_stream(self, core: _core.Core) -> _core.Stream:
+        """One of them."""
+        return core.add_stream(sideband_bytes=1 << 20)
+
+
+class RelaySource:
+    """Has streams of relay files."""
+
+    def add_stream(self, core: _core.Core) -> _core.Stream:
+        """One of them."""
+        return core.add_relay_stream()
+
+
+def add_stream(drain: Drain, source: PerfSource | RelaySource) -> _core.Stream:
+    """A stream as sessions have it."""
+    return drain.add_stream(cast("OpenSource", source))
+
+
+class Files:
+    """Has the segments of a stream closed, and makes no second one."""
+
+    def __init__(self) -> None:
+        self.closed: list[_core.SegmentClosed] = []
+
+    def segment_closed(self, closed: _core.SegmentClosed) -> None:
+        """Keep it."""
+        self.closed.append(closed)
+
+    def segment_wanted(self) -> None:
+        """Not made."""
+
+    def space_wanted(self, errno: int) -> None:
+        """There is none."""
+        del errno
+
+    def write_failed(self, errno: int) -> None:
+        """It is closed all the same."""
+        del errno
+
+
 class Rings:
     """Two streams with a ring each; there is always more in the first than it can give."""
 
@@ -72,7 +119,7 @@ class Rings:
             stack.callback(os.close, source)
             stack.callback(os.close, sink)
             fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-            stream = drain.core.add_relay_stream()
+            stream = add_stream(drain, RelaySource())
             ring = drain.core.add_relay_ring(0, stream, source, capacity_bytes=_PIPE_BYTES)
             deaf: Any = Deaf()
             drain.listen(deaf, stream, deaf, [ring.id])
@@ -155,7 +202,7 @@ def test_what_happens_before_anybody_listens_is_told_then() -> None:
     async def scenario() -> None:
         with ExitStack() as stack, Drain(_PLAN) as drain:
             heard, late, deaf = Heard(), Heard(), cast("StreamListener", Deaf())
-            early_stream, stream = (drain.core.add_stream() for _ in range(2))
+            early_stream, stream = (add_stream(drain, PerfSource()) for _ in range(2))
             early_fed, fed = (fed_ring(_ATTR, _LABEL, stack) for _ in range(2))
             early = drain.add_ring(early_stream, early_fed)
             ring = drain.add_ring(stream, fed)
@@ -231,15 +278,66 @@ def test_a_shard_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) 
         assert text.startswith("drain thread drain/0 did not answer for 0.05 s; ")
 
 
+async def live(drain: Drain, number: int) -> int:
+    """A stream with two rings, from its beginning to its end; returns its id."""
+    files, heard = Files(), Heard()
+    label = replace(_LABEL, cpu=-1, tid=number)
+    with ExitStack() as stack:
+        stream = add_stream(drain, PerfSource())
+        stack.callback(drain.forget, stream)
+        handles = [fed_ring(_ATTR, label, stack) for _ in range(2)]
+        rings = [drain.add_ring(stream, handle) for handle in handles]
+        for handle in handles[
+            number % 2 :
+        ]:  # one of two streams has a fault before anyone listens
+            assert handle.map.feed(_NO_RECORD)
+        await drain.of(stream).full_pass()
+        drain.listen(files, stream, heard, [ring.id for ring in rings])
+        await drain.reached(lambda: len(heard.faulty), 2 - number % 2)
+        with os.fdopen(os.memfd_create("segment"), "wb") as file:
+            stream.prepare(number, file.fileno(), 0, 1 << 20)
+            stream.finish()
+            await drain.reached(lambda: len(files.closed), 1)
+        await drain.remove(rings)
+    assert files.closed[0].stream == stream.id
+    return stream.id
+
+
+def held_by_process() -> tuple[int, int]:
+    """Bytes that this process has in memory, and its descriptors."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE"), len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_streams_come_and_go_and_leave_nothing() -> None:
+    """However many there were, memory and descriptors are those of a few; no id comes again."""
+
+    async def scenario() -> tuple[list[int], list[tuple[int, int]]]:
+        ids, held = [], []
+        with Drain(_PLAN) as drain:
+            for number in range(600):
+                ids.append(await live(drain, number))
+                if number in {199, 599}:
+                    gc.collect()
+                    held.append(held_by_process())
+            assert drain.core.counters().chunks_free == _PLAN.chunks
+        return ids, held
+
+    ids, ((bytes_before, fds_before), (bytes_after, fds_after)) = asyncio.run(scenario())
+    assert len(set(ids)) == len(ids)
+    assert fds_after == fds_before
+    assert bytes_after - bytes_before < 4 << 20  # of four hundred streams
+
+
 class Place:
     """A ring that tells where it was dealt."""
 
     def __init__(self, cpu: int, tid: int, role: RingRole) -> None:
         self.label = RingLabel("calls", "perf", role, cpu, tid)
 
-    def register(self, _core: object, shard: int, _stream: object) -> int:
-        """Give the shard for a ring."""
-        return shard
+    def register(self, _core: object, shard: int, _stream: object) -> SimpleNamespace:
+        """Give what tells the shard for a ring."""
+        return SimpleNamespace(id=id(self), shard=shard)
 
 
 def test_what_names_samples_is_read_with_them() -> None:
@@ -253,7 +351,8 @@ def test_what_names_samples_is_read_with_them() -> None:
             for _session in range(2):
                 for cpu, tid in places:
                     place: Any = Place(cpu, tid, role)
-                    dealt[cpu, tid].add(drain.add_ring(cast("_core.Stream", None), place))
+                    ring = drain.add_ring(cast("_core.Stream", None), place)
+                    dealt[cpu, tid].add(ring.shard)
         assert all(len(shards) == 1 for shards in dealt.values())
         loads = Counter(shard for shards in dealt.values() for shard in shards)
         assert sorted(loads.values()) == [2, 2, 3, 3]

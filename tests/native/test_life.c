@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "blk_records.h"
+#include "bpf_ring.h"
+#include "check.h"
+#include "fake_aux.h"
+#include "fake_bpf.h"
+#include "fake_ring.h"
+#include "pages.h"
+#include "records.h"
+#include "rig.h"
+
+/* Streams and rings come and go in one core, and nothing of them stays. */
+#define ROUNDS 2000u
+#define WARM_UP 200u /* after so many nothing grows any more */
+#define GROWTH_BYTES 65536u
+#define PAGE_BYTES 4096u
+#define FIELDS_BYTES 24u
+#define CHUNK_BYTES (RIG_CHUNK_BYTES)
+
+enum { RECORDS, PAGES, RELAY, STREAMS };
+enum { DATA, SIDEBAND, AUX, BPF, WINDOW, PAGE, PIPE, RINGS };
+
+static const struct core_options options = {.shards = 2, .chunks = 16, .chunk_bytes = CHUNK_BYTES,
+					    .flush_ns = RIG_NEVER_NS, .floor_bytes = 8192};
+static struct core *core;
+static struct fake_ring data, sideband, overwritten;
+static struct fake_aux aux;
+static struct fake_bpf bpf;
+static struct stream *streams[STREAMS];
+static struct ring *rings[RINGS];
+static uint32_t next_ring, stream_of[STREAMS_MAX]; /* the last id that was seen, at each place */
+static int page_ends[2], pipe_ends[2], files[STREAMS];
+
+/* What a process has: memory from its heap, all that is mapped, and descriptors. */
+struct holdings {
+	uint64_t heap_bytes, mapped_pages, fds;
+};
+
+/* Under a sanitizer, whose heap tells nothing and gives nothing back, descriptors alone. */
+static struct holdings holdings(void)
+{
+	const struct mallinfo2 heap = mallinfo2();
+	struct holdings found = {.heap_bytes = heap.uordblks};
+	DIR *const dir = opendir("/proc/self/fd");
+	FILE *statm;
+
+	CHECK(dir != NULL);
+	while (readdir(dir) != NULL)
+		found.fds++;
+	closedir(dir);
+	if (found.heap_bytes == 0)
+		return found;
+	statm = fopen("/proc/self/statm", "re");
+	CHECK(statm != NULL);
+	CHECK_EQ(fscanf(statm, "%lu", &found.mapped_pages), 1);
+	fclose(statm);
+	return found;
+}
+
+static void check_stream(const struct stream *stream)
+{
+	uint32_t *const last = &stream_of[stream->id % STREAMS_MAX];
+
+	CHECK(*last == UINT32_MAX || stream->id > *last);
+	*last = stream->id;
+}
+
+static void add_streams(void)
+{
+	CHECK_EQ(rig__add_stream(core, 1 << 16, 0, false, &streams[RECORDS]), 0);
+	CHECK_EQ(rig__add_stream(core, 4096, PAGE_BYTES, false, &streams[PAGES]), 0);
+	CHECK_EQ(rig__add_relay_stream(core, &streams[RELAY]), 0);
+	for (uint32_t i = 0; i < STREAMS; i++) {
+		files[i] = output__file();
+		check_stream(streams[i]);
+	}
+}
+
+static void add_perf(struct fake_ring *fake, bool named, bool held, struct ring **ring)
+{
+	CHECK_EQ(rig__add_ring(core, 0, streams[RECORDS], &fake->map, fake->wakeup_fd,
+			       &records__layout, &(struct walk_ids){0}, named, held, ring),
+		 0);
+}
+
+static void add_rings(void)
+{
+	const struct aux_ring_options aux_options = {.map = &aux.map};
+	const struct bpf_ring_options bpf_options = {.map = &bpf.map,
+						     .wakeup_fd = data.wakeup_fd,
+						     .id = 1,
+						     .fields_bytes = FIELDS_BYTES,
+						     .layout = {.time_offset = 24}};
+	struct page_ring_options page_options = {
+		.transport = PAGE_READ, .page_bytes = PAGE_BYTES, .subbufs = 8};
+	struct relay_ring_options relay_options = {.contents = RELAY_BLKTRACE, .capacity = 65536};
+	struct ring *made, *front;
+
+	fake_ring__init(&overwritten, 1);
+	overwritten.map.overwrite = true;
+	add_perf(&data, false, false, &rings[DATA]);
+	add_perf(&sideband, true, false, &rings[SIDEBAND]);
+	add_perf(&overwritten, false, true, &rings[WINDOW]);
+	add_perf(&aux.ring, false, false, &front);
+	CHECK_EQ(rig__add_aux_ring(core, front, &aux_options, &rings[AUX]), 0);
+	CHECK_EQ(bpf_ring__new(&bpf_options, &made), 0);
+	/* Its descriptor is polled for the perf ring already. */
+	made->wakeup_fd = dup(data.wakeup_fd);
+	CHECK_EQ(core__add_ring(core, 1, streams[RECORDS], made), 0);
+	rings[BPF] = made;
+	CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, page_ends),
+		 0);
+	page_options.fd = page_ends[0];
+	CHECK_EQ(rig__add_page_ring(core, 1, streams[PAGES], &page_options, &rings[PAGE]), 0);
+	CHECK_EQ(pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK), 0);
+	relay_options.fd = pipe_ends[0];
+	CHECK_EQ(rig__add_relay_ring(core, 0, streams[RELAY], &relay_options, &rings[PIPE]), 0);
+	for (uint32_t i = 0; i < RINGS; i++)
+		CHECK(rings[i]->id >= next_ring);
+	next_ring = rings[PIPE]->id + 1;
+}
+
+static void prepare(void)
+{
+	struct segment pages = {.token = 2, .fd = files[PAGES], .capacity = 1 << 20,
+				.limit = RIG_LIMIT};
+	struct segment relay = {.token = 3, .fd = -1, .limit = RIG_LIMIT};
+	const uint64_t extent = 0, file = (uint64_t)files[RELAY];
+
+	CHECK_EQ(rig__prepare_records(core, streams[RECORDS], 1, files[RECORDS], 0, RIG_LIMIT, 0),
+		 0);
+	CHECK_EQ(segment__set_places(&pages, rings[PAGE]->id, &extent, 1), 0);
+	CHECK_EQ(core__prepare(core, streams[PAGES], &pages), 0);
+	CHECK_EQ(segment__set_places(&relay, rings[PIPE]->id, &file, 1), 0);
+	CHECK_EQ(core__prepare(core, streams[RELAY], &relay), 0);
+}
+
+static void feed(uint32_t round)
+{
+	uint8_t record[PAGE_BYTES], *reserved;
+	uint32_t size;
+
+	CHECK(fake_ring__write(&data, record, record__sample(record, 128, round, round + 1)));
+	CHECK(fake_ring__write(&sideband, record, record__comm(record, 7, 7, "x", 1, 1)));
+	fake_ring__write_backward(&overwritten, record,
+				  record__sample(record, 128, round, round + 1));
+	CHECK_EQ(fake_aux__run(&aux, 10), 10);
+	reserved = fake_bpf__reserve(&bpf, FIELDS_BYTES + 8);
+	CHECK(reserved != NULL);
+	memset(reserved, 0, FIELDS_BYTES + 8);
+	fake_bpf__commit(reserved, false);
+	page__fill(record, PAGE_BYTES, 1000, 0);
+	CHECK_EQ(write(page_ends[1], record, PAGE_BYTES), PAGE_BYTES);
+	size = blk_record__put(record, 1, 1, 0);
+	CHECK_EQ(write(pipe_ends[1], record, size), size);
+	CHECK_EQ(core__post(core, rings[WINDOW], COMMAND_LET_GO), 0);
+}
+
+static void await_written(void)
+{
+	const uint64_t generation = core__issue(core);
+
+	for (uint32_t i = 0; i < STREAMS; i++)
+		while (core__stream_written(core, streams[i]) < generation)
+			await_notice(core__notify_fd(core));
+}
+
+static void check_stored(void)
+{
+	static const uint64_t stored[RINGS] = {[DATA] = 1,   [SIDEBAND] = 0, [AUX] = 80, [BPF] = 1,
+					       [WINDOW] = 1, [PAGE] = 340,   [PIPE] = 1};
+
+	for (uint32_t i = 0; i < RINGS; i++) {
+		CHECK_EQ(counter__read(&rings[i]->stored), stored[i]);
+		CHECK_EQ(rings[i]->in_flight, 0);
+	}
+}
+
+static void remove_rings(void)
+{
+	for (uint32_t i = 0; i < RINGS; i++)
+		if (i != AUX)
+			CHECK_EQ(core__post(core, rings[i], COMMAND_REMOVE), 0);
+	CHECK_EQ(core__post(core, rings[AUX]->front, COMMAND_REMOVE), 0);
+	for (uint32_t i = 0; i < RINGS; i++)
+		while (!core__has_left(core, rings[i]))
+			await_notice(core__notify_fd(core));
+	fake_ring__deinit(&overwritten);
+	close(rings[BPF]->wakeup_fd);
+	for (uint32_t i = 0; i < 2; i++) {
+		close(page_ends[i]);
+		close(pipe_ends[i]);
+	}
+}
+
+/* Each ends with the segment that it had, whatever its place holds next. */
+static void forget_streams(void)
+{
+	uint32_t ids[STREAMS], closed = 0;
+	struct event *event;
+
+	for (uint32_t i = 0; i < STREAMS; i++) {
+		ids[i] = streams[i]->id;
+		core__forget_stream(core, streams[i]);
+	}
+	while (closed < STREAMS) {
+		while ((event = core__event(core)) == NULL)
+			await_notice(core__notify_fd(core));
+		if (event->kind == EVENT_SEGMENT_CLOSED) {
+			CHECK_EQ(event->stream, ids[event->token - 1]);
+			CHECK(event->final);
+			closed++;
+		}
+		event__free(event);
+	}
+	for (uint32_t i = 0; i < STREAMS; i++)
+		close(files[i]);
+}
+
+static void begin(void)
+{
+	memset(stream_of, 0xff, sizeof(stream_of));
+	next_ring = 0;
+	fake_ring__init(&data, 1);
+	fake_ring__init(&sideband, 1);
+	fake_aux__init(&aux, 1, 1, false);
+	fake_bpf__init(&bpf, 1);
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(core__start(core), 0);
+}
+
+static void end(void)
+{
+	core__free(core);
+	fake_ring__deinit(&data);
+	fake_ring__deinit(&sideband);
+	fake_aux__deinit(&aux);
+	fake_bpf__deinit(&bpf);
+}
+
+static void rings_of_each_kind_come_and_go_and_leave_nothing(void)
+{
+	struct holdings before = {0}, after;
+	struct core_counters counters;
+
+	begin();
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		if (round == WARM_UP)
+			before = holdings();
+		add_streams();
+		add_rings();
+		prepare();
+		feed(round);
+		await_written();
+		check_stored();
+		remove_rings();
+		forget_streams();
+	}
+	after = holdings();
+	CHECK_EQ(after.fds, before.fds);
+	CHECK(after.heap_bytes <= before.heap_bytes + GROWTH_BYTES);
+	CHECK(after.mapped_pages <= before.mapped_pages + GROWTH_BYTES / PAGE_BYTES);
+	core__read_counters(core, &counters);
+	CHECK_EQ(counters.chunks_free, counters.chunks);
+	end();
+}
+
+int main(void)
+{
+	RUN(rings_of_each_kind_come_and_go_and_leave_nothing);
+	return 0;
+}
