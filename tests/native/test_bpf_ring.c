@@ -5,9 +5,8 @@
 #include <linux/perf_event.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -345,75 +344,89 @@ static void a_ring_of_the_kernel_is_read(void)
 	close(map_fd);
 }
 
-static _Atomic int quota; /* of runs; below 0: no more */
-
-static void *run_quietly(void *fd)
+static struct core *core_with(struct bpf_map *map, int wakeup_fd)
 {
-	int left;
-
-	while ((left = atomic_load(&quota)) >= 0)
-		if (left > 0 && atomic_compare_exchange_strong(&quota, &left, left - 100))
-			run_program(*(const int *)fd, 100);
-	return NULL;
-}
-
-/* What comes beside does not, however much there is of it. */
-static void the_program_says_when_to_wake(void)
-{
-	const uint64_t bytes = 1024 * (uint64_t)sysconf(_SC_PAGESIZE);
 	const struct core_options options = {.shards = 1, .chunks = 4,
 					     .chunk_bytes = RIG_CHUNK_BYTES,
 					     .flush_ns = RIG_NEVER_NS, .floor_bytes = 8192};
-	const int map_fd = make_map(bytes);
-	const int quiet_fd = load_program(map_fd, BPF_RB_NO_WAKEUP);
-	const int loud_fd = load_program(map_fd, BPF_RB_FORCE_WAKEUP);
-	struct bpf_ring_options ring_options = {
-		.wakeup_fd = map_fd,
+	const struct bpf_ring_options ring_options = {
+		.map = map,
+		.wakeup_fd = wakeup_fd,
 		.id = ID,
 		.fields_bytes = FIELDS_BYTES,
 		.layout = {.time_offset = 24},
 	};
-	const int fd = memfd_create("segment", MFD_CLOEXEC);
 	struct stream *stream;
 	struct core *core;
-	struct bpf_map map;
-	pthread_t thread;
 
-	CHECK(map_fd >= 0 && quiet_fd >= 0 && loud_fd >= 0);
-	CHECK_EQ(bpf_map__init(&map, map_fd, bytes), 0);
 	CHECK_EQ(core__new(&options, &core), 0);
 	CHECK_EQ(rig__add_stream(core, 65536, 0, false, &stream), 0);
-	ring_options.map = &map;
 	CHECK_EQ(bpf_ring__new(&ring_options, &ring), 0);
 	CHECK_EQ(core__add_ring(core, 0, stream, ring), 0);
 	CHECK_EQ(core__start(core), 0);
-	check_prepared(rig__prepare_records(core, stream, 1, fd, 0, RIG_LIMIT, 1 << 20));
-	for (uint64_t woken = 1; woken <= 3; woken++) {
+	return core;
+}
+
+static void await_samples(uint64_t count)
+{
+	while (counter__read(&ring->samples) < count)
+		sched_yield();
+	CHECK_EQ(counter__read(&ring->samples), count);
+}
+
+/* And then all that is there is taken. */
+static void the_program_says_when_to_wake(void)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	const int map_fd = make_map(page);
+	const int quiet_fd = load_program(map_fd, BPF_RB_NO_WAKEUP);
+	const int loud_fd = load_program(map_fd, BPF_RB_FORCE_WAKEUP);
+	struct core *core;
+	struct bpf_map map;
+
+	CHECK(map_fd >= 0 && quiet_fd >= 0 && loud_fd >= 0);
+	CHECK_EQ(bpf_map__init(&map, map_fd, page), 0);
+	core = core_with(&map, map_fd);
+	for (uint64_t woken = 1; woken <= 10; woken++) {
 		run_program(quiet_fd, 20);
 		run_program(loud_fd, 1);
-		while (counter__read(&ring->samples) < woken * 21)
-			sched_yield();
+		await_samples(woken * 21);
 		CHECK_EQ(counter__read(&ring->wakeups_watermark), woken);
 	}
-	CHECK_EQ(pthread_create(&thread, NULL, run_quietly, (void *)(uintptr_t)&quiet_fd), 0);
-	for (uint64_t woken = 4; woken <= 50; woken++) {
-		const uint64_t before = counter__read(&ring->samples);
-
-		atomic_store(&quota, 30000); /* the ring has room for three times as many */
-		run_program(loud_fd, 1);
-		while (counter__read(&ring->samples) == before)
-			sched_yield();
-	}
-	atomic_store(&quota, -1);
-	CHECK_EQ(pthread_join(thread, NULL), 0);
-	CHECK(counter__read(&ring->wakeups_watermark) <= 50);
 	core__stop(core);
 	core__free(core);
 	bpf_map__deinit(&map);
-	close(fd);
 	close(loud_fd);
 	close(quiet_fd);
 	close(map_fd);
+}
+
+/* The fd of a ring into which CPUs write without a pause. */
+static void an_fd_that_stays_ready_wakes_once(void)
+{
+	const int ready_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	struct core *core;
+
+	fake_bpf__init(&fake, 16);
+	serial = 0;
+	core = core_with(&fake.map, ready_fd);
+	for (uint64_t woken = 1; woken <= 10; woken++) {
+		CHECK(put());
+		eventfd_write(ready_fd, 1);
+		await_samples(woken);
+		/* Whole passes follow. */
+		for (int i = 0; i < 10; i++) {
+			const uint64_t generation = core__issue(core);
+
+			while (core__drained(core) < generation)
+				sched_yield();
+		}
+		CHECK_EQ(counter__read(&ring->wakeups_watermark), woken);
+	}
+	core__stop(core);
+	core__free(core);
+	fake_bpf__deinit(&fake);
+	close(ready_fd);
 }
 
 int main(void)
@@ -427,5 +440,6 @@ int main(void)
 	RUN(a_producer_and_a_consumer_agree);
 	RUN(a_ring_of_the_kernel_is_read);
 	RUN(the_program_says_when_to_wake);
+	RUN(an_fd_that_stays_ready_wakes_once);
 	return 0;
 }
