@@ -685,8 +685,6 @@ class Core:
         """The last generation that was begun, by a call or by the flush timer of a shard."""
     def drained_generation(self) -> int:
         """The last generation that the rings of all streams are done with."""
-    def written_generation(self) -> int:
-        """The last one of which every chunk is on its file (or counted as lost)."""
     def events(self) -> list[Event]: ...
     def counters(self) -> CoreCounters: ...
     def drain_tids(self) -> tuple[int, ...]:

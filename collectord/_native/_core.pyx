@@ -130,7 +130,6 @@ def close_gap(int fd, uint64_t at, uint64_t size):
         check(segment__close_gap(fd, at, size))
 
 
-include "maps.pxi"
 include "rings.pxi"
 
 
@@ -311,9 +310,6 @@ cdef class Core:
 
     def drained_generation(self):
         return core__drained(self.core)
-
-    def written_generation(self):
-        return core__written(self.core)
 
     def events(self):
         cdef list found = []

@@ -64,12 +64,7 @@ uint64_t aux_map__tail(const struct aux_map *map)
 
 void aux_map__copy(const struct aux_map *map, uint64_t position, void *to, size_t bytes)
 {
-	const size_t index = (size_t)(position & (map->bytes - 1));
-	const size_t until_wrap = (size_t)map->bytes - index;
-	const size_t first = bytes < until_wrap ? bytes : until_wrap;
-
-	memcpy(to, map->data + index, first);
-	memcpy((uint8_t *)to + first, map->data, bytes - first);
+	copy_wrapped(to, map->data, map->bytes, position, bytes);
 }
 
 void aux_map__publish_tail(const struct aux_map *map, uint64_t tail)

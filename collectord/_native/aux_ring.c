@@ -19,12 +19,6 @@
 /* With less room than this left a chunk is closed rather than filled with a small piece. */
 #define PIECE_MIN_BYTES 65536u
 
-/* Body of PERF_RECORD_AUX: u64 aux_offset, aux_size, flags. */
-#define AT_AUX_OFFSET 8u
-#define AT_AUX_SIZE 16u
-#define AT_AUX_FLAGS 24u
-#define AUX_RECORD_BYTES 32u
-
 static void aux_ring__free(struct ring *ring)
 {
 	struct aux_ring *const aux = aux_ring__of(ring);
@@ -122,62 +116,6 @@ static void aux_ring__begin(struct ring *ring, bool first)
 	if (!ring__load(ring, aux_map__head(aux->map), aux->map->bytes, 1))
 		aux_map__publish_tail(aux->map, ring->position);
 	aux->suspect |= ring->head - ring->position > aux->map->bytes / 2;
-}
-
-/* The time that a record tells, if it is of our clock; else the time now. */
-static uint64_t aux_ring__time_of(const struct aux_ring *aux, const uint8_t *record)
-{
-	const uint64_t now_ns = clock__now_ns();
-	uint64_t time_ns;
-
-	if (aux->data->ring.lane->stream->sideband.foreign_clock)
-		return now_ns;
-	time_ns = walk__trailer_time(record, &aux->data->layout);
-	return time_ns != 0 && time_ns < now_ns ? time_ns : now_ns;
-}
-
-static void learn_aux(struct aux_ring *aux, const uint8_t *record)
-{
-	const uint64_t offset = walk__load(record + AT_AUX_OFFSET);
-	const uint64_t size = walk__load(record + AT_AUX_SIZE);
-	const uint64_t flags = walk__load(record + AT_AUX_FLAGS);
-	const uint64_t end = offset + size;
-
-	counter__add(&aux->aux_records, 1);
-	if ((flags & PERF_AUX_FLAG_PARTIAL) != 0)
-		counter__add(&aux->partial, 1);
-	if ((flags & PERF_AUX_FLAG_COLLISION) != 0)
-		counter__add(&aux->collisions, 1);
-	if ((flags & PERF_AUX_FLAG_TRUNCATED) != 0) {
-		counter__add(&aux->truncated, 1);
-		aux->touched = true;
-		if (!aux->halted)
-			aux->halted_ns = aux_ring__time_of(aux, record);
-		aux->halted = true;
-	}
-	/* In a snapshot the two mean what the driver likes, and no kernel hands out more than all. */
-	if (aux->map->snapshot || size > aux->map->bytes)
-		return;
-	if (aux->recorded_end != 0 && offset > aux->recorded_end &&
-	    offset - aux->recorded_end <= aux->map->bytes)
-		counter__add(&aux->unrecorded_bytes, offset - aux->recorded_end);
-	aux->recorded_end = end;
-	/* Beyond the head of this pass it may be, not beyond what can have come since. */
-	if (aux->whole_records && end - aux->ring.position <= 2 * aux->map->bytes)
-		aux_ends__push(&aux->ends, end);
-}
-
-static void aux_ring__learn(struct ring *ring, const uint8_t *records, size_t bytes)
-{
-	struct aux_ring *const aux = aux_ring__of(ring);
-
-	for (size_t at = 0; at < bytes; at += walk__size(walk__load(records + at))) {
-		const uint64_t header = walk__load(records + at);
-
-		if (walk__type(header) == PERF_RECORD_AUX &&
-		    walk__size(header) >= AUX_RECORD_BYTES)
-			learn_aux(aux, records + at);
-	}
 }
 
 /* The data ring is empty up to the head of this pass. A generation counts once, however many passes it

@@ -5,10 +5,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "aux_ends.h"
 #include "aux_map.h"
 #include "aux_piece.h"
 #include "perf_ring.h"
+
+#define AUX_ENDS 1024u
+
+/* Where AUX records end, ascending, as far as nothing behind was taken. With more than fit the
+ * newest two become one: what they tell of stays together. */
+struct aux_ends {
+	uint64_t all[AUX_ENDS];
+	uint32_t first, count;
+};
+
+/* One that is not behind the last one is passed over. */
+void aux_ends__push(struct aux_ends *ends, uint64_t end);
+/* Forget those up to `position`. */
+void aux_ends__drop(struct aux_ends *ends, uint64_t position);
+/* The last one up to `limit`, 0 if there is none. */
+uint64_t aux_ends__last(const struct aux_ends *ends, uint64_t limit);
 
 /*
  * The AUX area behind a data ring, its front. Its samples are bytes of payload.
@@ -81,6 +96,9 @@ struct aux_ring_options {
  * hidden pieces are to hold whole records. It joins no stream whose chunks have no room for all of it if
  * whole records must not be split. */
 int aux_ring__new(const struct aux_ring_options *options, struct ring *front, struct ring **ring);
+
+/* What AUX records among these tell. */
+void aux_ring__learn(struct ring *ring, const uint8_t *records, size_t bytes);
 
 extern const struct ring_ops aux_ring__ops;
 

@@ -228,11 +228,6 @@ uint64_t core__drained(struct core *core)
 	return writer__drained(&core->writer);
 }
 
-uint64_t core__written(struct core *core)
-{
-	return writer__written(&core->writer);
-}
-
 uint64_t core__stream_drained(struct core *core, const struct stream *stream)
 {
 	return stream__drained(stream, core__issued(core));

@@ -65,9 +65,8 @@ bool core__has_left(struct core *core, const struct ring *ring);
 
 uint64_t core__issue(struct core *core);
 uint64_t core__issued(struct core *core);
-/* The last generation up to which all is drained, and written, or lost; of all streams, or of one. */
+/* The last generation up to which all is drained, of all streams, or of one; and written, or lost. */
 uint64_t core__drained(struct core *core);
-uint64_t core__written(struct core *core);
 uint64_t core__stream_drained(struct core *core, const struct stream *stream);
 uint64_t core__stream_written(struct core *core, const struct stream *stream);
 

@@ -99,7 +99,6 @@ cdef extern from "core.h":
     uint64_t core__issue(core *c) nogil
     uint64_t core__issued(core *c) nogil
     uint64_t core__drained(core *c) nogil
-    uint64_t core__written(core *c) nogil
     uint64_t core__stream_drained(core *c, const stream *s) nogil
     uint64_t core__stream_written(core *c, const stream *s) nogil
     int core__prepare(core *c, stream *st, segment *s) nogil

@@ -256,7 +256,7 @@ static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk
 	uint32_t data;
 
 	if (found->bytes >= SUBBUF_HEADER_BYTES)
-		subbuf__store64(page, found->base_ns);
+		walk__store(page, found->base_ns);
 	fault = subbuf__open(page, found->bytes, &head);
 	if (fault != FAULT_NONE)
 		return fault;

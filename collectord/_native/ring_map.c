@@ -53,15 +53,7 @@ uint64_t ring_map__tail(const struct ring_map *map)
 
 void ring_map__copy(const struct ring_map *map, uint64_t position, void *to, size_t bytes)
 {
-	const size_t index = (size_t)(position & (map->data_bytes - 1));
-	const size_t until_wrap = (size_t)map->data_bytes - index;
-
-	if (bytes <= until_wrap) {
-		memcpy(to, map->data + index, bytes);
-		return;
-	}
-	memcpy(to, map->data + index, until_wrap);
-	memcpy((uint8_t *)to + until_wrap, map->data, bytes - until_wrap);
+	copy_wrapped(to, map->data, map->data_bytes, position, bytes);
 }
 
 void ring_map__publish_tail(const struct ring_map *map, uint64_t tail)

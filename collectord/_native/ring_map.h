@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct perf_event_mmap_page;
 
@@ -33,6 +34,19 @@ struct ring_map {
  */
 int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes, bool overwrite);
 void ring_map__deinit(struct ring_map *map);
+
+/* Copy from free-running `position` on, across the wrap, of `size` bytes at `data`, a power of two. */
+static inline void copy_wrapped(void *to, const uint8_t *data, uint64_t size, uint64_t position,
+				size_t bytes)
+{
+	const size_t index = (size_t)(position & (size - 1));
+	const size_t until_wrap = (size_t)size - index;
+	const size_t first = bytes < until_wrap ? bytes : until_wrap;
+
+	memcpy(to, data + index, first);
+	if (first < bytes)
+		memcpy((uint8_t *)to + first, data, bytes - first);
+}
 
 /* Everything before the returned head is readable. */
 uint64_t ring_map__head(const struct ring_map *map);

@@ -32,7 +32,7 @@ enum fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *h
 	if (head->lost_any && (commit & SUBBUF_LOST_STORED) != 0 &&
 	    head->end + sizeof(uint64_t) <= bytes) {
 		head->lost_known = true;
-		head->lost = subbuf__load64(page + head->end);
+		head->lost = walk__load(page + head->end);
 	}
 	return head->end > bytes ? SUBBUF_DATA_BEYOND_PAGE : FAULT_NONE;
 }
@@ -67,7 +67,7 @@ enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *wa
 			fault = SUBBUF_SHORT_EVENT;
 			break;
 		}
-		word = subbuf__load32(page + at);
+		word = load32(page + at);
 		type = word & TYPE_MASK;
 		delta = word >> TYPE_BITS;
 		if (type - 1 < TYPE_DATA_MAX) {
@@ -91,7 +91,7 @@ enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *wa
 			fault = SUBBUF_SHORT_EVENT;
 			break;
 		}
-		second = subbuf__load32(page + at + WORD_BYTES);
+		second = load32(page + at + WORD_BYTES);
 		if (type == TYPE_TIME_EXTEND) {
 			now_ns += delta + ((uint64_t)second << DELTA_BITS);
 			at += 2 * WORD_BYTES;
@@ -168,7 +168,7 @@ size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
 
 static void set_commit(uint8_t *page, uint32_t commit)
 {
-	subbuf__store64(page + 8, commit);
+	walk__store(page + 8, commit);
 }
 
 bool subbuf__append(uint8_t *page, const uint8_t *piece, uint32_t page_bytes)
@@ -182,10 +182,10 @@ bool subbuf__append(uint8_t *page, const uint8_t *piece, uint32_t page_bytes)
 	    end + stored > page_bytes || page_bytes - end - stored < more)
 		return false;
 	if (stored > 0)
-		lost = subbuf__load64(page + end);
+		lost = walk__load(page + end);
 	memcpy(page + end, piece + SUBBUF_HEADER_BYTES, more);
 	if (stored > 0)
-		subbuf__store64(page + end + more, lost);
+		walk__store(page + end + more, lost);
 	set_commit(page, commit + more);
 	return true;
 }
@@ -196,7 +196,7 @@ void subbuf__end(uint8_t *page, uint32_t end, const struct subbuf_head *head, ui
 
 	if (head->lost_known && page_bytes - end >= sizeof(head->lost)) {
 		commit |= SUBBUF_LOST_STORED;
-		subbuf__store64(page + end, head->lost);
+		walk__store(page + end, head->lost);
 		end += (uint32_t)sizeof(head->lost);
 	}
 	set_commit(page, commit);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "fault.h"
+#include "walk.h"
 
 /*
  * A sub-buffer of ftrace's ring, as trace_pipe_raw gives it or as it is mapped:
@@ -98,35 +99,14 @@ void subbuf__end(uint8_t *page, uint32_t end, const struct subbuf_head *head, ui
 /* Cut a page behind its sound events: `end` is where they end. */
 void subbuf__cut(uint8_t *page, uint32_t end, uint32_t page_bytes);
 
-static inline uint32_t subbuf__load32(const uint8_t *at)
-{
-	uint32_t value;
-
-	__builtin_memcpy(&value, at, sizeof(value));
-	return value;
-}
-
-static inline uint64_t subbuf__load64(const uint8_t *at)
-{
-	uint64_t value;
-
-	__builtin_memcpy(&value, at, sizeof(value));
-	return value;
-}
-
-static inline void subbuf__store64(uint8_t *at, uint64_t value)
-{
-	__builtin_memcpy(at, &value, sizeof(value));
-}
-
 static inline uint64_t subbuf__timestamp(const uint8_t *page)
 {
-	return subbuf__load64(page);
+	return walk__load(page);
 }
 
 static inline uint32_t subbuf__commit(const uint8_t *page)
 {
-	return subbuf__load32(page + 8);
+	return load32(page + 8);
 }
 
 #endif

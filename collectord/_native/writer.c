@@ -167,19 +167,6 @@ uint64_t writer__drained(const struct writer *writer)
 	return least;
 }
 
-uint64_t writer__written(struct writer *writer)
-{
-	uint64_t least = writer__drained(writer);
-
-	for (uint32_t i = 0; i < writer__streams(writer); i++) {
-		const struct stream *const stream = writer__stream(writer, i);
-
-		if (stream != NULL)
-			least = stream__written(stream, least);
-	}
-	return least;
-}
-
 uint64_t writer__oldest_ns(struct writer *writer)
 {
 	uint64_t oldest_ns = 0;

@@ -72,8 +72,6 @@ uint64_t writer__due_ns(const struct writer *writer);
 void writer__issue_due(struct writer *writer, const struct shard *shard, uint64_t slack_ns);
 /* The last generation up to which every ring of every shard is done. */
 uint64_t writer__drained(const struct writer *writer);
-/* Every lane's items up to this generation were written, or counted as lost. */
-uint64_t writer__written(struct writer *writer);
 /* Age of the oldest queued item in ns, 0 when nothing is queued. */
 uint64_t writer__oldest_ns(struct writer *writer);
 

@@ -177,7 +177,7 @@ class Rig:
     def flush(self) -> None:
         """All that was in the rings is in the files."""
         generation = self.core.request_flush()
-        self.until(lambda: self.core.written_generation() >= generation)
+        self.until(lambda: self.stream.written_generation() >= generation)
 
     def finish(self) -> None:
         """Stop recording, drain, and close the last segment."""

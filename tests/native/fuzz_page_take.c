@@ -81,7 +81,7 @@ static void fill_source(const struct page_ring *pages)
 	memset(page, 0, sizeof(page));
 	memcpy(page, bytes, fetch.bytes);
 	if ((fetch.flags & 4) != 0)
-		subbuf__store64(page, pages->last_ns - pages->behind_ns);
+		walk__store(page, pages->last_ns - pages->behind_ns);
 	/* A socket that is full takes no more for now. */
 	if (write(sink, page, (fetch.flags & 8) != 0 ? fetch.bytes : PAGE_BYTES) < 0)
 		CHECK_EQ(errno, EAGAIN);

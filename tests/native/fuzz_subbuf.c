@@ -34,8 +34,8 @@ static void cut_and_join(const uint8_t *page, uint32_t at, const struct subbuf_t
 		return;
 	memmove(first, page, PAGE_BYTES);
 	memset(second, 0, PAGE_BYTES);
-	subbuf__store64(second, place.now_ns);
-	subbuf__store64(second + 8, end - place.at);
+	walk__store(second, place.now_ns);
+	walk__store(second + 8, end - place.at);
 	memcpy(second + SUBBUF_HEADER_BYTES, page + place.at, end - place.at);
 	subbuf__cut(first, place.at, PAGE_BYTES);
 	CHECK_EQ(walk(first, PAGE_BYTES, &place, &joined), FAULT_NONE);

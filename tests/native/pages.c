@@ -12,7 +12,7 @@
 void page__start(uint8_t *page, uint32_t page_bytes, uint64_t timestamp_ns)
 {
 	memset(page, 0, page_bytes);
-	subbuf__store64(page, timestamp_ns);
+	walk__store(page, timestamp_ns);
 }
 
 uint32_t page__data(const uint8_t *page)
@@ -23,7 +23,7 @@ uint32_t page__data(const uint8_t *page)
 void page__words(uint8_t *page, const uint32_t *words, uint32_t count)
 {
 	memcpy(page + SUBBUF_HEADER_BYTES + page__data(page), words, count * sizeof(*words));
-	subbuf__store64(page + 8, subbuf__load64(page + 8) + count * sizeof(*words));
+	walk__store(page + 8, walk__load(page + 8) + count * sizeof(*words));
 }
 
 void page__event_at(uint8_t *at, uint32_t delta, uint64_t serial)
@@ -37,7 +37,7 @@ void page__event_at(uint8_t *at, uint32_t delta, uint64_t serial)
 void page__event(uint8_t *page, uint32_t delta, uint64_t serial)
 {
 	page__event_at(page + SUBBUF_HEADER_BYTES + page__data(page), delta, serial);
-	subbuf__store64(page + 8, subbuf__load64(page + 8) + PAGES_EVENT_BYTES);
+	walk__store(page + 8, walk__load(page + 8) + PAGES_EVENT_BYTES);
 }
 
 void page__discarded(uint8_t *page, uint32_t delta)
@@ -50,9 +50,9 @@ void page__discarded(uint8_t *page, uint32_t delta)
 void page__lost(uint8_t *page, uint64_t lost, bool known)
 {
 	if (known)
-		subbuf__store64(page + SUBBUF_HEADER_BYTES + page__data(page), lost);
+		walk__store(page + SUBBUF_HEADER_BYTES + page__data(page), lost);
 	/* Sign-extended, as the kernel does it. */
-	subbuf__store64(page + 8, subbuf__load64(page + 8) | UINT64_C(0xffffffff80000000) |
+	walk__store(page + 8, walk__load(page + 8) | UINT64_C(0xffffffff80000000) |
 					  (known ? SUBBUF_LOST_STORED : 0));
 }
 
@@ -76,20 +76,20 @@ static void check_page(const uint8_t *page, uint32_t page_bytes, uint64_t *seria
 	CHECK_EQ(subbuf__open(page, page_bytes, &head), FAULT_NONE);
 	walk = subbuf__start(&head);
 	while (walk.at < end) {
-		const uint32_t word = subbuf__load32(page + walk.at);
+		const uint32_t word = load32(page + walk.at);
 		const uint32_t at = walk.at;
 		const uint64_t events = tally.events;
 		uint32_t past = at + PAGES_EVENT_BYTES;
 
 		if ((word & 31u) == PADDING)
-			past = at + 4 + ((subbuf__load32(page + at + 4) + 3) & ~3u);
+			past = at + 4 + ((load32(page + at + 4) + 3) & ~3u);
 		CHECK_EQ(subbuf__run(page, past, &walk, &tally), FAULT_NONE);
 		CHECK_EQ(walk.at, past);
 		CHECK(walk.now_ns >= *last_ns);
 		*last_ns = walk.now_ns;
 		if (tally.events == events)
 			continue;
-		CHECK_EQ(subbuf__load64(page + at + 4), *serial);
+		CHECK_EQ(walk__load(page + at + 4), *serial);
 		++*serial;
 	}
 	for (uint32_t at = end + (head.lost_known ? 8 : 0); at < page_bytes; at++)

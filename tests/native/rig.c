@@ -252,9 +252,22 @@ void rig__expect_none(struct rig *rig)
 	CHECK(event_list__pop(&rig->events) == NULL);
 }
 
+uint64_t rig__written(const struct rig *rig)
+{
+	uint64_t least = rig->writer.generation;
+
+	for (uint32_t i = 0; i < writer__streams(&rig->writer); i++) {
+		const struct stream *const stream = writer__stream(&rig->writer, i);
+
+		if (stream != NULL)
+			least = stream__written(stream, least);
+	}
+	return least;
+}
+
 void rig__await_written(struct rig *rig, uint64_t generation)
 {
-	while (writer__written(&rig->writer) < generation)
+	while (rig__written(rig) < generation)
 		await_notice(rig->events.fd);
 }
 

@@ -44,6 +44,8 @@ struct event *rig__event(struct rig *rig, enum event_kind kind);
 void rig__expect(struct rig *rig, enum event_kind kind);
 void rig__expect_none(struct rig *rig);
 /* Wait until every lane's items up to this generation were written. */
+/* The last generation that is written of every stream. */
+uint64_t rig__written(const struct rig *rig);
 void rig__await_written(struct rig *rig, uint64_t generation);
 
 /* Streams of a core, and their segments. */

@@ -177,7 +177,7 @@ static void start(uint64_t limit)
 
 static void await_written(uint64_t generation, uint64_t limit)
 {
-	while (core__written(core) < generation) {
+	while (core__stream_written(core, stream) < generation) {
 		await_notice(core__notify_fd(core));
 		serve(limit);
 	}

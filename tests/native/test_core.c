@@ -168,11 +168,22 @@ static void serve(uint64_t limit)
 	}
 }
 
+/* The last generation that is written of every stream. */
+static uint64_t written(void)
+{
+	uint64_t least = UINT64_MAX;
+
+	for (uint32_t i = 0; i < STREAMS; i++)
+		if (core__stream_written(core, streams[i]) < least)
+			least = core__stream_written(core, streams[i]);
+	return least;
+}
+
 static void finish(uint64_t limit)
 {
 	const uint64_t generation = core__issue(core);
 
-	while (core__written(core) < generation) {
+	while (written() < generation) {
 		await_notice(core__notify_fd(core));
 		serve(limit);
 	}
@@ -349,7 +360,7 @@ static void stop_while_data_flows_keeps_the_books(void)
 			prepare(i, RIG_LIMIT);
 		CHECK_EQ(core__start(core), 0);
 		start_producers();
-		while (core__written(core) < 2) {
+		while (written() < 2) {
 			await_notice(core__notify_fd(core));
 			serve(RIG_LIMIT);
 		}

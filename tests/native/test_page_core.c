@@ -146,7 +146,7 @@ static void flush(void)
 {
 	const uint64_t generation = core__issue(core);
 
-	while (core__written(core) < generation)
+	while (core__stream_written(core, stream) < generation)
 		serve();
 }
 
@@ -270,7 +270,7 @@ static void full_extents_wait_for_the_next_segment(enum page_transport transport
 	CHECK_EQ(core__start(core), 0);
 	generation = core__issue(core);
 	for (finished = false; !finished;) {
-		if (core__written(core) >= generation)
+		if (core__stream_written(core, stream) >= generation)
 			core__finish(core, stream);
 		await_notice(core__notify_fd(core));
 		while ((event = core__event(core)) != NULL) {
@@ -333,7 +333,7 @@ static void a_ring_without_an_extent_of_an_empty_segment_is_counted(void)
 		 0);
 	CHECK_EQ(core__start(core), 0);
 	generation = core__issue(core);
-	while (core__written(core) < generation)
+	while (core__stream_written(core, stream) < generation)
 		await_notice(core__notify_fd(core));
 	CHECK_EQ(counter__read(&feeds[0].ring->lost_disk_full), 340);
 	CHECK_EQ(feeds[0].ring->in_flight, 0);
@@ -367,7 +367,7 @@ static void a_full_disk_is_counted_in_events(void)
 	}
 	CHECK_EQ(core__start(core), 0);
 	generation = core__issue(core);
-	while (core__written(core) < generation) {
+	while (core__stream_written(core, stream) < generation) {
 		await_notice(core__notify_fd(core));
 		while ((event = core__event(core)) != NULL) {
 			if (event->kind == EVENT_SPACE_WANTED) {

@@ -94,7 +94,7 @@ static void a_mapped_page_keeps_its_loss(void)
 	reader_goes(1, 1);
 	CHECK_EQ(take(true), RING_EMPTY);
 	expect_serials(0, 1);
-	CHECK_EQ(subbuf__load64(chunk.data + SUBBUF_HEADER_BYTES + PAGES_EVENT_BYTES), 41);
+	CHECK_EQ(walk__load(chunk.data + SUBBUF_HEADER_BYTES + PAGES_EVENT_BYTES), 41);
 	end();
 }
 
@@ -167,7 +167,7 @@ static void a_reset_of_a_mapped_ring_is_counted(void)
 	CHECK_EQ(take(true), RING_EMPTY);
 	expect_serials(0, 4);
 	empty_chunk();
-	subbuf__store64(ring_memory.pages, 70000);
+	walk__store(ring_memory.pages, 70000);
 	ring_memory.meta.read = 8;
 	reader_goes(0, 8);
 	CHECK_EQ(take(true), RING_EMPTY);

@@ -211,7 +211,7 @@ static void a_bad_page_keeps_its_sound_events_and_the_next_is_read(void)
 	CHECK_EQ(take(true), RING_EMPTY);
 	expect_serials(0, 1);
 	page__event(page, 1, 1);
-	subbuf__store64(page, 2000);
+	walk__store(page, 2000);
 	CHECK_EQ(write(sink, page, 28), 28);
 	CHECK_EQ(take(true), RING_FAULTY);
 	CHECK_EQ(ring->last_fault, SUBBUF_DATA_BEYOND_PAGE);

@@ -439,7 +439,7 @@ static void every_record_is_in_a_file_once(void)
 			(void)look(core, stream, events);
 		}
 	const uint64_t generation = core__issue(core);
-	while (core__written(core) < generation) {
+	while (core__stream_written(core, stream) < generation) {
 		await_notice(core__notify_fd(core));
 		(void)look(core, stream, events);
 	}
@@ -498,11 +498,11 @@ static void give_record(int fd, uint32_t number)
 	CHECK_EQ(write(fd, bytes, size), size);
 }
 
-static void flush(struct core *core)
+static void flush(struct core *core, const struct stream *stream)
 {
 	const uint64_t generation = core__issue(core);
 
-	while (core__written(core) < generation)
+	while (core__stream_written(core, stream) < generation)
 		await_notice(core__notify_fd(core));
 }
 
@@ -550,7 +550,7 @@ static void a_ring_without_a_file_goes_on_in_the_next_segment(void)
 	CHECK_EQ(rig__prepare_files(core, stream, 1, set[0], 2, RIG_LIMIT), 0);
 	CHECK_EQ(core__start(core), 0);
 	give_record(fds[0][1], 1);
-	flush(core);
+	flush(core, stream);
 	give_record(fds[1][1], 1);
 	core__issue(core);
 	while (!asked) {
@@ -563,7 +563,7 @@ static void a_ring_without_a_file_goes_on_in_the_next_segment(void)
 		event__free(event);
 	}
 	CHECK_EQ(rig__prepare_files(core, stream, 2, set[1], 2, RIG_LIMIT), 0);
-	flush(core);
+	flush(core, stream);
 	CHECK_EQ(counter__read(&added[1]->stored), 1);
 	CHECK_EQ(pread(set[1][1], bytes, sizeof(bytes), 0), BLK_HEADER_BYTES);
 	core__read_counters(core, &counters);
@@ -600,9 +600,10 @@ static void an_idle_ring_keeps_no_chunk(void)
 	CHECK_EQ(rig__prepare_files(core, busy, 1, (const int[]){-1, fd}, 2, RIG_LIMIT), 0);
 	CHECK_EQ(core__start(core), 0);
 	give_record(fds[1][1], 1);
-	flush(core);
+	flush(core, busy);
 	CHECK_EQ(counter__read(&added[1]->stored), 1);
-	flush(core);
+	flush(core, idle);
+	flush(core, busy);
 	core__read_counters(core, &counters);
 	CHECK_EQ(counters.chunks_free, 1);
 	core__free(core);

@@ -150,7 +150,7 @@ static void a_generation_ends_while_the_marks_of_the_last_are_queued(void)
 	writer__issue(&rig.writer);
 	while (shard__drained(&rig.shards[0]) < 2)
 		await_notice(rig.events.fd);
-	CHECK_EQ(writer__written(&rig.writer), 0);
+	CHECK_EQ(rig__written(&rig), 0);
 	start_writer();
 	rig__await_written(&rig, 2);
 	rig__deinit(&rig);

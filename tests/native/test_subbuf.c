@@ -60,10 +60,10 @@ static void a_header_that_is_short_or_says_too_much_is_refused(void)
 		CHECK_EQ(subbuf__open(memory.data + memory.bytes - bytes, bytes, &head),
 			 SUBBUF_SHORT_HEADER);
 	page__fill(page, PAGE_BYTES, 1, 0);
-	subbuf__store64(page + 8, DATA_BYTES + 4);
+	walk__store(page + 8, DATA_BYTES + 4);
 	CHECK_EQ(walk(&tally, &place), SUBBUF_DATA_BEYOND_PAGE);
 	CHECK_EQ(tally.events, 0);
-	subbuf__store64(page + 8, SUBBUF_LENGTH_MASK | SUBBUF_LOST | SUBBUF_LOST_STORED);
+	walk__store(page + 8, SUBBUF_LENGTH_MASK | SUBBUF_LOST | SUBBUF_LOST_STORED);
 	CHECK_EQ(walk(&tally, &place), SUBBUF_DATA_BEYOND_PAGE);
 	CHECK_EQ(tally.lost_unknown, 1);
 }
@@ -75,7 +75,7 @@ static void every_length_of_a_page_is_walked_within_it(void)
 
 	page__fill(page, PAGE_BYTES, 1, 0);
 	for (uint32_t data = 0; data <= DATA_BYTES; data++) {
-		subbuf__store64(page + 8, data);
+		walk__store(page + 8, data);
 		CHECK_EQ(walk(&tally, &place) == FAULT_NONE, data % PAGES_EVENT_BYTES == 0);
 		CHECK_EQ(tally.events, data / PAGES_EVENT_BYTES);
 	}
@@ -97,7 +97,7 @@ static void losses_are_counted_where_the_page_tells_how_many(void)
 	CHECK_EQ(walk(&tally, &place), FAULT_NONE);
 	CHECK_EQ(tally.lost_unknown, 1);
 	/* Room for half of the number only. */
-	subbuf__store64(page + 8, (DATA_BYTES - 4) | SUBBUF_LOST | SUBBUF_LOST_STORED);
+	walk__store(page + 8, (DATA_BYTES - 4) | SUBBUF_LOST | SUBBUF_LOST_STORED);
 	(void)walk(&tally, &place);
 	CHECK_EQ(tally.lost_unknown, 1);
 }
@@ -168,9 +168,9 @@ static void a_piece_is_put_behind_what_it_continues(void)
 	while (page__data(piece) + page__data(page) + 8 <= DATA_BYTES)
 		page__event(piece, 1, 1);
 	CHECK(!subbuf__append(page, piece, PAGE_BYTES));
-	subbuf__store64(piece + 8, UINT32_C(1) << 27);
+	walk__store(piece + 8, UINT32_C(1) << 27);
 	CHECK(!subbuf__append(page, piece, PAGE_BYTES));
-	subbuf__store64(piece + 8, UINT32_C(1) << 30);
+	walk__store(piece + 8, UINT32_C(1) << 30);
 	CHECK(!subbuf__append(page, piece, PAGE_BYTES));
 	CHECK(memcmp(before, page, PAGE_BYTES) == 0);
 }
@@ -182,7 +182,7 @@ static void a_page_is_cut_with_its_number_of_lost_events(void)
 
 	for (uint32_t kept = 0; kept < 3; kept++) {
 		page__fill(page, PAGE_BYTES, 1, 0);
-		subbuf__store64(page + 8, 3 * PAGES_EVENT_BYTES);
+		walk__store(page + 8, 3 * PAGES_EVENT_BYTES);
 		page__lost(page, 77, true);
 		subbuf__cut(page, SUBBUF_HEADER_BYTES + kept * PAGES_EVENT_BYTES, PAGE_BYTES);
 		CHECK_EQ(walk(&tally, &place), FAULT_NONE);
@@ -210,7 +210,7 @@ static void pages_are_walked_up_to_one_of_zeros_or_a_bad_one(void)
 	CHECK_EQ(tally.events, serial);
 	CHECK_EQ(subbuf__pages(pages.data, 3 * PAGE_BYTES - 1, PAGE_BYTES, &tally, &fault),
 		 2 * PAGE_BYTES);
-	subbuf__store64(pages.data + 2 * PAGE_BYTES + 8, PAGE_BYTES);
+	walk__store(pages.data + 2 * PAGE_BYTES + 8, PAGE_BYTES);
 	tally = (struct subbuf_tally){0};
 	CHECK_EQ(subbuf__pages(pages.data, 4 * PAGE_BYTES, PAGE_BYTES, &tally, &fault),
 		 2 * PAGE_BYTES);

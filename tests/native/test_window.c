@@ -537,7 +537,7 @@ static void a_core_stores_windows_while_records_come(void)
 		rig__tell(core, added, COMMAND_LET_GO);
 		pthread_mutex_unlock(&producer.still);
 		generation = core__issue(core);
-		while (core__written(core) < generation)
+		while (core__stream_written(core, stream) < generation)
 			await_notice(core__notify_fd(core));
 	}
 	atomic_store(&producer.stop, true);

@@ -128,7 +128,7 @@ class AuxDrain(RuleBasedStateMachine):
         """What was in the areas is written, and the counters say so."""
         for _ in range(3):  # where a record was lost a full pass more is waited for it
             generation = self.core.request_flush()
-            while self.core.written_generation() < generation:
+            while self.stream.written_generation() < generation:
                 self._serve()
         for area, pmu in zip(self.areas, self.pmus, strict=True):
             counters = area.counters()

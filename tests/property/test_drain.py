@@ -243,9 +243,9 @@ class Drain(RuleBasedStateMachine):
     def flush(self) -> None:
         """What was in the rings is written, and the counters say so."""
         generation = self.core.request_flush()
-        while self.core.written_generation() < generation:
+        while self.stream.written_generation() < generation:
             self._serve()
-        assert self.core.drained_generation() >= generation
+        assert self.stream.drained_generation() >= generation
         for ring, producer in zip(self.rings, self.producers, strict=True):
             counters = ring.counters()
             assert counters.samples == counters.stored == producer.count(_SAMPLE)

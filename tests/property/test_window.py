@@ -182,7 +182,7 @@ class Windows(RuleBasedStateMachine):
                 self._serve()
             producer.take()
         generation = self.core.request_flush()
-        while self.core.written_generation() < generation:
+        while self.stream.written_generation() < generation:
             self._serve()
         for ring, producer in zip(self.rings, self.producers, strict=True):
             counters = ring.counters()

@@ -114,7 +114,7 @@ class Recording:
         for pmu in self.pmus:
             pmu.run(piece_bytes, told=True)
         generation = self.core.request_flush()
-        while self.core.written_generation() < generation:
+        while self.stream.written_generation() < generation:
             self._serve()
 
     def end(self) -> _core.SegmentClosed:
