@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from collectord.plan.session import Plan
 
 
-def claim_places(plan: Plan, kernel: Kernel, stack: AsyncExitStack, *, shared: bool) -> None:
+def claim_places(
+    plan: Plan, kernel: Kernel, stack: AsyncExitStack, *, shared: bool
+) -> dict[str, int]:
     """Look at the names of ftrace instances, and make and lock the directories of segments.
 
     Args:
@@ -34,6 +36,9 @@ def claim_places(plan: Plan, kernel: Kernel, stack: AsyncExitStack, *, shared: b
         kernel: has the instances.
         stack: gives the directories up, and removes those that stayed empty.
         shared: others may write to the same directories.
+
+    Returns:
+        The file system (st_dev) that each session's segments go to, by its name.
 
     Raises:
         KernelError: a process has an instance of that name.
@@ -43,6 +48,7 @@ def claim_places(plan: Plan, kernel: Kernel, stack: AsyncExitStack, *, shared: b
         if session.payload.has_instance:
             kernel.check_instance(instance_session(session))
     locked = set()
+    devices = {}
     for session in plan.sessions:
         if session.sink.single_file is not None:
             continue
@@ -50,10 +56,12 @@ def claim_places(plan: Plan, kernel: Kernel, stack: AsyncExitStack, *, shared: b
         stack.callback(remove_made, folder.made)
         stack.enter_context(folder)
         status = os.fstat(folder.fd)
+        devices[session.name] = status.st_dev
         place = (status.st_dev, status.st_ino)
         if not shared and place not in locked:
             _lock(folder, session.name)
             locked.add(place)
+    return devices
 
 
 def _lock(folder: Folder, session: str) -> None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -38,9 +36,10 @@ from collectord.plan.nearest import did_you_mean
 from collectord.plan.session import FLIGHT_RECORDER, RetentionPlan
 from collectord.sink.store import Store
 from collectord.windows import Snapshot, Trigger
+from collectord.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
     from concurrent.futures import Executor
     from typing import Any
 
@@ -60,7 +59,6 @@ _LIMITS_INTERVAL_S: Final = 10.0
 _SNAPSHOTS_KEPT: Final = 1000
 # Compiling takes time, without a look at signals meanwhile.
 _SIGNALS_PAUSE_S: Final = 0.01
-_WORKERS: Final = 2  # one prepares the next segment while the other seals the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +142,8 @@ class Daemon:
         """
         async with AsyncExitStack() as stack:
             self._kernel.reserve_files(self.plan.files + self.plan.reserved_files)
-            claim_places(self.plan, self._kernel, stack, shared=not salvage_all)
-            worker = stack.enter_context(_worker())
+            devices = claim_places(self.plan, self._kernel, stack, shared=not salvage_all)
+            workers = stack.enter_context(Workers(devices))
             store = self._store()
             self._repaired = repair_leftovers(self.plan, self._state_dir)
             self._left_records = salvage_traces(
@@ -157,26 +155,27 @@ class Daemon:
                 everything=salvage_all,
             )
             stack.enter_context(self._drain)
+            for device in {*devices.values()}:
+                self._drain.core.add_disk(device)
             for reason in self._drain.threads().lacks:
                 _LOG.warning("drain_threads_degraded", reason=reason)
             cpus = stack.enter_context(CpuWatch())
-            if not await self._open(stop, store, worker, stack):
+            if not await self._open(stop, store, workers, stack):
                 return ()
             if store.limited:
-                await stack.enter_async_context(_running(_keep_limits(store, worker)))
+                await stack.enter_async_context(_running(_keep_limits(store, workers.of())))
             if on_open is not None:
                 await on_open()
-            await self._collect(stop, on_tick, worker, cpus)
+            await self._collect(stop, on_tick, workers.of(), cpus)
             if on_close is not None:
                 on_close()
             self._look_at_cpus(cpus)
-            for session in self._sessions:
-                await _close(session)
+            await asyncio.gather(*map(_close, self._sessions))
             recorders = [s.recorder for s in self._sessions if s.recorder is not None]
             self.snapshots.extend(one for recorder in recorders for one in recorder.snapshots)
-            await self._watch.look(worker)
+            await self._watch.look(workers.of())
             if keep_counted:
-                self.counted = await self._watch.contents(worker)
+                self.counted = await self._watch.contents(workers.of())
         return tuple(session.balance() for session in self._sessions)
 
     def status(self) -> DaemonStatus:
@@ -259,10 +258,10 @@ class Daemon:
         return tuple(fd for source in sources for fd in source.target_fds)
 
     async def _open(
-        self, stop: asyncio.Event, store: Store, worker: Executor, stack: AsyncExitStack
+        self, stop: asyncio.Event, store: Store, workers: Workers, stack: AsyncExitStack
     ) -> bool:
         """Open and begin all sessions; False if `stop` came before all were open."""
-        surroundings = self._surroundings(store, worker, stats=self._count_costs(stack))
+        surroundings = self._surroundings(store, workers, stats=self._count_costs(stack))
         for plan in self.plan.sessions:
             if plan.payload.has_programs:
                 await asyncio.sleep(_SIGNALS_PAUSE_S)
@@ -303,7 +302,7 @@ class Daemon:
         stack.callback(self._kernel.close, fd)
         return True
 
-    def _surroundings(self, store: Store, worker: Executor, *, stats: bool) -> Surroundings:
+    def _surroundings(self, store: Store, workers: Workers, *, stats: bool) -> Surroundings:
         return Surroundings(
             kernel=self._kernel,
             drain=self._drain,
@@ -311,7 +310,7 @@ class Daemon:
             facts=self._facts,
             clock=self._clock,
             store=store,
-            worker=worker,
+            workers=workers,
             watch=self._watch,
             stats=stats,
             child=self._child,
@@ -406,14 +405,3 @@ async def _keep_limits(store: Store, worker: Executor) -> None:
             await asyncio.get_running_loop().run_in_executor(worker, store.make_room)
         except SinkError as error:
             _LOG.error("limits_not_kept", error=str(error))
-
-
-@contextmanager
-def _worker() -> Iterator[Executor]:
-    """Threads for file work, all running, so that their ids are known before events open."""
-    with ThreadPoolExecutor(_WORKERS, "sink") as worker:
-        all_running = threading.Barrier(_WORKERS + 1)
-        for _ in range(_WORKERS):
-            worker.submit(all_running.wait)
-        all_running.wait()
-        yield worker

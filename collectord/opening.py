@@ -24,8 +24,6 @@ from collectord.source import SOURCES
 from collectord.source.perf import fed_ring
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from collectord._native import _core
     from collectord.drain.loop import Drain
     from collectord.kernel.host import Host
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from collectord.plan.session import SessionPlan
     from collectord.sink.store import Store
     from collectord.source.base import OpenSource
+    from collectord.workers import Workers
 
 _LOG: Final = structlog.get_logger()
 
@@ -59,7 +58,7 @@ class Surroundings:
     facts: KernelFacts
     clock: ClockReading
     store: Store
-    worker: Executor
+    workers: Workers
     watch: BpfWatch
     stats: bool
     child: int | None
@@ -151,7 +150,7 @@ class Surroundings:
             kernel=self.kernel,
             drain=self.drain,
             store=self.store,
-            worker=self.worker,
+            worker=self.workers.of(plan.name),
             programs=programs,
         )
 

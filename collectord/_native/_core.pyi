@@ -524,6 +524,12 @@ class Core:
     def notify_fd(self) -> int:
         """Readable (eventfd) when `events()` has something or a generation completed."""
     def start(self) -> None: ...
+    def add_disk(self, device: int) -> None:
+        """Have a queue and a writer for the file system of this number (`st_dev`).
+
+        Segments on one that was not told get them as they are prepared.
+        """
+
     def add_stream(
         self,
         *,

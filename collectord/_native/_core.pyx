@@ -163,6 +163,9 @@ cdef class Core:
     def start(self):
         check(core__start(self.core))
 
+    def add_disk(self, uint64_t device):
+        core__add_disk(self.core, device)
+
     def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0,
                    bint foreign_clock=False, bint snapshots=False):
         cdef stream_options options

@@ -122,6 +122,11 @@ static void core__reap(struct core *core)
 	}
 }
 
+void core__add_disk(struct core *core, uint64_t device)
+{
+	(void)writer__disk(&core->writer, (dev_t)device);
+}
+
 int core__add_stream(struct core *core, const struct stream_options *options, struct stream **out)
 {
 	struct stream *stream;

@@ -43,6 +43,8 @@ int core__start(struct core *core);
 void core__stop(struct core *core);
 int core__notify_fd(const struct core *core);
 
+/* Have the queue and the thread of this file system there before a stream's first segment is. */
+void core__add_disk(struct core *core, uint64_t device);
 /* For errors see stream__init(). -ENOSPC: there are STREAMS_MAX. */
 int core__add_stream(struct core *core, const struct stream_options *options,
 		     struct stream **stream);

@@ -87,6 +87,7 @@ cdef extern from "core.h":
     void core__free(core *c) nogil
     int core__start(core *c) nogil
     void core__stop(core *c) nogil
+    void core__add_disk(core *c, uint64_t device)
     int core__notify_fd(const core *c)
     int core__add_stream(core *c, const stream_options *options, stream **out) nogil
     void core__forget_stream(core *c, stream *s)

@@ -69,8 +69,7 @@ bool writer__forget(struct writer *writer, struct stream *stream)
 	return true;
 }
 
-/* The queue of a file system, or NULL. */
-static struct disk *writer__disk(struct writer *writer, dev_t device)
+struct disk *writer__disk(struct writer *writer, dev_t device)
 {
 	const uint32_t count = writer->disk_count;
 	struct disk *const disk = &writer->disks[count];

@@ -53,8 +53,11 @@ void writer__stop(struct writer *writer);
 void writer__add(struct writer *writer, struct stream *stream);
 /* Is no disk at the stream, which is left, any more? Then none will be, and it may be freed. */
 bool writer__forget(struct writer *writer, struct stream *stream);
-/* The next file of the stream is `fd`, so its queue is that of the
- * file's file system. Where there are more of these than DISKS_MAX, or no thread, it stays. */
+/* The queue of a file system, which may be new; NULL where there are DISKS_MAX already, or no thread for
+ * it. */
+struct disk *writer__disk(struct writer *writer, dev_t device);
+/* The next file of the stream is `fd`, so its queue is that of the file's file system. Where there is none
+ * it stays. */
 void writer__place(struct writer *writer, struct stream *stream, int fd);
 /* How many places of streams there are, and the stream at one of them, or NULL. */
 uint32_t writer__streams(const struct writer *writer);

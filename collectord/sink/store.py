@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger()
 _UNCLEAN_STOPS = ".unclean_stops"
 _COUNT_MAX_BYTES = 64
+# For so long it is waited for another thread that deletes.
+_EVICTION_WAIT_S = 1.0
 
 
 class Store:
@@ -37,6 +39,7 @@ class Store:
         self._root = root
         self._plan = plan
         self._lock = threading.Lock()
+        self._evicting = threading.Lock()
         self._deleted: dict[Path, Counter[str]] = defaultdict(Counter)
         self._left: set[Path] = set()
 
@@ -55,16 +58,18 @@ class Store:
         Raises:
             SinkError: the directory cannot be read, or a file not deleted.
         """
-        if not self.limited:
+        if not self.limited or not self._evicting.acquire(timeout=_EVICTION_WAIT_S):
+            return False  # who is at it waits for a disk that does not answer
+        try:
+            now_ns = time.time_ns()
+            evictions = evict(self._root, self._plan, now_ns, need_bytes, {*self._left})
+        except SinkError as error:
+            if error.errno != errno.ENOENT:
+                raise
             return False
+        finally:
+            self._evicting.release()
         with self._lock:
-            try:
-                now_ns = time.time_ns()
-                evictions = evict(self._root, self._plan, now_ns, need_bytes, self._left)
-            except SinkError as error:
-                if error.errno != errno.ENOENT:
-                    raise
-                return False
             self._left = {path for path in self._left if path.exists()}
             for path, reason, size in evictions:
                 self._deleted[path.parent][reason] += 1

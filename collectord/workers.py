@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads for file work: the event loop waits for no disk, and no session for another's."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+_THREADS: Final = 2  # one prepares the next segment while the other seals the last
+_OTHERS: Final = 0  # stands for the file system of what is no session's, or writes one file
+
+
+class Workers:
+    """Two threads for each file system; entered, all run, so that their ids are known.
+
+    Args:
+        devices: the file system of each session, by its name.
+    """
+
+    def __init__(self, devices: Mapping[str, int]) -> None:
+        self._devices = devices
+        self._stack = ExitStack()
+        self._workers: dict[int, Executor] = {}
+
+    def __enter__(self) -> Self:
+        for device in {*self._devices.values()} or {_OTHERS}:
+            worker = self._stack.enter_context(ThreadPoolExecutor(_THREADS, "sink"))
+            all_running = threading.Barrier(_THREADS + 1)
+            for _ in range(_THREADS):
+                worker.submit(all_running.wait)
+            all_running.wait()
+            self._workers[device] = worker
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def of(self, session: str = "") -> Executor:
+        """Give the threads of a session's file system; of what is no session's, the first."""
+        first = next(iter(self._workers))
+        return self._workers[self._devices.get(session, first)]
