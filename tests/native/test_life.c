@@ -4,9 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -146,15 +148,16 @@ static void prepare(void)
 	CHECK_EQ(core__prepare(core, streams[RELAY], &relay), 0);
 }
 
-static void feed(uint32_t round)
+/* One sample more in each ring, or what is one there. */
+static void feed(uint32_t serial, uint32_t number)
 {
 	uint8_t record[PAGE_BYTES], *reserved;
 	uint32_t size;
 
-	CHECK(fake_ring__write(&data, record, record__sample(record, 128, round, round + 1)));
+	CHECK(fake_ring__write(&data, record, record__sample(record, 128, serial, serial + 1)));
 	CHECK(fake_ring__write(&sideband, record, record__comm(record, 7, 7, "x", 1, 1)));
 	fake_ring__write_backward(&overwritten, record,
-				  record__sample(record, 128, round, round + 1));
+				  record__sample(record, 128, serial, serial + 1));
 	CHECK_EQ(fake_aux__run(&aux, 10), 10);
 	reserved = fake_bpf__reserve(&bpf, FIELDS_BYTES + 8);
 	CHECK(reserved != NULL);
@@ -162,7 +165,7 @@ static void feed(uint32_t round)
 	fake_bpf__commit(reserved, false);
 	page__fill(record, PAGE_BYTES, 1000, 0);
 	CHECK_EQ(write(page_ends[1], record, PAGE_BYTES), PAGE_BYTES);
-	size = blk_record__put(record, 1, 1, 0);
+	size = blk_record__put(record, number, number, 0);
 	CHECK_EQ(write(pipe_ends[1], record, size), size);
 	CHECK_EQ(core__post(core, rings[WINDOW], COMMAND_LET_GO), 0);
 }
@@ -176,13 +179,14 @@ static void await_written(void)
 			await_notice(core__notify_fd(core));
 }
 
-static void check_stored(void)
+static void check_balance(bool lost)
 {
-	static const uint64_t stored[RINGS] = {[DATA] = 1,   [SIDEBAND] = 0, [AUX] = 80, [BPF] = 1,
-					       [WINDOW] = 1, [PAGE] = 340,   [PIPE] = 1};
+	static const uint64_t fed[RINGS] = {[DATA] = 1,	  [SIDEBAND] = 0, [AUX] = 80, [BPF] = 1,
+					    [WINDOW] = 1, [PAGE] = 340,	  [PIPE] = 1};
 
 	for (uint32_t i = 0; i < RINGS; i++) {
-		CHECK_EQ(counter__read(&rings[i]->stored), stored[i]);
+		CHECK_EQ(counter__read(&rings[i]->stored), fed[i]);
+		CHECK_EQ(counter__read(&rings[i]->lost_dropped), lost ? fed[i] : 0);
 		CHECK_EQ(rings[i]->in_flight, 0);
 	}
 }
@@ -204,16 +208,12 @@ static void remove_rings(void)
 	}
 }
 
-/* Each ends with the segment that it had, whatever its place holds next. */
-static void forget_streams(void)
+/* Each stream ends with the segment that it had, whatever its place holds next. */
+static void await_closed(const uint32_t ids[STREAMS])
 {
-	uint32_t ids[STREAMS], closed = 0;
+	uint32_t closed = 0;
 	struct event *event;
 
-	for (uint32_t i = 0; i < STREAMS; i++) {
-		ids[i] = streams[i]->id;
-		core__forget_stream(core, streams[i]);
-	}
 	while (closed < STREAMS) {
 		while ((event = core__event(core)) == NULL)
 			await_notice(core__notify_fd(core));
@@ -224,6 +224,21 @@ static void forget_streams(void)
 		}
 		event__free(event);
 	}
+}
+
+static void end_streams(void (*end_stream)(struct core *core, struct stream *stream))
+{
+	uint32_t ids[STREAMS];
+
+	for (uint32_t i = 0; i < STREAMS; i++) {
+		ids[i] = streams[i]->id;
+		end_stream(core, streams[i]);
+	}
+	await_closed(ids);
+}
+
+static void close_files(void)
+{
 	for (uint32_t i = 0; i < STREAMS; i++)
 		close(files[i]);
 }
@@ -261,11 +276,12 @@ static void rings_of_each_kind_come_and_go_and_leave_nothing(void)
 		add_streams();
 		add_rings();
 		prepare();
-		feed(round);
+		feed(round, 1);
 		await_written();
-		check_stored();
+		check_balance(false);
 		remove_rings();
-		forget_streams();
+		end_streams(core__forget_stream);
+		close_files();
 	}
 	after = holdings();
 	CHECK_EQ(after.fds, before.fds);
@@ -276,8 +292,111 @@ static void rings_of_each_kind_come_and_go_and_leave_nothing(void)
 	end();
 }
 
+/* What comes late, to the file whose number another one has by then, is lost and counted as that. */
+static void a_finished_stream_of_any_kind_takes_nothing_more(void)
+{
+	const int victim = output__file();
+
+	begin();
+	add_streams();
+	add_rings();
+	prepare();
+	feed(1, 1);
+	await_written();
+	end_streams(core__finish);
+	for (uint32_t i = 0; i < STREAMS; i++)
+		CHECK(dup2(victim, files[i]) == files[i]);
+	feed(2, 2);
+	await_written();
+	check_balance(true);
+	CHECK_EQ(lseek(victim, 0, SEEK_END), 0);
+	CHECK_EQ(-rig__prepare_records(core, streams[RECORDS], 4, victim, 0, RIG_LIMIT, 0),
+		 ESHUTDOWN);
+	remove_rings();
+	end();
+	close_files();
+	close(victim);
+}
+
+static sem_t stuck, begun;
+
+/* A disk that answers nothing. */
+static int write_stuck(struct stream *stream, struct item *item, uint64_t *bytes)
+{
+	CHECK_EQ(sem_post(&begun), 0);
+	while (sem_wait(&stuck) < 0)
+		continue;
+	CHECK_EQ(sem_post(&stuck), 0);
+	return record_stream__ops.write(stream, item, bytes);
+}
+
+/* What a snapshot waits for, and then what a stop does: all of it while the other's disk stands. */
+static void neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another(void)
+{
+	struct stream_ops ops = record_stream__ops;
+	struct fake_ring fakes[2];
+	uint8_t record[128];
+	uint64_t generation;
+	struct event *event;
+	uint32_t closed = 0;
+
+	ops.write = write_stuck;
+	ops.send = NULL;
+	CHECK_EQ(sem_init(&stuck, 0, 0), 0);
+	CHECK_EQ(sem_init(&begun, 0, 0), 0);
+	CHECK_EQ(core__new(&options, &core), 0);
+	for (uint32_t i = 0; i < 2; i++) {
+		files[i] = i == 0 ? output__file() : memfd_create("other", MFD_CLOEXEC);
+		fake_ring__init(&fakes[i], 1);
+		CHECK_EQ(rig__add_stream(core, 1 << 16, 0, false, &streams[i]), 0);
+		CHECK_EQ(rig__add_ring(core, 0, streams[i], &fakes[i].map, fakes[i].wakeup_fd,
+				       &records__layout, &(struct walk_ids){0}, false, false,
+				       &rings[i]),
+			 0);
+		CHECK_EQ(rig__prepare_records(core, streams[i], i, files[i], 0, RIG_LIMIT, 0), 0);
+		CHECK(fake_ring__write(&fakes[i], record, record__sample(record, 128, 0, 1)));
+	}
+	streams[0]->ops = &ops;
+	CHECK_EQ(core__start(core), 0);
+	generation = core__issue(core);
+	while (sem_wait(&begun) < 0)
+		continue;
+	/* The windows are taken and written, and the segment is closed. */
+	CHECK_EQ(rig__tell(core, rings[1], COMMAND_HOLD), 0);
+	while (core__stream_written(core, streams[1]) < generation)
+		await_notice(core__notify_fd(core));
+	core__rotate(core, streams[1]);
+	CHECK_EQ(rig__prepare_records(core, streams[1], 2, files[1], 1 << 20, RIG_LIMIT, 0), 0);
+	CHECK_EQ(rig__tell(core, rings[1], COMMAND_LET_GO), 0);
+	/* And the end, which frees all that it had. */
+	CHECK(fake_ring__write(&fakes[1], record, record__sample(record, 128, 1, 2)));
+	CHECK_EQ(rig__tell(core, rings[1], COMMAND_REMOVE), 0);
+	core__forget_stream(core, streams[1]);
+	while (closed < 2) {
+		while ((event = core__event(core)) == NULL)
+			await_notice(core__notify_fd(core));
+		if (event->kind == EVENT_SEGMENT_CLOSED) {
+			CHECK_EQ(event->token, ++closed);
+			CHECK_EQ(event->samples, 1);
+		}
+		event__free(event);
+	}
+	CHECK_EQ(counter__read(&rings[0]->stored), 0);
+	CHECK(core__stream_written(core, streams[0]) < generation);
+	CHECK_EQ(sem_post(&stuck), 0);
+	core__free(core);
+	for (uint32_t i = 0; i < 2; i++) {
+		fake_ring__deinit(&fakes[i]);
+		close(files[i]);
+	}
+	CHECK_EQ(sem_destroy(&begun), 0);
+	CHECK_EQ(sem_destroy(&stuck), 0);
+}
+
 int main(void)
 {
+	RUN(a_finished_stream_of_any_kind_takes_nothing_more);
+	RUN(neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another);
 	RUN(rings_of_each_kind_come_and_go_and_leave_nothing);
 	return 0;
 }
