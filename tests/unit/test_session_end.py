@@ -227,6 +227,39 @@ def test_an_absent_flight_recorder_says_why(
     assert both == f"{absent}; {failed}"
 
 
+def test_sessions_end_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one waits for, as for a disk that hangs, keeps no other from its end."""
+    ended = asyncio.Event()
+
+    class Waiting(RinglessSession):
+        async def close(self) -> None:
+            """The first waits for the second."""
+            if self.plan.name == "second":
+                ended.set()
+            await ended.wait()
+            await super().close()
+
+    async def open_waiting(
+        _surroundings: Surroundings, plan: SessionPlan, _stack: object
+    ) -> RinglessSession:
+        source: Any = Source()
+        return Waiting(plan, source)
+
+    monkeypatch.setattr(Surroundings, "open", open_waiting)
+    daemon = Daemon(config(tmp_path, "first", "second"), facts=host())
+
+    async def scenario() -> Any:  # noqa: ANN401 - balances
+        stop = asyncio.Event()
+
+        async def on_open() -> None:
+            stop.set()
+
+        async with asyncio.timeout(30):
+            return await daemon.run(stop, on_open=on_open, salvage_all=False)
+
+    assert [balance.state for balance in asyncio.run(scenario())] == ["stopped", "stopped"]
+
+
 def test_every_session_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot be ended says so, and those behind it are ended; there are all balances."""
     sources = {"first": Source(stops=False), "second": Source()}
