@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -30,6 +29,7 @@ from collectord.plan.build import build
 from collectord.plan.session import RetentionPlan
 from collectord.session import Session
 from collectord.sink.store import Store
+from collectord.workers import Workers
 
 if TYPE_CHECKING:
     from collectord.plan.session import SessionPlan
@@ -83,7 +83,7 @@ def test_sessions_come_and_go_and_leave_nothing(tmp_path: Path) -> None:
 
     async def scenario() -> list[tuple[int, int]]:
         held = []
-        with Drain(whole.core) as drain, ThreadPoolExecutor(2) as worker:
+        with Drain(whole.core) as drain, Workers({}) as workers:
             surroundings = Surroundings(
                 kernel=kernel,
                 drain=drain,
@@ -91,7 +91,7 @@ def test_sessions_come_and_go_and_leave_nothing(tmp_path: Path) -> None:
                 facts=facts,
                 clock=kernel.clocks(),
                 store=Store(tmp_path, RetentionPlan()),
-                worker=worker,
+                workers=workers,
                 watch=BpfWatch(),
                 stats=False,
                 child=None,
