@@ -333,9 +333,10 @@ class Daemon:
         self._tell_of_cpus()
         while await self._drain.next_pass(stop):
             self._look_at_cpus(cpus)
-            clocks = cache(self._kernel.clocks)  # one reading does for all sessions
+            # One reading does for all sessions.
+            clocks, programs = cache(self._kernel.clocks), cache(self._kernel.bpf_program_ids)
             for session in self._sessions:
-                session.tick(clocks)
+                session.tick(clocks, programs)
                 session.note("maps", self._watch.trouble(session.plan.name))
             self._watch.tick(worker)
             if on_tick is not None:

@@ -171,7 +171,7 @@ class Surroundings:
             ring.map,
             attr,
             counter.event_id,
-            core.issued_generation,
+            stream.round_ns,
             perf_clock=plan.perf_clock,
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -30,18 +30,14 @@ if TYPE_CHECKING:
     from collectord.codec.perf_bpf import LoadedBpf
     from collectord.kernel.port import Kernel
 
+    # Gives the ids beyond one, oldest first.
+    ListPrograms = Callable[[int], Sequence[int]]
+
 _LOG: Final = structlog.get_logger()
 _PROGRAMS_MAX: Final = 4096
 # All ids are listed this often, or when there are new ones; else only whether there are.
 _LOOKS_PER_LIST: Final = 16
 _KERNEL_PID: Final = 0xFFFFFFFF
-
-
-class _Look(NamedTuple):
-    """When a look began, and the last generation that was written by then, its round's end too."""
-
-    written: int
-    time_ns: int
 
 
 class ProgramWatch:
@@ -52,7 +48,7 @@ class ProgramWatch:
         ring: takes the records.
         attr: of the event whose records they are.
         event_id: its id.
-        issued: gives the last generation that was begun.
+        round_ns: tells how far readers that sort may have come; see `Stream.round_ns`.
         perf_clock: the stream's times are of perf's clock, not of CLOCK_MONOTONIC.
     """
 
@@ -62,7 +58,7 @@ class ProgramWatch:
         ring: RingMap,
         attr: PerfEventAttr,
         event_id: int,
-        issued: Callable[[], int],
+        round_ns: Callable[[], int],
         *,
         perf_clock: bool,
     ) -> None:
@@ -70,42 +66,38 @@ class ProgramWatch:
         self._ring = ring
         self._attr = attr
         self._id = event_id
-        self._issued = issued
+        self._round_ns = round_ns
         self._perf_clock = perf_clock
         self._lock = threading.Lock()
         self._images = ProgramImages(kernel)
         self._known: dict[int, BpfSymbols] = {}
         self._looks = 0
-        self._last = _Look(0, 0)
+        self._looked_ns = 0
         self._may_list = True
 
     def running(self) -> bytes:
         """Tell the programs that are loaded, as records of time 0; looks tell later changes."""
         with self._lock:
-            self._last = _Look(self._issued(), time.monotonic_ns())
+            self._looked_ns = time.monotonic_ns()
             found = self._symbols(self._ids(0))
             self._known = {symbols.id: symbols for symbols in found}
             self._images.learn(self._known)
             return b"".join(self._encoded(symbols, 0) for symbols in found)
 
-    def look(self, written: int = -1) -> None:
-        """Tell of the programs that were loaded or unloaded since the last look.
-
-        Args:
-            written: the last generation that is written, with its round's end, if that is known.
-        """
+    def look(self) -> None:
+        """Tell of the programs that were loaded or unloaded since the last look."""
         with self._lock:
-            this = _Look(written, time.monotonic_ns())
+            now_ns = time.monotonic_ns()
             self._looks += 1
-            if self._ids(max(self._known, default=0)) or not self._looks % _LOOKS_PER_LIST:
-                self._tell(self._ids(0), this)
-            self._last = this
+            if self._beyond(self._ids) or not self._looks % _LOOKS_PER_LIST:
+                self._tell(self._ids(0), now_ns)
+            self._looked_ns = now_ns
 
-    def pass_over(self, written: int) -> bool:
+    def pass_over(self, ids: ListPrograms) -> bool:
         """Look whether there is anything to look at, without waiting for anything.
 
         Args:
-            written: as of `look`.
+            ids: lists programs beyond one, once for all streams. Raises KernelError.
 
         Returns:
             False: call `look`.
@@ -115,10 +107,11 @@ class ProgramWatch:
         try:
             if not (self._looks + 1) % _LOOKS_PER_LIST:
                 return False
-            if self._ids(max(self._known, default=0)):
+            now_ns = time.monotonic_ns()
+            if self._beyond(lambda after: self._listed(ids, after)):
                 return False
             self._looks += 1
-            self._last = _Look(written, time.monotonic_ns())
+            self._looked_ns = now_ns
         finally:
             self._lock.release()
         return True
@@ -128,11 +121,18 @@ class ProgramWatch:
         with self._lock:
             return self._images.tell(self._known)
 
+    def _beyond(self, ids: ListPrograms) -> bool:
+        """Whether there are programs that came after the last one that is known."""
+        return bool(ids(max(self._known, default=0)))
+
     def _ids(self, after: int) -> Sequence[int]:
+        return self._listed(self._kernel.bpf_program_ids, after)
+
+    def _listed(self, ids: ListPrograms, after: int) -> Sequence[int]:
         if not self._may_list:
             return ()
         try:
-            return self._kernel.bpf_program_ids(after)[:_PROGRAMS_MAX]
+            return ids(after)[:_PROGRAMS_MAX]
         except KernelError as error:
             self._may_list = False
             _LOG.debug("bpf_programs_not_listed", error=str(error))
@@ -141,23 +141,21 @@ class ProgramWatch:
     def _symbols(self, ids: Iterable[int]) -> list[BpfSymbols]:
         return list(self._kernel.bpf_symbols([i for i in ids if i not in self._known]))
 
-    def _earliest_ns(self, this: _Look) -> int:
+    def _earliest_ns(self) -> int:
         """The time of which a record is in time, if it is fed now, for readers that sort.
 
         They go by the ends of rounds: at one they hand out what is no later than all that stands
         before the last one. The record will stand before the end of the next.
         """
-        before = self._issued() - 1
-        looks = (look.time_ns for look in (self._last, this) if look.written >= before)
-        return next(looks, time.monotonic_ns())
+        return max(self._round_ns() or time.monotonic_ns(), self._looked_ns)
 
-    def _tell(self, ids: Sequence[int], this: _Look) -> None:
+    def _tell(self, ids: Sequence[int], looked_ns: int) -> None:
         if not self._may_list:
             return
         new = self._symbols(ids)
         self._images.learn(symbols.id for symbols in new)
-        earliest_ns = self._earliest_ns(this)
-        now_ns = max(this.time_ns, earliest_ns)
+        earliest_ns = self._earliest_ns()
+        now_ns = max(looked_ns, earliest_ns)
         booted_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
         times = {
             # Not before the look that did not see it, whatever the host's sleep did to the clocks.

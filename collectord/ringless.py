@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collectord.ledger import SessionBalance
     from collectord.model import ClockReading
     from collectord.plan.session import SessionPlan
+    from collectord.program_watch import ListPrograms
     from collectord.source.base import OpenSource
 
 
@@ -54,7 +55,7 @@ class RinglessSession:
         if self.source is not None:
             self.source.enable()
 
-    def tick(self, clocks: Callable[[], ClockReading]) -> None:
+    def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> None:
         """Nothing: there is no ring to measure and no segment to rotate."""
 
     def note(self, about: str, trouble: str) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collectord.meter import Drained, Meter
     from collectord.model import ClockReading
     from collectord.plan.session import SessionPlan
-    from collectord.program_watch import ProgramWatch
+    from collectord.program_watch import ListPrograms, ProgramWatch
     from collectord.sink.base import Sink
     from collectord.sink.store import Store
     from collectord.source.base import OpenSource
@@ -138,7 +138,6 @@ class Session:
                 jobs=self._jobs,
             )
         self._stopping = asyncio.Event()
-        self._looking = asyncio.Lock()
 
     # Life: begin, tick .. tick, close.
 
@@ -178,13 +177,14 @@ class Session:
             else:
                 self._health.note("flush", "")
 
-    def tick(self, clocks: Callable[[], ClockReading]) -> None:
+    def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> None:
         """Once per flush interval, after a full pass if one was done: count, rotate, look.
 
         Where nothing is new there is nothing but the look.
 
         Args:
             clocks: reads them, once for all sessions.
+            programs: lists BPF programs beyond one, likewise.
         """
         new = self._accounts.measure()
         if new:
@@ -196,20 +196,8 @@ class Session:
             self.recorder.look()
         self._segments.tick()
         self._build_ids.look(self._jobs)
-        if self._programs is not None and not self._looking.locked():
-            self._jobs.start(self._look_at_programs(self._programs))
-
-    async def _look_at_programs(self, programs: ProgramWatch) -> None:
-        """Tell of those that came since, in the order in which readers want it.
-
-        Nothing that was recorded before the look is written, and a round ended, behind what the
-        next look tells. To see that there is no new one takes a system call, and no thread.
-        """
-        async with self._looking:
-            generation = self._stream.drained_generation()
-            await self._passes.written(generation)
-            if not programs.pass_over(generation):
-                await self._jobs.in_worker(programs.look, generation)
+        if self._programs is not None and not self._programs.pass_over(programs):
+            self._jobs.start(self._jobs.in_worker(self._programs.look))
 
     def _look_at_balances(self) -> None:
         balances = cache(self._meter.balances)

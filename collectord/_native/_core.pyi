@@ -483,6 +483,11 @@ class Stream:
         """The last generation that its rings are done with, whatever those of others are at."""
     def written_generation(self) -> int:
         """The last one of which every chunk is on its file (or counted as lost)."""
+    def round_ns(self) -> int:
+        """When the generation before the one that was issued last had been written; 0: it is not.
+
+        Of CLOCK_MONOTONIC. A sorting reader has passed nothing that is younger.
+        """
     def rotate(self) -> None:
         """Move on to the next prepared segment at the next chunk, if this one holds data."""
     def finish(self) -> None:

@@ -243,6 +243,11 @@ uint64_t core__stream_written(struct core *core, const struct stream *stream)
 	return stream__written(stream, core__issued(core));
 }
 
+uint64_t core__stream_round_ns(struct core *core, const struct stream *stream)
+{
+	return stream__round_ns(stream, core__issued(core));
+}
+
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment)
 {
 	int ret;

@@ -71,6 +71,8 @@ uint64_t core__issued(struct core *core);
 uint64_t core__drained(struct core *core);
 uint64_t core__stream_drained(struct core *core, const struct stream *stream);
 uint64_t core__stream_written(struct core *core, const struct stream *stream);
+/* See stream__round_ns(). */
+uint64_t core__stream_round_ns(struct core *core, const struct stream *stream);
 
 /* Token, fd, offset, limit and what its kind has more are set; the latter is the core's, whatever comes. */
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment);

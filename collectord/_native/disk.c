@@ -210,6 +210,7 @@ static void disk__end(struct disk *disk, struct stream *stream, struct item *end
 	struct writer *const writer = disk->writer;
 	struct item item = *ended;
 	struct lane *lane = item.lane;
+	const bool asked = item.stamp != 0 && writer__is_asked(writer, lane__written(lane));
 
 	stream->work = (struct work){0};
 	if (stream->ops->end(stream, &item)) {
@@ -226,7 +227,7 @@ static void disk__end(struct disk *disk, struct stream *stream, struct item *end
 	atomic_fetch_sub(&lane->queued, 1);
 	for (uint32_t i = 0; i < writer->shard_count; i++)
 		shard__wake_starved(writer->shards[i]);
-	if (item.stamp != 0 || atomic_load_explicit(&lane->rings, memory_order_relaxed) == 0)
+	if (asked || atomic_load_explicit(&lane->rings, memory_order_relaxed) == 0)
 		event_list__poke(writer->events);
 }
 

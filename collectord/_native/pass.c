@@ -323,7 +323,7 @@ static bool pass__stamp(struct shard *shard)
 static void pass__end(struct shard *shard, uint64_t generation)
 {
 	uint64_t least = generation;
-	bool ended = false;
+	bool asked = false, ended;
 
 	for (struct ring *each = shard->rings; each != NULL; each = each->next)
 		for (struct ring *ring = each; ring != NULL; ring = ring->behind) {
@@ -338,10 +338,10 @@ static void pass__end(struct shard *shard, uint64_t generation)
 		if (lane__asked(lane) != 0 && !lane->owes) {
 			lane->stamp = lane->begun;
 			lane->stamp_ns = lane->begun_ns;
+			asked |= writer__is_asked(shard->writer, lane__drained(lane));
 			/* Release; the partner is the acquire in lane__drained(). */
 			atomic_store_explicit(&lane->drained, lane->begun, memory_order_release);
 			shard->again |= lane->begun < generation;
-			ended = true;
 		}
 		lane->owes = false;
 		if (lane__drained(lane) < least)
@@ -352,10 +352,13 @@ static void pass__end(struct shard *shard, uint64_t generation)
 		atomic_store(&shard->unstamped, true);
 		(void)pass__stamp(shard);
 	}
-	ended |= least != atomic_load_explicit(&shard->drained, memory_order_relaxed);
+	ended = least != atomic_load_explicit(&shard->drained, memory_order_relaxed);
 	/* Release; the partner is the acquire in shard__drained(). */
 	atomic_store_explicit(&shard->drained, least, memory_order_release);
-	if (ended)
+	/* Of several shards the last one tells that all are done. The partners are the fences here: of
+	 * two that end at once one sees the other. */
+	atomic_thread_fence(memory_order_seq_cst);
+	if (asked || (ended && writer__drained(shard->writer) == least))
 		event_list__poke(shard->writer->events);
 }
 

@@ -302,6 +302,9 @@ cdef class Stream:
     def written_generation(self):
         return core__stream_written(self.owner.core, self.stream)
 
+    def round_ns(self):
+        return core__stream_round_ns(self.owner.core, self.stream)
+
     def rotate(self):
         core__rotate(self.owner.core, self.stream)
 

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "event_list.h"
 #include "ring.h"
 
@@ -337,6 +338,16 @@ uint64_t stream__written(const struct stream *stream, uint64_t issued)
 	return least;
 }
 
+uint64_t stream__round_ns(const struct stream *stream, uint64_t issued)
+{
+	/* Acquire; the partner is the release in stream__note_end(). */
+	const uint64_t ended = atomic_load_explicit(&stream->ended, memory_order_acquire);
+
+	if (ended + 1 < issued)
+		return 0;
+	return atomic_load_explicit(&stream->ended_ns[~issued & 1], memory_order_relaxed);
+}
+
 bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp)
 {
 	uint64_t least = stamp;
@@ -391,6 +402,21 @@ static uint64_t stream__horizon(struct stream *stream, uint64_t settled_ns)
 	return horizon_ns;
 }
 
+static void stream__note_end(struct stream *stream, uint64_t generation)
+{
+	const uint64_t before = atomic_load_explicit(&stream->ended, memory_order_relaxed);
+	const uint64_t now_ns = clock__now_ns();
+
+	if (generation <= before)
+		return;
+	if (generation > before + 1) /* the one before it ended with it */
+		atomic_store_explicit(&stream->ended_ns[~generation & 1], now_ns,
+				      memory_order_relaxed);
+	atomic_store_explicit(&stream->ended_ns[generation & 1], now_ns, memory_order_relaxed);
+	/* Release; the partner is the acquire in stream__round_ns(). */
+	atomic_store_explicit(&stream->ended, generation, memory_order_release);
+}
+
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item)
 {
 	uint64_t settled_ns, least;
@@ -414,6 +440,7 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 	}
 	if (least > stream->round)
 		stream->round = least;
+	stream__note_end(stream, least);
 	if (stream->snapshots ||
 	    atomic_load_explicit(&stream->holds_back, memory_order_relaxed))
 		settled_ns = stream__horizon(stream, settled_ns);

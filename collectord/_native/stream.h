@@ -110,6 +110,9 @@ struct stream {
 	 */
 	uint64_t round;
 	bool round_due; /* records were written since the last marker */
+	/* The last generation that was written, and when it and the one before it were. */
+	_Atomic uint64_t ended;
+	_Atomic uint64_t ended_ns[2];
 
 	_Atomic(struct lane *) lanes[SHARDS_MAX];
 	_Atomic bool begun; /* a segment was prepared; until then lanes keep their chunks open */
@@ -185,6 +188,9 @@ bool stream__is_full(const struct stream *stream, uint64_t bytes);
  * likewise written, or counted as lost. Any thread. */
 uint64_t stream__drained(const struct stream *stream, uint64_t issued);
 uint64_t stream__written(const struct stream *stream, uint64_t issued);
+/* When all of the generation before the one that was `issued` last had been written; 0: it is not, or
+ * nobody knows. Whatever a round ends with that follows is no older than that. */
+uint64_t stream__round_ns(const struct stream *stream, uint64_t issued);
 
 /* A lane of this stream that has rings or unwritten items, or NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);

@@ -48,6 +48,9 @@ void writer__add(struct writer *writer, struct stream *stream)
 {
 	const uint32_t place = stream->id % STREAMS_MAX;
 
+	/* Of generations before it there is nothing. */
+	stream->ended = atomic_load_explicit(&writer->generation, memory_order_acquire);
+	stream->ended_ns[0] = stream->ended_ns[1] = clock__now_ns();
 	atomic_store(&stream->disk, &writer->disks[0]);
 	/* Release; the partner is the acquire in writer__stream(). */
 	atomic_store_explicit(&writer->streams[place], stream, memory_order_release);
@@ -116,12 +119,8 @@ void writer__poke(struct writer *writer)
 }
 
 /* `but` begins the pass itself. */
-static uint64_t writer__begin(struct writer *writer, const struct shard *but)
+static uint64_t writer__begin(struct writer *writer, uint64_t generation, const struct shard *but)
 {
-	/* Release; the partner is the acquire in shard__run(). */
-	const uint64_t generation =
-		atomic_fetch_add_explicit(&writer->generation, 1, memory_order_release) + 1;
-
 	for (uint32_t i = 0; i < writer->shard_count; i++)
 		if (writer->shards[i] != but)
 			shard__poke(writer->shards[i]);
@@ -133,8 +132,20 @@ static uint64_t writer__begin(struct writer *writer, const struct shard *but)
 
 uint64_t writer__issue(struct writer *writer)
 {
+	uint64_t before = atomic_load_explicit(&writer->generation, memory_order_relaxed);
+
 	atomic_store_explicit(&writer->issued_ns, clock__now_ns(), memory_order_relaxed);
-	return writer__begin(writer, NULL);
+	do
+		atomic_store_explicit(&writer->asked, before + 1, memory_order_relaxed);
+	/* Release; the partner is the acquire in shard__run(): with the generation it sees who asked. */
+	while (!atomic_compare_exchange_weak_explicit(&writer->generation, &before, before + 1,
+						      memory_order_release, memory_order_relaxed));
+	return writer__begin(writer, before + 1, NULL);
+}
+
+bool writer__is_asked(const struct writer *writer, uint64_t done)
+{
+	return done < atomic_load_explicit(&writer->asked, memory_order_relaxed);
 }
 
 uint64_t writer__due_ns(const struct writer *writer)
@@ -150,7 +161,11 @@ void writer__issue_due(struct writer *writer, const struct shard *shard, uint64_
 	/* Of several shards whose time has come one issues it. */
 	if (now_ns >= issued_ns + writer->flush_ns + slack_ns &&
 	    atomic_compare_exchange_strong(&writer->issued_ns, &issued_ns, now_ns))
-		writer__begin(writer, shard);
+		/* Release; the partner is the acquire in shard__run(). */
+		writer__begin(writer,
+			      atomic_fetch_add_explicit(&writer->generation, 1,
+							memory_order_release) + 1,
+			      shard);
 }
 
 uint64_t writer__drained(const struct writer *writer)

@@ -25,6 +25,7 @@ struct event_list;
 struct writer {
 	_Atomic uint64_t issued_ns;
 	_Atomic uint64_t generation; /* last one issued */
+	_Atomic uint64_t asked;	     /* and the last that somebody asked for, and waits for */
 	struct pool *pool;
 	struct event_list *events;
 	_Atomic(struct stream *) streams[STREAMS_MAX]; /* by id % STREAMS_MAX, or NULL */
@@ -69,6 +70,9 @@ uint32_t writer__disks(const struct writer *writer);
 void writer__poke(struct writer *writer);
 /* Begin a generation: every ring is read up to where it is now. Returns its number. */
 uint64_t writer__issue(struct writer *writer);
+/* Does somebody wait for more than what is `done`? Those that the timer issues are waited for by nobody
+ * but who follows them. */
+bool writer__is_asked(const struct writer *writer, uint64_t done);
 /* When the next one is to be issued. */
 uint64_t writer__due_ns(const struct writer *writer);
 /* From `shard`, before a pass: issue it if that time came `slack_ns` ago. */

@@ -7,6 +7,8 @@ import asyncio
 import fcntl
 import gc
 import os
+import select
+import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
@@ -327,6 +329,62 @@ def test_streams_come_and_go_and_leave_nothing() -> None:
     assert len(set(ids)) == len(ids)
     assert fds_after == fds_before
     assert bytes_after - bytes_before < 4 << 20  # of four hundred streams
+
+
+def test_a_generation_wakes_its_follower_once() -> None:
+    """However many streams there are: nobody waits for what each of them writes."""
+    with ExitStack() as stack:
+        drain = Drain(_PLAN)
+        streams = [drain.core.add_stream() for _ in range(8)]
+        for stream in streams:
+            drain.add_ring(stream, fed_ring(_ATTR, _LABEL, stack))
+        stack.callback(drain.core.stop)
+        drain.core.start()
+        told = issued = 0
+        for generation in (2, 12):  # each stream asks for its first segment before
+            limit = time.monotonic() + _LIMIT_S
+            while min(stream.written_generation() for stream in streams) < generation:
+                assert time.monotonic() < limit
+                select.select([], [], [], 0.001)
+            told = os.eventfd_read(drain.core.notify_fd)
+            issued, before = drain.core.issued_generation(), issued
+        assert 0 < told <= issued - before + 1
+
+
+def test_how_far_readers_that_sort_may_have_come() -> None:
+    """To the end of the round before the one that goes on, when that had been written."""
+
+    async def scenario() -> None:
+        never = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
+        with ExitStack() as stack, Drain(never) as drain:
+            stream = drain.core.add_stream()
+            drain.add_ring(stream, fed_ring(_ATTR, _LABEL, stack))
+            one = drain.of(stream)
+            times = [time.monotonic_ns()]
+            assert 0 < stream.round_ns() < times[0]  # it has none to be behind
+            for number in range(4):
+                async with asyncio.timeout(_LIMIT_S):
+                    await one.written(await one.full_pass())
+                if number > 0:
+                    assert times[-2] < stream.round_ns() < times[-1]
+                times.append(time.monotonic_ns())
+
+    asyncio.run(scenario())
+
+
+def test_nobody_knows_how_far_readers_are_while_a_round_does_not_end() -> None:
+    """A ring that is not read keeps it from its end."""
+
+    async def scenario() -> None:
+        never = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
+        with ExitStack() as stack, Drain(never) as drain:
+            rings = Rings(drain, stack)
+            await rings.overloaded()
+            for _ in range(2):
+                drain.core.request_flush()
+            assert rings.streams[0].round_ns() == 0
+
+    asyncio.run(scenario())
 
 
 class Place:

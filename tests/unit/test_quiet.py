@@ -97,7 +97,7 @@ def test_that_no_program_is_new_is_seen_by_one_call() -> None:
     kernel, fed = Programs(), list[bytes]()
     one = watch(kernel, fed)
     kernel.listed = 0
-    assert one.pass_over(1)
+    assert one.pass_over(kernel.bpf_program_ids)
     assert (kernel.listed, fed) == (1, [])
 
 
@@ -106,10 +106,10 @@ def test_a_new_program_is_looked_at() -> None:
     kernel, fed = Programs(), list[bytes]()
     one = watch(kernel, fed)
     kernel.ids.append(7)
-    assert not one.pass_over(1)
-    one.look(1)
+    assert not one.pass_over(kernel.bpf_program_ids)
+    one.look()
     assert len(fed) == 1
-    assert one.pass_over(2)
+    assert one.pass_over(kernel.bpf_program_ids)
 
 
 def test_a_program_that_went_is_told_within_sixteen_looks() -> None:
@@ -118,8 +118,8 @@ def test_a_program_that_went_is_told_within_sixteen_looks() -> None:
     one = watch(kernel, fed)
     kernel.ids.clear()
     for _ in range(16):
-        if not one.pass_over(1):
-            one.look(1)
+        if not one.pass_over(kernel.bpf_program_ids):
+            one.look()
     assert len(fed) == 1
 
 

@@ -104,7 +104,7 @@ async def ended_session(state: Path, source: Any, sink: Any) -> Session:  # noqa
             store=Store(state, plan.sink.retention),
             worker=worker,
         )
-        session.tick(LinuxKernel().clocks)
+        session.tick(LinuxKernel().clocks, lambda _: ())
         await session.close()
     return session
 
@@ -151,7 +151,7 @@ def test_a_session_in_which_nothing_happened_only_looks(tmp_path: Path) -> None:
             )
             for dropped in (0, 0, 1, 1):
                 source.dropped = dropped
-                session.tick(clocks)
+                session.tick(clocks, lambda _: ())
                 given.append(len(read))
             assert worker.given == 0
             await session.close()
