@@ -245,6 +245,10 @@ class Daemon:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> Ended:
         """Signal it, and wait for its end."""
         self.process.send_signal(number)
+        return self.await_end()
+
+    def await_end(self) -> Ended:
+        """Wait for its end."""
         stdout, log = self.process.communicate(timeout=_PATIENCE_S)
         return Ended(self.process.returncode, stdout, log)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.support import features
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+_SECTOR_BYTES: Final = 512
 
 
 class SlowDisk(NamedTuple):
@@ -27,19 +29,23 @@ class SlowDisk(NamedTuple):
     prefix: tuple[str, ...]
 
 
+def _run(*words: str | Path) -> None:
+    subprocess.run(words, check=True)
+
+
 @contextmanager
 def ext4(directory: Path, size_bytes: int) -> Iterator[Path]:
     """An ext4 on a loop device, where O_DIRECT meets a block layer."""
     image = directory.with_suffix(".img")
     with image.open("wb") as file:
         file.truncate(size_bytes)
-    subprocess.run(["mkfs.ext4", "-q", "-b", "4096", "-m", "0", image], check=True)
+    _run("mkfs.ext4", "-q", "-b", "4096", "-m", "0", image)
     directory.mkdir()
-    subprocess.run(["mount", "-o", "loop", image, directory], check=True)
+    _run("mount", "-o", "loop", image, directory)
     try:
         yield directory
     finally:
-        subprocess.run(["umount", directory], check=True)
+        _run("umount", directory)
         image.unlink()
 
 
@@ -63,3 +69,46 @@ def slow_ext4(directory: Path, size_bytes: int, bytes_per_second: int) -> Iterat
             yield SlowDisk(root, ("sh", "-c", enter, "sh"))
         finally:
             group.rmdir()
+
+
+@contextmanager
+def frozen(root: Path) -> Iterator[None]:
+    """Whoever writes to a file system waits for the end of the block."""
+    _run("fsfreeze", "--freeze", root)
+    try:
+        yield
+    finally:
+        _run("fsfreeze", "--unfreeze", root)
+
+
+@contextmanager
+def suspendable_ext4(directory: Path, size_bytes: int) -> Iterator[tuple[Path, str]]:
+    """An ext4 on a device of the device mapper, and the device's name for `suspended`."""
+    image, name = directory.with_suffix(".img"), f"collectord-test-{os.getpid()}"
+    with image.open("wb") as file:
+        file.truncate(size_bytes)
+    with ExitStack() as stack:
+        made = subprocess.run(
+            ["losetup", "--find", "--show", image], capture_output=True, text=True, check=True
+        )
+        loop = made.stdout.strip()
+        stack.callback(_run, "losetup", "--detach", loop)
+        table = f"0 {size_bytes // _SECTOR_BYTES} linear {loop} 0"
+        _run("dmsetup", "create", name, "--table", table)
+        stack.callback(_run, "dmsetup", "remove", "--retry", name)
+        device = f"/dev/mapper/{name}"
+        _run("mkfs.ext4", "-q", "-b", "4096", "-m", "0", device)
+        directory.mkdir()
+        _run("mount", device, directory)
+        stack.callback(_run, "umount", directory)
+        yield directory, name
+
+
+@contextmanager
+def suspended(name: str) -> Iterator[None]:
+    """Nothing that is asked of a device of the device mapper is done before the block ends."""
+    _run("dmsetup", "suspend", "--noflush", "--nolockfs", name)
+    try:
+        yield
+    finally:
+        _run("dmsetup", "resume", name)

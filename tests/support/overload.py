@@ -53,6 +53,7 @@ def write_config(
     chunk: str,
     segment: str,
     retained: str,
+    busy: Path | None = None,
 ) -> Path:
     """Configure the scene.
 
@@ -64,7 +65,9 @@ def write_config(
         chunk: one of them.
         segment: how large one of `busy` is; those of `quiet` are a second long.
         retained: bytes of all segments.
+        busy: where the segments of `busy` go, if not below `state`.
     """
+    elsewhere = f'directory = "{busy}"' if busy is not None else ""
     path = directory / "collectord.toml"
     path.write_text(
         f"""
@@ -86,6 +89,7 @@ free = "0"
 [[session]]
 name = "{BUSY}"
 segment_bytes = "{segment}"
+{elsewhere}
 [[session.source]]
 kind = "perf"
 events = ["{EVENT}"]

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One session whose disk does not answer for some time, and two others on another disk."""
+
+from __future__ import annotations
+
+import json
+import signal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.support import daemons, overload
+from tests.support.overload import BUSY, QUIET, RECORDER, SESSIONS
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from tests.support.generator import Generator
+
+# What comes while the disk hangs: segments of `quiet`, one a second, and figures of each session.
+_SEALED: Final = 10
+_CHANGES: Final = 12
+
+
+def _last_ledger(directory: Path) -> dict[str, Any]:
+    """The balance in the last manifest of a folder of segments; empty where there is none."""
+    manifests = sorted(directory.glob("*.json"))
+    return dict(json.loads(manifests[-1].read_text())["ledger"]) if manifests else {}
+
+
+def _is_closed(directory: Path) -> bool:
+    return bool(_last_ledger(directory).get("closed"))
+
+
+class _Figures:
+    """How often the figures of each session were others than before; the others lose nothing."""
+
+    def __init__(self, daemon: daemons.Daemon) -> None:
+        self.changes = dict.fromkeys(SESSIONS, 0)
+        self._daemon = daemon
+        self._produced: dict[str, int] = {}
+
+    def look(self) -> bool:
+        """See what is told now; gives whether each changed often enough."""
+        for one in self._daemon.status()["sessions"]:
+            name = one["name"]
+            assert name == BUSY or not any(one["lost"].values()), one["lost"]
+            self.changes[name] += one["produced"] != self._produced.get(name)
+            self._produced[name] = one["produced"]
+        return min(self.changes.values()) >= _CHANGES
+
+
+def check_others_go_on(
+    tmp_path: Path,
+    start_cli: Callable[..., subprocess.Popen[str]],
+    generator: Generator,
+    busy: Path,
+    hung: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Figures, seals, a snapshot and the end of the others come while the disk of `busy` hangs.
+
+    Args:
+        tmp_path: where the others write.
+        start_cli: starts the daemon.
+        generator: makes the events.
+        busy: a folder on the disk that hangs.
+        hung: has it hang for a block.
+    """
+    state = tmp_path / "state"
+    config = overload.write_config(
+        tmp_path,
+        state,
+        busy=busy,
+        flush="500ms",
+        staging="16MiB",
+        chunk="128KiB",
+        segment="16MiB",
+        retained="1GiB",
+    )
+
+    def sealed() -> int:
+        return len(overload.segments(state, QUIET))
+
+    with daemons.running(start_cli, config) as daemon:
+        with overload.loads(generator) as load:
+            daemons.wait_for(lambda: daemon.session(BUSY)["stored"], "records on the disk")
+            with hung():
+                figures, before = _Figures(daemon), sealed()
+                daemons.wait_for(
+                    lambda: figures.look() and sealed() >= before + _SEALED,
+                    f"figures and segments: {figures.changes}",
+                )
+                (snapshot,) = daemon.post("/v1/snapshot", {})["snapshots"]
+                assert snapshot["samples"] > 0
+                stored = daemon.session(BUSY)["stored"]
+                assert daemon.session(BUSY)["losing"]
+            daemons.wait_for(lambda: daemon.session(BUSY)["stored"] > stored, "more records")
+        with hung():
+            daemon.process.send_signal(signal.SIGTERM)
+            for one in (state / QUIET, state / RECORDER):
+                daemons.wait_for(partial(_is_closed, one), f"the end of {one.name}")
+            assert daemon.process.poll() is None
+        ended = daemon.await_end()
+    assert ended.status == 0, ended.log
+    for name in SESSIONS:
+        ledger = _last_ledger(busy if name == BUSY else state / name)
+        assert (ledger["basis"], ledger["closed"]) == ("exact", True)
+        assert (ledger["unaccounted"], ledger["produced"]) == (0, load[name].made), name
+        assert (sum(ledger["lost"].values()) > 0) == (name == BUSY)
