@@ -130,6 +130,24 @@ def test_killed_and_torn(tmp_path: Path, perf: Perf, torn: str, *, footers: bool
     assert repair(tmp_path, sealed=True) == []
 
 
+def test_killed_between_writes_that_were_in_flight(tmp_path: Path, perf: Perf) -> None:
+    """Chunks that never came before one that did cost themselves: nothing else is cut out."""
+    path = leave(tmp_path)
+    start = data_offset(path)
+    chunks = chunks_at(start)
+    begins = [start + sum(map(len, chunks[:number])) for number in range(CHUNKS)]
+    for number in (5, 6, 9):
+        tear(path, begins[number], bytes(len(chunks[number])))
+    (outcome,) = repair(tmp_path)
+    assert outcome.action is Action.RECOVERED
+    manifest = check(outcome.path, perf, (begins[5], begins[10]))
+    assert manifest.samples == (CHUNKS - 3) * PER_CHUNK
+    assert [(cut.offset, cut.bytes) for cut in manifest.cut] == [
+        (begins[5], len(chunks[5]) + len(chunks[6])),
+        (begins[9], len(chunks[9])),
+    ]
+
+
 @pytest.mark.parametrize("footers", [True, False], ids=["footers", "older"])
 @pytest.mark.parametrize("torn", TORN)
 def test_sealed_and_torn(tmp_path: Path, perf: Perf, torn: str, *, footers: bool) -> None:
