@@ -144,7 +144,8 @@ def _usage(root: Folder, left: Collection[Path]) -> tuple[list[_Held], int, list
             continue
         held += parts
         used_bytes += size_bytes
-    return sorted(held, key=lambda segment: segment.groups[0].paths.name), used_bytes, closed
+    held.sort(key=lambda segment: (segment.written_ns, segment.groups[0].paths.name))
+    return held, used_bytes, closed
 
 
 def _measured(folder: Folder, place: str, left: Collection[Path]) -> tuple[list[_Held], int]:

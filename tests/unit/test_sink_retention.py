@@ -98,6 +98,16 @@ def test_quota_takes_the_oldest_of_any_session(tmp_path: Path) -> None:
     assert evict(tmp_path, RetentionPlan(bytes=2 * one_bytes), NOW_NS) == []
 
 
+def test_the_last_write_makes_the_oldest(tmp_path: Path) -> None:
+    """A snapshot goes by when it was made: its file may have been there for days."""
+    snapshot, stream = _segment(tmp_path, "recorder", 9), _segment(tmp_path, "stream", 2)
+    for file in (snapshot, _manifest(snapshot)):
+        os.utime(file, ns=(NOW_NS, NOW_NS))
+    plan = RetentionPlan(bytes=_allocated(snapshot))
+    assert [eviction.path for eviction in evict(tmp_path, plan, NOW_NS)] == [stream]
+    assert snapshot.exists()
+
+
 def test_running_segments_count_and_stay(tmp_path: Path) -> None:
     """Running segments and orphans use the quota and are never evicted."""
     old = _segment(tmp_path, "exec", 5)
