@@ -50,7 +50,6 @@ static void page_stream__tell(struct ring *ring, struct event_ring *told)
 {
 	struct page_track *const track = &page_ring__of(ring)->track;
 
-	told->bytes = counter__read(&track->bytes);
 	told->sums = page_track__give_sums(track, &told->sum_count);
 }
 

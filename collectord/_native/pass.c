@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "pass.h"
+#include "shard.h"
 
 #include <sys/epoll.h>
 

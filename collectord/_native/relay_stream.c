@@ -78,7 +78,6 @@ static void relay_stream__tell(struct ring *ring, struct event_ring *told)
 {
 	struct relay_file *const file = &relay_ring__of(ring)->file;
 
-	told->bytes = counter__read(&file->bytes);
 	told->sums = sums__give(&file->sums, &told->sum_count);
 }
 

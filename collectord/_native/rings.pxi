@@ -170,13 +170,11 @@ cdef tuple window_counters(const window *w):
     return (w.windows, w.taken, w.repeated, w.repeated_bytes, w.overwritten_bytes, w.held_ns)
 
 
-cdef class Ring:
+cdef class Drained:
     cdef Core owner
     cdef Stream stream  # which has the ring freed
     cdef ring *ring
-    cdef tuple maps
     cdef readonly uint32_t shard
-    cdef bint leaves
 
     @property
     def id(self):
@@ -185,6 +183,11 @@ cdef class Ring:
     @property
     def answered(self):
         return core__has_answered(self.owner.core, self.ring)
+
+
+cdef class Ring(Drained):
+    cdef tuple maps
+    cdef bint leaves
 
     def hold(self, bint held):
         check(core__post(self.owner.core, self.ring, COMMAND_HOLD if held else COMMAND_LET_GO))
@@ -205,20 +208,7 @@ cdef class Ring:
             *relay_counters(relay_ring__of(r)), *window_counters(window__of(r)))
 
 
-cdef class AuxRing:
-    cdef Core owner
-    cdef Stream stream
-    cdef ring *ring
-    cdef readonly uint32_t shard
-
-    @property
-    def id(self):
-        return self.ring.id
-
-    @property
-    def answered(self):
-        return core__has_answered(self.owner.core, self.ring)
-
+cdef class AuxRing(Drained):
     def stop(self):
         check(core__post(self.owner.core, self.ring, COMMAND_LAST))
 

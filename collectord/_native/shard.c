@@ -13,7 +13,6 @@
 
 #include "clock.h"
 #include "event_list.h"
-#include "pass.h"
 
 #define EPOLL_BATCH 64
 /* Part of the flush interval by which the timers of other shards come after the first one's. */

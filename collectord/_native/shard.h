@@ -93,4 +93,16 @@ void shard__poke(struct shard *shard);
 void shard__wake_starved(struct shard *shard);
 uint64_t shard__drained(const struct shard *shard);
 
+/*
+ * A pass over a shard's rings. All calls are made by who makes the shard's passes.
+ */
+
+/* Drain what is due; of lanes whose generation is not done everything, and of all lanes after a pass
+ * that left something behind. Those that are done begin `generation`, if it is a new one. */
+void pass__run(struct shard *shard, uint64_t generation);
+
+/* Drain one ring to the end, outside of a pass, and give up the shard's half full chunks if none
+ * was free. False: part of the ring is unread. */
+bool pass__last(struct shard *shard, struct ring *ring);
+
 #endif

@@ -7,7 +7,6 @@
 
 #include "check.h"
 #include "fake_ring.h"
-#include "pass.h"
 #include "records.h"
 #include "rig.h"
 #include "ring.h"
