@@ -164,8 +164,7 @@ class Surroundings:
             return None
         attr = next(e.attr for e in plan.events if e.index == counter.event_index)
         ring = fed_ring(attr, sideband[0].label, own.enter_context(ExitStack()))
-        core = self.drain.core
-        own.push_async_callback(self.drain.remove, [ring.register(core, 0, stream)])
+        own.push_async_callback(self.drain.remove, [self.drain.add_ring(stream, ring)])
         return ProgramWatch(
             self.kernel,
             ring.map,

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from collectord.config import bpf_check, relay_check
+from collectord.config.drain_threads import SHARDS_MAX
 from collectord.config.problems import PID_MAX, Problem, under
 from collectord.config.schema import (
     BpfSourceConfig,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _LISTEN: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})", re.ASCII)
 _PORT_MAX: Final = 65535
-_SHARDS_MAX: Final = 1024
 _MAX_STACK: Final = 65535  # sample_max_stack has 16 bits
 _AUX_FLUSH_MIN_NS: Final = 1_000_000
 _CHUNK_ALIGN_BYTES: Final = 4096
@@ -196,8 +196,8 @@ def _bpf(bpf: BpfConfig) -> Iterator[Problem]:
 def _daemon(daemon: DaemonConfig) -> Iterator[Problem]:
     if not daemon.state_dir.startswith("/"):
         yield Problem("state_dir", f"{daemon.state_dir!r} is no absolute path")
-    if not 0 <= daemon.shards <= _SHARDS_MAX:
-        yield Problem("shards", f"{daemon.shards} threads", f"0 (automatic) to {_SHARDS_MAX}")
+    if not 0 <= daemon.shards <= SHARDS_MAX:
+        yield Problem("shards", f"{daemon.shards} threads", f"0 (automatic) to {SHARDS_MAX}")
     if daemon.chunk % _CHUNK_ALIGN_BYTES or not (
         _CHUNK_MIN_BYTES <= daemon.chunk <= _CHUNK_MAX_BYTES
     ):

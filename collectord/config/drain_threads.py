@@ -16,6 +16,8 @@ NICE: Final = "nice"
 FIFO: Final = "fifo"
 NICE_RANGE: Final = (-20, 19)
 FIFO_RANGE: Final = (1, 99)
+# As many as the core has room for (`SHARDS_MAX` in stream.h).
+SHARDS_MAX: Final = 64
 
 _LEVEL: Final = re.compile(r"(nice|fifo):(-?\d{1,2})", re.ASCII)
 _RANGES: Final = {NICE: NICE_RANGE, FIFO: FIFO_RANGE}

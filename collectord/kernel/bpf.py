@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280}
+_NUMBER: Final = _NUMBERS.get(os.uname().machine)
 _ATTR_BYTES: Final = 128
 _ENOTSUPP: Final = 524  # include/linux/errno.h; it reaches the caller, and libc has no name for it
 _INFO_BYTES: Final = 256  # of any object; the kernel takes zeroes for what it does not know
@@ -161,12 +162,11 @@ def call(command: Command, attr: bytearray) -> int:
     Returns:
         What the call returns, or minus the errno.
     """
-    number = _NUMBERS.get(os.uname().machine)
-    if number is None:
+    if _NUMBER is None:
         return -errno.ENOSYS
     buffer = ctypes.create_string_buffer(bytes(attr), _ATTR_BYTES)
     result: int = _libc().syscall(
-        ctypes.c_long(number), ctypes.c_int(command), buffer, ctypes.c_uint(_ATTR_BYTES)
+        ctypes.c_long(_NUMBER), ctypes.c_int(command), buffer, ctypes.c_uint(_ATTR_BYTES)
     )
     if result < 0:
         result = -ctypes.get_errno()

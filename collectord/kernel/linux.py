@@ -10,6 +10,7 @@ import mmap
 import os
 import resource
 import struct
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -68,6 +69,20 @@ _COUNTER_BYTES: Final = 40
 # Descriptors left for files, sockets and pipes beside those that were asked for.
 _SPARE_FILES: Final = 64
 _ANY_PURPOSE: Final = Purpose()
+
+
+@cache
+def _figures(read_format: int) -> tuple[bool, ...]:
+    """Which of the figures behind the value read(2) gives, in its order."""
+    return tuple(
+        bool(read_format & int(bit))
+        for bit in (
+            ReadFormat.TOTAL_TIME_ENABLED,
+            ReadFormat.TOTAL_TIME_RUNNING,
+            ReadFormat.ID,
+            ReadFormat.LOST,
+        )
+    )
 
 
 class LinuxKernel:
@@ -270,15 +285,7 @@ class LinuxKernel:
         except OSError as error:
             code = error.errno or 0
             raise refusal.call_refused(code, "read", "cannot read a counter") from error
-        wanted = [
-            bool(read_format & bit)
-            for bit in (
-                ReadFormat.TOTAL_TIME_ENABLED,
-                ReadFormat.TOTAL_TIME_RUNNING,
-                ReadFormat.ID,
-                ReadFormat.LOST,
-            )
-        ]
+        wanted = _figures(int(read_format))
         if len(data) != 8 * (1 + sum(wanted)):
             # An event in error state (its pinned PMU slot is gone) reads as end of file.
             raise KernelError("the event has no counter any more", syscall="read")

@@ -366,7 +366,6 @@ def _core(
     if drain.shortfall is not None:
         warnings.append(drain.shortfall.words())
     return CorePlan(
-        shards=len(drain.threads),
         chunks=daemon.staging // chunk,
         chunk_bytes=chunk,
         flush_ns=daemon.flush_interval,

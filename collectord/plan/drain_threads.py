@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.config.drain_threads import AUTO, FIFO, NICE, NORMAL, DrainPriority
+from collectord.config.drain_threads import AUTO, FIFO, NICE, NORMAL, SHARDS_MAX, DrainPriority
 from collectord.errors import PlanError
 from collectord.plan import cpu_list
 
@@ -118,7 +118,7 @@ def drain_threads(daemon: DaemonConfig, facts: KernelFacts) -> DrainThreads:
     priority, shortfall = _priority(daemon.drain_priority, facts)
     nodes = tuple(node for node in facts.numa_nodes if node) or (facts.cpus_online,)
     usual = max(len(nodes), -(-len(facts.cpus_online) // _CPUS_PER_THREAD))
-    threads = _placed(daemon.shards or usual, nodes, daemon.drain_cpus.cpus)
+    threads = _placed(daemon.shards or min(usual, SHARDS_MAX), nodes, daemon.drain_cpus.cpus)
     return DrainThreads(threads, priority, shortfall)
 
 

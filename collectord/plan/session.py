@@ -340,10 +340,9 @@ class CorePlan:
     """Sizes of the native core: what `_core.Core` is made with, and its drain threads.
 
     Attributes:
-        drain: a thread for each of `shards`.
+        drain: the threads, each with a shard of the rings.
     """
 
-    shards: int
     chunks: int
     chunk_bytes: int
     flush_ns: int
@@ -353,7 +352,12 @@ class CorePlan:
     def to_dict(self) -> dict[str, Any]:
         """The core for `check --json`."""
         sizes = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**sizes, "drain": self.drain.to_dict()}
+        return {"shards": self.shards, **sizes, "drain": self.drain.to_dict()}
+
+    @property
+    def shards(self) -> int:
+        """How many there are."""
+        return len(self.drain.threads)
 
 
 @dataclass(frozen=True, slots=True)

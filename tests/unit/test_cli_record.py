@@ -398,7 +398,7 @@ def test_reader_that_leaves_keeps_the_commands_status(
     """Where nobody reads the result, COMMAND has still ended as it did, and nothing is said."""
 
     async def recorded(*_arguments: object) -> RecordResult:
-        plan = Plan((), CorePlan(1, 1, 1, 1, 1))
+        plan = Plan((), CorePlan(1, 1, 1, 1))
         return RecordResult((balances.session("record"),), 3 if command else None, plan)
 
     monkeypatch.setattr(record, "_record", recorded)

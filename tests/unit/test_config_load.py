@@ -167,6 +167,7 @@ def test_unknown_keys_name_the_nearest(tmp_path: Path, text: str, key: str, word
         ('[daemon]\nchunk = "5000B"', "daemon.chunk", "multiple of 4KiB"),
         ('[daemon]\nchunk = "64KiB"', "daemon.chunk", "from 128KiB"),
         ("[daemon]\nshards = -1", "daemon.shards", "0 (automatic)"),
+        ("[daemon]\nshards = 65", "daemon.shards", "0 (automatic) to 64"),
         ('[metrics]\nlisten = "x"', "metrics.listen", "HOST:PORT"),
         ('[metrics]\nlisten = "h:70000"', "metrics.listen", "HOST:PORT"),
         ('[retention]\nfree = "120%"', "retention.free", "between 0% and 100%"),

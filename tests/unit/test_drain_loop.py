@@ -23,6 +23,7 @@ from collectord.drain import loop
 from collectord.drain.loop import Drain
 from collectord.errors import ShardSilent
 from collectord.model import RingLabel, RingRole
+from collectord.plan.drain_threads import DrainThread, DrainThreads
 from collectord.plan.session import CorePlan
 from collectord.source.perf import fed_ring
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _PIPE_BYTES = 1 << 20
 _LIMIT_S = 30
 # Six chunks of it are for whom comes first, two are kept for the other.
-_PLAN = CorePlan(shards=1, chunks=8, chunk_bytes=128 << 10, flush_ns=20_000_000, floor_bytes=0)
+_PLAN = CorePlan(chunks=8, chunk_bytes=128 << 10, flush_ns=20_000_000, floor_bytes=0)
 _ATTR = PerfEventAttr(sample_type=SampleType.TIME, sample_id_all=True)
 _LABEL = RingLabel("s", "perf", RingRole.SIDEBAND, 0)
 _NO_RECORD = bytes(8)
@@ -402,7 +403,7 @@ def test_what_names_samples_is_read_with_them() -> None:
     """A CPU's rings, or a thread's where it has none, are of one shard; all have alike many."""
     places = [*((cpu, -1) for cpu in (0, 2, 4, 6)), *((-1, tid) for tid in range(100, 106))]
     with ExitStack() as stack:
-        drain = Drain(replace(_PLAN, shards=4))
+        drain = Drain(replace(_PLAN, drain=DrainThreads((DrainThread(),) * 4)))
         stack.callback(drain.core.stop)
         dealt: dict[tuple[int, int], set[Any]] = {place: set() for place in places}
         for role in (RingRole.DATA, RingRole.SIDEBAND):

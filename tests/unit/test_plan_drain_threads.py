@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collectord.config.drain_threads import DrainCpus, DrainPriority
+from collectord._native._core import Core
+from collectord.config.drain_threads import SHARDS_MAX, DrainCpus, DrainPriority
 from collectord.config.schema import Config, DaemonConfig
 from collectord.errors import PlanError
 from collectord.plan.build import build
@@ -142,3 +143,12 @@ def test_a_plan_tells_its_threads() -> None:
         "lacks": "",
         "threads": [{"drains": "0,2", "cpus": "2-3"}, {"drains": "1,3", "cpus": "2-3"}],
     }
+
+
+def test_no_more_threads_are_planned_than_the_core_has_room_for() -> None:
+    """However large the host: the core takes as many, and no more."""
+    with pytest.raises(OSError, match="Invalid argument"):
+        Core(shards=SHARDS_MAX + 1)
+    large = host(cpus_online=tuple(range(2048)), numa_nodes=())
+    assert len(drain(large).threads) == SHARDS_MAX
+    assert Core(shards=SHARDS_MAX).drain_tids() == ()
