@@ -142,7 +142,8 @@ class RingBalance:
 class SinkStats:
     """A session's segments: kept ones, and those that retention deleted, by reason.
 
-    `unsealed` are those that were closed without a seal.
+    `unsealed` are those that were closed without a seal, `early` those that were closed before all
+    was read that names their samples.
     """
 
     segments: int = 0
@@ -150,6 +151,7 @@ class SinkStats:
     deleted: dict[str, int] = field(default_factory=dict)
     write_errors: int = 0
     unsealed: int = 0
+    early: int = 0
 
 
 @dataclass(frozen=True, slots=True)

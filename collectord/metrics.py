@@ -194,6 +194,12 @@ def _segments(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
         ((of_session(s), s.sink.unsealed) for s in sessions),
     )
     yield counter(
+        "collectord_segments_early",
+        "Segments that ended before all was read that names their samples.",
+        SESSION,
+        ((of_session(s), s.sink.early) for s in sessions),
+    )
+    yield counter(
         "collectord_segments_deleted",
         "Segments that retention deleted, by the limit that asked for it.",
         (*SESSION, "reason"),

@@ -95,7 +95,7 @@ class Segments:
         self._preparing = asyncio.Lock()
         self._ending = False
         self._finished = asyncio.Event()
-        self._write_errors = self._given_up = 0
+        self._write_errors = self._given_up = self._early = 0
         self._last_shown: tuple[int, Mapping[int, int]] = (0, {})
         self.collected: Collected | None = None  # what the segments that end now belong to
         self.stats = SinkStats()
@@ -131,7 +131,7 @@ class Segments:
             self.rotate()
 
     def rotate(self) -> None:
-        """Go on in a new segment from the next chunk on."""
+        """Go on in a new segment as soon as the running one has what names its samples."""
         self._since_ns = time.monotonic_ns()
         self._stream.rotate()
 
@@ -204,6 +204,7 @@ class Segments:
         """Seal it."""
         if self.collected is not None:
             self.collected.expect(closed.token)
+        self._early += closed.early
         self._jobs.start(self._seal(self._open.pop(closed.token), closed))
         if closed.final:
             self._finished.set()
@@ -380,12 +381,13 @@ class Segments:
             self.collected.tell(token, end)
 
     async def _refresh_stats(self) -> None:
-        self.stats = await self._jobs.in_worker(
+        stats = await self._jobs.in_worker(
             self._store.stats,
             Path(self._plan.directory),
             self._write_errors,
             self._given_up,
         )
+        self.stats = replace(stats, early=self._early)
         gone = await self._jobs.in_worker(_missing, self.sealed)
         self.sealed = tuple(path for path in self.sealed if path not in gone)
 

@@ -42,6 +42,7 @@ class SegmentClosed(NamedTuple):
     aux: tuple[tuple[int, int, int], ...] = ()
     # file offset of each AUXTRACE record, ascending; hidden pieces are not among them
     aux_index: tuple[int, ...] = ()
+    early: bool = False  # closed before all was read that names its samples
 
 class SegmentWanted(NamedTuple):
     """The stream has no prepared next segment: call `Stream.prepare`."""

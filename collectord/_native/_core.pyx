@@ -14,8 +14,8 @@ from libc.string cimport memset
 include "declarations.pxi"
 
 SegmentClosed = namedtuple("SegmentClosed", "stream token end_offset sums chunks records samples "
-                           "replayed first_ns last_ns rings final tracks aux aux_index",
-                           defaults=(False, (), (), ()))
+                           "replayed first_ns last_ns rings final tracks aux aux_index early",
+                           defaults=(False, (), (), (), False))
 Sum = namedtuple("Sum", "bytes xxh3")
 SegmentWanted = namedtuple("SegmentWanted", "stream")
 SpaceWanted = namedtuple("SpaceWanted", "stream errno")
@@ -328,7 +328,7 @@ cdef class Core:
                     e.stream, e.token, e.end_offset, sums_of(e.sums, e.sum_count), e.chunks,
                     e.records, e.samples, e.replayed, e.first_ns, e.last_ns, shares_of(e, False),
                     e.final != 0, tracks_of(e) if e.split else (), shares_of(e, True),
-                    tuple(e.aux_index[i] for i in range(e.aux_count))))
+                    tuple(e.aux_index[i] for i in range(e.aux_count)), e.early != 0))
             elif e.kind == EVENT_SEGMENT_WANTED:
                 found.append(SegmentWanted(e.stream))
             elif e.kind == EVENT_SPACE_WANTED:

@@ -54,7 +54,9 @@ struct item {
 	uint64_t stamp;
 	uint64_t begun_ns;
 	uint64_t queued_ns;
-	bool round; /* the writer's: a FINISHED_ROUND goes with it */
+	uint64_t cut; /* 0, or the cut for which the lane ends what it gives with it */
+	bool names;   /* of sideband alone, which waits for no cut */
+	bool round;   /* the writer's: a FINISHED_ROUND goes with it */
 };
 
 /* What one ring put into a chunk, behind what the span before it has; samples of an AUX ring are

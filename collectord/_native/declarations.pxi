@@ -65,7 +65,7 @@ cdef extern from "core.h":
         event_kind kind
         int error
         uint32_t stream, ring_count
-        bint final, split
+        bint final, early, split
         sum *sums
         uint32_t sum_count
         uint64_t token, end_offset, chunks, records, samples, replayed, first_ns, last_ns

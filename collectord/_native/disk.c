@@ -22,6 +22,7 @@ enum step {
 	STEP_REAP,   /* the first item, which was sent, was written */
 	STEP_RECALL, /* it was refused, and nothing of the stream is in flight any more */
 	STEP_SEND,   /* the first one that was not sent can be */
+	STEP_CUT,    /* its segment comes nearer to its end */
 	STEP_WRITE,  /* nothing is in flight: the first item is written, or what it asks for is done */
 };
 
@@ -161,6 +162,7 @@ static void disk__give_up(struct disk *disk, struct stream *stream, const struct
 static void disk__count(struct disk *disk, struct stream *stream, uint64_t bytes, uint64_t ns)
 {
 	stream->space_asked_ns = 0;
+	stream->cut.at_once = false;
 	counter__add(&disk->write_ns, ns);
 	counter__add(&disk->written_bytes, bytes);
 	counter__add(&disk->written_chunks, 1);
@@ -191,6 +193,7 @@ static bool disk__write(struct disk *disk, struct stream *stream, struct item *i
 				continue;
 			}
 			work->bytes = bytes;
+			stream->cut.at_once = ret != -EXFULL;
 			if (stream->finished)
 				ret = -ESHUTDOWN;
 			if (room__may_come(-ret) && room__wait(disk, stream, -ret))
@@ -222,6 +225,7 @@ static void disk__end(struct disk *disk, struct stream *stream, struct item *end
 	else if (item.ticket == NULL)
 		/* The partner is the load in lane__mark(). */
 		atomic_store(&lane->mark_queued, false);
+	cut__pass(&stream->cut, &item);
 	stream__pass_written(stream, lane, &item);
 	/* The partners are the loads in stream__lane() and lane__stamp(). */
 	atomic_fetch_sub(&lane->queued, 1);
@@ -290,13 +294,18 @@ static void disk__recall(struct disk *disk, struct stream *stream)
 /* Under the lock. */
 static enum step disk__step(struct disk *disk, struct stream *stream, bool *waits)
 {
-	if (stream->first == NULL)
+	const bool cuts = cut__is_under_way(&stream->cut);
+
+	if (stream->first == NULL && !cuts)
 		return STEP_NONE;
 	if (stream->sent.items == 0) {
-		if (!room__is_over(disk, stream)) {
+		if (!room__is_over(disk, stream) ||
+		    (cuts && stream->work.since_ns == 0 && !cut__lets(stream, disk))) {
 			*waits = true;
 			return STEP_NONE;
 		}
+		if (cuts)
+			return stream->cut.next != CUT_WAITS ? STEP_CUT : STEP_WRITE;
 		return flight__may_send(disk, stream) ? STEP_SEND : STEP_WRITE;
 	}
 	if (stream->first->chunk->flight.landed) {
@@ -342,6 +351,11 @@ static void disk__take(struct disk *disk, struct stream *stream, enum step step)
 		break;
 	case STEP_SEND:
 		flight__send(disk, stream);
+		break;
+	case STEP_CUT:
+		pthread_mutex_unlock(&disk->lock);
+		cut__step(stream, disk->writer);
+		pthread_mutex_lock(&disk->lock);
 		break;
 	default:
 		disk__process(disk, stream);

@@ -29,6 +29,7 @@ struct event {
 	enum event_kind kind;
 	int error;
 	bool final; /* of a closed segment: the stream was finished */
+	bool early; /* of a closed segment: what names its samples may be in the next one */
 	bool split; /* of a closed segment: each ring has an extent or a file of its own */
 	uint32_t stream;
 	uint32_t ring_count;

@@ -3,6 +3,48 @@
 
 #include "disk.h"
 
+void lane__begin_pass(struct lane *lane)
+{
+	const struct cut *const cut = &lane->stream->cut;
+
+	/* Acquire twice; the partners are the releases in cut__begin() and cut__ask_names(). */
+	lane->cut = atomic_load_explicit(&cut->generation, memory_order_acquire);
+	lane->names = atomic_load_explicit(&cut->names, memory_order_acquire);
+	lane__begin_names(lane);
+}
+
+void lane__begin_names(struct lane *lane)
+{
+	if (lane->cut == 0 || lane->ended != lane->cut)
+		return;
+	lane->naming = true;
+	lane->aside = lane->open;
+	lane->open = NULL;
+}
+
+void lane__end_names(struct lane *lane, struct pool *pool)
+{
+	if (!lane->naming)
+		return;
+	lane__yield(lane, pool);
+	lane->open = lane->aside;
+	lane->aside = NULL;
+	lane->naming = false;
+}
+
+bool lane__owes_names(const struct lane *lane)
+{
+	return lane->names != 0 &&
+	       lane->names != atomic_load_explicit(&lane->named, memory_order_relaxed);
+}
+
+void lane__answer(struct lane *lane)
+{
+	/* Release; the partner is the acquire in cut__is_answered(). */
+	atomic_store_explicit(&lane->named, lane->names, memory_order_release);
+	disk__poke(atomic_load(&lane->stream->disk));
+}
+
 void lane__queue(struct lane *lane, struct item *item)
 {
 	item->lane = lane;
@@ -10,14 +52,33 @@ void lane__queue(struct lane *lane, struct item *item)
 	disk__queue(lane->stream, item);
 }
 
+/* Does an item of this generation end what the lane gives before the cut? */
+static bool lane__ends(const struct lane *lane, uint64_t stamp)
+{
+	return lane->cut != 0 && lane->ended != lane->cut && stamp >= lane->cut;
+}
+
+/* The cut for which it does, or 0. */
+static uint64_t lane__end(struct lane *lane, uint64_t stamp)
+{
+	if (!lane__ends(lane, stamp))
+		return 0;
+	lane->ended = lane->cut;
+	return lane->cut;
+}
+
 void lane__close(struct lane *lane)
 {
 	struct chunk *chunk = lane->open;
 
 	lane->open = NULL;
-	chunk->item.stamp = lane->stamp;
-	chunk->item.begun_ns = lane->stamp_ns;
-	lane->stamp = 0;
+	chunk->item.names = lane->naming;
+	if (!lane->naming) {
+		chunk->item.stamp = lane->stamp;
+		chunk->item.begun_ns = lane->stamp_ns;
+		chunk->item.cut = lane__end(lane, lane->stamp);
+		lane->stamp = 0;
+	}
 	lane__queue(lane, &chunk->item);
 }
 
@@ -27,7 +88,8 @@ bool lane__mark(struct lane *lane, uint64_t stamp, uint64_t begun_ns)
 	if (atomic_load(&lane->mark_queued))
 		return false;
 	atomic_store_explicit(&lane->mark_queued, true, memory_order_relaxed);
-	lane->mark = (struct item){.stamp = stamp, .begun_ns = begun_ns};
+	lane->mark = (struct item){
+		.stamp = stamp, .begun_ns = begun_ns, .cut = lane__end(lane, stamp)};
 	lane__queue(lane, &lane->mark);
 	return true;
 }
@@ -51,9 +113,10 @@ bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 	if (filled && !holds) {
 		/*
 		 * Once a flush interval half full chunks would pile up behind a slow disk. The partner
-		 * is the decrement in writer__end().
+		 * is the decrement in writer__end(). A cut waits for this one.
 		 */
-		if (atomic_load(&lane->queued) > 0 && pool__is_short(pool))
+		if (!lane__ends(lane, lane->stamp) && atomic_load(&lane->queued) > 0 &&
+		    pool__is_short(pool))
 			return false;
 		lane__close(lane);
 	} else if (!lane__mark(lane, lane->stamp, filled ? 0 : lane->stamp_ns)) {

@@ -17,6 +17,7 @@ struct stream;
 struct lane {
 	struct stream *stream;
 	struct chunk *open;
+	struct chunk *aside; /* that of data, while one of sideband alone is open */
 	uint32_t shard;
 	_Atomic uint32_t rings;
 	_Atomic uint32_t queued; /* items of this lane that the writer has not done with */
@@ -30,12 +31,17 @@ struct lane {
 	bool first;		  /* this pass is the first one of `begun` */
 	bool owes;		  /* in the middle of ending a pass: a ring has not come so far */
 	bool due;		  /* this pass takes data of it */
+	uint64_t cut, names;	  /* the stream's cut as this pass found it, see struct cut */
+	uint64_t ended;		  /* the last one for which an item ended what the lane gives */
+	bool naming;		  /* what is read now is sideband, in items of its own */
+	_Atomic uint64_t named;	  /* the last one for which the sideband was read once more */
 	bool unnamed;		  /* part of the sideband is unread: no sample goes before it */
 	uint64_t stamp, stamp_ns; /* generation, and its begin, that waits to go into an item, or 0 */
 	struct item mark;	 /* queued at most once at a time */
 	_Atomic bool mark_queued;
 	/* Writer: */
 	_Atomic uint64_t written_stamp;
+	uint64_t cut_written; /* the last cut of which the items until its end were written */
 	uint64_t settled_ns; /* everything of this lane that is older has been written; 0: none is */
 };
 
@@ -43,6 +49,15 @@ struct lane {
  * The calls below, but the last one, are the shard's.
  */
 
+/* A pass begins: look what the stream's cut waits for. From its end on until the cut is done sideband
+ * goes into items of its own. */
+void lane__begin_pass(struct lane *lane);
+/* Sideband is to be read, outside of a pass; and it was, in one or not. */
+void lane__begin_names(struct lane *lane);
+void lane__end_names(struct lane *lane, struct pool *pool);
+/* Does the cut wait for the sideband? And: it was read in this pass, whole. */
+bool lane__owes_names(const struct lane *lane);
+void lane__answer(struct lane *lane);
 /* Hand an item to the writer: behind all that was queued before. */
 void lane__queue(struct lane *lane, struct item *item);
 /* Hand the open chunk to the writer, with the generation that waits for an item. */

@@ -146,7 +146,9 @@ static void pass__begin_generation(struct shard *shard, uint64_t generation, uin
 
 		if (lane == NULL)
 			continue;
-		lane->due = lane->unnamed = false;
+		lane__begin_pass(lane);
+		lane->due = lane__owes_names(lane);
+		lane->unnamed = false;
 		lane->first =
 			lane->rings > 0 && lane__asked(lane) == 0 && generation > lane->begun;
 		if (lane->first) {
@@ -271,6 +273,15 @@ static void pass__drain_sideband(struct shard *shard)
 		while (drained == DRAINED_PART);
 		ring->lane->unnamed |= drained == STARVED;
 	}
+	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
+		struct lane *const lane = shard->lanes[i];
+
+		if (lane == NULL)
+			continue;
+		lane__end_names(lane, shard->pool);
+		if (lane__owes_names(lane) && !lane->unnamed)
+			lane__answer(lane);
+	}
 }
 
 /* The next pass begins with the ring that was the first to find no chunk, or with the next one. */
@@ -391,10 +402,16 @@ void pass__run(struct shard *shard, uint64_t generation)
 
 bool pass__last(struct shard *shard, struct ring *ring)
 {
+	bool drained;
+
 	ring__last(ring);
 	ring->lane->first = false;
 	pass__load_heads(ring, true);
-	if (ring__is_held(ring) || pass__drain(shard, ring, false, false) == DRAINED)
+	if (ring->sideband != NULL)
+		lane__begin_names(ring->lane);
+	drained = ring__is_held(ring) || pass__drain(shard, ring, false, false) == DRAINED;
+	lane__end_names(ring->lane, shard->pool);
+	if (drained)
 		return true;
 	pass__yield_chunks(shard);
 	return false;

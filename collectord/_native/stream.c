@@ -150,13 +150,14 @@ void stream__forget_ring(struct stream *stream, const struct ring *ring)
 }
 
 /* Under `lock`. */
-static void stream__close_current(struct stream *stream, bool final)
+static void stream__close_current(struct stream *stream, bool final, bool early)
 {
 	struct segment *segment = &stream->current;
 	struct event *event = event__new(EVENT_SEGMENT_CLOSED, stream->id, stream->ring_count);
 
 	if (event != NULL) {
 		event->final = final;
+		event->early = early;
 		event->split = stream->ops->split;
 		event->token = segment->token;
 		if (!event->split) {
@@ -192,6 +193,7 @@ static void stream__close_current(struct stream *stream, bool final)
 	}
 	stream->current.open = false;
 	stream->round_due = false;
+	cut__end(&stream->cut);
 	sideband__turn_files(&stream->sideband);
 	event_list__push(stream->events, event);
 }
@@ -219,6 +221,13 @@ bool stream__is_full(const struct stream *stream, uint64_t bytes)
 	       (stream->rotate_wanted || segment->offset + bytes > segment->limit);
 }
 
+/* Under `lock`. */
+static void stream__end(struct stream *stream, bool early)
+{
+	stream->rotate_wanted = false;
+	stream__close_current(stream, false, early);
+}
+
 void stream__advance(struct stream *stream, uint64_t bytes)
 {
 	const struct segment *segment = &stream->current;
@@ -226,11 +235,23 @@ void stream__advance(struct stream *stream, uint64_t bytes)
 	pthread_mutex_lock(&stream->lock);
 	/* Without a next segment this one goes on: a file that is too long loses nothing. */
 	if (stream__is_full(stream, bytes) && stream->next.open) {
-		stream->rotate_wanted = false;
-		stream__close_current(stream, false);
+		const bool waits = cut__is_needed(stream);
+
+		if (waits && !stream->cut.at_once)
+			cut__ask(&stream->cut);
+		else
+			stream__end(stream, waits);
 	}
 	if (!segment->open)
 		stream__open_next(stream);
+	pthread_mutex_unlock(&stream->lock);
+}
+
+void stream__turn(struct stream *stream, bool early)
+{
+	pthread_mutex_lock(&stream->lock);
+	stream__end(stream, early);
+	stream__open_next(stream);
 	pthread_mutex_unlock(&stream->lock);
 }
 
@@ -249,10 +270,8 @@ void stream__account(struct stream *stream, const struct span *span)
 void stream__make_evictable(struct stream *stream, uint64_t bytes)
 {
 	pthread_mutex_lock(&stream->lock);
-	if (stream__is_full(stream, bytes)) {
-		stream->rotate_wanted = false;
-		stream__close_current(stream, false);
-	}
+	if (stream__is_full(stream, bytes))
+		stream__end(stream, cut__is_needed(stream));
 	pthread_mutex_unlock(&stream->lock);
 }
 
@@ -282,7 +301,7 @@ bool stream__serve(struct stream *stream)
 		if (!segment->open)
 			stream__open_next(stream);
 		if (segment->open)
-			stream__close_current(stream, true);
+			stream__close_current(stream, true, false);
 		stream->finish_wanted = false;
 		/* Whoever prepared a next one may close it now, and have its number for another file. */
 		segment__forget(&stream->next);

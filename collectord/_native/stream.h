@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "chunk.h"
+#include "cut.h"
 #include "lane.h"
 #include "segment.h"
 #include "sideband.h"
@@ -96,6 +97,7 @@ struct stream {
 	struct share data_share, sideband_share;
 
 	struct segment current;
+	struct cut cut;	    /* of `current`, where its end waits for other lanes */
 	struct sums sums;   /* of records: of `current` */
 	XXH3_state_t *hash; /* of the chunk that is being written */
 	uint8_t *scratch; /* one chunk: replays and lone markers are built here */
@@ -165,6 +167,9 @@ void stream__forget_ring(struct stream *stream, const struct ring *ring);
 /* Move to the prepared segment if none is open, if this one cannot take `bytes` more, or if a
  * rotation is due. A segment never closes before it holds something. */
 void stream__advance(struct stream *stream, uint64_t bytes);
+
+/* Move to the prepared segment: the cut is done, or, `early`, is not waited for. */
+void stream__turn(struct stream *stream, bool early);
 
 /* What is in the span was written: count it as stored, in flight no more. */
 void stream__account(struct stream *stream, const struct span *span);

@@ -36,6 +36,7 @@ struct writer {
 	_Atomic uint32_t disk_count;
 	uint64_t flush_ns;
 	uint64_t segment_wait_ns; /* how long a segment that is missing is waited for */
+	uint64_t cut_wait_ns;	  /* and how long data waits for the names in the one that ends */
 };
 
 int writer__init(struct writer *writer, struct pool *pool, struct event_list *events,

@@ -116,7 +116,7 @@ class SinkPlan:
             one for each CPU, with its number behind the format.
         directory: folder of the session's segments; of `single_file` its parent.
         single_file: the one file to write, None for rotated segments.
-        segment_bytes: a segment is closed at the chunk that reaches it; 0 is no limit.
+        segment_bytes: a segment is closed when it reaches it; 0 is no limit.
         segment_age_ns: a segment is closed when this old; 0 is no limit.
         retention: limits that remove old segments; none for a single file.
     """

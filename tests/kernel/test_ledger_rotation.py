@@ -189,6 +189,45 @@ def test_tasks_of_each_cpu_resolve_with_several_shards(
             _resolved(perf, segment, generator.program)
 
 
+@pytest.mark.vm
+def test_tasks_that_migrate_resolve_with_several_shards(
+    start_cli: Start,
+    tmp_path: Path,
+    *,
+    generator: Generator,
+    perfs: Perfs,
+    require: Callable[[str], None],
+) -> None:
+    """Tasks that exec on one CPU and go on to others around rotations have their names."""
+    require("two CPUs")
+    children = 250
+    each = 64
+    source = f'{ROOM_FOR_ALL}\nwatermark = "16KiB"\ncall_graph = "fp"'
+    core = f"{SMALL_CHUNKS}\nshards = 4"
+    config = daemon_config(tmp_path, core=core, session=BY_BYTES, source=source)
+    with ExitStack() as stack:
+        stack.enter_context(daemon(start_cli, config))
+        loads = [
+            stack.enter_context(
+                generator.start("exec", nr=NUMBER, count=children, each=each, hop=8)
+            )
+            for _ in range(2)
+        ]
+        for load in loads:
+            load.go()
+        for load in loads:
+            load.result()
+    session = daemon_result(tmp_path)
+    check_balance(session, (), generated=len(loads) * children * each)
+    assert len(segments_of(session)) >= 4
+    for perf in perfs:
+        for segment in segments_of(session):
+            lines = [line.split() for line in script(perf, segment, "-F", "comm,pid")]
+            assert {comm for comm, _ in lines} == {COMM}, segment
+            pids = {int(pid) for _, pid in lines}
+            assert pids <= _pids_that_map(perf, segment, generator.program), segment
+
+
 @contextmanager
 def _pinned(cpu: int) -> Iterator[None]:
     """Have what is begun in the block run on one CPU."""

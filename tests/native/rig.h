@@ -26,7 +26,7 @@ struct rig {
 	struct pool pool;
 	struct event_list events;
 	struct writer writer;
-	struct shard shards[2];
+	struct shard shards[4];
 	struct stream streams[RIG_STREAMS];
 	uint32_t shard_count, stream_count;
 };

@@ -10,8 +10,9 @@
 //           system calls of number S each. The default number belongs to no system call (the
 //           kernel answers ENOSYS), so a filter "id == S" sees these calls and no others. A call's
 //           first argument is the number of calls that its thread has made before.
-//   exec    --count N [--library PATH] [--each E]
+//   exec    --count N [--library PATH] [--each E] [--hop H]
 //           N children, one after the other: each execs, maps PATH executable, makes E calls, exits.
+//           Before each H-th call it goes on to the next CPU.
 //   faults  --pages N          N page faults in one fresh anonymous mapping
 //   mem     --count N          N 8-byte stores to the address told in the ready line
 //   spin    --seconds S        burns CPU in spin_outer -> spin_inner
@@ -38,7 +39,7 @@
 enum { MAX_THREADS = 256, MARK = 3999, NS_PER_S = 1000000000, SLICE_NS = 1000000 };
 
 static struct {
-    uint64_t count, pages, each;
+    uint64_t count, pages, each, hop;
     unsigned threads, later, processes, maps;
     double rate, seconds;
     long nr;
@@ -216,19 +217,41 @@ static void map_executable(const char *path, unsigned maps)
     close(fd);
 }
 
+// Goes to the next of these CPUs, which it gives.
+static int go_on(const cpu_set_t *allowed, int at)
+{
+    cpu_set_t one;
+    do
+        at = (at + 1) % CPU_SETSIZE;
+    while (!CPU_ISSET((size_t)at, allowed));
+    CPU_ZERO(&one);
+    CPU_SET((size_t)at, &one);
+    if (sched_setaffinity(0, sizeof one, &one))
+        die("sched_setaffinity");
+    return at;
+}
+
 static void mode_exec_child(void)
 {
+    cpu_set_t allowed;
+    int at = sched_getcpu();
     map_executable(opt.library, 1);
-    for (uint64_t i = 0; i < opt.each; i++)
+    if (sched_getaffinity(0, sizeof allowed, &allowed))
+        die("sched_getaffinity");
+    for (uint64_t i = 0; i < opt.each; i++) {
+        if (opt.hop && i % opt.hop == 0)
+            at = go_on(&allowed, at);
         syscall(opt.nr);
+    }
     _exit(0);
 }
 
 static void mode_exec(void)
 {
-    char each[32], nr[32];
+    char each[32], nr[32], hop[32];
     snprintf(each, sizeof each, "%llu", (unsigned long long)opt.each);
     snprintf(nr, sizeof nr, "%ld", opt.nr);
+    snprintf(hop, sizeof hop, "%llu", (unsigned long long)opt.hop);
     printf("{\"ready\":true,\"pid\":%d", getpid());
     begin();
     uint64_t begun = now_ns();
@@ -239,8 +262,8 @@ static void mode_exec(void)
         if (pid < 0)
             die("fork");
         if (pid == 0) {
-            execl("/proc/self/exe", "exec-child", "exec-child", "--each", each, "--nr", nr, "--library",
-                  opt.library, (char *)NULL);
+            execl("/proc/self/exe", "exec-child", "exec-child", "--each", each, "--nr", nr, "--hop", hop,
+                  "--library", opt.library, (char *)NULL);
             _exit(127);
         }
         int status;
@@ -374,6 +397,8 @@ static void parse(int argc, char **argv)
             opt.pages = strtoull(value, NULL, 0);
         else if (!strcmp(name, "--each"))
             opt.each = strtoull(value, NULL, 0);
+        else if (!strcmp(name, "--hop"))
+            opt.hop = strtoull(value, NULL, 0);
         else if (!strcmp(name, "--threads"))
             opt.threads = (unsigned)strtoul(value, NULL, 0);
         else if (!strcmp(name, "--later"))

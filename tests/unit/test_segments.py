@@ -230,7 +230,7 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
             disk.token = token
             segments.segment_wanted()
             await jobs.join()
-            told: Any = SimpleNamespace(token=token, final=False, samples=0)
+            told: Any = SimpleNamespace(token=token, final=False, samples=0, early=token > 5)
             segments.segment_closed(told)
             await jobs.join()
         disk.full = False
@@ -241,4 +241,4 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
     with ExitStack() as stack:
         disk, stats = asyncio.run(scenario(stack))
     assert (disk.given_up, disk.sealed) == ([1, 2, 3], [4, 5, 6, 7])
-    assert stats.unsealed == 3
+    assert (stats.unsealed, stats.early) == (3, 2)

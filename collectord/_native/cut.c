@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cut.h"
+
+#include "clock.h"
+#include "disk.h"
+#include "shard.h"
+#include "writer.h"
+
+/* How long data may wait while chunks are short and nothing can be written: the shard that is waited
+ * for may have none either. */
+#define SHORT_WAIT_NS 50000000u
+
+bool cut__is_needed(const struct stream *stream)
+{
+	uint32_t lanes = 0;
+
+	if (!stream->ops->ordered || stream->snapshots)
+		return false;
+	for (uint32_t i = 0; i < SHARDS_MAX; i++)
+		lanes += stream__lane(stream, i) != NULL;
+	return lanes > 1;
+}
+
+void cut__ask(struct cut *cut)
+{
+	cut->asked = atomic_load_explicit(&cut->generation, memory_order_relaxed) == 0;
+}
+
+void cut__end(struct cut *cut)
+{
+	cut->asked = cut->at_once = false;
+	cut->held_ns = 0;
+	atomic_store_explicit(&cut->names, 0, memory_order_relaxed);
+	atomic_store_explicit(&cut->generation, 0, memory_order_relaxed);
+}
+
+bool cut__is_under_way(const struct cut *cut)
+{
+	return cut->asked || atomic_load_explicit(&cut->generation, memory_order_relaxed) != 0;
+}
+
+/* Does the item wait for the next segment? */
+static bool cut__holds(const struct cut *cut, const struct item *item)
+{
+	const uint64_t generation = atomic_load_explicit(&cut->generation, memory_order_relaxed);
+
+	return generation != 0 && !item->names &&
+	       (item->lane->cut_written == generation ||
+		atomic_load_explicit(&cut->names, memory_order_relaxed) != 0);
+}
+
+/* Has every lane done what this step waits for? */
+static bool cut__is_answered(const struct stream *stream)
+{
+	const struct cut *const cut = &stream->cut;
+	const uint64_t generation = atomic_load_explicit(&cut->generation, memory_order_relaxed);
+	const bool named = atomic_load_explicit(&cut->names, memory_order_relaxed) != 0;
+
+	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
+		struct lane *const lane = stream__lane(stream, i);
+
+		if (lane == NULL)
+			continue;
+		if (!named && lane->cut_written != generation)
+			return false;
+		/* Acquire twice; the partners are the releases in shard__let_go() and lane__answer(),
+		 * before which it queued all that it read. */
+		if (named && atomic_load_explicit(&lane->rings, memory_order_acquire) > 0 &&
+		    atomic_load_explicit(&lane->named, memory_order_acquire) != generation)
+			return false;
+	}
+	return true;
+}
+
+/* Bring the first item that may be written to the head of the queue. False: there is none. */
+static bool cut__pick(struct stream *stream)
+{
+	struct item **at = &stream->first, *item;
+
+	while (*at != NULL && cut__holds(&stream->cut, *at))
+		at = &(*at)->next;
+	item = *at;
+	if (item == NULL || at == &stream->first)
+		return item != NULL;
+	*at = item->next;
+	if (stream->last == &item->next)
+		stream->last = at;
+	item->next = stream->first;
+	stream->first = stream->unsent = item;
+	return true;
+}
+
+static bool cut__is_late(const struct cut *cut, struct disk *disk, bool idle)
+{
+	const uint64_t held_ns = cut->held_ns != 0 ? clock__now_ns() - cut->held_ns : 0;
+
+	return disk->stopping || cut->at_once || held_ns > disk->writer->cut_wait_ns ||
+	       (idle && held_ns > SHORT_WAIT_NS && pool__is_short(disk->writer->pool));
+}
+
+bool cut__lets(struct stream *stream, struct disk *disk)
+{
+	struct cut *const cut = &stream->cut;
+	bool answered, picked;
+
+	cut->next = CUT_WAITS;
+	if (cut->asked) {
+		cut->next = CUT_BEGINS;
+		return true;
+	}
+	/* Before the look into the queue: what a lane answered with is there. */
+	answered = cut__is_answered(stream);
+	picked = cut__pick(stream);
+	if (cut__is_late(cut, disk, !picked))
+		cut->next = CUT_LATE;
+	else if (picked)
+		return true;
+	else if (answered)
+		cut->next = atomic_load_explicit(&cut->names, memory_order_relaxed) != 0
+				    ? CUT_NAMED
+				    : CUT_AT_BOUNDARY;
+	return cut->next != CUT_WAITS;
+}
+
+static void cut__begin(struct cut *cut, struct writer *writer)
+{
+	const uint64_t generation =
+		atomic_load_explicit(&writer->generation, memory_order_acquire) + 1;
+
+	cut->asked = false;
+	/* Release, as is the issue; the partner is the acquire in lane__begin_pass(). Whoever else
+	 * issues this one meanwhile: a lane that did not know of the cut then ends with the next. */
+	atomic_store_explicit(&cut->generation, generation, memory_order_release);
+	writer__issue(writer);
+}
+
+static void cut__ask_names(struct stream *stream, struct writer *writer)
+{
+	struct cut *const cut = &stream->cut;
+
+	/* Release; the partner is the acquire in lane__begin_pass(): the heads that are loaded then
+	 * are behind what names any sample that was queued. */
+	atomic_store_explicit(&cut->names,
+			      atomic_load_explicit(&cut->generation, memory_order_relaxed),
+			      memory_order_release);
+	for (uint32_t i = 0; i < writer->shard_count; i++)
+		if (stream__lane(stream, i) != NULL)
+			shard__poke(writer->shards[i]);
+}
+
+void cut__step(struct stream *stream, struct writer *writer)
+{
+	struct cut *const cut = &stream->cut;
+	const enum cut_step step = cut->next;
+
+	cut->next = CUT_WAITS;
+	switch (step) {
+	case CUT_BEGINS:
+		cut__begin(cut, writer);
+		break;
+	case CUT_AT_BOUNDARY:
+		cut__ask_names(stream, writer);
+		break;
+	default:
+		stream__turn(stream, step == CUT_LATE);
+	}
+}
+
+void cut__pass(struct cut *cut, const struct item *item)
+{
+	if (item->cut == 0 ||
+	    item->cut != atomic_load_explicit(&cut->generation, memory_order_relaxed))
+		return;
+	item->lane->cut_written = item->cut;
+	if (cut->held_ns == 0)
+		cut->held_ns = clock__now_ns();
+}
