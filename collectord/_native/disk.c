@@ -75,8 +75,9 @@ void disk__queue(struct stream *stream, struct item *item)
 	stream->last = &item->next;
 	if (stream->unsent == NULL)
 		stream->unsent = item;
-	pthread_cond_signal(&disk->wake);
 	pthread_mutex_unlock(&disk->lock);
+	/* Not under the lock, which the thread that it wakes would only wait for. */
+	pthread_cond_signal(&disk->wake);
 }
 
 void disk__poke(struct disk *disk)
