@@ -60,7 +60,12 @@ uint16_t record__aux(uint8_t *to, uint64_t offset, uint64_t size, uint64_t flags
 
 static void put_words(struct fake_aux *aux, uint64_t words)
 {
-	for (uint64_t i = 0; i < words; i++) {
+	/* What is written over in the same run is not written. */
+	const uint64_t room = aux->map.bytes / 8;
+	const uint64_t first = words > room ? words - room : 0;
+
+	aux->word += first;
+	for (uint64_t i = first; i < words; i++) {
 		fake_aux__poke(aux, aux->head + i * 8, &aux->word, 8);
 		aux->word++;
 	}
