@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -57,8 +58,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Orphans of the processes under test are seen as leaks."""
+    """Orphans of the processes under test are seen as leaks, and Ctrl-C reaches them.
+
+    A shell without job control has what it starts in the background ignore it.
+    """
     leaks.adopt_orphans()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
