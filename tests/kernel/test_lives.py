@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions that begin and end in one process leave nothing of themselves in it."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from collectord.config.schema import (
+    Config,
+    DaemonConfig,
+    PerfSourceConfig,
+    SessionConfig,
+    TracefsSourceConfig,
+)
+from collectord.drain.loop import Drain
+from collectord.host import host_facts
+from collectord.kernel.host import read_host
+from collectord.kernel.linux import LinuxKernel
+from collectord.maps.watch import BpfWatch
+from collectord.opening import Surroundings
+from collectord.plan.build import build
+from collectord.plan.session import RetentionPlan
+from collectord.session import Session
+from collectord.sink.store import Store
+from collectord.workers import Workers
+
+if TYPE_CHECKING:
+    from collectord.plan.session import SessionPlan
+
+WARM_UP: Final = 10
+SESSIONS: Final = 30  # of each kind: together more than the core takes at a time
+GROWTH_BYTES: Final = 1 << 20  # of sixty sessions
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Heap(ctypes.Structure):
+    """struct mallinfo2 of malloc.h."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks"),
+            *("uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What this process has: bytes that it allocated, mappings, descriptors.
+
+    Pages of staging memory are its own once they were used, and say nothing.
+    """
+
+    heap_bytes: int
+    mappings: int
+    fds: int
+
+
+def held_by_process() -> Held:
+    """Look at this process."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = Heap
+    heap = mallinfo2()
+    return Held(
+        heap.uordblks + heap.hblkhd,
+        len(Path("/proc/self/maps").read_text().splitlines()),
+        len(list(Path("/proc/self/fd").iterdir())),
+    )
+
+
+async def live(surroundings: Surroundings, plan: SessionPlan) -> None:
+    """One session, from its opening to its end, with something to record."""
+    async with AsyncExitStack() as own:
+        session = await surroundings.open(plan, own)
+        assert isinstance(session, Session)
+        await session.begin()
+        await asyncio.sleep(0.001)
+        await session.close()
+        balance = session.balance()
+        assert balance.state == "stopped"
+        assert balance.segments
+
+
+def test_sessions_come_and_go_and_leave_nothing(tmp_path: Path) -> None:
+    """However many there were, memory, mappings and descriptors are those of a few."""
+    source: dict[str, PerfSourceConfig | TracefsSourceConfig] = {
+        "calls": PerfSourceConfig(events=("sched:sched_switch",)),
+        "window": PerfSourceConfig(events=("sched:sched_switch",)),
+        "trace": TracefsSourceConfig(events=("sched:sched_switch",)),
+    }
+    sessions = tuple(
+        SessionConfig(
+            name=name,
+            mode="flight-recorder" if name == "window" else "stream",
+            source=(one,),
+        )
+        for name, one in source.items()
+    )
+    config = Config(daemon=DaemonConfig(state_dir=str(tmp_path)), session=sessions)
+    facts = host_facts(config, mount=True)
+    whole = build(config, facts)
+    kernel = LinuxKernel()
+
+    async def scenario() -> list[Held]:
+        held = []
+        with Drain(whole.core) as drain, Workers({}) as workers:
+            surroundings = Surroundings(
+                kernel=kernel,
+                drain=drain,
+                host=read_host(),
+                facts=facts,
+                clock=kernel.clocks(),
+                store=Store(tmp_path, RetentionPlan()),
+                workers=workers,
+                watch=BpfWatch(),
+                stats=False,
+                child=None,
+            )
+            for number in range(SESSIONS):
+                for plan in whole.sessions:
+                    await live(surroundings, plan)
+                if number in {WARM_UP, SESSIONS - 1}:
+                    held.append(held_by_process())
+        return held
+
+    before, after = asyncio.run(scenario())
+    assert after.fds == before.fds
+    assert after.mappings < before.mappings + SESSIONS - WARM_UP
+    assert after.heap_bytes - before.heap_bytes < GROWTH_BYTES
