@@ -129,7 +129,10 @@ def test_a_ring_of_one_page_counts_what_it_loses(
     run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs, cpus: tuple[str, ...]
 ) -> None:
     """What cannot be reserved the program counts, and the file tells it too."""
-    command = generator.command("count", threads=1 if cpus else 4, nr=NUMBER, count=FAST // 4)
+    if cpus:
+        command = generator.command("count", nr=NUMBER, count=FAST // 4, cpu=0)
+    else:
+        command = generator.command("count", nr=NUMBER, count=FAST // 4, threads=4)
     words = (*cpus, "-m", "1", "--bpf-arg", f"nr={NUMBER}")
     session = _recorded(run_cli, tmp_path, *BY_BUFFER, *words, command=command)
     (ring,) = session["rings"]
