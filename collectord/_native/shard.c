@@ -145,7 +145,7 @@ static void *shard__run(void *context)
 		counter__add(&shard->wakeups, 1);
 		shard__collect_wakeups(shard, events, n);
 		writer__issue_due(shard->writer, shard, shard__slack_ns(shard));
-		/* Acquire; the partner is the release in writer__begin(): what was posted before the
+		/* Acquire; the partner is the release in writer__issue(): what was posted before the
 		 * generation was issued is found, and done before it begins. */
 		generation = atomic_load_explicit(&shard->writer->generation, memory_order_acquire);
 		shard__serve(shard);

@@ -323,7 +323,7 @@ struct lane *stream__lane(const struct stream *stream, uint32_t shard)
 	if (lane == NULL)
 		return NULL;
 	/* Acquire twice; the partners are the decrements in shard__let_go(), after which what it
-	 * queued shows, and in writer__end(), after which the counters do. */
+	 * queued shows, and in disk__end(), after which the counters do. */
 	if (atomic_load_explicit(&lane->rings, memory_order_acquire) == 0 &&
 	    atomic_load_explicit(&lane->queued, memory_order_acquire) == 0)
 		return NULL;

@@ -328,7 +328,7 @@ def test_a_kernel_that_gives_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_such_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose system call is not known lacks the feature, and says so."""
-    monkeypatch.setattr(bpf, "_NUMBERS", {})
+    monkeypatch.setattr(bpf, "_NUMBER", None)
     with pytest.raises(MissingFeature, match="cannot list BPF objects"):
         bpf.link_ids()
 

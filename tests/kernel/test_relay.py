@@ -53,7 +53,8 @@ WITH: Final = (
     "--mount",
     "sh",
     "-c",
-    'mount -t debugfs d /sys/kernel/debug && exec "$@"',
+    # Mounted twice at one place it is refused.
+    'umount -l /sys/kernel/debug 2>/dev/null; mount -t debugfs d /sys/kernel/debug && exec "$@"',
     "-",
 )
 UNMOUNT: Final = """

@@ -192,10 +192,10 @@ static void a_lane_is_stamped_once_for_a_generation(void)
 		await_notice(rig.events.fd);
 	take_mark(rings[0]->lane);
 	writer__issue(&rig.writer);
-	while (!rings[0]->lane->mark_queued || !rig.shards[0].unstamped)
+	while (rings[0]->lane->queued == 0 || !rig.shards[0].unstamped)
 		sched_yield();
 	take_mark(rings[1]->lane);
-	while (!rings[1]->lane->mark_queued)
+	while (rings[1]->lane->queued == 0)
 		sched_yield();
 	CHECK_EQ(shard__drained(&rig.shards[0]), 2);
 	CHECK_EQ(rings[0]->lane->queued, 1);

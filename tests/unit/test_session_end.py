@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from collectord.accounts import Accounts
 from collectord.config.schema import Config, DaemonConfig, PerfSourceConfig, SessionConfig
 from collectord.daemon import Daemon
 from collectord.drain.loop import Drain
 from collectord.errors import KernelError, UsageError
+from collectord.health import Health
 from collectord.kernel.linux import LinuxKernel
 from collectord.meter import Meter
 from collectord.model import Reason, Stage
@@ -158,6 +160,33 @@ def test_a_session_in_which_nothing_happened_only_looks(tmp_path: Path) -> None:
 
     asyncio.run(scenario())
     assert given == [0, 0, 1, 1]
+
+
+def test_the_last_reading_is_final(tmp_path: Path) -> None:
+    """A seal that began before the end asks for a reading after the last one: it gets none."""
+    whole = build(config(tmp_path, "calls"), host())
+    (plan,) = whole.sessions
+    source: Any = Source()
+    meter = Meter(source, (), plan.events)
+
+    async def scenario() -> None:
+        with Drain(whole.core) as drain:
+            accounts = Accounts(
+                plan,
+                source=source,
+                rings=(),
+                stream=drain.core.add_stream(),
+                meter=meter,
+                kernel=LinuxKernel(),
+                health=Health(plan, (), meter),
+            )
+            source.dropped = 1
+            assert accounts.measure(last=True)
+            source.dropped = 2
+            assert not accounts.measure()
+
+    asyncio.run(scenario())
+    assert sum(meter.shared_losses.values()) == 1
 
 
 def test_what_cannot_be_stopped_is_stored_all_the_same(tmp_path: Path) -> None:
