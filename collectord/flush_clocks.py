@@ -10,17 +10,19 @@ if TYPE_CHECKING:
 
     from collectord.model import ClockReading
 
-# The clocks drift apart slowly and steadily, and a reading takes some ten system calls.
+# The clocks drift apart slowly and steadily, by 0.5 ms a second at most where NTP slews one. A
+# reading takes 0.7 ms of a CPU, and waits for RCU: it opens an event of one thread.
 _MAX: Final = 16
+_FIRST_STRIDE: Final = 8
 
 
 class FlushClocks:
-    """The readings of one segment: of each flush at first, and of ever fewer as it grows old."""
+    """The readings of one segment: at each eighth flush at first, at ever fewer as it grows."""
 
     def __init__(self) -> None:
         self._readings: list[ClockReading] = []
         self._flushes = 0
-        self._stride = 1
+        self._stride = _FIRST_STRIDE
 
     def flushed(self, read: Callable[[], ClockReading]) -> None:
         """Take a reading if this flush is to have one."""
@@ -36,5 +38,5 @@ class FlushClocks:
         """Give the readings, in order; what comes now is another segment's."""
         taken = tuple(self._readings)
         self._readings.clear()
-        self._flushes, self._stride = 0, 1
+        self._flushes, self._stride = 0, _FIRST_STRIDE
         return taken
