@@ -199,28 +199,30 @@ static uint64_t check_named(const struct output *output)
 	return count;
 }
 
-static void read_named(struct output *output, const struct event *event, int fd)
+/* Have the first `cpus` shards pass until the first segment ends, at its boundary, with so many
+ * samples, each of which it names. */
+static void end_named(struct output *output, uint32_t cpus, uint64_t samples)
 {
-	output__read(output, fd, 0, event->end_offset, NULL);
-	CHECK_EQ(check_named(output), event->samples);
+	struct event *event = closed(cpus);
+
+	CHECK(!event->early);
+	CHECK_EQ(event->samples, samples);
+	output__read(output, files[0], 0, event->end_offset, NULL);
+	CHECK_EQ(check_named(output), samples);
+	event__free(event);
 }
 
 /* The sample was written before the shard whose CPU it executed on came to look. */
 static void what_names_a_sample_is_in_its_segment(void)
 {
 	struct output output;
-	struct event *event;
 
 	begin(CHUNKS);
 	migrate(3, 0, 7);
 	store(0);
 	rotate();
-	event = closed(CPUS);
-	CHECK(!event->early);
-	read_named(&output, event, files[0]);
-	CHECK_EQ(event->samples, 1);
+	end_named(&output, CPUS, 1);
 	output__free(&output);
-	event__free(event);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	sample(2, 7);
 	store(2);
@@ -235,7 +237,6 @@ static void what_names_a_sample_is_in_its_segment(void)
 static void a_segment_ends_at_the_boundary_of_a_generation(void)
 {
 	struct output output;
-	struct event *event;
 
 	begin(CHUNKS);
 	migrate(3, 0, 7);
@@ -250,13 +251,9 @@ static void a_segment_ends_at_the_boundary_of_a_generation(void)
 	pass(1);
 	pass(0);
 	CHECK_EQ(counter__read(&data[0]->samples), 2);
-	event = closed(CPUS);
-	CHECK(!event->early);
-	read_named(&output, event, files[0]);
-	CHECK_EQ(event->samples, 2);
+	end_named(&output, CPUS, 2);
 	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 9), 1);
 	output__free(&output);
-	event__free(event);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	await_stored(0, 2);
 	for (uint32_t cpu = 0; cpu < CPUS; cpu++)
@@ -272,7 +269,6 @@ static void a_segment_ends_at_the_boundary_of_a_generation(void)
 static void names_are_read_once_more_at_the_boundary(void)
 {
 	struct output output;
-	struct event *event;
 
 	begin(CHUNKS);
 	for (uint32_t cpu = 0; cpu < CPUS; cpu++)
@@ -286,12 +282,8 @@ static void names_are_read_once_more_at_the_boundary(void)
 	migrate(1, 3, 8);
 	pass(3);
 	await_boundary();
-	event = closed(CPUS);
-	CHECK(!event->early);
-	read_named(&output, event, files[0]);
-	CHECK_EQ(event->samples, 2);
+	end_named(&output, CPUS, 2);
 	output__free(&output);
-	event__free(event);
 	end();
 }
 
@@ -299,7 +291,6 @@ static void names_are_read_once_more_at_the_boundary(void)
 static void a_ring_that_leaves_is_not_waited_for(void)
 {
 	struct output output;
-	struct event *event;
 
 	begin(CHUNKS);
 	migrate(3, 0, 7);
@@ -312,13 +303,9 @@ static void a_ring_that_leaves_is_not_waited_for(void)
 	migrate(3, 3, 8);
 	while (rig.shards[3].rings != NULL)
 		CHECK_EQ(rig__tell_shard(&rig.shards[3], rig.shards[3].rings, COMMAND_REMOVE), 0);
-	event = closed(3);
-	CHECK(!event->early);
-	read_named(&output, event, files[0]);
-	CHECK_EQ(event->samples, 1);
+	end_named(&output, 3, 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 8), 1);
 	output__free(&output);
-	event__free(event);
 	end();
 }
 

@@ -13,8 +13,22 @@ from collectord.kernel.threads import Scheduling
 from collectord.ledger import RingBalance, SessionBalance, SinkStats
 from collectord.maps.status import BpfStatus, FunctionRuns
 from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole
+from collectord.plan.aux import AuxPlan, Framing, HeadRule
 
 CAPACITY_BYTES = 1 << 19
+# Of a PMU that counts bytes.
+AREA_PLAN = AuxPlan(
+    pmu="plain",
+    requested_bytes=4096,
+    data_bytes=4096,
+    watermark_bytes=1024,
+    framing=Framing.HIDDEN,
+    whole_records=False,
+    head_rule=HeadRule.MONOTONIC,
+    snapshot=False,
+    flush_ns=0,
+    counts_bytes=True,
+)
 
 
 def ring(

@@ -15,22 +15,11 @@ from collectord.aux_ledger import AuxBracket, AuxReading, aux_cut, aux_json, bal
 from collectord.aux_meter import AuxMeter
 from collectord.ledger_json import to_json
 from collectord.model import Basis, RingLabel, RingRole
-from collectord.plan.aux import AuxPlan, Framing, HeadRule
+from collectord.plan.aux import HeadRule
 from tests.support import balances
 
 LABEL = RingLabel("s", "perf", RingRole.AUX, 1)
-PLAN = AuxPlan(
-    pmu="plain",
-    requested_bytes=4096,
-    data_bytes=4096,
-    watermark_bytes=1024,
-    framing=Framing.HIDDEN,
-    whole_records=False,
-    head_rule=HeadRule.MONOTONIC,
-    snapshot=False,
-    flush_ns=0,
-    counts_bytes=True,
-)
+PLAN = balances.AREA_PLAN
 
 
 def counters(**changes: Any) -> AuxCounters:  # noqa: ANN401 - fields of any type

@@ -37,7 +37,6 @@ from collectord.model import (
     RingRole,
     Transport,
 )
-from collectord.plan.aux import AuxPlan, Framing, HeadRule
 from collectord.source.base import Abilities
 from collectord.source.ring import (
     BlktraceRing,
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from collectord.ledger import SessionBalance
+    from collectord.plan.aux import AuxPlan
     from collectord.source.ring import RingHandle
 
 NATIVE: Final = Path(__file__).resolve().parents[2] / "collectord" / "_native"
@@ -72,18 +72,6 @@ HANDLES: Final[tuple[RingHandle, ...]] = (
     FtraceRing(**_PAGES, transport=Transport.SPLICE),
     ChannelRing(**_COMMON),
     BlktraceRing(**_COMMON),
-)
-AREA: Final = AuxPlan(
-    pmu="plain",
-    requested_bytes=4096,
-    data_bytes=4096,
-    watermark_bytes=1024,
-    framing=Framing.HIDDEN,
-    whole_records=False,
-    head_rule=HeadRule.MONOTONIC,
-    snapshot=False,
-    flush_ns=0,
-    counts_bytes=True,
 )
 
 
@@ -153,7 +141,7 @@ def test_what_is_counted_of_an_area_is_told(field: str) -> None:
     """Of a stream's, or of a flight recorder's."""
     base = AuxCounters(**numbered(AuxCounters._fields))
     other = another(base, field)
-    plans = (AREA, replace(AREA, snapshot=True))
+    plans = (balances.AREA_PLAN, replace(balances.AREA_PLAN, snapshot=True))
     assert any(shown_area(base, plan) != shown_area(other, plan) for plan in plans)
 
 
