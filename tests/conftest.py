@@ -122,9 +122,10 @@ def pytest_make_collect_report(
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A lane that ran nothing fails the run."""
-    if exitstatus == pytest.ExitCode.OK and _idle_lanes(session.config):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    """A lane that ran nothing fails the run, with a status that allows no second run."""
+    ended = exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
+    if ended and _idle_lanes(session.config):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def pytest_terminal_summary(
