@@ -119,7 +119,7 @@ class PerfSourceConfig(
     aux: RingSize = RingSize()
     aux_watermark: Share = Share(percent=25.0)
     aux_flush: Nanoseconds | None = None
-    include_self: bool = False
+    include_self: bool | None = None
     when: When = "always"
 
 

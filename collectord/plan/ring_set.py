@@ -16,9 +16,9 @@ from collectord.plan.aux import arrange, aux_set
 from collectord.plan.aux_facts import decoder_of
 from collectord.plan.events import sideband_event
 from collectord.plan.freeze import frozen
-from collectord.plan.scope import ring_cpus
+from collectord.plan.scope import excludes_self, ring_cpus
 from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
-from collectord.plan.source_events import ABSENCE, in_scope, source_events
+from collectord.plan.source_events import ABSENCE, in_scope, source_events, without_self
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -141,6 +141,9 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
     for name, source in named:
         try:
             events = arrange(tuple(source_events(source, scope, facts, notes)))
+            overwrite = recorder and not any(event.aux for event in events)
+            if excludes_self(source.include_self, scope, drained=not overwrite):
+                events = without_self(events, facts)
             if session.freeze_on:
                 events = frozen(session, scope, facts, events)
         except ABSENCE as error:
@@ -155,7 +158,6 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         count += len(events)
         groups = max(event.group for event in events) + 1
         area = aux_set(source, events, facts, snapshot=recorder)
-        overwrite = recorder and area is None
         default = RECORDER_RING_BYTES if overwrite else _default_ring_bytes(events)
         sets.append(
             RingSet(

@@ -50,6 +50,21 @@ def ring_cpus(scope: Scope, facts: KernelFacts) -> tuple[int, ...]:
     return scope.cpus or facts.cpus_online
 
 
+def excludes_self(include_self: bool | None, scope: Scope, *, drained: bool) -> bool:
+    """Whether the daemon's own threads are left out where that can be.
+
+    Where the rings are not drained they do little, and a filter costs each event.
+
+    Args:
+        include_self: of the source; None where the configuration does not say.
+        scope: of the session.
+        drained: its rings are, while it records.
+    """
+    if scope.kind in TASK_SCOPES:
+        return False
+    return drained if include_self is None else not include_self
+
+
 def _check_cpus(cpus: Iterable[int], facts: KernelFacts) -> None:
     absent = [cpu for cpu in cpus if cpu not in facts.cpus_possible]
     offline = [cpu for cpu in cpus if cpu not in facts.cpus_online and cpu not in absent]

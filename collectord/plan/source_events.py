@@ -12,10 +12,9 @@ from collectord.model import ScopeKind
 from collectord.plan import call_graph, event_spec
 from collectord.plan.event_spec import PmuEvent, Tracepoint
 from collectord.plan.events import Sampling, may_exclude_self, resolve
-from collectord.plan.session import TASK_SCOPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from collectord.config.schema import (
         Config,
@@ -87,19 +86,15 @@ def source_events(
         for group in _first_choice(own.event, sampling, source.filter, facts, notes):
             for event in group:
                 filtered = filtered or bool(event.filter)
-                hides_self = (
-                    may_exclude_self(event, facts)
-                    and not source.include_self
-                    and scope.kind not in TASK_SCOPES
-                )
-                yield replace(
-                    in_scope(event, scope),
-                    group=number,
-                    exclude_self=hides_self,
-                )
+                yield replace(in_scope(event, scope), group=number)
             number += 1
     if not filtered:
         raise UsageError("a filter without a tracepoint", text=source.filter)
+
+
+def without_self(events: Iterable[EventPlan], facts: KernelFacts) -> tuple[EventPlan, ...]:
+    """The events without the daemon's own threads, where that can be."""
+    return tuple(replace(event, exclude_self=may_exclude_self(event, facts)) for event in events)
 
 
 def _first_choice(

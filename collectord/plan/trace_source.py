@@ -20,8 +20,8 @@ from collectord.model import RingRole, ScopeKind, Transport
 from collectord.plan import budget, trace_names, transport
 from collectord.plan.ftrace import FtraceEvent, FtracePlan, ProbePlan
 from collectord.plan.kinds import kinds_of
-from collectord.plan.scope import ring_cpus
-from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
+from collectord.plan.scope import excludes_self, ring_cpus
+from collectord.plan.session import FLIGHT_RECORDER, RingPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +127,7 @@ def draft(
     try:
         _check_instances(facts.ftrace)
         recorder = mode == FLIGHT_RECORDER
-        exclude_self = _excludes_self(source, scope, recorder=recorder)
+        exclude_self = excludes_self(source.include_self, scope, drained=not recorder)
         probes = tuple(
             replace(_probe(probe, facts.ftrace), exclude_self=exclude_self)
             for probe in source.probes
@@ -204,16 +204,6 @@ def _with(freeze: FtraceEvent | None, events: tuple[FtraceEvent, ...]) -> tuple[
         replace(event, exclude_self=event.exclude_self and str(event) != str(freeze))
         for event in events
     )
-
-
-def _excludes_self(source: TracefsSourceConfig, scope: Scope, *, recorder: bool) -> bool:
-    """Whether the daemon's own threads are left out where that can be.
-
-    A flight recorder is not drained, so that they do little; a filter costs each event.
-    """
-    if scope.kind in TASK_SCOPES:
-        return False
-    return not recorder if source.include_self is None else not source.include_self
 
 
 def _check_scope(scope: Scope) -> None:

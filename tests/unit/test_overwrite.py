@@ -46,16 +46,25 @@ RING = OverwritableRing(
 )
 
 
-def config(*events: str | EventConfig, **settings: Any) -> Config:  # noqa: ANN401
+def config(
+    *events: str | EventConfig,
+    include_self: bool | None = None,
+    **settings: Any,  # noqa: ANN401
+) -> Config:
     """One flight recorder."""
-    source = PerfSourceConfig(events=events, ring=RingSize(1 << 20))
+    ring = RingSize(1 << 20)
+    source = PerfSourceConfig(events=events, ring=ring, include_self=include_self)
     session = SessionConfig(name="box", mode="flight-recorder", source=(source,), **settings)
     return Config(session=(session,))
 
 
-def planned(*events: str | EventConfig, **settings: Any) -> SessionPlan:  # noqa: ANN401
+def planned(
+    *events: str | EventConfig,
+    include_self: bool | None = None,
+    **settings: Any,  # noqa: ANN401
+) -> SessionPlan:
     """Its plan on a host with everything."""
-    (plan,) = build(config(*events, **settings), host()).sessions
+    (plan,) = build(config(*events, include_self=include_self, **settings), host()).sessions
     return plan
 
 
@@ -71,6 +80,14 @@ def test_its_rings_overwrite_and_wake_nobody() -> None:
     text = "\n".join(plan.describe())
     assert "perf data, overwritten: 4 x 1MiB, CPUs 0-3" in text
     assert "perf keeps the last 1MiB a CPU, 4s at 256KiB/s a CPU" in text
+
+
+@pytest.mark.parametrize(
+    ("include_self", "left_out"), [(None, False), (True, False), (False, True)]
+)
+def test_our_own_threads_cost_no_filter(include_self: bool | None, left_out: bool) -> None:
+    """Nobody drains its rings, so that they do little: they are recorded unless told otherwise."""
+    assert planned(SWITCH, include_self=include_self).events[0].exclude_self is left_out
 
 
 def test_its_sideband_is_streamed() -> None:

@@ -183,6 +183,12 @@ def test_a_recorders_area_runs_free() -> None:
     assert (area.snapshot, area.watermark_bytes, area.flush_ns) == (True, 0, 0)
 
 
+def test_own_threads_are_left_out_beside_a_recorders_area() -> None:
+    """Its rings of records are drained, as a stream's are."""
+    events = session("cs_etm//", SWITCH, mode="flight-recorder").events
+    assert [event.exclude_self for event in events] == [False, True, False]
+
+
 def test_lost_bytes_are_known_where_the_pmu_counts_bytes() -> None:
     """The event must be the one whose unit sysfs gives."""
     named, other = data(session("plain/trace/")).aux, data(session("plain//")).aux
