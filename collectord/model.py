@@ -184,7 +184,10 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class RingLabel:
-    """Who a ring belongs to, as logs, manifests and `--json` name it. cpu -1: no one CPU."""
+    """Who a ring belongs to, as logs, manifests and `--json` name it.
+
+    cpu -1 is no one CPU: the ring of a thread, or with tid -1 of all CPUs.
+    """
 
     session: str
     source: str
@@ -193,7 +196,7 @@ class RingLabel:
     tid: int = -1
 
     def __str__(self) -> str:
-        place = f"cpu{self.cpu}" if self.cpu >= 0 else f"tid{self.tid}"
+        place = f"cpu{self.cpu}" if self.cpu >= 0 else f"tid{self.tid}" if self.tid >= 0 else "all"
         return f"{self.session}/{self.source}/{self.role}/{place}"
 
 

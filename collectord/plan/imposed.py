@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 # ns for an event of some 50 bytes by kind of source, the tracepoint's own hook included. What
 # blktrace writes was not measured.
-_WRITTEN_NS: Final = {"perf": 770, "bpf": 670, "tracefs": 230}
+_WRITTEN_NS: Final = {"perf": 770, "tracefs": 230}
+# Of what a BPF program submits, by what takes it, the program's run included.
+_SUBMITTED_NS: Final = {"perf": 670, "ringbuf": 300}
 # A filter of the kernel that nearly all events pass, over our own threads' ids or the user's own.
 _FILTER_NS: Final = 20
 # The kernel's frames and the program's, by frame pointers or with a copy of its stack.
@@ -52,7 +54,9 @@ class Imposed:
 
 def imposed_by(plan: SessionPlan) -> Imposed | None:
     """What a session's events are expected to cost; None where nothing was measured."""
-    written = _WRITTEN_NS.get(plan.kind)
+    outputs = (output for program in plan.payload.programs_run for output in program.outputs)
+    submitted = (_SUBMITTED_NS[output.transport] for output in outputs)
+    written = max(submitted, default=_WRITTEN_NS.get(plan.kind))
     if written is None or not any(ring.role is RingRole.DATA for ring in plan.rings):
         return None
     return Imposed({"record": written, **dict(_options(plan))})

@@ -76,6 +76,17 @@ def test_a_ring_buffer_is_one_for_all_cpus() -> None:
     assert shown["transports"] == ["ringbuf"]
 
 
+def test_a_submission_into_a_ring_buffer_is_expected_to_cost_less() -> None:
+    """A session costs what its dearest event does: one into rings of perf, if there is any."""
+    known = facts(("switches", SOURCE), ("others", SOURCE))
+    perf = source("others", transport="perf")
+    costs = [
+        plan(known, *sources).to_dict()["imposed"]["event_ns"]
+        for sources in ((source(),), (perf,), (source(), perf))
+    ]
+    assert costs[0] < costs[1] == costs[2]
+
+
 def test_each_program_has_its_own() -> None:
     """Of the size that was asked for it; other programs of the session may use rings of perf."""
     known = facts(("one", SOURCE), ("two", SOURCE), ("three", SOURCE))
