@@ -28,6 +28,7 @@ _STATE: Final = Column("STATE")
 _SAMPLES: Final = Column("SAMPLES", "right")
 _SIZE: Final = Column("SIZE", "right")
 _DETAIL: Final = Column("DETAIL")
+_EARLY: Final = "ended early: what names some of its samples may be in the next segment"
 _AUX_COLUMNS: Final = ("CPU", "TID", "OFFSET", "BYTES", "MISSING")
 
 
@@ -114,7 +115,7 @@ def _list(args: argparse.Namespace) -> int:
             [
                 str(row.path),
                 row.format or "-",
-                str(row.state),
+                f"{row.state}, early" if row.early else str(row.state),
                 _time(row.begins_ns),
                 _time(row.ends_ns),
                 _figure(row.samples),
@@ -226,7 +227,8 @@ def _finding(verdict: verify.Verdict) -> str:
         return "it is being written, and can be checked once it is sealed"
     if verdict.finding is not None:
         return f"{verdict.finding.check}: {verdict.finding.detail}"
-    return f"sha256 {verdict.sha256}" if verdict.sha256 else ""
+    told = [f"sha256 {verdict.sha256}"] if verdict.sha256 else []
+    return "; ".join([_EARLY, *told] if verdict.early else told)
 
 
 def _time(realtime_ns: int | None) -> str:

@@ -285,6 +285,7 @@ class FileSink(ABC):
             build_ids=closing.build_ids,
             previous=self._home.previous,
             snapshot=closing.snapshot,
+            early=closed.early,
         )
         encoded = encode(manifest)
         yield from publish(segment.folder, segment.paths, segment.paths, encoded)

@@ -223,6 +223,7 @@ class Manifest(Common, frozen=True, kw_only=True):
         cut_samples: events that the segment held before; None where nobody knows.
         replaces: SHA-256 of the manifest of the seal, of a segment that was damaged since; "" of
             others.
+        early: it ended before all was read that names its samples: the next one may have that.
     """
 
     complete: bool
@@ -245,6 +246,7 @@ class Manifest(Common, frozen=True, kw_only=True):
     cut: tuple[Cut, ...] = ()
     cut_samples: Count | None = None
     replaces: str = ""
+    early: bool = False
 
 
 class _SchemaOnly(msgspec.Struct):

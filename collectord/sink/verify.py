@@ -74,6 +74,7 @@ class Verdict:
         bytes: size of the file.
         sha256: of the whole file, where asked for.
         allocated_bytes: blocks that the file occupies; less than its size where it has holes.
+        early: see `Manifest`; false without one.
     """
 
     path: Path
@@ -83,6 +84,7 @@ class Verdict:
     bytes: int = 0
     sha256: str | None = None
     allocated_bytes: int = 0
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class SegmentRow:
         started_ns: REALTIME when the file was made, some time before it got its first record.
         begins_ns, ends_ns: REALTIME of the first and the last record.
         first_ns, last_ns: the same on the clock that stamps the records.
+        early: see `Manifest`.
     """
 
     path: Path
@@ -107,6 +110,7 @@ class SegmentRow:
     records: int | None
     samples: int | None
     complete: bool | None
+    early: bool | None
     basis: str | None
     bytes: int
     allocated_bytes: int
@@ -231,9 +235,16 @@ def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
         whole = _sha256(fd) if sha256 and is_whole else None
     finally:
         os.close(fd)
-    samples = manifest.samples if manifest else 0
-    allocated_bytes = status.st_blocks * BLOCK_BYTES
-    return Verdict(path, state, finding, samples, status.st_size, whole, allocated_bytes)
+    return Verdict(
+        path,
+        state,
+        finding,
+        samples=manifest.samples if manifest else 0,
+        bytes=status.st_size,
+        sha256=whole,
+        allocated_bytes=status.st_blocks * BLOCK_BYTES,
+        early=manifest.early if manifest else False,
+    )
 
 
 def _manifest_finding(raw: bytes) -> Finding:
@@ -371,6 +382,7 @@ def _row(folder: Folder, group: Group) -> SegmentRow:
         records=sealed.records if sealed else None,
         samples=sealed.samples if sealed else None,
         complete=sealed.complete if sealed else None,
+        early=sealed.early if sealed else None,
         basis=str(sealed.ledger.get("basis")) if sealed else None,
         bytes=status.st_size if status else 0,
         allocated_bytes=status.st_blocks * BLOCK_BYTES if status else 0,

@@ -80,6 +80,25 @@ def test_list_tells_when_the_data_begin_and_end(
     )
 
 
+def test_a_segment_that_ended_early_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its manifest does, and so do the list and the check; the one behind it is as any other."""
+    sink = support.make_sink(tmp_path)
+    for token, early in ((1, True), (2, False)):
+        segment = sink.next_segment(token, support.OPENING)
+        sink.seal(segment, support.fill(segment)._replace(early=early), support.closing())
+    paths = sorted(tmp_path.glob("*.json"))
+    assert [json.loads(path.read_bytes())["early"] for path in paths] == [True, False]
+    for action, told in (("list", "sealed, early"), ("verify", "ended early: ")):
+        assert segments.run([action, str(tmp_path)]) == 0
+        _, first, second = capsys.readouterr().out.splitlines()
+        assert told in first
+        assert "early" not in second
+        assert segments.run([action, "--json", str(tmp_path)]) == 0
+        assert [row["early"] for row in result(capsys)] == [True, False]
+
+
 def test_segment_that_is_being_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It has no end yet, and nobody calls it ok, repaired or wrong."""
     sink = support.make_sink(tmp_path)
