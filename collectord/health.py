@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import KernelError
+from collectord.errors import KernelError, ShardSilent
 from collectord.model import Reason, Stage, loss_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from collections.abc import Set as AbstractSet
 
     from collectord.ledger import RingBalance
@@ -61,6 +61,21 @@ class Health:
         else:
             self._reasons.pop(about, None)
         return trouble != before
+
+    async def heard(self, answer: Awaitable[object]) -> bool:
+        """Wait for drain threads, and for no longer than one takes that does not answer.
+
+        Returns:
+            False: there is such a one. It is named, and what is asked of it may come later.
+        """
+        try:
+            await answer
+        except ShardSilent as error:
+            if self.note("drain", str(error)):
+                self._log.error("drain_thread_silent", shard=error.shard, error=str(error))
+            return False
+        self.note("drain", "")
+        return True
 
     def look(self, balances: Callable[[], Sequence[RingBalance]]) -> None:
         """Look for what nobody tells, in balances that are new; they are made if they may tell."""

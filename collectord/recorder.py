@@ -139,7 +139,7 @@ class Recorder:
             asyncio.get_running_loop().remove_reader(fd)
 
     async def take_last(self) -> None:
-        """Nothing comes any more: have all that the rings hold stored."""
+        """Nothing comes any more: have all that the rings hold stored. Raises ShardSilent."""
         # A record that was begun when its event was disabled is there a moment later.
         await asyncio.sleep(LAST_PAUSE_S)
         # A snapshot that is under way goes into the same segments, and waits for them.
@@ -172,6 +172,7 @@ class Recorder:
         Raises:
             SinkError: a segment cannot be created or sealed; it will be, once there is room.
             KernelError: the rings cannot be stopped, or not started again.
+            ShardSilent: a drain thread stands still.
             UsageError: all goes into one file, at the end.
         """
         async with self._one:
@@ -207,7 +208,7 @@ class Recorder:
             return None
         await self._windows.hold()
         # A pass that had begun before may drain on: this one begins after it.
-        await self._drain.written(await self._drain.full_pass())
+        await self._drain.written_pass()
         self._accounts.measure()
         given = self._windows.given()
         if self._segments.has_pages or given > self._given:

@@ -312,7 +312,7 @@ class Segments:
         async with self._sealing:
             features = await self._jobs.in_worker(self._describe)
             if not self._ending:
-                await self._drain.full_pass()
+                await self._health.heard(self._drain.full_pass())
                 self._accounts.measure()
             closing = self._accounts.closing(
                 recount=closed.final and not self._unsealed,

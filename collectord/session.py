@@ -229,7 +229,7 @@ class Session:
             self.recorder.end()
         await self._stop_source()
         if self.recorder is not None:
-            await self.recorder.take_last()
+            await self._health.heard(self.recorder.take_last())
         self._health.look_for_suppression()
         if self._programs is not None:
             await self._jobs.in_worker(self._programs.look)
@@ -251,7 +251,8 @@ class Session:
         areas = [area.ring for area in self._areas.values()]
         for area in areas:
             area.stop()
-        await self._passes.answered(areas)  # a pass would start the event again
+        # A pass would start the event again.
+        await self._health.heard(self._passes.answered(areas))
         try:
             self.source.disable()
         except KernelError as error:  # what it has written is stored all the same
@@ -261,15 +262,15 @@ class Session:
             drained.handle.end(drained.ring)
 
     async def _drain_to_the_end(self) -> None:
-        """Drain until the balance is even, or until nothing more can come.
+        """Drain until the balance is even, or until nothing more can come, or is heard.
 
         DISABLE interrupts the CPU that runs the event, maybe in the middle of a record that is
         counted already: it becomes visible when that CPU goes on, after DISABLE has returned.
         """
         for _ in range(_LAST_PASSES):
-            await self._passes.written(await self._passes.full_pass())
+            heard = await self._health.heard(self._passes.written_pass())
             self._accounts.measure(last=True)
-            if self._accounts.are_even():
+            if not heard or self._accounts.are_even():
                 return
             await asyncio.sleep(LAST_PAUSE_S)
 

@@ -484,6 +484,8 @@ class Stream:
         """The last generation that its rings are done with, whatever those of others are at."""
     def written_generation(self) -> int:
         """The last one of which every chunk is on its file (or counted as lost)."""
+    def silent_shard(self, generation: int) -> int:
+        """Give a drain thread of its rings that made no pass since this was issued; -1: none."""
     def round_ns(self) -> int:
         """When the generation before the one that was issued last had been written; 0: it is not.
 

@@ -243,6 +243,15 @@ uint64_t core__stream_written(struct core *core, const struct stream *stream)
 	return stream__written(stream, core__issued(core));
 }
 
+int core__silent_shard(const struct core *core, const struct stream *stream, uint64_t generation)
+{
+	for (uint32_t i = 0; i < core->writer.shard_count; i++)
+		if (stream__lane(stream, i) != NULL &&
+		    !shard__has_passed(&core->shards[i], generation))
+			return (int)i;
+	return -1;
+}
+
 uint64_t core__stream_round_ns(struct core *core, const struct stream *stream)
 {
 	return stream__round_ns(stream, core__issued(core));

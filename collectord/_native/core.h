@@ -71,6 +71,8 @@ uint64_t core__issued(struct core *core);
 uint64_t core__drained(struct core *core);
 uint64_t core__stream_drained(struct core *core, const struct stream *stream);
 uint64_t core__stream_written(struct core *core, const struct stream *stream);
+/* A shard of the stream's rings that has made no pass since this generation was issued; -1: all have. */
+int core__silent_shard(const struct core *core, const struct stream *stream, uint64_t generation);
 /* See stream__round_ns(). */
 uint64_t core__stream_round_ns(struct core *core, const struct stream *stream);
 

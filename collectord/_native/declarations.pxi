@@ -102,6 +102,7 @@ cdef extern from "core.h":
     uint64_t core__drained(core *c) nogil
     uint64_t core__stream_drained(core *c, const stream *s) nogil
     uint64_t core__stream_written(core *c, const stream *s) nogil
+    int core__silent_shard(const core *c, const stream *s, uint64_t generation) nogil
     uint64_t core__stream_round_ns(core *c, const stream *s) nogil
     int core__prepare(core *c, stream *st, segment *s) nogil
     void core__rotate(core *c, stream *s) nogil

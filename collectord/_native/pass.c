@@ -394,6 +394,7 @@ void pass__run(struct shard *shard, uint64_t generation)
 	if (atomic_load_explicit(&shard->starved, memory_order_relaxed))
 		pass__yield_chunks(shard);
 	pass__end(shard, generation);
+	atomic_store_explicit(&shard->passed, generation, memory_order_relaxed);
 	took_ns = clock__now_ns() - begun_ns;
 	counter__add(&shard->passes, 1);
 	counter__add(&shard->pass_ns, took_ns);

@@ -292,6 +292,9 @@ cdef class Stream:
     def written_generation(self):
         return core__stream_written(self.owner.core, self.stream)
 
+    def silent_shard(self, uint64_t generation):
+        return core__silent_shard(self.owner.core, self.stream, generation)
+
     def round_ns(self):
         return core__stream_round_ns(self.owner.core, self.stream)
 

@@ -83,6 +83,11 @@ uint64_t shard__drained(const struct shard *shard)
 	return atomic_load_explicit(&shard->drained, memory_order_acquire);
 }
 
+bool shard__has_passed(const struct shard *shard, uint64_t generation)
+{
+	return atomic_load_explicit(&shard->passed, memory_order_relaxed) >= generation;
+}
+
 static uint64_t shard__slack_ns(const struct shard *shard)
 {
 	return shard->index == 0 ? 0 : shard->writer->flush_ns / SLACK_PART;

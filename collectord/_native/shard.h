@@ -44,6 +44,7 @@ struct shard {
 	_Atomic bool starved;	   /* the last pass found no free chunk */
 	_Atomic bool unstamped;	   /* the writer was not told yet of what a lane is done with */
 	_Atomic uint64_t drained; /* the last generation that is done for every lane */
+	_Atomic uint64_t passed;  /* the last one that was issued before a pass which is over */
 	pthread_t thread;
 	pid_t tid;
 	sem_t begun; /* the thread has told its tid */
@@ -92,6 +93,8 @@ void shard__poke(struct shard *shard);
 /* Wake it if its last pass found no free chunk, or had something left to tell. */
 void shard__wake_starved(struct shard *shard);
 uint64_t shard__drained(const struct shard *shard);
+/* Has it made a pass since this generation was issued? Also where that is not done for its rings. */
+bool shard__has_passed(const struct shard *shard, uint64_t generation);
 
 /*
  * A pass over a shard's rings. All calls are made by who makes the shard's passes.

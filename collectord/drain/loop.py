@@ -259,10 +259,29 @@ class StreamDrain:
         self._stream = stream
 
     async def full_pass(self) -> int:
-        """Have every ring drained up to where it is now; returns the pass's generation."""
-        generation = self._drain.core.request_flush()
-        await self._drain.reached(self._stream.drained_generation, generation)
-        return generation
+        """Have every ring drained up to where it is now; returns the pass's generation.
+
+        It may take as long as chunks are short, while the drain threads make passes.
+
+        Raises:
+            ShardSilent: one of them makes none.
+        """
+        generation = asked = self._drain.core.request_flush()
+        while True:
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._drain.reached(self._stream.drained_generation, generation)
+            except TimeoutError:
+                silent = self._stream.silent_shard(asked)
+                if silent >= 0:
+                    raise ShardSilent(silent, _ANSWER_S) from None
+                asked = self._drain.core.request_flush()
+            else:
+                return generation
+
+    async def written_pass(self) -> None:
+        """Have all that is in the rings now on disk, or lost. Raises ShardSilent."""
+        await self.written(await self.full_pass())
 
     async def answered(self, rings: Iterable[_core.Ring | _core.AuxRing]) -> None:
         """See `Drain.answered`."""

@@ -26,6 +26,7 @@ from collectord.model import RingLabel, RingRole
 from collectord.plan.drain_threads import DrainThread, DrainThreads
 from collectord.plan.session import CorePlan
 from collectord.source.perf import fed_ring
+from tests.support.hanging import hanging_ring
 
 if TYPE_CHECKING:
     from collectord._native import _core
@@ -257,13 +258,8 @@ def test_a_shard_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) 
     async def scenario() -> list[str]:
         said = []
         with ExitStack() as stack, Drain(_PLAN) as drain:
-            source, sink = os.pipe2(os.O_CLOEXEC)  # a read of it waits
-            stack.callback(os.close, source)
-            stream = drain.core.add_stream(subbuf_bytes=4096)
-            with os.fdopen(sink, "wb"):
-                ring = drain.core.add_page_ring(
-                    0, stream, source, subbuf_bytes=4096, subbufs=8, transport="read"
-                )
+            stream, ring, sink = hanging_ring(drain, stack)
+            with sink:
                 with pytest.raises(ShardSilent) as silent:
                     await tell_until_it_is_read(drain, ring)
                 said.append(str(silent.value))
@@ -273,12 +269,38 @@ def test_a_shard_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) 
                     await drain.remove([ring])
                 said.append(str(silent.value))
                 assert silent.value.shard == 0
+                with pytest.raises(ShardSilent) as silent:
+                    await drain.of(stream).full_pass()
+                said.append(str(silent.value))
             async with asyncio.timeout(_LIMIT_S):  # the pipe has ended
                 await drain.reached(lambda: drain.core.remove_ring(ring), 1)
         return said
 
     for text in asyncio.run(scenario()):
         assert text.startswith("drain thread drain/0 did not answer for 0.05 s; ")
+
+
+def test_a_pass_is_waited_for_while_the_shard_makes_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long chunks are short: the shard is asked again, and answers."""
+    monkeypatch.setattr(loop, "_ANSWER_S", 1.0)
+
+    async def scenario() -> None:
+        never = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
+        with ExitStack() as stack, Drain(never) as drain:
+            rings = Rings(drain, stack)
+            drain.core.request_flush()
+            await rings.overloaded()
+            waiting = asyncio.ensure_future(drain.of(rings.streams[0]).full_pass())
+            for _ in range(3):
+                await drain.next_pass(asyncio.Event())
+            assert not waiting.done()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+    asyncio.run(scenario())
 
 
 async def live(drain: Drain, number: int) -> int:

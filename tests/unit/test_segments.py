@@ -15,7 +15,8 @@ import pytest
 
 from collectord.codec.perf_features import Features
 from collectord.collected import Collected
-from collectord.errors import SinkError
+from collectord.errors import ShardSilent, SinkError
+from collectord.health import Health
 from collectord.jobs import Jobs
 from collectord.ledger import SinkStats
 from collectord.segments import Segments
@@ -194,13 +195,17 @@ class FullDisk(Stream):
         """Nothing is left."""
 
     async def full_pass(self) -> None:
-        """Nothing is drained."""
+        """The drain thread stands still."""
+        raise ShardSilent(0, 5)
 
 
 def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
-    """What waits for room is sealed when there is some; too many are not kept open for it."""
+    """What waits for room is sealed when there is some; too many are not kept open for it.
 
-    async def scenario(stack: ExitStack) -> tuple[FullDisk, SinkStats]:
+    Though a drain thread stands still: that is said.
+    """
+
+    async def scenario(stack: ExitStack) -> tuple[FullDisk, SinkStats, tuple[str, ...]]:
         disk = FullDisk(tmp_path, stack)
         jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
         one: Any = disk
@@ -210,8 +215,15 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
             closing=lambda **_: support.closing(),
             given_up=lambda _end: None,
         )
-        health: Any = SimpleNamespace(note=lambda *_: True, has=lambda _about: False)
-        plan: Any = SimpleNamespace(single_file=None, segment_age_ns=0, directory=str(tmp_path))
+        plan: Any = SimpleNamespace(
+            name="box",
+            degraded=(),
+            sink=SimpleNamespace(directory=str(tmp_path)),
+            single_file=None,
+            segment_age_ns=0,
+            directory=str(tmp_path),
+        )
+        health = Health(plan, (), one)
         segments = Segments(
             plan,
             stream=one,
@@ -236,9 +248,10 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
         disk.full = False
         segments.tick()
         await jobs.join()
-        return disk, segments.stats
+        return disk, segments.stats, health.reasons
 
     with ExitStack() as stack:
-        disk, stats = asyncio.run(scenario(stack))
+        disk, stats, reasons = asyncio.run(scenario(stack))
     assert (disk.given_up, disk.sealed) == ([1, 2, 3], [4, 5, 6, 7])
     assert (stats.unsealed, stats.early) == (3, 2)
+    assert any("drain/0 did not answer" in reason for reason in reasons)

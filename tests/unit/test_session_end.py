@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from collectord.accounts import Accounts
 from collectord.config.schema import Config, DaemonConfig, PerfSourceConfig, SessionConfig
 from collectord.daemon import Daemon
+from collectord.drain import loop
 from collectord.drain.loop import Drain
 from collectord.errors import KernelError, UsageError
 from collectord.health import Health
@@ -24,12 +26,14 @@ from collectord.ringless import RinglessSession
 from collectord.session import Session
 from collectord.sink.store import Store
 from collectord.source.base import Abilities
+from tests.support.hanging import hanging_ring
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
+    from collectord.ledger import SessionBalance
     from collectord.model import ClockReading
     from collectord.plan.session import SessionPlan
 
@@ -109,6 +113,44 @@ async def ended_session(state: Path, source: Any, sink: Any) -> Session:  # noqa
         session.tick(LinuxKernel().clocks, lambda _: ())
         await session.close()
     return session
+
+
+def test_a_drain_thread_that_stands_still_keeps_no_session_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it holds is not stored, which is said; all else of the end is done."""
+    monkeypatch.setattr(loop, "_ANSWER_S", 0.05)
+    whole = build(config(tmp_path, "calls"), host())
+    (plan,) = whole.sessions
+    (tmp_path / "calls").mkdir()
+    source: Any = Source()
+    sink: Any = Sink()
+
+    async def scenario() -> SessionBalance:
+        with ExitStack() as stack, Drain(whole.core) as drain, ThreadPoolExecutor(1) as worker:
+            stream, _, hanging = hanging_ring(drain, stack)
+            with hanging:
+                session = Session(
+                    plan,
+                    source=source,
+                    rings=(),
+                    stream=stream,
+                    meter=Meter(source, (), plan.events),
+                    sink=sink,
+                    kernel=LinuxKernel(),
+                    drain=drain,
+                    store=Store(tmp_path, plan.sink.retention),
+                    worker=worker,
+                )
+                async with asyncio.timeout(30):
+                    await session.close()
+                return session.balance()
+
+    balance = asyncio.run(scenario())
+    assert sink.closed
+    assert balance.state == "stopped"
+    (reason,) = balance.degraded_reasons
+    assert reason.startswith("drain thread drain/0 did not answer for 0.05 s; ")
 
 
 class Counted(ThreadPoolExecutor):

@@ -58,8 +58,9 @@ class Kernel:
         self._note("pass")
         return 1
 
-    async def written(self, generation: int) -> None:
+    async def written_pass(self) -> None:
         """Likewise."""
+        await self.full_pass()
 
     async def answered(self, rings: object) -> None:
         """Likewise."""
