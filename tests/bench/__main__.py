@@ -101,21 +101,17 @@ def main(arguments: Sequence[str]) -> int:
     path = args.json or RESULTS / time.strftime("%Y%m%dT%H%M%SZ.json", time.gmtime())
     rows: list[Row] = []
     args.dir.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory() as built,
-        tempfile.TemporaryDirectory(dir=args.dir) as files,
-    ):
-        settings = Settings(
-            generator=generator.Generator(generator.build(Path(built))),
-            directory=Path(files).resolve() / "run",
-            events=args.events,
-            repeats=args.repeats,
-            seconds=args.seconds,
-        )
+    with tempfile.TemporaryDirectory() as built:
+        load = generator.Generator(generator.build(Path(built)))
         try:
             for name in args.rows or ROWS:
                 print(f"{name}: {ROWS[name].__doc__}", file=sys.stderr)
-                rows += ROWS[name](settings)
+                # A folder of its own: no row finds what another left.
+                with tempfile.TemporaryDirectory(dir=args.dir) as files:
+                    directory = Path(files).resolve() / "run"
+                    rows += ROWS[name](
+                        Settings(load, directory, args.events, args.repeats, args.seconds)
+                    )
                 _save(path, rows)
         finally:  # one that fails takes minutes of others' figures with it otherwise
             if rows:

@@ -13,6 +13,7 @@ from tests.bench.daemons import daemon, default_config
 from tests.bench.row import Row, Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.generator import Generator
@@ -41,6 +42,34 @@ def test_a_row_that_fails_costs_no_other(
         ("work that got done", 0.5, True)
     ]
     assert "work that got done" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("order", [("one", "other"), ("other", "one"), ("other",), ()])
+def test_rows_run_alone_and_in_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
+) -> None:
+    """They run as they are named, all if none is, and none finds what another left."""
+    found: dict[str, list[Path]] = {}
+
+    def row_called(name: str) -> Callable[[Settings], list[Row]]:
+        def run(settings: Settings) -> list[Row]:
+            """A row that leaves a file."""
+            folder = settings.directory.parent
+            found[name] = list(folder.iterdir())
+            (folder / "left").touch()
+            return [Row(name, "", "", 0, None, "")]
+
+        return run
+
+    rows = {name: row_called(name) for name in ("one", "other")}
+    monkeypatch.setattr(bench, "ROWS", rows)
+    result = tmp_path / "result.json"
+    words = ["--json", str(result), "--dir", str(tmp_path / "runs"), *order]
+    assert bench.main(words) == 0
+    ran = order or ("one", "other")
+    assert list(found) == list(ran)
+    assert not any(found.values())
+    assert [row["work"] for row in json.loads(result.read_text())["rows"]] == list(ran)
 
 
 @pytest.mark.usefixtures("tracefs")
