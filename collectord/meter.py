@@ -77,6 +77,13 @@ class Meter:
             stored=counters.stored - removed, lost_dropped=counters.lost_dropped + removed
         )
 
+    def _all_counters(self) -> list[tuple[Drained, RingCounters]]:
+        """Give what the core counted of each ring, before any of the kernel's counters is read.
+
+        A source may read those of several rings at once, and what comes meanwhile is not in them.
+        """
+        return [(drained, self._counters(drained)) for drained in self._rings.values()]
+
     @property
     def brackets(self) -> Mapping[RingLabel, Bracket]:
         """The last bracket of each ring."""
@@ -113,9 +120,9 @@ class Meter:
             whether anything is new: if not, all balances are as they were.
         """
         new = False
-        for label, drained in self._rings.items():
+        for drained, counters in self._all_counters():
+            label = drained.handle.label
             last = self._brackets[label]
-            counters = self._counters(drained)
             idle = drained.handle.is_idle(counters, last.counters)
             if idle and counters == last.counters:
                 continue
@@ -138,8 +145,8 @@ class Meter:
         """Take the final reading: the events are disabled and all is drained and written."""
         self.suppression.end()
         self.count_overwritten()
-        for label, drained in self._rings.items():
-            counters = self._counters(drained)
+        for drained, counters in self._all_counters():
+            label = drained.handle.label
             reading = self._read(drained, counters)
             walked = drained.handle.handed_on(reading, counters)
             self._brackets[label] = Bracket(reading, counters, reading, closed=True, walked=walked)

@@ -135,6 +135,43 @@ def test_a_surplus_is_seen_though_no_pass_is_done() -> None:
     assert rig.balance().unaccounted == 2
 
 
+class AtOnce(Source):
+    """Reads the counts of two rings at once; at each look something more has happened in both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.happened = 0
+        self._told: set[RingLabel] = set()
+
+    def counters(self) -> RingCounters:
+        """The core's: all has been drained, and is stored."""
+        self.happened += 1
+        zeros: Any = (0 for _ in RingCounters._fields)
+        counted = dict.fromkeys(("samples", "records", "stored"), self.happened)
+        return RingCounters(*zeros)._replace(fill_buckets=(), **counted)
+
+    def read_produced(self, ring: RingHandle) -> Produced:
+        """A ring that is read again has those of both read anew."""
+        if not self._told or ring.label in self._told:
+            self.value, self._told = self.happened, set()
+        self._told.add(ring.label)
+        return super().read_produced(ring)
+
+
+def test_counts_that_are_read_at_once_are_read_behind_the_cores() -> None:
+    """No ring has stored more than was counted of it, in a reading or in the last one."""
+    source: Any = AtOnce()
+    labels = [replace(LABEL, cpu=cpu) for cpu in range(2)]
+    rings: Any = [SimpleNamespace(id=cpu, counters=source.counters) for cpu in range(2)]
+    handles = [replace(HANDLE, label=label) for label in labels]
+    drained = [Drained(handle, ring) for handle, ring in zip(handles, rings, strict=True)]
+    meter = Meter(source, drained, ())
+    for read in (meter.measure, meter.measure, meter.close):
+        read()
+        brackets = meter.brackets.values()
+        assert all(b.counters.stored <= (b.after.value or 0) for b in brackets)
+
+
 def test_losses_are_summed_with_what_tells_why() -> None:
     """By stage and reason, those that no ring's counters have among them."""
     rig = Rig()
