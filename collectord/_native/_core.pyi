@@ -151,6 +151,8 @@ class BlktraceScan(NamedTuple):
     """What a walk over one CPU's records of blktrace found."""
 
     end: int  # just behind the last whole record
+    last: int  # where that one begins
+    sequence: int | None  # the last number, or the one that the walk came after
     events: int  # records with a number
     notes: int  # names of processes, times and messages, which have none
     numbered: int  # how far the numbers went from the first record on, that included
@@ -159,8 +161,15 @@ class BlktraceScan(NamedTuple):
     last_ns: int
     fault: str  # one of QUARANTINE_REASONS: "ok" when only a record that is cut short was left
 
-def scan_blktrace(data: bytes | bytearray | memoryview | mmap) -> BlktraceScan:
-    """Walk whole records from the start of `data`; see `blk_walk.h`."""
+def scan_blktrace(
+    data: bytes | bytearray | memoryview | mmap, after: int | None = None
+) -> BlktraceScan:
+    """Walk whole records from the start of `data`; see `blk_walk.h`.
+
+    Args:
+        data: records of one CPU.
+        after: the number of the one that is before them, None if nobody knows.
+    """
 
 class RingCounters(NamedTuple):
     """Counters of one ring since it was added; all monotonic but the three marked.

@@ -26,8 +26,8 @@ RecordScan = namedtuple(
     "RecordScan",
     "end records samples lost_samples first_ns last_ns last fault aux_pieces aux_bytes",
     defaults=(0, 0))
-BlktraceScan = namedtuple("BlktraceScan", "end events notes numbered missing first_ns "
-                          "last_ns fault")
+BlktraceScan = namedtuple("BlktraceScan", "end last sequence events notes numbered missing "
+                          "first_ns last_ns fault")
 PageScan = namedtuple("PageScan", "pages end events lost lost_unknown first_ns last_ns fault")
 RingCounters = namedtuple(
     "RingCounters",
@@ -112,17 +112,17 @@ def scan_pages(const uint8_t[::1] data not None, uint32_t subbuf_bytes):
                     tally.first_ns, tally.last_ns, QUARANTINE_REASONS[why])
 
 
-def scan_blktrace(const uint8_t[::1] data not None):
+def scan_blktrace(const uint8_t[::1] data not None, after=None):
     cdef blk_tally tally
-    cdef blk_state state = blk_state(0, False)
+    cdef blk_state state = blk_state(after or 0, after is not None, 0)
     cdef fault why = FAULT_NONE
     cdef size_t end = 0
     memset(&tally, 0, sizeof(tally))
     if data.shape[0] > 0:
         with nogil:
             end = blk__run(&data[0], data.shape[0], 0, &state, &tally, &why)
-    return BlktraceScan(end, tally.events, tally.notes, tally.numbered, tally.missing,
-                        tally.first_ns, tally.last_ns, QUARANTINE_REASONS[why])
+    return BlktraceScan(end, end - state.last_bytes, state.sequence if state.begun else None,
+                        tally.events, tally.notes, tally.numbered, tally.missing, tally.first_ns, tally.last_ns, QUARANTINE_REASONS[why])
 
 
 def close_gap(int fd, uint64_t at, uint64_t size):

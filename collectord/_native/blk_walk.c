@@ -69,6 +69,7 @@ size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_
 		*fault = blk__count(data + at, state, tally);
 		if (*fault != FAULT_NONE)
 			break;
+		state->last_bytes = (uint32_t)size;
 		at += size;
 	}
 	/* Also of a header that is not all there its first word must be right. */

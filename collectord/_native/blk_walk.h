@@ -45,6 +45,7 @@ struct blk_tally {
 struct blk_state {
 	uint32_t sequence;
 	bool begun;
+	uint32_t last_bytes; /* of the last record, 0 before the first */
 };
 
 /* Where a record may begin behind `data`, which is none: `bytes` if there is nothing like it. */

@@ -225,6 +225,7 @@ cdef extern from "relay_ring.h":
     struct blk_state:
         uint32_t sequence
         bint begun
+        uint32_t last_bytes
     size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, blk_state *state,
                     blk_tally *tally, fault *why) nogil
     struct relay_ring:

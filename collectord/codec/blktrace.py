@@ -58,6 +58,7 @@ _EVENTS: Final = {
     17: ("DRV", "drv_data"),
 }
 _NOTES: Final = {0: "process", 1: "timestamp", 2: "message"}
+_MESSAGE: Final = 1 << _CLASS_SHIFT + ACTIONS.index("notify") | 2
 
 
 def event_names() -> dict[str, str]:
@@ -190,8 +191,16 @@ class BlkRecord(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What a note says: a process's name, or a message."""
-        return self.data.rstrip(b"\0").decode(errors="backslashreplace")
+        """What a note says, up to its first NUL: a process's name, or a message."""
+        return self.data.partition(b"\0")[0].decode(errors="backslashreplace")
+
+
+def message(like: memoryview, text: bytes, size_bytes: int) -> bytes:
+    """The beginning of a message of this size: the text, of the time and place of a record."""
+    _, _, time_ns, _, _, _, _, device, cpu, _, _ = RECORD.unpack_from(like)
+    extra = size_bytes - RECORD.size
+    head = RECORD.pack(MAGIC, 0, time_ns, 0, 0, _MESSAGE, 0, device, cpu, 0, extra)
+    return head + text[:extra]
 
 
 def read_records(data: memoryview) -> Iterator[BlkRecord]:

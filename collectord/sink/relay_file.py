@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord._native import _core
+from collectord.folders.folder import write_all
+from collectord.sink.blk_records import look, messages
 from collectord.sink.scan import mapped
 from collectord.sink.segment import BLKTRACE, BLOCK_BYTES
 from collectord.sink.stored import Check, Finding, FinishedFile, Survey, Track
-from collectord.sink.sums import data_span, sums_of
+from collectord.sink.sums import data_span, sums_of, unsound
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from collectord.sink.manifest import Manifest
 
 _OK: Final = "ok"
+_ALL: Final = -1  # the one track of a survey
 
 
 def finish(fd: int, sums: Sequence[Sum]) -> Generator[str, None, FinishedFile]:
@@ -55,31 +59,43 @@ class RelayFile:
         self._walked = form.startswith(BLKTRACE)
 
     def survey(self, sealed: Manifest | None = None) -> Survey:
-        """Find the whole records; of bytes that nobody knows all are kept.
+        """Find the sound records; of bytes that nobody knows all are kept.
 
-        Nothing tells where records begin behind damage, so a sealed file is left as it is.
+        Nothing tells what could be cut out of those, so a sealed file of them is left as it is.
         """
-        if not self.data_bytes or sealed is not None:
+        size = self.data_bytes if sealed is None else min(self.data_bytes, sealed.bytes)
+        if not size or (sealed is not None and not self._walked):
             return Survey()
-        with mapped(self._fd, self.data_bytes) as view:
+        with mapped(self._fd, size) as view:
             if not self._walked:
-                track = Track(self.data_bytes, self.data_bytes, sums_of(view))
-                return Survey({-1: track})
-            found = _core.scan_blktrace(view)
+                return Survey({_ALL: Track(size, size, sums_of(view))})
+            spans = () if sealed is None else sealed.spans
+            found = look(view, (part for span in spans for part in unsound(view, span)))
             with view[: found.end] as kept:
-                track = Track(found.end, found.events, sums_of(kept))
+                sums = () if found.cuts else sums_of(kept)
         return Survey(
-            {-1: track} if found.end else {},
+            {_ALL: Track(found.end, found.events, sums)} if found.end else {},
             found.first_ns,
             found.last_ns,
-            cut_bytes=self.data_bytes - found.end,
-            reason="" if found.fault == _OK else found.fault,
+            cuts=found.cuts,
+            cut_bytes=size - found.end,
+            reason=found.fault,
         )
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
-        """Cut what is behind the last whole record."""
-        track = found.tracks.get(-1, Track(0, 0, ()))
-        return finish(self._fd, track.sums)
+        """Cut out what is damaged, and what is behind the last record that is kept."""
+        track = found.tracks.get(_ALL, Track(0, 0, ()))
+        sums = track.sums
+        if found.cuts:
+            with mapped(self._fd, track.bytes) as view:
+                for at, said in [one for cut in found.cuts for one in messages(view, cut)]:
+                    write_all(self._fd, said, at)
+            os.fdatasync(self._fd)
+            yield "damage cut out"
+            with mapped(self._fd, track.bytes) as view:
+                sums = sums_of(view)
+        file = yield from finish(self._fd, sums)
+        return replace(file, cuts=found.cuts)
 
     def findings(self, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
         """Walk the records and count the events."""

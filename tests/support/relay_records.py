@@ -36,3 +36,11 @@ def note(text: str, *, what: int = 0, pid: int = 1, cgroup: int = 0, time_ns: in
         data = struct.pack("@Q", cgroup) + data
         action |= _CGROUP
     return RECORD.pack(MAGIC, 0xDEAD, time_ns, 0, 0, action, pid, 0, 0, 0, len(data)) + data
+
+
+def requests(count: int) -> list[bytes]:
+    """Records of so many requests that were issued, each fiftieth a name instead."""
+    return [
+        note(f"task{number}") if number % 50 == 0 else record(number, time_ns=number * 1000)
+        for number in range(count)
+    ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,7 @@ from collectord.sink.stored import Check
 from collectord.sink.verify import verify
 from tests.support import segments as support
 from tests.support.aux_files import PMU_TYPE, AuxFile
+from tests.support.chunks import footed
 from tests.support.pt import PtTrace
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 FILE: Final = AuxFile()
 HIDDEN: Final = AuxFile(aux=None)
 TRACE: Final = bytes(PtTrace().psb(ip=0x400100, time=1_000).tip(0x400200).tip(0x400300).data)
+TORN: Final = {"zeros": bytes(1 << 16), "random": random.Random(1).randbytes(1 << 16)}  # noqa: S311
+PIECE_BYTES: Final = 8192
 CODE: Final = [0x400100, 0x400200, 0x400300]
 
 
@@ -194,6 +198,34 @@ def test_orphan_that_ends_in_a_piece(tmp_path: Path, perf: Perf) -> None:
     assert (outcome.action, outcome.samples) == (Action.RECOVERED, 2)
     assert len(listed(outcome.path)) == 2
     assert branches(perf, outcome.path) == CODE * 2
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_hole_in_a_trace(tmp_path: Path, perf: Perf, torn: str) -> None:
+    """Whole chunks on both sides stay, the index names the pieces of them, perf decodes all."""
+    padded = TRACE + bytes(PIECE_BYTES - len(TRACE))  # PT pads its packets with zeros
+    sink = make_sink(tmp_path)
+    segment = sink.next_segment(1, support.OPENING)
+    made, at = [], segment.data_offset
+    for number in range(12):
+        parts = [b"" if number else FILE.opening(), FILE.sample(1_000 + 100 * number)]
+        for piece in range(number * 12, number * 12 + 12):
+            offset, time_ns = piece * PIECE_BYTES, 1_050 + 100 * number
+            parts += [FILE.side(Aux(offset, PIECE_BYTES), time_ns), FILE.piece(padded, offset)]
+        made.append(footed(b"".join(parts), at))
+        at += len(made[-1])
+    support.write_data(segment, made)
+    sink.close()
+    hole = segment.data_offset + sum(map(len, made[:7])) - len(TORN[torn]) // 2
+    with segment.paths.partial.open("r+b") as file:
+        file.seek(hole)
+        file.write(TORN[torn])
+    (outcome,) = repair(tmp_path)
+    assert (outcome.action, outcome.samples) == (Action.RECOVERED, 10)
+    assert len(listed(outcome.path)) == 10 * 12
+    assert samples(perf, outcome.path) == 10
+    assert branches(perf, outcome.path) == CODE * 10 * 12
+    assert [verdict.finding for verdict in verify([tmp_path])] == [None]
 
 
 def test_index_that_lies(tmp_path: Path) -> None:

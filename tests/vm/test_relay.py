@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.support import block_traces, daemons, kills
+from collectord.sink.repair import repair
+from tests.support import block_traces, daemons, kills, relay_segments
 from tests.support.block_traces import bases, disk, events, parsed, traces_of, write_requests
 from tests.support.daemons import wait_for
 from tests.support.kills import Instant
 from tests.support.patience import patient
 from tests.support.recording import result_of
+from tests.support.relay_records import requests
 from tests.vm.support_modules import RelayRecord, loaded_relay, relay_records
 
 if TYPE_CHECKING:
@@ -123,6 +125,23 @@ def test_blktraces_own_tools_see_the_same(tmp_path: Path, run_cli: Run, device: 
     assert ("Q2C", str(REQUESTS)) in ours["btt"]
     assert ours["blkrawverify"] == ours["btrecord"] == []
     assert ours["iowatcher"]
+
+
+@pytest.mark.parametrize("seed", [None, 1], ids=["zeros", "random"])
+def test_blkparse_reads_both_sides_of_a_hole(tmp_path: Path, seed: int | None) -> None:
+    """Of a torn file that a repair has mended it lists each event that is kept."""
+    torn = bytes(1 << 16) if seed is None else random.Random(seed).randbytes(1 << 16)  # noqa: S311
+    data = b"".join(requests(6000))
+    sink = relay_segments.make_sink(tmp_path)
+    segment = relay_segments.filled(sink, 1, {4: data, 5: b""})
+    sink.close()
+    with segment.paths.partial.open("r+b") as file:
+        file.seek(len(data) // 2)
+        file.write(torn)
+    mended = next(one for one in repair(tmp_path) if one.samples)
+    listed = parsed(mended.path.with_name(mended.path.name.removesuffix(".blktrace.0")))
+    assert listed == {"D W": mended.samples}
+    assert mended.samples > 4000
 
 
 @contextmanager
