@@ -151,7 +151,7 @@ class Daemon:
                 self._state_dir,
                 kernel=self._kernel,
                 host=self._host,
-                make_room=store.make_room,
+                room_for=store.room_for,
                 everything=salvage_all,
             )
             stack.enter_context(self._drain)

@@ -146,7 +146,7 @@ class LateRings:
                 ),
                 closing=closing,
                 comms=instance.comms,
-                make_room=store.make_room,
+                make_room=store.room_for(Path(self._plan.sink.directory)),
             )
 
     def _entries(self) -> Iterator[RingEntry]:

@@ -73,7 +73,7 @@ def salvage_traces(
     *,
     kernel: Kernel,
     host: Host,
-    make_room: Callable[[int], bool],
+    room_for: Callable[[Path], Callable[[int], bool]],
     everything: bool,
 ) -> int:
     """Take the rest out of ftrace rings, to where their sessions wrote, and end block traces.
@@ -83,7 +83,7 @@ def salvage_traces(
         state: where sessions of which nothing else is known write.
         kernel: has the rings.
         host: for the manifests.
-        make_room: see `FileSink`.
+        room_for: see `salvage_leftovers`.
         everything: those of other sessions too.
 
     Returns:
@@ -105,7 +105,7 @@ def salvage_traces(
     left_traces = kernel.end_left_traces() if everything else ()
     for left in left_traces:
         _LOG.warning("trace_left_behind", **left._asdict())
-    for salvaged in salvage_leftovers(kernel, host, place, make_room):
+    for salvaged in salvage_leftovers(kernel, host, place, room_for):
         remove_note(salvaged.instance)
         _LOG.warning(
             "instance_salvaged",

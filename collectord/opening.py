@@ -137,7 +137,7 @@ class Surroundings:
             host=self.host,
             facts=self.facts,
             clock=self.clock,
-            make_room=self.store.make_room,
+            make_room=self.store.room_for(Path(plan.sink.directory)),
         )
         own.callback(sink.close)
         return Session(

@@ -53,7 +53,7 @@ def salvage_leftovers(
     kernel: Kernel,
     host: Host,
     place: Callable[[str, str], Path | None],
-    make_room: Callable[[int], bool],
+    room_for: Callable[[Path], Callable[[int], bool]],
 ) -> list[Salvaged]:
     """Salvage the instances that killed processes left, and remove them.
 
@@ -65,7 +65,7 @@ def salvage_leftovers(
         host: this host.
         place: given the names of an instance and of its session, the directory of its segments,
             those of the killed process repaired; None for one that is somebody else's to salvage.
-        make_room: see `FileSink`.
+        room_for: gives what makes room in such a directory, see `FileSink`.
 
     Raises:
         KernelError: instances cannot be listed, or probes not removed.
@@ -83,7 +83,8 @@ def salvage_leftovers(
             with ExitStack() as stack:
                 leftover = kernel.salvage(name, stack)
                 if directory is not None:
-                    salvaged = _salvage(kernel, host, leftover, directory, make_room)
+                    room = room_for(directory)
+                    salvaged = _salvage(kernel, host, leftover, directory, room)
         except (CodecError, KernelError, SinkError) as error:
             _LOG.error("instance_not_salvaged", instance=name, error=str(error))
             continue

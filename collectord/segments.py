@@ -295,7 +295,8 @@ class Segments:
     async def _make_room(self, error: int) -> None:
         made = False
         try:
-            made = await self._jobs.in_worker(self._store.make_room, _ROOM_BYTES)
+            directory = Path(self._plan.directory)
+            made = await self._jobs.in_worker(self._store.make_room, _ROOM_BYTES, directory)
         except SinkError as failure:
             self._log.error("no_room_made", error=str(failure))
         if made and self._wanted:

@@ -23,7 +23,7 @@ from collectord.sink.segment import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from collectord.folders.folder import Folder
@@ -47,9 +47,13 @@ class Eviction(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A segment, or all files of a set, which go together. `place` is its folder's name."""
+    """A segment, or all files of a set, which go together.
+
+    `place` is its folder's name, and `device` the file system that has it.
+    """
 
     place: str
+    device: int
     groups: tuple[Group, ...]
     bytes: int
     written_ns: int
@@ -61,6 +65,8 @@ def evict(
     now_ns: int,
     need_bytes: int = 0,
     left: Collection[Path] = (),
+    *,
+    device: int | None = None,
 ) -> list[Eviction]:
     """Delete the oldest sealed segments of all sessions below `root` until the limits hold.
 
@@ -76,6 +82,8 @@ def evict(
         need_bytes: what a write that met a full disk wants; at least that much is freed, if
             there is that much.
         left: running segments that were given up, by their paths: they go as sealed ones do.
+        device: the file system that the write is to (st_dev), None for that of `root`: what others
+            have is deleted for none.
 
     Folders that cannot be entered, or that others may write to, are passed over.
 
@@ -86,19 +94,22 @@ def evict(
     with sink_errors("cannot read the directory", root, reading=True):
         folder = open_folder(root, Trust.WRITE)
     with folder:
-        return _evict(folder, plan, now_ns, need_bytes, left)
+        needs = {os.fstat(folder.fd).st_dev if device is None else device: need_bytes}
+        return _evict(folder, plan, now_ns, needs, left)
 
 
 def _evict(
-    root: Folder, plan: RetentionPlan, now_ns: int, need_bytes: int, left: Collection[Path]
+    root: Folder,
+    plan: RetentionPlan,
+    now_ns: int,
+    needs: Mapping[int, int],
+    left: Collection[Path],
 ) -> list[Eviction]:
-    held, used_bytes, closed = _usage(root, left)
-    with sink_errors("cannot read the filesystem's free space", root.path):
-        space = os.fstatvfs(root.fd)
-    floor_bytes = max(
-        plan.free_bytes, int(space.f_blocks * space.f_frsize * plan.free_percent / 100)
-    )
-    wanted_bytes = max(floor_bytes - space.f_bavail * space.f_frsize, need_bytes)
+    held, used_bytes, spaces, closed = _usage(root, left)
+    wanted_bytes = {
+        device: max(_missing_bytes(space, plan), needs.get(device, 0))
+        for device, space in spaces.items()
+    }
     evictions: list[Eviction] = []
     failures: list[SinkError] = []
     for segment in held:
@@ -106,7 +117,7 @@ def _evict(
             reason = EvictReason.AGE
         elif plan.bytes and used_bytes > plan.bytes:
             reason = EvictReason.QUOTA
-        elif wanted_bytes > 0:
+        elif wanted_bytes[segment.device] > 0:
             reason = EvictReason.FREE_SPACE
         else:
             continue
@@ -119,36 +130,53 @@ def _evict(
         if deleted:
             evictions.append(Eviction(deleted[0].paths.data, reason, segment.bytes))
         used_bytes -= segment.bytes
-        wanted_bytes -= segment.bytes
-    if wanted_bytes > 0 or (plan.bytes and used_bytes > plan.bytes):
+        wanted_bytes[segment.device] -= segment.bytes
+    short = any(size > 0 for size in wanted_bytes.values())
+    if short or (plan.bytes and used_bytes > plan.bytes):
         failures += closed  # what is missing may lie there
     if failures and not evictions:
         raise failures[0]
     return evictions
 
 
-def _usage(root: Folder, left: Collection[Path]) -> tuple[list[_Held], int, list[SinkError]]:
-    """Give the segments that may go, oldest first, the allocated bytes of all, and what is closed.
+def _missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:
+    """Give what a file system has less than the least that is to be free, negative if more."""
+    share_bytes = int(space.f_blocks * space.f_frsize * plan.free_percent / 100)
+    return max(plan.free_bytes, share_bytes) - space.f_bavail * space.f_frsize
 
-    The last are the errors of folders that cannot be entered; what they hold is not counted.
+
+def _usage(
+    root: Folder, left: Collection[Path]
+) -> tuple[list[_Held], int, dict[int, os.statvfs_result], list[SinkError]]:
+    """Give the segments that may go, oldest first, and what there is beside them.
+
+    That is the allocated bytes of all segments, the room on each file system, and the errors of
+    folders that cannot be entered; what those hold is not counted.
     """
     held: list[_Held] = []
+    spaces: dict[int, os.statvfs_result] = {}
     closed: list[SinkError] = []
     used_bytes = 0
     for place in session_names(root):
         try:
             with session_folder(root, place) as folder:
-                parts, size_bytes = _measured(folder, place, left)
+                device = os.fstat(folder.fd).st_dev
+                if device not in spaces:
+                    with sink_errors("cannot read the filesystem's free space", folder.path):
+                        spaces[device] = os.fstatvfs(folder.fd)
+                parts, size_bytes = _measured(folder, place, device, left)
         except SinkError as error:
             closed.append(error)
             continue
         held += parts
         used_bytes += size_bytes
     held.sort(key=lambda segment: (segment.written_ns, segment.groups[0].paths.name))
-    return held, used_bytes, closed
+    return held, used_bytes, spaces, closed
 
 
-def _measured(folder: Folder, place: str, left: Collection[Path]) -> tuple[list[_Held], int]:
+def _measured(
+    folder: Folder, place: str, device: int, left: Collection[Path]
+) -> tuple[list[_Held], int]:
     """Give the segments of a folder that may go, and the allocated bytes of all of it."""
     sets: defaultdict[str, list[_Held]] = defaultdict(list)
     used_bytes = 0
@@ -158,7 +186,7 @@ def _measured(folder: Folder, place: str, left: Collection[Path]) -> tuple[list[
         size_bytes, written_ns = _measure(folder, group)
         used_bytes += size_bytes
         if group != kept:
-            one = _Held(place, (group,), size_bytes, written_ns)
+            one = _Held(place, device, (group,), size_bytes, written_ns)
             sets[group.paths.set_name].append(one)
     return [_joined(parts) for parts in sets.values() if _may_go(parts, left)], used_bytes
 
@@ -171,6 +199,7 @@ def _may_go(parts: Iterable[_Held], left: Collection[Path]) -> bool:
 def _joined(parts: Sequence[_Held]) -> _Held:
     return _Held(
         parts[0].place,
+        parts[0].device,
         tuple(group for part in parts for group in part.groups),
         sum(part.bytes for part in parts),
         max(part.written_ns for part in parts),

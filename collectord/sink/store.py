@@ -7,6 +7,7 @@ import errno
 import threading
 import time
 from collections import Counter, defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,7 +20,7 @@ from collectord.sink.retention import evict
 from collectord.sink.segment import BLOCK_BYTES, group_files, sink_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from collectord.folders.folder import Folder
@@ -49,8 +50,16 @@ class Store:
         plan = self._plan
         return any((plan.bytes, plan.age_ns, plan.free_bytes, plan.free_percent))
 
-    def make_room(self, need_bytes: int = 0) -> bool:
+    def room_for(self, directory: Path) -> Callable[[int], bool]:
+        """Give `make_room` for writes below a directory."""
+        return partial(self.make_room, directory=directory)
+
+    def make_room(self, need_bytes: int = 0, directory: Path | None = None) -> bool:
         """Delete the oldest segments until the limits hold and `need_bytes` were freed.
+
+        Args:
+            need_bytes: what a write wants.
+            directory: whose file system it is to, if that is not the state directory's.
 
         Returns:
             Whether anything was deleted.
@@ -61,8 +70,11 @@ class Store:
         if not self.limited or not self._evicting.acquire(timeout=_EVICTION_WAIT_S):
             return False  # who is at it waits for a disk that does not answer
         try:
+            device = None if directory is None else _device(directory)
             now_ns = time.time_ns()
-            evictions = evict(self._root, self._plan, now_ns, need_bytes, {*self._left})
+            evictions = evict(
+                self._root, self._plan, now_ns, need_bytes, {*self._left}, device=device
+            )
         except SinkError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -119,6 +131,11 @@ def count_unclean_stops(root: Path, *, add: bool) -> int:
             count += 1
             folder.put(_UNCLEAN_STOPS, f"{count}\n".encode())
     return count
+
+
+def _device(directory: Path) -> int:
+    with sink_errors("cannot read the directory", directory, reading=True):
+        return directory.stat().st_dev
 
 
 def _allocated(folder: Folder, name: str) -> int:

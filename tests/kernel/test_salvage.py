@@ -170,7 +170,7 @@ def salvage_all(
         return directory
 
     with capture_logs() as log:
-        done = salvage_leftovers(kernel, read_host(), place, make_room)
+        done = salvage_leftovers(kernel, read_host(), place, lambda _directory: make_room)
     return done, [line["event"] for line in log]
 
 
@@ -316,7 +316,7 @@ def test_no_directory_keeps_the_instance(
             kernel,
             read_host(),
             lambda instance, _: tmp_path / "file/below" if instance == name else None,
-            lambda _need_bytes: False,
+            lambda _directory: lambda _need_bytes: False,
         )
     assert (done, [line["event"] for line in log]) == ([], ["instance_not_salvaged"])
     with ExitStack() as stack:

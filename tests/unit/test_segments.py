@@ -183,7 +183,7 @@ class FullDisk(Stream):
         self.given_up.append(segment.token)
         return GivenUp()
 
-    def make_room(self, _need_bytes: int = 0) -> bool:
+    def make_room(self, _need_bytes: int = 0, _directory: Path | None = None) -> bool:
         """There is nothing to delete."""
         return False
 

@@ -186,6 +186,28 @@ def test_space_for_a_write(tmp_path: Path) -> None:
     assert evict(tmp_path, RetentionPlan(), NOW_NS, 1 << 40) == []
 
 
+def test_space_on_another_filesystem(tmp_path: Path, disk: Path) -> None:
+    """What a full disk lacks is not made by deleting what another one has."""
+    kept = _segment(tmp_path, "exec", 2)
+    store = Store(tmp_path, RetentionPlan(age_ns=1 << 62))
+    assert not store.room_for(disk)(SEGMENT_BYTES)
+    assert not store.room_for(disk / "gone")(SEGMENT_BYTES)
+    assert kept.exists()
+    assert store.room_for(kept.parent)(SEGMENT_BYTES)
+    assert not kept.exists()
+
+
+def test_a_session_on_a_filesystem_of_its_own(tmp_path: Path) -> None:
+    """A floor holds on each; what is short on one is made there, by whatever is oldest there."""
+    with support.mounted("tmpfs", tmp_path / "disk", "size=4m") as disk:
+        older, own = _segment(tmp_path, "exec", 9), _segment(tmp_path, "disk", 2)
+        floor = RetentionPlan(free_bytes=_free_bytes(disk) + 1)
+        assert [gone.path for gone in evict(tmp_path, floor, NOW_NS)] == [own]
+        own = _segment(tmp_path, "disk", 1)
+        assert Store(tmp_path, RetentionPlan(age_ns=1 << 62)).room_for(disk)(SEGMENT_BYTES)
+        assert (older.exists(), own.exists()) == (True, False)
+
+
 def test_segment_that_cannot_be_deleted(tmp_path: Path) -> None:
     """A segment that cannot be deleted does not keep the younger ones from their limit."""
     stuck, free = _segment(tmp_path, "a", 3), _segment(tmp_path, "b", 2)
