@@ -86,20 +86,41 @@ static uint32_t share__owed(const struct share *share)
 	return share != NULL && share->kept > share->held ? share->kept - share->held : 0;
 }
 
-/* Under the lock: half of the pool is kept, for all in the proportion in which they want it. */
+/* Under the lock: the share that has least of what it wants, by proportion; the eldest of several. */
+static struct share *pool__poorest(struct pool *pool)
+{
+	struct share *poorest = NULL;
+
+	for (struct share *share = pool->shares; share != NULL; share = share->next) {
+		if (share->kept < share->wanted &&
+		    (poorest == NULL ||
+		     share->kept * poorest->wanted < poorest->kept * share->wanted ||
+		     (share->kept * poorest->wanted == poorest->kept * share->wanted &&
+		      share->wanted >= poorest->wanted)))
+			poorest = share;
+	}
+	return poorest;
+}
+
+/*
+ * Under the lock: half of the pool is kept, one chunk at a time, for who wants more of them first:
+ * who has none kept waits for as long as another one's disk is slow.
+ */
 static void pool__divide(struct pool *pool)
 {
-	uint32_t wanted = 0;
+	struct share *share;
 
-	for (const struct share *share = pool->shares; share != NULL; share = share->next)
-		wanted += share->wanted;
-	pool->owed = 0;
-	for (struct share *share = pool->shares; share != NULL; share = share->next) {
-		const uint32_t kept = share->wanted * (pool->count / 2) / wanted;
-
-		share->kept = kept < share->wanted ? kept : share->wanted;
-		pool->owed += share__owed(share);
+	for (share = pool->shares; share != NULL; share = share->next)
+		share->kept = 0;
+	for (uint32_t left = pool->count / 2; left > 0; left--) {
+		share = pool__poorest(pool);
+		if (share == NULL)
+			break;
+		share->kept++;
 	}
+	pool->owed = 0;
+	for (share = pool->shares; share != NULL; share = share->next)
+		pool->owed += share__owed(share);
 }
 
 void pool__join(struct pool *pool, struct share *share, uint32_t wanted)

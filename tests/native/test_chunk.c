@@ -177,15 +177,37 @@ static void no_more_than_half_is_kept(void)
 		pool__join(&pool, &shares[i], 2);
 	for (int i = 0; i < 4; i++)
 		CHECK_EQ(shares[i].kept, 1);
+	/* Where it is not enough for all, those that came first have theirs. */
 	pool__join(&pool, &shares[4], 2);
 	for (int i = 0; i < 5; i++)
-		CHECK_EQ(shares[i].kept, 0);
+		CHECK_EQ(shares[i].kept, i < 4);
+	pool__leave(&pool, &shares[0]);
+	for (int i = 1; i < 5; i++)
+		CHECK_EQ(shares[i].kept, 1);
 	pool__deinit(&pool);
 	/* Of one chunk none is: whoever comes has it. */
 	CHECK_EQ(pool__init(&pool, 1, CHUNK_BYTES), 0);
 	pool__join(&pool, &one, 2);
 	CHECK_EQ(one.kept, 0);
 	CHECK(pool__take(&pool, NULL) != NULL);
+	pool__deinit(&pool);
+}
+
+static void the_first_chunk_of_each_comes_before_the_second_of_any(void)
+{
+	struct pool pool;
+	struct share data[6] = {0}, sideband[6] = {0};
+
+	CHECK_EQ(pool__init(&pool, 16, CHUNK_BYTES), 0);
+	for (int i = 0; i < 6; i++) {
+		pool__join(&pool, &data[i], SHARE_DATA_CHUNKS);
+		pool__join(&pool, &sideband[i], SHARE_SIDEBAND_CHUNKS);
+	}
+	for (int i = 0; i < 6; i++) {
+		CHECK_EQ(data[i].kept, 1);
+		CHECK_EQ(sideband[i].kept, i < 2);
+	}
+	CHECK_EQ(pool.owed, 8);
 	pool__deinit(&pool);
 }
 
@@ -233,6 +255,7 @@ int main(void)
 	RUN(the_pool_gives_each_chunk_once_and_low_ones_first);
 	RUN(what_is_kept_for_one_is_for_nobody_else);
 	RUN(no_more_than_half_is_kept);
+	RUN(the_first_chunk_of_each_comes_before_the_second_of_any);
 	RUN(spans_follow_the_rings_in_turn);
 	XXH3_freeState(hash);
 	return 0;
