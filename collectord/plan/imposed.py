@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # blktrace writes was not measured.
 _WRITTEN_NS: Final = {"perf": 770, "tracefs": 230}
 # Of what a BPF program submits, by what takes it, the program's run included.
-_SUBMITTED_NS: Final = {"perf": 670, "ringbuf": 300}
+_SUBMITTED_NS: Final = {"perf": 670, "ringbuf": 200}
 # A filter of the kernel that nearly all events pass, over our own threads' ids or the user's own.
 _FILTER_NS: Final = 20
 # The kernel's frames and the program's, by frame pointers or with a copy of its stack.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collectord.plan.facts import KernelFacts
     from collectord.plan.session import RingPlan, SessionPlan
 
+README: Final = Path(__file__).parents[2] / "README.md"
 MIB: Final = 1 << 20
 OWN_OUTPUT: Final = SOURCE + "BPF_PERF_OUTPUT(events);\n"
 ONE_CPU: Final = TargetConfig(scope="cpus", cpus="1")
@@ -85,6 +87,8 @@ def test_a_submission_into_a_ring_buffer_is_expected_to_cost_less() -> None:
         for sources in ((source(),), (perf,), (source(), perf))
     ]
     assert costs[0] < costs[1] == costs[2]
+    text = " ".join(README.read_text().split())
+    assert f"one of a BPF program {costs[1]}, into a BPF ring buffer {costs[0]}," in text
 
 
 def test_each_program_has_its_own() -> None:

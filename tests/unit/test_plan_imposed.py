@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.support.hosts import host
 if TYPE_CHECKING:
     from collectord.plan.session import SessionPlan
 
+README: Final = Path(__file__).parents[2] / "README.md"
 Mode = Literal["stream", "flight-recorder"]
 CALL = "raw_syscalls:sys_enter"
 SWITCH = "sched:sched_switch"
@@ -65,3 +67,13 @@ def test_ftrace_is_the_cheaper_way_to_record_a_tracepoint() -> None:
         for source in (TracefsSourceConfig(events=(CALL,)), PerfSourceConfig(events=(CALL,)))
     ]
     assert costs == sorted(costs)
+
+
+def test_the_manual_has_these_figures() -> None:
+    """README.md tells what `check` is to expect."""
+    chain = PerfSourceConfig(events=("cs",), call_graph="fp")
+    sources = (TracefsSourceConfig(events=(CALL,)), PerfSourceConfig(events=(CALL,)), chain)
+    ftrace, perf, chained = (planned(source).to_dict()["imposed"]["parts"] for source in sources)
+    text = " ".join(README.read_text().split())
+    assert f"an ftrace event {ftrace['record']} ns, " in text
+    assert f"a perf sample {perf['record']}, a call chain {chained['call chain']}." in text
