@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.config.schema import BpfConfig
 from collectord.kernel.linux import LinuxKernel
+from collectord.plan.bpf import PERF, RINGBUF
 from collectord.plan.bpf_source import cache_folder
 from collectord.source import bcc_client
 from tests.bench import row
@@ -24,17 +25,18 @@ if TYPE_CHECKING:
     from tests.bench.collectors import Outcome
     from tests.bench.row import Settings
 
-RING: Final = "8M"
-# bcc takes the same ring as a number of pages, on every CPU.
-RING_PAGES: Final = (8 << 20) // os.sysconf("SC_PAGE_SIZE")
+RING_MIB: Final = 8
 # Of a run that has only the costs that do not grow with the load.
 _FEW: Final = 1000
 _PEER: Final = Path(__file__).with_name("bcc_peer.py")
 # The event of syscall_stream, on the CPU that ours observes.
 _PROGRAM: Final = f"""
 #include <uapi/linux/ptrace.h>
-struct event {{ u64 arg0; u64 arg1; u32 pid; u32 tid; s32 nr; }} __attribute__((packed));
-BPF_PERF_OUTPUT(events);
+struct event {{
+    u64 arg0; u64 arg1; u32 pid; u32 tid; s32 nr;
+%(fields)s
+}} __attribute__((packed));
+%(tables)s
 RAW_TRACEPOINT_PROBE(sys_enter)
 {{
     if (bpf_get_smp_processor_id() != {GENERATOR_CPU})
@@ -46,36 +48,68 @@ RAW_TRACEPOINT_PROBE(sys_enter)
     struct event event = {{
         .arg0 = pair[1], .arg1 = pair[0], .pid = id >> 32, .tid = id, .nr = ctx->args[1],
     }};
-    events.perf_submit(ctx, &event, sizeof(event));
+%(submit)s
     return 0;
 }}
 """
+# By transport. In a ring buffer the time and the CPU are in the record, as a perf ring's have them
+# beside it.
+_SUBMITTED: Final = {
+    PERF: {
+        "fields": "",
+        "tables": "BPF_PERF_OUTPUT(events);",
+        "submit": "    events.perf_submit(ctx, &event, sizeof(event));",
+    },
+    RINGBUF: {
+        "fields": "    u32 cpu; u64 time;",
+        "tables": "BPF_RINGBUF_OUTPUT(events, %(pages)s);\nBPF_PERCPU_ARRAY(refused, u64, 1);",
+        "submit": """
+    event.cpu = bpf_get_smp_processor_id();
+    event.time = bpf_ktime_get_ns();
+    if (events.ringbuf_output(&event, sizeof(event), 0)) {
+        u32 zero = 0;
+        u64 *count = refused.lookup(&zero);
+        if (count)
+            *count += 1;
+    }""",
+    },
+}
 
 
-def _ours() -> Collector:
+def _ours(transport: str, ring_mib: int) -> Collector:
     return Collector(
-        "collectord",
+        f"collectord {transport}",
         lambda directory: [
             *(sys.executable, "-m", "collectord", "record", "--bpf", "syscall_stream"),
-            *("-C", GENERATOR_CPU, "-m", RING, "--output-dir", str(directory), "--json"),
+            *("--transport", transport, "-C", GENERATOR_CPU, "-m", f"{ring_mib}M"),
+            *("--output-dir", str(directory), "--json"),
         ],
     )
 
 
-def _bcc(settings: Settings) -> Collector:
+def _bcc(settings: Settings, transport: str, ring_mib: int) -> Collector:
     python, reason = bcc_client.find_python()
     if not python:
         raise RuntimeError(reason)
     source = LinuxKernel().bpf_headers("", cache_folder(BpfConfig(), "/", os.geteuid()))
-    program = settings.directory.parent / "peer.bpf.c"
-    program.write_text(_PROGRAM)
+    # bcc takes the ring, of each CPU where it is perf's, as a number of pages.
+    pages = str((ring_mib << 20) // os.sysconf("SC_PAGE_SIZE"))
+    program = settings.directory.parent / f"peer-{transport}.bpf.c"
+    program.write_text(_PROGRAM % _SUBMITTED[transport] % {"pages": pages})
     return Collector(
-        "bcc perf_buffer_poll",
+        f"bcc {transport}",
         lambda _directory: [
             *("env", f"BCC_KERNEL_SOURCE={source}"),
-            *(python, str(_PEER), str(program), str(RING_PAGES)),
+            *(python, str(_PEER), str(program), pages),
         ],
     )
+
+
+def pair(
+    settings: Settings, *, transport: str = PERF, ring_mib: int = RING_MIB
+) -> tuple[Collector, Collector]:
+    """Ours, and bcc with a callback."""
+    return _ours(transport, ring_mib), _bcc(settings, transport, ring_mib)
 
 
 def _stored(outcome: Outcome) -> tuple[int, int]:
@@ -122,11 +156,6 @@ class _Group:
     def figures(self) -> str:
         spread = f"{min(self.ns):.0f}-{max(self.ns):.0f}"
         return f"{self.median:.0f} ns/event delivered ({spread}), {self.share:.2%} lost"
-
-
-def pair(settings: Settings) -> tuple[Collector, Collector]:
-    """Ours, and bcc with a callback."""
-    return _ours(), _bcc(settings)
 
 
 def saturated_bpf(settings: Settings) -> list[Row]:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.bench import __main__ as bench
+from tests.bench.collectors import Collector, Outcome
 from tests.bench.daemons import daemon, default_config
+from tests.bench.measure import Stored
 from tests.bench.row import Row, Settings
+from tests.bench.rows_imposed import Pair, Rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +73,47 @@ def test_rows_run_alone_and_in_any_order(
     assert list(found) == list(ran)
     assert not any(found.values())
     assert [row["work"] for row in json.loads(result.read_text())["rows"]] == list(ran)
+
+
+def _outcome(event_ns: float) -> Outcome:
+    """A run in which each event took the load so long."""
+    return Outcome(
+        collector="",
+        generated=1000,
+        generated_s=1,
+        slices=(event_ns * 1e-6,),
+        cpu=0,
+        cpu_children=0,
+        cpu_startup=0,
+        stored=Stored(0, 0, 0),
+        written_bytes=0,
+        resident_bytes=0,
+        files=0,
+        attr="",
+        answer=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "again", "within"),
+    [
+        ([299, 300, 301], [300, 300, 300], True),
+        ([306, 306, 306], [300, 300, 300], False),
+        ([302, 302, 302], [303, 300, 297], True),
+        ([302, 302, 900], [303, 300, 297], True),
+        ([330, 330, 330], [450, 300, 150], False),
+    ],
+    ids=["no dearer", "dearer", "within noise", "one run disturbed", "dearer than noise excuses"],
+)
+def test_a_source_may_be_dearer_than_its_peer_by_noise_alone(
+    ours: list[float], again: list[float], within: bool
+) -> None:
+    """By what the peer differs from itself, from run to run, and never by more than a little."""
+    one = Collector("", lambda _: [])
+    rounds = Rounds(Pair("s", one, one))
+    for mine, other in zip(ours, again, strict=True):
+        rounds.outcomes.append((_outcome(400), _outcome(100 + mine), _outcome(100 + other)))
+    assert rounds.row(bare_ns=100).within is within
 
 
 @pytest.mark.usefixtures("tracefs")

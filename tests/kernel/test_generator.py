@@ -48,6 +48,16 @@ def test_marked_calls_are_exact(
     assert counted == options["count"] * threads
 
 
+def test_parts_of_the_calls_are_weighed_apart(generator: Generator) -> None:
+    """As many as were asked for, and together they are what all calls took."""
+    with generator.start("count", count=10_007, slices=7) as running:
+        made = running.run()
+    assert made["events"] == 10_007
+    assert len(made["slices"]) == 7
+    assert all(part > 0 for part in made["slices"])
+    assert sum(made["slices"]) <= made["cpu_seconds"]
+
+
 def test_page_faults_are_exact(generator: Generator) -> None:
     """Touching N fresh pages is N minor faults."""
     with generator.start("faults", pages=3_000) as running:

@@ -5,11 +5,12 @@
 // prints one JSON line with what it did. --now starts without waiting; --hold waits for one more
 // line (or the end of standard input) before it exits, so that its counters can still be read.
 //
-//   count   --count N [--threads T] [--later L] [--rate R] [--cpu C] [--nr S]
+//   count   --count N [--threads T] [--later L] [--rate R] [--cpu C] [--nr S] [--slices K]
 //           T threads that exist when it is ready, and L that it creates after the start, make N
 //           system calls of number S each. The default number belongs to no system call (the
 //           kernel answers ENOSYS), so a filter "id == S" sees these calls and no others. A call's
-//           first argument is the number of calls that its thread has made before.
+//           first argument is the number of calls that its thread has made before. The CPU time of
+//           each of K parts of a lone thread's calls is told apart, where they have no rate.
 //   exec    --count N [--library PATH] [--each E] [--hop H]
 //           N children, one after the other: each execs, maps PATH executable, makes E calls, exits.
 //           Before each H-th call it goes on to the next CPU.
@@ -36,18 +37,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 256, MARK = 3999, NS_PER_S = 1000000000, SLICE_NS = 1000000 };
+enum { MAX_THREADS = 256, MAX_SLICES = 256, MARK = 3999, NS_PER_S = 1000000000, SLICE_NS = 1000000 };
 
 static struct {
     uint64_t count, pages, each, hop;
-    unsigned threads, later, processes, maps;
+    unsigned threads, later, processes, maps, slices;
     double rate, seconds;
     long nr;
     int cpu;
     bool now, hold;
     const char *library;
 } opt = {.count = 1000, .pages = 1000, .each = 1, .threads = 1, .processes = 600, .maps = 11,
-         .seconds = 1, .nr = MARK, .cpu = -1, .library = "/proc/self/exe"};
+         .slices = 1, .seconds = 1, .nr = MARK, .cpu = -1, .library = "/proc/self/exe"};
 
 struct worker {
     pthread_t thread;
@@ -56,6 +57,7 @@ struct worker {
 };
 static struct worker workers[MAX_THREADS];
 static pthread_barrier_t ready, start;
+static double slice_cpu[MAX_SLICES];
 volatile uint64_t mem_target;
 
 static void die(const char *what)
@@ -120,6 +122,20 @@ static void make_calls(struct worker *w)
     }
 }
 
+// One thread's calls at full speed, weighed part by part.
+static void make_slices(struct worker *w)
+{
+    double before = cpu_seconds();
+    for (unsigned i = 0; i < opt.slices; i++) {
+        uint64_t end = opt.count * (i + 1) / opt.slices;
+        for (; w->made < end; w->made++)
+            syscall(opt.nr, w->made);
+        double after = cpu_seconds();
+        slice_cpu[i] = after - before;
+        before = after;
+    }
+}
+
 static void *early_thread(void *arg)
 {
     struct worker *w = arg;
@@ -169,6 +185,10 @@ static void mode_count(void)
         errno = EINVAL;
         die("threads");
     }
+    if (opt.slices == 0 || opt.slices > MAX_SLICES || (opt.slices > 1 && (all > 1 || opt.rate > 0))) {
+        errno = EINVAL;
+        die("slices");
+    }
     // one thread and none later: the main thread itself, so that perf's -t and -p see one task
     bool alone = opt.threads == 1 && opt.later == 0;
     if (alone) {
@@ -186,7 +206,9 @@ static void mode_count(void)
     begin();
     uint64_t begun = now_ns();
     double cpu = cpu_seconds();
-    if (alone) {
+    if (opt.slices > 1) {
+        make_slices(&workers[0]);
+    } else if (alone) {
         make_calls(&workers[0]);
     } else {
         pthread_barrier_wait(&start);
@@ -204,6 +226,10 @@ static void mode_count(void)
     print_tids(0, opt.threads);
     printf(",\"later_tids\":");
     print_tids(opt.threads, all);
+    printf(",\"slices\":[");
+    for (unsigned i = 0; opt.slices > 1 && i < opt.slices; i++)
+        printf("%s%.9f", i ? "," : "", slice_cpu[i]);
+    printf("]");
 }
 
 static void map_executable(const char *path, unsigned maps)
@@ -403,6 +429,8 @@ static void parse(int argc, char **argv)
             opt.threads = (unsigned)strtoul(value, NULL, 0);
         else if (!strcmp(name, "--later"))
             opt.later = (unsigned)strtoul(value, NULL, 0);
+        else if (!strcmp(name, "--slices"))
+            opt.slices = (unsigned)strtoul(value, NULL, 0);
         else if (!strcmp(name, "--processes"))
             opt.processes = (unsigned)strtoul(value, NULL, 0);
         else if (!strcmp(name, "--maps"))
