@@ -91,29 +91,16 @@ struct collectord_record {
 /* Above that clang makes no moves of a copy. */
 #define COLLECTORD_COPY_MAX 512
 
-/*
- * Submit an event whose every byte is set, padding included: what the ring gets is its memory.
- * Returns 0, or a negative errno that has been counted. The kernel counts no loss of a ring buffer:
- * what could not be reserved is known here only.
- */
-static inline int collectord_submit(void *ctx, COLLECTORD_EVENT *event)
+/* The kernel counts no loss of a ring buffer: what could not be reserved is known here only. */
+static inline int collectord_put(void *ctx, COLLECTORD_EVENT *event,
+				 struct collectord_counts *counts)
 {
-	u32 zero = 0;
-	struct collectord_counts *counts;
 	struct collectord_record *record;
 	u64 task, wake = BPF_RB_NO_WAKEUP;
 
-	if (!collectord_open())
-		return 0;
-	counts = collectord_counts.lookup(&zero);
-	if (!counts)
-		return 0;
-	__sync_fetch_and_add(&counts->attempts, 1);
 	record = collectord_ring.ringbuf_reserve(sizeof(*record) + sizeof(*event));
-	if (!record) {
-		collectord_failed(counts, -ENOSPC);
+	if (!record)
 		return -ENOSPC;
-	}
 	task = bpf_get_current_pid_tgid();
 	record->ip = 0;
 	record->pid = task >> 32;
@@ -137,6 +124,13 @@ static inline int collectord_submit(void *ctx, COLLECTORD_EVENT *event)
 #else
 BPF_PERF_OUTPUT(collectord_ring);
 
+static inline int collectord_put(void *ctx, COLLECTORD_EVENT *event,
+				 struct collectord_counts *counts)
+{
+	return collectord_ring.perf_submit(ctx, event, sizeof(*event));
+}
+#endif
+
 /*
  * Submit an event whose every byte is set, padding included: what the ring gets is its memory.
  * Returns 0, or a negative errno that has been counted.
@@ -153,10 +147,9 @@ static inline int collectord_submit(void *ctx, COLLECTORD_EVENT *event)
 	if (!counts)
 		return 0;
 	__sync_fetch_and_add(&counts->attempts, 1);
-	error = collectord_ring.perf_submit(ctx, event, sizeof(*event));
+	error = collectord_put(ctx, event, counts);
 	if (error)
 		collectord_failed(counts, error);
 	return error;
 }
-#endif
 #endif
