@@ -65,7 +65,7 @@ def look(
     fault, last_ns = "", 0
     at: int | None = place.offset
     while at is not None:
-        until = min((part.offset for part in bad if part.end > at), default=end)
+        until = min([end, *(part.offset for part in bad if part.end > at)])
         with view[at : max(at, until)] as data:
             found = _core.scan_pages(data, step_bytes)
         if found.end:

@@ -239,18 +239,19 @@ def test_a_damaged_head_is_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("torn", TORN)
 @pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("cpu", [0, 1])
 def test_pages_on_both_sides(
-    tmp_path: Path, trace_cmds: Sequence[TraceCmd], torn: str, *, sealed: bool
+    tmp_path: Path, trace_cmds: Sequence[TraceCmd], torn: str, cpu: int, *, sealed: bool
 ) -> None:
     """Of a CPU's pages with a hole those on both sides stay, and trace-cmd reads them."""
-    counts = (600, 3)
+    counts = (600, 3) if cpu == 0 else (3, 600)
     if sealed:
         info = trace_segments.write_segment(trace_segments.make_sink(tmp_path), counts=counts)
-        path, offset = info.path, info.manifest.rings[0].offset
+        path, offset = info.path, info.manifest.rings[cpu].offset
     else:
         path = trace_segments.orphan(tmp_path, counts)
         with path.open("rb") as file:
-            offset = read_head(file.fileno()).extents[0].offset
+            offset = [*read_head(file.fileno()).extents.values()][cpu].offset
     hole = offset + 300 * 4096 + 100
     tear(path, hole, TORN[torn])
     if sealed:
