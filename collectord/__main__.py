@@ -3,6 +3,6 @@
 
 import sys
 
-from collectord.cli import main
+from collectord.cli import program
 
-sys.exit(main())
+sys.exit(program())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import signal
 import sys
@@ -48,6 +49,14 @@ class Verb(Protocol):
 
     def run(self, arguments: Sequence[str]) -> int:
         """Do it and return the exit status. Errors are of the `CollectordError` tree."""
+
+
+def program() -> int:
+    """The process: as `main`, which can be called in others too."""
+    status = main()
+    # The interpreter, as it ends, looks three times through all that was ever imported.
+    gc.freeze()
+    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -225,3 +225,17 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """--version prints name and version."""
     assert cli.main(["--version"]) == 0
     assert re.fullmatch(r"collectord \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_the_end_of_the_process_looks_through_nothing() -> None:
+    """What was imported is no garbage: no collection of the interpreter's end walks it."""
+    text = (
+        "import gc, sys\n"
+        "from collectord.cli import program\n"
+        "sys.argv = ['collectord', 'list', 'no-such-event']\n"
+        "program()\n"
+        "print(gc.get_freeze_count(), len(gc.get_objects()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    kept, walked = map(int, done.stdout.splitlines()[-1].split())
+    assert kept > 1000 * walked
