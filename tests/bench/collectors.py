@@ -38,6 +38,8 @@ COLLECTOR_CPU: Final = "1"
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PERF_MAGIC: Final = b"PERFILE2"
 _READY_TIMEOUT_S: Final = 60
+# bcc's wake-ups make the load ten times as slow, and the rest of the machine may be busy.
+_WORK_TIMEOUT_S: Final = 600
 _POLL_S: Final = 0.2
 # Of a load that has no rate.
 _SLICES: Final = 20
@@ -145,12 +147,12 @@ class _Barrier:
         self._go, self._say = (os.open(path, os.O_RDWR) for path in self.paths)
         self._buffer = b""
 
-    def answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+    def answer(self, process: subprocess.Popen[str], timeout_s: float) -> dict[str, Any]:
         """The generator's next line."""
-        deadline = time.monotonic() + _READY_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             if process.poll() is not None or time.monotonic() > deadline:
-                message = f"{process.args!r} ended before its command did"
+                message = f"{process.args!r} ended before its command did, or takes too long"
                 raise RuntimeError(message)
             if select.select([self._say], [], [], _POLL_S)[0]:
                 self._buffer += os.read(self._say, 4096)
@@ -208,10 +210,10 @@ def _run(
             cwd=ROOT,
         )
         try:
-            barrier.answer(process)
+            barrier.answer(process, _READY_TIMEOUT_S)
             startup = cpu_seconds_of(process.pid)
             barrier.go()
-            made = barrier.answer(process)
+            made = barrier.answer(process, _WORK_TIMEOUT_S)
             assert process.stdout is not None
             text = process.stdout.read()
         except BaseException:

@@ -96,7 +96,7 @@ def _pairs(settings: Settings) -> list[Pair]:
         Pair(
             "perf stream",
             ours("collectord perf", "-m", "8M"),
-            # Both leave their own threads out; trace-cmd does so unless told otherwise.
+            # Both leave their own threads out.
             collectors.perf_record("perf record", "--exclude-perf", "-m", "8M"),
         ),
         Pair(
