@@ -241,4 +241,6 @@ def _readable(message: str) -> str:
         return " or ".join(_TYPE_NAMES[name] for name in names)
 
     message = re.sub(r"`([^`]+)`", types, message)
+    if message[:2].isupper():  # CPU
+        return message
     return message[:1].lower() + message[1:]

@@ -156,6 +156,7 @@ def test_unknown_keys_name_the_nearest(tmp_path: Path, text: str, key: str, word
     ("text", "key", "words"),
     [
         ('[daemon]\nshards = "2"', "daemon.shards", "expected an integer, got a string"),
+        ('[daemon]\ndrain_cpus = "1-0"', "daemon.drain_cpus", "CPU range '1-0' runs backwards"),
         ("[daemon]\nstaging = 64", "daemon.staging", "KiB, MiB, GiB"),
         ('[daemon]\nstaging = "64"', "daemon.staging", "has no unit"),
         ('[daemon]\nstaging = "64s"', "daemon.staging", "unit 's' is not known"),
