@@ -6,10 +6,14 @@ What is refused here leaves nothing behind, and says what to change.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from collectord.errors import SinkError
 from collectord.folders.walk import remove_made
@@ -24,6 +28,32 @@ if TYPE_CHECKING:
     from collectord.folders.folder import Folder
     from collectord.kernel.port import Kernel
     from collectord.plan.session import Plan
+
+_LOG: Final = structlog.get_logger()
+_SALVAGE_S: Final = 30.0
+_LOOK_S: Final = 0.05
+
+
+async def await_salvages(plan: Plan, kernel: Kernel, stop: asyncio.Event) -> None:
+    """Wait while another process salvages what a crash left of the sessions' ftrace instances.
+
+    That takes as long as writing what the rings hold. Who has an instance still after half a
+    minute is met as any other holder.
+
+    Args:
+        plan: of the sessions.
+        kernel: has the instances.
+        stop: nobody waits any more.
+    """
+    names = [instance_session(s) for s in plan.sessions if s.payload.has_instance]
+    awaited = False
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SALVAGE_S):
+            while not stop.is_set() and any(map(kernel.is_being_salvaged, names)):
+                if not awaited:
+                    _LOG.info("salvage_awaited", sessions=names)
+                awaited = True
+                await asyncio.sleep(_LOOK_S)
 
 
 def claim_places(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.claims import claim_places
+from collectord.claims import await_salvages, claim_places
 from collectord.coverage import Coverage
 from collectord.drain.loop import Drain
 from collectord.drain.threads import RunningThreads
@@ -142,6 +142,7 @@ class Daemon:
         """
         async with AsyncExitStack() as stack:
             self._kernel.reserve_files(self.plan.files + self.plan.reserved_files)
+            await await_salvages(self.plan, self._kernel, stop)
             devices = claim_places(self.plan, self._kernel, stack, shared=not salvage_all)
             workers = stack.enter_context(Workers(devices))
             store = self._store()
@@ -154,6 +155,7 @@ class Daemon:
                 room_for=store.room_for,
                 everything=salvage_all,
             )
+            await await_salvages(self.plan, self._kernel, stop)  # which began meanwhile
             stack.enter_context(self._drain)
             for device in {*devices.values()}:
                 self._drain.core.add_disk(device)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from collectord.errors import CodecError, KernelError, SinkError
+from collectord.errors import CodecError, KernelError, NoSuchTarget, SinkError
 from collectord.kernel.instance_lock import PREFIX
 from collectord.kernel.salvage import OWNER_MARK
 from collectord.model import LOSS_PAIRS, Basis, Reason, RingRole, Stage, loss_name
@@ -81,7 +81,11 @@ def salvage_leftovers(
             if directory is None and not trial:
                 continue
             with ExitStack() as stack:
-                leftover = kernel.salvage(name, stack)
+                try:
+                    leftover = kernel.salvage(name, stack)
+                except NoSuchTarget as error:
+                    _LOG.info("instance_salvaged_elsewhere", instance=name, reason=str(error))
+                    continue
                 if directory is not None:
                     room = room_for(directory)
                     salvaged = _salvage(kernel, host, leftover, directory, room)

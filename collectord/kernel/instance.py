@@ -119,7 +119,7 @@ class Instance:
             proc: root of procfs, to name who stands in the way.
 
         Raises:
-            NoSuchTarget: there is none of that name.
+            NoSuchTarget: there is none of that name, or another process salvages it.
             KernelError: EBUSY, its process lives; others.
         """
         instance = cls(tracefs, name.removeprefix(instance_lock.PREFIX), stack, proc)

@@ -6,6 +6,9 @@ still drains it. The maker therefore holds an flock on the instance's directory:
 it when the last descriptor closes, after a SIGKILL too, and a descriptor of the directory does
 not stand in the way of rmdir. A lock on `instances` itself, held for a moment, makes "create and
 lock" and "look and lock" one step each.
+
+Who salvages what a killed process left holds a shared lock, as only one does at a time: others
+see that it ends soon, and are kept from the instance as by its maker.
 """
 
 from __future__ import annotations
@@ -63,20 +66,38 @@ def make_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
 def check_unheld(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
     """Raise KernelError, EEXIST, if a process holds an instance, and not if it was left behind."""
     path = tracefs.root / "instances" / name
-    try:
-        if not path.is_dir():
-            return
-    except PermissionError:  # making it is refused for that too
-        return
-    if name in find_live(tracefs, name, proc=proc):
+    if _is_there(path) and name in find_live(tracefs, name, proc=proc):
         raise _exists(path, proc)
 
 
+def is_being_salvaged(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> bool:
+    """Whether a process holds an instance that was left behind, until it has removed it."""
+    path = tracefs.root / "instances" / name
+    if not _is_there(path):
+        return False
+    with _changing(tracefs, proc):
+        try:
+            fd = os.open(path, _FOLDER_FLAGS)
+        except FileNotFoundError:
+            return False
+        try:
+            return not _locked(fd) and _locked(fd, fcntl.LOCK_SH)
+        finally:
+            os.close(fd)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except PermissionError:  # making it is refused for that too
+        return False
+
+
 def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
-    """Lock an instance that nobody holds, and give the descriptor of its directory.
+    """Lock an instance that nobody holds, to salvage it, and give its directory's descriptor.
 
     Raises:
-        NoSuchTarget: there is no such instance.
+        NoSuchTarget: there is no such instance, or another process salvages it.
         KernelError: EBUSY; a process holds its lock.
     """
     path = tracefs.root / "instances" / name
@@ -86,9 +107,13 @@ def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
         except FileNotFoundError as error:
             raise NoSuchTarget(f"no tracefs instance {name}", target=name) from error
         if _locked(fd):
+            fcntl.flock(fd, fcntl.LOCK_SH)
             return fd
         owner = lock_owner(fd, proc)
+        salvaged = _locked(fd, fcntl.LOCK_SH)
         os.close(fd)
+    if salvaged:
+        raise NoSuchTarget(f"{owner or 'another process'} salvages {name}", target=name)
     raise KernelError(
         f"tracefs instance {name} is in use",
         errno=errno.EBUSY,
@@ -154,10 +179,10 @@ def _survey(tracefs: Tracefs, prefix: str, proc: Path) -> list[tuple[str, bool]]
     return found
 
 
-def _locked(fd: int) -> bool:
+def _locked(fd: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Whether the lock could be had; it goes with the descriptor."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -334,6 +334,13 @@ class LinuxKernel:
                 self.tracefs, instance_lock.PREFIX + session, proc=self.proc
             )
 
+    def is_being_salvaged(self, session: str) -> bool:
+        """See `Kernel.is_being_salvaged`."""
+        name = instance_lock.PREFIX + session
+        return self.tracefs.mounted and instance_lock.is_being_salvaged(
+            self.tracefs, name, proc=self.proc
+        )
+
     def map_pages(self, fd: int) -> PageMap:
         """See `Kernel.map_pages`."""
         try:

@@ -280,6 +280,9 @@ class Kernel(Protocol):
     def check_instance(self, session: str) -> None:
         """Raise KernelError, EEXIST, if a process holds the instance of this session's name."""
 
+    def is_being_salvaged(self, session: str) -> bool:
+        """Whether a process salvages what a crash left of this session's instance."""
+
     def leftover_instances(self) -> tuple[str, ...]:
         """Names of tracefs instances that a crash left; none where tracefs is not mounted.
 
@@ -291,7 +294,7 @@ class Kernel(Protocol):
         """Take over an instance that a crash left, stopped; the stack removes it.
 
         Raises:
-            NoSuchTarget: there is none of that name.
+            NoSuchTarget: there is none of that name any more, or another process salvages it.
             KernelError: EBUSY, its process lives; others.
         """
 

@@ -30,6 +30,8 @@ from tests.support import daemons, segments
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    Start = Callable[..., subprocess.Popen[str]]
+
     from collectord.kernel.salvage import Leftover
     from collectord.salvage import Salvaged
 
@@ -378,6 +380,34 @@ def test_one_that_runs_is_left_alone(kernel: LinuxKernel, session: str) -> None:
         assert running.name not in kernel.leftover_instances()
         with ExitStack() as other, pytest.raises(KernelError, match="in use"):
             kernel.salvage(running.name, other)
+
+
+def test_a_start_waits_for_anothers_salvage(
+    kernel: LinuxKernel, session: str, tmp_path: Path, start_cli: Start
+) -> None:
+    """A daemon that is to have an instance of that name makes it when the old one is gone."""
+    name = killed(session, tmp_path / "out", "mark=3")
+    config = daemons.write_sessions(
+        tmp_path,
+        f"""
+[[session]]
+name = "{session}"
+
+[[session.source]]
+kind = "tracefs"
+events = ["sched:sched_process_hang"]
+""",
+    )
+    with ExitStack() as salvaging:
+        kernel.salvage(name, salvaging)
+        process = start_cli("run", "--config", config)
+        assert process.stderr is not None
+        assert "salvage_awaited" in process.stderr.readline()
+    marked = kernel.tracefs.root / "instances" / name / "tracing_on"
+    daemons.wait_for(lambda: marked.exists() and marked.read_text() == "1\n", "the session")
+    process.terminate()
+    log = process.communicate()[1]
+    assert process.returncode == 0, log
 
 
 def test_no_tracefs_no_leftovers(tmp_path: Path) -> None:

@@ -22,7 +22,14 @@ from collectord.errors import (
 )
 from collectord.kernel.holders import holders_below
 from collectord.kernel.instance import Instance
-from collectord.kernel.instance_lock import find_leftovers, find_live, make_locked, take_over
+from collectord.kernel.instance_lock import (
+    check_unheld,
+    find_leftovers,
+    find_live,
+    is_being_salvaged,
+    make_locked,
+    take_over,
+)
 from collectord.kernel.instance_settings import InstanceSettings, cpu_mask
 from collectord.kernel.ring_stats import parse_stats
 from collectord.kernel.trace_events import filter_reason
@@ -232,6 +239,26 @@ def test_lock_tells_live_from_left(tree: Tracefs) -> None:
         assert find_leftovers(tree, "collectord-b") == ()
     finally:
         os.close(fd)
+
+
+def test_lock_tells_who_salvages(tree: Tracefs) -> None:
+    """Who took over what was left is no maker, and the only one; what is gone nobody salvages."""
+    fd = make_locked(tree, "collectord-a")
+    assert not is_being_salvaged(tree, "collectord-a")
+    os.close(fd)
+    assert not is_being_salvaged(tree, "collectord-a")
+    fd = take_over(tree, "collectord-a")
+    try:
+        for _ in range(2):
+            assert is_being_salvaged(tree, "collectord-a")
+            with pytest.raises(NoSuchTarget, match=rf"pid {os.getpid()}\) salvages collectord-a"):
+                take_over(tree, "collectord-a")
+        with pytest.raises(KernelError, match=r"exists already.*held by"):
+            check_unheld(tree, "collectord-a")
+    finally:
+        os.close(fd)
+    assert not is_being_salvaged(tree, "collectord-a")
+    assert not is_being_salvaged(tree, "collectord-gone")
 
 
 def test_lock_is_not_inherited_by_programs(tree: Tracefs) -> None:

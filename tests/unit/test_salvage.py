@@ -3,14 +3,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from collectord.codec.ftrace_page import Walk
 from collectord.codec.ftrace_tail import last_events
+from collectord.kernel.host import read_host
+from collectord.kernel.instance import Instance
+from collectord.kernel.instance_lock import take_over
 from collectord.kernel.ring_stats import CpuStats
-from collectord.salvage import balance
+from collectord.kernel.tracefs import Tracefs
+from collectord.salvage import balance, salvage_leftovers
 from collectord.sink.repair import repair
 from collectord.sink.segment import SegmentPaths
 from collectord.sink.trail import Trail, read_trail
@@ -114,6 +121,28 @@ def test_trail_of_repaired_segments(tmp_path: Path) -> None:
     trail = _trail(tmp_path)
     assert trail.stored_by_cpu == {0: 3 * support.PER_PAGE, 1: support.PER_PAGE}
     assert trail.stored == 4 * support.PER_PAGE
+
+
+def test_what_another_salvages_is_left_to_it(tmp_path: Path) -> None:
+    """Both found it, or it is gone by now: for the second that is no error."""
+    name = "collectord-calls"
+    (tmp_path / "instances" / name).mkdir(parents=True)
+    tree = Tracefs(tmp_path)
+    lock_fd = take_over(tree, name)
+    kernel: Any = SimpleNamespace(
+        leftover_instances=lambda: (name, f"{name}-gone"),
+        salvage=lambda found, stack: Instance.adopt(tree, found, stack),
+    )
+    try:
+        with capture_logs() as log:
+            done = salvage_leftovers(
+                kernel, read_host(), lambda *_: tmp_path, lambda _directory: lambda _need: False
+            )
+    finally:
+        os.close(lock_fd)
+    assert done == []
+    assert [line["event"] for line in log] == ["instance_salvaged_elsewhere"] * 2
+    assert str(os.getpid()) in log[0]["reason"]
 
 
 def test_trail_is_of_one_process(tmp_path: Path) -> None:
