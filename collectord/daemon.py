@@ -264,6 +264,9 @@ class Daemon:
     ) -> bool:
         """Open and begin all sessions; False if `stop` came before all were open."""
         surroundings = self._surroundings(store, workers, stats=self._count_costs(stack))
+        await asyncio.sleep(_SIGNALS_PAUSE_S)
+        if stop.is_set():
+            return False
         for plan in self.plan.sessions:
             if plan.payload.has_programs:
                 await asyncio.sleep(_SIGNALS_PAUSE_S)

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
-import signal
 import sys
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -31,9 +29,6 @@ VERBS: Final = {
     "segments": "List, verify or repair segments, or extract their AUX traces.",
     "events": "Decode, filter, count or follow the events in segments.",
 }
-# Verbs that have rings to drain and segments to seal, with the signals that do not end them
-# besides those that end none of them.
-_COLLECTING: Final = {"run": (signal.SIGHUP,), "record": ()}
 
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1
@@ -49,14 +44,6 @@ class Verb(Protocol):
 
     def run(self, arguments: Sequence[str]) -> int:
         """Do it and return the exit status. Errors are of the `CollectordError` tree."""
-
-
-def program() -> int:
-    """The process: as `main`, which can be called in others too."""
-    status = main()
-    # The interpreter, as it ends, looks three times through all that was ever imported.
-    gc.freeze()
-    return status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,18 +80,8 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _load(verb: str) -> Verb:
-    """Import a verb's module; Ctrl-C ends the process at once meanwhile.
-
-    Nothing has begun yet, and an exception that comes up inside of the import system may be
-    swallowed there. Imports take a while, so signals without a use are ignored from here on.
-    """
-    if verb in _COLLECTING:
-        stray.ignore(*_COLLECTING[verb])
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
+    with stray.abrupt_interrupt():
         return cast("Verb", importlib.import_module(f"collectord.cli.{verb}"))
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _without_verb(word: str, rest: list[str]) -> int:

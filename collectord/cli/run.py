@@ -69,10 +69,10 @@ def run(arguments: Sequence[str]) -> int:
 
 async def _serve(config: Config) -> int:
     """Collect until a signal; gives how many segments could not be sealed."""
-    daemon = Daemon(config)
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())
         stack.enter_context(signals.hangups())
+        daemon = Daemon(config)  # it probes: a signal may not end it midway
         stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
         manager = stack.enter_context(service.connect())
         servers = _claim(stack, daemon, config)

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals that a process has no use for, and that must not end it.
+"""Signals before there is a loop for them: those without a use, and Ctrl-C.
 
-It imports next to nothing: it is done ahead of all that takes time to import.
+It imports next to nothing: it is done ahead of all that takes time to import. SIGTERM has its
+default action until a loop handles it: the process ends at once, and nothing has begun.
 """
 
 from __future__ import annotations
 
 import atexit
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import FrameType
 
 # Their default action ends the process without a flush, whatever it is about to do.
@@ -31,6 +33,22 @@ def ignore(*more: signal.Signals) -> None:
     for number in numbers:
         signal.signal(number, _do_nothing)
     atexit.register(_ignore, numbers)
+
+
+@contextmanager
+def abrupt_interrupt() -> Iterator[None]:
+    """Have Ctrl-C end the process at once and without a word while modules are imported.
+
+    Nothing has begun yet, and an exception that comes up inside of the import system may be
+    swallowed there. Where Ctrl-C is turned off it stays so.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _ignore(numbers: Iterable[signal.Signals]) -> None:

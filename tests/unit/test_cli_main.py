@@ -231,9 +231,9 @@ def test_the_end_of_the_process_looks_through_nothing() -> None:
     """What was imported is no garbage: no collection of the interpreter's end walks it."""
     text = (
         "import gc, sys\n"
-        "from collectord.cli import program\n"
+        "from collectord.__main__ import main\n"
         "sys.argv = ['collectord', 'list', 'no-such-event']\n"
-        "program()\n"
+        "main()\n"
         "print(gc.get_freeze_count(), len(gc.get_objects()))\n"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)

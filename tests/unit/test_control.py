@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 import pytest
 
-from collectord import cli, metrics
+from collectord import metrics
 from collectord.control import http, service, signals, stray
 from collectord.errors import ConfigError, KernelError, UsageError
 from tests.support import balances
@@ -308,25 +308,6 @@ def test_stray_signals_do_nothing() -> None:
     send()
     assert not asyncio.run(scenario())
     send()
-
-
-@pytest.mark.usefixtures("_signals_restored")
-@pytest.mark.parametrize(("verb", "number"), [("run", "SIGHUP"), ("record", "SIGUSR1")])
-def test_stray_signals_do_nothing_while_a_verb_is_imported(
-    monkeypatch: pytest.MonkeyPatch, verb: str, number: str
-) -> None:
-    """Imports take a while, and the process is to be found by its pid meanwhile."""
-
-    class Module:
-        def run(self, _arguments: list[str]) -> int:
-            return 0
-
-    def load(_name: str) -> Module:
-        os.kill(os.getpid(), signal.Signals[number])
-        return Module()
-
-    monkeypatch.setattr("importlib.import_module", load)
-    assert cli.main([verb]) == 0
 
 
 @pytest.mark.usefixtures("_signals_restored")
