@@ -110,12 +110,16 @@ class _Seen:
         # ring of ftrace or relay is the CPU's own and stays, as does an event that is a task's.
         attached = payload.leaves_with_cpu and not plan.per_task
         self._detachable = frozenset(rings) if attached else frozenset[int]()
+        names = [ring.cpu for ring in plan.rings if ring.role is RingRole.SIDEBAND]
+        self._naming = frozenset(names) - {-1} if attached else frozenset[int]()
         self._read_late = payload.has_instance and plan.sink.single_file is None
         self._detached: frozenset[int] = frozenset()
+        self._unnamed: frozenset[int] = frozenset()
 
     def let_go(self, left: frozenset[int]) -> None:
         """See that these CPUs were offline."""
         self._detached |= left & self._detachable
+        self._unnamed |= left & self._naming
 
     def lacks(self, online: frozenset[int]) -> frozenset[int]:
         """CPUs on which it is without what it should have."""
@@ -128,6 +132,11 @@ class _Seen:
             yield f"{_names(offline)}: offline"
         if back := self._detached & online:
             yield f"{_names(back)}: back online, and not recorded since it was offline"
+        if unnamed := (self._unnamed - self._detached) & online:
+            yield (
+                f"{_names(unnamed)}: back online, and what tasks were made, named and executed"
+                " there since it was offline is not known"
+            )
         if new := self.lacks(online) - self.planned:
             late = "its ring is read at the end" if self._read_late else "not recorded"
             yield f"{_names(new)}: online since the start, {late}"

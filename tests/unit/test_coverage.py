@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from collectord.config.schema import (
+    BpfSourceConfig,
     Config,
     PerfSourceConfig,
     SessionConfig,
@@ -18,6 +19,8 @@ from collectord.config.schema import (
 from collectord.coverage import Coverage
 from collectord.errors import KernelError
 from collectord.plan.build import build
+from collectord.plan.facts import BpfFacts
+from tests.support.bpf_pairs import SOURCE, program
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -65,6 +68,22 @@ def test_a_cpu_that_returns_has_lost_its_events(*, seen: bool) -> None:
         coverage.change(CPUS, [1, 3])
         assert coverage.trouble(session) == said
         assert coverage.covered == set(CPUS) - ({1, 3} if said else set())
+
+
+def test_names_of_a_cpu_that_returns_are_missed() -> None:
+    """They come by events of perf on each CPU, wherever the samples come from."""
+    facts = host(
+        bpf=BpfFacts(python="/usr/bin/python3", programs={"p": program(SOURCE, name="p")})
+    )
+    buffered = SessionConfig(
+        name="calls", source=(BpfSourceConfig(program="p", transport="ringbuf"),)
+    )
+    (ringbuf,) = build(Config(session=(buffered,)), facts).sessions
+    for session in (ringbuf, plan(scope="cpus", cpus="0")):
+        coverage = Coverage([session], CPUS)
+        coverage.change(CPUS, [1, 3])
+        assert coverage.trouble(session).startswith("CPU 1,3: back online, and what tasks were")
+        assert coverage.covered == set(CPUS)
 
 
 def test_a_cpu_that_is_new_has_no_ring() -> None:
