@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from structlog.testing import capture_logs
+from structlog.testing import CapturingLogger
 
 from collectord.codec.ftrace_page import Walk
 from collectord.codec.ftrace_tail import last_events
@@ -123,7 +123,9 @@ def test_trail_of_repaired_segments(tmp_path: Path) -> None:
     assert trail.stored == 4 * support.PER_PAGE
 
 
-def test_what_another_salvages_is_left_to_it(tmp_path: Path) -> None:
+def test_what_another_salvages_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both found it, or it is gone by now: for the second that is no error."""
     name = "collectord-calls"
     (tmp_path / "instances" / name).mkdir(parents=True)
@@ -133,16 +135,18 @@ def test_what_another_salvages_is_left_to_it(tmp_path: Path) -> None:
         leftover_instances=lambda: (name, f"{name}-gone"),
         salvage=lambda found, stack: Instance.adopt(tree, found, stack),
     )
+    log = CapturingLogger()
+    monkeypatch.setattr("collectord.salvage._LOG", log)
     try:
-        with capture_logs() as log:
-            done = salvage_leftovers(
-                kernel, read_host(), lambda *_: tmp_path, lambda _directory: lambda _need: False
-            )
+        done = salvage_leftovers(
+            kernel, read_host(), lambda *_: tmp_path, lambda _directory: lambda _need: False
+        )
     finally:
         os.close(lock_fd)
     assert done == []
-    assert [line["event"] for line in log] == ["instance_salvaged_elsewhere"] * 2
-    assert str(os.getpid()) in log[0]["reason"]
+    told = [(call.method_name, *call.args) for call in log.calls]
+    assert told == [("info", "instance_salvaged_elsewhere")] * 2
+    assert str(os.getpid()) in log.calls[0].kwargs["reason"]
 
 
 def test_trail_is_of_one_process(tmp_path: Path) -> None:
