@@ -6,11 +6,13 @@
 // line (or the end of standard input) before it exits, so that its counters can still be read.
 //
 //   count   --count N [--threads T] [--later L] [--rate R] [--cpu C] [--nr S] [--slices K]
+//           [--endless 1]
 //           T threads that exist when it is ready, and L that it creates after the start, make N
 //           system calls of number S each. The default number belongs to no system call (the
 //           kernel answers ENOSYS), so a filter "id == S" sees these calls and no others. A call's
 //           first argument is the number of calls that its thread has made before. The CPU time of
-//           each of K parts of a lone thread's calls is told apart, where they have no rate.
+//           each of K parts of a lone thread's calls is told apart, where they have no rate. With
+//           --endless they make calls at full speed until one more line comes.
 //   exec    --count N [--library PATH] [--each E] [--hop H]
 //           N children, one after the other: each execs, maps PATH executable, makes E calls, exits.
 //           Before each H-th call it goes on to the next CPU.
@@ -24,6 +26,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,7 +48,7 @@ static struct {
     double rate, seconds;
     long nr;
     int cpu;
-    bool now, hold;
+    bool now, hold, endless;
     const char *library;
 } opt = {.count = 1000, .pages = 1000, .each = 1, .threads = 1, .processes = 600, .maps = 11,
          .slices = 1, .seconds = 1, .nr = MARK, .cpu = -1, .library = "/proc/self/exe"};
@@ -58,6 +61,7 @@ struct worker {
 static struct worker workers[MAX_THREADS];
 static pthread_barrier_t ready, start;
 static double slice_cpu[MAX_SLICES];
+static atomic_bool over; // the calls of --endless
 volatile uint64_t mem_target;
 
 static void die(const char *what)
@@ -105,6 +109,11 @@ static void pin(void)
 // The calls of one thread: at full speed, or in millisecond slices that keep to the rate.
 static void make_calls(struct worker *w)
 {
+    if (opt.endless) {
+        for (; !atomic_load_explicit(&over, memory_order_relaxed); w->made++)
+            syscall(opt.nr, w->made);
+        return;
+    }
     if (opt.rate <= 0) {
         for (; w->made < opt.count; w->made++)
             syscall(opt.nr, w->made);
@@ -190,7 +199,7 @@ static void mode_count(void)
         die("slices");
     }
     // one thread and none later: the main thread itself, so that perf's -t and -p see one task
-    bool alone = opt.threads == 1 && opt.later == 0;
+    bool alone = opt.threads == 1 && opt.later == 0 && !opt.endless;
     if (alone) {
         workers[0].tid = gettid();
     } else {
@@ -215,6 +224,10 @@ static void mode_count(void)
         for (unsigned i = opt.threads; i < all; i++)
             if (pthread_create(&workers[i].thread, NULL, later_thread, &workers[i]))
                 die("pthread_create");
+        if (opt.endless) {
+            wait_line();
+            atomic_store_explicit(&over, true, memory_order_relaxed);
+        }
         for (unsigned i = 0; i < all; i++)
             pthread_join(workers[i].thread, NULL);
     }
@@ -419,6 +432,8 @@ static void parse(int argc, char **argv)
         const char *value = argv[++i];
         if (!strcmp(name, "--count"))
             opt.count = strtoull(value, NULL, 0);
+        else if (!strcmp(name, "--endless"))
+            opt.endless = strtoul(value, NULL, 0) != 0;
         else if (!strcmp(name, "--pages"))
             opt.pages = strtoull(value, NULL, 0);
         else if (!strcmp(name, "--each"))

@@ -88,6 +88,11 @@ class Running:
         self.go()
         return self.result()
 
+    def end(self) -> dict[str, Any]:
+        """Have the calls of a run that is `endless` end, and return what it did."""
+        self._send()
+        return self._line()
+
     def kill(self) -> None:
         """End it in the middle of its work."""
         self._process.kill()
