@@ -149,14 +149,21 @@ def test_perf_trace_beside_a_recording(
 ) -> None:
     """Both print every call of the process, by the name that perf knows for it at that moment.
 
-    Now and then perf has no entry for a call's end, alone on a host too, and prints them apart:
-    what is counted is what the calls returned.
+    perf reads one CPU's ring after the other's: of a call that changed the CPU it prints the entry
+    and the end apart. Once in some hundred runs it has no end of a call, alone on a host too: it
+    prints the entry then.
     """
     tools = [perf_trace(perf, tmp_path, name) for name in ("before", "after")]
     with both(start_cli, tmp_path, generator, *tools) as pid:
         for tool in tools:
-            returned = re.findall(rf"/{pid} .*getppid\(\).* = ", tool.out.read_text())
-            assert len(returned) == CALLS, tool.name
+            text = tool.out.read_text()
+            assert "LOST" not in text, tool.name
+            calls = [
+                line for line in text.splitlines() if f"/{pid} " in line and "getppid()" in line
+            ]
+            entries = sum("[continued]" not in line for line in calls)
+            ends = sum(" = " in line for line in calls)
+            assert max(entries, ends) == CALLS, (tool.name, entries, ends)
 
 
 @pytest.mark.usefixtures("bcc")
