@@ -241,8 +241,9 @@ def test_a_pause_is_counted(
     with daemons.running(start_cli, write_config(tmp_path, source='ring = "64MiB"')) as daemon:
         with generator.start("count", count=count, nr=NUMBER, cpu=CPUS[0]) as load:
             load.go()
-            while snapshot(daemon)["samples"] < count // 50:
-                pass  # it has not begun
+            made = 0
+            while made < count // 50:  # it has not begun
+                made += snapshot(daemon)["samples"]
             snapshots = [snapshot(daemon) for _ in range(4)]
             assert load.result()["events"] == count
         assert daemon.stop().status == 0

@@ -325,7 +325,9 @@ def test_counters_of_a_running_ring_never_go_back(
     count = 300_000
     with generator.start("count", nr=NUMBER, count=count, cpu=CPUS[0]) as running:
         running.go()
-        readings = [opened.read_produced(opened.rings[0]).value or 0 for _ in range(3_000)]
+        readings = [0]
+        while len(readings) < 3_000 or not readings[-1]:
+            readings.append(opened.read_produced(opened.rings[0]).value or 0)
         running.result()
     assert readings == sorted(readings)
     assert 0 < readings[-1] <= count == total(opened)
