@@ -229,6 +229,37 @@ static uint32_t page_stream__pass_over(struct stream *stream, struct item *item,
 	return 1;
 }
 
+/* A chunk of one ring alone is one write. */
+static bool page_stream__send(struct stream *stream, struct chunk *chunk)
+{
+	const struct load load = {.span = chunk->spans[0], .data = chunk->data};
+	bool full;
+
+	pthread_mutex_lock(&stream->lock);
+	full = stream__is_full(stream, stream->sent.bytes + load.span.bytes);
+	pthread_mutex_unlock(&stream->lock);
+	return stream->current.open && !full && chunk->span_count == 1 &&
+	       page_track__send(&page_ring__of(load.span.ring)->track, &stream->current, &load,
+				stream->sent.items + 1, &chunk->flight);
+}
+
+static void page_stream__land(struct stream *stream, const struct chunk *chunk)
+{
+	struct load load = {.span = chunk->spans[0], .data = chunk->data};
+	struct span written;
+
+	page_track__land(&page_ring__of(load.span.ring)->track, &load, &written);
+	page_stream__account(stream, &written);
+}
+
+static void page_stream__recall(struct stream *stream)
+{
+	pthread_mutex_lock(&stream->lock);
+	for (uint32_t i = 0; i < stream->ring_count; i++)
+		page_track__recall(&page_ring__of(stream->rings[i])->track, &stream->current);
+	pthread_mutex_unlock(&stream->lock);
+}
+
 static bool page_stream__end(struct stream *stream, struct item *item)
 {
 	(void)stream;
@@ -254,5 +285,8 @@ const struct stream_ops page_stream__ops = {
 	.tell_ring = page_stream__tell,
 	.write = page_stream__write_part,
 	.pass_over = page_stream__pass_over,
+	.send = page_stream__send,
+	.land = page_stream__land,
+	.recall = page_stream__recall,
 	.end = page_stream__end,
 };

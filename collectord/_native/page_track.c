@@ -40,6 +40,7 @@ void page_track__begin(struct page_track *track, uint64_t offset, uint64_t capac
 	track->offset = track->allocated = offset;
 	track->capacity = capacity;
 	track->tail_open = track->unseen = false;
+	track->sent = 0;
 	sums__begin(&track->sums);
 	counter__set(&track->bytes, 0);
 }
@@ -68,13 +69,13 @@ static int page_track__claim(struct page_track *track, struct segment *segment, 
 	return segment__claim(segment, &track->allocated, until, track->offset + track->capacity);
 }
 
-/* A part of a page stands behind the last one: nobody is to take it for one. */
-static void page_track__erase(struct page_track *track, const struct segment *segment)
+/* Of what stands behind the last page nobody is to take anything for one. */
+static void page_track__erase(struct page_track *track, const struct segment *segment,
+			      uint64_t bytes)
 {
 	/* Where that does not go it is written over, or is behind what the extent's size says. */
 	(void)fallocate(segment->fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE,
-			(off_t)(track->offset + counter__read(&track->bytes)),
-			(off_t)track->page_bytes);
+			(off_t)(track->offset + counter__read(&track->bytes)), (off_t)bytes);
 }
 
 /* A page goes on where the tail ends if time does; the deltas of its events then fit as well. */
@@ -183,7 +184,7 @@ int page_track__write(struct page_track *track, struct segment *segment, struct 
 	if (done >= size) {
 		page_track__settle(track, load, done / size, merged, written);
 		if (done % size != 0)
-			page_track__erase(track, segment);
+			page_track__erase(track, segment, size);
 		return 0;
 	}
 	if (merged) {
@@ -191,9 +192,42 @@ int page_track__write(struct page_track *track, struct segment *segment, struct 
 		if (done > 0)
 			page_track__restore(track, segment, begin);
 	} else if (done > 0) {
-		page_track__erase(track, segment);
+		page_track__erase(track, segment, size);
 	}
 	return error;
+}
+
+bool page_track__send(struct page_track *track, struct segment *segment, const struct load *load,
+		      uint32_t calls, struct flight *flight)
+{
+	const struct span *const span = &load->span;
+	const uint64_t begin = track->offset + counter__read(&track->bytes) + track->sent;
+	const uint64_t tail_ns = track->tail_open ? track->tail_ns : 0;
+
+	if (subbuf__timestamp(load->data) == (track->sent > 0 ? track->sent_ns : tail_ns) ||
+	    page_track__room(track) < track->sent + span->bytes ||
+	    sums__reserve(&track->sums, track->sent + span->bytes + track->page_bytes,
+			  3 * calls) < 0 ||
+	    page_track__claim(track, segment, begin + span->bytes) < 0)
+		return false;
+	*flight = (struct flight){
+		.fd = segment->fd, .offset = begin, .bytes = (uint32_t)span->bytes};
+	track->sent += span->bytes;
+	track->sent_ns = span->sealed ? 0 : span->last_ns;
+	return true;
+}
+
+void page_track__land(struct page_track *track, struct load *load, struct span *written)
+{
+	track->sent -= load->span.bytes;
+	page_track__settle(track, load, load->span.bytes / track->page_bytes, false, written);
+}
+
+void page_track__recall(struct page_track *track, const struct segment *segment)
+{
+	if (track->sent > 0)
+		page_track__erase(track, segment, track->sent);
+	track->sent = 0;
 }
 
 int64_t page_track__splice(struct page_track *track, struct segment *segment, int pipe_fd,
@@ -227,6 +261,6 @@ int64_t page_track__splice(struct page_track *track, struct segment *segment, in
 		track->tail_open = false;
 	counter__add(&track->bytes, done);
 	if (*torn > 0)
-		page_track__erase(track, segment);
+		page_track__erase(track, segment, track->page_bytes);
 	return done > 0 ? (int64_t)done : error;
 }

@@ -21,8 +21,9 @@ struct segment;
  *
  * The tail is the last page while it may go on: a flush takes what the kernel has of the
  * sub-buffer that it still writes, and the remainder comes later as a page of its own. That is
- * put behind the tail's data, and the tail is written anew in its place. All is the writer
- * thread's, but `bytes` may be read by any.
+ * put behind the tail's data, and the tail is written anew in its place. Behind `bytes` more may be
+ * in flight, none of which goes into the tail. All is the writer thread's, but `bytes` may be read
+ * by any.
  */
 struct page_track {
 	uint64_t offset, capacity, allocated; /* capacity 0: the segment has no extent for it */
@@ -31,6 +32,8 @@ struct page_track {
 	bool tail_open;
 	bool unseen;	  /* pages went by that were never in our memory: there are no checksums */
 	uint64_t tail_ns; /* where time stands at the tail's end */
+	uint64_t sent;	  /* bytes in flight */
+	uint64_t sent_ns; /* where time stands at their end, 0: nothing can be put there */
 	uint8_t *tail;
 	struct sums sums; /* of the final pages */
 };
@@ -56,6 +59,16 @@ uint64_t page_track__room(const struct page_track *track);
  */
 int page_track__write(struct page_track *track, struct segment *segment, struct load *load,
 		      struct span *written);
+
+/*
+ * Have a write of all pages of `load` ready, behind what was sent before; `calls`: how many loads are
+ * in flight with it. False: a part of it has no room, or goes into the tail. What was sent first landed;
+ * or nothing of what was sent is to stay.
+ */
+bool page_track__send(struct page_track *track, struct segment *segment, const struct load *load,
+		      uint32_t calls, struct flight *flight);
+void page_track__land(struct page_track *track, struct load *load, struct span *written);
+void page_track__recall(struct page_track *track, const struct segment *segment);
 
 /*
  * Move up to `bytes`, whole pages, from a pipe to the extent. Returns how many bytes of whole

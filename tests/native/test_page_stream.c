@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -47,9 +48,9 @@ static void prepare(int fd, uint32_t count, uint64_t capacity, uint64_t limit)
 	CHECK_EQ(stream__prepare(stream, &segment), 0);
 }
 
-static void begin(void)
+static void begin_with(uint32_t chunks)
 {
-	rig__init(&rig, 0, 1, 4, RIG_NEVER_NS);
+	rig__init(&rig, 0, 1, chunks, RIG_NEVER_NS);
 	stream = &rig.streams[0];
 	stream->page_bytes = PAGE_BYTES;
 	stream->ops = &page_stream__ops;
@@ -67,6 +68,11 @@ static void begin(void)
 	}
 	chunk = pool__take(&rig.pool, NULL);
 	token = 0;
+}
+
+static void begin(void)
+{
+	begin_with(4);
 }
 
 static void end(void)
@@ -519,6 +525,169 @@ static void a_pipe_that_no_file_takes_is_counted(void)
 	close(full);
 }
 
+static struct lane lane;
+static uint32_t sent;	  /* chunks */
+static uint32_t refused; /* the one of these that a write in flight does not take */
+static int refusing_fd;
+static const struct chunk *given_up; /* it is refused as it is written alone, too */
+
+static bool send_counted(struct stream *to, struct chunk *one)
+{
+	const bool ready = page_stream__ops.send(to, one);
+
+	if (ready && ++sent == refused)
+		one->flight.fd = refusing_fd;
+	return ready;
+}
+
+static int write_but_given_up(struct stream *to, struct item *item, uint64_t *bytes)
+{
+	if (item->chunk == given_up && to->work.span == 0) {
+		to->work.load.span = given_up->spans[to->work.span++];
+		return -EIO;
+	}
+	return page_stream__ops.write(to, item, bytes);
+}
+
+/* The chunk is the writer's, which begins when all are queued. */
+static void queue_chunk(void)
+{
+	chunk->item.lane = &lane;
+	lane.queued++;
+	disk__queue(stream, &chunk->item);
+	chunk = pool__take(&rig.pool, NULL);
+}
+
+static void begin_flight(uint32_t chunks, uint32_t refuse)
+{
+	static struct stream_ops ops;
+
+	begin_with(chunks);
+	ops = page_stream__ops;
+	ops.send = send_counted;
+	ops.write = write_but_given_up;
+	given_up = NULL;
+	stream->ops = &ops;
+	lane = (struct lane){.stream = stream, .rings = 1};
+	atomic_store(&stream->lanes[0], &lane);
+	sent = 0;
+	refused = refuse;
+	refusing_fd = memfd_create("refusing", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	CHECK(refusing_fd >= 0 && fcntl(refusing_fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
+}
+
+static struct event *end_flight(void)
+{
+	pool__give(&rig.pool, chunk);
+	chunk = NULL;
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	writer__stop(&rig.writer);
+	atomic_store(&stream->lanes[0], NULL); /* it is not allocated */
+	close(refusing_fd);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	if (counter__read(&rig.writer.disks[0].write_errors) > 0)
+		rig__expect(&rig, EVENT_WRITE_FAILED);
+	return finished();
+}
+
+/* What is queued while more is goes to the disk several chunks at a time, but for what goes into a
+ * tail, and what is of two rings. Refused once, it is written alone. */
+static void chunks_in_flight(uint32_t refuse)
+{
+	const int fd = output__file();
+	const uint32_t many = 12;
+	uint64_t serials[RINGS] = {0}, pages[RINGS] = {0}, last_ns[RINGS] = {0};
+	struct event *event;
+
+	begin_flight(many + 1, refuse);
+	prepare(fd, RINGS, EXTENT_BYTES, RIG_LIMIT);
+	for (uint32_t i = 0; i < many; i++) {
+		const bool goes_on = i == 7;
+
+		for (uint32_t page = 0; page < 3; page++) {
+			const uint32_t index = (i + (i == 9 && page == 2)) % RINGS;
+			const bool part = (i == 5 && page == 2) || (goes_on && page == 0);
+			const uint32_t events = part ? 100 : EVENTS;
+			const uint64_t ns = goes_on && page == 0 ? last_ns[index]
+								 : 10000 * (i + 1) + 1000 * page;
+
+			add(index, ns, events, serials[index]);
+			serials[index] += events;
+			last_ns[index] = ns + events;
+			pages[index] += !goes_on || page > 0;
+		}
+		queue_chunk();
+	}
+	event = end_flight();
+	CHECK(sent >= many / 2);
+	CHECK_EQ(counter__read(&rig.writer.disks[0].write_errors), 0);
+	for (uint32_t i = 0; i < RINGS; i++) {
+		expect_track(event, fd, i, 0, serials[i], pages[i] * PAGE_BYTES);
+		CHECK_EQ(rings[i]->in_flight, 0);
+	}
+	event__free(event);
+	end();
+	close(fd);
+}
+
+static void chunks_in_flight_stand_in_their_order(void)
+{
+	chunks_in_flight(0);
+}
+
+static void what_is_behind_a_refused_write_is_written_again(void)
+{
+	chunks_in_flight(2);
+}
+
+/* Where the last chunk was, before one ahead of it was lost, nothing stays. */
+static void what_was_in_flight_behind_a_loss_is_erased(void)
+{
+	const int fd = output__file();
+	struct event *event;
+
+	begin_flight(6, 2);
+	prepare(fd, 1, EXTENT_BYTES, RIG_LIMIT);
+	for (uint32_t i = 0; i < 5; i++) {
+		add(0, 1000 * (i + 1), EVENTS, (i - (i > 2)) * EVENTS);
+		if (i == 2)
+			given_up = chunk;
+		queue_chunk();
+	}
+	event = end_flight();
+	CHECK(sent >= 4);
+	expect_track(event, fd, 0, 0, UINT64_C(4) * EVENTS, UINT64_C(4) * PAGE_BYTES);
+	CHECK_EQ(counter__read(&rings[0]->lost_dropped), EVENTS);
+	event__free(event);
+	end();
+	close(fd);
+}
+
+/* A limit in the middle of what is in flight: nothing of what is behind it stays. */
+static void of_what_went_in_part_whole_pages_stay(void)
+{
+	const int fd = output__file();
+	struct event *event;
+
+	begin_flight(7, 0);
+	prepare(fd, 1, EXTENT_BYTES, RIG_LIMIT);
+	for (uint32_t i = 0; i < 18; i++) {
+		add(0, 1000 * (i + 1), EVENTS, i * EVENTS);
+		if (i % 3 == 2)
+			queue_chunk();
+	}
+	output__limit(extent(0) + 7 * PAGE_BYTES + 512);
+	event = end_flight();
+	output__limit(UINT64_MAX);
+	CHECK(sent >= 2);
+	expect_track(event, fd, 0, 0, UINT64_C(7) * EVENTS, UINT64_C(7) * PAGE_BYTES);
+	CHECK_EQ(counter__read(&rings[0]->lost_dropped), UINT64_C(11) * EVENTS);
+	CHECK_EQ(rings[0]->in_flight, 0);
+	event__free(event);
+	end();
+	close(fd);
+}
+
 static void segments_of_another_kind_are_refused(void)
 {
 	struct segment segment = {.fd = -1, .open = true};
@@ -550,6 +719,10 @@ int main(void)
 	RUN(a_tail_that_was_torn_is_written_anew_or_told_by_the_digest);
 	RUN(a_pipe_goes_behind_the_tail);
 	RUN(a_pipe_that_no_file_takes_is_counted);
+	RUN(chunks_in_flight_stand_in_their_order);
+	RUN(what_is_behind_a_refused_write_is_written_again);
+	RUN(what_was_in_flight_behind_a_loss_is_erased);
+	RUN(of_what_went_in_part_whole_pages_stay);
 	RUN(segments_of_another_kind_are_refused);
 	return 0;
 }
