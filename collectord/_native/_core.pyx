@@ -122,7 +122,8 @@ def scan_blktrace(const uint8_t[::1] data not None, after=None):
         with nogil:
             end = blk__run(&data[0], data.shape[0], 0, &state, &tally, &why)
     return BlktraceScan(end, end - state.last_bytes, state.sequence if state.begun else None,
-                        tally.events, tally.notes, tally.numbered, tally.missing, tally.first_ns, tally.last_ns, QUARANTINE_REASONS[why])
+                        tally.events, tally.notes, tally.numbered, tally.missing,
+                        tally.first_ns, tally.last_ns, QUARANTINE_REASONS[why])
 
 
 def close_gap(int fd, uint64_t at, uint64_t size):

@@ -2,18 +2,14 @@
 #define _GNU_SOURCE
 #include "disk.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clock.h"
-#include "event_list.h"
 #include "flight.h"
-#include "ring.h"
-#include "room.h"
-#include "shard.h"
+#include "work.h"
 #include "writer.h"
 
 /* What comes next for a stream. */
@@ -131,111 +127,6 @@ uint64_t disk__oldest_ns(struct disk *disk)
 	return oldest_ns;
 }
 
-/* ESHUTDOWN: it came when the stream was finished, which is no fault of a file. */
-static void disk__give_up(struct disk *disk, struct stream *stream, const struct span *spans,
-			  uint32_t count, int error)
-{
-	const bool full = room__may_come(error), late = error == ESHUTDOWN;
-	const uint64_t now_ns = clock__now_ns();
-	struct event *event;
-
-	counter__add(&disk->write_errors, late ? 0 : 1);
-	for (uint32_t i = 0; i < count; i++) {
-		const struct span *span = &spans[i];
-
-		counter__add(full ? &span->ring->lost_disk_full : &span->ring->lost_dropped,
-			     span->samples);
-		atomic_fetch_sub_explicit(&span->ring->in_flight, span->samples,
-					  memory_order_relaxed);
-	}
-	if (full || late || (stream->failure_told_ns != 0 &&
-			     now_ns - stream->failure_told_ns < disk->writer->flush_ns))
-		return;
-	stream->failure_told_ns = now_ns;
-	event = event__new(EVENT_WRITE_FAILED, stream->id, 0);
-	if (event != NULL) {
-		event->token = stream->current.token;
-		event->error = error;
-	}
-	event_list__push(disk->writer->events, event);
-}
-
-static void disk__count(struct disk *disk, struct stream *stream, uint64_t bytes, uint64_t ns)
-{
-	stream->space_asked_ns = 0;
-	stream->cut.at_once = false;
-	counter__add(&disk->write_ns, ns);
-	counter__add(&disk->written_bytes, bytes);
-	counter__add(&disk->written_chunks, 1);
-}
-
-/* Write what is left of the item. False: a part of it waits. */
-static bool disk__write(struct disk *disk, struct stream *stream, struct item *item)
-{
-	struct work *const work = &stream->work;
-	const struct span *spans;
-
-	item->round = stream->ops->ordered && !stream->snapshots &&
-		      !atomic_load_explicit(&stream->holds_back, memory_order_relaxed) &&
-		      stream__completes_round(stream, item->lane, item->stamp);
-	for (;;) {
-		const uint64_t begun_ns = clock__now_ns();
-		uint64_t bytes = 0;
-		uint32_t lost;
-		int ret = -work->refused;
-
-		work->refused = 0;
-		if (ret == 0) {
-			ret = stream->ops->write(stream, item, &bytes);
-			if (ret == 0)
-				return true;
-			if (ret > 0) {
-				disk__count(disk, stream, bytes, clock__now_ns() - begun_ns);
-				continue;
-			}
-			work->bytes = bytes;
-			stream->cut.at_once = ret != -EXFULL;
-			if (stream->finished)
-				ret = -ESHUTDOWN;
-			if (room__may_come(-ret) && room__wait(disk, stream, -ret))
-				return false;
-		}
-		if (room__is_short(-ret))
-			stream__make_evictable(stream, work->bytes);
-		lost = stream->ops->pass_over(stream, item, &spans);
-		if (lost > 0)
-			disk__give_up(disk, stream, spans, lost, -ret);
-	}
-}
-
-/* Nothing is left of the item, which may be another one as soon as its lane can have it again. */
-static void disk__end(struct disk *disk, struct stream *stream, struct item *ended)
-{
-	struct writer *const writer = disk->writer;
-	struct item item = *ended;
-	struct lane *lane = item.lane;
-	const bool asked = item.stamp != 0 && writer__is_asked(writer, lane__written(lane));
-
-	stream->work = (struct work){0};
-	if (stream->ops->end(stream, &item)) {
-		stream->round_due = false;
-		stream->round = atomic_load_explicit(&writer->generation, memory_order_acquire);
-	}
-	if (item.chunk != NULL)
-		pool__give(writer->pool, item.chunk);
-	else if (item.ticket == NULL)
-		/* The partner is the load in lane__mark(). */
-		atomic_store(&lane->mark_queued, false);
-	cut__pass(&stream->cut, &item);
-	stream__pass_written(stream, lane, &item);
-	/* The partners are the loads in stream__lane() and lane__stamp(). */
-	atomic_fetch_sub(&lane->queued, 1);
-	for (uint32_t i = 0; i < writer->shard_count; i++)
-		shard__wake_starved(writer->shards[i]);
-	if (asked || atomic_load_explicit(&lane->rings, memory_order_relaxed) == 0)
-		event_list__poke(writer->events);
-}
-
 /* Under the lock: take the first item off the queue. */
 static void disk__pop(struct stream *stream)
 {
@@ -253,14 +144,14 @@ static void disk__process(struct disk *disk, struct stream *stream)
 	bool written;
 
 	pthread_mutex_unlock(&disk->lock);
-	written = disk__write(disk, stream, item);
+	written = work__write(disk, stream, item);
 	pthread_mutex_lock(&disk->lock);
 	if (!written)
 		return;
 	stream->settling = false;
 	disk__pop(stream);
 	pthread_mutex_unlock(&disk->lock);
-	disk__end(disk, stream, item);
+	work__end(disk, stream, item);
 	pthread_mutex_lock(&disk->lock);
 }
 
@@ -276,8 +167,8 @@ static void disk__reap(struct disk *disk, struct stream *stream)
 	stream->sent.pieces -= chunk->piece_count;
 	pthread_mutex_unlock(&disk->lock);
 	stream->ops->land(stream, chunk);
-	disk__count(disk, stream, chunk->flight.bytes, chunk->flight.ns);
-	disk__end(disk, stream, item);
+	work__count(disk, stream, chunk->flight.bytes, chunk->flight.ns);
+	work__end(disk, stream, item);
 	pthread_mutex_lock(&disk->lock);
 }
 
@@ -300,7 +191,7 @@ static enum step disk__step(struct disk *disk, struct stream *stream, bool *wait
 	if (stream->first == NULL && !cuts)
 		return STEP_NONE;
 	if (stream->sent.items == 0) {
-		if (!room__is_over(disk, stream) ||
+		if (!work__is_ready(disk, stream) ||
 		    (cuts && stream->work.since_ns == 0 && !cut__lets(stream, disk))) {
 			*waits = true;
 			return STEP_NONE;
@@ -388,7 +279,7 @@ static bool disk__serve(struct disk *disk)
 /* Under the lock: wait for an item, a poke, or until one that waits is to be looked at. */
 static void disk__sleep(struct disk *disk, bool waits)
 {
-	const uint64_t until_ns = clock__now_ns() + ROOM_LOOK_NS;
+	const uint64_t until_ns = clock__now_ns() + WORK_LOOK_NS;
 	const struct timespec until = {
 		.tv_sec = (time_t)(until_ns / 1000000000u),
 		.tv_nsec = (long)(until_ns % 1000000000u),

@@ -84,7 +84,7 @@ void lane__close(struct lane *lane)
 
 bool lane__mark(struct lane *lane, uint64_t stamp, uint64_t begun_ns)
 {
-	/* The partner is the store in disk__end(). */
+	/* The partner is the store in work__end(). */
 	if (atomic_load(&lane->mark_queued))
 		return false;
 	atomic_store_explicit(&lane->mark_queued, true, memory_order_relaxed);
@@ -113,7 +113,7 @@ bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 	if (filled && !holds) {
 		/*
 		 * Once a flush interval half full chunks would pile up behind a slow disk. The partner
-		 * is the decrement in disk__end(). A cut waits for this one.
+		 * is the decrement in work__end(). A cut waits for this one.
 		 */
 		if (!lane__ends(lane, lane->stamp) && atomic_load(&lane->queued) > 0 &&
 		    pool__is_short(pool))

@@ -163,11 +163,6 @@ void record_stream__note(struct stream *stream, const struct chunk *chunk)
 	}
 }
 
-int record_stream__write_round(struct stream *stream)
-{
-	return record_stream__append_scratch(stream, 0, true);
-}
-
 static int record_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
 {
 	struct chunk *const chunk = item->chunk;
@@ -241,7 +236,8 @@ static bool record_stream__end(struct stream *stream, struct item *item)
 		return item->round;
 	}
 	/* A marker only orders what is there: without room the next round does. */
-	return item->round && stream->round_due && record_stream__write_round(stream) == 0;
+	return item->round && stream->round_due &&
+	       record_stream__append_scratch(stream, 0, true) == 0;
 }
 
 static bool record_stream__suits(const struct segment *segment)

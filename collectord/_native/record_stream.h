@@ -23,7 +23,4 @@ int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk,
 /* The chunk was written, or given up: the segments that come replay what it held of sideband. */
 void record_stream__note(struct stream *stream, const struct chunk *chunk);
 
-/* Append a lone FINISHED_ROUND. */
-int record_stream__write_round(struct stream *stream);
-
 #endif

@@ -55,7 +55,7 @@ void segment__note_times(struct segment *segment, uint64_t first_ns, uint64_t la
 	note_times(&segment->first_ns, &segment->last_ns, first_ns, last_ns);
 }
 
-static bool is_full(int error)
+bool segment__is_short(int error)
 {
 	return error == ENOSPC || error == EDQUOT;
 }
@@ -70,12 +70,12 @@ int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, u
 		if (bytes > limit - *claimed)
 			bytes = limit - *claimed;
 		ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed, (off_t)bytes);
-		if (ret < 0 && is_full(errno) && least < bytes) {
+		if (ret < 0 && segment__is_short(errno) && least < bytes) {
 			bytes = least;
 			ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed,
 					(off_t)bytes);
 		}
-		if (ret < 0 && is_full(errno))
+		if (ret < 0 && segment__is_short(errno))
 			return -errno;
 		if (ret < 0) {
 			/* No such call here, or no file as long as that: the write decides. */

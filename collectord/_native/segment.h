@@ -40,6 +40,9 @@ void segment__forget(struct segment *segment);
 /* What is written was made between these, 0: nobody knows when. */
 void segment__note_times(struct segment *segment, uint64_t first_ns, uint64_t last_ns);
 
+/* Is that because the disk is full? */
+bool segment__is_short(int error);
+
 /*
  * Space is claimed ahead in steps: extending a file for each write costs more than the write.
  * Claim from `*claimed` on, at least up to `until` and at most up to `limit`. -ENOSPC, -EDQUOT.

@@ -323,38 +323,45 @@ struct lane *stream__lane(const struct stream *stream, uint32_t shard)
 	if (lane == NULL)
 		return NULL;
 	/* Acquire twice; the partners are the decrements in shard__let_go(), after which what it
-	 * queued shows, and in disk__end(), after which the counters do. */
+	 * queued shows, and in work__end(), after which the counters do. */
 	if (atomic_load_explicit(&lane->rings, memory_order_acquire) == 0 &&
 	    atomic_load_explicit(&lane->queued, memory_order_acquire) == 0)
 		return NULL;
 	return lane;
 }
 
-uint64_t stream__drained(const struct stream *stream, uint64_t issued)
+/* The least of this, at most `least`, over all lanes `but` one. */
+static uint64_t stream__least(const struct stream *stream, uint64_t least,
+			      uint64_t (*of)(const struct lane *lane), const struct lane *but)
 {
-	uint64_t least = issued;
-
 	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
-		const struct lane *lane = stream__lane(stream, i);
+		const struct lane *const lane = stream__lane(stream, i);
 
-		if (lane != NULL && atomic_load_explicit(&lane->rings, memory_order_relaxed) > 0 &&
-		    lane__drained(lane) < least)
-			least = lane__drained(lane);
+		if (lane != NULL && lane != but && of(lane) < least)
+			least = of(lane);
 	}
 	return least;
 }
 
+static uint64_t drained_of(const struct lane *lane)
+{
+	return atomic_load_explicit(&lane->rings, memory_order_relaxed) > 0 ? lane__drained(lane)
+									    : UINT64_MAX;
+}
+
+static uint64_t settled_of(const struct lane *lane)
+{
+	return lane->settled_ns;
+}
+
+uint64_t stream__drained(const struct stream *stream, uint64_t issued)
+{
+	return stream__least(stream, issued, drained_of, NULL);
+}
+
 uint64_t stream__written(const struct stream *stream, uint64_t issued)
 {
-	uint64_t least = stream__drained(stream, issued);
-
-	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
-		const struct lane *lane = stream__lane(stream, i);
-
-		if (lane != NULL && lane__written(lane) < least)
-			least = lane__written(lane);
-	}
-	return least;
+	return stream__least(stream, stream__drained(stream, issued), lane__written, NULL);
 }
 
 uint64_t stream__round_ns(const struct stream *stream, uint64_t issued)
@@ -369,17 +376,7 @@ uint64_t stream__round_ns(const struct stream *stream, uint64_t issued)
 
 bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp)
 {
-	uint64_t least = stamp;
-
-	if (stamp == 0)
-		return false;
-	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
-		const struct lane *other = stream__lane(stream, i);
-
-		if (other != NULL && other != lane && lane__written(other) < least)
-			least = lane__written(other);
-	}
-	return least > stream->round;
+	return stamp != 0 && stream__least(stream, stamp, lane__written, lane) > stream->round;
 }
 
 /* The time before which the ring holds nothing; UINT64_MAX: it keeps nothing for a snapshot. */
@@ -445,18 +442,8 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 	/* Release; the partner is the acquire in lane__written(). */
 	atomic_store_explicit(&lane->written_stamp, item->stamp, memory_order_release);
 	lane->settled_ns = item->begun_ns;
-	settled_ns = item->begun_ns;
-	least = item->stamp;
-	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
-		const struct lane *other = stream__lane(stream, i);
-
-		if (other == NULL)
-			continue;
-		if (other->settled_ns < settled_ns)
-			settled_ns = other->settled_ns;
-		if (lane__written(other) < least)
-			least = lane__written(other);
-	}
+	settled_ns = stream__least(stream, item->begun_ns, settled_of, NULL);
+	least = stream__least(stream, item->stamp, lane__written, NULL);
 	if (least > stream->round)
 		stream->round = least;
 	stream__note_end(stream, least);
