@@ -16,8 +16,12 @@ from typing import Final
 from tests.support.patience import patient
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_MOUNTINFO: Final = Path("/proc/self/mountinfo")
 # A joined thread and a killed child are seen in /proc for a moment after the join.
 _GRACE_S: Final = patient(2)
+# Where a service manager mounts at logins and at starts of units, whatever tests do meanwhile, and
+# what is mounted when somebody looks at it.
+_OF_THE_HOST: Final = ("/run/credentials/", "/run/user/", "/proc/sys/fs/binfmt_misc")
 _TRACEFS_ROOTS: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 
 
@@ -68,9 +72,10 @@ def _instances() -> frozenset[str]:
     return frozenset(found)
 
 
-def _mounts() -> frozenset[str]:
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return frozenset(f"mount on {line.split()[4]}" for line in lines)
+def mounts(mountinfo: str) -> frozenset[str]:
+    """What a test may have mounted, of the text of /proc/PID/mountinfo."""
+    places = [line.split()[4] for line in mountinfo.splitlines()]
+    return frozenset(f"mount on {at}" for at in places if not at.startswith(_OF_THE_HOST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class Holdings:
             threads=_threads(),
             processes=frozenset(f"process {pid} ({name})" for pid, name in _children().items()),
             instances=_instances() if of_host else frozenset(),
-            mounts=_mounts() if of_host else frozenset(),
+            mounts=mounts(_MOUNTINFO.read_text()) if of_host else frozenset(),
         )
 
     def beyond(self, earlier: Holdings) -> list[str]:

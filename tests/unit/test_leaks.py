@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What counts as left behind by a test."""
+
+from __future__ import annotations
+
+from tests.support import leaks
+
+MOUNTINFO = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+36 22 0:31 / /sys/kernel/tracing rw,nosuid - tracefs nodev rw
+41 22 0:40 / /run/user/0 rw,nosuid shared:9 - tmpfs tmpfs rw
+42 22 0:41 / /run/credentials/systemd-tmpfiles-clean.service ro - ramfs none rw
+43 22 0:42 / /proc/sys/fs/binfmt_misc rw - binfmt_misc none rw
+"""
+
+
+def test_mounts_of_a_service_manager_are_no_leak() -> None:
+    """They come and go by themselves; what a test can forget is seen."""
+    assert leaks.mounts(MOUNTINFO) == {"mount on /", "mount on /sys/kernel/tracing"}
