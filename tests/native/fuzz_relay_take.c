@@ -20,7 +20,7 @@ static uint8_t kept[1u << 20];
 static void check_kept(const struct ring *ring, size_t bytes)
 {
 	const struct relay_ring *const relay = relay_ring__of(ring);
-	struct blk_state state = {0, true};
+	struct blk_state state = {.begun = true};
 	struct blk_tally tally = {0};
 	enum fault fault;
 
