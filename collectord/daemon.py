@@ -13,7 +13,7 @@ import time
 from collections import deque
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +29,7 @@ from collectord.kernel.cpu_watch import CpuWatch
 from collectord.kernel.host import read_host
 from collectord.kernel.linux import LinuxKernel
 from collectord.leftovers import Repaired, repair_leftovers, salvage_traces
+from collectord.looks import Looks
 from collectord.maps.watch import BpfWatch
 from collectord.opening import Surroundings
 from collectord.plan.build import blame, build
@@ -63,7 +64,7 @@ _SIGNALS_PAUSE_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """All that metrics, the control API and the live line show; reading it touches no ring."""
+    """All that metrics, the control API and the live line show."""
 
     sessions: tuple[SessionBalance, ...]
     core: CoreCounters
@@ -114,6 +115,7 @@ class Daemon:
         self._repaired = Repaired()
         self._left_records = 0
         self._coverage = Coverage(self.plan.sessions, self._kernel.online_cpus())
+        self._looks: Looks | None = None  # while it collects
         self._config_sha256 = hashlib.sha256(repr(config).encode()).hexdigest()
 
     async def run(
@@ -181,7 +183,9 @@ class Daemon:
         return tuple(session.balance() for session in self._sessions)
 
     def status(self) -> DaemonStatus:
-        """The last readings, and the core's counters as they are now."""
+        """Readings of the last flush interval, and the core's counters as they are now."""
+        if self._looks is not None:
+            self._looks.refresh()
         return DaemonStatus(
             sessions=tuple(session.balance() for session in self._sessions),
             core=self._drain.core.counters(),
@@ -336,16 +340,22 @@ class Daemon:
         stopping = asyncio.ensure_future(stop.wait())
         stopping.add_done_callback(lambda _: self._drain.wake())
         self._tell_of_cpus()
-        while await self._drain.next_pass(stop):
-            self._look_at_cpus(cpus)
-            # One reading does for all sessions.
-            clocks, programs = cache(self._kernel.clocks), cache(self._kernel.bpf_program_ids)
-            for session in self._sessions:
-                session.tick(clocks, programs)
-                session.note("maps", self._watch.trouble(session.plan.name))
-            self._watch.tick(worker)
-            if on_tick is not None:
-                on_tick(self.status())
+        self._looks = looks = Looks(
+            self._sessions,
+            kernel=self._kernel,
+            watch=self._watch,
+            worker=worker,
+            before=partial(self._look_at_cpus, cpus),
+            flush_ns=self.plan.core.flush_ns,
+            stretched=on_tick is None,
+        )
+        try:
+            while await self._drain.next_pass(stop, passes=looks.passes):
+                looks.look()
+                if on_tick is not None:
+                    on_tick(self.status())
+        finally:
+            self._looks = None
         stopping.cancel()
 
     def _look_at_cpus(self, cpus: CpuWatch) -> None:

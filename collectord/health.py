@@ -37,6 +37,7 @@ class Health:
 
     def __init__(self, plan: SessionPlan, tracing: Sequence[Tracing], meter: Meter) -> None:
         self._reasons = {f"plan/{n}": reason for n, reason in enumerate(plan.degraded)}
+        self._planned = len(self._reasons)
         self._tracing = tracing
         self._meter = meter
         self._directory = plan.sink.directory
@@ -48,6 +49,11 @@ class Health:
     def reasons(self) -> tuple[str, ...]:
         """Why the session is degraded, each in words; none while it is well."""
         return tuple(self._reasons.values())
+
+    @property
+    def is_well(self) -> bool:
+        """There is no trouble but what the plan said."""
+        return len(self._reasons) == self._planned
 
     def has(self, about: str) -> bool:
         """There is trouble about this."""

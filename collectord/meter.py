@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from collectord.ledger import Bracket, losses_of
 from collectord.losing import LossReading
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collectord.plan.events import EventPlan
     from collectord.source.base import OpenSource
     from collectord.source.ring import AuxHandle, RingHandle
+
+# What comes to a quiet ring between two readings is less.
+_QUIET_BYTES: Final = 32 << 10
+_QUIET_RECORDS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Meter:
         self._brackets: dict[RingLabel, Bracket] = {}
         self._next: dict[RingLabel, Produced] = {}
         self._overwritten: Counter[RingLabel] = Counter()
+        self.is_quiet = False  # little came to any ring between the last two readings
         self._shared = self._shared_before = self._lost_of_all()
         for label, drained in self._rings.items():
             counters = self._counters(drained)
@@ -120,6 +125,7 @@ class Meter:
             whether anything is new: if not, all balances are as they were.
         """
         new = False
+        quiet = True
         for drained, counters in self._all_counters():
             label = drained.handle.label
             last = self._brackets[label]
@@ -133,7 +139,10 @@ class Meter:
                 if passed:
                     before, self._next[label] = self._next[label], after
             walked = drained.handle.handed_on(after, counters)
+            quiet &= counters.bytes - last.counters.bytes < _QUIET_BYTES
+            quiet &= (after.value or 0) - (last.after.value or 0) < _QUIET_RECORDS
             self._brackets[label] = Bracket(before, counters, after, walked=walked)
+        self.is_quiet = quiet
         before_last = self._shared_before
         self._read_shared()
         new = new or self._shared != self._shared_before

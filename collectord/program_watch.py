@@ -2,8 +2,8 @@
 """BPF programs that are loaded and unloaded while a session records.
 
 The kernel would tell of them, but not without harm to other listeners (see
-`plan.events.sideband_event`), so it is asked which there are, once per flush interval. A program
-that comes and goes between two looks is not seen.
+`plan.events.sideband_event`), so it is asked which there are, at each look of the daemon. A
+program that comes and goes between two looks is not seen.
 """
 
 from __future__ import annotations

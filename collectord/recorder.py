@@ -91,6 +91,11 @@ class Recorder:
         """Time that the rings stood still for snapshots."""
         return self._windows.paused_ns
 
+    @property
+    def looks_for_freeze(self) -> bool:
+        """Nothing tells that the kernel has stopped a ring but `look`."""
+        return self._plan.freezes and not self._recording.freeze_fds
+
     # Life: begin, look .. look, end, take_last, tell_last.
 
     def begin(self) -> None:

@@ -55,8 +55,10 @@ class RinglessSession:
         if self.source is not None:
             self.source.enable()
 
-    def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> None:
+    def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> bool:
         """Nothing: there is no ring to measure and no segment to rotate."""
+        del clocks, programs
+        return True
 
     def note(self, about: str, trouble: str) -> None:
         """Say what is wrong from now on, "" when nothing is."""

@@ -177,14 +177,17 @@ class Session:
             else:
                 self._health.note("flush", "")
 
-    def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> None:
-        """Once per flush interval, after a full pass if one was done: count, rotate, look.
+    def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> bool:
+        """After a full pass, if one was done: count, rotate, look.
 
         Where nothing is new there is nothing but the look.
 
         Args:
             clocks: reads them, once for all sessions.
             programs: lists BPF programs beyond one, likewise.
+
+        Returns:
+            whether the session is quiet: the next look may come a flush interval later.
         """
         new = self._accounts.measure()
         if new:
@@ -194,10 +197,20 @@ class Session:
         self._health.look_for_suppression()
         if self.recorder is not None:
             self.recorder.look()
-        self._segments.tick()
+        quiet = self._segments.tick()
         self._build_ids.look(self._jobs)
         if self._programs is not None and not self._programs.pass_over(programs):
             self._jobs.start(self._jobs.in_worker(self._programs.look))
+        return quiet and self._is_quiet()
+
+    def _is_quiet(self) -> bool:
+        """Little comes, nothing is wrong, and nothing is to be seen soon that only a look sees."""
+        return (
+            self._meter.is_quiet
+            and not self._areas
+            and self._health.is_well
+            and (self.recorder is None or not self.recorder.looks_for_freeze)
+        )
 
     def _look_at_balances(self) -> None:
         balances = cache(self._meter.balances)

@@ -704,6 +704,11 @@ class Core:
 
         A ring that is full again meanwhile is done all the same once it has passed that place.
         """
+    def follow(self, generation: int) -> None:
+        """Have the flush timer's generations tell of their ends from this one on, and not before.
+
+        Until the first call each does, as each does that is asked for.
+        """
     def issued_generation(self) -> int:
         """The last generation that was begun, by a call or by the flush timer of a shard."""
     def drained_generation(self) -> int:

@@ -309,6 +309,9 @@ cdef class Core:
     def request_flush(self):
         return core__issue(self.core)
 
+    def follow(self, uint64_t generation):
+        core__follow(self.core, generation)
+
     def issued_generation(self):
         return core__issued(self.core)
 

@@ -223,6 +223,11 @@ uint64_t core__issue(struct core *core)
 	return writer__issue(&core->writer);
 }
 
+void core__follow(struct core *core, uint64_t generation)
+{
+	atomic_store_explicit(&core->writer.followed, generation, memory_order_relaxed);
+}
+
 uint64_t core__issued(struct core *core)
 {
 	return atomic_load_explicit(&core->writer.generation, memory_order_acquire);

@@ -66,6 +66,8 @@ bool core__has_answered(struct core *core, const struct ring *ring);
 bool core__has_left(struct core *core, const struct ring *ring);
 
 uint64_t core__issue(struct core *core);
+/* Tell of the ends of the timer's generations from this one on; never of an earlier one than before. */
+void core__follow(struct core *core, uint64_t generation);
 uint64_t core__issued(struct core *core);
 /* The last generation up to which all is drained, of all streams, or of one; and written, or lost. */
 uint64_t core__drained(struct core *core);

@@ -98,6 +98,7 @@ cdef extern from "core.h":
     bint core__has_answered(core *c, const ring *r)
     bint core__has_left(core *c, const ring *r)
     uint64_t core__issue(core *c) nogil
+    void core__follow(core *c, uint64_t generation) nogil
     uint64_t core__issued(core *c) nogil
     uint64_t core__drained(core *c) nogil
     uint64_t core__stream_drained(core *c, const stream *s) nogil

@@ -369,7 +369,8 @@ static void pass__end(struct shard *shard, uint64_t generation)
 	/* Of several shards the last one tells that all are done. The partners are the fences here: of
 	 * two that end at once one sees the other. */
 	atomic_thread_fence(memory_order_seq_cst);
-	if (asked || (ended && writer__drained(shard->writer) == least))
+	if (asked || (ended && writer__is_followed(shard->writer, least) &&
+		      writer__drained(shard->writer) == least))
 		event_list__poke(shard->writer->events);
 }
 

@@ -127,7 +127,7 @@ static uint64_t writer__begin(struct writer *writer, uint64_t generation, const 
 		if (writer->shards[i] != but)
 			shard__poke(writer->shards[i]);
 	/* Who follows the generations learns of this one when it is done; late, when the last is not. */
-	if (writer__drained(writer) + 1 < generation)
+	if (writer__drained(writer) + 1 < generation && writer__is_followed(writer, generation - 1))
 		event_list__poke(writer->events);
 	return generation;
 }
@@ -148,6 +148,12 @@ uint64_t writer__issue(struct writer *writer)
 bool writer__is_asked(const struct writer *writer, uint64_t done)
 {
 	return done < atomic_load_explicit(&writer->asked, memory_order_relaxed);
+}
+
+bool writer__is_followed(const struct writer *writer, uint64_t generation)
+{
+	/* It only rises: who still sees the last one tells of an end too many. */
+	return atomic_load_explicit(&writer->followed, memory_order_relaxed) <= generation;
 }
 
 uint64_t writer__due_ns(const struct writer *writer)

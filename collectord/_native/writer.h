@@ -26,6 +26,7 @@ struct writer {
 	_Atomic uint64_t issued_ns;
 	_Atomic uint64_t generation; /* last one issued */
 	_Atomic uint64_t asked;	     /* and the last that somebody asked for, and waits for */
+	_Atomic uint64_t followed;   /* the next of the timer's whose end somebody waits for */
 	struct pool *pool;
 	struct event_list *events;
 	_Atomic(struct stream *) streams[STREAMS_MAX]; /* by id % STREAMS_MAX, or NULL */
@@ -74,6 +75,9 @@ uint64_t writer__issue(struct writer *writer);
 /* Does somebody wait for more than what is `done`? Those that the timer issues are waited for by nobody
  * but who follows them. */
 bool writer__is_asked(const struct writer *writer, uint64_t done);
+/* Does who follows the timer's generations wait for this one, or for one before? From the first on, until
+ * somebody says otherwise. */
+bool writer__is_followed(const struct writer *writer, uint64_t generation);
 /* When the next one is to be issued. */
 uint64_t writer__due_ns(const struct writer *writer);
 /* From `shard`, before a pass: issue it if that time came `slack_ns` ago. */

@@ -176,17 +176,20 @@ class Drain:
         """One stream's part of it."""
         return StreamDrain(self, stream)
 
-    async def next_pass(self, stop: asyncio.Event) -> bool:
+    async def next_pass(self, stop: asyncio.Event, *, passes: int = 1) -> bool:
         """Wait for the next full pass that the flush timer begins, or for a later one to begin.
 
-        Who sets `stop` calls `wake`.
+        Args:
+            stop: who sets it calls `wake`.
+            passes: which one, counted from the last; those between wake nobody.
 
         Returns:
             False: `stop` was set.
         """
         issued = self.core.issued_generation()
         followed = max(self._followed or issued, issued - 1)
-        self._followed = followed + 1
+        self._followed = followed + passes
+        self.core.follow(self._followed)
         while not stop.is_set() and (
             max(self.core.drained_generation(), self.core.issued_generation() - 1) < self._followed
         ):

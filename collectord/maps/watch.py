@@ -50,6 +50,11 @@ class BpfWatch:
         self.remove(session)
         self._last.pop(session, None)
 
+    @property
+    def is_idle(self) -> bool:
+        """There is no program to look at."""
+        return not self._readers
+
     def trouble(self, session: str) -> str:
         """Why the last look at a session's programs failed, "" if it did not."""
         return self._troubles.get(session, "")

@@ -374,6 +374,39 @@ def test_a_generation_wakes_its_follower_once() -> None:
         assert 0 < told <= issued - before + 1
 
 
+def test_generations_that_nobody_follows_wake_nobody() -> None:
+    """The first that is told is the one that was asked for."""
+    with ExitStack() as stack:
+        drain = Drain(_PLAN)
+        stack.callback(drain.core.stop)
+        drain.core.follow(8)
+        drain.core.start()
+        readable, _, _ = select.select([drain.core.notify_fd], [], [], _LIMIT_S)
+        assert readable
+        assert drain.core.issued_generation() >= 8
+
+
+def test_a_pass_between_is_not_followed() -> None:
+    """Who waits for the second pass after the last one goes on with that."""
+
+    async def scenario() -> None:
+        never = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
+        with ExitStack() as stack, Drain(never) as drain:
+            stream = drain.core.add_stream()
+            drain.add_ring(stream, fed_ring(_ATTR, _LABEL, stack))
+            waiting = asyncio.ensure_future(drain.next_pass(asyncio.Event(), passes=2))
+            await asyncio.sleep(0)
+            async with asyncio.timeout(_LIMIT_S):
+                await drain.of(stream).full_pass()
+                await drain.reached(drain.core.drained_generation, 1)
+                await asyncio.sleep(0)
+                assert not waiting.done()
+                await drain.of(stream).full_pass()
+                assert await waiting
+
+    asyncio.run(scenario())
+
+
 def test_how_far_readers_that_sort_may_have_come() -> None:
     """To the end of the round before the one that goes on, when that had been written."""
 

@@ -172,6 +172,25 @@ def test_counts_that_are_read_at_once_are_read_behind_the_cores() -> None:
         assert all(b.counters.stored <= (b.after.value or 0) for b in brackets)
 
 
+def test_a_ring_is_quiet_while_little_comes_to_it() -> None:
+    """In bytes that are drained, or in records that the kernel counts, between two readings."""
+    rig = Rig()
+    for drained_bytes, value, quiet in (
+        (0, 0, True),
+        (1000, 10, True),
+        (1000 + (32 << 10), 20, False),
+        (2000 + (32 << 10), 20, True),
+        (3000 + (32 << 10), 20 + 4096, False),
+        (3000 + (32 << 10), 20 + 4096, True),
+    ):
+        rig.source.value = value
+        if drained_bytes != rig.counters.bytes:
+            rig.drain(1)
+        rig.counters = rig.counters._replace(bytes=drained_bytes)
+        rig.meter.measure()
+        assert rig.meter.is_quiet is quiet
+
+
 def test_losses_are_summed_with_what_tells_why() -> None:
     """By stage and reason, those that no ring's counters have among them."""
     rig = Rig()

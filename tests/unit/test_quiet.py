@@ -177,7 +177,8 @@ def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None
         await segments.begin()
         for size in (0, 0, 4096, 4096, 8192):
             shown.sizes[1] = size
-            segments.tick()
+            quiet = segments.tick()
+            assert quiet is (dict(shown.sizes) in shown.shown)
             await jobs.join()
         return shown.shown
 

@@ -168,6 +168,7 @@ def test_a_session_in_which_nothing_happened_only_looks(tmp_path: Path) -> None:
     """At a tick of it no thread has work, and no clock is read."""
     read: list[ClockReading] = []
     given: list[int] = []
+    quiet: list[bool] = []
 
     async def scenario() -> None:
         whole = build(config(tmp_path, "calls"), host())
@@ -195,13 +196,17 @@ def test_a_session_in_which_nothing_happened_only_looks(tmp_path: Path) -> None:
             )
             for dropped in (*[0] * 16, *range(1, 9), *[8] * 8):
                 source.dropped = dropped
-                session.tick(clocks, lambda _: ())
+                quiet.append(session.tick(clocks, lambda _: ()))
                 given.append(len(read))
             assert worker.given == 0
+            session.note("cpus", "CPU 3: offline")
+            quiet.append(session.tick(clocks, lambda _: ()))
             await session.close()
 
     asyncio.run(scenario())
     assert given == [0] * 23 + [1] * 9  # at the eighth flush with news
+    # It is quiet but while it loses records, which is over after five looks, and in trouble.
+    assert quiet == [True] * 16 + [False] * 12 + [True] * 4 + [False]
 
 
 def test_the_last_reading_is_final(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ NOTE = SnapshotNote(trigger=Trigger.REQUEST, taken_ns=1)
 class Kernel:
     """Source, kernel, meter and drain at once; notes in which order they are asked."""
 
-    freeze_fds = ()
+    freeze_fds: tuple[int, ...] = ()
     stands_still = True
 
     def __init__(self, refuse: str = "") -> None:
@@ -171,10 +171,10 @@ class Files:
         collected.tell(7, self._end)
 
 
-def recorder(files: Any, kernel: Any) -> Recorder:  # noqa: ANN401 - stand for several
+def recorder(files: Any, kernel: Any, *, freezes: bool = False) -> Recorder:  # noqa: ANN401 - stand for several
     """Of one ring that overwrites."""
     plan: Any = SimpleNamespace(
-        name="box", source="perf", sink=SimpleNamespace(single_file=None), freezes=False
+        name="box", source="perf", sink=SimpleNamespace(single_file=None), freezes=freezes
     )
     anything: Any = SimpleNamespace(measure=lambda: None)
     return Recorder(
@@ -188,6 +188,18 @@ def recorder(files: Any, kernel: Any) -> Recorder:  # noqa: ANN401 - stand for s
         health=anything,
         jobs=anything,
     )
+
+
+@pytest.mark.parametrize(
+    ("freezes", "fds", "looks"), [(False, (), False), (True, (), True), (True, (5,), False)]
+)
+def test_a_freeze_that_nothing_tells_is_looked_for(
+    *, freezes: bool, fds: tuple[int, ...], looks: bool
+) -> None:
+    """That of an instance of ftrace; an event of perf has a descriptor that tells it."""
+    kernel = Kernel()
+    kernel.freeze_fds = fds
+    assert recorder(Files(None), kernel, freezes=freezes).looks_for_freeze is looks
 
 
 def test_only_what_is_stored_counts_as_stored() -> None:
