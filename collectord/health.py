@@ -11,7 +11,7 @@ from collectord.errors import KernelError, ShardSilent
 from collectord.model import Reason, Stage, loss_name
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Sequence
     from collections.abc import Set as AbstractSet
 
     from collectord.ledger import RingBalance
@@ -83,18 +83,16 @@ class Health:
         self.note("drain", "")
         return True
 
-    def look(self, balances: Callable[[], Sequence[RingBalance]]) -> None:
-        """Look for what nobody tells, in balances that are new; they are made if they may tell."""
+    def look(self) -> None:
+        """Look for what nobody tells, in a reading that is new."""
+        if self._tracing:
+            self._look_for_foreign_readers()
+            self._look_for_resets()
         troubles = _WRITE_TROUBLES & self._reasons.keys()
-        if not troubles:
-            self._progress = None
-        if not troubles and not self._tracing:
-            return
-        rings = balances()
-        self._look_for_foreign_readers(rings)
-        self._look_for_resets(rings)
         if troubles:
-            self._look_for_recovery(rings, troubles)
+            self._look_for_recovery(self._meter.balances(), troubles)
+        else:
+            self._progress = None
 
     def _look_for_recovery(self, rings: Sequence[RingBalance], troubles: AbstractSet[str]) -> None:
         """Trouble with writing is over once records are stored and none is given up any more.
@@ -110,18 +108,18 @@ class Health:
             self._log.info("writes_go_on", directory=self._directory)
         self._progress = (stored, given_up)
 
-    def _look_for_foreign_readers(self, rings: Sequence[RingBalance]) -> None:
+    def _look_for_foreign_readers(self) -> None:
         """Somebody who reads the same ftrace rings takes events away; say who."""
-        stolen = sum(ring.foreign_reads for ring in rings)
+        stolen = self._meter.foreign_reads()
         if stolen > self._stolen:
             who = "".join(one.other_readers() for one in self._tracing) or "unknown"
             self.note("foreign", f"another reader took {stolen} events: {who}")
             self._log.warning("foreign_reader", events=stolen, readers=who)
         self._stolen = stolen
 
-    def _look_for_resets(self, rings: Sequence[RingBalance]) -> None:
+    def _look_for_resets(self) -> None:
         """Somebody emptied an ftrace ring, or changed its clock, which empties it too."""
-        resets = sum(ring.resets for ring in rings)
+        resets = self._meter.resets()
         if resets and self.note("reset", f"somebody emptied the rings {resets} times"):
             self._log.warning("rings_reset", times=resets)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.ledger import Bracket, losses_of
 from collectord.losing import LossReading
 from collectord.model import Basis, RingRole
+from collectord.source.window import Held
 from collectord.suppression import Suppression
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Meter:
         self._brackets: dict[RingLabel, Bracket] = {}
         self._next: dict[RingLabel, Produced] = {}
         self._overwritten: Counter[RingLabel] = Counter()
+        self.lost = 0  # a sum that rises with each loss, and with what tells why
         self.is_quiet = False  # little came to any ring between the last two readings
         self._shared = self._shared_before = self._lost_of_all()
         for label, drained in self._rings.items():
@@ -75,7 +77,7 @@ class Meter:
 
     def _counters(self, drained: Drained) -> RingCounters:
         """The core's counters; what it stored and somebody deleted is not stored any more."""
-        counters, removed = drained.ring.counters(), self._removed[drained.ring.id]
+        counters, removed = drained.ring.counters(), self._removed.get(drained.ring.id, 0)
         if not removed:
             return counters
         return counters._replace(
@@ -142,10 +144,13 @@ class Meter:
             quiet &= counters.bytes - last.counters.bytes < _QUIET_BYTES
             quiet &= (after.value or 0) - (last.after.value or 0) < _QUIET_RECORDS
             self._brackets[label] = Bracket(before, counters, after, walked=walked)
+            self.lost += _told(counters, after) - _told(last.counters, last.after)
         self.is_quiet = quiet
         before_last = self._shared_before
         self._read_shared()
-        new = new or self._shared != self._shared_before
+        if self._shared != self._shared_before:
+            new = True
+            self.lost += sum(self._shared.values()) - sum(self._shared_before.values())
         if not passed:
             self._shared_before = before_last
         return new
@@ -232,6 +237,24 @@ class Meter:
             for label, drained in self._rings.items()
         )
 
+    def foreign_reads(self) -> int:
+        """What others took out of its rings, as of the last reading."""
+        return sum(
+            drained.handle.foreign_reads(self._brackets[label])
+            for label, drained in self._rings.items()
+        )
+
+    def resets(self) -> int:
+        """How often others emptied its rings, as of the last reading."""
+        return sum(
+            drained.handle.resets(self._brackets[label]) for label, drained in self._rings.items()
+        )
+
+    def held(self) -> list[Held]:
+        """What is in the rings of a flight recorder of ftrace, as of the last reading."""
+        readings = ((label.cpu, self._brackets[label].after) for label in self._rings)
+        return [Held(cpu, one.unread_bytes, one.oldest_unread_age_ns) for cpu, one in readings]
+
     def losses(self) -> LossReading:
         """What was lost by now, as of the last reading, with what tells why."""
         lost = Counter(self._shared)
@@ -261,3 +284,17 @@ class Meter:
         if handle.label.role is not RingRole.DATA:
             return ()
         return self.suppression.programs(counter.event_index for counter in handle.counters)
+
+
+def _told(counters: RingCounters, kernel: Produced) -> int:
+    """Sum all that a loss is told by; some of it more than once."""
+    return (
+        (kernel.lost or 0)
+        + sum(kernel.losses.values())
+        + counters.lost_records
+        + counters.lost_samples
+        + counters.lost_disk_full
+        + counters.lost_dropped
+        + counters.faults
+        + counters.starved
+    )

@@ -108,16 +108,11 @@ class Segments:
         await self._prepare()
         self._since_ns = time.monotonic_ns()
 
-    def tick(self) -> bool:
-        """Show what is there, try again what failed, rotate by age.
-
-        Returns:
-            whether nothing of that was to be done.
-        """
+    def tick(self) -> None:
+        """Show what is there, try again what failed, rotate by age."""
         self._leave_removed()
-        quiet = not self._wanted and not self._unsealed
         if self._shown:
-            quiet &= not self._show_running()
+            self._show_running()
         if self._wanted:
             self._jobs.start(self._prepare_or_degrade())
         if self._unsealed and not self._sealing.locked():
@@ -125,7 +120,11 @@ class Segments:
         age_ns = self._plan.segment_age_ns
         if age_ns and time.monotonic_ns() - self._since_ns >= age_ns:
             self.rotate()
-        return quiet
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing that failed waits for a tick."""
+        return not self._wanted and not self._unsealed
 
     def _leave_removed(self) -> None:
         """Go on in another file once somebody has deleted the one that is written."""
@@ -400,15 +399,13 @@ class Segments:
 
     # Show.
 
-    def _show_running(self) -> bool:
-        """Have readers of the running trace.dat see what is written; gives whether more is."""
+    def _show_running(self) -> None:
+        """Have readers of the running trace.dat see what was written to it until now."""
         token, sizes = self._stream.track_bytes()
         segment = self._open.get(token)
-        if segment is None or (token, sizes) == self._last_shown:
-            return False
-        if not self._showing.locked():
-            self._jobs.start(self._show(segment, sizes))
-        return True
+        if segment is None or self._showing.locked() or (token, sizes) == self._last_shown:
+            return
+        self._jobs.start(self._show(segment, sizes))
 
     async def _show(self, segment: OpenSegment, sizes: Mapping[int, int]) -> None:
         async with self._showing:

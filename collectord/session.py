@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -106,6 +105,7 @@ class Session:
             kernel=kernel,
             health=self._health,
         )
+        self._lost = meter.lost  # as of the last look
         self._losses = LossWatch(plan.name, meter.losses, self._health)
         mapping = next((event.attr for event in plan.events if event.attr.mmap2), None)
         self._build_ids = BuildIds(kernel, stream, mapping)
@@ -192,31 +192,36 @@ class Session:
         new = self._accounts.measure()
         if new:
             self._accounts.read_clocks(clocks)
-            self._look_at_balances()
-        self._losses.look(new=new)
+            self._look_at_reading()
+        lost, self._lost = self._lost, self._meter.lost
+        self._losses.look(new=self._lost != lost)
         self._health.look_for_suppression()
         if self.recorder is not None:
             self.recorder.look()
-        quiet = self._segments.tick()
+        self._segments.tick()
         self._build_ids.look(self._jobs)
         if self._programs is not None and not self._programs.pass_over(programs):
             self._jobs.start(self._jobs.in_worker(self._programs.look))
-        return quiet and self._is_quiet()
+        return self._is_quiet()
 
     def _is_quiet(self) -> bool:
         """Little comes, nothing is wrong, and nothing is to be seen soon that only a look sees."""
+        if self.recorder is None:
+            unseen = bool(self.abilities.tracing)  # what is written is shown by a tick
+        else:
+            unseen = self.recorder.looks_for_freeze
         return (
             self._meter.is_quiet
-            and not self._areas
+            and self._segments.is_quiet
             and self._health.is_well
-            and (self.recorder is None or not self.recorder.looks_for_freeze)
+            and not self._areas
+            and not unseen
         )
 
-    def _look_at_balances(self) -> None:
-        balances = cache(self._meter.balances)
-        self._health.look(balances)
+    def _look_at_reading(self) -> None:
+        self._health.look()
         for instance in self.abilities.tracing:
-            self._health.note("window", instance.keep_window(balances()))
+            self._health.note("window", instance.keep_window(self._meter.held()))
             if self.recorder is not None:
                 instance.learn_comms()  # the kernel forgets them before a snapshot is made
 
@@ -249,7 +254,7 @@ class Session:
         await self._drain_to_the_end()
         self._losses.end()
         self._health.look_for_suppression()
-        self._health.look(self._meter.balances)
+        self._health.look()
         await self._segments.finish()
         await self._jobs.join()
         if self.recorder is not None:

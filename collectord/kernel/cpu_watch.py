@@ -45,7 +45,7 @@ class CpuWatch:
     """
 
     def __init__(self, sys: Path = Path("/sys")) -> None:
-        self._path = cpus.online_path(sys)
+        self._file = cpus.OnlineFile(sys)
         self._text = ""
         self._online: frozenset[int] = frozenset()
         self._read()
@@ -62,6 +62,7 @@ class CpuWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._file.close()
         if self._uevents is not None:
             self._uevents.close()
 
@@ -78,7 +79,7 @@ class CpuWatch:
         return CpuChange(self._online, left | (before - self._online))
 
     def _read(self) -> None:
-        text = cpus.text_of(self._path)
+        text = self._file.read()
         if text != self._text:
             self._text, self._online = text, frozenset(cpu_list.parse(text))
 

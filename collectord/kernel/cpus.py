@@ -18,12 +18,7 @@ _TEXT_BYTES: Final = 4096  # of a file in sysfs, at most
 
 def online(sys: Path = Path("/sys")) -> tuple[int, ...]:
     """CPUs that are online. Raises KernelError where sysfs cannot tell."""
-    return _read(online_path(sys))
-
-
-def online_path(sys: Path = Path("/sys")) -> Path:
-    """The file that tells them."""
-    return sys / _FOLDER / "online"
+    return _read(sys / _FOLDER / "online")
 
 
 def possible(sys: Path = Path("/sys")) -> tuple[int, ...]:
@@ -43,18 +38,42 @@ def numa_nodes(sys: Path = Path("/sys")) -> tuple[tuple[int, ...], ...]:
 
 
 def _read(path: Path) -> tuple[int, ...]:
-    return cpu_list.parse(text_of(path))
-
-
-def text_of(path: Path) -> str:
-    """A list of CPUs as the kernel writes it, for who looks often. Raises as `online`."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, _TEXT_BYTES).decode()
-        finally:
-            os.close(fd)
+        return cpu_list.parse(path.read_text())
     except OSError as error:
-        raise KernelError(
-            f"cannot read {path}", syscall="open", errno=error.errno or 0, hint="mount sysfs"
-        ) from error
+        raise _unreadable(path, error) from error
+
+
+class OnlineFile:
+    """The list of CPUs that are online, as the kernel writes it, for who looks often.
+
+    Args:
+        sys: root of sysfs.
+
+    Raises:
+        KernelError: sysfs cannot tell.
+    """
+
+    def __init__(self, sys: Path = Path("/sys")) -> None:
+        self._path = sys / _FOLDER / "online"
+        try:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
+
+    def read(self) -> str:
+        """Read it: the kernel makes the text anew at offset 0. Raises KernelError."""
+        try:
+            return os.pread(self._fd, _TEXT_BYTES, 0).decode()
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
+
+    def close(self) -> None:
+        """Read it no more."""
+        os.close(self._fd)
+
+
+def _unreadable(path: Path, error: OSError) -> KernelError:
+    return KernelError(
+        f"cannot read {path}", syscall="open", errno=error.errno or 0, hint="mount sysfs"
+    )

@@ -18,14 +18,14 @@ _NS_PER_US: Final = 1_000
 # kernel/trace/trace.c, tracing_stats_read. The two times are seconds and microseconds of the
 # trace clock; clocks that do not count ns (counter, x86-tsc) give a bare number instead.
 _TEXT: Final = re.compile(
-    rb"entries: (?P<entries>\d+)\n"
-    rb"overrun: (?P<overrun>\d+)\n"
-    rb"commit overrun: (?P<commit_overrun>\d+)\n"
-    rb"bytes: (?P<bytes>\d+)\n"
-    rb"oldest event ts: *(?P<oldest_s>\d+)\.(?P<oldest_us>\d{6})\n"
-    rb"now ts: *(?P<now_s>\d+)\.(?P<now_us>\d{6})\n"
-    rb"dropped events: (?P<dropped>\d+)\n"
-    rb"read events: (?P<read_events>\d+)\n"
+    rb"entries: (\d+)\n"
+    rb"overrun: (\d+)\n"
+    rb"commit overrun: (\d+)\n"
+    rb"bytes: (\d+)\n"
+    rb"oldest event ts: *(\d+)\.(\d{6})\n"
+    rb"now ts: *(\d+)\.(\d{6})\n"
+    rb"dropped events: (\d+)\n"
+    rb"read events: (\d+)\n"
 )
 
 
@@ -71,17 +71,28 @@ def parse_stats(text: bytes) -> CpuStats:
     match = _TEXT.fullmatch(text)
     if match is None:
         raise KernelError(f"statistics of a ring are not understood: {text[:200]!r}")
-    value = {name: int(digits) for name, digits in match.groupdict().items()}
-    oldest_ns = value["oldest_s"] * _NS_PER_S + value["oldest_us"] * _NS_PER_US
+    (
+        entries,
+        overrun,
+        commit_overrun,
+        size_bytes,
+        oldest_s,
+        oldest_us,
+        now_s,
+        now_us,
+        dropped,
+        read_events,
+    ) = map(int, match.groups())
+    oldest_ns = oldest_s * _NS_PER_S + oldest_us * _NS_PER_US
     return CpuStats(
-        entries=value["entries"],
-        overrun=value["overrun"],
-        commit_overrun=value["commit_overrun"],
-        bytes=value["bytes"],
-        oldest_event_ns=oldest_ns if value["entries"] else None,
-        now_ns=value["now_s"] * _NS_PER_S + value["now_us"] * _NS_PER_US,
-        dropped=value["dropped"],
-        read_events=value["read_events"],
+        entries=entries,
+        overrun=overrun,
+        commit_overrun=commit_overrun,
+        bytes=size_bytes,
+        oldest_event_ns=oldest_ns if entries else None,
+        now_ns=now_s * _NS_PER_S + now_us * _NS_PER_US,
+        dropped=dropped,
+        read_events=read_events,
     )
 
 
@@ -107,8 +118,8 @@ class MonotonicStats:
 
     def read(self) -> CpuStats:
         """Take a reading. Raises as `read_stats`."""
-        now, steady = _steady_stats(self._fd)
         last = self._last
+        now, steady = _steady_stats(self._fd, last)
         if last is not None:
             fell = any(map(operator.lt, _counts(now), _counts(last)))
             if fell or (steady and now.written < self._written):
@@ -122,6 +133,8 @@ class MonotonicStats:
         if steady:
             self._written = now.written
         self._last = now
+        if not self.resets:
+            return now
         overrun, commit_overrun, dropped, read_events, cleared = self._before
         return replace(
             now,
@@ -143,22 +156,33 @@ def _counts(stats: CpuStats) -> tuple[int, ...]:
     )
 
 
-def _steady_stats(fd: int) -> tuple[CpuStats, bool]:
+def _steady_stats(fd: int, last: CpuStats | None) -> tuple[CpuStats, bool]:
     """Read until nothing left the ring between two readings, or a few times; whether it was so.
 
     The text is not of one instant. The kernel takes `entries` first, `overrun` and `read_events`
     after it: what is overwritten or read meanwhile is in two of them, and a mapped ring whose
     backlog is drained counts event by event. `entries` with the other two of the reading before is
     no more than was written by then; a reading that is not steady says no more than that.
+
+    Args:
+        fd: `stats`.
+        last: the reading before, however long ago; None if there is none.
     """
     now = read_stats(fd)
     for _ in range(_TRIES_MAX):
-        last, now = now, read_stats(fd)
-        overrun, read_events = now.overrun - last.overrun, now.read_events - last.read_events
-        if not overrun and not read_events:
+        if last is not None and _left(now) == _left(last):
             return now, True
+        last, now = now, read_stats(fd)
+    overrun, read_events = map(operator.sub, _left(now), _left(last or now))
+    if not overrun and not read_events:
+        return now, True
     counted_twice = max(0, overrun) + max(0, read_events)
     return replace(now, entries=max(0, now.entries - counted_twice)), False
+
+
+def _left(stats: CpuStats) -> tuple[int, int]:
+    """What has left the ring: overwritten, and read."""
+    return stats.overrun, stats.read_events
 
 
 def read_stats(fd: int) -> CpuStats:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collectord._native._core import Core, Stream
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
-    from collectord.ledger import RingBalance
     from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.session import SessionPlan
     from collectord.source.bpf import Counts, OpenProgram
     from collectord.source.ring import RingHandle
+    from collectord.source.window import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +168,11 @@ class Tracing(Protocol):
     def other_readers(self) -> str:
         """Other processes that have the rings open, with their pids; "" if none is seen."""
 
-    def keep_window(self, balances: Iterable[RingBalance]) -> str:
+    def keep_window(self, rings: Iterable[Held]) -> str:
         """Let the rings of a flight recorder grow until they hold what they are to keep.
 
         Args:
-            balances: of its rings, as of the last reading.
+            rings: what they hold, as of the last reading.
 
         Returns:
             why they cannot, "" while they can; in a stream nothing is done.

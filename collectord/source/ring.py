@@ -166,6 +166,16 @@ class RingHandle(ABC):
         """Give the records that it has given; 0 where its stream tells instead."""
         return counters.records
 
+    def foreign_reads(self, bracket: Bracket) -> int:
+        """Give what others took out of it, as of a reading."""
+        del bracket
+        return 0
+
+    def resets(self, bracket: Bracket) -> int:
+        """Give how often others emptied it, as of a reading."""
+        del bracket
+        return 0
+
     def balance(
         self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
     ) -> RingBalance:
@@ -314,9 +324,6 @@ class FtraceRing(RingHandle):
         """See `RingHandle`: the ring stays in the kernel, which tells what is in it."""
         ring, after = RingHandle.balance(self, bracket, basis, suppressed_by), bracket.after
         age_ns = after.oldest_unread_age_ns
-        foreign = 0
-        if bracket.walked is None:  # handed out before the pass, and not to this program
-            foreign = max(0, (bracket.before.read_events or 0) - bracket.counters.samples)
         return replace(
             ring,
             capacity_bytes=after.capacity_bytes or ring.capacity_bytes,
@@ -325,9 +332,19 @@ class FtraceRing(RingHandle):
             transport=str(self.transport),
             oldest_unread_age_ns=age_ns,
             window_ns=age_ns if self.held else None,
-            foreign_reads=foreign,
-            resets=max(after.resets, bracket.counters.resets),  # either may miss one
+            foreign_reads=self.foreign_reads(bracket),
+            resets=self.resets(bracket),
         )
+
+    def foreign_reads(self, bracket: Bracket) -> int:
+        """See `RingHandle`: what was handed out before the pass, and not to this program."""
+        if bracket.walked is not None:
+            return 0
+        return max(0, (bracket.before.read_events or 0) - bracket.counters.samples)
+
+    def resets(self, bracket: Bracket) -> int:
+        """See `RingHandle`: the kernel's counters and the core may each miss one."""
+        return max(bracket.after.resets, bracket.counters.resets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,22 @@ if TYPE_CHECKING:
     from collectord.plan.session import SessionPlan
 
 
-def produced(stats: CpuStats, *, recorder: bool) -> Produced:
+def produced(
+    stats: CpuStats,
+    *,
+    recorder: bool,
+    resets: int = 0,
+    uncounted: bool = False,
+    capacity_bytes: int = 0,
+) -> Produced:
     """A ring's counters as the ledger wants them.
 
     Args:
         stats: a reading.
         recorder: overwriting is what the ring is for, and no loss.
+        resets: see `Produced`.
+        uncounted: likewise.
+        capacity_bytes: likewise.
     """
     overrun = 0 if recorder else stats.overrun
     losses = {
@@ -48,6 +58,9 @@ def produced(stats: CpuStats, *, recorder: bool) -> Produced:
         unread_bytes=stats.bytes if stats.entries else 0,
         oldest_unread_ns=stats.oldest_event_ns,
         now_ns=stats.now_ns,
+        resets=resets,
+        uncounted=uncounted,
+        capacity_bytes=capacity_bytes,
     )
 
 

@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.instance import Instance
     from collectord.kernel.port import Kernel
-    from collectord.ledger import RingBalance
     from collectord.plan.ftrace import FtraceEvent
     from collectord.plan.session import RingPlan, SessionPlan
     from collectord.source.base import LateRing
     from collectord.source.ring import RingHandle
+    from collectord.source.window import Held
 
 # Sessions of this name run side by side, one in each process that has one.
 RECORD_SESSION: Final = "record"
@@ -174,13 +174,13 @@ class OpenTracefs:
     def read_produced(self, ring: RingHandle) -> Produced:
         """Read the ring's `stats`, without an interrupt of its CPU. Raises KernelError."""
         stats = self._stats[ring.label]
-        reading = produced(stats.read(), recorder=self._recorder)
-        capacity_bytes = self.tracing.sizes[ring.label.cpu]
-        return replace(
+        reading = stats.read()
+        return produced(
             reading,
+            recorder=self._recorder,
             resets=stats.resets,
             uncounted=bool(stats.resets) or self.tracing.grew,
-            capacity_bytes=capacity_bytes,
+            capacity_bytes=self.tracing.sizes[ring.label.cpu],
         )
 
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
@@ -240,7 +240,7 @@ class OpenInstance:
         """Other processes that have the instance's files open, in words."""
         return ", ".join(map(str, self._instance.other_users()))
 
-    def keep_window(self, balances: Iterable[RingBalance]) -> str:
+    def keep_window(self, rings: Iterable[Held]) -> str:
         """Let rings grow to hold `keep_ns`, within `max_bytes`; gives why they cannot.
 
         The kernel records nothing in the whole instance while it resizes a ring, and does not
@@ -249,8 +249,7 @@ class OpenInstance:
         if not self._plan.keep_ns:
             return ""
         fills = [
-            Fill(ring.label.cpu, self.sizes[ring.label.cpu], ring.used_bytes, ring.window_ns)
-            for ring in balances
+            Fill(ring.cpu, self.sizes[ring.cpu], ring.used_bytes, ring.window_ns) for ring in rings
         ]
         for cpu, size in grown(fills, self._plan.keep_ns, self._plan.max_bytes).items():
             self.grew = True

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,16 +19,23 @@ _STEP: Final = 1.1
 _STEP_MAX: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """One ring: its size, and what it holds.
+class Held(NamedTuple):
+    """What one ring holds.
 
     Attributes:
         cpu: whose ring it is.
-        size_bytes: of the ring.
         used_bytes: of it, events.
         window_ns: age of the oldest event, None of an empty ring.
     """
+
+    cpu: int
+    used_bytes: int
+    window_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """One ring: its size in bytes, and what it holds. See `Held`."""
 
     cpu: int
     size_bytes: int

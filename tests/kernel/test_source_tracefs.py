@@ -39,7 +39,8 @@ from collectord.model import Basis, Reason, RingRole, Scope, ScopeKind, Stage, T
 from collectord.plan.ftrace import FtraceEvent, FtracePlan, ProbePlan
 from collectord.plan.session import FLIGHT_RECORDER, RingPlan, SessionPlan, SinkPlan
 from collectord.source import tracefs
-from tests.support import balances, probed
+from collectord.source.window import Held
+from tests.support import probed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -496,17 +497,15 @@ def test_a_flight_recorder_grows(
     size = ring.geometry.data_bytes
     control = kernel.tracefs.root / "instances" / opened.tracing.name / f"per_cpu/cpu{CPUS[0]}"
     before = int((control / "buffer_size_kb").read_text())
-    balance = replace(
-        balances.ring(session, CPUS[0]), label=ring.label, used_bytes=size, window_ns=16 * SECOND
-    )
+    held = Held(ring.label.cpu, used_bytes=size, window_ns=16 * SECOND)
     assert not opened.tracing.grew
-    assert opened.tracing.keep_window([balance]) == ""
+    assert opened.tracing.keep_window([held]) == ""
     assert opened.tracing.grew
     grown = int((control / "buffer_size_kb").read_text())
     assert before < grown < 2 * before
     assert total(opened, "unread") == 100
     assert ring.subbufs * PAGE >= (grown << 10)
-    short = replace(balance, window_ns=2 * SECOND)
+    short = held._replace(window_ns=2 * SECOND)
     assert "would be needed" in opened.tracing.keep_window([short])
 
 
@@ -518,17 +517,12 @@ def test_a_mapper_keeps_a_ring_from_growing(
     plan = plan_of(session, mode=FLIGHT_RECORDER, keep_ns=60 * SECOND, max_bytes=100 * RING_BYTES)
     opened = tracefs.open_session(kernel, plan, stack)
     ring = opened.rings[0]
-    balance = replace(
-        balances.ring(session, ring.label.cpu),
-        label=ring.label,
-        used_bytes=ring.geometry.data_bytes,
-        window_ns=SECOND,
-    )
+    held = Held(ring.label.cpu, used_bytes=ring.geometry.data_bytes, window_ns=SECOND)
     with using(opened, MAPPER) as process:
-        problem = opened.tracing.keep_window([balance])
+        problem = opened.tracing.keep_window([held])
         assert "buffer_size_kb is busy" in problem
         assert f"(pid {process.pid})" in problem
-    assert opened.tracing.keep_window([balance]) == ""
+    assert opened.tracing.keep_window([held]) == ""
 
 
 def refused(

@@ -89,6 +89,13 @@ def test_a_reset_within_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.written == 1000 + 80 + 40
 
 
+def test_one_look_does_where_nothing_has_left_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since the reading before, however much was written: a second one would say the same."""
+    stats = replay(monkeypatch, (10, 5), (10, 5), (1000, 5), (900, 105), (900, 105))
+    found = [stats.read() for _ in range(3)]
+    assert [reading.written for reading in found] == [15, 1005, 1005]
+
+
 def test_reading_is_no_reset(ring: tuple[MonotonicStats, Callable[[str], object]]) -> None:
     """Events that are read leave `entries` and nothing else goes down."""
     stats, write = ring

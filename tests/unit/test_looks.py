@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,20 @@ def test_nothing_is_left_out_where_each_look_is_shown() -> None:
     rig = Rig(stretched=False)
     rig.looks.look()
     assert rig.looks.passes == 1
+
+
+def test_maps_of_programs_are_read_at_each_flush() -> None:
+    """A scrape reads none, and is to have those of the last flush interval."""
+
+    async def passes() -> int:
+        rig = Rig()
+        reader: Any = SimpleNamespace(read=lambda: ())
+        rig.watch.add("one", reader)
+        rig.looks.look()
+        await rig.watch.rest()
+        return rig.looks.passes
+
+    assert asyncio.run(passes()) == 1
 
 
 @pytest.mark.parametrize(("flush_ns", "looks"), [(_HOUR_NS, 1), (-1, 3)])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +190,22 @@ def test_a_ring_is_quiet_while_little_comes_to_it() -> None:
         rig.counters = rig.counters._replace(bytes=drained_bytes)
         rig.meter.measure()
         assert rig.meter.is_quiet is quiet
+
+
+def test_a_reading_tells_whether_more_was_lost() -> None:
+    """By a figure that rises with each loss of a ring or of all, and with nothing else."""
+    rig = Rig()
+    dropped = (Stage.KERNEL_RING, Reason.DROPPED)
+    seen = [rig.meter.lost]
+    for lost, starved, disk_full, shared in (
+        (0, 0, 0, 0), (5, 0, 0, 0), (5, 1, 0, 0), (5, 1, 3, 0), (5, 1, 3, 2), (5, 1, 3, 2),
+    ):  # fmt: skip
+        rig.drain(1)
+        rig.source.lost, rig.source.shared = lost, {dropped: shared}
+        rig.counters = rig.counters._replace(starved=starved, lost_disk_full=disk_full)
+        rig.meter.measure()
+        seen.append(rig.meter.lost)
+    assert [b > a for a, b in pairwise(seen)] == [False, True, True, True, True, False]
 
 
 def test_losses_are_summed_with_what_tells_why() -> None:

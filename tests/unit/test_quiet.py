@@ -177,8 +177,7 @@ def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None
         await segments.begin()
         for size in (0, 0, 4096, 4096, 8192):
             shown.sizes[1] = size
-            quiet = segments.tick()
-            assert quiet is (dict(shown.sizes) in shown.shown)
+            segments.tick()
             await jobs.join()
         return shown.shown
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,8 +93,13 @@ def config(state: Path, *names: str) -> Config:
     return Config(daemon=DaemonConfig(state_dir=str(state)), session=sessions)
 
 
-async def ended_session(state: Path, source: Any, sink: Any) -> Session:  # noqa: ANN401 - stand-ins
-    """A session that ticked once, and was closed."""
+async def ended_session(
+    state: Path,
+    source: Any,  # noqa: ANN401 - a stand-in, as the next
+    sink: Any,  # noqa: ANN401
+    quiet: list[bool] | None = None,
+) -> Session:
+    """A session that ticked once, and was closed; `quiet` gets whether it was that."""
     whole = build(config(state, "calls"), host())
     (plan,) = whole.sessions
     (state / "calls").mkdir()
@@ -110,7 +116,9 @@ async def ended_session(state: Path, source: Any, sink: Any) -> Session:  # noqa
             store=Store(state, plan.sink.retention),
             worker=worker,
         )
-        session.tick(LinuxKernel().clocks, lambda _: ())
+        ticked = session.tick(LinuxKernel().clocks, lambda _: ())
+        if quiet is not None:
+            quiet.append(ticked)
         await session.close()
     return session
 
@@ -207,6 +215,23 @@ def test_a_session_in_which_nothing_happened_only_looks(tmp_path: Path) -> None:
     assert given == [0] * 23 + [1] * 9  # at the eighth flush with news
     # It is quiet but while it loses records, which is over after five looks, and in trouble.
     assert quiet == [True] * 16 + [False] * 12 + [True] * 4 + [False]
+
+
+class Traced(Source):
+    """A stream of ftrace."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """It has an instance."""
+        tracing: Any = SimpleNamespace()
+        return Abilities(tracing=(tracing,))
+
+
+def test_a_stream_of_ftrace_is_looked_at_at_each_flush(tmp_path: Path) -> None:
+    """Else its running file would not show what was written until then."""
+    quiet: list[bool] = []
+    asyncio.run(ended_session(tmp_path, Traced(), Sink(), quiet))
+    assert quiet == [False]
 
 
 def test_the_last_reading_is_final(tmp_path: Path) -> None:
