@@ -244,9 +244,12 @@ def _pester(process: subprocess.Popen[str], *numbers: signal.Signals) -> tuple[s
     """Send signals, some hundred a second, until the process has ended; gives what it printed."""
     with ThreadPoolExecutor(1) as reader:
         printed = reader.submit(process.communicate)
-        while wait([printed], PESTER_S).not_done:
-            for number in numbers:
-                process.send_signal(number)
+        try:
+            while wait([printed], PESTER_S).not_done:
+                for number in numbers:
+                    process.send_signal(number)
+        finally:  # the reader would wait for a process that does not end
+            process.kill()
         return printed.result()
 
 
@@ -271,7 +274,9 @@ def test_other_signals_end_nothing(
 def test_hangup_ends_a_recording(tmp_path: Path, start_cli: Start) -> None:
     """A closed terminal ends `record` as Ctrl-C does, strays end nothing, and all is sealed."""
     out = tmp_path / "out"
-    process = start_cli("record", "-a", *CALLS, "--output-dir", out, "--json")
+    # It would ignore a hangup that nohup had these tests ignore.
+    prefix = ("env", "--default-signal=HUP")
+    process = start_cli("record", "-a", *CALLS, "--output-dir", out, "--json", prefix=prefix)
     daemons.wait_for(lambda: list(out.glob("*.partial")), "a recording")
     process.send_signal(signal.SIGHUP)
     stdout, stderr = _pester(process, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
