@@ -24,6 +24,8 @@ _GIVEN_UP: Final = tuple(
     loss_name((Stage.SINK, reason)) for reason in (Reason.DISK_FULL, Reason.DROPPED)
 )
 _WRITE_TROUBLES: Final = {"disk", "write"}
+# A disk that keeps records waiting for longer is hung, or far too slow for what comes.
+_WAIT_LIMIT_NS: Final = 10_000_000_000
 
 
 class Health:
@@ -93,6 +95,24 @@ class Health:
             self._look_for_recovery(self._meter.balances(), troubles)
         else:
             self._progress = None
+
+    def look_at_disk(self, waits_ns: int) -> None:
+        """Tell of writes that do not end: nothing is lost by them as long as staging has room.
+
+        Args:
+            waits_ns: for how long what is written first has waited; 0 if nothing does.
+        """
+        waits = waits_ns >= _WAIT_LIMIT_NS and not _WRITE_TROUBLES & self._reasons.keys()
+        if not waits and not self.has("wait"):
+            return
+        before = self.has("wait")
+        seconds = round(waits_ns / 1e9)
+        trouble = f"records have waited {seconds} s for the disk of {self._directory}"
+        self.note("wait", trouble if waits else "")
+        if waits and not before:
+            self._log.warning("writes_wait", directory=self._directory, seconds=seconds)
+        elif not waits:
+            self._log.info("writes_go_on", directory=self._directory)
 
     def _look_for_recovery(self, rings: Sequence[RingBalance], troubles: AbstractSet[str]) -> None:
         """Trouble with writing is over once records are stored and none is given up any more.

@@ -195,6 +195,7 @@ class Session:
             self._look_at_reading()
         lost, self._lost = self._lost, self._meter.lost
         self._losses.look(new=self._lost != lost)
+        self._health.look_at_disk(self._stream.waits_ns())
         self._health.look_for_suppression()
         if self.recorder is not None:
             self.recorder.look()
@@ -285,12 +286,22 @@ class Session:
         DISABLE interrupts the CPU that runs the event, maybe in the middle of a record that is
         counted already: it becomes visible when that CPU goes on, after DISABLE has returned.
         """
-        for _ in range(_LAST_PASSES):
-            heard = await self._health.heard(self._passes.written_pass())
-            self._accounts.measure(last=True)
-            if not heard or self._accounts.are_even():
-                return
-            await asyncio.sleep(LAST_PAUSE_S)
+        watch = asyncio.create_task(self._watch_disk())
+        try:
+            for _ in range(_LAST_PASSES):
+                heard = await self._health.heard(self._passes.written_pass())
+                self._accounts.measure(last=True)
+                if not heard or self._accounts.are_even():
+                    return
+                await asyncio.sleep(LAST_PAUSE_S)
+        finally:
+            watch.cancel()
+
+    async def _watch_disk(self) -> None:
+        """Look at the disk as ticks do, which a session that ends has no more, until cancelled."""
+        while True:
+            await asyncio.sleep(1)
+            self._health.look_at_disk(self._stream.waits_ns())
 
     def balance(self) -> SessionBalance:
         """The balance as of the last reading; touches neither rings nor kernel counters."""

@@ -495,6 +495,8 @@ class Stream:
         """The last one of which every chunk is on its file (or counted as lost)."""
     def silent_shard(self, generation: int) -> int:
         """Give a drain thread of its rings that made no pass since this was issued; -1: none."""
+    def waits_ns(self) -> int:
+        """For how long what is written first has waited for its disk; 0: nothing waits."""
     def round_ns(self) -> int:
         """When the generation before the one that was issued last had been written; 0: it is not.
 

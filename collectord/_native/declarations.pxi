@@ -105,6 +105,7 @@ cdef extern from "core.h":
     uint64_t core__stream_written(core *c, const stream *s) nogil
     int core__silent_shard(const core *c, const stream *s, uint64_t generation) nogil
     uint64_t core__stream_round_ns(core *c, const stream *s) nogil
+    uint64_t disk__waits_ns(stream *s) nogil
     int core__prepare(core *c, stream *st, segment *s) nogil
     void core__rotate(core *c, stream *s) nogil
     void core__finish(core *c, stream *s) nogil

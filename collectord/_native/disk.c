@@ -127,6 +127,15 @@ uint64_t disk__oldest_ns(struct disk *disk)
 	return oldest_ns;
 }
 
+uint64_t disk__waits_ns(struct stream *stream)
+{
+	struct disk *const disk = disk__lock(stream);
+	const uint64_t queued_ns = stream->first != NULL ? stream->first->queued_ns : 0;
+
+	pthread_mutex_unlock(&disk->lock);
+	return queued_ns != 0 ? clock__now_ns() - queued_ns : 0;
+}
+
 /* Under the lock: take the first item off the queue. */
 static void disk__pop(struct stream *stream)
 {

@@ -56,5 +56,7 @@ void disk__move(struct stream *stream, struct disk *to);
 bool disk__is_done(struct stream *stream);
 /* When the oldest of its items was queued, 0: there is none. */
 uint64_t disk__oldest_ns(struct disk *disk);
+/* For how long the first item of a stream has waited for its end, 0 where there is none. */
+uint64_t disk__waits_ns(struct stream *stream);
 
 #endif

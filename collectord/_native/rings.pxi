@@ -295,6 +295,9 @@ cdef class Stream:
     def silent_shard(self, uint64_t generation):
         return core__silent_shard(self.owner.core, self.stream, generation)
 
+    def waits_ns(self):
+        return disk__waits_ns(self.stream)
+
     def round_ns(self):
         return core__stream_round_ns(self.owner.core, self.stream)
 

@@ -83,6 +83,10 @@ def check_others_go_on(
     def sealed() -> int:
         return len(overload.segments(state, QUIET))
 
+    def waits() -> bool:
+        reasons = daemon.session(BUSY)["degraded"]
+        return any(reason.endswith(f"s for the disk of {busy}") for reason in reasons)
+
     with daemons.running(start_cli, config) as daemon:
         with overload.loads(generator) as load:
             daemons.wait_for(lambda: daemon.session(BUSY)["stored"], "records on the disk")
@@ -96,7 +100,9 @@ def check_others_go_on(
                 assert snapshot["samples"] > 0
                 stored = daemon.session(BUSY)["stored"]
                 assert daemon.session(BUSY)["losing"]
+                daemons.wait_for(waits, "that records wait for the disk")
             daemons.wait_for(lambda: daemon.session(BUSY)["stored"] > stored, "more records")
+            daemons.wait_for(lambda: not waits(), "that none waits any more")
         with hung():
             daemon.process.send_signal(signal.SIGTERM)
             for one in (state / QUIET, state / RECORDER):
