@@ -361,9 +361,8 @@ static void prepare(struct core *core, struct stream *stream)
 	CHECK(file_count < SEGMENTS_MAX);
 	files[file_count][0] = output__file();
 	files[file_count][1] = output__file();
-	CHECK_EQ(rig__prepare_files(core, stream, file_count + 1, files[file_count], 2,
-				     100000),
-		 0);
+	check_prepared(rig__prepare_files(core, stream, file_count + 1, files[file_count], 2,
+					  100000));
 	file_count++;
 }
 

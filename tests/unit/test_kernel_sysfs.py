@@ -50,9 +50,13 @@ def test_watch_sees_what_left(cpu_folder: Path) -> None:
         (cpu_folder / "online").write_text("0\n")
         assert watch.look() == CpuChange(frozenset({0}), frozenset({1, 2, 3}))
         assert watch.look() == CpuChange(frozenset({0}), frozenset())
-        (cpu_folder / "online").unlink()
-        with pytest.raises(KernelError, match="mount sysfs"):
-            watch.look()
+
+
+def test_without_sysfs_no_watch_begins(cpu_folder: Path) -> None:
+    """The error says what to do."""
+    (cpu_folder / "online").unlink()
+    with pytest.raises(KernelError, match="mount sysfs"):
+        CpuWatch(cpu_folder.parents[2])
 
 
 def test_pmus_are_read(tmp_path: Path) -> None:
