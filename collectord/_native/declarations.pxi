@@ -105,7 +105,6 @@ cdef extern from "core.h":
     uint64_t core__stream_written(core *c, const stream *s) nogil
     int core__silent_shard(const core *c, const stream *s, uint64_t generation) nogil
     uint64_t core__stream_round_ns(core *c, const stream *s) nogil
-    uint64_t disk__waits_ns(stream *s) nogil
     int core__prepare(core *c, stream *st, segment *s) nogil
     void core__rotate(core *c, stream *s) nogil
     void core__finish(core *c, stream *s) nogil
@@ -220,6 +219,9 @@ cdef extern from "page_stream.h":
         uint32_t count
         page_progress_ring *rings
     int page_stream__progress(stream *stream, page_progress *progress) nogil
+
+cdef extern from "disk.h":
+    uint64_t disk__waits_ns(stream *s) nogil
 
 cdef extern from "relay_ring.h":
     struct blk_tally:
