@@ -102,16 +102,14 @@ class Health:
         Args:
             waits_ns: for how long what is written first has waited; 0 if nothing does.
         """
-        waits = waits_ns >= _WAIT_LIMIT_NS and not _WRITE_TROUBLES & self._reasons.keys()
-        if not waits and not self.has("wait"):
-            return
-        before = self.has("wait")
-        seconds = round(waits_ns / 1e9)
-        trouble = f"records have waited {seconds} s for the disk of {self._directory}"
-        self.note("wait", trouble if waits else "")
-        if waits and not before:
-            self._log.warning("writes_wait", directory=self._directory, seconds=seconds)
-        elif not waits:
+        told = self.has("wait")
+        if waits_ns >= _WAIT_LIMIT_NS and not _WRITE_TROUBLES & self._reasons.keys():
+            seconds = round(waits_ns / 1e9)
+            self.note("wait", f"records have waited {seconds} s for the disk of {self._directory}")
+            if not told:
+                self._log.warning("writes_wait", directory=self._directory, seconds=seconds)
+        elif told:
+            self.note("wait", "")
             self._log.info("writes_go_on", directory=self._directory)
 
     def _look_for_recovery(self, rings: Sequence[RingBalance], troubles: AbstractSet[str]) -> None:

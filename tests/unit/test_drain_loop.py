@@ -29,6 +29,8 @@ from collectord.source.perf import fed_ring
 from tests.support.hanging import hanging_ring
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from collectord._native import _core
     from collectord.drain.loop import StreamListener
     from collectord.source.base import OpenSource
@@ -37,6 +39,8 @@ _PIPE_BYTES = 1 << 20
 _LIMIT_S = 30
 # Six chunks of it are for whom comes first, two are kept for the other.
 _PLAN = CorePlan(chunks=8, chunk_bytes=128 << 10, flush_ns=20_000_000, floor_bytes=0)
+# The same, whose timer begins no pass.
+_NEVER = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
 _ATTR = PerfEventAttr(sample_type=SampleType.TIME, sample_id_all=True)
 _LABEL = RingLabel("s", "perf", RingRole.SIDEBAND, 0)
 _NO_RECORD = bytes(8)
@@ -162,8 +166,7 @@ def test_each_generation_is_followed_though_none_is_done() -> None:
     """The first of two is not waited for when the second begins, and so on, one by one."""
 
     async def scenario() -> None:
-        never = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
-        with ExitStack() as stack, Drain(never) as drain:
+        with ExitStack() as stack, Drain(_NEVER) as drain:
             rings = Rings(drain, stack)
             drain.core.request_flush()
             await rings.overloaded()
@@ -182,6 +185,17 @@ def test_each_generation_is_followed_though_none_is_done() -> None:
     asyncio.run(scenario())
 
 
+async def outlasts_passes(drain: Drain, answer: Coroutine[None, None, object]) -> None:
+    """See that an answer is still waited for when three passes are over; it is given up then."""
+    waiting = asyncio.ensure_future(answer)
+    for _ in range(3):
+        await drain.next_pass(asyncio.Event())
+    assert not waiting.done()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
 def test_what_stands_is_waited_for_by_who_asks_for_it() -> None:
     """The stream's own pass is not done before its ring was read."""
 
@@ -189,13 +203,7 @@ def test_what_stands_is_waited_for_by_who_asks_for_it() -> None:
         with ExitStack() as stack, Drain(_PLAN) as drain:
             rings = Rings(drain, stack)
             await rings.overloaded()
-            waiting = asyncio.ensure_future(drain.of(rings.streams[0]).full_pass())
-            for _ in range(3):
-                await drain.next_pass(asyncio.Event())
-            assert not waiting.done()
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
+            await outlasts_passes(drain, drain.of(rings.streams[0]).full_pass())
 
     asyncio.run(scenario())
 
@@ -287,18 +295,11 @@ def test_a_pass_is_waited_for_while_the_shard_makes_passes(
     monkeypatch.setattr(loop, "_ANSWER_S", 1.0)
 
     async def scenario() -> None:
-        never = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
-        with ExitStack() as stack, Drain(never) as drain:
+        with ExitStack() as stack, Drain(_NEVER) as drain:
             rings = Rings(drain, stack)
             drain.core.request_flush()
             await rings.overloaded()
-            waiting = asyncio.ensure_future(drain.of(rings.streams[0]).full_pass())
-            for _ in range(3):
-                await drain.next_pass(asyncio.Event())
-            assert not waiting.done()
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
+            await outlasts_passes(drain, drain.of(rings.streams[0]).full_pass())
 
     asyncio.run(scenario())
 
@@ -390,8 +391,7 @@ def test_a_pass_between_is_not_followed() -> None:
     """Who waits for the second pass after the last one goes on with that."""
 
     async def scenario() -> None:
-        never = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
-        with ExitStack() as stack, Drain(never) as drain:
+        with ExitStack() as stack, Drain(_NEVER) as drain:
             stream = drain.core.add_stream()
             drain.add_ring(stream, fed_ring(_ATTR, _LABEL, stack))
             waiting = asyncio.ensure_future(drain.next_pass(asyncio.Event(), passes=2))
@@ -411,8 +411,7 @@ def test_how_far_readers_that_sort_may_have_come() -> None:
     """To the end of the round before the one that goes on, when that had been written."""
 
     async def scenario() -> None:
-        never = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
-        with ExitStack() as stack, Drain(never) as drain:
+        with ExitStack() as stack, Drain(_NEVER) as drain:
             stream = drain.core.add_stream()
             drain.add_ring(stream, fed_ring(_ATTR, _LABEL, stack))
             one = drain.of(stream)
@@ -432,8 +431,7 @@ def test_nobody_knows_how_far_readers_are_while_a_round_does_not_end() -> None:
     """A ring that is not read keeps it from its end."""
 
     async def scenario() -> None:
-        never = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
-        with ExitStack() as stack, Drain(never) as drain:
+        with ExitStack() as stack, Drain(_NEVER) as drain:
             rings = Rings(drain, stack)
             await rings.overloaded()
             for _ in range(2):

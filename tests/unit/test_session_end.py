@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,13 @@ from tests.support.hanging import hanging_ring
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
     from contextlib import AsyncExitStack
-    from pathlib import Path
 
+    from collectord._native._core import Stream
     from collectord.ledger import SessionBalance
     from collectord.model import ClockReading
-    from collectord.plan.session import SessionPlan
+    from collectord.plan.session import Plan, SessionPlan
 
 
 class Source:
@@ -93,6 +95,38 @@ def config(state: Path, *names: str) -> Config:
     return Config(daemon=DaemonConfig(state_dir=str(state)), session=sessions)
 
 
+def planned(state: Path) -> tuple[Plan, SessionPlan]:
+    """Plan one session, whose folder is there."""
+    whole = build(config(state, "calls"), host())
+    (plan,) = whole.sessions
+    Path(plan.sink.directory).mkdir()
+    return whole, plan
+
+
+def session_of(
+    plan: SessionPlan,
+    source: Any,  # noqa: ANN401 - a stand-in, as the next
+    sink: Any,  # noqa: ANN401
+    drain: Drain,
+    worker: Executor,
+    *,
+    stream: Stream | None = None,
+) -> Session:
+    """Make a session without rings, of a stream of its own if none is given."""
+    return Session(
+        plan,
+        source=source,
+        rings=(),
+        stream=stream or drain.core.add_stream(),
+        meter=Meter(source, (), plan.events),
+        sink=sink,
+        kernel=LinuxKernel(),
+        drain=drain,
+        store=Store(Path(plan.sink.directory).parent, plan.sink.retention),
+        worker=worker,
+    )
+
+
 async def ended_session(
     state: Path,
     source: Any,  # noqa: ANN401 - a stand-in, as the next
@@ -100,22 +134,9 @@ async def ended_session(
     quiet: list[bool] | None = None,
 ) -> Session:
     """A session that ticked once, and was closed; `quiet` gets whether it was that."""
-    whole = build(config(state, "calls"), host())
-    (plan,) = whole.sessions
-    (state / "calls").mkdir()
+    whole, plan = planned(state)
     with Drain(whole.core) as drain, ThreadPoolExecutor(1) as worker:
-        session = Session(
-            plan,
-            source=source,
-            rings=(),
-            stream=drain.core.add_stream(),
-            meter=Meter(source, (), plan.events),
-            sink=sink,
-            kernel=LinuxKernel(),
-            drain=drain,
-            store=Store(state, plan.sink.retention),
-            worker=worker,
-        )
+        session = session_of(plan, source, sink, drain, worker)
         ticked = session.tick(LinuxKernel().clocks, lambda _: ())
         if quiet is not None:
             quiet.append(ticked)
@@ -128,28 +149,14 @@ def test_a_drain_thread_that_stands_still_keeps_no_session_from_its_end(
 ) -> None:
     """What it holds is not stored, which is said; all else of the end is done."""
     monkeypatch.setattr(loop, "_ANSWER_S", 0.05)
-    whole = build(config(tmp_path, "calls"), host())
-    (plan,) = whole.sessions
-    (tmp_path / "calls").mkdir()
-    source: Any = Source()
-    sink: Any = Sink()
+    whole, plan = planned(tmp_path)
+    sink = Sink()
 
     async def scenario() -> SessionBalance:
         with ExitStack() as stack, Drain(whole.core) as drain, ThreadPoolExecutor(1) as worker:
             stream, _, hanging = hanging_ring(drain, stack)
             with hanging:
-                session = Session(
-                    plan,
-                    source=source,
-                    rings=(),
-                    stream=stream,
-                    meter=Meter(source, (), plan.events),
-                    sink=sink,
-                    kernel=LinuxKernel(),
-                    drain=drain,
-                    store=Store(tmp_path, plan.sink.retention),
-                    worker=worker,
-                )
+                session = session_of(plan, Source(), sink, drain, worker, stream=stream)
                 async with asyncio.timeout(30):
                     await session.close()
                 return session.balance()
@@ -179,29 +186,15 @@ def test_a_session_in_which_nothing_happened_only_looks(tmp_path: Path) -> None:
     quiet: list[bool] = []
 
     async def scenario() -> None:
-        whole = build(config(tmp_path, "calls"), host())
-        (plan,) = whole.sessions
-        (tmp_path / "calls").mkdir()
-        kernel, source, sink = LinuxKernel(), Source(), Sink()
-        stand_in: Any = source
+        whole, plan = planned(tmp_path)
+        kernel, source = LinuxKernel(), Source()
 
         def clocks() -> ClockReading:
             read.append(kernel.clocks())
             return read[-1]
 
         with Drain(whole.core) as drain, Counted(1) as worker:
-            session = Session(
-                plan,
-                source=stand_in,
-                rings=(),
-                stream=drain.core.add_stream(),
-                meter=Meter(stand_in, (), plan.events),
-                sink=sink,  # type: ignore[arg-type]
-                kernel=kernel,
-                drain=drain,
-                store=Store(tmp_path, plan.sink.retention),
-                worker=worker,
-            )
+            session = session_of(plan, source, Sink(), drain, worker)
             for dropped in (*[0] * 16, *range(1, 9), *[8] * 8):
                 source.dropped = dropped
                 quiet.append(session.tick(clocks, lambda _: ()))
