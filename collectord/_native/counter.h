@@ -26,6 +26,11 @@ static inline void counter__add(counter_t *counter, uint64_t n)
 	counter__set(counter, counter__read(counter) + n);
 }
 
+static inline void counter__sub(counter_t *counter, uint64_t n)
+{
+	counter__set(counter, counter__read(counter) - n);
+}
+
 static inline void counter__max(counter_t *counter, uint64_t value)
 {
 	if (value > counter__read(counter))

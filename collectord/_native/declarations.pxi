@@ -29,9 +29,11 @@ cdef extern from "core.h":
         uint64_t *fill
     struct sideband_counters:
         uint64_t tasks, maps, bytes, dropped, files_dropped
-    struct sideband:
+    struct mapped_files:
         pass
-    uint8_t *sideband__files(sideband *sb, uint64_t *since, size_t *bytes) nogil
+    uint8_t *mapped_files__copy(mapped_files *files, uint64_t *since, size_t *bytes) nogil
+    struct sideband:
+        mapped_files files
     int sideband__load(sideband *sb, const uint8_t *records, size_t bytes) nogil
     void sideband__read_counters(const sideband *sb, sideband_counters *counters) nogil
     const uint64_t NO_PLACE

@@ -10,8 +10,6 @@
 
 #include "walk.h"
 
-#define SLOTS (2 * MAPPED_FILES_MAX)
-
 /* MMAP2: include/uapi/linux/perf_event.h, enum perf_event_type. */
 #define AT_DEVICE 40u /* major, minor, inode, its generation */
 #define DEVICE_BYTES 24u
@@ -20,27 +18,20 @@
 int mapped_files__init(struct mapped_files *files)
 {
 	memset(files, 0, sizeof(*files));
-	for (uint32_t i = 0; i < 2; i++) {
-		struct file_set *const set = &files->sets[i];
-
-		set->records = malloc(MAPPED_FILES_BYTES);
-		set->slots = calloc(SLOTS, sizeof(*set->slots));
-		set->places = malloc(MAPPED_FILES_MAX * sizeof(*set->places));
-		if (set->records == NULL || set->slots == NULL || set->places == NULL) {
-			mapped_files__deinit(files);
-			return -ENOMEM;
-		}
-	}
-	return 0;
+	pthread_mutex_init(&files->lock, NULL);
+	files->now = calloc(1, sizeof(*files->now));
+	files->before = calloc(1, sizeof(*files->before));
+	if (files->now != NULL && files->before != NULL)
+		return 0;
+	mapped_files__deinit(files);
+	return -ENOMEM;
 }
 
 void mapped_files__deinit(struct mapped_files *files)
 {
-	for (uint32_t i = 0; i < 2; i++) {
-		free(files->sets[i].records);
-		free(files->sets[i].slots);
-		free(files->sets[i].places);
-	}
+	free(files->now);
+	free(files->before);
+	pthread_mutex_destroy(&files->lock);
 	memset(files, 0, sizeof(*files));
 }
 
@@ -67,45 +58,53 @@ static bool is_same(const uint8_t *record, const uint8_t *other, size_t name)
 	       memcmp(record + AT_NAME, other + AT_NAME, name + 1) == 0;
 }
 
-void mapped_files__note(struct mapped_files *files, const uint8_t *record)
+/* Note a file's record in the set. False: there is no room. */
+static bool file_set__note(struct file_set *set, const uint8_t *record, size_t name)
 {
-	struct file_set *const set = &files->sets[files->current];
-	const size_t name = name_bytes(record);
 	const uint16_t size = walk__size(walk__load(record));
-	uint32_t slot;
+	uint32_t slot = (uint32_t)XXH3_64bits_withSeed(record + AT_NAME, name,
+						       walk__load(record + AT_DEVICE + 8)) %
+			MAPPED_FILES_SLOTS;
 
-	if (name == 0)
-		return;
-	slot = (uint32_t)XXH3_64bits_withSeed(record + AT_NAME, name,
-					      walk__load(record + AT_DEVICE + 8)) %
-	       SLOTS;
-	for (; set->slots[slot] != 0; slot = (slot + 1) % SLOTS) {
+	for (; set->slots[slot] != 0; slot = (slot + 1) % MAPPED_FILES_SLOTS) {
 		const uint8_t *const known = set->records + set->places[set->slots[slot] - 1];
 
 		/* Its name ends within its record, as this one's does. */
 		if (walk__size(walk__load(known)) > AT_NAME + name && is_same(known, record, name))
-			return;
+			return true;
 	}
-	if (set->count == MAPPED_FILES_MAX || size > MAPPED_FILES_BYTES - set->used) {
-		counter__add(&files->dropped, 1);
-		return;
-	}
+	if (set->count == MAPPED_FILES_MAX || size > MAPPED_FILES_BYTES - set->used)
+		return false;
 	memcpy(set->records + set->used, record, size);
 	set->places[set->count++] = set->used;
 	set->slots[slot] = (uint16_t)set->count;
 	set->used += size;
+	return true;
+}
+
+void mapped_files__note(struct mapped_files *files, const uint8_t *record)
+{
+	const size_t name = name_bytes(record);
+
+	if (name == 0)
+		return;
+	pthread_mutex_lock(&files->lock);
+	if (!file_set__note(files->now, record, name))
+		counter__add(&files->dropped, 1);
+	pthread_mutex_unlock(&files->lock);
 }
 
 void mapped_files__turn(struct mapped_files *files)
 {
-	const struct file_set *const before = &files->sets[files->current];
-	struct file_set *set;
+	struct file_set *const set = files->before;
 
-	files->current ^= 1;
-	set = &files->sets[files->current];
-	set->first = before->first + before->count;
+	pthread_mutex_lock(&files->lock);
+	files->before = files->now;
+	files->now = set;
+	set->first = files->before->first + files->before->count;
 	set->count = set->used = 0;
-	memset(set->slots, 0, SLOTS * sizeof(*set->slots));
+	memset(set->slots, 0, sizeof(set->slots));
+	pthread_mutex_unlock(&files->lock);
 }
 
 /* Where in the set the records from file number `since` on begin. */
@@ -116,22 +115,26 @@ static uint32_t begin_of(const struct file_set *set, uint64_t since)
 	return since - set->first < set->count ? set->places[since - set->first] : set->used;
 }
 
-uint8_t *mapped_files__copy(const struct mapped_files *files, uint64_t *since, size_t *bytes)
+uint8_t *mapped_files__copy(struct mapped_files *files, uint64_t *since, size_t *bytes)
 {
-	const struct file_set *const now = &files->sets[files->current];
-	const struct file_set *const before = &files->sets[files->current ^ 1];
-	const uint32_t old_at = begin_of(before, *since), new_at = begin_of(now, *since);
-	const size_t old_bytes = before->used - old_at, new_bytes = now->used - new_at;
-	uint8_t *copy = NULL;
+	const struct file_set *now, *before;
+	uint32_t old_at, new_at;
+	uint8_t *copy;
 
-	*bytes = 0;
-	if (old_bytes + new_bytes > 0)
-		copy = malloc(old_bytes + new_bytes);
-	if (copy == NULL)
-		return NULL;
-	memcpy(copy, before->records + old_at, old_bytes);
-	memcpy(copy + old_bytes, now->records + new_at, new_bytes);
-	*bytes = old_bytes + new_bytes;
-	*since = now->first + now->count;
+	pthread_mutex_lock(&files->lock);
+	now = files->now;
+	before = files->before;
+	old_at = begin_of(before, *since);
+	new_at = begin_of(now, *since);
+	*bytes = before->used - old_at + now->used - new_at;
+	copy = *bytes > 0 ? malloc(*bytes) : NULL;
+	if (copy != NULL) {
+		memcpy(copy, before->records + old_at, before->used - old_at);
+		memcpy(copy + (before->used - old_at), now->records + new_at, now->used - new_at);
+		*since = now->first + now->count;
+	} else {
+		*bytes = 0;
+	}
+	pthread_mutex_unlock(&files->lock);
 	return copy;
 }

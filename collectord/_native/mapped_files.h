@@ -2,12 +2,14 @@
 #ifndef COLLECTORD_MAPPED_FILES_H
 #define COLLECTORD_MAPPED_FILES_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "counter.h"
 
 #define MAPPED_FILES_MAX 4096u		  /* of one segment */
+#define MAPPED_FILES_SLOTS (2u * MAPPED_FILES_MAX)
 #define MAPPED_FILES_BYTES (768u << 10) /* of their records */
 
 /*
@@ -16,21 +18,19 @@
  *
  * There are two sets: of the running segment, and of the one before it. A new segment replays what
  * is still mapped, so that what is in neither is gone. Both are of a fixed size, whose pages are
- * touched as they fill; what finds its set full is counted.
- *
- * Nothing here locks.
+ * touched as they fill; what finds its set full is counted. Any thread may call.
  */
 struct file_set {
-	uint8_t *records;
-	uint16_t *slots; /* by hash: a file's number in this set plus 1 */
-	uint32_t *places; /* by number: where its record is */
 	uint32_t count, used;
 	uint64_t first; /* number of its first file, of all that the stream ever had */
+	uint16_t slots[MAPPED_FILES_SLOTS]; /* by hash: a file's number in this set plus 1 */
+	uint32_t places[MAPPED_FILES_MAX]; /* by number: where its record is */
+	uint8_t records[MAPPED_FILES_BYTES];
 };
 
 struct mapped_files {
-	struct file_set sets[2];
-	uint32_t current;
+	pthread_mutex_t lock;
+	struct file_set *now, *before;
 	counter_t dropped;
 };
 
@@ -46,6 +46,6 @@ void mapped_files__turn(struct mapped_files *files);
 
 /* What was noted since file number `*since`, as far as it is still there, oldest first: a copy that
  * the caller frees, NULL for nothing or for want of memory. `*since` moves on. */
-uint8_t *mapped_files__copy(const struct mapped_files *files, uint64_t *since, size_t *bytes);
+uint8_t *mapped_files__copy(struct mapped_files *files, uint64_t *since, size_t *bytes);
 
 #endif

@@ -79,7 +79,7 @@ static int record_stream__emit(void *context, const uint8_t *record, uint16_t si
 	memcpy(stream->scratch + stream->scratch_used, record, size);
 	stream->scratch_used += size;
 	stream->current.replayed++;
-	sideband__note_file(&stream->sideband, record);
+	mapped_files__note(&stream->sideband.files, record);
 	return ret;
 }
 

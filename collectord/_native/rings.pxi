@@ -316,7 +316,7 @@ cdef class Stream:
         cdef size_t size = 0
         cdef uint8_t *copy
         with nogil:
-            copy = sideband__files(&self.stream.sideband, &since, &size)
+            copy = mapped_files__copy(&self.stream.sideband.files, &since, &size)
         try:
             return since, copy[:size] if copy != NULL else b""
         finally:
@@ -329,5 +329,4 @@ cdef class Stream:
         cdef sideband_counters counters
         with nogil:
             sideband__read_counters(&self.stream.sideband, &counters)
-        return SidebandCounters(counters.tasks, counters.maps, counters.bytes, counters.dropped,
-                                counters.files_dropped)
+        return SidebandCounters(**counters)

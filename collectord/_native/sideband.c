@@ -18,19 +18,16 @@ int sideband__init(struct sideband *sideband, size_t bytes)
 	memset(sideband, 0, sizeof(*sideband));
 	sideband->log_bytes = bytes / LOG_SHARE;
 	sideband->behind_ns = sideband->behind_before_ns = INT64_MAX;
+	pthread_mutex_init(&sideband->log_lock, NULL);
+	pthread_mutex_init(&sideband->table_lock, NULL);
 	sideband->log = malloc(sideband->log_bytes);
 	sideband->scratch = malloc(sideband->log_bytes);
 	sideband->table = sideband_table__new(bytes - sideband->log_bytes);
-	if (sideband->log == NULL || sideband->scratch == NULL || sideband->table == NULL ||
-	    mapped_files__init(&sideband->files) < 0) {
-		sideband_table__free(sideband->table);
-		free(sideband->scratch);
-		free(sideband->log);
-		return -ENOMEM;
-	}
-	pthread_mutex_init(&sideband->log_lock, NULL);
-	pthread_mutex_init(&sideband->table_lock, NULL);
-	return 0;
+	if (mapped_files__init(&sideband->files) == 0 && sideband->log != NULL &&
+	    sideband->scratch != NULL && sideband->table != NULL)
+		return 0;
+	sideband__deinit(sideband);
+	return -ENOMEM;
 }
 
 void sideband__deinit(struct sideband *sideband)
@@ -59,27 +56,6 @@ int sideband__join_layout(struct sideband *sideband, const struct walk_layout *l
 	}
 	pthread_mutex_unlock(&sideband->log_lock);
 	return ret;
-}
-
-static bool is_sideband(uint32_t type, const struct walk_layout *layout)
-{
-	switch (type) {
-	case PERF_RECORD_ITRACE_START:
-	case PERF_RECORD_SWITCH:
-	case PERF_RECORD_SWITCH_CPU_WIDE:
-	case PERF_RECORD_AUX_OUTPUT_HW_ID:
-		return layout->cpu_trailer != 0;
-	case PERF_RECORD_MMAP:
-	case PERF_RECORD_MMAP2:
-	case PERF_RECORD_COMM:
-	case PERF_RECORD_EXIT:
-	case PERF_RECORD_FORK:
-	case PERF_RECORD_KSYMBOL:
-	case PERF_RECORD_BPF_EVENT:
-		return true;
-	default:
-		return false;
-	}
 }
 
 /* Where the log has the last switch of the CPU that `record` is of; NULL: it is no switch. */
@@ -132,7 +108,7 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 		uint8_t *place;
 
 		size = walk__size(header);
-		if (!is_sideband(walk__type(header), &sideband->layout))
+		if (!sideband_table__takes(header, &sideband->layout))
 			continue;
 		if (sideband->foreign_clock)
 			sideband__note_clock(sideband, records + at, now_ns);
@@ -146,72 +122,32 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 	pthread_mutex_unlock(&sideband->log_lock);
 }
 
-static struct walk_layout sideband__layout(struct sideband *sideband)
+/* Lock the table, for records as they are laid out by now. */
+static void sideband__lock_table(struct sideband *sideband)
 {
-	struct walk_layout layout;
-
+	pthread_mutex_lock(&sideband->table_lock);
 	pthread_mutex_lock(&sideband->log_lock);
-	layout = sideband->layout;
+	sideband->table->layout = sideband->layout;
 	pthread_mutex_unlock(&sideband->log_lock);
-	return layout;
-}
-
-/* Under `table_lock`. */
-static void sideband__publish(struct sideband *sideband)
-{
-	struct sideband_counters counters;
-
-	sideband_table__read_counters(sideband->table, &counters);
-	counter__set(&sideband->tasks, counters.tasks);
-	counter__set(&sideband->maps, counters.maps);
-	counter__set(&sideband->bytes, counters.bytes);
-	counter__set(&sideband->table_dropped, counters.dropped);
-}
-
-void sideband__note_file(struct sideband *sideband, const uint8_t *record)
-{
-	if (walk__type(walk__load(record)) != PERF_RECORD_MMAP2)
-		return;
-	pthread_mutex_lock(&sideband->log_lock);
-	mapped_files__note(&sideband->files, record);
-	pthread_mutex_unlock(&sideband->log_lock);
-}
-
-void sideband__turn_files(struct sideband *sideband)
-{
-	pthread_mutex_lock(&sideband->log_lock);
-	mapped_files__turn(&sideband->files);
-	pthread_mutex_unlock(&sideband->log_lock);
-}
-
-uint8_t *sideband__files(struct sideband *sideband, uint64_t *since, size_t *bytes)
-{
-	uint8_t *copy;
-
-	pthread_mutex_lock(&sideband->log_lock);
-	copy = mapped_files__copy(&sideband->files, since, bytes);
-	pthread_mutex_unlock(&sideband->log_lock);
-	return copy;
 }
 
 int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes)
 {
-	const struct walk_layout layout = sideband__layout(sideband);
 	struct walk_tally tally = {0};
 	enum fault fault;
-	size_t at, last;
+	int ret = -EINVAL;
+	size_t last;
 
-	if (walk__file(records, bytes, &layout, &tally, &fault, &last) != bytes ||
-	    tally.aux_pieces > 0)
-		return -EINVAL;
-	pthread_mutex_lock(&sideband->table_lock);
-	for (at = 0; at < bytes; at += walk__size(walk__load(records + at))) {
-		sideband__note_file(sideband, records + at);
-		sideband_table__apply(sideband->table, records + at, &layout);
+	sideband__lock_table(sideband);
+	if (walk__file(records, bytes, &sideband->table->layout, &tally, &fault, &last) == bytes &&
+	    tally.aux_pieces == 0)
+		ret = 0;
+	for (size_t at = 0; ret == 0 && at < bytes; at += walk__size(walk__load(records + at))) {
+		mapped_files__note(&sideband->files, records + at);
+		sideband_table__apply(sideband->table, records + at);
 	}
-	sideband__publish(sideband);
 	pthread_mutex_unlock(&sideband->table_lock);
-	return 0;
+	return ret;
 }
 
 struct dated {
@@ -248,11 +184,10 @@ static uint64_t log__until(struct sideband *sideband, uint64_t until_ns)
 }
 
 /* Cut what is older than `until_ns` out of the log into `scratch`; returns its length. */
-static size_t log__cut(struct sideband *sideband, uint64_t until_ns, size_t *count)
+static size_t log__cut(struct sideband *sideband, uint64_t until_ns)
 {
 	size_t at, size, kept = 0, cut = 0;
 
-	*count = 0;
 	pthread_mutex_lock(&sideband->log_lock);
 	until_ns = log__until(sideband, until_ns);
 	if (sideband->log_used > 0)
@@ -264,7 +199,6 @@ static size_t log__cut(struct sideband *sideband, uint64_t until_ns, size_t *cou
 		if (walk__trailer_time(record, &sideband->layout) < until_ns) {
 			memcpy(sideband->scratch + cut, record, size);
 			cut += size;
-			(*count)++;
 		} else {
 			uint32_t *const last = last_switch(sideband, record);
 
@@ -279,40 +213,41 @@ static size_t log__cut(struct sideband *sideband, uint64_t until_ns, size_t *cou
 	return cut;
 }
 
-/* The records at `records` in the order of time, or NULL; the caller's to free(). */
-static struct dated *in_order(const uint8_t *records, size_t bytes, size_t count,
-			      const struct walk_layout *layout)
+/* The first `bytes` of `scratch` in the order of time, `*count` records, or NULL; the caller's to free().
+ * Under `table_lock`. */
+static struct dated *in_order(const struct sideband *sideband, size_t bytes, size_t *count)
 {
-	struct dated *order = malloc((count + 1) * sizeof(*order));
+	const uint8_t *const records = sideband->scratch;
+	struct dated *order;
 	size_t at, i = 0;
 
+	*count = 0;
+	for (at = 0; at < bytes; at += walk__size(walk__load(records + at)))
+		(*count)++;
+	order = malloc((*count + 1) * sizeof(*order));
 	if (order == NULL)
 		return NULL;
 	for (at = 0; at < bytes; at += walk__size(walk__load(records + at)))
 		order[i++] = (struct dated){
-			.time_ns = walk__trailer_time(records + at, layout),
+			.time_ns = walk__trailer_time(records + at, &sideband->table->layout),
 			.at = at,
 		};
-	qsort(order, count, sizeof(*order), dated__compare);
+	qsort(order, *count, sizeof(*order), dated__compare);
 	return order;
 }
 
 void sideband__settle(struct sideband *sideband, uint64_t until_ns)
 {
-	const struct walk_layout layout = sideband__layout(sideband);
-	size_t count, bytes = log__cut(sideband, until_ns, &count);
-	struct dated *order = in_order(sideband->scratch, bytes, count, &layout);
+	const size_t bytes = log__cut(sideband, until_ns);
+	struct dated *order;
+	size_t count;
 
-	if (order == NULL) {
-		pthread_mutex_lock(&sideband->log_lock);
-		counter__add(&sideband->log_dropped, count);
-		pthread_mutex_unlock(&sideband->log_lock);
-		return;
-	}
-	pthread_mutex_lock(&sideband->table_lock);
-	for (size_t i = 0; i < count; i++)
-		sideband_table__apply(sideband->table, sideband->scratch + order[i].at, &layout);
-	sideband__publish(sideband);
+	sideband__lock_table(sideband);
+	order = in_order(sideband, bytes, &count);
+	for (size_t i = 0; order != NULL && i < count; i++)
+		sideband_table__apply(sideband->table, sideband->scratch + order[i].at);
+	if (order == NULL)
+		counter__add(&sideband->table->dropped, count);
 	pthread_mutex_unlock(&sideband->table_lock);
 	free(order);
 }
@@ -342,24 +277,19 @@ static int emit_raw(const struct sideband *sideband, size_t bytes, sideband_emit
 }
 
 /* Emit what the first `bytes` of `scratch` change, one after the other. Under `table_lock`. */
-static int emit_changes(const struct sideband *sideband, size_t bytes,
-			const struct walk_layout *layout, sideband_emit_fn *emit, void *context)
+static int emit_changes(const struct sideband *sideband, size_t bytes, sideband_emit_fn *emit,
+			void *context)
 {
-	const uint8_t *const records = sideband->scratch;
 	struct sideband_table *ahead = sideband_table__copy_tasks(sideband->table);
-	struct dated *order = NULL;
-	size_t count = 0;
+	size_t count;
+	struct dated *const order = ahead != NULL ? in_order(sideband, bytes, &count) : NULL;
 	int ret = 0;
 
-	for (size_t at = 0; at < bytes; at += walk__size(walk__load(records + at)))
-		count++;
-	if (ahead != NULL)
-		order = in_order(records, bytes, count, layout);
 	/* Without the memory for it a record told twice is better than none. */
 	if (order == NULL)
 		ret = emit_raw(sideband, bytes, emit, context);
 	for (size_t i = 0; order != NULL && ret == 0 && i < count; i++)
-		ret = sideband_table__tell(ahead, records + order[i].at, layout, emit, context);
+		ret = sideband_table__tell(ahead, sideband->scratch + order[i].at, emit, context);
 	free(order);
 	sideband_table__free(ahead);
 	return ret;
@@ -367,33 +297,31 @@ static int emit_changes(const struct sideband *sideband, size_t bytes,
 
 int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *emit, void *context)
 {
-	const struct walk_layout layout = sideband__layout(sideband);
 	size_t bytes;
 	int ret;
 
+	sideband__lock_table(sideband);
 	pthread_mutex_lock(&sideband->log_lock);
 	bytes = sideband->log_used;
 	memcpy(sideband->scratch, sideband->log, bytes);
 	pthread_mutex_unlock(&sideband->log_lock);
-
-	pthread_mutex_lock(&sideband->table_lock);
-	ret = sideband_table__emit(sideband->table, &layout, emit, context);
-	if (ret == 0 && stored && bytes > 0)
-		ret = emit_changes(sideband, bytes, &layout, emit, context);
-	else if (ret == 0)
-		ret = emit_raw(sideband, bytes, emit, context);
+	ret = sideband_table__emit(sideband->table, emit, context);
+	if (ret == 0)
+		ret = stored && bytes > 0 ? emit_changes(sideband, bytes, emit, context)
+					  : emit_raw(sideband, bytes, emit, context);
 	pthread_mutex_unlock(&sideband->table_lock);
 	return ret;
 }
 
 void sideband__read_counters(const struct sideband *sideband, struct sideband_counters *counters)
 {
+	const struct sideband_table *const table = sideband->table;
+
 	*counters = (struct sideband_counters){
-		.tasks = counter__read(&sideband->tasks),
-		.maps = counter__read(&sideband->maps),
-		.bytes = counter__read(&sideband->bytes),
-		.dropped = counter__read(&sideband->table_dropped) +
-			   counter__read(&sideband->log_dropped),
+		.tasks = counter__read(&table->task_count),
+		.maps = counter__read(&table->map_count),
+		.bytes = counter__read(&table->bytes),
+		.dropped = counter__read(&table->dropped) + counter__read(&sideband->log_dropped),
 		.files_dropped = counter__read(&sideband->files.dropped),
 	};
 }

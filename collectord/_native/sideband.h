@@ -51,10 +51,8 @@ struct sideband {
 					      * the last settle and between the two before */
 	struct walk_layout layout;
 	struct sideband_table *table;
-	struct mapped_files files; /* under `log_lock` */
+	struct mapped_files files;
 	counter_t log_dropped; /* records that found the log full; written under log_lock */
-	/* The table's counters, for readers that do not wait for a replay; set under table_lock. */
-	counter_t tasks, maps, bytes, table_dropped;
 };
 
 struct sideband_counters {
@@ -95,13 +93,6 @@ bool sideband__is_crowded(struct sideband *sideband);
 /* Emit the table, then the log; `stored`: earlier segments have what is in the log. */
 int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *emit,
 		     void *context);
-
-/* Note the file of a mapping that a segment begins with. */
-void sideband__note_file(struct sideband *sideband, const uint8_t *record);
-/* The segment ended whose files `sideband__files()` told until now. */
-void sideband__turn_files(struct sideband *sideband);
-/* See mapped_files__copy(). */
-uint8_t *sideband__files(struct sideband *sideband, uint64_t *since, size_t *bytes);
 
 void sideband__read_counters(const struct sideband *sideband, struct sideband_counters *counters);
 

@@ -2,74 +2,202 @@
 #include "sideband_table.h"
 
 #include <linux/perf_event.h>
-#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "sideband_state.h"
-
+/* Body offsets that nobody else needs. */
+#define AT_ADDR 16u /* MMAP, MMAP2 */
+#define AT_LEN 24u  /* likewise */
+#define AT_MMAP_NAME 40u
+#define AT_MMAP2_NAME 72u
+#define AT_PTID 20u
+#define AT_FORK_TIME 24u
+#define AT_KSYM_ADDR 8u /* KSYMBOL: u64 addr, u32 len, u16 type, u16 flags */
+#define AT_KSYM_FLAGS 22u
 #define KSYMBOL_UNREGISTER 0x1u /* PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER */
+#define AT_BPF_TYPE 8u /* BPF_EVENT: u16 type, u16 flags, u32 id */
+#define AT_BPF_ID 12u
 
 static uint32_t bucket(uint64_t key)
 {
-	return (uint32_t)((key * 0x9e3779b97f4a7c15u) >> 52) % BUCKETS;
+	return (uint32_t)((key * 0x9e3779b97f4a7c15u) >> (64u - SIDEBAND_BUCKET_BITS));
 }
 
-struct process *process__find(const struct sideband_table *table, uint32_t pid)
+/* Where the entry of this key is linked, or would be. */
+static struct entry **entries__link(struct entries *entries, uint64_t key)
 {
-	struct process *process = table->processes[bucket(pid)];
+	struct entry **link = &entries->buckets[bucket(key)];
 
-	while (process != NULL && process->pid != pid)
-		process = process->next;
-	return process;
+	while (*link != NULL && (*link)->key != key)
+		link = &(*link)->next;
+	return link;
+}
+
+struct entry *entries__next(const struct entries *entries, const struct entry *entry)
+{
+	uint32_t i = entry != NULL ? bucket(entry->key) + 1 : 0;
+
+	if (entry != NULL && entry->next != NULL)
+		return entry->next;
+	while (i < 1u << SIDEBAND_BUCKET_BITS && entries->buckets[i] == NULL)
+		i++;
+	return i < 1u << SIDEBAND_BUCKET_BITS ? entries->buckets[i] : NULL;
+}
+
+/* Zeroed memory, or NULL. */
+static void *table__alloc(struct sideband_table *table, size_t bytes)
+{
+	void *memory = NULL;
+
+	if (table->bytes_max - counter__read(&table->bytes) >= bytes)
+		memory = calloc(1, bytes);
+	if (memory == NULL)
+		counter__add(&table->dropped, 1);
+	else
+		counter__add(&table->bytes, bytes);
+	return memory;
+}
+
+static void table__release(struct sideband_table *table, void *memory, size_t bytes)
+{
+	free(memory);
+	counter__sub(&table->bytes, bytes);
+}
+
+/* The entry of this key, new and of zeros if there is none, or NULL. */
+static void *table__find_or_new(struct sideband_table *table, struct entries *entries, uint64_t key,
+				size_t bytes)
+{
+	struct entry **const link = entries__link(entries, key);
+
+	if (*link == NULL)
+		*link = table__alloc(table, bytes);
+	if (*link != NULL)
+		(*link)->key = key;
+	return *link;
+}
+
+static void table__drop(struct sideband_table *table, struct entries *entries, struct entry *entry,
+			size_t bytes)
+{
+	*entries__link(entries, entry->key) = entry->next;
+	table__release(table, entry, bytes);
+}
+
+/* A copy of the whole record at `record`, or NULL. */
+static struct blob *blob__new(struct sideband_table *table, const uint8_t *record)
+{
+	const uint16_t size = walk__size(walk__load(record));
+	struct blob *blob = table__alloc(table, sizeof(*blob) + size);
+
+	if (blob == NULL)
+		return NULL;
+	blob->refs = 1;
+	blob->size = size;
+	memcpy(blob->bytes, record, size);
+	return blob;
+}
+
+/* Both take NULL as well. */
+static struct blob *blob__get(struct blob *blob)
+{
+	if (blob != NULL)
+		blob->refs++;
+	return blob;
+}
+
+static void blob__put(struct sideband_table *table, struct blob *blob)
+{
+	if (blob != NULL && --blob->refs == 0)
+		table__release(table, blob, sizeof(*blob) + blob->size);
+}
+
+struct process *process__find(struct sideband_table *table, uint32_t pid)
+{
+	return (struct process *)*entries__link(&table->processes, pid);
 }
 
 static struct process *process__find_or_new(struct sideband_table *table, uint32_t pid)
 {
-	struct process *process = process__find(table, pid);
+	return table__find_or_new(table, &table->processes, pid, sizeof(struct process));
+}
 
-	if (process != NULL)
-		return process;
-	process = budget__alloc(&table->budget, sizeof(*process));
-	if (process == NULL)
-		return NULL;
-	process->pid = pid;
-	process->next = table->processes[bucket(pid)];
-	table->processes[bucket(pid)] = process;
-	return process;
+/* Forget the mappings that are within these bounds. */
+static void process__unmap(struct sideband_table *table, struct process *process, uint64_t start,
+			   uint64_t end)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < process->map_count; i++) {
+		const struct mapping old = process->maps[i];
+
+		if (start <= old.start && old.end <= end)
+			blob__put(table, old.record);
+		else
+			process->maps[kept++] = old;
+	}
+	counter__sub(&table->map_count, process->map_count - kept);
+	process->map_count = kept;
+}
+
+static bool process__reserve(struct sideband_table *table, struct process *process, uint32_t room)
+{
+	struct mapping *maps;
+
+	if (room <= process->map_room)
+		return true;
+	maps = table__alloc(table, room * sizeof(*maps));
+	if (maps == NULL)
+		return false;
+	if (process->map_count > 0)
+		memcpy(maps, process->maps, process->map_count * sizeof(*maps));
+	table__release(table, process->maps, process->map_room * sizeof(*maps));
+	process->maps = maps;
+	process->map_room = room;
+	return true;
+}
+
+static void process__add(struct sideband_table *table, struct process *process,
+			 struct mapping mapping)
+{
+	process->maps[process->map_count++] = mapping;
+	counter__add(&table->map_count, 1);
+}
+
+/* Have the same mappings as `from`, as a child has after fork. */
+static bool process__inherit(struct sideband_table *table, struct process *process,
+			     const struct process *from)
+{
+	process__unmap(table, process, 0, UINT64_MAX);
+	if (!process__reserve(table, process, from->map_count))
+		return false;
+	for (uint32_t i = 0; i < from->map_count; i++) {
+		process__add(table, process, from->maps[i]);
+		blob__get(from->maps[i].record);
+	}
+	return true;
 }
 
 static void process__free(struct sideband_table *table, struct process *process)
 {
-	struct process **link = &table->processes[bucket(process->pid)];
-
-	while (*link != process)
-		link = &(*link)->next;
-	*link = process->next;
-	mappings__deinit(&process->mappings, &table->budget);
-	budget__release(&table->budget, process, sizeof(*process));
+	process__unmap(table, process, 0, UINT64_MAX);
+	table__release(table, process->maps, process->map_room * sizeof(*process->maps));
+	table__drop(table, &table->processes, &process->entry, sizeof(*process));
 }
 
-struct task *task__find(const struct sideband_table *table, uint32_t tid)
+struct task *task__find(struct sideband_table *table, uint32_t tid)
 {
-	struct task *task = table->tasks[bucket(tid)];
-
-	while (task != NULL && task->tid != tid)
-		task = task->next;
-	return task;
+	return (struct task *)*entries__link(&table->tasks, tid);
 }
 
 static void task__free(struct sideband_table *table, struct task *task)
 {
-	struct task **link = &table->tasks[bucket(task->tid)];
-	struct process *process = process__find(table, task->pid);
+	struct process *const process = process__find(table, task->pid);
 
-	while (*link != task)
-		link = &(*link)->next;
-	*link = task->next;
-	blob__put(&table->budget, task->comm);
-	blob__put(&table->budget, task->fork);
-	budget__release(&table->budget, task, sizeof(*task));
-	table->task_count--;
+	blob__put(table, task->comm);
+	blob__put(table, task->fork);
+	table__drop(table, &table->tasks, &task->entry, sizeof(*task));
+	counter__sub(&table->task_count, 1);
 	if (process != NULL && --process->tasks == 0)
 		process__free(table, process);
 }
@@ -84,22 +212,20 @@ static struct task *task__find_or_new(struct sideband_table *table, uint32_t pid
 	if (task != NULL) /* the tid was used again, and its exit was lost */
 		task__free(table, task);
 	process = process__find_or_new(table, pid);
-	task = process != NULL ? budget__alloc(&table->budget, sizeof(*task)) : NULL;
-	if (task == NULL) {
-		if (process != NULL && process->tasks == 0 && process->mappings.count == 0)
-			process__free(table, process);
+	if (process == NULL)
 		return NULL;
+	task = table__find_or_new(table, &table->tasks, tid, sizeof(*task));
+	if (task != NULL) {
+		task->pid = pid;
+		process->tasks++;
+		counter__add(&table->task_count, 1);
+	} else if (process->tasks == 0 && process->map_count == 0) {
+		process__free(table, process);
 	}
-	task->pid = pid;
-	task->tid = tid;
-	task->next = table->tasks[bucket(tid)];
-	table->tasks[bucket(tid)] = task;
-	table->task_count++;
-	process->tasks++;
 	return task;
 }
 
-static void table__comm(struct sideband_table *table, const uint8_t *record, uint16_t misc)
+static void table__comm(struct sideband_table *table, const uint8_t *record)
 {
 	struct task *task =
 		task__find_or_new(table, load32(record + AT_PID), load32(record + AT_TID));
@@ -107,13 +233,12 @@ static void table__comm(struct sideband_table *table, const uint8_t *record, uin
 
 	if (task == NULL)
 		return;
-	blob__put(&table->budget, task->comm);
-	task->comm = blob__new(&table->budget, record);
-	if ((misc & PERF_RECORD_MISC_COMM_EXEC) == 0)
-		return;
+	blob__put(table, task->comm);
+	task->comm = blob__new(table, record);
 	process = process__find(table, task->pid);
-	if (process != NULL) /* exec replaces the address space */
-		mappings__clear(&process->mappings, &table->budget);
+	/* exec replaces the address space */
+	if ((walk__misc(walk__load(record)) & PERF_RECORD_MISC_COMM_EXEC) != 0 && process != NULL)
+		process__unmap(table, process, 0, UINT64_MAX);
 }
 
 static void table__fork(struct sideband_table *table, const uint8_t *record)
@@ -129,20 +254,31 @@ static void table__fork(struct sideband_table *table, const uint8_t *record)
 		task__free(table, task);
 	task = task__find_or_new(table, pid, tid);
 	if (task == NULL) {
-		blob__put(&table->budget, comm);
+		blob__put(table, comm);
 		return;
 	}
 	task->comm = comm;
-	task->fork = blob__new(&table->budget, record);
-	task->since_ns = walk__load(record + AT_PTID + 4);
+	task->fork = blob__new(table, record);
+	task->since_ns = walk__load(record + AT_FORK_TIME);
 	if (pid == ppid)
 		return;
 	process = process__find(table, pid);
 	parent_process = process__find(table, ppid);
 	process->since_ns = task->since_ns;
 	if (parent_process != NULL)
-		mappings__inherit(&process->mappings, &table->budget,
-				  &parent_process->mappings);
+		process__inherit(table, process, parent_process);
+}
+
+static void table__exit(struct sideband_table *table, const uint8_t *record)
+{
+	struct task *const task = task__find(table, load32(record + AT_FORK_TID));
+	struct process *process;
+
+	if (task != NULL)
+		task__free(table, task);
+	process = process__find(table, load32(record + AT_PID));
+	if (process != NULL && process->tasks == 0) /* known by its mappings alone */
+		process__free(table, process);
 }
 
 /* Data of no file: memory, which a process maps often, and where no reader finds anything. */
@@ -154,128 +290,132 @@ static bool is_memory(const uint8_t *record, uint64_t header)
 	       walk__size(header) > at + 1u && (record[at] != '/' || record[at + 1] == '/');
 }
 
-static void table__map(struct sideband_table *table, const uint8_t *record, uint64_t header)
+/*
+ * munmap writes no record: a new mapping is what tells that an old one is gone. One that it covers in
+ * part is kept, and comes first in a replay: readers cut it as the new one overlaps it.
+ */
+static void table__map(struct sideband_table *table, const uint8_t *record)
 {
 	struct process *const process = process__find_or_new(table, load32(record + AT_PID));
 	const uint64_t start = walk__load(record + AT_ADDR), length = walk__load(record + AT_LEN);
+	const uint64_t end = length < UINT64_MAX - start ? start + length : UINT64_MAX;
+	struct blob *blob;
 
 	if (process == NULL)
 		return;
-	if (is_memory(record, header))
-		mappings__cover(&process->mappings, &table->budget, start, length);
+	process__unmap(table, process, start, end);
+	if (is_memory(record, walk__load(record)) ||
+	    (process->map_count == process->map_room &&
+	     !process__reserve(table, process, process->map_room * 2 + 8)))
+		return;
+	blob = blob__new(table, record);
+	if (blob != NULL)
+		process__add(table, process, (struct mapping){start, end, blob});
+}
+
+static void table__keep(struct sideband_table *table, uint32_t kind, uint64_t key,
+			const uint8_t *record)
+{
+	struct kept *const kept =
+		table__find_or_new(table, &table->kept[kind], key, sizeof(*kept));
+
+	if (kept == NULL)
+		return;
+	blob__put(table, kept->record);
+	kept->record = blob__new(table, record);
+}
+
+static void table__forget(struct sideband_table *table, uint32_t kind, uint64_t key)
+{
+	struct entries *const entries = &table->kept[kind];
+	struct kept *const kept = (struct kept *)*entries__link(entries, key);
+
+	if (kept == NULL)
+		return;
+	blob__put(table, kept->record);
+	table__drop(table, entries, &kept->entry, sizeof(*kept));
+}
+
+static void table__symbol(struct sideband_table *table, const uint8_t *record)
+{
+	const uint64_t address = walk__load(record + AT_KSYM_ADDR);
+
+	if ((load16(record + AT_KSYM_FLAGS) & KSYMBOL_UNREGISTER) != 0)
+		table__forget(table, KEPT_SYMBOLS, address);
 	else
-		mappings__add(&process->mappings, &table->budget, record, start, length);
+		table__keep(table, KEPT_SYMBOLS, address, record);
 }
 
-static void table__keyed(struct sideband_table *table, struct keyed **buckets, uint64_t key,
-			 const uint8_t *record, bool gone)
+static void table__program(struct sideband_table *table, const uint8_t *record)
 {
-	struct keyed **link = &buckets[bucket(key)], *entry;
+	const uint32_t id = load32(record + AT_BPF_ID);
 
-	while (*link != NULL && (*link)->key != key)
-		link = &(*link)->next;
-	entry = *link;
-	if (entry != NULL) {
-		*link = entry->next;
-		blob__put(&table->budget, entry->record);
-		budget__release(&table->budget, entry, sizeof(*entry));
-	}
-	if (gone)
-		return;
-	entry = budget__alloc(&table->budget, sizeof(*entry));
-	if (entry == NULL)
-		return;
-	entry->key = key;
-	entry->record = blob__new(&table->budget, record);
-	entry->next = buckets[bucket(key)];
-	buckets[bucket(key)] = entry;
+	if (load16(record + AT_BPF_TYPE) == PERF_BPF_EVENT_PROG_UNLOAD)
+		table__forget(table, KEPT_PROGRAMS, id);
+	else
+		table__keep(table, KEPT_PROGRAMS, id, record);
 }
 
-/* The state of one event on one CPU, or of the CPU alone: the last record is all that counts. */
-static void table__last(struct sideband_table *table, struct keyed **buckets, bool of_event,
-			const uint8_t *record, const struct walk_layout *layout)
+static void table__switch(struct sideband_table *table, const uint8_t *record)
 {
-	const uint16_t size = walk__size(walk__load(record));
+	uint32_t cpu;
+
+	if (walk__trailer_cpu(record, &table->layout, &cpu))
+		table__keep(table, KEPT_SWITCHES, cpu, record);
+}
+
+/* The state of one event on one CPU, or of the CPU alone where records do not tell the event. */
+static void table__event(struct sideband_table *table, const uint8_t *record)
+{
+	const uint64_t header = walk__load(record);
 	uint64_t key;
 	uint32_t cpu;
 
-	if (!walk__trailer_cpu(record, layout, &cpu))
+	if (!walk__trailer_cpu(record, &table->layout, &cpu))
 		return;
 	key = cpu;
 	/* PERF_SAMPLE_IDENTIFIER, the last word, counts up from 1 while the host runs. */
-	if (of_event && layout->cpu_trailer > sizeof(uint64_t))
-		key = walk__load(record + size - sizeof(uint64_t)) << 16 | (cpu & UINT16_MAX);
-	table__keyed(table, buckets, key, record, false);
+	if (table->layout.cpu_trailer > sizeof(uint64_t))
+		key = walk__load(record + walk__size(header) - sizeof(uint64_t)) << 16 |
+		      (cpu & UINT16_MAX);
+	table__keep(table, walk__type(header) == PERF_RECORD_ITRACE_START ? KEPT_STARTS
+									  : KEPT_HARDWARE_IDS,
+		    key, record);
 }
 
-/* The shortest body of each type that is applied; a shorter record is none. */
-static uint32_t least_size(uint32_t type)
+static const struct {
+	void (*apply)(struct sideband_table *table, const uint8_t *record);
+	uint16_t least; /* bytes: a shorter record is none */
+	bool of_cpu;	/* it counts for its CPU, which it must tell */
+} types[] = {
+	[PERF_RECORD_COMM] = {table__comm, AT_TID + 4, false},
+	[PERF_RECORD_MMAP] = {table__map, AT_LEN + 8, false},
+	[PERF_RECORD_MMAP2] = {table__map, AT_LEN + 8, false},
+	[PERF_RECORD_FORK] = {table__fork, FORK_BODY_BYTES, false},
+	[PERF_RECORD_EXIT] = {table__exit, FORK_BODY_BYTES, false},
+	[PERF_RECORD_KSYMBOL] = {table__symbol, AT_KSYM_FLAGS + 2, false},
+	[PERF_RECORD_BPF_EVENT] = {table__program, AT_BPF_ID + 4, false},
+	[PERF_RECORD_SWITCH] = {table__switch, WALK_HEADER_BYTES, true},
+	[PERF_RECORD_SWITCH_CPU_WIDE] = {table__switch, AT_TID + 4, true},
+	[PERF_RECORD_ITRACE_START] = {table__event, AT_TID + 4, true},
+	[PERF_RECORD_AUX_OUTPUT_HW_ID] = {table__event, AT_TID + 4, true},
+};
+
+bool sideband_table__takes(uint64_t header, const struct walk_layout *layout)
 {
-	switch (type) {
-	case PERF_RECORD_MMAP:
-	case PERF_RECORD_MMAP2:
-		return AT_LEN + 8;
-	case PERF_RECORD_FORK:
-	case PERF_RECORD_EXIT:
-		return FORK_BODY_BYTES;
-	case PERF_RECORD_KSYMBOL:
-		return AT_KSYM_FLAGS + 2;
-	case PERF_RECORD_SWITCH:
-		return WALK_HEADER_BYTES;
-	default:
-		return AT_TID + 4;
-	}
+	const uint32_t type = walk__type(header);
+
+	return type < sizeof(types) / sizeof(types[0]) && types[type].apply != NULL &&
+	       walk__size(header) >= types[type].least &&
+	       (layout->cpu_trailer != 0 || !types[type].of_cpu);
 }
 
-void sideband_table__apply(struct sideband_table *table, const uint8_t *record,
-			   const struct walk_layout *layout)
+void sideband_table__apply(struct sideband_table *table, const uint8_t *record)
 {
 	const uint64_t header = walk__load(record);
-	struct process *process;
-	struct task *task;
 
-	if (walk__size(header) < least_size(walk__type(header)))
-		return;
-	switch (walk__type(header)) {
-	case PERF_RECORD_COMM:
-		table__comm(table, record, walk__misc(header));
-		break;
-	case PERF_RECORD_MMAP:
-	case PERF_RECORD_MMAP2:
-		table__map(table, record, header);
-		break;
-	case PERF_RECORD_FORK:
-		table__fork(table, record);
-		break;
-	case PERF_RECORD_EXIT:
-		task = task__find(table, load32(record + AT_FORK_TID));
-		if (task != NULL)
-			task__free(table, task);
-		process = process__find(table, load32(record + AT_PID));
-		if (process != NULL && process->tasks == 0) /* known by its mappings alone */
-			process__free(table, process);
-		break;
-	case PERF_RECORD_KSYMBOL:
-		table__keyed(table, table->symbols, walk__load(record + AT_KSYM_ADDR), record,
-			     (load16(record + AT_KSYM_FLAGS) & KSYMBOL_UNREGISTER) != 0);
-		break;
-	case PERF_RECORD_BPF_EVENT:
-		table__keyed(table, table->programs, load32(record + AT_BPF_ID), record,
-			     load16(record + AT_BPF_TYPE) == PERF_BPF_EVENT_PROG_UNLOAD);
-		break;
-	case PERF_RECORD_SWITCH:
-	case PERF_RECORD_SWITCH_CPU_WIDE:
-		table__last(table, table->switches, false, record, layout);
-		break;
-	case PERF_RECORD_ITRACE_START:
-		table__last(table, table->starts, true, record, layout);
-		break;
-	case PERF_RECORD_AUX_OUTPUT_HW_ID:
-		table__last(table, table->hardware_ids, true, record, layout);
-		break;
-	default:
-		break;
-	}
+	if (sideband_table__takes(header, &table->layout))
+		types[walk__type(header)].apply(table, record);
 }
 
 struct sideband_table *sideband_table__new(size_t bytes_max)
@@ -283,95 +423,67 @@ struct sideband_table *sideband_table__new(size_t bytes_max)
 	struct sideband_table *table = calloc(1, sizeof(*table));
 
 	if (table != NULL)
-		table->budget.bytes_max = bytes_max;
+		table->bytes_max = bytes_max;
 	return table;
-}
-
-static void free_keyed(struct sideband_table *table, struct keyed **buckets)
-{
-	for (uint32_t i = 0; i < BUCKETS; i++) {
-		while (buckets[i] != NULL) {
-			struct keyed *next = buckets[i]->next;
-
-			blob__put(&table->budget, buckets[i]->record);
-			free(buckets[i]);
-			buckets[i] = next;
-		}
-	}
 }
 
 void sideband_table__free(struct sideband_table *table)
 {
 	if (table == NULL)
 		return;
-	for (uint32_t i = 0; i < BUCKETS; i++)
-		while (table->tasks[i] != NULL)
-			task__free(table, table->tasks[i]);
-	for (uint32_t i = 0; i < BUCKETS; i++)
-		while (table->processes[i] != NULL)
-			process__free(table, table->processes[i]);
-	free_keyed(table, table->symbols);
-	free_keyed(table, table->programs);
-	free_keyed(table, table->switches);
-	free_keyed(table, table->starts);
-	free_keyed(table, table->hardware_ids);
+	for (uint32_t i = 0; i < 1u << SIDEBAND_BUCKET_BITS; i++) {
+		while (table->tasks.buckets[i] != NULL)
+			task__free(table, (struct task *)table->tasks.buckets[i]);
+		while (table->processes.buckets[i] != NULL)
+			process__free(table, (struct process *)table->processes.buckets[i]);
+		for (uint32_t kind = 0; kind < KEPT_KINDS; kind++)
+			while (table->kept[kind].buckets[i] != NULL)
+				table__forget(table, kind, table->kept[kind].buckets[i]->key);
+	}
 	free(table);
 }
 
 /* A copy may drop what it shares with its origin, which holds it as well: only what is its own
  * goes, and is in its books. */
-static bool copy__processes(struct sideband_table *copy, const struct sideband_table *table)
+static bool copy__processes(struct sideband_table *copy, const struct entries *processes)
 {
-	for (uint32_t i = 0; i < BUCKETS; i++) {
-		for (const struct process *at = table->processes[i]; at != NULL; at = at->next) {
-			struct process *process = process__find_or_new(copy, at->pid);
+	for (const struct entry *at = entries__next(processes, NULL); at != NULL;
+	     at = entries__next(processes, at)) {
+		const struct process *const from = (const struct process *)at;
+		struct process *const process = process__find_or_new(copy, (uint32_t)at->key);
 
-			if (process == NULL)
-				return false;
-			process->since_ns = at->since_ns;
-			mappings__inherit(&process->mappings, &copy->budget, &at->mappings);
-			if (process->mappings.count != at->mappings.count)
-				return false;
-		}
+		if (process == NULL || !process__inherit(copy, process, from))
+			return false;
+		process->since_ns = from->since_ns;
 	}
 	return true;
 }
 
-static bool copy__tasks(struct sideband_table *copy, const struct sideband_table *table)
+static bool copy__tasks(struct sideband_table *copy, const struct entries *tasks)
 {
-	for (uint32_t i = 0; i < BUCKETS; i++) {
-		for (const struct task *at = table->tasks[i]; at != NULL; at = at->next) {
-			struct task *task = task__find_or_new(copy, at->pid, at->tid);
+	for (const struct entry *at = entries__next(tasks, NULL); at != NULL;
+	     at = entries__next(tasks, at)) {
+		const struct task *const from = (const struct task *)at;
+		struct task *const task = task__find_or_new(copy, from->pid, (uint32_t)at->key);
 
-			if (task == NULL)
-				return false;
-			task->since_ns = at->since_ns;
-			task->comm = blob__get(at->comm);
-			task->fork = blob__get(at->fork);
-		}
+		if (task == NULL)
+			return false;
+		task->since_ns = from->since_ns;
+		task->comm = blob__get(from->comm);
+		task->fork = blob__get(from->fork);
 	}
 	return true;
 }
 
 struct sideband_table *sideband_table__copy_tasks(const struct sideband_table *table)
 {
-	struct sideband_table *copy = sideband_table__new(table->budget.bytes_max);
+	struct sideband_table *copy = sideband_table__new(table->bytes_max);
 
-	if (copy == NULL || (copy__processes(copy, table) && copy__tasks(copy, table)))
+	if (copy == NULL)
+		return NULL;
+	copy->layout = table->layout;
+	if (copy__processes(copy, &table->processes) && copy__tasks(copy, &table->tasks))
 		return copy;
 	sideband_table__free(copy);
 	return NULL;
-}
-
-void sideband_table__read_counters(const struct sideband_table *table,
-				   struct sideband_counters *counters)
-{
-	*counters = (struct sideband_counters){
-		.tasks = table->task_count,
-		.bytes = table->budget.bytes,
-		.dropped = table->budget.refused,
-	};
-	for (uint32_t i = 0; i < BUCKETS; i++)
-		for (const struct process *at = table->processes[i]; at != NULL; at = at->next)
-			counters->maps += at->mappings.count;
 }

@@ -194,7 +194,7 @@ static void stream__close_current(struct stream *stream, bool final, bool early)
 	stream->current.open = false;
 	stream->round_due = false;
 	cut__end(&stream->cut);
-	sideband__turn_files(&stream->sideband);
+	mapped_files__turn(&stream->sideband.files);
 	event_list__push(stream->events, event);
 }
 

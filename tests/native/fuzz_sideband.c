@@ -22,8 +22,7 @@ static int emitted(void *context, const uint8_t *record, uint16_t size)
 }
 
 /* Eight bytes become one record with small numbers, so that tasks and mappings meet again. */
-static void apply_small(struct sideband_table *table, const uint8_t *bytes,
-			const struct walk_layout *layout)
+static void apply_small(struct sideband_table *table, const uint8_t *bytes)
 {
 	static const uint8_t types[] = {PERF_RECORD_COMM, PERF_RECORD_FORK,    PERF_RECORD_EXIT,
 					PERF_RECORD_MMAP, PERF_RECORD_MMAP2,   PERF_RECORD_KSYMBOL,
@@ -39,7 +38,7 @@ static void apply_small(struct sideband_table *table, const uint8_t *bytes,
 	}
 	walk__store(record, walk__header(types[bytes[0] % (sizeof(types) / sizeof(types[0]))],
 					 bytes[0] % 16 < 8 ? PERF_RECORD_MISC_COMM_EXEC : 0, size));
-	sideband_table__apply(table, record, layout);
+	sideband_table__apply(table, record);
 }
 
 /* {mode, u8 CPU trailer, u16 time trailer, ...}: raw records, or eight bytes for each. */
@@ -48,7 +47,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct walk_layout layout = {0};
 	struct walk_tally tally = {0};
 	struct sideband_table *table;
-	struct sideband_counters counters;
 	enum fault fault;
 	uint64_t sum = 0;
 	size_t last, end;
@@ -59,6 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	layout.cpu_trailer = data[1];
 	table = sideband_table__new(TABLE_BYTES);
 	CHECK(table != NULL);
+	table->layout = layout;
 	if (data[0] % 2 == 0) {
 		end = walk__file(data + 4, size - 4, &layout, &tally, &fault, &last);
 		if (tally.aux_pieces > 0) /* sideband__load() refuses them */
@@ -70,17 +69,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 			CHECK(record != NULL);
 			memcpy(record, data + at, bytes);
-			sideband_table__apply(table, record, &layout);
+			sideband_table__apply(table, record);
 			free(record);
 		}
 	} else {
 		for (size_t at = 4; at + 8 <= size; at += 8)
-			apply_small(table, data + at, &layout);
+			apply_small(table, data + at);
 	}
-	CHECK_EQ(sideband_table__emit(table, &layout, emitted, &sum), 0);
-	sideband_table__read_counters(table, &counters);
-	CHECK(counters.bytes <= TABLE_BYTES);
-	CHECK(counters.tasks * 16 <= TABLE_BYTES && counters.maps <= TABLE_BYTES);
+	CHECK_EQ(sideband_table__emit(table, emitted, &sum), 0);
+	CHECK(table->bytes <= TABLE_BYTES);
+	CHECK(table->task_count * 16 <= TABLE_BYTES && table->map_count <= TABLE_BYTES);
 	sideband_table__free(table);
 	return 0;
 }
