@@ -15,6 +15,7 @@ struct stream;
  * pass which found nothing, and how far the writer has come.
  */
 struct lane {
+	struct lane *next; /* of the shard's */
 	struct stream *stream;
 	struct chunk *open;
 	struct chunk *aside; /* that of data, while one of sideband alone is open */

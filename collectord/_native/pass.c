@@ -100,13 +100,9 @@ static enum drained pass__drain_ring(struct shard *shard, struct ring *ring, boo
  * is kept for its stream is for nobody else. */
 static void pass__yield_chunks(struct shard *shard)
 {
-	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
-		struct lane *const lane = shard->lanes[i];
-
-		if (lane != NULL && lane->open != NULL &&
-		    pool__is_beyond(shard->pool, lane->open->share))
+	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next)
+		if (lane->open != NULL && pool__is_beyond(shard->pool, lane->open->share))
 			lane__yield(lane, shard->pool);
-	}
 }
 
 /* Has it come to where it was when its lane's generation began, or will it never? */
@@ -141,11 +137,7 @@ static void pass__load_heads(struct ring *ring, bool all)
 /* A lane that is done with its generation begins the last one that was issued. */
 static void pass__begin_generation(struct shard *shard, uint64_t generation, uint64_t now_ns)
 {
-	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
-		struct lane *const lane = shard->lanes[i];
-
-		if (lane == NULL)
-			continue;
+	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next) {
 		lane__begin_pass(lane);
 		lane->due = lane__owes_names(lane);
 		lane->unnamed = false;
@@ -273,11 +265,7 @@ static void pass__drain_sideband(struct shard *shard)
 		while (drained == DRAINED_PART);
 		ring->lane->unnamed |= drained == STARVED;
 	}
-	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
-		struct lane *const lane = shard->lanes[i];
-
-		if (lane == NULL)
-			continue;
+	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next) {
 		lane__end_names(lane, shard->pool);
 		if (lane__owes_names(lane) && !lane->unnamed)
 			lane__answer(lane);
@@ -316,10 +304,8 @@ static bool pass__stamp(struct shard *shard)
 {
 	bool stamped = true;
 
-	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
-		struct lane *const lane = shard->lanes[i];
-
-		if (lane == NULL || lane->rings == 0)
+	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next) {
+		if (lane->rings == 0)
 			continue;
 		/* Before the first segment there is only sideband: it waits here, and is not settled. */
 		stamped &= lane__stamp(
@@ -341,10 +327,8 @@ static void pass__end(struct shard *shard, uint64_t generation)
 			ring->owes = !ring__is_done(ring);
 			ring->lane->owes |= ring->owes;
 		}
-	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
-		struct lane *const lane = shard->lanes[i];
-
-		if (lane == NULL || lane->rings == 0)
+	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next) {
+		if (lane->rings == 0)
 			continue;
 		if (lane__asked(lane) != 0 && !lane->owes) {
 			lane->stamp = lane->begun;

@@ -60,11 +60,8 @@ void shard__deinit(struct shard *shard)
 
 void shard__poke(struct shard *shard)
 {
-	const uint64_t one = 1;
 	/* EAGAIN: the counter is at its maximum, so the thread is awake anyway. */
-	const ssize_t ignored = write(shard->poke_fd, &one, sizeof(one));
-
-	(void)ignored;
+	(void)eventfd_write(shard->poke_fd, 1);
 }
 
 void shard__wake_starved(struct shard *shard)
@@ -95,21 +92,20 @@ static uint64_t shard__slack_ns(const struct shard *shard)
 
 static void shard__collect_wakeups(struct shard *shard, const struct epoll_event *events, int n)
 {
-	uint64_t pokes;
+	eventfd_t pokes;
 
 	for (int i = 0; i < n; i++) {
 		struct ring *ring = events[i].data.ptr;
 
 		if (ring == NULL) {
-			if (read(shard->poke_fd, &pokes, sizeof(pokes)) < 0)
-				continue; /* EAGAIN: nothing to clear */
-		} else {
-			ring->woken = true;
-			ring->armed = false;
-			ring->erred = (events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
-			if (ring->ops->wake != NULL)
-				ring->ops->wake(ring, events[i].events);
+			(void)eventfd_read(shard->poke_fd, &pokes);
+			continue;
 		}
+		ring->woken = true;
+		ring->armed = false;
+		ring->erred = (events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
+		if (ring->ops->wake != NULL)
+			ring->ops->wake(ring, events[i].events);
 	}
 }
 
@@ -212,24 +208,30 @@ int shard__pair(struct shard *shard, struct ring *behind)
 	return shard__post(shard, behind, COMMAND_ADD);
 }
 
-static struct lane **shard__place(struct shard *shard, const struct lane *lane)
+/* Where the lane is linked, or would be. */
+static struct lane **shard__link(struct shard *shard, const struct lane *lane)
 {
-	return &shard->lanes[lane->stream->id % STREAMS_MAX];
+	struct lane **link = &shard->lanes;
+
+	while (*link != NULL && *link != lane)
+		link = &(*link)->next;
+	return link;
 }
 
 static void shard__take_on(struct shard *shard, struct ring *ring)
 {
-	struct lane *const lane = ring->lane, **const place = shard__place(shard, lane);
+	struct lane *const lane = ring->lane, **const link = shard__link(shard, lane);
 	struct ring **last = &shard->rings;
 
 	if (ring->front != NULL) {
 		ring->front->behind = ring;
 		return;
 	}
-	if (*place == NULL) {
+	if (*link == NULL) {
 		lane->begun = shard__drained(shard);
 		atomic_store_explicit(&lane->drained, lane->begun, memory_order_relaxed);
-		*place = lane;
+		lane->next = NULL;
+		*link = lane;
 	}
 	while (*last != NULL)
 		last = &(*last)->next;
@@ -254,7 +256,7 @@ static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
 	shard->leaving--;
 	if (atomic_load_explicit(&lane->rings, memory_order_relaxed) == 1) {
 		lane__yield(lane, shard->pool);
-		*shard__place(shard, lane) = NULL;
+		*shard__link(shard, lane) = lane->next;
 	}
 	/* Release; the partners are the acquires in stream__lane() and shard__lane(). */
 	atomic_fetch_sub_explicit(&lane->rings, 1, memory_order_release);

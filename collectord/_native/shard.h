@@ -25,7 +25,7 @@
 struct shard {
 	struct ring *rings;
 	struct ring *turn;		  /* the one that the next pass begins with; NULL: the first */
-	struct lane *lanes[STREAMS_MAX]; /* that have rings, by the stream's id */
+	struct lane *lanes;		  /* that have rings */
 	/*
 	 * The mailbox: who posts, one at a time, waits for nothing, and nothing is allocated for it. All
 	 * that is there is done at the start of a pass, in the order in which it was posted.
