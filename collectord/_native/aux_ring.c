@@ -11,7 +11,7 @@
 #endif
 
 #include "clock.h"
-#include "record_stream.h"
+#include "stream.h"
 #ifdef COLLECTORD_MUTATION
 #include "mutation.h"
 #endif

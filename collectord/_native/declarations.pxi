@@ -45,6 +45,7 @@ cdef extern from "core.h":
     int segment__close_gap(int fd, uint64_t at, uint64_t bytes) nogil
     struct stream_ops:
         pass
+    const stream_ops record_stream__ops
     struct stream_options:
         const stream_ops *ops
         size_t sideband_bytes
@@ -116,9 +117,6 @@ cdef extern from "core.h":
     ring *core__hung_up(core *c, uint32_t *stream_id)
     void core__read_counters(core *c, core_counters *counters) nogil
     int core__drain_tid(const core *c, uint32_t index) nogil
-
-cdef extern from "record_stream.h":
-    const stream_ops record_stream__ops
 
 cdef extern from "aux_ring.h":
     struct ring_map:

@@ -83,9 +83,6 @@ struct event *event_list__pop(struct event_list *list)
 
 void event_list__poke(struct event_list *list)
 {
-	const uint64_t one = 1;
 	/* EAGAIN: the counter is at its maximum, so the fd is readable anyway. */
-	const ssize_t ignored = write(list->fd, &one, sizeof(one));
-
-	(void)ignored;
+	(void)eventfd_write(list->fd, 1);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "record_stream.h"
+#include "stream.h"
 #ifdef COLLECTORD_MUTATION
 #include "mutation.h"
 #endif

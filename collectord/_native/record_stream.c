@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "record_stream.h"
+#include "stream.h"
 
 #include <errno.h>
 #include <string.h>
@@ -127,12 +127,21 @@ static uint64_t record_stream__pad(struct stream *stream, const struct chunk *ch
 	return XXH3_64bits_digest(stream->hash);
 }
 
-int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk, bool round)
+/*
+ * Append the chunk, padded and with a marker if it ends a round, to the running segment, behind the
+ * replay if the segment is new. On any error the segment is as it was before.
+ */
+static int record_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
 {
-	struct segment *segment = &stream->current;
+	struct segment *const segment = &stream->current;
+	struct chunk *const chunk = item->chunk;
 	uint64_t offset, xxh3;
 	int ret;
 
+	if (chunk == NULL || stream->work.span > 0)
+		return 0;
+	*bytes = chunk__padded(chunk->used, item->round);
+	stream__advance(stream, *bytes);
 	if (!segment->open)
 		return -EXFULL;
 	ret = segment__reserve_aux(segment, chunk->piece_count);
@@ -141,40 +150,12 @@ int record_stream__write_chunk(struct stream *stream, const struct chunk *chunk,
 	if (ret < 0)
 		return ret;
 	offset = segment->offset;
-	xxh3 = record_stream__pad(stream, chunk, round, offset);
-	ret = record_stream__append(stream, chunk->data, chunk__padded(chunk->used, round),
-				    chunk->piece_count, xxh3);
+	xxh3 = record_stream__pad(stream, chunk, item->round, offset);
+	ret = record_stream__append(stream, chunk->data, (uint32_t)*bytes, chunk->piece_count,
+				    xxh3);
 	if (ret < 0)
 		return ret;
 	record_stream__account(stream, chunk, offset);
-	return 0;
-}
-
-void record_stream__note(struct stream *stream, const struct chunk *chunk)
-{
-	const uint8_t *records = chunk->data;
-
-	for (uint32_t i = 0; i < chunk->span_count; i++) {
-		const struct span *const span = &chunk->spans[i];
-
-		if (span->names)
-			sideband__append(&stream->sideband, records, span->bytes);
-		records += span->bytes;
-	}
-}
-
-static int record_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
-{
-	struct chunk *const chunk = item->chunk;
-	int ret;
-
-	if (chunk == NULL || stream->work.span > 0)
-		return 0;
-	*bytes = chunk__padded(chunk->used, item->round);
-	stream__advance(stream, *bytes);
-	ret = record_stream__write_chunk(stream, chunk, item->round);
-	if (ret < 0)
-		return ret;
 	stream->work.span = 1;
 	return 1;
 }
@@ -231,13 +212,23 @@ static uint32_t record_stream__pass_over(struct stream *stream, struct item *ite
 
 static bool record_stream__end(struct stream *stream, struct item *item)
 {
-	if (item->chunk != NULL) {
-		record_stream__note(stream, item->chunk);
-		return item->round;
-	}
+	const struct chunk *const chunk = item->chunk;
+	const uint8_t *records;
+
 	/* A marker only orders what is there: without room the next round does. */
-	return item->round && stream->round_due &&
-	       record_stream__append_scratch(stream, 0, true) == 0;
+	if (chunk == NULL)
+		return item->round && stream->round_due &&
+		       record_stream__append_scratch(stream, 0, true) == 0;
+	/* Written, or given up: the segments that come replay what it held of sideband. */
+	records = chunk->data;
+	for (uint32_t i = 0; i < chunk->span_count; i++) {
+		const struct span *const span = &chunk->spans[i];
+
+		if (span->names)
+			sideband__append(&stream->sideband, records, span->bytes);
+		records += span->bytes;
+	}
+	return item->round;
 }
 
 static bool record_stream__suits(const struct segment *segment)

@@ -11,7 +11,6 @@
 
 #include "clock.h"
 
-
 int segment__set_places(struct segment *segment, uint32_t first_id, const uint64_t *places,
 			uint32_t count)
 {

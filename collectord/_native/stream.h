@@ -53,6 +53,12 @@ struct stream_ops {
 	bool (*end)(struct stream *stream, struct item *item);
 };
 
+/*
+ * Of streams whose segments hold perf records, in whole chunks one behind the other: padded, with the
+ * ends of rounds between them, and behind a replay of the sideband that is known.
+ */
+extern const struct stream_ops record_stream__ops;
+
 /* How far the writer has come with the first item of a stream's queue. */
 struct work {
 	uint32_t span;	       /* the next one */

@@ -7,7 +7,6 @@
 #include "event_list.h"
 #include "fake_aux.h"
 #include "output.h"
-#include "record_stream.h"
 #include "records.h"
 #include "stream.h"
 

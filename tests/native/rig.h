@@ -8,7 +8,6 @@
 #include "output.h"
 #include "page_ring.h"
 #include "page_stream.h"
-#include "record_stream.h"
 #include "relay_ring.h"
 #include "relay_stream.h"
 #include "shard.h"

@@ -13,9 +13,9 @@
 #include "dummy_event.h"
 #include "fake_aux.h"
 #include "output.h"
-#include "record_stream.h"
 #include "records.h"
 #include "rig.h"
+#include "stream.h"
 
 #define CHUNK_BYTES (128u << 10)
 #define AUX_PAGES 16u

@@ -37,7 +37,7 @@ static void end(void)
 }
 
 /* A chunk with `samples` samples of `size` bytes, padded to `*bytes`. */
-static struct chunk *filled(uint32_t samples, uint16_t size, uint64_t time_ns, uint32_t *bytes)
+static struct chunk *filled(uint32_t samples, uint16_t size, uint64_t time_ns)
 {
 	static uint8_t record[65536];
 	struct chunk *chunk = pool__take(&rig.pool, NULL);
@@ -46,27 +46,32 @@ static struct chunk *filled(uint32_t samples, uint16_t size, uint64_t time_ns, u
 		CHECK(fake_ring__write(&fake, record, record__sample(record, size, i, time_ns + i)));
 	ring__begin(ring);
 	CHECK_EQ(ring->ops->take(ring, chunk, RIG_CHUNK_BYTES), RING_EMPTY);
-	*bytes = chunk__padded(chunk->used, false);
 	return chunk;
 }
 
-static int write_chunk(struct chunk *chunk, uint32_t bytes)
+/* 0 or -errno. */
+static int append(struct chunk *chunk)
 {
-	int ret;
+	struct item item = {.chunk = chunk};
+	uint64_t bytes;
+	const int ret = stream->ops->write(stream, &item, &bytes);
 
-	stream__advance(stream, bytes);
-	ret = record_stream__write_chunk(stream, chunk, false);
-	record_stream__note(stream, chunk);
+	stream->work.span = 0;
+	return ret < 0 ? ret : 0;
+}
+
+static int write_chunk(struct chunk *chunk)
+{
+	const int ret = append(chunk);
+
+	stream->ops->end(stream, &(struct item){.chunk = chunk});
 	pool__give(&rig.pool, chunk);
 	return ret;
 }
 
 static int write_samples(uint32_t samples, uint64_t time_ns)
 {
-	uint32_t bytes;
-	struct chunk *chunk = filled(samples, 128, time_ns, &bytes);
-
-	return write_chunk(chunk, bytes);
+	return write_chunk(filled(samples, 128, time_ns));
 }
 
 static void finish(void)
@@ -279,11 +284,10 @@ static void a_process_resolves_on_both_sides_of_a_rotation(void)
 static int write_exec(uint32_t pid, uint64_t time_ns)
 {
 	uint8_t record[256];
-	uint32_t bytes;
 
 	CHECK(fake_ring__write(&fake, record, record__fork(record, pid, 10, pid, 10, time_ns)));
 	CHECK(fake_ring__write(&fake, record, record__comm(record, pid, pid, "x", 1, time_ns + 1)));
-	return write_chunk(filled(0, 128, 0, &bytes), 4096);
+	return write_chunk(filled(0, 128, 0));
 }
 
 static void no_record_stands_twice(void)
@@ -356,23 +360,21 @@ static void a_failed_write_leaves_no_trace(void)
 	const int fd = output__file();
 	struct output output;
 	struct event *event;
-	uint32_t bytes;
 	struct chunk *chunk;
 
 	begin();
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	CHECK_EQ(write_samples(1, 1), 0);
-	chunk = filled(40, 128, 2, &bytes);
-	CHECK_EQ(bytes, 8192);
-	stream__advance(stream, bytes);
+	chunk = filled(40, 128, 2);
+	CHECK_EQ(chunk__padded(chunk->used, false), 8192);
 	output__limit(4096 + 1000);
-	CHECK_EQ(-record_stream__write_chunk(stream, chunk, false), EFBIG); /* after 1000 bytes */
+	CHECK_EQ(-append(chunk), EFBIG); /* after 1000 bytes */
 	output__limit(UINT64_MAX);
 	CHECK_EQ(counter__read(&ring->stored), 1);
 	CHECK_EQ(ring->in_flight, 40);
 	CHECK_EQ(stream->current.offset, 4096);
 	CHECK_EQ(lseek(fd, 0, SEEK_END), 4096); /* a repair finds what was counted, no more */
-	CHECK_EQ(write_chunk(chunk, bytes), 0);
+	CHECK_EQ(write_chunk(chunk), 0);
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
@@ -392,18 +394,16 @@ static void a_failed_replay_begins_again(void)
 	uint8_t record[256];
 	struct output output;
 	struct event *event;
-	uint32_t bytes;
 	struct chunk *chunk;
 
 	begin();
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	sideband_add(record__comm(record, 10, 10, "x", 1, 100), record);
-	chunk = filled(3, 128, 2, &bytes);
-	stream__advance(stream, bytes);
+	chunk = filled(3, 128, 2);
 	for (int i = 0; i < 3; i++)
-		CHECK_EQ(-record_stream__write_chunk(stream, chunk, false), ENOSPC);
+		CHECK_EQ(-append(chunk), ENOSPC);
 	CHECK(dup2(file, fd) == fd);
-	CHECK_EQ(write_chunk(chunk, bytes), 0);
+	CHECK_EQ(write_chunk(chunk), 0);
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
@@ -425,20 +425,18 @@ static void a_replay_that_fails_half_way_begins_again(void)
 	uint8_t record[256];
 	struct output output;
 	struct event *event;
-	uint32_t bytes;
 	struct chunk *chunk;
 
 	begin();
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	for (uint32_t pid = 1; pid <= 3000; pid++)
 		sideband_add(record__comm(record, pid, pid, "name", 1, pid), record);
-	chunk = filled(1, 128, 2, &bytes);
-	stream__advance(stream, bytes);
+	chunk = filled(1, 128, 2);
 	output__limit(RIG_CHUNK_BYTES + 4096);
-	CHECK_EQ(-record_stream__write_chunk(stream, chunk, false), EFBIG);
+	CHECK_EQ(-append(chunk), EFBIG);
 	output__limit(UINT64_MAX);
 	CHECK_EQ(lseek(fd, 0, SEEK_END), 0);
-	CHECK_EQ(write_chunk(chunk, bytes), 0);
+	CHECK_EQ(write_chunk(chunk), 0);
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
@@ -475,15 +473,14 @@ static void room_for_the_tail_stays_after_a_failed_write(void)
 	struct segment segment = {
 		.limit = RIG_LIMIT, .step = 4096, .tail = TAIL_BYTES, .fd = fd, .open = true};
 	struct stat status;
-	uint32_t bytes;
 	struct chunk *chunk;
 
 	begin();
 	CHECK_EQ(stream__prepare(stream, &segment), 0);
 	CHECK_EQ(write_samples(1, 1), 0);
-	chunk = filled(40, 128, 2, &bytes);
+	chunk = filled(40, 128, 2);
 	output__limit(4096 + 1000);
-	CHECK_EQ(-write_chunk(chunk, bytes), EFBIG);
+	CHECK_EQ(-write_chunk(chunk), EFBIG);
 	output__limit(UINT64_MAX);
 	CHECK(fstat(fd, &status) == 0);
 	CHECK_EQ(status.st_size, 4096);
