@@ -30,6 +30,8 @@ PACKAGES_TEST := linux-perf trace-cmd clang
 PACKAGES_BPF := python3-bpfcc
 PACKAGES_VM := debootstrap e2fsprogs mount util-linux
 NATIVE := $(shell find collectord/_native -type f ! -name '*.pyi' ! -name '*.pyc' ! -name '*.so')
+# Changes as soon as there is a module more, or one less, or one elsewhere.
+MODULES := $(shell find collectord -name '*.py' | LC_ALL=C sort | cksum | cut -d ' ' -f 1)
 
 # The first Python that has the version, venv and the headers. python3 may be a version manager's.
 define find_python
@@ -126,8 +128,13 @@ $(STAMPS)/requirements: pyproject.toml $(STAMPS)/venv
 	$(BIN)/pip install -q -r $(STAMPS)/requirements.txt
 	touch $@
 
-# Editable: Python modules are read from this tree; the core is built again when its sources change.
-$(STAMPS)/run: $(STAMPS)/requirements collectord/__init__.py $(NATIVE)
+$(STAMPS)/modules-$(MODULES): | $(STAMPS)/venv
+	@rm -f $(STAMPS)/modules-*
+	touch $@
+
+# Editable: Python modules are read from this tree, by a list of them that the installation makes;
+# the core is built again when its sources change.
+$(STAMPS)/run: $(STAMPS)/requirements collectord/__init__.py $(NATIVE) $(STAMPS)/modules-$(MODULES)
 	@$(BIN)/pip install -q --no-build-isolation --no-deps -e .
 	touch $@
 

@@ -7,11 +7,12 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from collectord import __version__, log
+from collectord import __version__
+from collectord.cli import log
 from collectord.cli.output import complain, emit, flush, open_standard_streams, say
 from collectord.control import stray
 from collectord.errors import CollectordError, UsageError
-from collectord.plan.nearest import did_you_mean
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli.output import Column, print_table, say
-from collectord.maps.answer import FoldedAnswer, HistogramAnswer, TableAnswer
+from collectord.session.maps.answers import FoldedAnswer, HistogramAnswer, TableAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from collectord.maps.answer import Answer, Section
+    from collectord.session.maps.answers import Answer, Section
 
 _BAR_WIDTH: Final = 40
 _BAR: Final = "#"

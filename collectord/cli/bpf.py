@@ -13,15 +13,15 @@ from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.config.schema import BpfConfig, DaemonConfig
 from collectord.errors import BpfError, CollectordError, UsageError
-from collectord.kernel import bpf_files
-from collectord.kernel.bpf_files import LOCAL
+from collectord.kernel.bpf import catalogue
+from collectord.kernel.bpf.catalogue import LOCAL
+from collectord.kernel.host.device_names import HostNames
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.names import HostNames
-from collectord.kernel.probe import probe
-from collectord.maps.answer import describe_tables
-from collectord.maps.metrics import MapReader
-from collectord.plan import bpf_program
+from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan.bpf_source import cache_folder
+from collectord.programs import bpf_program
+from collectord.session.maps.answers import describe_tables
+from collectord.session.maps.map_metrics import MapReader
 from collectord.source import bcc_client, bpf_host
 from collectord.source.bpf_event import event_layout
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.cli.bpf_report import Loading
-    from collectord.plan.bpf_program import BpfProgram
-    from collectord.plan.facts import KernelFacts
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.programs.bpf_program import BpfProgram
 
 _COLUMNS: Final = tuple(
     map(Column, ("PROGRAM", "FROM", "HERE", "GIVES", "WHAT IT IS FOR", "WHY NOT"))
@@ -142,7 +142,7 @@ def gives(program: BpfProgram) -> list[str]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    program = bpf_files.load(args.name, args.program_dir)
+    program = catalogue.load(args.name, args.program_dir)
     values = bpf_program.parameters(program, _given(args.bpf_arg))
     kernel, config = LinuxKernel(), _config(args)
     facts = _facts(kernel, config, (program.name,))

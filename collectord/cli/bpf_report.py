@@ -6,18 +6,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli.output import Column, print_table, say
-from collectord.config.bpf_parameter import show_value
-from collectord.kernel.bpf import MapType
-from collectord.plan import bpf_metrics, bpf_program
-from collectord.plan.bpf_program import RING
+from collectord.kernel.bpf.bpf_calls import MapType
+from collectord.plan import bpf_metrics
+from collectord.programs import bpf_program
+from collectord.programs.bpf_program import RING
+from collectord.programs.parameter import show_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from collectord.codec.bpf_struct import Layout
     from collectord.errors import CollectordError
-    from collectord.plan.bpf_program import BpfProgram
-    from collectord.plan.facts import KernelFacts
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.programs.bpf_program import BpfProgram
     from collectord.source.bcc_client import Loaded
 
     # Descriptors are closed; the layout of its event if it has one; the tree of headers.

@@ -10,11 +10,11 @@ from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
+from collectord.daemon.host_facts import host_facts
 from collectord.errors import ConfigError, UnsafePath
+from collectord.facts.kernel_facts import KernelFacts
 from collectord.folders.walk import read_file
-from collectord.host import host_facts
 from collectord.plan.build import build
-from collectord.plan.facts import KernelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

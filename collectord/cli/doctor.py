@@ -10,13 +10,13 @@ from collectord.cli.output import emit, say, wrapped
 from collectord.cli.parser import Parser
 from collectord.config.schema import BpfConfig
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import probe
+from collectord.kernel.probe.kernel_probe import probe
 from collectord.source import bpf_host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectord.plan.facts import Check, KernelFacts
+    from collectord.facts.kernel_facts import Check, KernelFacts
 
 _TITLES: Final = ("CHECK", "STATE", "FOUND, AND -> WHAT GIVES THE REST")
 _REMEDY: Final = "    -> "

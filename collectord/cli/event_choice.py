@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collectord.errors import UnknownEvent, UsageError
-from collectord.plan.nearest import did_you_mean
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence

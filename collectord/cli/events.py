@@ -25,17 +25,17 @@ from collectord.cli.parser import Parser
 from collectord.codec.record_filter import parse_filter
 from collectord.config.schema import ControlConfig
 from collectord.errors import UsageError
-from collectord.kernel.names import HostNames
-from collectord.sink.events import open_events
-from collectord.sink.perf_events import BpfSegment
-from collectord.sink.relay_events import RelaySegment
+from collectord.kernel.host.device_names import HostNames
+from collectord.reader.any_events import open_events
+from collectord.reader.perf_events import BpfSegment
+from collectord.reader.relay_events import RelaySegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.cli.event_choice import Choosable
-    from collectord.sink.bpf_events import BpfEvent
-    from collectord.sink.trace_events import TraceSegment
+    from collectord.reader.bpf_events import BpfEvent
+    from collectord.reader.trace_events import TraceSegment
 
 
 def parser() -> Parser:

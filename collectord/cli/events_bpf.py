@@ -12,11 +12,11 @@ from collectord.cli.events_trace import time_text
 from collectord.cli.output import complain
 from collectord.codec import bpf_show
 from collectord.codec.bpf_filter import bind
-from collectord.config.bpf_program import ColumnConfig
 from collectord.errors import CodecError
-from collectord.sink.bpf_events import stage_losses
-from collectord.sink.perf_events import Damage, Loss, Record, Total
-from collectord.text import visible
+from collectord.programs.program_manifest import ColumnConfig
+from collectord.reader.bpf_events import stage_losses
+from collectord.reader.perf_events import Damage, Loss, Record, Total
+from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collectord.codec.bpf_show import Names
     from collectord.codec.bpf_struct import Value
     from collectord.codec.record_filter import Term
-    from collectord.sink.bpf_events import BpfEvent
-    from collectord.sink.perf_events import BpfSegment, Happening
+    from collectord.reader.bpf_events import BpfEvent
+    from collectord.reader.perf_events import BpfSegment, Happening
 
 # Shown as figures, which go to the right; with the width that a column of them begins with.
 _FIGURES: Final = {"decimal": 6, "hex": 10, "errno": 6, "duration": 7, "bytes": 8}

@@ -11,8 +11,8 @@ from collectord.cli.output import complain
 from collectord.codec.blktrace import event_names, note_names
 from collectord.codec.record_filter import number_test, text_test
 from collectord.errors import UsageError
-from collectord.sink.relay_events import Damage
-from collectord.text import visible
+from collectord.reader.relay_events import Damage
+from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collectord.cli.event_count import EventCount
     from collectord.codec.blktrace import BlkRecord
     from collectord.codec.record_filter import Term
-    from collectord.sink.relay_events import Piece, RelaySegment
+    from collectord.reader.relay_events import Piece, RelaySegment
 
 _NUMBERS: Final = ("cpu", "pid", "sector", "sectors", "bytes", "error", "sequence", "device")
 _TEXTS: Final = ("rwbs", "comm", "text")

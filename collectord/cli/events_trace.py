@@ -17,8 +17,8 @@ from collectord.codec.ftrace_decode import (
     value_of,
     value_text,
 )
-from collectord.sink.trace_events import Damage, Loss, Record
-from collectord.text import visible
+from collectord.reader.trace_events import Damage, Loss, Record
+from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collectord.cli.event_count import EventCount
     from collectord.codec.ftrace_decode import KnownEvent, Predicate
     from collectord.codec.record_filter import Term
-    from collectord.sink.trace_events import Happening, TraceSegment
+    from collectord.reader.trace_events import Happening, TraceSegment
 
 _NS_PER_SECOND: Final = 1_000_000_000
 

@@ -13,16 +13,16 @@ from collectord.cli.events_bpf import BpfStyle, BpfView
 from collectord.cli.output import complain, flush, print_line, say
 from collectord.control import client
 from collectord.errors import CollectordError, UsageError
-from collectord.kernel.names import HostNames
-from collectord.plan.nearest import did_you_mean
-from collectord.sink.live import LiveStreams
+from collectord.kernel.host.device_names import HostNames
+from collectord.reader.live import LiveStreams
 from collectord.sink.segment import PARTIAL, SegmentPaths, segment_directories
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from collectord.cli.event_choice import Choice
-    from collectord.sink.perf_events import BpfSegment
+    from collectord.reader.perf_events import BpfSegment
 
 _PAUSE_S: Final = 0.2
 _SOURCE: Final = "bpf"

@@ -11,6 +11,8 @@ from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.codec.perf_attr import EventType, PerfEventAttr
+from collectord.config.event_names import NAMED_EVENTS
+from collectord.config.event_spec import PmuEvent
 from collectord.config.schema import BpfConfig
 from collectord.errors import (
     CollectordError,
@@ -19,20 +21,19 @@ from collectord.errors import (
     MissingPrivilege,
     UsageError,
 )
-from collectord.kernel import checks, checks_aux
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.port import Purpose
-from collectord.kernel.probe import probe
-from collectord.plan import bpf_program, pmu
-from collectord.plan.event_names import NAMED_EVENTS
-from collectord.plan.event_spec import PmuEvent
+from collectord.kernel.probe import checks, checks_aux
+from collectord.kernel.probe.kernel_probe import probe
+from collectord.plan import pmu
+from collectord.programs import bpf_program
 from collectord.source import bpf_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from collectord.facts.kernel_facts import KernelFacts, RelayFacts
     from collectord.kernel.port import Kernel
-    from collectord.plan.facts import KernelFacts, RelayFacts
 
 _KINDS: Final = {
     EventType.HARDWARE: "hardware",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from collectord.errors import CollectordError
-from collectord.text import encode_json, visible
+from collectord.text.foreign import encode_json, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,26 +14,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord import log, recording
 from collectord.cli import (
     EXIT_FAILURE,
     EXIT_NO_COMMAND,
     EXIT_NOT_EXECUTABLE,
     EXIT_OK,
     EXIT_RECORD_FAILED,
+    log,
     record_options,
 )
 from collectord.cli.output import complain, flush
 from collectord.cli.record_config import check_snapshot, config_of
 from collectord.cli.summary import print_result
 from collectord.control import signals
+from collectord.daemon import recording
+from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError
-from collectord.host import host_facts
-from collectord.kernel.names import HostNames
-from collectord.losing import LOSING_BEGAN, LOSING_ENDED
-from collectord.maps.answer import make_answer
-from collectord.plan.bpf import BpfPlan
+from collectord.kernel.host.device_names import HostNames
+from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
+from collectord.session.losing import LOSING_BEGAN, LOSING_ENDED
+from collectord.session.maps.answers import make_answer
 from collectord.source import bcc_client
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from collectord.config.schema import Config
-    from collectord.daemon import DaemonStatus
-    from collectord.maps.answer import Answer
-    from collectord.recording import RecordResult
+    from collectord.daemon.daemon import DaemonStatus
+    from collectord.daemon.recording import RecordResult
+    from collectord.session.maps.answers import Answer
 
 _SIGNAL_STATUS: Final = 128
 

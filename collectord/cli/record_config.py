@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import record_options
-from collectord.config import relay_check
-from collectord.config.check import check_config
+from collectord.config import event_spec, relay_rules, trace_names
+from collectord.config.event_spec import PmuEvent
+from collectord.config.rules import check_config
 from collectord.config.schema import (
     BpfConfig,
     BpfSourceConfig,
@@ -32,18 +33,18 @@ from collectord.config.schema import (
     TracefsSourceConfig,
     TransportName,
 )
-from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
 from collectord.errors import UsageError
-from collectord.plan import budget, cpu_list, event_spec, trace_names
-from collectord.plan.event_spec import PmuEvent
-from collectord.plan.nearest import did_you_mean
-from collectord.plan.session import FLIGHT_RECORDER
+from collectord.plan import budget
+from collectord.plan.session_plan import FLIGHT_RECORDER
+from collectord.text import cpu_list
+from collectord.text.nearest import did_you_mean
+from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
 
 if TYPE_CHECKING:
     import argparse
 
     from collectord.config.schema import SourceConfig
-    from collectord.plan.session import Plan
+    from collectord.plan.session_plan import Plan
 
 SESSION: Final = "record"
 DEFAULT_OUTPUT: Final = {
@@ -54,7 +55,7 @@ DEFAULT_OUTPUT: Final = {
 # Names of open descriptors, whatever they are of.
 _STREAMS: Final = ("/dev/std", "/dev/fd/", "/proc/self/fd/")
 DEFAULT_EVENT: Final = "cycles|cpu-clock"
-# A chunk that keeps AUX records whole is twice an area, and four are the least (plan/aux.py).
+# A chunk that keeps AUX records whole is twice an area; four are the least (plan/aux_areas.py).
 # Staging that is never used takes no memory.
 _STAGED_AREAS: Final = 8
 _STAGING_MAX_BYTES: Final = 4 << 30
@@ -160,7 +161,7 @@ def _may_have_aux(args: argparse.Namespace) -> bool:
 def _default_output(source: SourceConfig) -> str:
     """As blktrace: files of the device's name, where the user is."""
     if isinstance(source, RelaySourceConfig):
-        (name,) = (*relay_check.names(source.device), *relay_check.names(source.path))[:1]
+        (name,) = (*relay_rules.names(source.device), *relay_rules.names(source.path))[:1]
         return Path(name).name
     return DEFAULT_OUTPUT[source.kind]
 

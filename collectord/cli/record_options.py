@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import VERBS, record_actions
 from collectord.cli.parser import Parser
-from collectord.config.drain_threads import FIFO, FIFO_RANGE, DrainPriority
+from collectord.config import call_graph
+from collectord.config.scheduling import FIFO, FIFO_RANGE, DrainPriority
 from collectord.config.schema import BpfTransportName, TransportName
-from collectord.config.units import Nanoseconds, RingSize, UnitError
 from collectord.errors import UsageError
-from collectord.plan import call_graph, cpu_list
+from collectord.text import cpu_list
+from collectord.text.units import Nanoseconds, RingSize, UnitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,15 +10,16 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord import __version__, log, metrics
-from collectord.cli import EXIT_FAILURE, EXIT_OK, VERBS
+from collectord import __version__
+from collectord.cli import EXIT_FAILURE, EXIT_OK, VERBS, log
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
 from collectord.control import http, service, signals
 from collectord.control.listener import serve
-from collectord.daemon import Daemon
-from collectord.windows import Trigger
+from collectord.daemon.daemon import Daemon
+from collectord.metrics import prometheus
+from collectord.session.ring_snapshot import Trigger
 
 if TYPE_CHECKING:
     import socket
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from collectord.config.schema import Config
-    from collectord.plan.session import Plan
+    from collectord.plan.session_plan import Plan
 
 _CONSOLE: Final = {"auto": None, "console": True, "json": False}
 
@@ -111,7 +112,7 @@ def _claim(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[_Serve
     servers = []
     if config.metrics.listen:
         bound = stack.enter_context(http.claim_tcp(config.metrics.listen))
-        registry = metrics.registry(
+        registry = prometheus.registry(
             daemon.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
         )
         host, port = bound[0].getsockname()[:2]

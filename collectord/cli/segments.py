@@ -11,7 +11,8 @@ from collectord.cli import EXIT_FAILURE, EXIT_OK, VERBS
 from collectord.cli.output import Column, bytes_text, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.errors import UsageError
-from collectord.sink import aux_extract, repair, verify
+from collectord.reader import aux_extract, verify
+from collectord.sink import repair
 from collectord.sink.segment import sink_errors
 
 if TYPE_CHECKING:

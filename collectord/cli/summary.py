@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.cli.answer import print_answers
 from collectord.cli.output import Column, print_json, print_table, say, snapshot_text
-from collectord.maps.status import session_json
 from collectord.model import Basis
+from collectord.session.maps.program_status import session_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collectord.aux_ledger import AuxBalance
-    from collectord.ledger import RingBalance, SessionBalance
-    from collectord.maps.answer import Answer
-    from collectord.maps.status import BpfStatus
-    from collectord.windows import Snapshot
+    from collectord.ledger.aux_ledger import AuxBalance
+    from collectord.ledger.record_ledger import RingBalance, SessionBalance
+    from collectord.session.maps.answers import Answer
+    from collectord.session.maps.program_status import BpfStatus
+    from collectord.session.ring_snapshot import Snapshot
 
 _RIGHT: Final = "right"
 _BALANCE: Final = (

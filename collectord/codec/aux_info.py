@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import frame
 from collectord.errors import CodecError
-from collectord.plan.aux_facts import ARM_SPE, CS_ETM, INTEL_PT
+from collectord.facts.aux_facts import ARM_SPE, CS_ETM, INTEL_PT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collectord.plan.aux_facts import AuxPmuFacts, EtmFacts, TimeConversion
+    from collectord.facts.aux_facts import AuxPmuFacts, EtmFacts, TimeConversion
 
 _U64_MASK: Final = (1 << 64) - 1
 _HEAD: Final = struct.Struct("<II")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from collectord.errors import ConfigError
-from collectord.plan.nearest import did_you_mean
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

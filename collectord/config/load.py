@@ -7,13 +7,13 @@ import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.config.check import check_config
 from collectord.config.document import check_keys, convert, parse
 from collectord.config.problems import raise_first
+from collectord.config.rules import check_config
 from collectord.config.schema import CODE_ONLY, Config
 from collectord.errors import ConfigError, UnsafePath
 from collectord.folders.walk import read_file
-from collectord.plan.nearest import did_you_mean
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

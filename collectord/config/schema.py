@@ -11,8 +11,8 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from collectord.config.drain_threads import DrainCpus, DrainPriority
-from collectord.config.units import Bytes, Nanoseconds, RingSize, Share
+from collectord.config.scheduling import DrainCpus, DrainPriority
+from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
 
 ScopeName = Literal["system", "cpus", "process", "thread", "command", "user", "cgroup"]
 Mode = Literal["stream", "flight-recorder"]

@@ -32,19 +32,19 @@ from collectord.control.listener import BODY_BYTES, REQUEST_S
 from collectord.errors import CollectordError, ConfigError, KernelError, UsageError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
-from collectord.maps.status import session_json
-from collectord.plan import cpu_list
-from collectord.text import encode_json
+from collectord.session.maps.program_status import session_json
+from collectord.text import cpu_list
+from collectord.text.foreign import encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from prometheus_client import CollectorRegistry
 
-    from collectord.daemon import DaemonStatus
-    from collectord.drain.threads import RunningThreads
+    from collectord.daemon.daemon import DaemonStatus
     from collectord.folders.folder import Folder
-    from collectord.windows import Snapshot
+    from collectord.session.drain_threads import RunningThreads
+    from collectord.session.ring_snapshot import Snapshot
 
     StatusReader = Callable[[], DaemonStatus]
 

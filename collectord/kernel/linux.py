@@ -20,32 +20,27 @@ from collectord.codec.perf_attr import OpenFlag, ReadFormat
 from collectord.codec.perf_bpf import LoadedBpf
 from collectord.codec.tracing_data import TracingData
 from collectord.errors import KernelError
-from collectord.kernel import (
-    blktrace,
-    bpf,
+from collectord.kernel import errno_mapping
+from collectord.kernel.bpf import (
+    bpf_calls,
     bpf_entries,
-    bpf_image,
-    bpf_programs,
-    code_files,
-    cpus,
-    headers,
-    instance_lock,
-    proc,
-    refusal,
-    relay_channel,
-    targets,
-    trace_probes,
+    kernel_headers,
+    loaded_programs,
+    program_image,
 )
-from collectord.kernel.capabilities import effective_capabilities
-from collectord.kernel.clocks import read_clocks, read_time_conversion
-from collectord.kernel.instance import Instance
-from collectord.kernel.lockdown import CONFIDENTIALITY, read_lockdown
-from collectord.kernel.machine import read_machine
+from collectord.kernel.bpf.program_notes import RUN, ProgramNotes
+from collectord.kernel.host import code_files, cpus, processes, targets
+from collectord.kernel.host.capabilities import effective_capabilities
+from collectord.kernel.host.clocks import read_clocks, read_time_conversion
+from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
+from collectord.kernel.host.machine import read_machine
 from collectord.kernel.port import CounterReading, Limits, Purpose
-from collectord.kernel.program_notes import RUN, ProgramNotes
-from collectord.kernel.salvage import Leftover
-from collectord.kernel.trace_files import ControlFolder
-from collectord.kernel.tracefs import Tracefs
+from collectord.kernel.relay import block_trace, relay_channel
+from collectord.kernel.tracefs import instance_lock, trace_probes
+from collectord.kernel.tracefs.abandoned_rings import Leftover
+from collectord.kernel.tracefs.control_files import ControlFolder
+from collectord.kernel.tracefs.instance import Instance
+from collectord.kernel.tracefs.mount import Tracefs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,9 +52,9 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import BuildId
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
-    from collectord.kernel.instance_settings import InstanceSettings
+    from collectord.facts.aux_facts import TimeConversion
+    from collectord.kernel.tracefs.instance_settings import InstanceSettings
     from collectord.model import ClockReading
-    from collectord.plan.aux_facts import TimeConversion
 
 # arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h for the others.
 _PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "loongarch64": 241}
@@ -111,7 +106,7 @@ class LinuxKernel:
         self._open_number = _PERF_EVENT_OPEN.get(os.uname().machine)
         self._own_programs: dict[int, int] = {}  # descriptor by id
         self._program_notes = ProgramNotes(run)
-        self._loaded = bpf_image.LoadedPrograms()
+        self._loaded = program_image.LoadedPrograms()
 
     def limits(self) -> Limits:
         """Privileges and limits at this moment."""
@@ -178,7 +173,7 @@ class LinuxKernel:
             code = error.errno or 0
             # Out of descriptors no file can be read either, and no CPU is to blame.
             online = () if code in (errno.EMFILE, errno.ENFILE) else self.online_cpus()
-            raise refusal.open_refused(
+            raise errno_mapping.open_refused(
                 code, attr, purpose, self.limits(), pid=pid, cpu=cpu, online=online
             ) from error
 
@@ -238,35 +233,35 @@ class LinuxKernel:
         fd = self._own_programs.get(program)
         if fd is None:
             return self._program_notes.passes(program)
-        return bpf.program_info(fd).recursion_misses == 0
+        return bpf_calls.program_info(fd).recursion_misses == 0
 
     def own_programs(self, programs: Mapping[int, int], stack: ExitStack) -> None:
         """See `Kernel.own_programs`."""
         self._own_programs.update(programs)
         for program in programs:
             stack.callback(self._own_programs.pop, program)
-        self._program_notes.add(map(bpf.program_info, programs.values()))
+        self._program_notes.add(map(bpf_calls.program_info, programs.values()))
 
     def loading_programs(self, stack: ExitStack) -> AbstractContextManager[None]:
         """See `Kernel.loading_programs`."""
         return self._program_notes.loading(stack)
 
-    map_info = staticmethod(bpf.map_info)
-    map_lookup = staticmethod(bpf.map_lookup)
-    map_update = staticmethod(bpf.map_update)
+    map_info = staticmethod(bpf_calls.map_info)
+    map_lookup = staticmethod(bpf_calls.map_lookup)
+    map_update = staticmethod(bpf_calls.map_update)
     map_entries = staticmethod(bpf_entries.map_entries)
-    program_info = staticmethod(bpf.program_info)
-    enable_bpf_stats = staticmethod(bpf.enable_stats)
+    program_info = staticmethod(bpf_calls.program_info)
+    enable_bpf_stats = staticmethod(bpf_calls.enable_stats)
 
     def bpf_headers(self, named: str, cache: str) -> str:
         """See `Kernel.bpf_headers`."""
         if named:
             return named
         release = os.uname().release
-        tree = headers.find_headers(release)
+        tree = kernel_headers.find_headers(release)
         if tree is None:
-            raise headers.missing(release)
-        return str(headers.make_headers(tree, Path(cache)))
+            raise kernel_headers.missing(release)
+        return str(kernel_headers.make_headers(tree, Path(cache)))
 
     def _ioctl(self, fd: int, request: int, argument: int | bytearray, message: str) -> None:
         try:
@@ -276,7 +271,7 @@ class LinuxKernel:
             else:
                 fcntl.ioctl(fd, request, argument, True)  # noqa: FBT003 - positional-only
         except OSError as error:
-            raise refusal.call_refused(error.errno or 0, "ioctl", message) from error
+            raise errno_mapping.call_refused(error.errno or 0, "ioctl", message) from error
 
     def read_counter(self, fd: int, read_format: int) -> CounterReading:
         """See `Kernel.read_counter`. Order: value, time_enabled, time_running, id, lost."""
@@ -284,7 +279,7 @@ class LinuxKernel:
             data = os.read(fd, _COUNTER_BYTES)
         except OSError as error:
             code = error.errno or 0
-            raise refusal.call_refused(code, "read", "cannot read a counter") from error
+            raise errno_mapping.call_refused(code, "read", "cannot read a counter") from error
         wanted = _figures(int(read_format))
         if len(data) != 8 * (1 + sum(wanted)):
             # An event in error state (its pinned PMU slot is gone) reads as end of file.
@@ -304,7 +299,7 @@ class LinuxKernel:
             return RingMap(fd, data_bytes, overwrite=overwrite)
         except OSError as error:
             code = error.errno or 0
-            raise refusal.map_refused(code, data_bytes, self.limits()) from error
+            raise errno_mapping.map_refused(code, data_bytes, self.limits()) from error
 
     def map_aux(self, fd: int, ring: RingMap, aux_bytes: int, *, snapshot: bool) -> AuxMap:
         """See `Kernel.map_aux`."""
@@ -313,8 +308,10 @@ class LinuxKernel:
         except OSError as error:
             code = error.errno or 0
             if code == errno.EOPNOTSUPP:
-                raise refusal.no_aux(code) from error
-            raise refusal.map_refused(code, aux_bytes, self.limits(), what="AUX area") from error
+                raise errno_mapping.no_aux(code) from error
+            raise errno_mapping.map_refused(
+                code, aux_bytes, self.limits(), what="AUX area"
+            ) from error
 
     def time_conversion(self) -> TimeConversion:
         """See `Kernel.time_conversion`."""
@@ -323,7 +320,7 @@ class LinuxKernel:
     def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
         """See `Kernel.create_instance`."""
         if read_lockdown(self.sys) == CONFIDENTIALITY:
-            raise refusal.tracefs_locked_down()
+            raise errno_mapping.tracefs_locked_down()
         self.tracefs.ensure_mounted()
         return Instance.create(self.tracefs, settings, stack, proc=self.proc)
 
@@ -348,7 +345,7 @@ class LinuxKernel:
         except OSError as error:
             path = (self.proc / "self/fd" / str(fd)).readlink()
             instance = ControlFolder(path.parents[2], proc=self.proc)
-            raise refusal.pages_refused(
+            raise errno_mapping.pages_refused(
                 error.errno or 0, str(path), instance.kept_by(but=os.getpid())
             ) from error
 
@@ -371,13 +368,13 @@ class LinuxKernel:
 
     def open_blktrace(
         self, device: str, setup: Setup, session: str, stack: ExitStack
-    ) -> blktrace.Blktrace:
+    ) -> block_trace.Blktrace:
         """See `Kernel.open_blktrace`."""
-        return blktrace.open_trace(device, setup, session, stack, proc=self.proc, sys=self.sys)
+        return block_trace.open_trace(device, setup, session, stack, proc=self.proc, sys=self.sys)
 
-    def end_left_traces(self) -> Sequence[blktrace.Leftover]:
+    def end_left_traces(self) -> Sequence[block_trace.Leftover]:
         """See `Kernel.end_left_traces`."""
-        return blktrace.end_leftovers(self.proc, self.sys)
+        return block_trace.end_leftovers(self.proc, self.sys)
 
     def open_channel(self, path: str, stack: ExitStack) -> tuple[relay_channel.RelayFile, ...]:
         """See `Kernel.open_channel`."""
@@ -390,7 +387,7 @@ class LinuxKernel:
     def loaded_bpf(self, ids: Sequence[int] | None, room_bytes: int) -> LoadedBpf:
         """See `Kernel.loaded_bpf`."""
         try:
-            return self._loaded.read(bpf.program_ids() if ids is None else ids, room_bytes)
+            return self._loaded.read(bpf_calls.program_ids() if ids is None else ids, room_bytes)
         except KernelError:
             return LoadedBpf()
 
@@ -428,15 +425,15 @@ class LinuxKernel:
         self, attr: PerfEventAttr, event_id: int, pids: Sequence[int] | None = None
     ) -> bytes:
         """See `Kernel.running_state`."""
-        return proc.scan(attr, event_id, pids=pids, proc=self.proc)
+        return processes.scan(attr, event_id, pids=pids, proc=self.proc)
 
     def bpf_program_ids(self, after: int) -> tuple[int, ...]:
         """See `Kernel.bpf_program_ids`."""
-        return bpf.program_ids(after)
+        return bpf_calls.program_ids(after)
 
     def bpf_symbols(self, ids: Sequence[int]) -> tuple[BpfSymbols, ...]:
         """See `Kernel.bpf_symbols`."""
-        return tuple(bpf_programs.symbols(ids))
+        return tuple(loaded_programs.symbols(ids))
 
     def mapped_build_ids(self, mappings: Sequence[Mmap2]) -> tuple[bytes, ...]:
         """See `Kernel.mapped_build_ids`."""

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
     from collectord.codec.tracing_data import TracingData
-    from collectord.kernel.blktrace import Blktrace
-    from collectord.kernel.blktrace import Leftover as LeftTrace
-    from collectord.kernel.bpf import MapInfo, ProgramInfo
-    from collectord.kernel.bpf_entries import Entries
-    from collectord.kernel.instance import Instance
-    from collectord.kernel.instance_settings import InstanceSettings
-    from collectord.kernel.relay_channel import RelayFile
-    from collectord.kernel.salvage import Leftover
+    from collectord.facts.aux_facts import TimeConversion
+    from collectord.kernel.bpf.bpf_calls import MapInfo, ProgramInfo
+    from collectord.kernel.bpf.bpf_entries import Entries
+    from collectord.kernel.relay.block_trace import Blktrace
+    from collectord.kernel.relay.block_trace import Leftover as LeftTrace
+    from collectord.kernel.relay.relay_channel import RelayFile
+    from collectord.kernel.tracefs.abandoned_rings import Leftover
+    from collectord.kernel.tracefs.instance import Instance
+    from collectord.kernel.tracefs.instance_settings import InstanceSettings
     from collectord.model import ClockReading
-    from collectord.plan.aux_facts import TimeConversion
 
 # What SET_FILTER fails with for a filter that is wrong. The last three are no errors at all:
 # calc_stack() in kernel/trace/trace_events_filter.c numbers unbalanced parentheses and quotes -1
@@ -126,7 +126,7 @@ class Kernel(Protocol):
         """Open an event, close-on-exec always, and give its descriptor.
 
         Raises:
-            MissingPrivilege, MissingFeature, NoSuchTarget, KernelError: see `refusal`.
+            MissingPrivilege, MissingFeature, NoSuchTarget, KernelError: see `errno_mapping`.
         """
 
     def close(self, fd: int) -> None:
@@ -195,12 +195,12 @@ class Kernel(Protocol):
         """Sizes of a BPF map."""
 
     def map_lookup(self, fd: int, key: bytes, *, info: MapInfo) -> bytes | None:
-        """The value of a key in a BPF map; see `bpf.map_lookup`."""
+        """The value of a key in a BPF map; see `bpf_calls.map_lookup`."""
 
     def map_update(
         self, fd: int, key: bytes, value: bytes | Sequence[bytes], *, info: MapInfo
     ) -> None:
-        """Set the value of a key in a BPF map; see `bpf.map_update`."""
+        """Set the value of a key in a BPF map; see `bpf_calls.map_update`."""
 
     def map_entries(self, fd: int, *, info: MapInfo, limit: int = ...) -> Entries:
         """All entries of a BPF map, or the first ones; see `bpf_entries.map_entries`."""

@@ -10,11 +10,11 @@ from collectord.errors import PlanError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from collectord.plan.bpf_program import BpfProgram
+    from collectord.programs.bpf_program import BpfProgram
 
 PREFIX: Final = "collectord_bpf_"
 _TOTAL: Final = "_total"
-# What every program has; `metrics_bpf` makes them.
+# What every program has; `metrics.bpf_families` makes them.
 RUNS: Final = PREFIX + "program_runs"
 RUN_SECONDS: Final = PREFIX + "program_run_seconds"
 RECURSION_MISSES: Final = PREFIX + "program_recursion_misses"

@@ -13,18 +13,18 @@ from collectord.config.schema import BpfSourceConfig
 from collectord.errors import MissingFeature
 from collectord.model import RingRole
 from collectord.plan import budget
-from collectord.plan.bpf import PERF, RINGBUF
-from collectord.plan.bpf_program import RING, numbers
+from collectord.plan.bpf_plan import PERF, RINGBUF
 from collectord.plan.ring_set import RingSet, numbered, rounded, sideband
+from collectord.programs.bpf_program import RING, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
-    from collectord.plan.bpf import ProgramPlan
-    from collectord.plan.events import EventPlan
-    from collectord.plan.facts import KernelFacts
-    from collectord.plan.session import RingPlan
+    from collectord.plan.bpf_plan import ProgramPlan
+    from collectord.plan.event_attrs import EventPlan
+    from collectord.plan.session_plan import RingPlan
 
 _SINCE: Final = (5, 8)
 # Of one that nobody gave a size: what perf rings on all CPUs would have, up to this much. It takes

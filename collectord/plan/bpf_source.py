@@ -17,21 +17,21 @@ from collectord.codec.perf_attr import (
 from collectord.config.schema import BpfSourceConfig
 from collectord.errors import ConfigError, MissingFeature, MissingPrivilege, UsageError
 from collectord.model import Basis
-from collectord.plan import bpf_program, c_source
-from collectord.plan.bpf import BpfPlan, OutputPlan, ProgramPlan
+from collectord.plan.bpf_plan import BpfPlan, OutputPlan, ProgramPlan
 from collectord.plan.bpf_rings import require_buffers, ring_sets, transport_of
-from collectord.plan.events import BASE_SAMPLE_TYPE, EventPlan, read_format
+from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan, read_format
 from collectord.plan.ring_set import Rings
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope
+from collectord.programs import bpf_program, c_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.config.schema import BpfConfig, Config
+    from collectord.facts.kernel_facts import BpfFacts, KernelFacts
     from collectord.model import Scope
-    from collectord.plan.bpf_program import BpfProgram
-    from collectord.plan.facts import BpfFacts, KernelFacts
+    from collectord.programs.bpf_program import BpfProgram
 
 # Of root's compiling. What another user could write, root does not trust, nor the other way.
 _ROOT_CACHE: Final = "/var/cache/collectord/headers"

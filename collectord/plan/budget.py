@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.units import show_bytes
 from collectord.errors import PlanError
+from collectord.text.units import show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectord.config.units import Share
-    from collectord.plan.facts import KernelFacts
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.text.units import Share
 
 _KIB: Final = 1024
 # The kernel's limit of a ring is far above (order-0 pages, an array of pointers to them); a

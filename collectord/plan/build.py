@@ -14,18 +14,17 @@ from collectord.config.schema import (
     RelaySourceConfig,
     TracefsSourceConfig,
 )
-from collectord.config.units import show_bytes, show_share
 from collectord.errors import (
     PlanError,
     UsageError,
 )
-from collectord.plan import aux, bpf_source, budget, relay_source, trace_source
+from collectord.plan import aux_areas, bpf_source, budget, relay_source, trace_source
 from collectord.plan.bpf_metrics import check_metrics
 from collectord.plan.drain_threads import drain_threads
 from collectord.plan.freeze import freezing_tracepoint
 from collectord.plan.ring_set import numbered, perf_rings
 from collectord.plan.scope import scope_of, shortfalls
-from collectord.plan.session import (
+from collectord.plan.session_plan import (
     CorePlan,
     Payload,
     Plan,
@@ -33,15 +32,16 @@ from collectord.plan.session import (
     SessionPlan,
     SinkPlan,
 )
+from collectord.text.units import show_bytes, show_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.config.schema import Config, SessionConfig
+    from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
-    from collectord.plan.bpf import BpfPlan
-    from collectord.plan.events import EventPlan
-    from collectord.plan.facts import KernelFacts
+    from collectord.plan.bpf_plan import BpfPlan
+    from collectord.plan.event_attrs import EventPlan
     from collectord.plan.relay_source import RelayDraft
     from collectord.plan.ring_set import RingSet
     from collectord.plan.trace_source import TraceDraft
@@ -359,7 +359,7 @@ def _core(
 ) -> CorePlan:
     daemon = config.daemon
     areas = [ring.aux for session in sessions for ring in session.rings if ring.aux is not None]
-    chunk, note = aux.chunk_bytes(areas, daemon.chunk, daemon.staging)
+    chunk, note = aux_areas.chunk_bytes(areas, daemon.chunk, daemon.staging)
     if note:
         warnings.append(note)
     drain = drain_threads(daemon, facts)

@@ -6,15 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.config.drain_threads import AUTO, FIFO, NICE, NORMAL, SHARDS_MAX, DrainPriority
+from collectord.config.scheduling import AUTO, FIFO, NICE, NORMAL, SHARDS_MAX, DrainPriority
 from collectord.errors import PlanError
-from collectord.plan import cpu_list
+from collectord.text import cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.config.schema import DaemonConfig
-    from collectord.plan.facts import KernelFacts
+    from collectord.facts.kernel_facts import KernelFacts
 
 # A saturated CPU fills a ring of 512KiB in 2 to 5 ms, and a thread of the usual policy may wait
 # longer than that for the time slice of another one, of its own process too. The lowest priority

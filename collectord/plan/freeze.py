@@ -13,21 +13,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collectord.codec.perf_attr import AuxAction
+from collectord.config import event_spec, trace_names
 from collectord.errors import PlanError, UsageError
 from collectord.model import ScopeKind
-from collectord.plan import cpu_list, event_spec, trace_names
-from collectord.plan.events import Sampling, may_exclude_self, resolve
-from collectord.plan.ftrace import FtraceEvent
+from collectord.plan.event_attrs import Sampling, may_exclude_self, resolve
+from collectord.plan.ftrace_plan import FtraceEvent
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope
+from collectord.text import cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.config.schema import SessionConfig
+    from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
-    from collectord.plan.events import EventPlan
-    from collectord.plan.facts import KernelFacts
+    from collectord.plan.event_attrs import EventPlan
 
 
 def freezing_tracepoint(session: SessionConfig) -> FtraceEvent | None:

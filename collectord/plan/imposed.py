@@ -18,7 +18,7 @@ from collectord.model import RingRole
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.plan.session import SessionPlan
+    from collectord.plan.session_plan import SessionPlan
 
 # ns for an event of some 50 bytes by kind of source, the tracepoint's own hook included. What
 # blktrace writes was not measured.

@@ -8,17 +8,17 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import BreakpointType, EventType
+from collectord.config.event_names import NAMED_EVENTS, NamedEvent
+from collectord.config.event_spec import Alias, Breakpoint, PmuEvent, Raw, Tracepoint
 from collectord.errors import MissingFeature, MissingPrivilege, UnknownEvent, UsageError
+from collectord.facts.aux_facts import decoder_of
 from collectord.plan.aux_defaults import default_terms
-from collectord.plan.aux_facts import decoder_of
-from collectord.plan.event_names import NAMED_EVENTS, NamedEvent
-from collectord.plan.event_spec import Alias, Breakpoint, PmuEvent, Raw, Tracepoint
-from collectord.plan.nearest import did_you_mean
 from collectord.plan.pmu import lay_out
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collectord.plan.event_spec import EventSpec
-    from collectord.plan.facts import KernelFacts, PmuFacts
+    from collectord.config.event_spec import EventSpec
+    from collectord.facts.kernel_facts import KernelFacts, PmuFacts
     from collectord.plan.pmu import PmuConfig
 
 # PMUs whose events name a probe by a string that no config word holds.

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import MissingFeature, UsageError
-from collectord.plan.nearest import did_you_mean
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collectord.plan.event_spec import PmuEvent
-    from collectord.plan.facts import PmuFacts
+    from collectord.config.event_spec import PmuEvent
+    from collectord.facts.kernel_facts import PmuFacts
 
 _FORMAT: Final = re.compile(r"(config\d*):(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)", re.ASCII)
 _WORDS: Final = ("config", "config1", "config2")

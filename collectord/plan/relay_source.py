@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.blktrace import action_mask
-from collectord.config.relay_check import names
+from collectord.config.relay_rules import names
 from collectord.config.schema import RelaySourceConfig
 from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
+from collectord.facts.kernel_facts import SEES_DEVICES
 from collectord.model import Basis, RingRole
-from collectord.plan.facts import SEES_DEVICES
-from collectord.plan.nearest import did_you_mean
-from collectord.plan.relay import RelayPlan
-from collectord.plan.session import RingPlan
+from collectord.plan.relay_plan import RelayPlan
+from collectord.plan.session_plan import RingPlan
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.config.schema import Config
-    from collectord.plan.facts import KernelFacts, RelayFacts
+    from collectord.facts.kernel_facts import KernelFacts, RelayFacts
 
 SOURCE: Final = RelaySourceConfig.kind
 BLKTRACE_FORMAT: Final = "blktrace"

@@ -8,26 +8,27 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import SampleType
 from collectord.config.schema import PerfSourceConfig
-from collectord.config.units import Share, show_bytes
 from collectord.errors import PlanError
+from collectord.facts.aux_facts import decoder_of
 from collectord.model import RingRole
-from collectord.plan import budget, cpu_list
-from collectord.plan.aux import arrange, aux_set
-from collectord.plan.aux_facts import decoder_of
-from collectord.plan.events import sideband_event
+from collectord.plan import budget
+from collectord.plan.aux_areas import arrange, aux_set
+from collectord.plan.event_attrs import sideband_event
 from collectord.plan.freeze import frozen
 from collectord.plan.scope import excludes_self, ring_cpus
-from collectord.plan.session import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
+from collectord.plan.session_plan import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
 from collectord.plan.source_events import ABSENCE, in_scope, source_events, without_self
+from collectord.text import cpu_list
+from collectord.text.units import Share, show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.config.schema import SessionConfig
+    from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
-    from collectord.plan.aux import AuxSet
-    from collectord.plan.events import EventPlan
-    from collectord.plan.facts import KernelFacts
+    from collectord.plan.aux_areas import AuxSet
+    from collectord.plan.event_attrs import EventPlan
 
 _SIDEBAND_WATERMARK: Final = Share(percent=25.0)
 # A hundred thousand context switches a second are 6 MiB of records.

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from collectord.codec.perf_attr import EventType
 from collectord.errors import PlanError
 from collectord.model import Scope, ScopeKind
-from collectord.plan import cpu_list
-from collectord.plan.session import TASK_SCOPES
+from collectord.plan.session_plan import TASK_SCOPES
+from collectord.text import cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from collectord.config.schema import TargetConfig
-    from collectord.plan.events import EventPlan
-    from collectord.plan.facts import KernelFacts
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.plan.event_attrs import EventPlan
 
 
 def scope_of(target: TargetConfig, facts: KernelFacts) -> Scope:

@@ -7,16 +7,16 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from collectord.codec.perf_attr import AuxAction, BranchSampleType, ReadFormat, SampleType
-from collectord.config.units import show_bytes, show_ns
-from collectord.plan import cpu_list
+from collectord.text import cpu_list
+from collectord.text.units import show_bytes, show_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from enum import IntFlag
 
     from collectord.codec.perf_attr import PerfEventAttr
-    from collectord.plan.events import EventPlan
-    from collectord.plan.session import RingPlan, SinkPlan
+    from collectord.plan.event_attrs import EventPlan
+    from collectord.plan.session_plan import RingPlan, SinkPlan
 
 
 def event_words(event: EventPlan) -> str:

@@ -6,25 +6,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from collectord.config import call_graph, event_spec
+from collectord.config.event_spec import PmuEvent, Tracepoint
 from collectord.config.schema import BpfSourceConfig, EventConfig, RelaySourceConfig
 from collectord.errors import CollectordError, MissingFeature, UnknownEvent, UsageError
 from collectord.model import ScopeKind
-from collectord.plan import call_graph, event_spec
-from collectord.plan.event_spec import PmuEvent, Tracepoint
-from collectord.plan.events import Sampling, may_exclude_self, resolve
+from collectord.plan.event_attrs import Sampling, may_exclude_self, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from collectord.config.event_spec import EventGroup, EventSpec
     from collectord.config.schema import (
         Config,
         PerfSourceConfig,
         TraceEventConfig,
     )
+    from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
-    from collectord.plan.event_spec import EventGroup, EventSpec
-    from collectord.plan.events import EventPlan
-    from collectord.plan.facts import KernelFacts
+    from collectord.plan.event_attrs import EventPlan
 
 # What a choice of events ("cycles|cpu-clock") and `when = "present"` take for absence.
 ABSENCE: Final = (MissingFeature, UnknownEvent)

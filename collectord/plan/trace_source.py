@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from collectord.config import trace_names
 from collectord.config.schema import TraceEventConfig, TracefsSourceConfig
-from collectord.config.units import RingSize, show_bytes, show_ns
 from collectord.errors import (
     CollectordError,
     MissingFeature,
@@ -17,19 +17,20 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.model import RingRole, ScopeKind, Transport
-from collectord.plan import budget, trace_names, transport
-from collectord.plan.ftrace import FtraceEvent, FtracePlan, ProbePlan
+from collectord.plan import budget, transport
+from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan, ProbePlan
 from collectord.plan.kinds import kinds_of
 from collectord.plan.scope import excludes_self, ring_cpus
-from collectord.plan.session import FLIGHT_RECORDER, RingPlan
+from collectord.plan.session_plan import FLIGHT_RECORDER, RingPlan
+from collectord.text.units import RingSize, show_bytes, show_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.config.schema import Config, ProbeConfig
-    from collectord.config.units import Share
+    from collectord.facts.kernel_facts import FtraceFacts, KernelFacts
     from collectord.model import Scope
-    from collectord.plan.facts import FtraceFacts, KernelFacts
+    from collectord.text.units import Share
 
 SOURCE: Final = "tracefs"
 
@@ -249,7 +250,7 @@ def _events(
     """Each event once. An instance has one filter for it: the one of its own entry.
 
     One that names another task is recorded in our own threads too, as one of perf is: see
-    `plan.events.may_exclude_self`.
+    `plan.event_attrs.may_exclude_self`.
     """
     own: dict[str, str] = {}
     for item in source.events:

@@ -11,7 +11,7 @@ from collectord.model import Transport
 
 if TYPE_CHECKING:
     from collectord.config.schema import TransportName
-    from collectord.plan.facts import FtraceFacts
+    from collectord.facts.kernel_facts import FtraceFacts
 
 # CPU ns per event of some 60 bytes in sub-buffers of 64 KiB, where nothing was measured: a page
 # that is read is swapped out of the ring, copied and walked; splicing copies it into the page

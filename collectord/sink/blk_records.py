@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord._native import _core
 from collectord.codec.blktrace import MAGIC_BYTES, RECORD, message
-from collectord.sink.stored import Part
+from collectord.sink.stored_file import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

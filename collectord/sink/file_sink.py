@@ -20,7 +20,6 @@ import msgspec
 from collectord.errors import SinkError
 from collectord.folders.folder import reopen
 from collectord.sink.base import GivenUp, OpenSegment, SegmentInfo, SoFar
-from collectord.sink.home import Home
 from collectord.sink.manifest import (
     Clocks,
     Identity,
@@ -33,6 +32,7 @@ from collectord.sink.manifest import (
     link,
     thin,
 )
+from collectord.sink.output_dir import Home
 from collectord.sink.segment import (
     FULL,
     publish,
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from collectord._native._core import SegmentClosed
-    from collectord.plan.session import SinkPlan
+    from collectord.plan.session_plan import SinkPlan
     from collectord.sink.base import Closing, Opening
     from collectord.sink.manifest import EventLayout
-    from collectord.sink.stored import FinishedFile
+    from collectord.sink.stored_file import FinishedFile
 
 NO_LAYOUTS: Final[Mapping[str, EventLayout]] = MappingProxyType({})
 UNLIMITED_BYTES: Final = 1 << 62

@@ -16,7 +16,7 @@ from collectord.sink.trace_file import TraceFile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from collectord.sink.stored import StoredFile
+    from collectord.sink.stored_file import StoredFile
 
 _BY_MAGIC: Final[dict[bytes, Callable[[int], StoredFile]]] = {
     PERF_MAGIC: PerfFile,

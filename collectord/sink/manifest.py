@@ -19,12 +19,12 @@ from collectord.codec.bpf_struct import (
     Layout,
     decoder,
 )
-from collectord.config.bpf_program import (
-    ColumnConfig,  # noqa: TC001 - msgspec reads annotations
-)
 from collectord.errors import CodecError
 from collectord.model import ClockReading  # noqa: TC001 - msgspec reads annotations
-from collectord.text import decode_json, encode_json
+from collectord.programs.program_manifest import (
+    ColumnConfig,  # noqa: TC001 - msgspec reads annotations
+)
+from collectord.text.foreign import decode_json, encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

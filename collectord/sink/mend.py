@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from collectord.errors import CodecError, UnsafePath
+from collectord.reader.verify import contents_findings, span_fault
 from collectord.sink.formats import open_stored
 from collectord.sink.manifest import (
     SCHEMA,
@@ -28,14 +29,13 @@ from collectord.sink.outcome import Action, Outcome, kept_text, recovered, recov
 from collectord.sink.scan import mapped
 from collectord.sink.segment import lock, read_manifest
 from collectord.sink.sums import unsound
-from collectord.sink.verify import contents_findings, span_fault
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from collectord.folders.folder import Folder
     from collectord.sink.segment import Group, SegmentPaths
-    from collectord.sink.stored import Finding, FinishedFile, StoredFile, Survey
+    from collectord.sink.stored_file import Finding, FinishedFile, StoredFile, Survey
 
 
 def mend_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome | None]:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from collectord.folders.folder import Folder
-    from collectord.sink.stored import StoredFile, Survey
+    from collectord.sink.stored_file import StoredFile, Survey
 
 _RECOVERED: Final = ".recovered"
 _UNKNOWN_CLOCK: Final = ClockReading(monotonic_ns=0, realtime_ns=0, perf_ns=0, bracket_ns=0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.sink.segment import SegmentPaths
-    from collectord.sink.stored import FinishedFile, Survey
+    from collectord.sink.stored_file import FinishedFile, Survey
 
 
 class Action(StrEnum):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import HEADER_BYTES, PAGE_BYTES
 from collectord.sink.scan import scan, scan_torn, xxh3
-from collectord.sink.stored import Part
+from collectord.sink.stored_file import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,7 @@ from collectord.sink.manifest import Span
 from collectord.sink.perf_chunks import look, padding
 from collectord.sink.scan import mapped, read_first, scan, xxh3
 from collectord.sink.segment import BLOCK_BYTES, PERF_DATA
-from collectord.sink.stored import Check, Finding, FinishedFile, Part, Survey, Track
+from collectord.sink.stored_file import Check, Finding, FinishedFile, Part, Survey, Track
 from collectord.sink.sums import data_span, sums_of, unsound
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def holds_auxtrace(head: Head) -> bool:
 
 
 class PerfFile:
-    """A perf.data file, for repair and verify (`stored.StoredFile`).
+    """A perf.data file, for repair and verify (`stored_file.StoredFile`).
 
     Raises:
         CodecError: the file does not begin with a whole head.

@@ -12,7 +12,7 @@ from collectord.folders.folder import write_all
 from collectord.sink.blk_records import look, messages
 from collectord.sink.scan import mapped
 from collectord.sink.segment import BLKTRACE, BLOCK_BYTES
-from collectord.sink.stored import Check, Finding, FinishedFile, Survey, Track
+from collectord.sink.stored_file import Check, Finding, FinishedFile, Survey, Track
 from collectord.sink.sums import data_span, sums_of, unsound
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.folders.folder import Folder
-    from collectord.sink.stored import StoredFile
+    from collectord.sink.stored_file import StoredFile
 
 
 def repair(target: Path, *, sealed: bool = False) -> list[Outcome]:

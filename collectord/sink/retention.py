@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.folders.folder import Folder
-    from collectord.plan.session import RetentionPlan
+    from collectord.plan.session_plan import RetentionPlan
 
 
 class EvictReason(StrEnum):

@@ -19,7 +19,7 @@ import xxhash
 from collectord._native._core import Sum
 from collectord.sink.manifest import COUNT_MAX, Span
 from collectord.sink.scan import xxh3
-from collectord.sink.stored import Part
+from collectord.sink.stored_file import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

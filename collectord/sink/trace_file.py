@@ -26,7 +26,7 @@ from collectord.sink.manifest import Span
 from collectord.sink.scan import mapped, read_first, xxh3
 from collectord.sink.segment import BLOCK_BYTES, TRACE_DAT
 from collectord.sink.sparse import punch
-from collectord.sink.stored import Check, Finding, FinishedFile, Part, Survey, Track
+from collectord.sink.stored_file import Check, Finding, FinishedFile, Part, Survey, Track
 from collectord.sink.sums import Sums, data_span, sums_of, unsound
 from collectord.sink.trace_pages import empty_pages, look
 
@@ -252,7 +252,7 @@ def _unsound(view: memoryview, sealed: Manifest) -> list[Part] | None:
 
 
 class TraceFile:
-    """A trace.dat file, for repair and verify (`stored.StoredFile`).
+    """A trace.dat file, for repair and verify (`stored_file.StoredFile`).
 
     Raises:
         CodecError: the file does not begin with a whole head.

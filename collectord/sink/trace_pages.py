@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord._native import _core
 from collectord.sink.sparse import written
-from collectord.sink.stored import Part
+from collectord.sink.stored_file import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

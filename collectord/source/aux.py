@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from collectord.errors import CollectordError
     from collectord.kernel.port import Kernel
-    from collectord.plan.events import EventPlan
+    from collectord.plan.event_attrs import EventPlan
     from collectord.source.ring import CounterFd, RingHandle
 
 # Each reading is an interrupt of the event's CPU, some 20 us; the timer takes 10 us. A CPU whose

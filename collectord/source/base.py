@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
     from collectord.model import LossKey, Produced, RingLabel
-    from collectord.plan.session import SessionPlan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.source.bpf import Counts, OpenProgram
     from collectord.source.ring import RingHandle
     from collectord.source.window import Held
@@ -259,6 +259,6 @@ class Source(Protocol):
             exclude_tids: threads whose events are left out where the plan says `exclude_self`.
 
         Raises:
-            KernelError: of the classes that `kernel.refusal` tells apart.
+            KernelError: of the classes that `kernel.errno_mapping` tells apart.
             UsageError: the kernel refuses a filter; with its reason.
         """

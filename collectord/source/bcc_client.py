@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from collectord.plan import bpf_program, event_names
+from collectord.config import event_names
+from collectord.programs import bpf_program
 from collectord.source import bcc_child, bcc_failure, bcc_text
-from collectord.text import decode_json
+from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collectord.config.bpf_program import AttachConfig
-    from collectord.plan.bpf_program import BpfProgram
+    from collectord.programs.bpf_program import BpfProgram
+    from collectord.programs.program_manifest import AttachConfig
     from collectord.source.bcc_child import Outcome
 
 # Where bcc is looked for: a virtual environment that sees the system's packages, then the system.
@@ -158,7 +159,7 @@ def request(
 
     Args:
         program: which.
-        values: of its parameters, as `plan.bpf_program.parameters` gives them.
+        values: of its parameters, as `programs.bpf_program.parameters` gives them.
         headers: tree of kernel headers.
         library: text of collectord.h, "" for the shipped one.
     """

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.kernel import bpf_files
-from collectord.plan.bpf_program import HEADER
+from collectord.kernel.bpf import catalogue
+from collectord.programs.bpf_program import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ class _Edit(NamedTuple):
 
 def header_text() -> str:
     """collectord.h, which is beside the shipped programs."""
-    return (bpf_files.shipped_place() / HEADER).read_text()
+    return (catalogue.shipped_place() / HEADER).read_text()
 
 
 def prepare(name: str, source: str, *, header: str, defines: str = "") -> str:

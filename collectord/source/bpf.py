@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import BpfError
 from collectord.model import Basis, Produced, Reason, RingRole, Stage
-from collectord.plan.bpf import RINGBUF, BpfPlan
+from collectord.plan.bpf_plan import RINGBUF, BpfPlan
 from collectord.source import bcc_client, bpf_buffer, perf
 from collectord.source.base import Abilities
 from collectord.source.bpf_event import event_layout
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from collectord._native._core import Core, Stream
     from collectord.codec.bpf_struct import Layout
-    from collectord.kernel.bpf import MapInfo
+    from collectord.kernel.bpf.bpf_calls import MapInfo
     from collectord.kernel.port import Kernel
     from collectord.model import LossKey
-    from collectord.plan.bpf import ProgramPlan
-    from collectord.plan.session import RingPlan, SessionPlan
+    from collectord.plan.bpf_plan import ProgramPlan
+    from collectord.plan.session_plan import RingPlan, SessionPlan
     from collectord.source.bcc_client import Loaded, LoadedTable
     from collectord.source.bpf_buffer import BufferRing
     from collectord.source.perf import OpenPerf

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import BpfMap
 from collectord.codec.perf_attr import sample_time_offset
-from collectord.config.units import show_bytes
 from collectord.errors import KernelError
-from collectord.ledger import NESTING
+from collectord.ledger.record_ledger import NESTING
 from collectord.model import Geometry, RingLabel
 from collectord.source.ring import CounterFd, RingHandle
+from collectord.text.units import show_bytes
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from collectord._native._core import Core, Ring, Stream
-    from collectord.ledger import Bracket, RingBalance
+    from collectord.ledger.record_ledger import Bracket, RingBalance
     from collectord.model import Basis
-    from collectord.plan.session import RingPlan
+    from collectord.plan.session_plan import RingPlan
     from collectord.source.bcc_client import LoadedTable
 
 # Ids of samples: far above those that the kernel gives to events, which are of the same files.

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec import bpf_struct
 from collectord.errors import BpfError, CodecError
-from collectord.plan.nearest import did_you_mean
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from collectord.codec.bpf_struct import Layout
-    from collectord.plan.bpf_program import BpfProgram
+    from collectord.programs.bpf_program import BpfProgram
     from collectord.source.bcc_client import LoadedTable
 
 # The table of collectord.h whose leaf is the event; it holds nothing.

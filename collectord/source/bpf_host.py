@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectord.kernel.bpf_probe import BpfWanted
+from collectord.kernel.probe.bpf_probe import BpfWanted
 from collectord.source import bcc_client
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def wanted(config: BpfConfig, names: tuple[str, ...] | None) -> BpfWanted:
-    """What `kernel.probe.probe` is to look for.
+    """What `kernel_probe.probe` is to look for.
 
     Args:
         config: where programs, bcc and headers are.

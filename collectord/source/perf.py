@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.port import Kernel
     from collectord.model import RingLabel
-    from collectord.plan.session import SessionPlan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.source.perf_opening import Opened
     from collectord.source.ring import CounterFd, RingHandle
 
@@ -238,7 +238,8 @@ class OpenPerf:
     def read_produced(self, ring: RingHandle) -> Produced:
         """Sum the ring's counters; `value` is None unless each of its events counts records.
 
-        What an event with AUX counts, and loses in this ring, are no samples: see `aux_meter`.
+        What an event with AUX counts, and loses in this ring, are no samples: see
+        `aux_counter_reader`.
         """
         readings = [
             (counter, self._kernel.read_counter(counter.fd, counter.read_format))

@@ -42,7 +42,7 @@ from collectord.codec.perf_attr import (
 )
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget, UsageError
 from collectord.kernel.port import FILTER_REFUSALS, Purpose
-from collectord.kernel.trace_events import without_threads
+from collectord.kernel.tracefs.instance_events import without_threads
 from collectord.model import Geometry, RingLabel, RingRole, Scope, ScopeKind
 from collectord.source.aux import refused_addresses
 from collectord.source.ring import AuxHandle, CounterFd, OverwritableRing, PairedRing, PerfRing
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
     from collectord._native._core import AuxMap, RingMap
     from collectord.kernel.port import Kernel
-    from collectord.plan.events import EventPlan
-    from collectord.plan.session import RingPlan, SessionPlan
+    from collectord.plan.event_attrs import EventPlan
+    from collectord.plan.session_plan import RingPlan, SessionPlan
 
 # A process that keeps making threads never gives two equal scans; inherit covers the rest.
 _SCANS_MAX: Final = 8

@@ -26,7 +26,7 @@ from collectord.model import (
     RingRole,
     Stage,
 )
-from collectord.plan.relay import RelayPlan
+from collectord.plan.relay_plan import RelayPlan
 from collectord.plan.relay_source import CHANNEL_BYTES
 from collectord.source.base import Abilities, LateRing
 from collectord.source.ring import BlktraceRing, ChannelRing
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from collectord._native._core import Core, Stream
-    from collectord.kernel.blktrace import Blktrace
     from collectord.kernel.port import Kernel
-    from collectord.kernel.relay_channel import RelayFile
+    from collectord.kernel.relay.block_trace import Blktrace
+    from collectord.kernel.relay.relay_channel import RelayFile
     from collectord.model import LossKey
-    from collectord.plan.session import SessionPlan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.source.ring import RingHandle
 
 _DROPPED: Final = (Stage.KERNEL_RING, Reason.DROPPED)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from collectord.ledger import balance_ring
+from collectord.ledger.record_ledger import balance_ring
 from collectord.model import Basis, LossKey, Produced, Reason, RingRole, Stage, Transport
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
         RingMap,
         Stream,
     )
-    from collectord.ledger import Bracket, RingBalance
+    from collectord.ledger.record_ledger import Bracket, RingBalance
     from collectord.model import Geometry, RingLabel
-    from collectord.plan.aux import AuxPlan
+    from collectord.plan.aux_areas import AuxPlan
 
 _RING_FULL: Final[LossKey] = (Stage.KERNEL_RING, Reason.RING_FULL)
 _PAUSED: Final[LossKey] = (Stage.KERNEL_RING, Reason.PAUSED)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import ExitStack
 
-    from collectord.kernel.instance import Instance
     from collectord.kernel.port import Kernel
-    from collectord.kernel.ring_stats import CpuStats
-    from collectord.plan.session import SessionPlan
+    from collectord.kernel.tracefs.instance import Instance
+    from collectord.kernel.tracefs.ring_stats import CpuStats
+    from collectord.plan.session_plan import SessionPlan
 
 
 def produced(

@@ -21,11 +21,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, NoSuchTarget
-from collectord.kernel.instance_settings import InstanceSettings
-from collectord.kernel.ring_stats import MonotonicStats, stats_text
-from collectord.kernel.salvage import OWNER_MARK
-from collectord.kernel.trace_events import TraceEvent
-from collectord.kernel.trace_probes import Probe, ProbeKind
+from collectord.kernel.tracefs.abandoned_rings import OWNER_MARK
+from collectord.kernel.tracefs.instance_events import TraceEvent
+from collectord.kernel.tracefs.instance_settings import InstanceSettings
+from collectord.kernel.tracefs.ring_stats import MonotonicStats, stats_text
+from collectord.kernel.tracefs.trace_probes import Probe, ProbeKind
 from collectord.model import (
     Basis,
     Geometry,
@@ -34,23 +34,23 @@ from collectord.model import (
     ScopeKind,
     Transport,
 )
-from collectord.plan import cpu_list
-from collectord.plan.ftrace import FtracePlan
-from collectord.plan.session import FLIGHT_RECORDER
+from collectord.plan.ftrace_plan import FtracePlan
+from collectord.plan.session_plan import FLIGHT_RECORDER
 from collectord.source.base import Abilities
 from collectord.source.ring import FtraceRing
 from collectord.source.trace_counts import LateTraceRings, produced
 from collectord.source.window import Fill, grown, needed_bytes
+from collectord.text import cpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from collectord._native._core import Core, Stream
     from collectord.codec.trace_dat_head import Metadata
-    from collectord.kernel.instance import Instance
     from collectord.kernel.port import Kernel
-    from collectord.plan.ftrace import FtraceEvent
-    from collectord.plan.session import RingPlan, SessionPlan
+    from collectord.kernel.tracefs.instance import Instance
+    from collectord.plan.ftrace_plan import FtraceEvent
+    from collectord.plan.session_plan import RingPlan, SessionPlan
     from collectord.source.base import LateRing
     from collectord.source.ring import RingHandle
     from collectord.source.window import Held

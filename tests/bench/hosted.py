@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from collectord import daemon, log, recording
-from collectord.cli import record_config, record_options
-from collectord.config.units import Nanoseconds
+from collectord.cli import log, record_config, record_options
 from collectord.control import signals
-from collectord.host import host_facts
-from collectord.ledger_json import to_json
+from collectord.daemon import daemon, recording
+from collectord.daemon.host_facts import host_facts
+from collectord.ledger.ledger_json import to_json
+from collectord.text.units import Nanoseconds
 from tests.bench.collectors import EVENT, GENERATOR_CPU
 
 if TYPE_CHECKING:

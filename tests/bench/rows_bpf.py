@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.config.schema import BpfConfig
 from collectord.kernel.linux import LinuxKernel
-from collectord.plan.bpf import PERF, RINGBUF
+from collectord.plan.bpf_plan import PERF, RINGBUF
 from collectord.plan.bpf_source import cache_folder
 from collectord.source import bcc_client
 from tests.bench import row

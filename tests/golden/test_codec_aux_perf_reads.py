@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.codec.aux_record import AUX_TRUNCATED, Aux, AuxOutputHwId
-from collectord.plan.aux_facts import TimeConversion
+from collectord.facts.aux_facts import TimeConversion
 from tests.support.aux_files import ETE, ETMV3, ETMV4, PID, SPE, AuxFile
 from tests.support.pt import PtTrace, tnt, tsc
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from collectord.plan.aux_facts import AuxPmuFacts
+    from collectord.facts.aux_facts import AuxPmuFacts
     from tests.support.perf_tools import Perf
 
 KERNEL: Final = 0xFFFFFFFF81000000

@@ -15,12 +15,12 @@ import pytest
 
 from collectord.codec.perf_attr import EventType, PerfEventAttr, ReadFormat, SoftwareId
 from collectord.config.schema import Config, DaemonConfig, PerfSourceConfig, SessionConfig
-from collectord.daemon import Daemon
+from collectord.daemon.daemon import Daemon
+from collectord.daemon.host_facts import host_facts
 from collectord.errors import KernelError, MissingFeature
-from collectord.host import host_facts
-from collectord.kernel.aux_trial import can_pause, has_aux, with_aux
+from collectord.facts.kernel_facts import PmuFacts
 from collectord.kernel.linux import LinuxKernel
-from collectord.plan.facts import PmuFacts
+from collectord.kernel.probe.aux_trial import can_pause, has_aux, with_aux
 from collectord.source.aux import await_resumed
 from collectord.source.ring import CounterFd
 from tests.support.daemons import running
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from collectord.config.schema import When
-    from collectord.ledger import SessionBalance
+    from collectord.ledger.record_ledger import SessionBalance
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Start = Callable[..., subprocess.Popen[str]]

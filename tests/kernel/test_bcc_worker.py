@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from collectord.config.bpf_program import AttachConfig
 from collectord.errors import BpfError, CollectordError, MissingFeature
-from collectord.kernel import bpf
-from collectord.kernel.headers import find_headers, make_headers
+from collectord.kernel.bpf import bpf_calls
+from collectord.kernel.bpf.kernel_headers import find_headers, make_headers
+from collectord.programs.program_manifest import AttachConfig
 from collectord.source import bcc_client, bcc_text
 from tests.support.patience import patient
 
@@ -139,7 +139,7 @@ def loader(tmp_path_factory: pytest.TempPathFactory) -> Loader:
 
 def counted(loaded: Loaded) -> int:
     """What COUNTING counted."""
-    value = bpf.map_lookup(loaded.tables["calls"].fd, struct.pack("=I", 0))
+    value = bpf_calls.map_lookup(loaded.tables["calls"].fd, struct.pack("=I", 0))
     assert value
     return int(struct.unpack("=Q", value)[0])
 
@@ -207,12 +207,12 @@ def test_a_program_runs_while_its_descriptors_are_open(
         assert program.attachments == (attached,)
         assert len(loaded.attachment_fds) == 1
         table = loaded.tables["calls"]
-        assert program.id in bpf.program_ids()
-        assert table.id in bpf.map_ids()
+        assert program.id in bpf_calls.program_ids()
+        assert table.id in bpf_calls.map_ids()
         fds = (table.fd, program.fd, *loaded.attachment_fds)
         assert not any(os.get_inheritable(fd) for fd in fds)
-    await_true(lambda: program.id not in bpf.program_ids())
-    await_true(lambda: table.id not in bpf.map_ids())
+    await_true(lambda: program.id not in bpf_calls.program_ids())
+    await_true(lambda: table.id not in bpf_calls.map_ids())
 
 
 def test_a_program_of_several_functions(loader: Loader) -> None:
@@ -242,7 +242,7 @@ RAW_TRACEPOINT_PROBE(sys_enter) { return 0; }
         tables = loaded.tables
         assert set(tables) == {"hash", "each", "ring", "stacks", "queue"}
         for table in tables.values():
-            info = bpf.map_info(table.fd)
+            info = bpf_calls.map_info(table.fd)
             assert (table.id, table.type, table.key_bytes) == (info.id, info.type, info.key_bytes)
             assert (table.leaf_bytes, table.max_entries) == (info.value_bytes, info.max_entries)
         assert tables["hash"].key == "unsigned int"
@@ -278,7 +278,7 @@ def check_calls(loader: Loader, source: str, *attached: AttachConfig) -> Loaded:
         (program,) = loaded.programs
         names = tuple(f"{entry.kind} {entry.place}" for entry in attached)
         assert program.attachments == names
-    await_true(lambda: program.id not in bpf.program_ids())
+    await_true(lambda: program.id not in bpf_calls.program_ids())
     return loaded
 
 
@@ -369,7 +369,7 @@ int on_tick(struct pt_regs *ctx)
     with ExitStack() as stack:
         loaded = loader.load(stack, source, entry)
         subprocess.run([tmp_path / "ticks", "100"], check=True)
-        value = bpf.map_lookup(loaded.tables["sum"].fd, struct.pack("=I", 0))
+        value = bpf_calls.map_lookup(loaded.tables["sum"].fd, struct.pack("=I", 0))
     assert value == struct.pack("=Q", 5050)
     usdt_program(tmp_path, "semaphore")
     assert "has a semaphore, which bcc raises" in str(loader.error(source, entry))

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord.config.schema import BpfConfig
-from collectord.kernel import bpf, bpf_trial
+from collectord.kernel.bpf import bpf_calls
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import probe
-from collectord.plan import bpf_program
+from collectord.kernel.probe import bpf_trial
+from collectord.kernel.probe.kernel_probe import probe
+from collectord.programs import bpf_program
 from collectord.source import bpf_host
 from tests.support.bpf_pairs import MANIFEST, SOURCE, write
 from tests.support.daemons import wait_for
@@ -43,7 +44,11 @@ GOOD: Final = SOURCE.replace("    return 1;\n}\n", HISTOGRAM + "}\n")
 
 def ids() -> frozenset[tuple[str, int]]:
     """Programs, maps and links of the host."""
-    lists = {"program": bpf.program_ids(), "map": bpf.map_ids(), "link": bpf.link_ids()}
+    lists = {
+        "program": bpf_calls.program_ids(),
+        "map": bpf_calls.map_ids(),
+        "link": bpf_calls.link_ids(),
+    }
     return frozenset((kind, number) for kind, numbers in lists.items() for number in numbers)
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from collectord.config.load import load
 from collectord.config.schema import BpfConfig
+from collectord.kernel.host.device_names import HostNames
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.names import HostNames
-from collectord.kernel.probe import probe
-from collectord.maps.reader import BpfReader
+from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan.build import build
+from collectord.session.maps.map_reader import BpfReader
 from collectord.source import SOURCES, bpf_host
 from tests.support import bpf_load
 from tests.support.bpf_counts import DEVICE, child, counting, program, total, unprobed

@@ -12,7 +12,7 @@ from collectord.codec.cursor import U32, U64, Cursor
 from collectord.codec.perf_bpf import BpfArray
 from collectord.codec.perf_data import HEADER_BYTES, parse_feature_table, parse_header
 from collectord.codec.perf_section import Feature
-from collectord.kernel import bpf, bpf_image
+from collectord.kernel.bpf import bpf_calls, program_image
 from tests.support import bpf as bpf_support
 from tests.support.recording import recording, segments_of
 
@@ -31,10 +31,10 @@ RUNS: Final = slice(U64.size + 192, U64.size + 216)
 def test_code_is_left_out_where_there_is_no_room() -> None:
     """A program's functions are told all the same; what is not told is not counted."""
     with bpf_support.program(1, b"small") as fd:
-        number = bpf.program_info(fd).id
-        (whole,), _ = bpf_image.LoadedPrograms().read([number], 1 << 20)
-        (small,), _ = bpf_image.LoadedPrograms().read([number], whole.size_bytes - 1)
-        assert bpf_image.LoadedPrograms().read([number], small.size_bytes - 1) == ((), ())
+        number = bpf_calls.program_info(fd).id
+        (whole,), _ = program_image.LoadedPrograms().read([number], 1 << 20)
+        (small,), _ = program_image.LoadedPrograms().read([number], whole.size_bytes - 1)
+        assert program_image.LoadedPrograms().read([number], small.size_bytes - 1) == ((), ())
     assert {BpfArray.JITED_INSNS, BpfArray.JITED_KSYMS} <= set(whole.arrays)
     assert set(small.arrays) == {*whole.arrays} - {BpfArray.JITED_INSNS}
     assert U32.unpack_from(small.info, 16)[0] == 0
@@ -43,9 +43,9 @@ def test_code_is_left_out_where_there_is_no_room() -> None:
 
 def test_streams_share_what_is_loaded() -> None:
     """A second look at a program gives what the first one read, while somebody holds it."""
-    loaded = bpf_image.LoadedPrograms()
+    loaded = program_image.LoadedPrograms()
     with bpf_support.program(1, b"shared") as fd:
-        number = bpf.program_info(fd).id
+        number = bpf_calls.program_info(fd).id
         (first,), _ = loaded.read([number], 1 << 20)
         (second,), _ = loaded.read([number], 1 << 20)
     assert second is first
@@ -54,9 +54,9 @@ def test_streams_share_what_is_loaded() -> None:
 def test_a_program_that_is_gone_is_left_out() -> None:
     """It may be unloaded between the list of programs and a look at it."""
     with bpf_support.program(1, b"short") as fd:
-        number = bpf.program_info(fd).id
-    assert number not in bpf.program_ids()
-    assert bpf_image.LoadedPrograms().read([number], 1 << 20) == ((), ())
+        number = bpf_calls.program_info(fd).id
+    assert number not in bpf_calls.program_ids()
+    assert program_image.LoadedPrograms().read([number], 1 << 20) == ((), ())
 
 
 @pytest.mark.usefixtures("bcc")
@@ -91,7 +91,7 @@ def test_programs_that_come_during_a_recording_are_described(
         before = loaded.enter_context(bpf_support.program(1, b"before"))
         with recording(start_cli, tmp_path, "-a", "-e", "context-switches") as running:
             after = loaded.enter_context(bpf_support.program(1, b"after"))
-        ids = {bpf.program_info(fd).id for fd in (before, after)}
+        ids = {bpf_calls.program_info(fd).id for fd in (before, after)}
     (segment,) = segments_of(running.session)
     assert ids <= _by_id(segment, Feature.BPF_PROG_INFO).keys()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from collectord.kernel import bpf
+from collectord.kernel.bpf import bpf_calls
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
 from tests.support.patience import patient
@@ -121,7 +121,7 @@ def test_programs_cost_the_daemon_little_memory(tmp_path: Path, start_cli: Start
 
 def test_a_kill_detaches_everything(tmp_path: Path, start_cli: Start) -> None:
     """Kill -9: the kernel has no program, map or link of the daemon's any more."""
-    lists = (bpf.program_ids, bpf.map_ids, bpf.link_ids)
+    lists = (bpf_calls.program_ids, bpf_calls.map_ids, bpf_calls.link_ids)
     before = [set(ids()) for ids in lists]
     with daemons.running(start_cli, _config(tmp_path, (*THREE, "biolatency"))) as daemon:
         held = [set(ids()) - known for ids, known in zip(lists, before, strict=True)]
@@ -159,9 +159,9 @@ def test_programs_of_another_process_are_known(tmp_path: Path, start_cli: Start)
     text = config.read_text().replace(EVENT, "syscalls:sys_enter_openat")
     config.write_text(text.replace(FILTER, "flags == 0x7ffffff"))
     with daemons.running(start_cli, config) as daemon:
-        before = set(bpf.program_ids())
+        before = set(bpf_calls.program_ids())
         with recording(start_cli, tmp_path, "--bpf", "opensnoop"):
-            assert set(bpf.program_ids()) - before
+            assert set(bpf_calls.program_ids()) - before
             _await_looks(daemon)
             during = daemon.session("calls")
         _await_looks(daemon)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.kernel import build_id, code_files
+from collectord.kernel.host import build_id, code_files
 from tests.support.daemons import wait_for
 from tests.support.generator import Generator
 from tests.support.patience import patient

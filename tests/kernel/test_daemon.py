@@ -459,7 +459,7 @@ def _read_terminal(fd: int) -> str:
 def test_log_of_a_ring_in_trouble_is_limited() -> None:
     """A process that has the same to say of each ring a thousand times writes a line for each."""
     script = (
-        "from collectord import log\n"
+        "from collectord.cli import log\n"
         "log.configure()\n"
         "for n in range(1000):\n"
         "    log.get_logger().error('ring_quarantined', ring=f'cpu{n % 2}')\n"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from collectord.kernel import threads
-from collectord.kernel.threads import CAP_SYS_NICE
-from collectord.plan import cpu_list
+from collectord.kernel.host import thread_scheduling
+from collectord.kernel.host.thread_scheduling import CAP_SYS_NICE
+from collectord.text import cpu_list
 from tests.support import daemons
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_threads_have_what_is_configured(
     expected: tuple[str, int, int],
 ) -> None:
     """Both drain threads, and no other; /proc and /v1/status agree, and nothing is lost."""
-    if expected[0] == "fifo" and not threads.permitted({CAP_SYS_NICE}).realtime_max:
+    if expected[0] == "fifo" and not thread_scheduling.permitted({CAP_SYS_NICE}).realtime_max:
         pytest.fail("this host refuses SCHED_FIFO even to root")
     config = _config(
         tmp_path, "shards = 2", f'drain_priority = "{priority}"', f'drain_cpus = "{CPUS[-1]}"'

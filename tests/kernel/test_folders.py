@@ -17,11 +17,11 @@ from collectord.control.http import claim_unix
 from collectord.errors import KernelError, SinkError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder, read_file
-from collectord.plan.session import RetentionPlan
+from collectord.plan.session_plan import RetentionPlan
+from collectord.reader.verify import list_segments, verify
 from collectord.sink.repair import repair
 from collectord.sink.retention import evict
 from collectord.sink.segment import segment_name
-from collectord.sink.verify import list_segments, verify
 from tests.support import segments as support
 
 USER: Final = 65534

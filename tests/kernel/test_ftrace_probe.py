@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.cli import check
-from collectord.kernel.ftrace_probe import probe_ftrace
+from collectord.facts.kernel_facts import FtraceFacts, KernelFacts
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import probe
+from collectord.kernel.probe.ftrace_probe import probe_ftrace
+from collectord.kernel.probe.kernel_probe import probe
 from collectord.model import Transport
-from collectord.plan.facts import FtraceFacts, KernelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ def test_without_privilege(tracefs: Path) -> None:
     script = (
         "import sys\n"
         "from collectord.kernel.linux import LinuxKernel\n"
-        "from collectord.kernel.probe import probe\n"
+        "from collectord.kernel.probe.kernel_probe import probe\n"
         "sys.stdout.buffer.write(probe(LinuxKernel(), [], ftrace=True).to_json())\n"
     )
     found = []

@@ -28,13 +28,13 @@ from collectord.errors import (
     UnknownEvent,
     UsageError,
 )
-from collectord.kernel import trace_probes
-from collectord.kernel.instance import Instance
-from collectord.kernel.instance_lock import find_leftovers, find_live
-from collectord.kernel.instance_settings import InstanceSettings
-from collectord.kernel.trace_events import TraceEvent
-from collectord.kernel.trace_probes import Probe, ProbeKind
-from collectord.kernel.tracefs import Tracefs
+from collectord.kernel.tracefs import trace_probes
+from collectord.kernel.tracefs.instance import Instance
+from collectord.kernel.tracefs.instance_events import TraceEvent
+from collectord.kernel.tracefs.instance_lock import find_leftovers, find_live
+from collectord.kernel.tracefs.instance_settings import InstanceSettings
+from collectord.kernel.tracefs.mount import Tracefs
+from collectord.kernel.tracefs.trace_probes import Probe, ProbeKind
 from tests.support import probed as probed_support
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ OWNER: Final = """
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from collectord.kernel.instance import Instance
-from collectord.kernel.instance_settings import InstanceSettings
-from collectord.kernel.trace_events import TraceEvent
-from collectord.kernel.trace_probes import Probe, ProbeKind
-from collectord.kernel.tracefs import Tracefs
+from collectord.kernel.tracefs.instance import Instance
+from collectord.kernel.tracefs.instance_settings import InstanceSettings
+from collectord.kernel.tracefs.instance_events import TraceEvent
+from collectord.kernel.tracefs.trace_probes import Probe, ProbeKind
+from collectord.kernel.tracefs.mount import Tracefs
 session, probed = sys.argv[1:]
 probe = Probe(ProbeKind.UPROBE, "probed", probed)
 with ExitStack() as stack:
@@ -711,10 +711,10 @@ def test_least_privilege(tree: Tracefs, settings: InstanceSettings, capability: 
         "from contextlib import ExitStack\n"
         "from pathlib import Path\n"
         "from collectord.errors import MissingPrivilege\n"
-        "from collectord.kernel.instance import Instance\n"
-        "from collectord.kernel.instance_settings import InstanceSettings\n"
-        "from collectord.kernel.trace_events import TraceEvent\n"
-        "from collectord.kernel.tracefs import Tracefs\n"
+        "from collectord.kernel.tracefs.instance import Instance\n"
+        "from collectord.kernel.tracefs.instance_settings import InstanceSettings\n"
+        "from collectord.kernel.tracefs.instance_events import TraceEvent\n"
+        "from collectord.kernel.tracefs.mount import Tracefs\n"
         "try:\n"
         "    with ExitStack() as stack:\n"
         f"        settings = InstanceSettings({settings.session!r}, 1 << 16, 1 << 12)\n"

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.errors import KernelError, MissingFeature
-from collectord.kernel import bpf, bpf_entries, cpus
-from collectord.kernel.bpf_entries import map_entries, walk_entries
+from collectord.kernel.bpf import bpf_calls, bpf_entries
+from collectord.kernel.bpf.bpf_entries import map_entries, walk_entries
+from collectord.kernel.host import cpus
 from tests.support import bpf as support
 from tests.support.bpf_tables import u32, u64
 from tests.support.patience import patient
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from collectord.kernel.bpf import Command
-    from collectord.kernel.bpf_entries import Entries
+    from collectord.kernel.bpf.bpf_calls import Command
+    from collectord.kernel.bpf.bpf_entries import Entries
 
 pytestmark = pytest.mark.usefixtures("_bpf")
 READERS: Final = (map_entries, walk_entries)
@@ -124,17 +125,17 @@ def test_a_limit(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_kernel_without_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 5.6 the command is unknown: keys are walked."""
-    call, refused = bpf.call, []
+    call, refused = bpf_calls.call, []
 
     def old_kernel(command: Command, attr: bytearray) -> int:
         refused.append(command)
-        return call(bpf.Command.MAP_GET_NEXT_KEY + 96, attr)  # type: ignore[arg-type]  # no command
+        return call(bpf_calls.Command.MAP_GET_NEXT_KEY + 96, attr)  # type: ignore[arg-type]  # no command
 
     monkeypatch.setattr(bpf_entries, "call", old_kernel)
     with support.create_map(support.HASH, 4, 8, 10) as fd:
         support.update(fd, u32(1), u64(11))
         assert numbers(map_entries(fd)) == {1: (11,)}
-    assert refused == [bpf.Command.MAP_LOOKUP_BATCH]
+    assert refused == [bpf_calls.Command.MAP_LOOKUP_BATCH]
 
 
 def test_a_map_without_batches() -> None:
@@ -198,21 +199,21 @@ def churn(fd: int, keys: list[int]) -> Iterator[SimpleQueue[int]]:
 
 def test_a_walk_whose_keys_always_vanish_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """If every key that it stands on is deleted, the kernel begins anew each time: steps end."""
-    real, steps = bpf.map_next_key, 0
+    real, steps = bpf_calls.map_next_key, 0
     looked_up = []
     with support.create_map(support.HASH, 4, 8, 50) as fd:
         for number in range(10):
             support.update(fd, u32(number), u64(number))
 
-        def vanishing(fd: int, key: bytes | None, info: bpf.MapInfo) -> bytes | None:
+        def vanishing(fd: int, key: bytes | None, info: bpf_calls.MapInfo) -> bytes | None:
             nonlocal steps
             steps += 1
             del key
             return real(fd, None, info)
 
-        def lookup(fd: int, key: bytes, *, info: bpf.MapInfo) -> bytes | None:
+        def lookup(fd: int, key: bytes, *, info: bpf_calls.MapInfo) -> bytes | None:
             looked_up.append(key)
-            return bpf.map_lookup(fd, key, info=info)
+            return bpf_calls.map_lookup(fd, key, info=info)
 
         monkeypatch.setattr(bpf_entries, "map_next_key", vanishing)
         monkeypatch.setattr(bpf_entries, "map_lookup", lookup)
@@ -225,35 +226,35 @@ def test_a_walk_whose_keys_always_vanish_ends(monkeypatch: pytest.MonkeyPatch) -
 def test_lookup_and_update() -> None:
     """A key's value is what was put there; a key that is not there has none."""
     with support.create_map(support.HASH, 4, 12, 10, name=b"pairs") as fd:
-        info = bpf.map_info(fd)
+        info = bpf_calls.map_info(fd)
         assert (info.name, info.type, info.key_bytes, info.value_bytes, info.max_entries) == (
             "pairs", support.HASH, 4, 12, 10,
         )  # fmt: skip
-        assert info.id in bpf.map_ids()
-        bpf.map_update(fd, u32(1), b"abcdefghijkl")
-        assert bpf.map_lookup(fd, u32(1)) == b"abcdefghijkl"
-        assert bpf.map_lookup(fd, u32(2), info=info) is None
+        assert info.id in bpf_calls.map_ids()
+        bpf_calls.map_update(fd, u32(1), b"abcdefghijkl")
+        assert bpf_calls.map_lookup(fd, u32(1)) == b"abcdefghijkl"
+        assert bpf_calls.map_lookup(fd, u32(2), info=info) is None
         with pytest.raises(ValueError, match="key of 8 bytes"):
-            bpf.map_lookup(fd, u64(1))
+            bpf_calls.map_lookup(fd, u64(1))
         with pytest.raises(ValueError, match="1 values of 12 bytes"):
-            bpf.map_update(fd, u32(1), b"short")
+            bpf_calls.map_update(fd, u32(1), b"short")
 
 
 def test_per_cpu_values() -> None:
     """Each possible CPU has its own value, rounded up to 8 bytes; one value is for all."""
     with support.create_map(support.PERCPU_ARRAY, 4, 12, 2) as fd:
-        info = bpf.map_info(fd)
+        info = bpf_calls.map_info(fd)
         assert (info.cpus, info.cpu_bytes, info.entry_bytes) == (CPUS, 16, 16 * CPUS)
         each = [struct.pack("<III", cpu, 2, 3) for cpu in range(CPUS)]
-        bpf.map_update(fd, u32(0), each)
-        bpf.map_update(fd, u32(1), b"abcdefghijkl")
-        first, second = bpf.map_lookup(fd, u32(0)), bpf.map_lookup(fd, u32(1))
+        bpf_calls.map_update(fd, u32(0), each)
+        bpf_calls.map_update(fd, u32(1), b"abcdefghijkl")
+        first, second = bpf_calls.map_lookup(fd, u32(0)), bpf_calls.map_lookup(fd, u32(1))
         assert first is not None
         assert second is not None
-        assert bpf.split_cpus(info, first) == each
-        assert bpf.split_cpus(info, second) == [b"abcdefghijkl"] * CPUS
+        assert bpf_calls.split_cpus(info, first) == each
+        assert bpf_calls.split_cpus(info, second) == [b"abcdefghijkl"] * CPUS
         with pytest.raises(ValueError, match=f"{CPUS} values of 12 bytes"):
-            bpf.map_update(fd, u32(0), [*each, each[0]])
+            bpf_calls.map_update(fd, u32(0), [*each, each[0]])
 
 
 def test_a_full_map_says_so() -> None:
@@ -262,7 +263,7 @@ def test_a_full_map_says_so() -> None:
         support.create_map(support.ARRAY, 4, 8, 1, name=b"small") as fd,
         pytest.raises(KernelError, match=r"write to BPF map small .*more entries"),
     ):
-        bpf.map_update(fd, u32(1), u64(0))
+        bpf_calls.map_update(fd, u32(1), u64(0))
 
 
 def test_no_map_at_all(tmp_path: Path) -> None:
@@ -270,35 +271,35 @@ def test_no_map_at_all(tmp_path: Path) -> None:
     other = tmp_path / "file"
     other.touch()
     with other.open("rb") as file, pytest.raises(KernelError, match="about a BPF map"):
-        bpf.map_info(file.fileno())
+        bpf_calls.map_info(file.fileno())
 
 
 def test_statistics_of_a_program() -> None:
     """Runs are counted while someone asks for it, to the run, and time passes in them."""
     with support.filter_program(b"counted") as fd:
         support.run(fd, 10)
-        before = bpf.program_info(fd)
+        before = bpf_calls.program_info(fd)
         assert (before.name, before.run_count, before.recursion_misses) == ("counted", 0, 0)
-        assert before.id in bpf.program_ids()
+        assert before.id in bpf_calls.program_ids()
         with ExitStack() as stack:
-            stats = bpf.enable_stats()
+            stats = bpf_calls.enable_stats()
             stack.callback(os.close, stats)
             assert not os.get_inheritable(stats)
             support.run(fd, 1000)
-        after = bpf.program_info(fd)
+        after = bpf_calls.program_info(fd)
         assert (after.id, after.run_count) == (before.id, 1000)
         assert after.run_time_ns is not None
         assert 1000 <= after.run_time_ns < 1_000_000_000
         support.run(fd, 10)
-        assert bpf.program_info(fd).run_count == 1000
-    assert before.id not in bpf.program_ids()
+        assert bpf_calls.program_info(fd).run_count == 1000
+    assert before.id not in bpf_calls.program_ids()
 
 
 def test_runs_that_the_kernel_left_out(require: Callable[[str], None]) -> None:
     """A program that is running on a CPU does not run there again, and that is counted."""
     require("page fault tracepoints")
     with ExitStack() as stack:
-        stack.callback(os.close, bpf.enable_stats())
+        stack.callback(os.close, bpf_calls.enable_stats())
         with support.faulting_program(b"faults") as fd:
             pages = stack.enter_context(mmap.mmap(-1, PAGES * mmap.PAGESIZE))
             zeroes = os.open("/dev/zero", os.O_RDONLY | os.O_CLOEXEC)
@@ -306,7 +307,7 @@ def test_runs_that_the_kernel_left_out(require: Callable[[str], None]) -> None:
             with memoryview(pages) as room:
                 for at in range(0, len(pages), mmap.PAGESIZE):
                     os.readv(zeroes, [room[at : at + 8]])  # the kernel writes to a new page
-            info = bpf.program_info(fd)
+            info = bpf_calls.program_info(fd)
         assert info.recursion_misses is not None
         assert info.recursion_misses >= PAGES
         assert info.run_count is not None
@@ -316,11 +317,11 @@ def test_runs_that_the_kernel_left_out(require: Callable[[str], None]) -> None:
 def test_a_kernel_that_gives_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an older kernel's struct ends before is None, and not 0."""
     with support.filter_program(b"old") as fd:
-        whole = bpf.object_info(fd, "BPF program")
+        whole = bpf_calls.object_info(fd, "BPF program")
         assert len(whole) >= 216
         for given, known in ((192, (False, False, False)), (208, (True, True, False))):
-            monkeypatch.setattr(bpf, "object_info", lambda *_, end=given: whole[:end])
-            info = bpf.program_info(fd)
+            monkeypatch.setattr(bpf_calls, "object_info", lambda *_, end=given: whole[:end])
+            info = bpf_calls.program_info(fd)
             told = (info.run_time_ns, info.run_count, info.recursion_misses)
             assert tuple(value is not None for value in told) == known
             assert info.name == "old"
@@ -328,18 +329,18 @@ def test_a_kernel_that_gives_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_such_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose system call is not known lacks the feature, and says so."""
-    monkeypatch.setattr(bpf, "_NUMBER", None)
+    monkeypatch.setattr(bpf_calls, "_NUMBER", None)
     with pytest.raises(MissingFeature, match="cannot list BPF objects"):
-        bpf.link_ids()
+        bpf_calls.link_ids()
 
 
 def test_ids_come_and_go() -> None:
     """Lists are those of the kernel at that moment; links need a program to hang on."""
-    before = set(bpf.map_ids())
+    before = set(bpf_calls.map_ids())
     with ExitStack() as stack:
         fds = [stack.enter_context(support.create_map(support.ARRAY, 4, 4, 1)) for _ in range(3)]
-        made = {bpf.map_info(fd).id for fd in fds}
+        made = {bpf_calls.map_info(fd).id for fd in fds}
         assert len(made) == 3
-        assert made <= set(bpf.map_ids())
+        assert made <= set(bpf_calls.map_ids())
         assert not made & before
-    assert list(bpf.link_ids()) == sorted(bpf.link_ids())
+    assert list(bpf_calls.link_ids()) == sorted(bpf_calls.link_ids())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.kernel.instance_note import NOTES
+from collectord.kernel.tracefs.instance_note import NOTES
 from tests.support import daemons, kills
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
 from tests.support.kills import Instant, Left, Stock, Tally

@@ -22,16 +22,16 @@ from collectord.config.schema import (
     TargetConfig,
     TracefsSourceConfig,
 )
-from collectord.config.units import Nanoseconds, RingSize
-from collectord.daemon import Daemon
-from collectord.host import host_facts
-from collectord.ledger_json import to_json
-from collectord.sink.verify import verify
+from collectord.daemon.daemon import Daemon
+from collectord.daemon.host_facts import host_facts
+from collectord.ledger.ledger_json import to_json
+from collectord.reader.verify import verify
+from collectord.text.units import Nanoseconds, RingSize
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
 
 if TYPE_CHECKING:
-    from collectord.ledger import SessionBalance
+    from collectord.ledger.record_ledger import SessionBalance
     from tests.support.generator import Generator
     from tests.support.trace_cmds import TraceCmd
 

@@ -29,20 +29,20 @@ from collectord.config.schema import (
     SessionConfig,
     TracefsSourceConfig,
 )
-from collectord.drain.loop import Drain
-from collectord.host import host_facts
-from collectord.kernel.host import read_host
+from collectord.daemon.host_facts import host_facts
+from collectord.kernel.host.identity import read_host
 from collectord.kernel.linux import LinuxKernel
-from collectord.maps.watch import BpfWatch
-from collectord.opening import Surroundings
 from collectord.plan.build import build
-from collectord.plan.session import RetentionPlan
-from collectord.session import Session
-from collectord.sink.store import Store
-from collectord.workers import Workers
+from collectord.plan.session_plan import RetentionPlan
+from collectord.session.drain_loop import Drain
+from collectord.session.file_workers import Workers
+from collectord.session.maps.map_watch import BpfWatch
+from collectord.session.session import Session
+from collectord.session.session_factory import Surroundings
+from collectord.sink.state_dir import Store
 
 if TYPE_CHECKING:
-    from collectord.plan.session import SessionPlan
+    from collectord.plan.session_plan import SessionPlan
 
 SESSIONS: Final = 30  # of each kind: together more than the core takes at a time
 BETWEEN: Final = 6  # of each kind, from one look to the next

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.kernel import build_id
+from collectord.kernel.host import build_id
 from collectord.kernel.linux import LinuxKernel
 from collectord.source import bcc_client
 from tests.support.generator import MARK

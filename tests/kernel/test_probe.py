@@ -15,11 +15,11 @@ import pytest
 from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
 from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_sideband import Comm, Fork, Mmap2, decode
-from collectord.kernel import proc
-from collectord.kernel.cpu_watch import CpuWatch
+from collectord.facts.kernel_facts import KernelFacts
+from collectord.kernel.host import processes
+from collectord.kernel.host.cpu_watch import CpuWatch
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import probe
-from collectord.plan.facts import KernelFacts
+from collectord.kernel.probe.kernel_probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +91,7 @@ def test_without_privilege_remedies_are_the_least(tracefs: Path) -> None:
     script = (
         "import os, sys\n"
         "from collectord.kernel.linux import LinuxKernel\n"
-        "from collectord.kernel.probe import probe\n"
+        "from collectord.kernel.probe.kernel_probe import probe\n"
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
         "sys.stdout.buffer.write(probe(LinuxKernel(), []).to_json())\n"
     )
@@ -117,7 +117,7 @@ def test_mounts_tracefs_when_asked(tracefs: Path) -> None:
     """An absent mount is told when nothing may change, and made when it may."""
     script = (
         "from collectord.kernel.linux import LinuxKernel\n"
-        "from collectord.kernel.probe import probe\n"
+        "from collectord.kernel.probe.kernel_probe import probe\n"
         "for mount in (False, True):\n"
         "    facts = probe(LinuxKernel(), ['sched:sched_switch'], mount=mount)\n"
         "    remedies = [c.remedy for c in facts.checks if c.name == 'tracepoints']\n"
@@ -149,7 +149,7 @@ def test_first_scan_describes_this_process() -> None:
     thread.start()
     try:
         ready.wait()
-        data = proc.scan(SIDEBAND, 1)
+        data = processes.scan(SIDEBAND, 1)
     finally:
         done.set()
         thread.join()
@@ -166,7 +166,7 @@ def test_first_scan_describes_this_process() -> None:
 def test_first_scan_of_many_processes_is_whole(generator: Generator) -> None:
     """Hundreds of processes with executable mappings are all described."""
     with generator.start("idle", processes=300, maps=3) as running:
-        data = proc.scan(SIDEBAND, 1)
+        data = processes.scan(SIDEBAND, 1)
         children = {
             int(path.parent.name)
             for path in Path("/proc").glob("[1-9]*/stat")

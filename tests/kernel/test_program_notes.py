@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from collectord.kernel.bpf import ProgramInfo, program_info
-from collectord.kernel.program_notes import ProgramNotes
+from collectord.kernel.bpf.bpf_calls import ProgramInfo, program_info
+from collectord.kernel.bpf.program_notes import ProgramNotes
 from tests.support import bpf
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from collectord.codec.perf_sideband import (
     Ksymbol,
     decode,
 )
-from collectord.kernel import bpf, bpf_programs
+from collectord.kernel.bpf import bpf_calls, loaded_programs
 from collectord.kernel.linux import LinuxKernel
-from collectord.plan.events import sideband_event
-from collectord.program_watch import ProgramWatch
+from collectord.plan.event_attrs import sideband_event
+from collectord.session.program_watch import ProgramWatch
 from tests.support import bpf as programs
 from tests.support.hosts import host
 from tests.support.recording import recording, segments_of
@@ -75,7 +75,7 @@ def test_functions_have_the_kernels_names(
     require("BPF")
     with programs.harmless_program(), recording(start_cli, tmp_path, "--bpf", "execsnoop"):
         before = listed()
-        found = bpf_programs.symbols(bpf.program_ids())
+        found = loaded_programs.symbols(bpf_calls.program_ids())
         names = {function.addr: function.name for one in found for function in one.functions}
         after = listed()
     assert any(name.endswith(b"_passes") for name in names.values())
@@ -91,13 +91,13 @@ def test_programs_that_come_and_go_during_a_recording_are_told(
     require("BPF")
     with ExitStack() as before, ExitStack() as after:
         old = before.enter_context(programs.printing_program(b"known"))
-        numbers = [bpf.program_info(old).id]
+        numbers = [bpf_calls.program_info(old).id]
         with recording(start_cli, tmp_path, "-a", "-g", "-e", PRINTK) as ours:
             calls(old)
             before.close()
             # There until the end: one that nobody sees is not told.
             new = after.enter_context(programs.printing_program(b"late"))
-            numbers.append(bpf.program_info(new).id)
+            numbers.append(bpf_calls.program_info(new).id)
             calls(new)
     (segment,) = segments_of(ours.session)
     symbols = [(time_ns, r) for time_ns, r in told(segment) if isinstance(r, Ksymbol)]

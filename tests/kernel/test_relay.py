@@ -145,8 +145,8 @@ LinuxKernel().open_blktrace(sys.argv[1], Setup(0, 4096, 2), "killed", ExitStack(
 # A note of a process that was killed before it could say which trace it had set up.
 NOTE: Final = """
 import os, sys, time
-from collectord.kernel.blktrace import CLOCK_REALTIME_COARSE
-from collectord.kernel.trace_note import LockedNote, TraceNote
+from collectord.kernel.relay.block_trace import CLOCK_REALTIME_COARSE
+from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote
 since_ns = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
 note = LockedNote(os.stat(sys.argv[1]).st_rdev)
 note.write(TraceNote(device=sys.argv[1], session="killed", since_ns=since_ns))

@@ -18,12 +18,12 @@ from structlog.testing import capture_logs
 
 from collectord.codec.ftrace_page import Walk
 from collectord.errors import KernelError
-from collectord.kernel.host import read_host
-from collectord.kernel.instance import Instance
-from collectord.kernel.instance_settings import InstanceSettings
+from collectord.kernel.host.identity import read_host
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.trace_events import TraceEvent
-from collectord.salvage import salvage_leftovers
+from collectord.kernel.tracefs.instance import Instance
+from collectord.kernel.tracefs.instance_events import TraceEvent
+from collectord.kernel.tracefs.instance_settings import InstanceSettings
+from collectord.recovery.ftrace_rings import salvage_leftovers
 from collectord.sink.repair import repair
 from tests.support import daemons, segments
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     Start = Callable[..., subprocess.Popen[str]]
 
-    from collectord.kernel.salvage import Leftover
-    from collectord.salvage import Salvaged
+    from collectord.kernel.tracefs.abandoned_rings import Leftover
+    from collectord.recovery.ftrace_rings import Salvaged
 
 pytestmark = pytest.mark.vm  # also with Linux 6.12
 
@@ -47,10 +47,10 @@ OWNER: Final = """
 import ctypes, fcntl, sys
 from contextlib import ExitStack
 from pathlib import Path
-from collectord.kernel.instance import Instance
-from collectord.kernel.instance_settings import InstanceSettings
-from collectord.kernel.trace_events import TraceEvent
-from collectord.kernel.tracefs import Tracefs
+from collectord.kernel.tracefs.instance import Instance
+from collectord.kernel.tracefs.instance_settings import InstanceSettings
+from collectord.kernel.tracefs.instance_events import TraceEvent
+from collectord.kernel.tracefs.mount import Tracefs
 import os
 session, cpu, subbuf, out, size, *steps = sys.argv[1:]
 number = 0

@@ -34,8 +34,8 @@ from collectord.codec.perf_sideband import Comm, decode
 from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import Basis, RingRole, Scope, ScopeKind
-from collectord.plan.events import BASE_SAMPLE_TYPE, EventPlan
-from collectord.plan.session import RingPlan, SessionPlan, SinkPlan
+from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan
+from collectord.plan.session_plan import RingPlan, SessionPlan, SinkPlan
 from collectord.source import perf
 from tests.support import bpf
 

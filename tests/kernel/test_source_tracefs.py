@@ -29,15 +29,15 @@ from collectord.errors import (
     UnknownEvent,
     UsageError,
 )
-from collectord.kernel import tracefs as kernel_tracefs
-from collectord.kernel.instance import Instance
-from collectord.kernel.instance_lock import find_leftovers, find_live
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.trace_probes import group_of
-from collectord.kernel.tracefs import Tracefs
+from collectord.kernel.tracefs import mount as kernel_tracefs
+from collectord.kernel.tracefs.instance import Instance
+from collectord.kernel.tracefs.instance_lock import find_leftovers, find_live
+from collectord.kernel.tracefs.mount import Tracefs
+from collectord.kernel.tracefs.trace_probes import group_of
 from collectord.model import Basis, Reason, RingRole, Scope, ScopeKind, Stage, Transport
-from collectord.plan.ftrace import FtraceEvent, FtracePlan, ProbePlan
-from collectord.plan.session import FLIGHT_RECORDER, RingPlan, SessionPlan, SinkPlan
+from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan, ProbePlan
+from collectord.plan.session_plan import FLIGHT_RECORDER, RingPlan, SessionPlan, SinkPlan
 from collectord.source import tracefs
 from collectord.source.window import Held
 from tests.support import probed

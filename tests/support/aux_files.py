@@ -22,7 +22,7 @@ from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sample import Sample, encode_sample
 from collectord.codec.perf_sideband import Comm, Mmap2, encode
-from collectord.plan.aux_facts import AuxPmuFacts, EtmFacts, TimeConversion
+from collectord.facts.aux_facts import AuxPmuFacts, EtmFacts, TimeConversion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

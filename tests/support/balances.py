@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from collectord._native._core import CoreCounters
-from collectord.aux_ledger import AUX_LOSS_PAIRS, AuxBalance
-from collectord.daemon import DaemonStatus
-from collectord.drain.threads import RunningThread, RunningThreads
-from collectord.kernel.threads import Scheduling
-from collectord.ledger import RingBalance, SessionBalance, SinkStats
-from collectord.maps.status import BpfStatus, FunctionRuns
+from collectord.daemon.daemon import DaemonStatus
+from collectord.kernel.host.thread_scheduling import Scheduling
+from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS, AuxBalance
+from collectord.ledger.record_ledger import RingBalance, SessionBalance, SinkStats
 from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole
-from collectord.plan.aux import AuxPlan, Framing, HeadRule
+from collectord.plan.aux_areas import AuxPlan, Framing, HeadRule
+from collectord.session.drain_threads import RunningThread, RunningThreads
+from collectord.session.maps.program_status import BpfStatus, FunctionRuns
 
 CAPACITY_BYTES = 1 << 19
 # Of a PMU that counts bytes.

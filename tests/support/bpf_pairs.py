@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.bpf_program import load_manifest
-from collectord.plan.bpf_program import BpfProgram
+from collectord.programs.bpf_program import BpfProgram
+from collectord.programs.program_manifest import load_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,10 +15,10 @@ from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame, iter_records
 from collectord.codec.perf_sample import Sample, encode_sample
 from collectord.codec.perf_sideband import Comm, Fork, Lost, encode
-from collectord.config.bpf_program import ColumnConfig
-from collectord.plan.session import SinkPlan
+from collectord.plan.session_plan import SinkPlan
+from collectord.programs.program_manifest import ColumnConfig
 from collectord.sink.manifest import EventLayout
-from collectord.sink.perf_data import PerfDataSink
+from collectord.sink.perf_data_sink import PerfDataSink
 from collectord.sink.sums import sums_of
 from tests.support import segments
 

@@ -7,8 +7,8 @@ import struct
 from typing import Final
 
 from collectord.errors import KernelError
-from collectord.kernel.bpf import MapInfo, MapType, ProgramInfo
-from collectord.kernel.bpf_entries import ENTRIES_MAX, Entries
+from collectord.kernel.bpf.bpf_calls import MapInfo, MapType, ProgramInfo
+from collectord.kernel.bpf.bpf_entries import ENTRIES_MAX, Entries
 from collectord.source.bcc_client import LoadedTable
 
 U32: Final = "unsigned int"

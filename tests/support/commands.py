@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from collectord.control import http
 from collectord.control.listener import serve
-from collectord.windows import Lost, Snapshot
+from collectord.session.ring_snapshot import Lost, Snapshot
 from tests.support import balances
 
 if TYPE_CHECKING:

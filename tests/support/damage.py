@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import events, segments
 from collectord.errors import CodecError, CollectordError
-from collectord.plan.session import SinkPlan
+from collectord.plan.session_plan import SinkPlan
+from collectord.reader.verify import list_segments, verify
+from collectord.recovery.prior_run import read_trail
 from collectord.sink.formats import open_stored
-from collectord.sink.home import Home
 from collectord.sink.outcome import Action
+from collectord.sink.output_dir import Home
 from collectord.sink.repair import repair
 from collectord.sink.segment import PARTIAL, SegmentPaths
-from collectord.sink.stored import Check
-from collectord.sink.trail import read_trail
-from collectord.sink.verify import list_segments, verify
+from collectord.sink.stored_file import Check
 from tests.support import bpf_segments, relay_segments, trace_segments
 from tests.support import segments as perf_segments
 from tests.support.aux_files import AuxFile

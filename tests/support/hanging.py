@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from collectord._native import _core
-    from collectord.drain.loop import Drain
+    from collectord.session.drain_loop import Drain
 
 
 def hanging_ring(drain: Drain, stack: ExitStack) -> tuple[_core.Stream, _core.Ring, BinaryIO]:

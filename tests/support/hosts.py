@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from collectord.plan.facts import KernelFacts, PmuFacts
+from collectord.facts.kernel_facts import KernelFacts, PmuFacts
 
 TRACEPOINTS: Final = {
     "sched:sched_switch": 300,

@@ -7,10 +7,10 @@ import os
 from typing import TYPE_CHECKING
 
 from collectord._native._core import SegmentClosed
-from collectord.plan.session import SinkPlan
+from collectord.plan.session_plan import SinkPlan
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
-from collectord.sink.relay_set import RelaySink
+from collectord.sink.relay_sink import RelaySink
 from collectord.sink.sums import sums_of
 from tests.support.relay_records import record
 from tests.support.segments import CLOCK, IDENTITY, LEDGER

@@ -22,10 +22,10 @@ from collectord.codec.perf_sample import Sample, encode_sample
 from collectord.codec.perf_sideband import Comm, encode
 from collectord.codec.tracing_data import TracingData
 from collectord.model import ClockReading
-from collectord.plan.session import RetentionPlan, SinkPlan
+from collectord.plan.session_plan import RetentionPlan, SinkPlan
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import Identity, RingEntry
-from collectord.sink.perf_data import PerfDataSink
+from collectord.sink.perf_data_sink import PerfDataSink
 from collectord.sink.retention import evict
 from collectord.sink.sums import sums_of
 

@@ -15,11 +15,11 @@ import msgspec
 from collectord._native import _core
 from collectord.codec.ftrace_page import Walk
 from collectord.codec.trace_dat_head import Metadata
-from collectord.plan.session import SinkPlan
+from collectord.plan.session_plan import SinkPlan
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 from collectord.sink.sums import sums_of
-from collectord.sink.trace_dat import TraceDatSink
+from collectord.sink.trace_dat_sink import TraceDatSink
 from tests.support import segments
 from tests.support.ftrace_pages import event, page
 

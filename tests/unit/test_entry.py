@@ -45,7 +45,13 @@ sys.argv[1:] = ["run", "--config", config]
 import collectord.__main__
 sys.exit(collectord.__main__.main())
 """
-MODULES = ("collectord.cli", "structlog", "collectord.cli.run", "aiohttp", "collectord.daemon")
+MODULES = (
+    "collectord.cli",
+    "structlog",
+    "collectord.cli.run",
+    "aiohttp",
+    "collectord.daemon.daemon",
+)
 CONFIG_ERROR = 6
 
 

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a sample's call chain is recorded: `fp`, `dwarf[,SIZE]` or `lbr`, as perf does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import BranchSampleType, EventType, SampleType
+from collectord.errors import MissingFeature, PlanError, UsageError
+
+if TYPE_CHECKING:
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.facts.kernel_facts import KernelFacts
+
+FP: Final = "fp"
+DWARF: Final = "dwarf"
+LBR: Final = "lbr"
+
+DEFAULT_STACK_BYTES: Final = 8192
+# perf_event_open refuses more: a record's size has 16 bits; and sizes off a multiple of 8.
+MAX_STACK_BYTES: Final = 65528
+
+# Registers that an unwinder gets, by `uname -m`. x86_64: all of asm/perf_regs.h but the segment
+# registers DS, ES, FS, GS, which user mode samples refuse. arm64: X0-X30, SP and PC.
+USER_REGS: Final = {"x86_64": 0xFF0FFF, "aarch64": (1 << 33) - 1}
+
+_LBR_BRANCHES: Final = (
+    BranchSampleType.USER
+    | BranchSampleType.CALL_STACK
+    | BranchSampleType.NO_CYCLES
+    | BranchSampleType.NO_FLAGS
+    | BranchSampleType.HW_INDEX
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallGraph:
+    """`mode` is FP, DWARF or LBR; `stack_bytes` of user stack go with each DWARF sample."""
+
+    mode: str
+    stack_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.mode},{self.stack_bytes}" if self.mode == DWARF else self.mode
+
+    def apply(self, attr: PerfEventAttr, name: str, facts: KernelFacts) -> PerfEventAttr:
+        """The attributes of an event called `name`, with what this call graph needs.
+
+        Raises:
+            MissingFeature: the machine cannot record it.
+            PlanError: the event cannot carry it.
+        """
+        sample_type = attr.sample_type | SampleType.CALLCHAIN
+        if self.mode == DWARF:
+            registers = USER_REGS.get(facts.arch)
+            if registers is None:
+                raise MissingFeature(
+                    f"no dwarf call graphs on {facts.arch}", feature="dwarf", hint="use fp"
+                )
+            return replace(
+                attr,
+                sample_type=sample_type | SampleType.REGS_USER | SampleType.STACK_USER,
+                sample_regs_user=registers,
+                sample_stack_user=self.stack_bytes,
+                # The user part comes from the copied stack; the kernel's chain stays.
+                exclude_callchain_user=True,
+            )
+        if self.mode == LBR:
+            if attr.type in (EventType.SOFTWARE, EventType.TRACEPOINT, EventType.BREAKPOINT):
+                raise PlanError(
+                    f"{name}: lbr call graphs come from the hardware, with its own events only",
+                    what=name,
+                    hint="use fp or dwarf",
+                )
+            if not facts.hardware_pmu or facts.arch != "x86_64":
+                raise MissingFeature(
+                    "no last branch records on this host", feature="lbr", hint="use fp or dwarf"
+                )
+            # LBR holds user branches alone: perf too records frame pointers then.
+            if not attr.exclude_user:
+                return replace(
+                    attr,
+                    sample_type=sample_type | SampleType.BRANCH_STACK,
+                    branch_sample_type=_LBR_BRANCHES,
+                )
+        return replace(attr, sample_type=sample_type)
+
+
+def parse(text: str) -> CallGraph:
+    """Read `fp`, `dwarf`, `dwarf,SIZE` (bytes) or `lbr`.
+
+    Raises:
+        UsageError: another mode, or a size that the kernel refuses.
+    """
+    mode, comma, size = text.strip().partition(",")
+    if mode not in (FP, DWARF, LBR) or (comma and mode != DWARF):
+        raise UsageError(
+            f"unknown call graph {text!r}", text=text, hint="fp, dwarf, dwarf,SIZE or lbr"
+        )
+    if mode != DWARF:
+        return CallGraph(mode)
+    if comma and not (size.strip().isascii() and size.strip().isdigit()):
+        raise UsageError(f"not a stack size: {size!r}", text=text, hint="bytes, e.g. dwarf,16384")
+    stack_bytes = int(size) if comma else DEFAULT_STACK_BYTES
+    # perf rounds up likewise.
+    stack_bytes = (stack_bytes + 7) & ~7
+    if not 0 < stack_bytes <= MAX_STACK_BYTES:
+        raise UsageError(
+            f"stack size {stack_bytes}", text=text, hint=f"8 to {MAX_STACK_BYTES} bytes"
+        )
+    return CallGraph(DWARF, stack_bytes)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the types of a relay source do not say: which of its keys go together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.blktrace import ACTIONS
+from collectord.config.problems import PID_MAX, Problem
+from collectord.plan.session_plan import FLIGHT_RECORDER
+from collectord.text.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.config.schema import RelaySourceConfig, SessionConfig
+
+_U32_MAX: Final = (1 << 32) - 1
+# A record of blktrace has a header of 48 bytes, a message up to 128 more.
+_SUBBUF_MIN_BYTES: Final = 256
+_OF_DEVICES: Final = ("actions", "start_lba", "end_lba", "pid")
+
+
+def names(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    """One name or several, as a file may spell them."""
+    return (value,) if isinstance(value, str) else value
+
+
+def check(source: RelaySourceConfig) -> Iterator[Problem]:
+    """Problems of a relay source on its own."""
+    devices, paths = names(source.device), names(source.path)
+    if bool(devices) == bool(paths):
+        yield Problem(
+            "device",
+            "both device and path" if devices else "neither device nor path",
+            'device = "/dev/sda" for blktrace, or path = "/sys/kernel/debug/DIR/NAME"',
+        )
+    for key, given in (("device", devices), ("path", paths)):
+        for name in dict.fromkeys(given):
+            if not name.startswith("/"):
+                yield Problem(key, f"{name!r} is no absolute path")
+            elif given.count(name) > 1:
+                yield Problem(key, f"{name} is named twice")
+    if source.transport == "mmap":
+        yield Problem(
+            "transport",
+            "a relay file cannot be read by mmap",
+            "the counts of sub-buffers produced and consumed are not exported to user space, so "
+            'that nobody could tell what of the mapping is new: "read"',
+        )
+    elif source.transport not in ("read", "auto"):
+        hint = 'relay files are read: "read"; kernels of today cannot splice them'
+        yield Problem("transport", f"relay files have no {source.transport}", hint)
+    yield from _selection(source, blktrace=bool(devices))
+    yield from _buffers(source)
+
+
+def _selection(source: RelaySourceConfig, *, blktrace: bool) -> Iterator[Problem]:
+    """What blktrace is to leave out."""
+    for name in source.actions:
+        if name not in ACTIONS:
+            hint = did_you_mean(name, ACTIONS) or f"allowed: {', '.join(ACTIONS)}"
+            yield Problem("actions", f"{name!r} is no action of blktrace", hint)
+    for key in _OF_DEVICES:
+        value = getattr(source, key)
+        if value and not blktrace:
+            yield Problem(key, "only blktrace has it", "name a device, not a path")
+        elif isinstance(value, int) and value < 0:
+            yield Problem(key, f"{value} is below 0")
+    if source.end_lba and source.end_lba <= source.start_lba:
+        yield Problem("end_lba", f"{source.end_lba} is not behind start_lba")
+    if source.pid > PID_MAX:
+        yield Problem("pid", f"{source.pid} is no pid")
+
+
+def _buffers(source: RelaySourceConfig) -> Iterator[Problem]:
+    """Sizes, to be made by blktrace or as a client made them."""
+    if source.subbuf and not (_SUBBUF_MIN_BYTES <= source.subbuf <= _U32_MAX):
+        yield Problem("subbuf", f"{source.subbuf} bytes", f"{_SUBBUF_MIN_BYTES}B to 4GiB")
+    if source.subbufs < 0 or source.subbufs == 1:
+        yield Problem("subbufs", f"{source.subbufs} sub-buffers", "2 or more")
+
+
+def check_session(session: SessionConfig) -> Iterator[Problem]:
+    """Problems of a relay source in its session."""
+    if session.mode == FLIGHT_RECORDER:
+        yield Problem("mode", "relay channels make no flight recorder", 'mode = "stream"')
+    if session.target.scope != "system":
+        yield Problem(
+            "kind",
+            f"a relay channel has all CPUs, not scope {session.target.scope!r}",
+            'scope = "system"; blktrace can be narrowed by pid, actions and sectors',
+        )

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a configuration's types do not say: which values go together."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from collectord.config import call_graph, event_spec, relay_rules, trace_names
+from collectord.config.event_spec import Modifiers, Tracepoint
+from collectord.config.problems import PID_MAX, Problem, under
+from collectord.config.scheduling import SHARDS_MAX
+from collectord.config.schema import (
+    BpfSourceConfig,
+    EventConfig,
+    PerfSourceConfig,
+    RelaySourceConfig,
+    TraceEventConfig,
+    TracefsSourceConfig,
+)
+from collectord.errors import UsageError
+from collectord.kernel.tracefs.trace_probes import Probe, ProbeKind
+from collectord.plan.session_plan import FLIGHT_RECORDER, TASK_SCOPES
+from collectord.programs import manifest_rules
+from collectord.text import cpu_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.config.schema import (
+        BpfConfig,
+        Config,
+        DaemonConfig,
+        MetricsConfig,
+        ProbeConfig,
+        SessionConfig,
+        SourceConfig,
+        TargetConfig,
+    )
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_LISTEN: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})", re.ASCII)
+_PORT_MAX: Final = 65535
+_MAX_STACK: Final = 65535  # sample_max_stack has 16 bits
+_AUX_FLUSH_MIN_NS: Final = 1_000_000
+_CHUNK_ALIGN_BYTES: Final = 4096
+# The longest record has 64 KiB less 8: a chunk must hold one and its padding.
+_CHUNK_MIN_BYTES: Final = 128 << 10
+_CHUNK_MAX_BYTES: Final = 1 << 30
+_CHUNKS_MIN: Final = 4
+_RULE_OF_SCOPE: Final = {"cpus": "cpus", "process": "pids", "thread": "pids", "user": "user"}
+# Events of these belong to a CPU: IOC_REFRESH is refused for what children inherit.
+FREEZABLE: Final = ("system", "cpus", "cgroup")
+
+
+def check_config(config: Config) -> Iterator[Problem]:
+    """Problems of a whole configuration, each session's included."""
+    yield from under("daemon", _daemon(config.daemon))
+    yield from under("metrics", _metrics(config.metrics))
+    yield from under("bpf", _bpf(config.bpf))
+    names: set[str] = set()
+    for index, session in enumerate(config.session):
+        key = f"session[{index}]"
+        yield from under(key, check_session(session))
+        if session.name in names:
+            yield Problem(f"{key}.name", f"a second session {session.name!r}", "names are unique")
+        names.add(session.name)
+
+
+def check_session(session: SessionConfig) -> Iterator[Problem]:
+    """Problems of one session."""
+    if _NAME.fullmatch(session.name) is None:
+        yield Problem(
+            "name",
+            f"{session.name!r} is no session name",
+            "up to 64 letters, digits, _ . and -, beginning with a letter or digit",
+        )
+    if not session.source:
+        yield Problem("source", "a session needs a source", "add a [[session.source]]")
+    yield from under("target", _target(session.target))
+    for index, source in enumerate(session.source):
+        yield from under(f"source[{index}]", _source(source))
+    yield from _mode(session)
+
+
+def _source(source: SourceConfig) -> Iterator[Problem]:
+    match source:
+        case PerfSourceConfig():
+            yield from _perf(source)
+        case TracefsSourceConfig():
+            yield from _tracefs(source)
+        case BpfSourceConfig():
+            if manifest_rules.NAME.fullmatch(source.program) is None:
+                text = f"{source.program!r} is no program's name"
+                yield Problem("program", text, manifest_rules.NAME_WORDS)
+        case RelaySourceConfig():
+            yield from relay_rules.check(source)
+
+
+def _mode(session: SessionConfig) -> Iterator[Problem]:
+    """Which sources a mode takes, and which of their keys."""
+    if any(isinstance(source, RelaySourceConfig) for source in session.source):
+        yield from relay_rules.check_session(session)
+    recorder = session.mode == FLIGHT_RECORDER
+    yield from _freeze(session)
+    seen = False
+    programs: set[str] = set()
+    for index, source in enumerate(session.source):
+        key = f"source[{index}]"
+        if isinstance(source, PerfSourceConfig):
+            continue
+        if isinstance(source, BpfSourceConfig):
+            yield from under(key, _program(session, source, programs))
+            continue
+        if not isinstance(source, TracefsSourceConfig):
+            continue
+        if seen:
+            yield Problem(
+                f"{key}.kind",
+                "a second tracefs source",
+                "one instance has all events of a session: put them into the first",
+            )
+        seen = True
+        yield from under(key, _window(source, recorder=recorder))
+
+
+def _window(source: TracefsSourceConfig, *, recorder: bool) -> Iterator[Problem]:
+    """What only a flight recorder has, and what it must have."""
+    for name in ("keep", "max"):
+        value = getattr(source, name)
+        if value is not None and not recorder:
+            hint = f'mode = "{FLIGHT_RECORDER}"'
+            yield Problem(name, "only a flight recorder has it", hint)
+        elif value is not None and value <= 0:
+            yield Problem(name, "must not be 0")
+    if recorder and not source.overwrite:
+        yield Problem("overwrite", "a flight recorder overwrites its oldest events")
+
+
+def _freeze(session: SessionConfig) -> Iterator[Problem]:
+    """What may stop a flight recorder by itself."""
+    if session.freeze_filter and not session.freeze_on:
+        yield Problem("freeze_filter", "is the filter of freeze_on, which is not given")
+    if not session.freeze_on:
+        return
+    if session.mode != FLIGHT_RECORDER:
+        hint = f'mode = "{FLIGHT_RECORDER}"'
+        yield Problem("freeze_on", "only a flight recorder can be frozen", hint)
+    if session.target.scope not in FREEZABLE:
+        yield Problem(
+            "freeze_on",
+            f"does not go with scope {session.target.scope!r}: a task's event stops no ring",
+            ", ".join(f'scope = "{scope}"' for scope in FREEZABLE),
+        )
+    try:
+        choices = event_spec.parse_choices(session.freeze_on)
+    except UsageError as error:
+        yield Problem("freeze_on", error.message, error.hint)
+        return
+    if [len(group.events) for choice in choices for group in choice] != [1]:
+        yield Problem("freeze_on", f"{session.freeze_on!r} is not one event")
+    ftrace = any(isinstance(source, TracefsSourceConfig) for source in session.source)
+    spec = choices[0][0].events[0]
+    if ftrace and (not isinstance(spec.body, Tracepoint) or spec.modifiers != Modifiers()):
+        yield Problem("freeze_on", "a tracefs source can be frozen by a tracepoint only")
+
+
+def _program(
+    session: SessionConfig, source: BpfSourceConfig, programs: set[str]
+) -> Iterator[Problem]:
+    """What a BPF program's session must be; `programs` are those before it."""
+    if session.mode == FLIGHT_RECORDER:
+        yield Problem("kind", "BPF programs make no flight recorder", 'mode = "stream"')
+    if any(isinstance(other, PerfSourceConfig) for other in session.source):
+        yield Problem("kind", "BPF and perf sources in one session", "give each its own session")
+    if source.program in programs:
+        yield Problem("program", f"{source.program} a second time", "give it its own session")
+    programs.add(source.program)
+    if session.target.scope not in ("system", "cpus"):
+        yield Problem(
+            "kind",
+            f"a BPF program sees whole CPUs, not scope {session.target.scope!r}",
+            'scope = "system" or "cpus"; programs have parameters such as pid',
+        )
+
+
+def _bpf(bpf: BpfConfig) -> Iterator[Problem]:
+    for key in ("programs", "python", "headers", "cache"):
+        path = getattr(bpf, key)
+        if path and not path.startswith("/"):
+            yield Problem(key, f"{path!r} is no absolute path")
+    for key in ("compile_time", "compile_memory"):
+        if getattr(bpf, key) <= 0:
+            yield Problem(key, "must not be 0")
+
+
+def _daemon(daemon: DaemonConfig) -> Iterator[Problem]:
+    if not daemon.state_dir.startswith("/"):
+        yield Problem("state_dir", f"{daemon.state_dir!r} is no absolute path")
+    if not 0 <= daemon.shards <= SHARDS_MAX:
+        yield Problem("shards", f"{daemon.shards} threads", f"0 (automatic) to {SHARDS_MAX}")
+    if daemon.chunk % _CHUNK_ALIGN_BYTES or not (
+        _CHUNK_MIN_BYTES <= daemon.chunk <= _CHUNK_MAX_BYTES
+    ):
+        yield Problem("chunk", f"{daemon.chunk} bytes", "a multiple of 4KiB from 128KiB to 1GiB")
+    elif daemon.staging < _CHUNKS_MIN * daemon.chunk:
+        yield Problem("staging", f"{daemon.staging} bytes", f"at least {_CHUNKS_MIN} chunks")
+    if daemon.flush_interval <= 0:
+        yield Problem("flush_interval", "must not be 0", 'a duration, e.g. "1s"')
+
+
+def _metrics(metrics: MetricsConfig) -> Iterator[Problem]:
+    if not metrics.listen:
+        return
+    match = _LISTEN.fullmatch(metrics.listen)
+    if match is None or int(match[1]) > _PORT_MAX:
+        yield Problem(
+            "listen",
+            f"{metrics.listen!r} is no address",
+            'HOST:PORT, e.g. "127.0.0.1:9590" or "[::1]:9590"; "" turns metrics off',
+        )
+
+
+def _target(target: TargetConfig) -> Iterator[Problem]:
+    scope = target.scope
+    given = {
+        "cpus": bool(target.cpus),
+        "pids": bool(target.pids),
+        "user": target.user is not None,
+        "cgroup": bool(target.cgroup),
+    }
+    needed = _RULE_OF_SCOPE.get(scope, scope)
+    if needed in given and not given[needed]:
+        yield Problem(needed, f"scope {scope!r} needs it")
+    for key, present in given.items():
+        # Any scope but `system` can be narrowed to CPUs.
+        if present and key != needed and (key != "cpus" or scope == "system"):
+            hint = 'scope = "cpus"' if key == "cpus" else ""
+            yield Problem(key, f"does not go with scope {scope!r}", hint)
+    if target.per_thread and scope not in TASK_SCOPES:
+        yield Problem("per_thread", f"does not go with scope {scope!r}", ", ".join(TASK_SCOPES))
+    for pid in target.pids:
+        if not 0 < pid <= PID_MAX:
+            yield Problem("pids", f"{pid} is no pid", f"above 0, up to {PID_MAX}")
+    if isinstance(target.user, int) and target.user < 0:
+        yield Problem("user", f"{target.user} is no user id")
+    try:
+        cpu_list.parse(target.cpus)
+    except UsageError as error:
+        yield Problem("cpus", error.message, error.hint)
+
+
+def _perf(source: PerfSourceConfig) -> Iterator[Problem]:
+    yield from _rate(source)
+    if not source.events:
+        yield Problem("events", "an event is needed", 'e.g. events = ["cpu-clock"]')
+    for index, event in enumerate(source.events):
+        key = f"events[{index}]"
+        if isinstance(event, EventConfig):
+            yield from under(key, _rate(event))
+            key, text = f"{key}.event", event.event
+        else:
+            text = event
+        try:
+            event_spec.parse_choices(text)
+        except UsageError as error:
+            yield Problem(key, error.message, error.hint)
+    if source.call_graph:
+        try:
+            call_graph.parse(source.call_graph)
+        except UsageError as error:
+            yield Problem("call_graph", error.message, error.hint)
+    if source.aux_flush and source.aux_flush < _AUX_FLUSH_MIN_NS:
+        hint = '"0" for never; each flush stops and starts the events'
+        yield Problem("aux_flush", "less than 1ms", hint)
+    if not 0 <= source.max_stack <= _MAX_STACK:
+        yield Problem("max_stack", f"{source.max_stack} frames", f"0 to {_MAX_STACK}")
+
+
+def _tracefs(source: TracefsSourceConfig) -> Iterator[Problem]:
+    if not source.events and not source.probes:
+        yield Problem(
+            "events", "an event or a probe is needed", 'e.g. events = ["sched:sched_switch"]'
+        )
+    for index, event in enumerate(source.events):
+        key = f"events[{index}]"
+        if isinstance(event, TraceEventConfig):
+            key, text = f"{key}.event", event.event
+        else:
+            text = event
+        try:
+            trace_names.parse(text)
+        except UsageError as error:
+            yield Problem(key, error.message, error.hint)
+    names: set[str] = set()
+    for index, probe in enumerate(source.probes):
+        key = f"probes[{index}]"
+        try:
+            _definition(probe)
+        except UsageError as error:
+            yield Problem(key, error.message, error.hint)
+        if probe.name in names:
+            yield Problem(f"{key}.name", f"a second probe {probe.name!r}", "names are unique")
+        names.add(probe.name)
+
+
+def _definition(probe: ProbeConfig) -> str:
+    """The probe's definition. Raises UsageError for what the kernel would misunderstand."""
+    kind = ProbeKind(probe.kind)
+    condition = probe.filter if kind is ProbeKind.EPROBE else ""
+    return Probe(kind, probe.name, probe.place, probe.arguments, condition).definition("g")
+
+
+def _rate(settings: PerfSourceConfig | EventConfig) -> Iterator[Problem]:
+    if settings.frequency is not None and settings.period is not None:
+        yield Problem("period", "frequency and period exclude each other")
+    if settings.frequency is not None and settings.frequency <= 0:
+        yield Problem("frequency", f"{settings.frequency} Hz", "samples per second, 1 or more")
+    if settings.period is not None and settings.period <= 0:
+        yield Problem("period", f"{settings.period}", "events per sample, 1 or more")

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How drain threads are scheduled and where they run, as the configuration spells it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Self
+
+from collectord.errors import UsageError
+from collectord.text import cpu_list
+from collectord.text.units import UnitError
+
+AUTO: Final = "auto"
+NORMAL: Final = "normal"
+NICE: Final = "nice"
+FIFO: Final = "fifo"
+NICE_RANGE: Final = (-20, 19)
+FIFO_RANGE: Final = (1, 99)
+# As many as the core has room for (`SHARDS_MAX` in stream.h).
+SHARDS_MAX: Final = 64
+
+_LEVEL: Final = re.compile(r"(nice|fifo):(-?\d{1,2})", re.ASCII)
+_RANGES: Final = {NICE: NICE_RANGE, FIFO: FIFO_RANGE}
+_PRIORITY_HINT: Final = '"auto", "normal", "nice:-20" to "nice:19", or "fifo:1" to "fifo:99"'
+_CPUS_HINT: Final = '"auto", or CPUs as in "2-3,5"'
+
+
+class DrainPriority:
+    """A policy of the scheduler, and its level where it has one.
+
+    Attributes:
+        policy: AUTO, NORMAL (as the process), NICE or FIFO.
+        level: the nice value or the real-time priority; 0 for the others.
+    """
+
+    __slots__ = ("level", "policy")
+
+    def __init__(self, policy: str = AUTO, level: int = 0) -> None:
+        self.policy = policy
+        self.level = level
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DrainPriority):
+            return NotImplemented
+        return (self.policy, self.level) == (other.policy, other.level)
+
+    def __hash__(self) -> int:
+        return hash((self.policy, self.level))
+
+    def __repr__(self) -> str:
+        return f"DrainPriority({self})"
+
+    def __str__(self) -> str:
+        return f"{self.policy}:{self.level}" if self.policy in _RANGES else self.policy
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read "auto", "normal", "nice:-10" or "fifo:10". Raises UnitError."""
+        word = text.strip() if isinstance(text, str) else ""
+        if word in (AUTO, NORMAL):
+            return cls(word)
+        match = _LEVEL.fullmatch(word)
+        if match is None:
+            raise UnitError(f"{text!r} is no priority: {_PRIORITY_HINT}")
+        low, high = _RANGES[match[1]]
+        level = int(match[2])
+        if not low <= level <= high:
+            raise UnitError(f"{text!r} is out of range: {_PRIORITY_HINT}")
+        return cls(match[1], level)
+
+
+class DrainCpus:
+    """CPUs that drain threads are confined to; none: for the plan to choose."""
+
+    __slots__ = ("cpus",)
+
+    def __init__(self, cpus: tuple[int, ...] = ()) -> None:
+        self.cpus = cpus
+
+    def __eq__(self, other: object) -> bool:
+        return self.cpus == other.cpus if isinstance(other, DrainCpus) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.cpus)
+
+    def __repr__(self) -> str:
+        return f"DrainCpus({cpu_list.render(self.cpus) or AUTO})"
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read "auto" or "2-3,5". Raises UnitError."""
+        word = text.strip() if isinstance(text, str) else ""
+        if word == AUTO:
+            return cls()
+        try:
+            cpus = cpu_list.parse(word)
+        except UsageError as error:
+            raise UnitError(f"{error.message}: {_CPUS_HINT}") from error
+        if not cpus:
+            raise UnitError(f"{text!r} is no list of CPUs: {_CPUS_HINT}")
+        return cls(cpus)

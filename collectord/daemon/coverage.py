@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which CPUs are seen, by all sessions together and by each.
+
+On a CPU that is offline nothing is produced: that is uncovered time, not loss. What happens on one
+that came online without a ring goes unseen, or is read at the end alone.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import KernelError
+from collectord.model import RingRole
+from collectord.text import cpu_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from collectord.kernel.host.cpu_watch import CpuWatch
+    from collectord.plan.session_plan import SessionPlan
+
+_LOG: Final = structlog.get_logger()
+
+
+class Coverage:
+    """The CPUs that are online, and those on which a session lacks what it should have.
+
+    Args:
+        sessions: those that were opened.
+        online: CPUs that are online.
+    """
+
+    def __init__(self, sessions: Sequence[SessionPlan], online: Iterable[int]) -> None:
+        self.online = frozenset(online)
+        self._sessions = {(plan.name, plan.source): _Seen(plan) for plan in sessions}
+        self._planned = frozenset[int]().union(*(one.planned for one in self._sessions.values()))
+        self._uncovered_ns = 0
+        self._counted_ns = time.monotonic_ns()
+        self._blind = False
+        self._let_go(frozenset())
+
+    @property
+    def covered(self) -> frozenset[int]:
+        """CPUs, online or not, on which every session has what it should have."""
+        return (self._planned | self.online) - self._uncovered
+
+    @property
+    def _uncovered(self) -> frozenset[int]:
+        return frozenset[int]().union(*(one.lacks(self.online) for one in self._sessions.values()))
+
+    def uncovered_ns(self) -> int:
+        """Time so far that CPUs were without what they should have had, added up."""
+        now_ns = time.monotonic_ns()
+        self._uncovered_ns += len(self._uncovered) * (now_ns - self._counted_ns)
+        self._counted_ns = now_ns
+        return self._uncovered_ns
+
+    def look(self, watch: CpuWatch) -> bool:
+        """See what came and went; what cannot be seen now is at the next look.
+
+        Returns:
+            whether `trouble` may say another thing than before.
+        """
+        try:
+            change = watch.look()
+        except KernelError as error:  # out of descriptors, for one
+            if not self._blind:
+                _LOG.error("cpus_not_seen", error=str(error))
+            self._blind = True
+        else:
+            self._blind = False
+            if change != (self.online, frozenset()):
+                self.change(*change)
+                return True
+        return False
+
+    def change(self, online: Iterable[int], left: Iterable[int] = ()) -> None:
+        """Know which CPUs are online from now on, and which went offline, back or not."""
+        before = self.online, self._uncovered
+        self.uncovered_ns()
+        self.online = frozenset(online)
+        self._let_go(frozenset(left))
+        if before != (self.online, self._uncovered):
+            uncovered = sorted(self._uncovered)
+            _LOG.warning("cpus_changed", online=sorted(self.online), uncovered=uncovered)
+
+    def _let_go(self, left: frozenset[int]) -> None:
+        for one in self._sessions.values():
+            one.let_go(left | (one.planned - self.online))
+
+    def trouble(self, plan: SessionPlan) -> str:
+        """Say what a session lacks, with the numbers of the CPUs; "" if nothing."""
+        seen = self._sessions.get((plan.name, plan.source))
+        return "; ".join(seen.troubles(self.online)) if seen is not None else ""
+
+
+class _Seen:
+    """One session's view of the CPUs."""
+
+    def __init__(self, plan: SessionPlan) -> None:
+        rings = [ring.cpu for ring in plan.rings if ring.role is RingRole.DATA and ring.cpu >= 0]
+        payload = plan.payload
+        cpus = (*rings, *payload.program_cpus)
+        self.planned = frozenset(cpus if payload.watches_cpus else ())
+        self._all_wanted = bool(self.planned) and not plan.scope.cpus
+        # The kernel detaches events of a CPU that goes offline, and does not attach them again. A
+        # ring of ftrace or relay is the CPU's own and stays, as does an event that is a task's.
+        attached = payload.leaves_with_cpu and not plan.per_task
+        self._detachable = frozenset(rings) if attached else frozenset[int]()
+        names = [ring.cpu for ring in plan.rings if ring.role is RingRole.SIDEBAND]
+        self._naming = frozenset(names) - {-1} if attached else frozenset[int]()
+        self._read_late = payload.has_instance and plan.sink.single_file is None
+        self._detached: frozenset[int] = frozenset()
+        self._unnamed: frozenset[int] = frozenset()
+
+    def let_go(self, left: frozenset[int]) -> None:
+        """See that these CPUs were offline."""
+        self._detached |= left & self._detachable
+        self._unnamed |= left & self._naming
+
+    def lacks(self, online: frozenset[int]) -> frozenset[int]:
+        """CPUs on which it is without what it should have."""
+        new = online - self.planned if self._all_wanted else frozenset[int]()
+        return new | self._detached | (self.planned - online)
+
+    def troubles(self, online: frozenset[int]) -> Iterator[str]:
+        """The same in words."""
+        if offline := self.planned - online:
+            yield f"{_names(offline)}: offline"
+        if back := self._detached & online:
+            yield f"{_names(back)}: back online, and not recorded since it was offline"
+        if unnamed := (self._unnamed - self._detached) & online:
+            yield (
+                f"{_names(unnamed)}: back online, and what tasks were made, named and executed"
+                " there since it was offline is not known"
+            )
+        if new := self.lacks(online) - self.planned:
+            late = "its ring is read at the end" if self._read_late else "not recorded"
+            yield f"{_names(new)}: online since the start, {late}"
+
+
+def _names(cpus: Iterable[int]) -> str:
+    return f"CPU {cpu_list.render(sorted(cpus))}"

@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main path: load, probe, plan, open, drain, sink, close.
+
+`run` and `record` are the same path. They differ in what ends them, and in where the
+configuration comes from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import deque
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.daemon.claims import await_salvages, claim_places
+from collectord.daemon.coverage import Coverage
+from collectord.daemon.host_facts import host_facts
+from collectord.daemon.session_polls import Looks
+from collectord.errors import CollectordError, KernelError, SinkError, UsageError
+from collectord.kernel.host.cpu_watch import CpuWatch
+from collectord.kernel.host.identity import read_host
+from collectord.kernel.linux import LinuxKernel
+from collectord.plan.build import blame, build
+from collectord.plan.session_plan import FLIGHT_RECORDER, RetentionPlan
+from collectord.recovery.predecessor import Repaired, repair_leftovers, salvage_traces
+from collectord.session.drain_loop import Drain
+from collectord.session.drain_threads import RunningThreads
+from collectord.session.file_workers import Workers
+from collectord.session.maps.map_watch import BpfWatch
+from collectord.session.ring_snapshot import Snapshot, Trigger
+from collectord.session.session_factory import Surroundings
+from collectord.sink.state_dir import Store
+from collectord.text.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+    from concurrent.futures import Executor
+    from typing import Any
+
+    from collectord._native._core import CoreCounters
+    from collectord.config.schema import Config, SessionConfig
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.kernel.port import Kernel
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.model import ClockReading
+    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.session.maps.map_watch import Contents
+    from collectord.session.maps.program_status import BpfStatus
+    from collectord.session.session_factory import AnySession
+
+_LOG: Final = structlog.get_logger()
+_LIMITS_INTERVAL_S: Final = 10.0
+_SNAPSHOTS_KEPT: Final = 1000
+# Compiling takes time, without a look at signals meanwhile.
+_SIGNALS_PAUSE_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStatus:
+    """All that metrics, the control API and the live line show."""
+
+    sessions: tuple[SessionBalance, ...]
+    core: CoreCounters
+    clocks: ClockReading
+    started_ns: int
+    config_sha256: str
+    cpus_online: int
+    cpus_covered: int
+    uncovered_ns: int
+    unclean_stops: int
+    damaged_files: int
+    left_records: int
+    bpf: tuple[BpfStatus, ...] = ()
+    drain: RunningThreads = field(default_factory=RunningThreads)
+
+
+class Daemon:
+    """One configuration, run once.
+
+    Args:
+        config: what to collect.
+        facts: what the kernel can do; by default it is probed.
+        child: pid of the process that sessions of the `command` scope observe.
+
+    Attributes:
+        plan: what is opened.
+        counted: once it has run, what answers of BPF programs are made of, by session.
+        snapshots: the last ones that were asked for; once it has run, with all others.
+    """
+
+    def __init__(
+        self, config: Config, *, facts: KernelFacts | None = None, child: int | None = None
+    ) -> None:
+        self._config = config
+        self._kernel: Kernel = LinuxKernel()
+        self._facts = facts or host_facts(config, mount=True)
+        self.plan: Plan = build(config, self._facts)
+        self._child = child
+        self._sessions: list[AnySession] = []
+        self._watch = BpfWatch()
+        self.counted: dict[str, Contents] = {}
+        self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
+        self._drain = Drain(self.plan.core)
+        self._host = read_host()
+        self._clock = self._kernel.clocks()
+        self._started_ns = time.time_ns()
+        self._state_dir = Path(config.daemon.state_dir)
+        self._repaired = Repaired()
+        self._left_records = 0
+        self._coverage = Coverage(self.plan.sessions, self._kernel.online_cpus())
+        self._looks: Looks | None = None  # while it collects
+        self._config_sha256 = hashlib.sha256(repr(config).encode()).hexdigest()
+
+    async def run(
+        self,
+        stop: asyncio.Event,
+        *,
+        on_open: Callable[[], Awaitable[None]] | None = None,
+        on_close: Callable[[], None] | None = None,
+        on_tick: Callable[[DaemonStatus], None] | None = None,
+        salvage_all: bool = True,
+        keep_counted: bool = False,
+    ) -> tuple[SessionBalance, ...]:
+        """Open every session, collect until `stop`, then flush, seal and balance.
+
+        Args:
+            stop: ends the collection.
+            on_open: awaited once all rings are open and enabled.
+            on_close: called when the final flush begins.
+            on_tick: called with the status once per flush interval.
+            salvage_all: take over what killed processes left of any ftrace session, not only of
+                those that are planned here, and have the directories of segments alone.
+            keep_counted: read at the end what answers of BPF programs are made of.
+
+        Raises:
+            CollectordError: a session cannot be opened or begun; nothing is left open.
+        """
+        async with AsyncExitStack() as stack:
+            self._kernel.reserve_files(self.plan.files + self.plan.reserved_files)
+            await await_salvages(self.plan, self._kernel, stop)
+            devices = claim_places(self.plan, self._kernel, stack, shared=not salvage_all)
+            workers = stack.enter_context(Workers(devices))
+            store = self._store()
+            self._repaired = repair_leftovers(self.plan, self._state_dir)
+            self._left_records = salvage_traces(
+                self.plan,
+                self._state_dir,
+                kernel=self._kernel,
+                host=self._host,
+                room_for=store.room_for,
+                everything=salvage_all,
+            )
+            await await_salvages(self.plan, self._kernel, stop)  # which began meanwhile
+            stack.enter_context(self._drain)
+            for device in {*devices.values()}:
+                self._drain.core.add_disk(device)
+            for reason in self._drain.threads().lacks:
+                _LOG.warning("drain_threads_degraded", reason=reason)
+            cpus = stack.enter_context(CpuWatch())
+            if not await self._open(stop, store, workers, stack):
+                return ()
+            if store.limited:
+                await stack.enter_async_context(_running(_keep_limits(store, workers.of())))
+            if on_open is not None:
+                await on_open()
+            await self._collect(stop, on_tick, workers.of(), cpus)
+            if on_close is not None:
+                on_close()
+            self._look_at_cpus(cpus)
+            await asyncio.gather(*map(_close, self._sessions))
+            recorders = [s.recorder for s in self._sessions if s.recorder is not None]
+            self.snapshots.extend(one for recorder in recorders for one in recorder.snapshots)
+            await self._watch.look(workers.of())
+            if keep_counted:
+                self.counted = await self._watch.contents(workers.of())
+        return tuple(session.balance() for session in self._sessions)
+
+    def status(self) -> DaemonStatus:
+        """Readings of the last flush interval, and the core's counters as they are now."""
+        if self._looks is not None:
+            self._looks.refresh()
+        return DaemonStatus(
+            sessions=tuple(session.balance() for session in self._sessions),
+            core=self._drain.core.counters(),
+            clocks=self._clock,
+            started_ns=self._started_ns,
+            config_sha256=self._config_sha256,
+            cpus_online=len(self._coverage.online),
+            cpus_covered=len(self._coverage.online & self._coverage.covered),
+            uncovered_ns=self._coverage.uncovered_ns(),
+            **self._repaired._asdict(),
+            left_records=self._left_records,
+            bpf=self._watch.status(),
+            drain=self._drain.threads(),
+        )
+
+    async def snapshot(
+        self, names: Sequence[str] = (), trigger: str = Trigger.REQUEST
+    ) -> list[Snapshot]:
+        """Store what the flight recorders hold, all of them at one moment.
+
+        Args:
+            names: of sessions; none for all flight recorders.
+            trigger: one of `ring_snapshot.Trigger`.
+
+        Raises:
+            UsageError: there is no flight recorder of that name, or none at all, or what there is
+                could not be opened.
+            SinkError: a segment cannot be written.
+            KernelError: rings cannot be stopped, or not started again.
+        """
+        named = self._named(names)
+        recorders = [(s.plan.name, s.recorder) for s in named if s.recorder is not None]
+        with_one = {name for name, _ in recorders}
+        others = [session for session in named if session.plan.name not in with_one]
+        if not recorders or (names and others):
+            raise _no_recorder(names, others)
+        made = await asyncio.gather(
+            *(recorder.snapshot(trigger) for _, recorder in recorders), return_exceptions=True
+        )
+        snapshots = [one for one in made if isinstance(one, Snapshot)]
+        self.snapshots.extend(snapshots)
+        for one in made:
+            if isinstance(one, BaseException):
+                raise one  # the others are stored
+        return snapshots
+
+    async def mark(self, text: str, session: str | None = None) -> int:
+        """Write a marker into the ftrace rings of a session, or of all; gives how many took it.
+
+        Raises:
+            UsageError: there is no such session, or none records ftrace.
+            KernelError: a ring is full and does not overwrite.
+        """
+        named = self._named([session] if session else ())
+        marked = [instance for s in named for instance in s.abilities.tracing]
+        if not marked:
+            raise UsageError(
+                f"session {session} records no ftrace" if session else "no session records ftrace",
+                hint='markers go into sources of kind "tracefs"',
+            )
+        for instance in marked:
+            instance.mark(text)
+        return len(marked)
+
+    def _named(self, names: Sequence[str]) -> list[AnySession]:
+        known = {session.plan.name for session in self._sessions}
+        for name in names:
+            if name not in known:
+                raise UsageError(f"no session {name}", text=name, hint=did_you_mean(name, known))
+        return [s for s in self._sessions if not names or s.plan.name in names]
+
+    @property
+    def target_fds(self) -> tuple[int, ...]:
+        """Readable once a process or thread that was named has exited."""
+        sources = [s.source for s in self._sessions if s.source is not None]
+        return tuple(fd for source in sources for fd in source.target_fds)
+
+    async def _open(
+        self, stop: asyncio.Event, store: Store, workers: Workers, stack: AsyncExitStack
+    ) -> bool:
+        """Open and begin all sessions; False if `stop` came before all were open."""
+        surroundings = self._surroundings(store, workers, stats=self._count_costs(stack))
+        await asyncio.sleep(_SIGNALS_PAUSE_S)
+        if stop.is_set():
+            return False
+        for plan in self.plan.sessions:
+            if plan.payload.has_programs:
+                await asyncio.sleep(_SIGNALS_PAUSE_S)
+            if stop.is_set():
+                return False
+            own = await stack.enter_async_context(AsyncExitStack())
+            with blame(self._config_of(plan)):
+                self._sessions.append(await surroundings.open(plan, own))
+        stack.push_async_callback(self._watch.rest)
+        for number, session in enumerate(self._sessions):
+            stack.push_async_callback(session.close)
+            await self._begin(number, session, surroundings)
+        self._coverage = Coverage(
+            [session.plan for session in self._sessions], self._kernel.online_cpus()
+        )
+        return True
+
+    async def _begin(self, number: int, session: AnySession, surroundings: Surroundings) -> None:
+        """Start a session; one that may fail is replaced by the reason."""
+        try:
+            with blame(self._config_of(session.plan)):
+                await session.begin()
+        except CollectordError as error:
+            if not session.plan.contains(error):
+                raise
+            await session.close()
+            self._sessions[number] = surroundings.failed(session.plan, error)
+
+    def _count_costs(self, stack: AsyncExitStack) -> bool:
+        """Have the kernel count what BPF programs cost, if that is wanted and permitted."""
+        if not any(plan.payload.counts_costs for plan in self.plan.sessions):
+            return False
+        try:
+            fd = self._kernel.enable_bpf_stats()
+        except KernelError as error:
+            _LOG.warning("bpf_stats_refused", error=str(error))
+            return False
+        stack.callback(self._kernel.close, fd)
+        return True
+
+    def _surroundings(self, store: Store, workers: Workers, *, stats: bool) -> Surroundings:
+        return Surroundings(
+            kernel=self._kernel,
+            drain=self._drain,
+            host=self._host,
+            facts=self._facts,
+            clock=self._clock,
+            store=store,
+            workers=workers,
+            watch=self._watch,
+            stats=stats,
+            child=self._child,
+        )
+
+    def _config_of(self, plan: SessionPlan) -> SessionConfig:
+        (config,) = (s for s in self._config.session if s.name == plan.name)
+        return config
+
+    async def _collect(
+        self,
+        stop: asyncio.Event,
+        on_tick: Callable[[DaemonStatus], None] | None,
+        worker: Executor,
+        cpus: CpuWatch,
+    ) -> None:
+        """Follow the core's flush timer until `stop`."""
+        stopping = asyncio.ensure_future(stop.wait())
+        stopping.add_done_callback(lambda _: self._drain.wake())
+        self._tell_of_cpus()
+        self._looks = looks = Looks(
+            self._sessions,
+            kernel=self._kernel,
+            watch=self._watch,
+            worker=worker,
+            before=partial(self._look_at_cpus, cpus),
+            flush_ns=self.plan.core.flush_ns,
+            stretched=on_tick is None,
+        )
+        try:
+            while await self._drain.next_pass(stop, passes=looks.passes):
+                looks.look()
+                if on_tick is not None:
+                    on_tick(self.status())
+        finally:
+            self._looks = None
+        stopping.cancel()
+
+    def _look_at_cpus(self, cpus: CpuWatch) -> None:
+        """See which CPUs there are, and tell the sessions which of them they lack."""
+        if self._coverage.look(cpus):
+            self._tell_of_cpus()
+
+    def _tell_of_cpus(self) -> None:
+        for session in self._sessions:
+            session.note("cpus", self._coverage.trouble(session.plan))
+
+    def _store(self) -> Store:
+        rotated = [s.sink.retention for s in self.plan.sessions if s.sink.single_file is None]
+        retention = rotated[0] if rotated else RetentionPlan()
+        return Store(self._state_dir, retention)
+
+
+def _no_recorder(names: Sequence[str], sessions: Sequence[AnySession]) -> UsageError:
+    """Why there is no snapshot of these sessions, which were named, or are all there are."""
+    shut = [session for session in sessions if session.plan.mode == FLIGHT_RECORDER]
+    if shut:
+        balances = [session.balance() for session in shut]
+        return UsageError("; ".join(f"flight recorder {_shut_text(one)}" for one in balances))
+    among = ", ".join(dict.fromkeys(session.plan.name for session in sessions))
+    return UsageError(
+        f"no flight recorder among {among}" if names else "no flight recorder runs",
+        hint='a session with mode = "flight-recorder" is one',
+    )
+
+
+def _shut_text(balance: SessionBalance) -> str:
+    """Of a session that could not be opened: its state is that, and its reasons say why."""
+    why = "is degraded, its hardware is absent" if balance.state == "degraded" else "has failed"
+    return f"{balance.name} {why}: {'; '.join(balance.degraded_reasons)}"
+
+
+async def _close(session: AnySession) -> None:
+    """End a session; what it fails with is said, and the others come to their end too."""
+    try:
+        await session.close()
+    except CollectordError as error:
+        session.note("close", f"not closed: {error}")
+        _LOG.error("session_not_closed", session=session.plan.name, error=str(error))
+
+
+@asynccontextmanager
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Work beside a block; it ends with the block, and what it raises is not lost."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _keep_limits(store: Store, worker: Executor) -> None:
+    """Look after age and free space, which change without a segment of ours being sealed."""
+    while True:
+        await asyncio.sleep(_LIMITS_INTERVAL_S)
+        try:
+            await asyncio.get_running_loop().run_in_executor(worker, store.make_room)
+        except SinkError as error:
+            _LOG.error("limits_not_kept", error=str(error))

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`record`: the daemon's path, ended by a command, its targets, a duration or a signal."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from collectord.control import signals, workload
+from collectord.daemon.daemon import Daemon
+from collectord.session.ring_snapshot import Trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from collectord.config.schema import Config
+    from collectord.daemon.daemon import DaemonStatus
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.plan.session_plan import Plan
+    from collectord.session.maps.map_watch import Contents
+    from collectord.session.maps.program_status import BpfStatus
+    from collectord.session.ring_snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResult:
+    """What `record` ends with.
+
+    Attributes:
+        balances: of its sessions.
+        command_status: negative for a signal, None if no command ran.
+        plan: what was recorded.
+        programs: BPF programs, as they were looked at last.
+        snapshots: of flight recorders, those at the end included.
+        counted: what their answers are made of, by session.
+    """
+
+    balances: tuple[SessionBalance, ...]
+    command_status: int | None
+    plan: Plan
+    programs: tuple[BpfStatus, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
+    counted: Mapping[str, Contents] = field(default_factory=dict)
+
+
+async def record(
+    config: Config,
+    facts: KernelFacts,
+    *,
+    command: Sequence[str] | None,
+    duration_ns: int,
+    on_tick: Callable[[DaemonStatus], None],
+    stop: asyncio.Event,
+) -> RecordResult:
+    """Record until the command or the targets end, the duration is over, or `stop`.
+
+    Args:
+        config: one or more sessions; those of the `command` scope observe the command.
+        facts: of this host.
+        command: argv, or None.
+        duration_ns: 0 for no limit.
+        on_tick: see `Daemon.run`.
+        stop: ends the recording, and the command with it.
+
+    Raises:
+        CollectordError: see `Daemon.run`.
+    """
+    status = None
+    async with AsyncExitStack() as stack:
+        child = None
+        if command:
+            child = await stack.enter_async_context(workload.waiting(command))
+        daemon = Daemon(config, facts=facts, child=child.pid if child is not None else None)
+        stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
+
+        async def on_open() -> None:
+            """Everything counts: let the command run, and watch for the end."""
+            if child is not None:
+                child.go()
+                stack.enter_context(_stop_after(child.wait(), stop))
+            if duration_ns:
+                stack.enter_context(_stop_after(asyncio.sleep(duration_ns / 1e9), stop))
+            if daemon.target_fds:
+                stack.enter_context(_stop_after(_all_readable(daemon.target_fds), stop))
+
+        balances = await daemon.run(
+            stop,
+            on_open=on_open,
+            on_tick=on_tick,
+            salvage_all=False,
+            keep_counted=True,
+        )
+    if child is not None:
+        status = child.status
+    return RecordResult(
+        balances,
+        status,
+        daemon.plan,
+        programs=daemon.status().bpf,
+        snapshots=tuple(daemon.snapshots),
+        counted=daemon.counted,
+    )
+
+
+@contextmanager
+def _stop_after(end: Coroutine[Any, Any, object], stop: asyncio.Event) -> Iterator[None]:
+    """Set `stop` once `end` is over, unless the block ends first."""
+    task = asyncio.ensure_future(end)
+    task.add_done_callback(lambda _task: stop.set())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _all_readable(fds: Sequence[int]) -> None:
+    """Wait until each of the fds has been readable."""
+    loop = asyncio.get_running_loop()
+    waiting = {}
+    for fd in fds:
+        waiting[fd] = loop.create_future()
+        loop.add_reader(fd, _done_once, waiting[fd])
+    try:
+        for fd, readable in waiting.items():
+            await readable
+            loop.remove_reader(fd)
+    finally:
+        for fd in fds:
+            loop.remove_reader(fd)
+
+
+def _done_once(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Drain stage: the native core on the event loop."""

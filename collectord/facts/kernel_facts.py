@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel and a process may do, as plain data: `doctor --json` feeds `check --facts`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import msgspec
+
+from collectord.errors import ConfigError
+from collectord.facts.aux_facts import AuxPmuFacts  # noqa: TC001 - of the facts' JSON
+from collectord.programs.bpf_program import BpfProgram  # noqa: TC001 - of the facts' JSON
+from collectord.text.foreign import decode_json
+
+# Read by `from_json`; raised when a field changes its meaning, not when one is added.
+FACTS_VERSION: Final = 1
+
+CAP_IPC_LOCK: Final = "CAP_IPC_LOCK"
+CAP_PERFMON: Final = "CAP_PERFMON"
+CAP_SYS_ADMIN: Final = "CAP_SYS_ADMIN"
+
+# perf_event_paranoid (Documentation/admin-guide/sysctl/kernel.rst); Debian adds level 3.
+_PARANOID_NO_LOCK_LIMIT: Final = -1
+_PARANOID_RAW_TRACEPOINTS: Final = -1
+_PARANOID_CPU_WIDE: Final = 0
+_PARANOID_KERNEL: Final = 1
+_PARANOID_CLOSED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that `doctor` looked at. `remedy` is the least that would make it `ok`.
+
+    What is not `ok` is missing, or `unknown`: it may be there, and nothing told.
+    """
+
+    name: str
+    ok: bool
+    detail: str = ""
+    remedy: str = ""
+    unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PmuFacts:
+    """One folder of /sys/bus/event_source/devices.
+
+    Attributes:
+        type: `perf_event_attr.type` of its events.
+        formats: term name to bit ranges, e.g. {"event": "config:0-7", "umask": "config:8-15"}.
+        events: alias to terms, e.g. {"cpu-cycles": "event=0x3c"}.
+        cpus: CPUs that the PMU's events must be opened on (`cpumask`, or `cpus` of a hybrid
+            core PMU); empty means any.
+        core: it counts for a CPU core and knows privilege levels; an uncore PMU (one with a
+            `cpumask`) refuses task scopes and exclude_* bits.
+        aux: its events write into an AUX area.
+        aux_pause: the overflow of another event can pause them (kernel 6.13, and some before).
+        address_filters: how many address ranges an event of it takes, 0 for none.
+        units: alias to the unit of its count, e.g. {"trace": "bytes"}.
+    """
+
+    type: int
+    formats: dict[str, str] = field(default_factory=dict)
+    events: dict[str, str] = field(default_factory=dict)
+    cpus: tuple[int, ...] = ()
+    core: bool = True
+    aux: bool = False
+    aux_pause: bool = False
+    address_filters: int = 0
+    units: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FtraceFacts:
+    """What the kernel's ftrace and its tracefs can do, and what they would let this user do.
+
+    Attributes:
+        instances: an instance of one's own can be made.
+        problem: why not, "" if it can.
+        need: the least privilege that would let it be made, "" if none is missing.
+        mmap: a ring can be mapped (TRACE_MMAP_IOCTL_GET_READER, kernel 6.10).
+        splice: a ring's pages can be spliced into a pipe.
+        subbuf_sizes: the size of sub-buffers can be chosen (kernel 6.8).
+        kprobes, uprobes, eprobes: probes of this kind can be made.
+        clock_mono: events can be stamped with CLOCK_MONOTONIC.
+        transport_ns: CPU ns per event, by transport, as measured; empty where it was not.
+    """
+
+    instances: bool = True
+    problem: str = ""
+    need: str = ""
+    mmap: bool = True
+    splice: bool = True
+    subbuf_sizes: bool = True
+    kprobes: bool = True
+    uprobes: bool = True
+    eprobes: bool = True
+    clock_mono: bool = True
+    transport_ns: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BpfFacts:
+    """What it takes to compile, load and attach BPF programs, and which programs there are.
+
+    Attributes:
+        problem: why none can run, "" if they can.
+        remedy: what would let them run.
+        need: the least privilege that would, "" if none is missing.
+        python: interpreter that has bcc, "" for none.
+        bcc_version: of its bcc.
+        headers: the tree of kernel headers, or what it is made of; "" for none.
+        headers_kind: a kernel's build directory, its archive of headers, or packages to merge.
+        headers_release: of the kernel that they belong to.
+        headers_match: that is the running one.
+        btf: the kernel describes its types.
+        jit: programs are compiled to machine code.
+        unprivileged_disabled: the sysctl; not 0 closes bpf(2) to those without privilege. None
+            where it cannot be read.
+        kprobes, uprobes, fentry: programs can be attached to functions of the kernel, of
+            processes, of the kernel by trampolines.
+        programs: those that were asked for and are there, by name.
+        program_problems: why others are none, by name.
+        unknown_programs: names that no files have, each with the nearest one that there is.
+    """
+
+    problem: str = ""
+    remedy: str = ""
+    need: str = ""
+    python: str = ""
+    bcc_version: str = ""
+    headers: str = ""
+    headers_kind: Literal["", "build", "kheaders", "merged"] = ""
+    headers_release: str = ""
+    headers_match: bool = False
+    btf: bool = True
+    jit: bool = True
+    unprivileged_disabled: int | None = None
+    kprobes: bool = True
+    uprobes: bool = True
+    fentry: bool = True
+    programs: dict[str, BpfProgram] = field(default_factory=dict)
+    program_problems: dict[str, str] = field(default_factory=dict)
+    unknown_programs: dict[str, str] = field(default_factory=dict)
+
+
+# What systemd.exec(5) has for a service that opens block devices and no others.
+SEES_DEVICES: Final = "PrivateDevices=no, DevicePolicy=closed, DeviceAllow=block-* r in its unit"
+
+
+@dataclass(frozen=True, slots=True)
+class RelayFacts:
+    """What relay sources need.
+
+    Attributes:
+        debugfs: where it is mounted, "" if it is not.
+        problem: why relay files cannot be opened, "" if they can.
+        need: the least privilege that would let them be opened, "" if none is missing.
+        remedy: what to do about the problem.
+        blktrace: the kernel traces block devices.
+        devices: paths of block devices.
+        hidden: those of them that the /dev of this process has not, as PrivateDevices= makes it.
+        channels: paths of channels that were found, without the CPU's number, to the CPUs that
+            have a file; (-1,) for a channel with one file.
+    """
+
+    debugfs: str = ""
+    problem: str = ""
+    need: str = ""
+    remedy: str = ""
+    blktrace: bool = False
+    devices: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    channels: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What was probed, on the host and for the user that runs the plan.
+
+    Attributes:
+        release: `uname -r`.
+        arch: `uname -m`.
+        page_size: bytes of a page.
+        cpus_online: CPUs that events can be opened on.
+        cpus_possible: CPUs that may come.
+        perf_event_paranoid: the sysctl; 3 and more is Debian's closed level.
+        perf_event_mlock_kb: the sysctl: KiB per online CPU and user that rings may pin freely.
+        perf_event_max_sample_rate: the sysctl, Hz; the kernel lowers it by itself.
+        perf_event_max_stack: the sysctl, frames of a callchain.
+        rlimit_memlock_bytes: soft RLIMIT_MEMLOCK, None when unlimited.
+        rlimit_nofile: soft RLIMIT_NOFILE.
+        rlimit_nofile_hard: how far the process may raise it.
+        nice: of this process.
+        nice_min: the lowest nice value that its threads can be given.
+        realtime: the process itself is scheduled in real time.
+        realtime_max: the highest priority of SCHED_FIFO that its threads can be given, 0 for none.
+        numa_nodes: CPUs of each node of memory; none where nobody tells.
+        capabilities: names of the effective set, e.g. "CAP_PERFMON".
+        euid: effective user id.
+        lockdown: "none", "integrity", "confidentiality", or "unknown" where it cannot be read;
+            "integrity or none" where something else than securityfs tells that much.
+        pmus: dynamic PMUs by name, "cpu" included.
+        aux_pmus: those with an AUX area whose trace perf can decode, by name.
+        tracepoints: "system:name" to its id, of those that could be read.
+        task_tracepoints: those of them that name a task beside the one in which they happen.
+        tracefs_path: where tracefs is mounted, None if it is not.
+        tracefs_problem: why tracepoints cannot be read; "" if they can.
+        tracefs_need: the least privilege that would let them be read, "" if none is missing.
+        hardware_pmu: a hardware cycles event can be opened.
+        format_lost: PERF_FORMAT_LOST is known (kernel 6.0).
+        precise_ip_max: highest precise_ip that a cycles event takes, 3 (any) when unknown.
+        ftrace: of tracefs sources.
+        bpf: of BPF sources.
+        relay: of relay sources, None where nobody asked.
+        checks: what `doctor` prints.
+    """
+
+    release: str
+    arch: str
+    page_size: int
+    cpus_online: tuple[int, ...]
+    cpus_possible: tuple[int, ...]
+    perf_event_paranoid: int = 2
+    perf_event_mlock_kb: int = 516
+    perf_event_max_sample_rate: int = 100_000
+    perf_event_max_stack: int = 127
+    rlimit_memlock_bytes: int | None = 8 << 20
+    rlimit_nofile: int = 1024
+    rlimit_nofile_hard: int = 524_288
+    nice: int = 0
+    nice_min: int = 0
+    realtime: bool = False
+    realtime_max: int = 0
+    numa_nodes: tuple[tuple[int, ...], ...] = ()
+    capabilities: frozenset[str] = frozenset()
+    euid: int = 0
+    lockdown: str = "unknown"
+    pmus: dict[str, PmuFacts] = field(default_factory=dict)
+    aux_pmus: dict[str, AuxPmuFacts] = field(default_factory=dict)
+    tracepoints: dict[str, int] = field(default_factory=dict)
+    task_tracepoints: frozenset[str] = frozenset()
+    tracefs_path: str | None = None
+    tracefs_problem: str = ""
+    tracefs_need: str = ""
+    hardware_pmu: bool = False
+    format_lost: bool = True
+    precise_ip_max: int = 3
+    ftrace: FtraceFacts = field(default_factory=FtraceFacts)
+    bpf: BpfFacts = field(default_factory=BpfFacts)
+    relay: RelayFacts | None = None
+    checks: tuple[Check, ...] = ()
+    version: int = FACTS_VERSION
+
+    @property
+    def perfmon(self) -> bool:
+        """Paranoid levels do not apply (`perfmon_capable()`, and Debian's closed level)."""
+        if CAP_SYS_ADMIN in self.capabilities:
+            return True
+        return CAP_PERFMON in self.capabilities and self.perf_event_paranoid < _PARANOID_CLOSED
+
+    @property
+    def may_open(self) -> bool:
+        """Any event at all can be opened."""
+        return self.perfmon or self.perf_event_paranoid < _PARANOID_CLOSED
+
+    @property
+    def may_observe_cpus(self) -> bool:
+        """Events of a whole CPU, of every task on it, can be opened."""
+        return self.perfmon or self.perf_event_paranoid <= _PARANOID_CPU_WIDE
+
+    @property
+    def may_observe_kernel(self) -> bool:
+        """Events that fire in kernel mode can be opened."""
+        return self.perfmon or self.perf_event_paranoid <= _PARANOID_KERNEL
+
+    @property
+    def may_read_tracepoints(self) -> bool:
+        """Samples with a tracepoint's fields (PERF_SAMPLE_RAW) can be had."""
+        return self.perfmon or self.perf_event_paranoid <= _PARANOID_RAW_TRACEPOINTS
+
+    @property
+    def locks_freely(self) -> bool:
+        """Ring memory is under no limit (perf_mmap: CAP_IPC_LOCK, or paranoid -1)."""
+        return (
+            CAP_IPC_LOCK in self.capabilities
+            or self.perf_event_paranoid <= _PARANOID_NO_LOCK_LIMIT
+        )
+
+    def to_json(self) -> bytes:
+        """The facts as a JSON document, keys sorted."""
+        return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2)
+
+    @classmethod
+    def from_json(cls, data: bytes | str, *, path: str = "") -> KernelFacts:
+        """Read what `to_json` wrote. Fields that this version does not know are ignored.
+
+        Args:
+            data: the document, or a `doctor --json` report that holds it under "facts".
+            path: the file's name, for errors.
+
+        Raises:
+            ConfigError: not JSON, not facts, or facts of another version.
+        """
+        hint = "write it with `collectord doctor --json` on the host in question"
+        try:
+            document = decode_json(data, object)
+            if isinstance(document, dict) and isinstance(document.get("facts"), dict):
+                document = document["facts"]
+            facts = msgspec.convert(document, cls)
+        except msgspec.ValidationError as error:
+            message, _, place = str(error).partition(" - at ")
+            raise ConfigError(
+                f"no kernel facts: {message}",
+                path=path,
+                key=place.strip("`").removeprefix("$").removeprefix("."),
+                hint=hint,
+            ) from error
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"not JSON: {error}", path=path, hint=hint) from error
+        if facts.version != FACTS_VERSION:
+            raise ConfigError(
+                f"kernel facts of version {facts.version}, not {FACTS_VERSION}",
+                path=path,
+                key="version",
+                hint=hint,
+            )
+        if not facts.cpus_online or facts.page_size <= 0 or facts.page_size % 1024:
+            raise ConfigError("no online CPU or no page size", path=path, hint=hint)
+        return facts

@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bpf(2): maps by descriptor, what the kernel counts of programs, and which ids it has.
+
+Sizes are asked of the kernel, never taken from a caller: a call about a map writes as much as the
+map's own sizes say, whatever the buffer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import KernelError, MissingFeature, MissingPrivilege
+from collectord.kernel.host import cpus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280}
+_NUMBER: Final = _NUMBERS.get(os.uname().machine)
+_ATTR_BYTES: Final = 128
+_ENOTSUPP: Final = 524  # include/linux/errno.h; it reaches the caller, and libc has no name for it
+_INFO_BYTES: Final = 256  # of any object; the kernel takes zeroes for what it does not know
+# struct bpf_map_info: type, id, key_size, value_size, max_entries, map_flags, name.
+_MAP_INFO: Final = struct.Struct("<IIIIII16s")
+# struct bpf_prog_info.
+_PROGRAM_HEAD: Final = struct.Struct("<II8s")  # type, id, tag
+_PROGRAM_LOADED: Final = struct.Struct("<QI")  # load_time, created_by_uid
+_PROGRAM_LOADED_AT: Final = 40
+_PROGRAM_NAME: Final = struct.Struct("<16s")
+_PROGRAM_NAME_AT: Final = 64
+_U64: Final = struct.Struct("<Q")
+_RUN_TIME_AT: Final = 192  # since 5.1
+_RUN_COUNT_AT: Final = 200
+_RECURSION_MISSES_AT: Final = 208  # since 5.12
+_STATS_RUN_TIME: Final = 0
+_VALUE_ALIGN: Final = 8
+
+
+class Command(IntEnum):
+    """enum bpf_cmd."""
+
+    MAP_LOOKUP_ELEM = 1
+    MAP_UPDATE_ELEM = 2
+    MAP_GET_NEXT_KEY = 4
+    PROG_LOAD = 5
+    PROG_GET_NEXT_ID = 11
+    MAP_GET_NEXT_ID = 12
+    PROG_GET_FD_BY_ID = 13
+    OBJ_GET_INFO_BY_FD = 15
+    RAW_TRACEPOINT_OPEN = 17
+    BTF_GET_FD_BY_ID = 19
+    MAP_LOOKUP_BATCH = 24
+    LINK_GET_NEXT_ID = 31
+    ENABLE_STATS = 32
+
+
+class MapType(IntEnum):
+    """enum bpf_map_type, as far as anything here depends on it."""
+
+    HASH = 1
+    ARRAY = 2
+    PERF_EVENT_ARRAY = 4
+    PERCPU_HASH = 5
+    PERCPU_ARRAY = 6
+    STACK_TRACE = 7
+    LRU_HASH = 9
+    LRU_PERCPU_HASH = 10
+    PERCPU_CGROUP_STORAGE = 21
+
+
+_PER_CPU: Final = frozenset(
+    {
+        MapType.PERCPU_HASH,
+        MapType.PERCPU_ARRAY,
+        MapType.LRU_PERCPU_HASH,
+        MapType.PERCPU_CGROUP_STORAGE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MapInfo:
+    """A map's sizes.
+
+    Attributes:
+        id: the kernel's, of all maps.
+        type: enum bpf_map_type.
+        name: at most 15 bytes.
+        key_bytes: of a key.
+        value_bytes: of a value, of one CPU if it has one for each.
+        max_entries: that it can hold.
+        cpus: values of an entry: CPUs that may ever be online, or 1.
+    """
+
+    id: int
+    type: int
+    name: str
+    key_bytes: int
+    value_bytes: int
+    max_entries: int
+    cpus: int
+
+    @property
+    def per_cpu(self) -> bool:
+        """An entry has a value for each CPU."""
+        return self.type in _PER_CPU
+
+    @property
+    def cpu_bytes(self) -> int:
+        """From one CPU's value to the next one's, in what is read and written."""
+        if self.per_cpu:
+            return (self.value_bytes + _VALUE_ALIGN - 1) // _VALUE_ALIGN * _VALUE_ALIGN
+        return self.value_bytes
+
+    @property
+    def entry_bytes(self) -> int:
+        """The value of an entry as it is read and written: of all CPUs, in order of their number.
+
+        CPUs that cannot be are not counted: the n-th value is that of the n-th possible CPU.
+        """
+        return self.cpu_bytes * self.cpus
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramInfo:
+    """A loaded program, and what the kernel counted of it since it was loaded.
+
+    Attributes:
+        id: the kernel's, of all programs.
+        name: at most 15 bytes.
+        type: enum bpf_prog_type.
+        run_time_ns: spent in it while statistics were on (`enable_stats`), None before Linux 5.1.
+        run_count: times it ran while they were on, likewise.
+        recursion_misses: times it did not run as another program ran on that CPU, statistics or
+            not; None before Linux 5.12.
+        tag: of its instructions, in hexadecimal.
+        loaded_ns: when it was loaded, since the boot.
+        user: who loaded it.
+    """
+
+    id: int
+    name: str
+    type: int
+    run_time_ns: int | None
+    run_count: int | None
+    recursion_misses: int | None
+    tag: str = ""
+    loaded_ns: int = 0
+    user: int = -1
+
+
+def call(command: Command, attr: bytearray) -> int:
+    """bpf(2) with an attr that holds what it needs; what the kernel writes back is in it then.
+
+    Returns:
+        What the call returns, or minus the errno.
+    """
+    if _NUMBER is None:
+        return -errno.ENOSYS
+    buffer = ctypes.create_string_buffer(bytes(attr), _ATTR_BYTES)
+    result: int = _libc().syscall(
+        ctypes.c_long(_NUMBER), ctypes.c_int(command), buffer, ctypes.c_uint(_ATTR_BYTES)
+    )
+    if result < 0:
+        result = -ctypes.get_errno()
+    attr[:] = buffer.raw[: len(attr)]
+    return result
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def refused(code: int, message: str) -> KernelError:
+    """The error for a refused bpf(2)."""
+    if code in (errno.EPERM, errno.EACCES):
+        return MissingPrivilege(
+            message,
+            need="CAP_BPF",
+            syscall="bpf",
+            errno=code,
+            hint=(
+                "needs CAP_BPF and CAP_PERFMON, for ids and statistics CAP_SYS_ADMIN; "
+                "with these a seccomp filter, a security module or lockdown denies"
+            ),
+        )
+    if code == errno.ENOSYS:
+        return MissingFeature(message, feature="bpf", syscall="bpf", errno=code)
+    if code in (_ENOTSUPP, errno.EOPNOTSUPP):
+        return MissingFeature(message, feature="bpf", syscall="bpf", errno=errno.EOPNOTSUPP)
+    if code == errno.E2BIG:
+        hint = "the map is full, or has no such index; give it more entries"
+        return KernelError(message, syscall="bpf", errno=code, hint=hint)
+    return KernelError(message, syscall="bpf", errno=code)
+
+
+def unsupported(code: int) -> bool:
+    """The errno says that this kernel, or this type of map, does not have the command."""
+    return code in (errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP)
+
+
+def object_info(fd: int, what: str, asked: bytes = b"") -> bytes:
+    """The info of a map, program or BTF, as much of it as this kernel has.
+
+    Args:
+        fd: of the object.
+        what: it is, for the error.
+        asked: what the info holds at first: where to write what does not fit it.
+
+    Raises:
+        KernelError: the kernel does not tell.
+    """
+    info = (ctypes.c_char * _INFO_BYTES).from_buffer_copy(asked.ljust(_INFO_BYTES, b"\0"))
+    attr = bytearray(struct.pack("<IIQ", fd, _INFO_BYTES, ctypes.addressof(info)))
+    code = -call(Command.OBJ_GET_INFO_BY_FD, attr)
+    if code > 0:
+        raise refused(code, f"cannot ask about a {what}")
+    (given,) = struct.unpack_from("<I", attr, 4)
+    return info.raw[:given]
+
+
+def map_info(fd: int) -> MapInfo:
+    """Sizes of the map that `fd` is of. Raises KernelError."""
+    kind, number, key_bytes, value_bytes, max_entries, _, name = _MAP_INFO.unpack_from(
+        object_info(fd, "BPF map")
+    )
+    return MapInfo(
+        id=number,
+        type=kind,
+        name=_text(name),
+        key_bytes=key_bytes,
+        value_bytes=value_bytes,
+        max_entries=max_entries,
+        cpus=len(cpus.possible()) if kind in _PER_CPU else 1,
+    )
+
+
+def map_lookup(fd: int, key: bytes, *, info: MapInfo | None = None) -> bytes | None:
+    """The value of a key, of all CPUs (`MapInfo.entry_bytes`); None if it has none.
+
+    Args:
+        fd: of the map.
+        key: `key_bytes` of it.
+        info: of the map, if it is known already.
+
+    Raises:
+        KernelError: the map cannot be read.
+    """
+    info = info or map_info(fd)
+    keys = _buffer(key, info.key_bytes, "key")
+    value = (ctypes.c_char * info.entry_bytes)()
+    code = -_element(Command.MAP_LOOKUP_ELEM, fd, keys, value)
+    if code == errno.ENOENT:
+        return None
+    if code > 0:
+        raise refused(code, f"cannot read BPF map {info.name}")
+    return value.raw
+
+
+def map_update(
+    fd: int, key: bytes, value: bytes | Sequence[bytes], *, info: MapInfo | None = None
+) -> None:
+    """Set the value of a key.
+
+    Args:
+        fd: of the map.
+        key: `key_bytes` of it.
+        value: `value_bytes` of it; where each CPU has its own, one for every possible CPU in order
+            of their number, or one that all get.
+        info: of the map, if it is known already.
+
+    Raises:
+        KernelError: the map does not take it.
+    """
+    info = info or map_info(fd)
+    values = [value] * info.cpus if isinstance(value, bytes) else list(value)
+    if len(values) != info.cpus or any(len(one) != info.value_bytes for one in values):
+        message = f"{info.cpus} values of {info.value_bytes} bytes go into BPF map {info.name}"
+        raise ValueError(message)
+    keys = _buffer(key, info.key_bytes, "key")
+    packed = b"".join(one.ljust(info.cpu_bytes, b"\0") for one in values)
+    code = -_element(Command.MAP_UPDATE_ELEM, fd, keys, _buffer(packed, info.entry_bytes, "value"))
+    if code > 0:
+        raise refused(code, f"cannot write to BPF map {info.name}")
+
+
+def map_next_key(fd: int, key: bytes | None, info: MapInfo) -> bytes | None:
+    """The key after `key`, the first one if that is gone or None; None after the last one.
+
+    Raises:
+        KernelError: the map's keys cannot be listed.
+    """
+    before = None if key is None else _buffer(key, info.key_bytes, "key")
+    after = (ctypes.c_char * info.key_bytes)()
+    code = -_element(Command.MAP_GET_NEXT_KEY, fd, before, after)
+    if code == errno.ENOENT:
+        return None
+    if code > 0:
+        raise refused(code, f"cannot list the keys of BPF map {info.name}")
+    return after.raw
+
+
+def split_cpus(info: MapInfo, value: bytes) -> list[bytes]:
+    """One value for each possible CPU, of what `map_lookup` gave."""
+    starts = range(0, info.entry_bytes, info.cpu_bytes)
+    return [value[at : at + info.value_bytes] for at in starts]
+
+
+def program_info(fd: int) -> ProgramInfo:
+    """What the kernel tells of the program that `fd` is of. Raises KernelError."""
+    info = object_info(fd, "BPF program")
+    kind, number, tag = _PROGRAM_HEAD.unpack_from(info)
+    loaded_ns, user = _PROGRAM_LOADED.unpack_from(info, _PROGRAM_LOADED_AT)
+    (name,) = _PROGRAM_NAME.unpack_from(info, _PROGRAM_NAME_AT)
+
+    def counter(at: int) -> int | None:
+        if len(info) < at + _U64.size:
+            return None
+        value: int = _U64.unpack_from(info, at)[0]
+        return value
+
+    return ProgramInfo(
+        id=number,
+        name=_text(name),
+        type=kind,
+        run_time_ns=counter(_RUN_TIME_AT),
+        run_count=counter(_RUN_COUNT_AT),
+        recursion_misses=counter(_RECURSION_MISSES_AT),
+        tag=tag.hex(),
+        loaded_ns=loaded_ns,
+        user=user,
+    )
+
+
+def enable_stats() -> int:
+    """Have the kernel count runs and run time of all programs while the descriptor is open.
+
+    Costs two clock readings for each run of any program.
+
+    Returns:
+        The descriptor, close-on-exec.
+
+    Raises:
+        MissingFeature: before Linux 5.8.
+        MissingPrivilege: without CAP_SYS_ADMIN.
+    """
+    result = call(Command.ENABLE_STATS, bytearray(struct.pack("<I", _STATS_RUN_TIME)))
+    message = "cannot count runs of BPF programs"
+    if result == -errno.EINVAL:
+        raise MissingFeature(
+            message,
+            feature="BPF_ENABLE_STATS",
+            syscall="bpf",
+            errno=errno.EINVAL,
+            hint="it takes Linux 5.8; set stats = false in [bpf]",
+        )
+    if result < 0:
+        raise refused(-result, message)
+    return result
+
+
+def program_ids(after: int = 0) -> tuple[int, ...]:
+    """Ids of the host's programs beyond `after`. Raises MissingPrivilege without CAP_SYS_ADMIN."""
+    return tuple(_ids(Command.PROG_GET_NEXT_ID, after))
+
+
+def map_ids() -> tuple[int, ...]:
+    """Ids of all maps of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
+    return tuple(_ids(Command.MAP_GET_NEXT_ID))
+
+
+def link_ids() -> tuple[int, ...]:
+    """Ids of all links of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
+    return tuple(_ids(Command.LINK_GET_NEXT_ID))
+
+
+def _ids(command: Command, number: int = 0) -> Iterator[int]:
+    """Ids only grow, so the walk ends even while objects come and go."""
+    while True:
+        attr = bytearray(struct.pack("<II", number, 0))
+        code = -call(command, attr)
+        if code == errno.ENOENT:
+            return
+        if code > 0:
+            raise refused(code, "cannot list BPF objects")
+        (number,) = struct.unpack_from("<I", attr, 4)
+        yield number
+
+
+def _element(
+    command: Command,
+    fd: int,
+    key: ctypes.Array[ctypes.c_char] | None,
+    value: ctypes.Array[ctypes.c_char],
+) -> int:
+    key_at = 0 if key is None else ctypes.addressof(key)
+    return call(
+        command, bytearray(struct.pack("<IIQQQ", fd, 0, key_at, ctypes.addressof(value), 0))
+    )
+
+
+def _buffer(content: bytes, size: int, what: str) -> ctypes.Array[ctypes.c_char]:
+    if len(content) != size:
+        message = f"a {what} of {len(content)} bytes where the BPF map has {size}"
+        raise ValueError(message)
+    return (ctypes.c_char * size).from_buffer_copy(content)
+
+
+def _text(name: bytes) -> str:
+    return name.partition(b"\0")[0].decode(errors="replace")

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All entries of a BPF map, while programs change it.
+
+A batch reads whole hash buckets under their locks: an entry that is there all the time is read
+once, whatever comes and goes beside it. Where the kernel (before 5.6) or the type of map has no
+batch, keys are walked one by one. When the key that the walk stands on is deleted, the kernel goes
+on from the first one: nothing is missed by that, what is read twice counts once, and the number of
+steps is limited. What a walk can miss is an entry that is replaced by `map_update` while it goes
+on, because the kernel moves that to the front of its bucket; adding in place moves nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from collectord.kernel.bpf.bpf_calls import (
+    Command,
+    MapInfo,
+    MapType,
+    call,
+    map_info,
+    map_lookup,
+    map_next_key,
+    refused,
+    unsupported,
+)
+
+# More is read of no map at once: what reads it keeps a number for each.
+ENTRIES_MAX: Final = 1 << 16
+_BATCH_BYTES: Final = 1 << 18
+_POSITION_BYTES: Final = 8  # a hash's is the number of a bucket, an array's a key
+_STEPS_MIN: Final = 1024
+_WALKS_MAX: Final = 4
+_ARRAYS: Final = (MapType.ARRAY, MapType.PERCPU_ARRAY)
+# Others have batches that walk by keys, and may so read one twice.
+_BATCHED: Final = (
+    *_ARRAYS,
+    MapType.HASH,
+    MapType.LRU_HASH,
+    MapType.PERCPU_HASH,
+    MapType.LRU_PERCPU_HASH,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Entries of a map; no key is there twice.
+
+    Attributes:
+        keys: one after the other, `MapInfo.key_bytes` each.
+        values: in the same order, `MapInfo.entry_bytes` each.
+        count: entries.
+        complete: all that were there all the time are here; not so if the limit was reached, or if
+            the map changed too fast.
+    """
+
+    keys: bytes
+    values: bytes
+    count: int
+    complete: bool
+
+
+def map_entries(fd: int, *, info: MapInfo | None = None, limit: int = ENTRIES_MAX) -> Entries:
+    """Read a map.
+
+    Args:
+        fd: of the map.
+        info: of the map, if it is known already.
+        limit: entries after which no more are read; at most one batch more may come.
+
+    Raises:
+        KernelError: the map cannot be read.
+    """
+    info = info or map_info(fd)
+    return _batches(fd, info, limit) or walk_entries(fd, info=info, limit=limit)
+
+
+def walk_entries(fd: int, *, info: MapInfo | None = None, limit: int = ENTRIES_MAX) -> Entries:
+    """Read a map key by key: two calls for each entry. As `map_entries`."""
+    info = info or map_info(fd)
+    found: dict[bytes, bytes] = {}
+    key: bytes | None = None
+    complete = False
+    for _ in range(_STEPS_MIN + _WALKS_MAX * info.max_entries):
+        key = map_next_key(fd, key, info)
+        if key is None:
+            complete = True
+            break
+        if key in found:
+            continue
+        if len(found) >= limit:
+            break
+        value = map_lookup(fd, key, info=info)
+        if value is not None:  # else it is gone since, or an index that nothing was put at
+            found[key] = value
+    return Entries(b"".join(found), b"".join(found.values()), len(found), complete)
+
+
+def _batches(fd: int, info: MapInfo, limit: int) -> Entries | None:
+    """Read by batches; None where there are none."""
+    if info.type not in _BATCHED:
+        return None
+    position = (ctypes.c_char * max(info.key_bytes, _POSITION_BYTES))()
+    size = info.key_bytes + info.entry_bytes
+    room = min(info.max_entries, limit, max(1, _BATCH_BYTES // size))
+    start_at, count = 0, 0
+    keys, values = [], []
+    key_room, value_room = _room(info, room)
+    while True:
+        attr = bytearray(
+            struct.pack(
+                "<QQQQIIQQ",
+                start_at,
+                ctypes.addressof(position),
+                ctypes.addressof(key_room),
+                ctypes.addressof(value_room),
+                room,
+                fd,
+                0,
+                0,
+            )
+        )
+        code = -call(Command.MAP_LOOKUP_BATCH, attr)
+        if code == errno.ENOSPC and room < info.max_entries:  # one bucket has more than that
+            room = min(info.max_entries, 2 * room)
+            key_room, value_room = _room(info, room)
+            continue
+        if unsupported(code) and not start_at:
+            return None
+        if code > 0 and code != errno.ENOENT:
+            raise refused(code, f"cannot read BPF map {info.name}")
+        (got,) = struct.unpack_from("<I", attr, 32)
+        keys.append(ctypes.string_at(key_room, got * info.key_bytes))
+        values.append(ctypes.string_at(value_room, got * info.entry_bytes))
+        count += got
+        start_at = ctypes.addressof(position)
+        complete = code == errno.ENOENT or (info.type in _ARRAYS and count >= info.max_entries)
+        if complete or count >= limit:
+            return Entries(b"".join(keys), b"".join(values), count, complete)
+
+
+def _room(
+    info: MapInfo, entries: int
+) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]:
+    return (ctypes.c_char * (entries * info.key_bytes))(), (
+        ctypes.c_char * (entries * info.entry_bytes)
+    )()

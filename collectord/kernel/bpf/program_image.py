@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BPF programs as the kernel has them loaded: their code, functions, lines and types.
+
+Sizes come from the kernel and are looked at again: a program's are fixed once it is loaded, but
+what is read is never more than what there was room for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+from collectord.codec.cursor import U32, U64
+from collectord.codec.perf_bpf import ARRAY_PLACES, BpfArray, BpfImage, Btf, LoadedBpf
+from collectord.errors import KernelError
+from collectord.kernel.bpf import bpf_calls
+from collectord.kernel.bpf.bpf_calls import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from collectord.codec.perf_bpf import ArrayPlace
+
+# What names the functions of a program; a few bytes for each of them.
+NAMING: Final = (
+    BpfArray.JITED_KSYMS,
+    BpfArray.JITED_FUNC_LENS,
+    BpfArray.FUNC_INFO,
+    BpfArray.PROG_TAGS,
+)
+# What annotates its code beside.
+ANNOTATING: Final = (BpfArray.JITED_INSNS, BpfArray.LINE_INFO, BpfArray.JITED_LINE_INFO)
+_ARRAY_MAX_BYTES: Final = 4 << 20
+_BTF_MAX_BYTES: Final = 4 << 20
+_PROGRAMS_MAX: Final = 4096
+# struct bpf_btf_info: pointer, room or size.
+_BTF_INFO: Final = struct.Struct("<QI4x")
+
+
+class LoadedPrograms:
+    """Reads programs and types, each once as long as somebody holds what was read.
+
+    Every stream of a daemon has them, so a copy for each would cost memory without end. A number
+    is not given again while it matters: the kernel counts on through 31 bits.
+    """
+
+    def __init__(self) -> None:
+        self._images: WeakValueDictionary[tuple[int, tuple[BpfArray, ...]], BpfImage] = (
+            WeakValueDictionary()
+        )
+        self._types: WeakValueDictionary[int, Btf] = WeakValueDictionary()
+
+    def read(self, ids: Iterable[int], room_bytes: int) -> LoadedBpf:
+        """Read programs and the types that they were loaded with, as far as there is room.
+
+        Names come ahead of code: when there is no more room for the code of a program it gets its
+        functions' addresses alone. What is unloaded meanwhile is left out, and what finds no room.
+        """
+        images: list[BpfImage] = []
+        types: dict[int, Btf] = {}
+        left = room_bytes
+        for number in islice(ids, _PROGRAMS_MAX):
+            image = self._image(number, NAMING + ANNOTATING)
+            if image is not None and image.size_bytes > left:
+                image = self._image(number, NAMING)
+            if image is None or image.size_bytes > left:
+                continue
+            left -= image.size_bytes
+            images.append(image)
+            if image.btf_id and image.btf_id not in types and left > 0:
+                btf = self._btf(image.btf_id)
+                if btf is not None and len(btf.data) <= left:
+                    left -= len(btf.data)
+                    types[btf.id] = btf
+        return LoadedBpf(tuple(images), tuple(types.values()))
+
+    def _image(self, number: int, arrays: tuple[BpfArray, ...]) -> BpfImage | None:
+        image = self._images.get((number, arrays)) or read_by_id(number, arrays)
+        if image is not None:
+            self._images[number, arrays] = image
+        return image
+
+    def _btf(self, number: int) -> Btf | None:
+        btf = self._types.get(number) or read_btf(number)
+        if btf is not None:
+            self._types[number] = btf
+        return btf
+
+
+def read_by_id(number: int, arrays: Iterable[BpfArray]) -> BpfImage | None:
+    """Do what `read_image` does, by the program's number; None if it is gone."""
+    fd = bpf_calls.call(Command.PROG_GET_FD_BY_ID, bytearray(U32.pack(number)))
+    if fd < 0:
+        return None
+    try:
+        return read_image(fd, arrays)
+    except KernelError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def read_image(fd: int, arrays: Iterable[BpfArray]) -> BpfImage:
+    """Read a program with these arrays, as far as this kernel has them.
+
+    Args:
+        fd: of the program.
+        arrays: those that are wanted. Addresses take what /proc/kallsyms takes.
+
+    Raises:
+        KernelError: the kernel does not tell.
+    """
+    known = bpf_calls.object_info(fd, "BPF program")
+    rooms = {array: _array_bytes(known, ARRAY_PLACES[array]) for array in arrays}
+    rooms = {array: size for array, size in rooms.items() if 0 < size <= _ARRAY_MAX_BYTES}
+    buffers = {array: ctypes.create_string_buffer(size) for array, size in rooms.items()}
+    asked = bytearray(len(known))
+    for array, buffer in buffers.items():
+        place = ARRAY_PLACES[array]
+        for at in filter(None, (place.count_at, place.size_at)):
+            asked[at : at + U32.size] = known[at : at + U32.size]
+        U64.pack_into(asked, place.at, ctypes.addressof(buffer))
+    given = bytearray(bpf_calls.object_info(fd, "BPF program", bytes(asked)))
+    found = {
+        array: buffer.raw[: _array_bytes(given, ARRAY_PLACES[array])]
+        for array, buffer in buffers.items()
+    }
+    found = {array: data for array, data in found.items() if data}
+    # Of these a reader takes the struct's word, and would look where nothing is.
+    for array in (*NAMING, *ANNOTATING):
+        place = ARRAY_PLACES[array]
+        if array not in found and place.count_at + U32.size <= len(given):
+            U32.pack_into(given, place.count_at, 0)
+    return BpfImage(bytes(given), found)
+
+
+def read_btf(number: int) -> Btf | None:
+    """Types that programs were loaded with, by the kernel's number; None if they are gone."""
+    fd = bpf_calls.call(Command.BTF_GET_FD_BY_ID, bytearray(U32.pack(number)))
+    if fd < 0:
+        return None
+    try:
+        size = _BTF_INFO.unpack_from(bpf_calls.object_info(fd, "BTF"))[1]
+        if not 0 < size <= _BTF_MAX_BYTES:
+            return None
+        buffer = ctypes.create_string_buffer(size)
+        bpf_calls.object_info(fd, "BTF", _BTF_INFO.pack(ctypes.addressof(buffer), size))
+        return Btf(number, buffer.raw)
+    finally:
+        os.close(fd)
+
+
+def _array_bytes(info: bytes | bytearray, place: ArrayPlace) -> int:
+    """Size of an array, by the struct that tells of it; 0 where this kernel's is too short."""
+    if len(info) < max(place.at + U64.size, place.count_at + U32.size, place.size_at + U32.size):
+        return 0
+    count: int = U32.unpack_from(info, place.count_at)[0]
+    if place.size_at:
+        size: int = U32.unpack_from(info, place.size_at)[0]
+        return count * size
+    return count * place.entry_bytes

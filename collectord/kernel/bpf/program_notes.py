@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which BPF programs of the host are collectord's, whichever process of it loaded them.
+
+The kernel tells the ids of the programs on a tracepoint, and not that one of them hides no event.
+So each process that loads such programs notes them below /run, where nobody else can write: in a
+folder that is root's, or of the user to whom root gave /run/collectord. A note is about the
+program of its id, tag, time of loading and user. A name would prove nothing, since everybody
+chooses it.
+
+A program is on its tracepoint a moment before it can be noted. So a process that loads some says
+so before, in a file that it keeps locked as long as it lives, and nobody can tell meanwhile whose
+a new one is. A note goes after its programs, what a killed process left with the next one's.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from collectord.errors import KernelError, UnsafePath
+from collectord.folders.folder import write_all
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
+from collectord.kernel.bpf import bpf_calls
+from collectord.kernel.bpf.bpf_calls import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from contextlib import ExitStack
+
+    from collectord.folders.folder import Folder
+    from collectord.kernel.bpf.bpf_calls import ProgramInfo
+
+_LOG: Final = structlog.get_logger()
+RUN: Final = Path("/run/collectord")
+_FOLDER: Final = "programs"
+_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o755
+_NOTE_BYTES: Final = 64 << 10
+_NOTES_MAX: Final = 1000
+
+
+class _Noted(msgspec.Struct, frozen=True):
+    """A program, as the kernel described it to the process that loaded it."""
+
+    id: int
+    tag: str
+    loaded_ns: int
+    user: int
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """The note of a process: its programs, and whether it is loading more."""
+
+    programs: tuple[_Noted, ...] = ()
+    loading: bool = False
+
+
+class ProgramNotes:
+    """The notes of all processes of this host, and this one's own.
+
+    Args:
+        run: the directory of what is noted until the next boot.
+    """
+
+    def __init__(self, run: Path = RUN) -> None:
+        self._run = run
+        self._name = ""
+        self._fd = -1
+        self._own: dict[int, _Noted] = {}
+        self._batches: list[list[int]] = []  # of the blocks that load
+
+    @contextmanager
+    def loading(self, stack: ExitStack) -> Iterator[None]:
+        """Programs are loaded in the block, and noted before its end.
+
+        Args:
+            stack: is given their descriptors in the block; the notes go after these.
+        """
+        added: list[int] = []
+        stack.callback(self._forget, added)
+        self._batches.append(added)
+        self._tell()
+        try:
+            yield
+        finally:
+            self._batches.remove(added)
+            self._tell()
+
+    def add(self, programs: Iterable[ProgramInfo]) -> None:
+        """Note programs that hide no event, in a block of `loading`."""
+        for one in programs:
+            self._own[one.id] = _Noted(one.id, one.tag, one.loaded_ns, one.user)
+            for added in self._batches:
+                added.append(one.id)
+        self._tell()
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._own.pop(number, None)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Have the note say what is so now. Without it others take the programs for foreign."""
+        note = _Note(tuple(self._own.values()), loading=bool(self._batches))
+        try:
+            if note == _Note():
+                self._remove()
+                return
+            if self._fd < 0:
+                self._claim()
+            data = msgspec.json.encode(note)
+            # Never shorter than before: who reads meanwhile gets one of the two, or nothing whole.
+            write_all(self._fd, data.ljust(os.fstat(self._fd).st_size), 0)
+        except (OSError, UnsafePath) as error:
+            _LOG.warning("programs_not_noted", folder=str(self._run / _FOLDER), error=str(error))
+
+    def _claim(self) -> None:
+        """Make the note, locked; what killed processes left is removed."""
+        with self._folder(make_mode=_FOLDER_MODE) as folder:
+            for entry in folder.entries()[:_NOTES_MAX]:
+                with suppress(OSError, UnsafePath):
+                    _remove_dead(folder, entry.name)
+            self._name = f"{os.getpid()}-{id(self):x}"
+            self._fd = folder.create(self._name, mode=_MODE)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def _remove(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            with self._folder() as folder:
+                folder.remove(self._name, missing_ok=True)
+
+    def _folder(self, make_mode: int | None = None) -> Folder:
+        """The folder of notes. Raises OSError, UnsafePath."""
+        with open_folder(self._run, make_mode=make_mode) as above:
+            owners = (os.geteuid(), os.fstat(above.fd).st_uid)
+        path = self._run / _FOLDER
+        return open_folder(path, Trust.ROOTED, owners=owners, make_mode=make_mode)
+
+    def passes(self, number: int) -> bool | None:
+        """Whether it is noted of this program that it hides no event.
+
+        A run that the kernel leaves out hides one all the same, and is counted: then it does not.
+
+        Returns:
+            None if that cannot be told yet.
+        """
+        try:
+            info = _info(number)
+        except KernelError as error:  # without CAP_SYS_ADMIN no program can be asked about
+            return None if error.errno == errno.ENOENT else False
+        wanted = _Noted(number, info.tag, info.loaded_ns, info.user)
+        undecided = False
+        for note, held in self._all():
+            if note is not None and wanted in note.programs:
+                return info.recursion_misses == 0
+            undecided |= held and (note is None or note.loading)
+        return None if undecided else False
+
+    def _all(self) -> Iterator[tuple[_Note | None, bool]]:
+        """All notes, None for one that is just being written, and whether its process lives."""
+        try:
+            folder = self._folder()
+        except (OSError, UnsafePath):
+            return
+        with folder:
+            for entry in folder.entries()[:_NOTES_MAX]:
+                with suppress(OSError, UnsafePath):
+                    fd = folder.open(entry.name)
+                    try:
+                        yield _decoded(os.pread(fd, _NOTE_BYTES, 0)), _is_held(fd)
+                    finally:
+                        os.close(fd)
+
+
+def _remove_dead(folder: Folder, name: str) -> None:
+    fd = folder.open(name)
+    try:
+        # An empty one is about to be locked.
+        if os.fstat(fd).st_size and not _is_held(fd):
+            folder.remove(name, missing_ok=True)
+    finally:
+        os.close(fd)
+
+
+def _is_held(fd: int) -> bool:
+    """Whether another open file has the lock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _decoded(data: bytes) -> _Note | None:
+    try:
+        return msgspec.json.decode(data, type=_Note)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _info(number: int) -> ProgramInfo:
+    """The program of an id. Raises KernelError, ENOENT if it is gone."""
+    fd = bpf_calls.call(Command.PROG_GET_FD_BY_ID, bytearray(struct.pack("<I", number)))
+    if fd < 0:
+        raise bpf_calls.refused(-fd, f"cannot ask about BPF program {number}")
+    try:
+        return bpf_calls.program_info(fd)
+    finally:
+        os.close(fd)

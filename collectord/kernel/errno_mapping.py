@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""errno to typed error: what the kernel refused, and the least that would change its mind.
+
+The rules are those of `kernel/events/core.c`. Debian's kernels add a level: with
+perf_event_paranoid at 3 or more, opening any event takes CAP_SYS_ADMIN.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import stat
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import EventType
+from collectord.errors import (
+    KernelError,
+    MissingFeature,
+    MissingPrivilege,
+    NoSuchTarget,
+    RingSetupError,
+)
+from collectord.kernel.host import lockdown
+from collectord.text import cpu_list
+
+if TYPE_CHECKING:
+    import os
+
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.kernel.port import Limits, Purpose
+
+_SYSCALL: Final = "perf_event_open"
+# Upstream stops at 2; from here on Debian's patch wants CAP_SYS_ADMIN for every event.
+PARANOID_SYS_ADMIN: Final = 3
+
+
+def perf_need(limits: Limits) -> str:
+    """The least privilege that opens any event, "" where the process already has it."""
+    caps = limits.capabilities
+    if "CAP_SYS_ADMIN" in caps:
+        return ""
+    if limits.paranoid is not None and limits.paranoid >= PARANOID_SYS_ADMIN:
+        return (
+            "CAP_SYS_ADMIN, as kernel.perf_event_paranoid is "
+            f"{limits.paranoid}; at 2 or less CAP_PERFMON is enough"
+        )
+    return "" if "CAP_PERFMON" in caps else "CAP_PERFMON"
+
+
+def open_refused(  # noqa: PLR0911 - one return per cause
+    code: int,
+    attr: PerfEventAttr,
+    purpose: Purpose,
+    limits: Limits,
+    *,
+    pid: int,
+    cpu: int,
+    online: tuple[int, ...],
+) -> KernelError:
+    """The error for a refused perf_event_open.
+
+    Args:
+        code: the errno.
+        attr: what was asked for.
+        purpose: what it was for.
+        limits: privileges and limits of the caller.
+        pid: target of the call.
+        cpu: CPU of the call, -1 for any.
+        online: CPUs online after the refusal.
+    """
+    event = purpose.event
+    if cpu >= 0 and cpu not in online and code in (errno.ENODEV, errno.EINVAL, errno.ENXIO):
+        return NoSuchTarget(
+            f"CPU {cpu} is offline or absent",
+            target=f"cpu {cpu}",
+            errno=code,
+            hint=f"CPUs online: {cpu_list.render(online)}",
+        )
+    if code in (errno.EACCES, errno.EPERM):
+        return _open_denied(code, event, limits)
+    if code == errno.ESRCH:
+        return NoSuchTarget(f"pid {pid} does not exist any more", target=f"pid {pid}", errno=code)
+    if code in (errno.EMFILE, errno.ENFILE):
+        return _no_descriptors(code, purpose, limits)
+    if code in (errno.EINVAL, errno.EOVERFLOW):
+        hint = _attribute_hint(code, attr, limits)
+        return _plain(code, f"the kernel refuses the attributes of {event}", hint)
+    if code == errno.EBUSY:
+        hint = "another user holds this PMU exclusively; stop that one first"
+        return _plain(code, f"{event} is in use", hint)
+    if code == errno.ENOSPC and attr.type == EventType.BREAKPOINT:
+        hint = "ask for fewer breakpoints, or stop the debugger that holds them"
+        return _plain(code, f"no free debug register for {event}", hint)
+    if code in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.ENOSYS, errno.E2BIG):
+        return _open_lacking(code, event, attr)
+    return _plain(code, f"cannot open {event}", "")
+
+
+def _plain(code: int, message: str, hint: str) -> KernelError:
+    return KernelError(message, syscall=_SYSCALL, errno=code, hint=hint)
+
+
+def _open_denied(code: int, event: str, limits: Limits) -> KernelError:
+    need = perf_need(limits)
+    if need:
+        return MissingPrivilege(f"cannot open {event}", need=need, syscall=_SYSCALL, errno=code)
+    return MissingPrivilege(
+        f"cannot open {event}",
+        need="a rule of the seccomp filter or security module",
+        syscall=_SYSCALL,
+        errno=code,
+        hint="the capabilities suffice, so a seccomp filter, a security module or lockdown denies",
+    )
+
+
+def _no_descriptors(code: int, purpose: Purpose, limits: Limits) -> KernelError:
+    soft, hard = limits.nofile
+    planned = purpose.planned_fds
+    wanted = f"about {planned} are needed for this session; " if planned else ""
+    if code == errno.ENFILE:
+        hint = f"{wanted}raise the sysctl fs.file-max"
+    else:
+        hint = f"{wanted}raise RLIMIT_NOFILE (LimitNOFILE= of the unit, ulimit -n)"
+    return KernelError(
+        f"out of file descriptors at {purpose.event}: the limit is {soft} (hard {hard})",
+        syscall=_SYSCALL,
+        errno=code,
+        hint=hint,
+    )
+
+
+def _attribute_hint(code: int, attr: PerfEventAttr, limits: Limits) -> str:
+    if attr.freq and attr.sample_period > limits.max_sample_rate:
+        return (
+            f"{attr.sample_period} samples a second are more than "
+            f"kernel.perf_event_max_sample_rate, {limits.max_sample_rate} now"
+        )
+    if code == errno.EOVERFLOW:
+        return (
+            f"{attr.sample_max_stack} stack frames are more than "
+            f"kernel.perf_event_max_stack, {limits.max_stack}"
+        )
+    return ""
+
+
+def _open_lacking(code: int, event: str, attr: PerfEventAttr) -> KernelError:
+    if code == errno.E2BIG:
+        feature, why = "perf_event_attr", "this kernel does not know all its attributes"
+    elif code == errno.ENOSYS:
+        feature, why = "perf_event_open", "this kernel is built without perf events"
+    elif attr.type in (EventType.HARDWARE, EventType.HW_CACHE, EventType.RAW):
+        feature = "hardware counters"
+        why = "this machine, or its hypervisor, offers no such counter; try cpu-clock"
+    elif code == errno.EOPNOTSUPP and attr.precise_ip:
+        feature, why = "precise_ip", "this event has no such precision; leave out :p"
+    else:
+        feature, why = event, "no driver on this machine provides it in this form"
+    return MissingFeature(
+        f"cannot open {event}", feature=feature, syscall=_SYSCALL, errno=code, hint=why
+    )
+
+
+def map_refused(code: int, data_bytes: int, limits: Limits, *, what: str = "ring") -> KernelError:
+    """The error for a refused mmap of a ring, or of what hangs on it."""
+    if code == errno.EPERM:
+        memlock = "none" if limits.memlock_bytes < 0 else f"{limits.memlock_bytes >> 10} KiB"
+        return MissingPrivilege(
+            f"{what} of {data_bytes >> 10} KiB: over the budget of locked memory",
+            need="CAP_IPC_LOCK",
+            syscall="mmap",
+            errno=code,
+            hint=(
+                "needs CAP_IPC_LOCK, or a larger RLIMIT_MEMLOCK (now "
+                f"{memlock}), or a larger kernel.perf_event_mlock_kb (now {limits.mlock_kb}, "
+                "per CPU and user)"
+            ),
+        )
+    return RingSetupError(
+        f"cannot map {what} of {data_bytes >> 10} KiB", ring="", syscall="mmap", errno=code
+    )
+
+
+def no_aux(code: int) -> MissingFeature:
+    """The error where an event's PMU has no AUX area."""
+    return MissingFeature(
+        "the event's PMU has no AUX area",
+        feature="AUX",
+        syscall="mmap",
+        errno=code,
+        hint="leave out the AUX size; `collectord list` shows the PMUs that have one",
+    )
+
+
+def pages_refused(code: int, path: str, kept_by: str) -> KernelError:
+    """The error for a refused mmap of an ftrace ring.
+
+    Args:
+        code: the errno.
+        path: of its `trace_pipe_raw`.
+        kept_by: who else has the instance open, in words.
+    """
+    message = f"cannot map {path}"
+    if code in (errno.ENODEV, errno.ENOTTY, errno.EPROTO):
+        unknown = "its meta page is laid out in an unknown way"
+        needs = "it takes Linux 6.10 and a ring in plain memory"
+        return MissingFeature(
+            message,
+            feature="ftrace mmap",
+            syscall="mmap",
+            errno=code,
+            hint=f'{unknown if code == errno.EPROTO else needs}; transport "read" works always',
+        )
+    if code == errno.EBUSY:
+        return KernelError(message, syscall="mmap", errno=code, hint=kept_by)
+    if code in (errno.EACCES, errno.EPERM):
+        return MissingPrivilege(
+            message,
+            need="a rule of the security module",
+            syscall="mmap",
+            errno=code,
+            hint='a security module denies it; transport "read" needs no mapping',
+        )
+    return RingSetupError(message, ring=path, syscall="mmap", errno=code)
+
+
+def tracefs_locked_down() -> MissingPrivilege:
+    """The error where kernel lockdown has emptied tracefs."""
+    return MissingPrivilege(
+        "kernel lockdown (confidentiality) closes tracefs",
+        need=lockdown.NEED,
+        errno=errno.EPERM,
+        hint="no capability opens it; boot with lockdown=integrity or none",
+    )
+
+
+def call_refused(code: int, syscall: str, message: str) -> KernelError:
+    """The error for an ioctl, read or query that failed."""
+    if code in (errno.EPERM, errno.EACCES):
+        return MissingPrivilege(message, need="CAP_PERFMON", syscall=syscall, errno=code)
+    if code in (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS):
+        return MissingFeature(message, feature=syscall, syscall=syscall, errno=code)
+    return KernelError(message, syscall=syscall, errno=code)
+
+
+def path_refused(error: OSError, path: str, *, root: os.stat_result | None) -> KernelError:
+    """The error for a file of tracefs; access there is plain file permission.
+
+    Args:
+        error: what the call raised.
+        path: the file.
+        root: status of the mount's root, for its group; None if that cannot be read either.
+    """
+    code = error.errno or 0
+    if code == errno.EACCES:
+        return MissingPrivilege(
+            f"cannot read {path}", need=tracefs_need(root), syscall="open", errno=code
+        )
+    if code == errno.EPERM:
+        return MissingPrivilege(
+            f"cannot open {path}",
+            need=lockdown.NEED,
+            syscall="open",
+            errno=code,
+            hint="kernel lockdown closes tracefs; no capability opens it",
+        )
+    return KernelError(f"cannot read {path}", syscall="open", errno=code)
+
+
+def tracefs_need(root: os.stat_result | None) -> str:
+    """The least that gives read access to tracefs (CAP_SYS_ADMIN does not)."""
+    group_may_read = stat.S_IRGRP | stat.S_IXGRP
+    if root is not None and root.st_gid != 0 and root.st_mode & group_may_read == group_may_read:
+        return f"membership of group {_group_name(root.st_gid)}, or CAP_DAC_READ_SEARCH"
+    return (
+        "a group that may read tracefs (mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing),"
+        " or CAP_DAC_READ_SEARCH"
+    )
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

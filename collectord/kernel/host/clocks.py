@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MONOTONIC, REALTIME and the perf clock, read within one bracket.
+
+The perf clock (`local_clock()`) has no system call. Events whose attr has `use_clockid` do not
+stamp with it, so for them MONOTONIC is the time of their records; the perf clock matters for
+rings that cannot set a clockid. It is read by making one record: a page-fault event on the
+calling thread alone, stamped by the kernel while it handles a fault on a page made for that.
+No other session sees it, unless that one counts this process's page faults itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+import time
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import (
+    IOC_DISABLE,
+    IOC_ENABLE,
+    EventType,
+    PerfEventAttr,
+    SampleType,
+    SoftwareId,
+)
+from collectord.facts.aux_facts import TimeConversion
+from collectord.model import ClockReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ATTR: Final = PerfEventAttr(
+    type=EventType.SOFTWARE,
+    config=SoftwareId.PAGE_FAULTS,
+    sample_period=1,
+    sample_type=SampleType.TIME | SampleType.ADDR,
+    disabled=True,
+    exclude_kernel=True,
+    exclude_hv=True,
+).encode()
+_HEAD_OFFSET: Final = 1024
+_SAMPLE: Final = struct.Struct("<IHHQQ")  # header, time, address
+# Of the clock of each event, whichever it is; one that has a clockid of its own has no time_zero.
+_DUMMY: Final = PerfEventAttr(
+    type=EventType.SOFTWARE,
+    config=SoftwareId.DUMMY,
+    disabled=True,
+    exclude_kernel=True,
+    exclude_hv=True,
+).encode()
+# struct perf_event_mmap_page: capabilities; time_shift, time_mult; time_zero; time_cycles,
+# time_mask.
+_CAPABILITIES: Final = (40, struct.Struct("<Q"))
+_SHIFT_MULT: Final = (50, struct.Struct("<HI"))
+_ZERO: Final = (64, struct.Struct("<Q"))
+_CYCLES_MASK: Final = (80, struct.Struct("<QQ"))
+_CAP_USER_TIME_ZERO: Final = 1 << 4
+_CAP_USER_TIME_SHORT: Final = 1 << 5
+
+
+def read_clocks(perf_event_open: Callable[[bytes, int, int], int]) -> ClockReading:
+    """Read all three clocks; `monotonic_ns` is the middle of the bracket.
+
+    `perf_ns` is 0 where the perf clock cannot be read (no permission, or locked memory, whose
+    pages do not fault).
+    """
+    try:
+        fd = perf_event_open(_ATTR, 0, -1)
+    except OSError:
+        return _bracket(None)[0]
+    try:
+        with mmap.mmap(fd, 2 * mmap.PAGESIZE) as ring, mmap.mmap(-1, mmap.PAGESIZE) as page:
+            fcntl.ioctl(fd, IOC_ENABLE, 0)
+            reading, address = _bracket(page)
+            fcntl.ioctl(fd, IOC_DISABLE, 0)
+            perf_ns = _fault_time(ring, address)
+    except OSError:
+        return _bracket(None)[0]
+    finally:
+        os.close(fd)
+    return ClockReading(reading.monotonic_ns, reading.realtime_ns, perf_ns, reading.bracket_ns)
+
+
+def read_time_conversion(
+    perf_event_open: Callable[[bytes, int, int], int], page_bytes: int
+) -> TimeConversion:
+    """How the CPU's counter becomes perf's clock; nothing where the kernel does not tell."""
+    try:
+        fd = perf_event_open(_DUMMY, 0, -1)
+    except OSError:
+        return TimeConversion()
+    try:
+        with mmap.mmap(fd, page_bytes, prot=mmap.PROT_READ) as page:
+            words = [
+                word
+                for offset, layout in (_CAPABILITIES, _SHIFT_MULT, _ZERO, _CYCLES_MASK)
+                for word in layout.unpack_from(page, offset)
+            ]
+    except OSError:
+        return TimeConversion()
+    finally:
+        os.close(fd)
+    capabilities, shift, mult, zero, cycles, mask = words
+    return TimeConversion(
+        shift=shift,
+        mult=mult,
+        zero=zero,
+        cycles=cycles,
+        mask=mask,
+        zero_known=bool(capabilities & _CAP_USER_TIME_ZERO),
+        short=bool(capabilities & _CAP_USER_TIME_SHORT),
+    )
+
+
+def _bracket(page: mmap.mmap | None) -> tuple[ClockReading, int]:
+    """Read the clocks, and touch the page between them; also gives the page's address."""
+    first_byte = ctypes.c_char.from_buffer(page) if page is not None else ctypes.c_char()
+    address = ctypes.addressof(first_byte)
+    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    first_byte.value = b"\1"
+    realtime = time.clock_gettime_ns(time.CLOCK_REALTIME)
+    after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    return ClockReading((before + after) // 2, realtime, 0, after - before), address
+
+
+def _fault_time(ring: mmap.mmap, address: int) -> int:
+    """Time of the sample of the fault at `address`, 0 if there is none."""
+    (head,) = struct.unpack_from("<Q", ring, _HEAD_OFFSET)
+    for at in range(0, min(head, mmap.PAGESIZE), _SAMPLE.size):
+        *_, time_ns, faulted = _SAMPLE.unpack_from(ring, mmap.PAGESIZE + at)
+        if faulted == address:
+            return int(time_ns)
+    return 0

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build-ids of the files that code runs from: programs, libraries, the kernel and its modules."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_features import BuildId
+from collectord.codec.perf_record import Misc
+from collectord.kernel.host import build_id, kernel_maps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from collectord.codec.perf_sideband import Mmap2
+
+_VDSO: Final = b"[vdso]"
+_SHORT_ADDRESS_END: Final = 1 << 32
+
+
+def mapped_build_id(mapping: Mmap2, proc: Path) -> bytes:
+    """The build-id of a mapped file, empty if it cannot be had.
+
+    The name leads to the file only while nobody replaced it, and a process may have put a pipe
+    or device there: what is opened must be a regular file of the mapping's inode. It is looked up
+    as the process sees it, then among its mappings, which leads to the very file but takes
+    CAP_CHECKPOINT_RESTORE, and for a process that is gone as this one sees it.
+
+    Args:
+        mapping: as the kernel told it, with device and inode.
+        proc: root of procfs.
+    """
+    if mapping.filename == _VDSO:  # that of 32-bit processes is another, and lies low
+        return own_vdso_build_id() if mapping.addr >= _SHORT_ADDRESS_END else b""
+    if not mapping.filename.startswith(b"/"):
+        return b""
+    process = os.fsencode(proc / str(mapping.pid))
+    span = b"%x-%x" % (mapping.addr, mapping.addr + mapping.length)
+    ways = (
+        process + b"/root" + mapping.filename,
+        process + b"/map_files/" + span,
+        mapping.filename,
+    )
+    for path in ways:
+        try:
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            status = os.fstat(place)
+            if stat.S_ISREG(status.st_mode) and status.st_ino == mapping.inode:
+                return _at(place)
+        except OSError:
+            continue
+        finally:
+            os.close(place)
+    return b""
+
+
+def inode_at(name: bytes) -> int:
+    """The inode to which a path leads from here; 0: to none."""
+    try:
+        return os.stat(name).st_ino  # noqa: PTH116 - as what follows
+    except OSError:
+        return 0
+
+
+@functools.cache
+def own_vdso_build_id() -> bytes:
+    """The build-id of the code that the kernel maps into every process; empty if there is none."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:  # noqa: PTH123 - as what follows
+            line = next((line for line in maps if line.endswith(_VDSO + b"\n")), b"0-")
+        with open("/proc/self/mem", "rb", buffering=0) as memory:  # noqa: PTH123
+            return build_id.from_elf(memory.fileno(), int(line.partition(b"-")[0], 16))
+    except OSError:
+        return b""
+
+
+def kernel_build_ids(sys: Path) -> Iterator[BuildId]:
+    """Give the build-ids of the kernel and of the loaded modules that have one.
+
+    Args:
+        sys: root of sysfs.
+    """
+    found = _of_notes(sys / "kernel/notes")
+    if found:
+        yield BuildId("[kernel.kallsyms]", found, cpumode=Misc.KERNEL)
+    files = kernel_maps.module_files(os.uname().release)
+    try:
+        modules = sorted((sys / "module").iterdir())
+    except OSError:
+        return
+    for module in modules:
+        if found := _of_notes(module / "notes/.note.gnu.build-id"):
+            name = os.fsencode(module.name)
+            file = os.fsdecode(files.get(name, b"[" + name + b"]"))
+            yield BuildId(file, found, cpumode=Misc.KERNEL)
+
+
+def _of_notes(path: Path) -> bytes:
+    try:
+        return build_id.from_notes(path.read_bytes())
+    except OSError:
+        return b""
+
+
+def _at(place: int) -> bytes:
+    # O_NONBLOCK: of a file that its owner leased for writing the open would wait 45 s for him.
+    fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return build_id.from_elf(fd)
+    finally:
+        os.close(fd)

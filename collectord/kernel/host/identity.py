@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which host this is: what manifests and the headers of segments say about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.kernel.host import cpus, sysfs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CMDLINE_MAX_BYTES: Final = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host and its kernel, and the command that records it; None is what nobody tells.
+
+    Attributes:
+        cpus_configured: that are plugged in, counted up to the last one.
+        cpuid: the CPU's maker and model, as perf tells models apart.
+        cmdline: of this process, cut where it is very long.
+    """
+
+    hostname: str
+    boot_id: str
+    release: str
+    machine: str
+    cpus_online: int
+    cpus_configured: int
+    cpudesc: str | None
+    cpuid: str | None
+    total_mem_kib: int | None
+    cmdline: tuple[str, ...]
+
+
+def read_host(proc: Path = Path("/proc"), sys_root: Path = Path("/sys")) -> Host:
+    """Read it below injected roots of procfs and sysfs."""
+    name = os.uname()
+    memory = _fields(proc / "meminfo").get("MemTotal")
+    cpu = _fields(proc / "cpuinfo")
+    model = cpu.get("model name")
+    return Host(
+        hostname=name.nodename,
+        boot_id=(proc / "sys/kernel/random/boot_id").read_text().strip(),
+        release=name.release,
+        machine=name.machine,
+        cpus_online=os.sysconf("SC_NPROCESSORS_ONLN"),
+        cpus_configured=cpus.count(sys_root),
+        cpudesc=" ".join(model.split()) if model is not None else None,
+        cpuid=_cpuid(cpu, sys_root),
+        total_mem_kib=int(memory.split()[0]) if memory else None,
+        cmdline=_cmdline(),
+    )
+
+
+def _fields(path: Path) -> dict[str, str]:
+    """The values of `name : value` lines by name, of each name the first."""
+    found: dict[str, str] = {}
+    for line in path.read_text(errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        found.setdefault(key.strip(), value.strip())
+    return found
+
+
+def _cpuid(cpu: Mapping[str, str], sys_root: Path) -> str | None:
+    """The id of x86 CPUs by /proc/cpuinfo, of Arm's by their register; None of others."""
+    x86 = [cpu.get(name) for name in ("vendor_id", "cpu family", "model", "stepping")]
+    if all(x86):
+        return ",".join(filter(None, x86))
+    return sysfs.text(sys_root / "devices/system/cpu/cpu0/regs/identification/midr_el1") or None
+
+
+def _cmdline() -> tuple[str, ...]:
+    """The words that fit: a command's arguments may be megabytes, and each file has them."""
+    words = []
+    left = _CMDLINE_MAX_BYTES
+    for word in sys.argv:
+        left -= len(os.fsencode(word)) + 1
+        if left < 0:
+            words.append("...")
+            break
+        words.append(word)
+    return tuple(words)

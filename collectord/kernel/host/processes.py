@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What already runs, as records: the state that a new ring's sideband continues.
+
+As perf does: the maps of the kernel and its modules, a FORK and a COMM for every thread, an MMAP2
+for every executable mapping, and, where stacks are unwound, for every mapping of a file that may
+be read. All forks precede all maps, so that a reader
+which copies a parent's maps at a fork finds none yet. Records have time 0: readers take those at
+once, in file order, ahead of every sample.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_record import Misc, SampleId
+from collectord.codec.perf_sideband import (
+    Comm,
+    Fork,
+    Mmap,
+    Mmap2,
+    Record,
+    encode,
+)
+from collectord.kernel.host import kernel_maps
+from collectord.kernel.host.task_comms import as_comm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from collectord.codec.perf_attr import PerfEventAttr
+
+# start-end perms offset major:minor inode name.
+_MAPS_LINE: Final = (
+    rb"^([0-9a-f]+)-([0-9a-f]+) (%b) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (%b) *(.*)$"
+)
+_CODE: Final = re.compile(_MAPS_LINE % (rb"..x.", rb"\d+"), re.MULTILINE)
+_FILES: Final = re.compile(_MAPS_LINE % (rb"r.-.", rb"[1-9]\d*"), re.MULTILINE)
+_PROT: Final = {ord("r"): 1, ord("w"): 2, ord("x"): 4}
+_MAP_SHARED: Final = 1
+_MAP_PRIVATE: Final = 2
+_ANON_NAME: Final = b"//anon"  # as the kernel names an executable mapping of no file
+_KERNEL_PID: Final = 0xFFFFFFFF
+_READ_BYTES: Final = 1 << 20
+_MISC_AT: Final = 4
+# Longer names do not fit a record; the kernel cuts at PATH_MAX itself.
+_NAME_MAX_BYTES: Final = 4096
+
+
+def scan(
+    attr: PerfEventAttr,
+    event_id: int,
+    *,
+    pids: Iterable[int] | None = None,
+    proc: Path = Path("/proc"),
+) -> bytes:
+    """Describe what runs, as whole records with the trailer of the sideband event.
+
+    What exits meanwhile or may not be read (CAP_SYS_PTRACE for the maps of other users,
+    CAP_SYSLOG for kernel addresses) is left out.
+
+    Args:
+        attr: of the sideband event.
+        event_id: its id.
+        pids: processes to describe, None for all.
+        proc: root of procfs.
+    """
+    out = _Writer(attr, event_id)
+    for image in kernel_maps.kernel_images(proc):
+        place = (_KERNEL_PID, 0, image.addr, image.length, image.pgoff)
+        out.add(Mmap(*place, image.name, Misc.KERNEL), _KERNEL_PID, 0)
+    root = os.fspath(proc)
+    processes = _all_pids(root) if pids is None else sorted(pids)
+    described = [pid for pid in processes if _add_tasks(out, root, pid)]
+    for pid in described:
+        _add_maps(out, root, pid)
+    return b"".join(out.records)
+
+
+@dataclass(slots=True)
+class _Writer:
+    attr: PerfEventAttr
+    event_id: int
+    records: list[bytes] = field(default_factory=list)
+
+    def add(self, record: Record, pid: int, tid: int) -> None:
+        ids = SampleId(pid=pid, tid=tid, id=self.event_id, stream_id=self.event_id)
+        data = encode(record, self.attr, ids)
+        if isinstance(record, Fork):
+            # FORK_EXEC: the maps are told apart, a reader must not copy the parent's.
+            misc = struct.pack("<H", Misc.FORK_EXEC)
+            data = data[:_MISC_AT] + misc + data[_MISC_AT + len(misc) :]
+        self.records.append(data)
+
+
+def _all_pids(root: str) -> list[int]:
+    return sorted(int(name) for name in os.listdir(root) if name.isdigit())  # noqa: PTH208
+
+
+def _add_tasks(out: _Writer, root: str, pid: int) -> bool:
+    """Add the process's threads; tells whether it was there."""
+    try:
+        parent = _parent(_read(f"{root}/{pid}/stat"))
+        tids = sorted(map(int, os.listdir(f"{root}/{pid}/task")))  # noqa: PTH208
+    except OSError:
+        return False
+    for tid in tids:
+        try:
+            comm = as_comm(_read(f"{root}/{pid}/task/{tid}/comm"))
+        except OSError:
+            continue
+        before = parent if tid == pid else pid
+        out.add(Fork(pid, before, tid, before, 0), pid, tid)
+        out.add(Comm(pid, tid, comm), pid, tid)
+    return True
+
+
+def _parent(line: bytes) -> int:
+    """Parent in a `stat` line; the name before it may hold anything but the last `)`."""
+    return int(line[line.rindex(b")") + 1 :].split(maxsplit=2)[1])
+
+
+def _add_maps(out: _Writer, root: str, pid: int) -> None:
+    """Add the executable mappings of a process, and those of files if the event has them too."""
+    try:
+        text = _read(f"{root}/{pid}/maps")
+    except OSError:
+        return
+    found = [(match, False) for match in _CODE.finditer(text)]
+    if out.attr.mmap_data:
+        found += [(match, True) for match in _FILES.finditer(text)]
+        found.sort(key=lambda entry: entry[0].start())
+    for match, is_data in found:
+        start, end, perms, offset, major, minor, inode, name = match.groups()
+        addr = int(start, 16)
+        record = Mmap2(
+            *(pid, pid, addr, int(end, 16) - addr, int(offset, 16)),
+            prot=sum(_PROT.get(letter, 0) for letter in perms[:3]),
+            flags=_MAP_SHARED if perms.endswith(b"s") else _MAP_PRIVATE,
+            filename=name[:_NAME_MAX_BYTES] or _ANON_NAME,
+            major=int(major, 16),
+            minor=int(minor, 16),
+            inode=int(inode),
+            is_data=is_data,
+        )
+        out.add(record, pid, pid)
+
+
+def _read(path: str) -> bytes:
+    """All of a file of procfs, whose size is unknown."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = []
+        while piece := os.read(fd, _READ_BYTES):
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(fd)

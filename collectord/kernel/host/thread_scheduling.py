@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How threads of this process are scheduled: what is permitted, what is in effect."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from collectord.config.scheduling import FIFO, FIFO_RANGE, NICE, NICE_RANGE
+from collectord.errors import KernelError, MissingPrivilege
+from collectord.text import cpu_list
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from collectord.config.scheduling import DrainPriority
+
+CAP_SYS_NICE: Final = "CAP_SYS_NICE"
+# RLIMIT_NICE n allows nice values down to 20 - n (getrlimit(2)).
+_NICE_ZERO: Final = 20
+_POLICIES: Final = {
+    os.SCHED_OTHER: "normal",
+    os.SCHED_BATCH: "batch",
+    os.SCHED_IDLE: "idle",
+    os.SCHED_FIFO: "fifo",
+    os.SCHED_RR: "rr",
+}
+_REALTIME: Final = (os.SCHED_FIFO, os.SCHED_RR)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """What the kernel says of a thread.
+
+    Attributes:
+        policy: "normal", "batch", "idle", "fifo" or "rr".
+        priority: of the real-time policies, else 0.
+        nice: its nice value, which those leave aside.
+        cpus: where it may run.
+    """
+
+    policy: str
+    priority: int
+    nice: int
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Permitted:
+    """What this process may give its threads; see the same names of `KernelFacts`."""
+
+    nice: int
+    nice_min: int
+    realtime: bool
+    realtime_max: int
+
+
+def permitted(capabilities: Collection[str]) -> Permitted:
+    """Look at limits, and try SCHED_FIFO: seccomp and the cgroup may refuse it too."""
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    free = CAP_SYS_NICE in capabilities
+    limit = resource.getrlimit(resource.RLIMIT_NICE)[0]
+    unlimited = free or limit == resource.RLIM_INFINITY
+    lowest = NICE_RANGE[0] if unlimited else max(NICE_RANGE[0], _NICE_ZERO - limit)
+    return Permitted(
+        nice=nice,
+        nice_min=min(nice, lowest),
+        realtime=os.sched_getscheduler(0) in _REALTIME,
+        realtime_max=_realtime_max(unlimited=free),
+    )
+
+
+def _realtime_max(*, unlimited: bool) -> int:
+    limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
+    if unlimited or limit == resource.RLIM_INFINITY:
+        limit = FIFO_RANGE[1]
+    return min(limit, FIFO_RANGE[1]) if limit > 0 and _takes_fifo() else 0
+
+
+def _takes_fifo() -> bool:
+    """A thread tries it and ends: whoever calls this stays as it is."""
+    taken = []
+
+    def attempt() -> None:
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        except OSError:
+            return
+        taken.append(True)
+
+    thread = threading.Thread(target=attempt, name="fifo-trial")
+    thread.start()
+    thread.join()
+    return bool(taken)
+
+
+def prioritise(tid: int, priority: DrainPriority) -> None:
+    """Schedule a thread so.
+
+    Raises:
+        MissingPrivilege: it is not permitted.
+        KernelError: it is not to be had for another reason.
+    """
+    call = ""
+    try:
+        if priority.policy == NICE:
+            call = "setpriority"
+            os.setpriority(os.PRIO_PROCESS, tid, priority.level)
+        elif priority.policy == FIFO:
+            call = "sched_setscheduler"
+            os.sched_setscheduler(tid, os.SCHED_FIFO, os.sched_param(priority.level))
+    except OSError as error:
+        message = f"drain_priority {priority} was refused"
+        code = error.errno or 0
+        if code in (errno.EPERM, errno.EACCES):
+            raise MissingPrivilege(message, need=CAP_SYS_NICE, syscall=call, errno=code) from error
+        raise KernelError(message, syscall=call, errno=code) from error
+
+
+def confine(tid: int, cpus: Iterable[int]) -> None:
+    """Have a thread run on these CPUs only.
+
+    Raises:
+        KernelError: the process may use none of them.
+    """
+    cpus = tuple(cpus)
+    try:
+        os.sched_setaffinity(tid, cpus)
+    except OSError as error:
+        raise KernelError(
+            f"a drain thread cannot run on CPUs {cpu_list.render(cpus)}",
+            syscall="sched_setaffinity",
+            errno=error.errno or 0,
+            hint="the cpuset of its cgroup",
+        ) from error
+
+
+def scheduling(tid: int) -> Scheduling | None:
+    """Read what is in effect; None for a thread that has ended."""
+    try:
+        policy = os.sched_getscheduler(tid)
+        return Scheduling(
+            policy=_POLICIES.get(policy, str(policy)),
+            priority=os.sched_getparam(tid).sched_priority,
+            nice=os.getpriority(os.PRIO_PROCESS, tid),
+            cpus=tuple(sorted(os.sched_getaffinity(tid))),
+        )
+    except ProcessLookupError:
+        return None

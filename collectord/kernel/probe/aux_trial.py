@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a PMU has an AUX area, and can pause it: sysfs does not tell, opening events does."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import AuxAction, EventType, PerfEventAttr, SoftwareId
+from collectord.errors import KernelError
+from collectord.kernel.port import Purpose
+from collectord.kernel.probe.checks_aux import trial_attr
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from collectord.facts.aux_facts import AuxPmuFacts
+    from collectord.facts.kernel_facts import PmuFacts
+    from collectord.kernel.port import Kernel
+
+_EVERY_TASK: Final = -1
+_PURPOSE: Final = Purpose("a test event")
+
+
+def with_aux(
+    kernel: Kernel,
+    pmus: Mapping[str, PmuFacts],
+    wanted: Collection[str],
+    known: Mapping[str, AuxPmuFacts],
+) -> dict[str, PmuFacts]:
+    """The PMUs, each of those that are `wanted` with what a trial told of its AUX area.
+
+    Args:
+        kernel: opens the events.
+        pmus: of this host.
+        wanted: names of those to try.
+        known: those of them whose trace perf can decode.
+    """
+    cpu = kernel.online_cpus()[0]
+    found = dict(pmus)
+    for name in wanted:
+        pmu = pmus.get(name)
+        if pmu is not None and (pmu.aux or has_aux(kernel, pmu, cpu)):
+            pauses = can_pause(kernel, pmu, known.get(name), cpu)
+            found[name] = replace(pmu, aux=True, aux_pause=pauses)
+    return found
+
+
+def can_pause(kernel: Kernel, pmu: PmuFacts, known: AuxPmuFacts | None, cpu: int) -> bool:
+    """Whether an event in the group of the PMU's event may pause its AUX area.
+
+    No, where the PMU's event cannot be opened.
+    """
+    where = pmu.cpus[0] if pmu.cpus else cpu
+    pausing = PerfEventAttr(
+        type=EventType.SOFTWARE,
+        config=SoftwareId.DUMMY,
+        sample_period=1,
+        aux_action=AuxAction.PAUSE,
+    )
+    with ExitStack() as stack:
+        group_fd = -1
+        for attr in (trial_attr(pmu, known), pausing):
+            try:
+                group_fd = kernel.perf_event_open(
+                    attr, pid=_EVERY_TASK, cpu=where, group_fd=group_fd, purpose=_PURPOSE
+                )
+            except KernelError:
+                return False
+            stack.callback(kernel.close, group_fd)
+    return True
+
+
+def has_aux(kernel: Kernel, pmu: PmuFacts, cpu: int) -> bool:
+    """Whether the PMU gives an event an AUX area; no, where its event cannot be opened."""
+    attr = PerfEventAttr(type=pmu.type, sample_period=1, disabled=True)
+    where = pmu.cpus[0] if pmu.cpus else cpu
+    with ExitStack() as stack:
+        try:
+            fd = kernel.perf_event_open(attr, pid=_EVERY_TASK, cpu=where, purpose=_PURPOSE)
+            stack.callback(kernel.close, fd)
+            ring = kernel.map_ring(fd, kernel.page_bytes)
+            stack.callback(ring.close)
+        except KernelError:
+            return False
+        try:
+            stack.callback(kernel.map_aux(fd, ring, kernel.page_bytes, snapshot=False).close)
+        except KernelError as error:
+            # Any other refusal (a size, memory) is one of a PMU that has an area.
+            return error.errno != errno.EOPNOTSUPP
+        return True

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What it takes to run BPF programs here: privileges, the kernel's features, bcc and headers."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import (
+    CollectordError,
+    KernelError,
+    MissingFeature,
+    MissingPrivilege,
+    UsageError,
+)
+from collectord.facts.kernel_facts import BpfFacts
+from collectord.kernel.bpf import catalogue, kernel_headers
+from collectord.kernel.bpf.catalogue import LOCAL, BpfProblem
+from collectord.kernel.bpf.kernel_headers import HeaderTree
+from collectord.kernel.errno_mapping import perf_need
+from collectord.kernel.host import lockdown
+from collectord.kernel.probe import bpf_trial
+from collectord.programs.bpf_program import BpfProgram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from collectord.kernel.linux import LinuxKernel
+    from collectord.kernel.port import Limits
+
+BCC_REMEDY: Final = "apt install python3-bpfcc (PyPI's package bcc is something else)"
+_PMUS: Final = "bus/event_source/devices"
+_BTF: Final = "kernel/btf/vmlinux"
+_RELEASE: Final = re.compile(r'#define\s+UTS_RELEASE\s+"([^"]*)"')
+_RELEASE_FILE: Final = "include/generated/utsrelease.h"
+
+
+@dataclass(frozen=True, slots=True)
+class BpfWanted:
+    """What to look for.
+
+    Attributes:
+        names: programs, None for all that there are.
+        find_python: finds the interpreter that has bcc, and its version; "" and why not.
+        local: directory of the host's own programs.
+        headers: a tree of kernel headers, "" to find one.
+    """
+
+    names: tuple[str, ...] | None
+    find_python: Callable[[], tuple[str, str]]
+    local: Path = LOCAL
+    headers: str = ""
+
+
+def probe_bpf(kernel: LinuxKernel, wanted: BpfWanted) -> BpfFacts:
+    """Look at the running kernel, at this user, and at the programs.
+
+    A program that does nothing is loaded, and gone again; nothing else changes.
+    """
+    programs, others = _programs(wanted)
+    facts = BpfFacts(
+        btf=(kernel.sys / _BTF).is_file(),
+        unprivileged_disabled=_sysctl(kernel.proc / "sys/kernel/unprivileged_bpf_disabled"),
+        # What bcc attaches by: without their PMUs it would leave probes in tracefs.
+        kprobes=(kernel.sys / _PMUS / "kprobe").is_dir(),
+        uprobes=(kernel.sys / _PMUS / "uprobe").is_dir(),
+        programs={program.name: program for program in programs},
+        program_problems={one.name or one.path: one.reason for one in others if one.path},
+        unknown_programs={one.name: one.reason for one in others if not one.path},
+    )
+    facts, refusal = _with_trials(kernel, facts)
+    facts, no_headers = _with_headers(facts, wanted.headers)
+    python, version = wanted.find_python()
+    if python:
+        facts = replace(facts, python=python, bcc_version=version)
+    problems = _problems(kernel, refusal, "" if python else version, no_headers)
+    problem = next(problems, _Problem())
+    return replace(facts, problem=problem.text, remedy=problem.remedy, need=problem.need)
+
+
+def missing_capabilities(limits: Limits) -> str:
+    """The least that loads programs and attaches them, "" where the process has it."""
+    if "CAP_SYS_ADMIN" in limits.capabilities:
+        return ""
+    perf = perf_need(limits)
+    if "CAP_SYS_ADMIN" in perf:
+        return perf
+    own = "" if "CAP_BPF" in limits.capabilities else "CAP_BPF"
+    return " and ".join(filter(None, (own, perf)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why no program can run, as `BpfFacts` has it."""
+
+    text: str = ""
+    remedy: str = ""
+    need: str = ""
+
+
+def _problems(
+    kernel: LinuxKernel, refusal: KernelError | None, no_bcc: str, no_headers: KernelError | None
+) -> Iterator[_Problem]:
+    """Why no program can run, what is to be put right first before the rest."""
+    if isinstance(refusal, MissingFeature):
+        yield _Problem("this kernel has no bpf(2)", "a kernel with CONFIG_BPF_SYSCALL")
+    if lockdown.read_lockdown(kernel.sys) == lockdown.CONFIDENTIALITY:
+        message = "kernel lockdown keeps BPF programs from tracing"
+        yield _Problem(message, lockdown.REMEDY, lockdown.NEED)
+    need = missing_capabilities(kernel.limits())
+    if need:
+        yield _Problem("BPF programs take a privilege", f"needs {need}", need)
+    if refusal is not None:
+        need = refusal.need if isinstance(refusal, MissingPrivilege) else ""
+        yield _Problem(refusal.message, refusal.hint, need)
+    if no_bcc:
+        yield _Problem(no_bcc, BCC_REMEDY)
+    if no_headers is not None:
+        yield _Problem(no_headers.message, no_headers.hint)
+
+
+def _with_trials(kernel: LinuxKernel, facts: BpfFacts) -> tuple[BpfFacts, KernelError | None]:
+    """What loading a program tells; and the refusal if none can be loaded."""
+    try:
+        jit = bpf_trial.try_load()
+    except KernelError as error:
+        switch = _sysctl(kernel.proc / "sys/net/core/bpf_jit_enable")
+        return replace(facts, jit=switch != 0, fentry=False), error
+    fentry = facts.btf and bpf_trial.try_fentry(kernel.sys / _BTF)
+    return replace(facts, jit=jit, fentry=fentry), None
+
+
+def _with_headers(facts: BpfFacts, named: str) -> tuple[BpfFacts, KernelError | None]:
+    release = os.uname().release
+    tree = _named_tree(Path(named), release) if named else kernel_headers.find_headers(release)
+    if tree is None and named:
+        missing = MissingFeature(
+            f"{named} is no tree of kernel headers",
+            feature="kernel headers",
+            hint="it needs include/linux and include/generated; or leave [bpf] headers out",
+        )
+        return facts, missing
+    if tree is None:
+        return facts, kernel_headers.missing(release)
+    return replace(
+        facts,
+        headers=str(tree.path),
+        headers_kind=tree.kind,
+        headers_release=tree.release,
+        headers_match=tree.matches,
+    ), None
+
+
+def _named_tree(path: Path, release: str) -> HeaderTree | None:
+    if not kernel_headers.is_complete(path):
+        return None
+    try:
+        found = _RELEASE.search((path / _RELEASE_FILE).read_text(errors="replace"))
+    except OSError:
+        found = None
+    theirs = found[1] if found else "another kernel"
+    return HeaderTree("build", path, (path,), theirs, matches=theirs == release)
+
+
+def _programs(wanted: BpfWanted) -> tuple[list[BpfProgram], list[BpfProblem]]:
+    if wanted.names is None:
+        found = catalogue.list_programs(wanted.local)
+    else:
+        found = [_loaded(name, wanted.local) for name in wanted.names]
+    return (
+        [one for one in found if isinstance(one, BpfProgram)],
+        [one for one in found if isinstance(one, BpfProblem)],
+    )
+
+
+def _loaded(name: str, local: Path) -> BpfProgram | BpfProblem:
+    """The program, or why not; without a path there is none of that name."""
+    try:
+        return catalogue.load(name, local)
+    except UsageError as error:
+        return BpfProblem(name, "", str(error))
+    except CollectordError as error:
+        return BpfProblem(name, str(local), str(error))
+
+
+def _sysctl(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

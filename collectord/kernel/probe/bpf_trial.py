@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel lets a BPF program do, found by loading one that does nothing.
+
+Nothing stays: programs end with their descriptors. The one that is attached is so to a function
+that the kernel has for such tests and that nobody calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import KernelError
+from collectord.kernel.bpf import bpf_calls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+_TRACEPOINT: Final = 5  # enum bpf_prog_type
+_TRACING: Final = 26
+_TRACE_FENTRY: Final = 24  # enum bpf_attach_type
+# It returns 0.
+_INSTRUCTIONS: Final = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
+_COUNT: Final = 2
+_NAME: Final = b"collectord"
+# The attributes of BPF_PROG_LOAD up to and with `attach_prog_fd`.
+_ATTR: Final = struct.Struct("<IIQQIIQII16sIIIIQIIQIII")
+_JITED_LENGTH_AT: Final = 16  # in struct bpf_prog_info
+
+# net/bpf/test_run.c
+_FUNCTION: Final = b"bpf_fentry_test1"
+_BTF_MAGIC: Final = 0xEB9F
+_BTF_HEADER: Final = struct.Struct("<HBBIIIII")
+_BTF_TYPE: Final = struct.Struct("<III")  # name, info, size or type
+_BTF_FUNC: Final = 12
+# Bytes behind a struct btf_type by its kind: so many, and so many for each member.
+_BTF_MORE: Final = {
+    1: (4, 0),  # INT
+    3: (12, 0),  # ARRAY
+    4: (0, 12),  # STRUCT
+    5: (0, 12),  # UNION
+    6: (0, 8),  # ENUM
+    13: (0, 8),  # FUNC_PROTO
+    14: (4, 0),  # VAR
+    15: (0, 12),  # DATASEC
+    17: (4, 0),  # DECL_TAG
+    19: (0, 12),  # ENUM64
+}
+
+
+def try_load() -> bool:
+    """Load a program of a tracepoint.
+
+    Returns:
+        whether the kernel compiled it.
+
+    Raises:
+        MissingFeature: this kernel has no bpf(2).
+        MissingPrivilege, KernelError: it refuses.
+    """
+    with ExitStack() as stack:
+        fd = _load(_TRACEPOINT, stack)
+        info = bpf_calls.object_info(fd, "BPF program")
+        return bool(struct.unpack_from("<I", info, _JITED_LENGTH_AT)[0])
+
+
+def try_fentry(btf: Path) -> bool:
+    """Whether a program can be attached to a kernel function by a trampoline.
+
+    Args:
+        btf: what the kernel says of its own types.
+    """
+    try:
+        number = function_id(btf.read_bytes(), _FUNCTION)
+    except (OSError, struct.error):
+        return False
+    if not number:
+        return False
+    with ExitStack() as stack:
+        try:
+            fd = _load(_TRACING, stack, attach_type=_TRACE_FENTRY, btf_id=number)
+        except KernelError:
+            return False
+        attachment = bpf_calls.call(
+            bpf_calls.Command.RAW_TRACEPOINT_OPEN, bytearray(struct.pack("<QII", 0, fd, 0))
+        )
+        if attachment >= 0:
+            os.close(attachment)
+        return attachment >= 0
+
+
+def function_id(btf: bytes, name: bytes) -> int:
+    """The number of a function among the types of a kernel's BTF; 0 if it is not there.
+
+    Raises:
+        struct.error: it ends early.
+    """
+    magic, _, _, header, types_at, types_bytes, names_at, names_bytes = _BTF_HEADER.unpack_from(
+        btf
+    )
+    if magic != _BTF_MAGIC:
+        return 0
+    names_at += header
+    found = btf.find(b"\0" + name + b"\0", names_at, names_at + names_bytes)
+    if found < 0:
+        return 0
+    wanted = found + 1 - names_at
+    at, number = header + types_at, 0
+    end = at + types_bytes
+    while at < end:
+        number += 1
+        own_name, info, _ = _BTF_TYPE.unpack_from(btf, at)
+        kind, members = info >> 24 & 0x1F, info & 0xFFFF
+        if kind == _BTF_FUNC and own_name == wanted:
+            return number
+        fixed, each = _BTF_MORE.get(kind, (0, 0))
+        at += _BTF_TYPE.size + fixed + each * members
+    return 0
+
+
+def _load(kind: int, stack: ExitStack, *, attach_type: int = 0, btf_id: int = 0) -> int:
+    """A descriptor of the program, on the stack. Raises KernelError."""
+    code = ctypes.create_string_buffer(_INSTRUCTIONS)
+    licence = ctypes.create_string_buffer(b"GPL")
+    attr = bytearray(
+        _ATTR.pack(
+            *(kind, _COUNT, ctypes.addressof(code), ctypes.addressof(licence)),
+            *(0, 0, 0),  # no log
+            *(0, 0, _NAME),  # version, flags
+            *(0, attach_type, 0),  # interface, its own BTF
+            *(0, 0, 0, 0, 0, 0),  # functions and lines of its own BTF
+            *(btf_id, 0),
+        )
+    )
+    fd = bpf_calls.call(bpf_calls.Command.PROG_LOAD, attr)
+    if fd < 0:
+        raise bpf_calls.refused(-fd, "cannot load a BPF program")
+    stack.callback(os.close, fd)
+    return fd

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `doctor` and `list` say of hardware that traces into AUX areas: there, usable, why not."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import PerfEventAttr
+from collectord.config.event_spec import PmuEvent
+from collectord.facts.aux_facts import ARM_SPE, CS_ETM, INTEL_PT, decoder_of
+from collectord.facts.kernel_facts import Check, PmuFacts
+from collectord.kernel.probe.checks import check
+from collectord.plan.aux_defaults import default_terms
+from collectord.plan.pmu import lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from collectord.errors import KernelError
+    from collectord.facts.aux_facts import AuxPmuFacts, Decoder
+
+    Refusal = Callable[[PerfEventAttr], KernelError | None]
+
+# Decoder to the row's name, the PMU that users look for, and what it takes to have it.
+KNOWN: Final[Mapping[Decoder, tuple[str, str, str]]] = {
+    INTEL_PT: (
+        "Intel PT",
+        INTEL_PT,
+        "an Intel CPU from Broadwell on; in a virtual machine, a hypervisor that passes it on",
+    ),
+    CS_ETM: (
+        "CoreSight",
+        CS_ETM,
+        "an Arm host with CoreSight described in its firmware, CONFIG_CORESIGHT_SOURCE_ETM4X",
+    ),
+    ARM_SPE: (
+        "Arm SPE",
+        "arm_spe_0",
+        "an Armv8.2 host with SPE described in its firmware, CONFIG_ARM_SPE_PMU; kpti=off on some",
+    ),
+}
+# What uname calls the machines that may have them.
+_MACHINES: Final[Mapping[Decoder, tuple[str, ...]]] = {
+    INTEL_PT: ("x86_64", "i686"),
+    CS_ETM: ("aarch64", "armv7l"),
+    ARM_SPE: ("aarch64",),
+}
+_SPE_PERIOD: Final = 4096
+_BUSY_REMEDY: Final = "wait until its other user (perf, KVM, a debugger) lets go of it"
+
+
+def aux(
+    pmus: Mapping[str, PmuFacts],
+    aux_pmus: Mapping[str, AuxPmuFacts],
+    machine: str,
+    refusal: Refusal,
+) -> Iterator[Check]:
+    """A row for each kind of hardware that there is for this machine, and for each such PMU here.
+
+    Args:
+        pmus: of this host.
+        aux_pmus: those of them whose trace perf can decode.
+        machine: as in `uname -m`.
+        refusal: why an event of this process cannot be opened, None if it can.
+    """
+    for decoder, (title, pmu, remedy) in KNOWN.items():
+        here = [name for name in aux_pmus if decoder_of(name) == decoder and name in pmus]
+        if not here and machine in _MACHINES[decoder]:
+            yield check(title, ok=False, detail=f"no PMU {pmu} on this host", remedy=remedy)
+        for name in here:
+            title_here = title if len(here) == 1 else f"{title} {name}"
+            yield _row(title_here, pmus[name], aux_pmus[name], refusal)
+
+
+def _row(title: str, pmu: PmuFacts, facts: AuxPmuFacts, refusal: Refusal) -> Check:
+    if facts.decoder == CS_ETM and not (facts.sinks and facts.etms):
+        missing = "sink that takes a trace" if facts.etms else "trace unit of a CPU"
+        remedy = "a kernel with the drivers of the host's CoreSight parts (CONFIG_CORESIGHT_*)"
+        return Check(title, ok=False, detail=f"present, but no {missing}", remedy=remedy)
+    error = refusal(trial_attr(pmu, facts))
+    if error is None:
+        return Check(title, ok=True, detail=f"own processes can be traced; {_details(pmu, facts)}")
+    remedy = _BUSY_REMEDY if error.errno == errno.EBUSY else error.hint or error.message
+    return Check(title, ok=False, detail=f"present, but {error.message}", remedy=remedy)
+
+
+def trial_attr(pmu: PmuFacts, facts: AuxPmuFacts | None) -> PerfEventAttr:
+    """An event in user mode, as sessions open it; nothing is traced by opening it."""
+    terms = default_terms(facts, pmu) if facts is not None else ()
+    words = lay_out(PmuEvent("", terms), pmu, "")
+    spe = facts is not None and facts.decoder == ARM_SPE
+    return PerfEventAttr(
+        type=pmu.type,
+        config=words.config,
+        config1=words.config1,
+        config2=words.config2,
+        sample_period=facts.caps.get("min_interval", _SPE_PERIOD) if facts and spe else 1,
+        disabled=True,
+        exclude_kernel=facts is not None,
+        exclude_hv=facts is not None,
+    )
+
+
+def _details(pmu: PmuFacts, facts: AuxPmuFacts) -> str:
+    """What is worth knowing of the hardware."""
+    words = []
+    if facts.decoder == CS_ETM:
+        words.append(f"{len(facts.etms)} trace units, sinks {', '.join(facts.sinks)}")
+    if facts.decoder == INTEL_PT:
+        caps = {"psb_cyc": "cycles", "mtc": "MTC", "ptwrite": "PTWRITE"}
+        has = [word for cap, word in caps.items() if facts.caps.get(cap)]
+        words.append(f"TSC, {', '.join(has)}" if has else "TSC")
+    if facts.decoder == ARM_SPE and "min_interval" in facts.caps:
+        words.append(f"at most each {facts.caps['min_interval']} operations")
+    filters = pmu.address_filters
+    words.append(f"{filters} address filters" if filters else "no address filters")
+    return ", ".join(words)

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this kernel and user can do, found by trying; versions are not looked at."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.perf_attr import (
+    CLOCK_MONOTONIC,
+    EventType,
+    HardwareId,
+    PerfEventAttr,
+    ReadFormat,
+    SoftwareId,
+)
+from collectord.errors import KernelError, MissingFeature, MissingPrivilege
+from collectord.facts.kernel_facts import BpfFacts, FtraceFacts, KernelFacts
+from collectord.kernel.host import cpus
+from collectord.kernel.host.aux_pmus import read_aux_pmus
+from collectord.kernel.host.lockdown import NEED, deduce, read_lockdown
+from collectord.kernel.host.pmus import read_pmus
+from collectord.kernel.host.thread_scheduling import permitted
+from collectord.kernel.port import Purpose
+from collectord.kernel.probe import checks, checks_aux, checks_bpf, checks_relay
+from collectord.kernel.probe.aux_trial import with_aux
+from collectord.kernel.probe.bpf_probe import probe_bpf
+from collectord.kernel.probe.ftrace_probe import probe_ftrace
+from collectord.kernel.probe.relay_probe import probe_relay
+from collectord.programs import bpf_program
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from collectord.kernel.linux import LinuxKernel
+    from collectord.kernel.probe.bpf_probe import BpfWanted
+
+_DUMMY: Final = PerfEventAttr(
+    type=EventType.SOFTWARE,
+    config=SoftwareId.DUMMY,
+    disabled=True,
+    exclude_kernel=True,
+    exclude_hv=True,
+)
+_PRECISE_MAX: Final = 3
+# A number called pid, or what_pid; common_pid is no field of the event's own.
+_TASK_FIELD: Final = re.compile(rb"\tfield:[^;\n]*[ *](?!common_)(?:\w+_)?pid;")
+_PURPOSE: Final = Purpose("a test event")
+
+
+def probe(
+    kernel: LinuxKernel,
+    wanted: Iterable[str] | None = None,
+    *,
+    mount: bool = False,
+    ftrace: bool = False,
+    measure: bool = False,
+    bpf: BpfWanted | None = None,
+    relay: bool | Iterable[str] = False,
+    tracing: Collection[str] = (),
+) -> KernelFacts:
+    """Look at the running kernel.
+
+    Args:
+        kernel: the kernel, its procfs and its sysfs.
+        wanted: tracepoints whose ids are needed, `system:name` with globs; None for all. If one
+            of them matches nothing, all are read too, so that a plan can name the nearest.
+        mount: mount tracefs where it is not; without it nothing is changed.
+        ftrace: try what a tracefs source needs, in an instance that goes again, in some 0.1 s;
+            otherwise nothing is known to be missing.
+        measure: the costs of ftrace's transports too.
+        bpf: programs that are needed, and their tracepoints; None for nothing of BPF, of which
+            then nothing is known to be missing.
+        relay: devices and channels that are needed of relay; True for all that can be found,
+            False for nothing of it.
+        tracing: PMUs of which it must be known whether they have an AUX area, and can pause it:
+            events are opened to see. With all tracepoints, those whose trace perf can decode too.
+
+    Raises:
+        KernelError: sysfs does not tell the CPUs.
+    """
+    limits = kernel.limits()
+    scheduling = permitted(limits.capabilities)
+    programs = probe_bpf(kernel, bpf) if bpf is not None else BpfFacts()
+    if wanted is not None:
+        needed = map(bpf_program.tracepoints, programs.programs.values())
+        wanted = (*wanted, *chain.from_iterable(needed))
+    tracepoints, problem, need, remedy = _tracepoints(kernel, wanted, mount=mount)
+    attempts = _Attempts(kernel)
+    online = kernel.online_cpus()
+    relayed = None
+    if relay:
+        relayed = probe_relay(kernel, None if relay is True else tuple(relay))
+    traced = probe_ftrace(kernel, measure=measure) if ftrace else FtraceFacts()
+    aux_pmus = read_aux_pmus(kernel.sys)
+    if wanted is None:
+        tracing = (*tracing, *aux_pmus)
+    lockdown = deduce(
+        read_lockdown(kernel.sys),
+        tracefs_open=traced.instances,
+        debugfs_closed=relayed is not None and relayed.need == NEED,
+    )
+    pmus = with_aux(kernel, read_pmus(kernel.sys), tracing, aux_pmus)
+    return KernelFacts(
+        release=os.uname().release,
+        arch=os.uname().machine,
+        page_size=kernel.page_bytes,
+        cpus_online=online,
+        cpus_possible=cpus.possible(kernel.sys),
+        perf_event_paranoid=2 if limits.paranoid is None else limits.paranoid,
+        perf_event_mlock_kb=limits.mlock_kb,
+        perf_event_max_sample_rate=limits.max_sample_rate,
+        perf_event_max_stack=limits.max_stack,
+        rlimit_memlock_bytes=None if limits.memlock_bytes < 0 else limits.memlock_bytes,
+        rlimit_nofile=limits.nofile[0],
+        rlimit_nofile_hard=limits.nofile[1],
+        nice=scheduling.nice,
+        nice_min=scheduling.nice_min,
+        realtime=scheduling.realtime,
+        realtime_max=scheduling.realtime_max,
+        numa_nodes=cpus.numa_nodes(kernel.sys),
+        capabilities=limits.capabilities,
+        euid=limits.euid,
+        lockdown=lockdown,
+        pmus=pmus,
+        aux_pmus=aux_pmus,
+        tracepoints=tracepoints,
+        task_tracepoints=frozenset(name for name in tracepoints if _names_task(kernel, name)),
+        tracefs_path=str(kernel.tracefs.root) if kernel.tracefs.mounted else None,
+        tracefs_problem=problem,
+        tracefs_need=need,
+        hardware_pmu=attempts.cycles(),
+        format_lost=attempts.knows(read_format=ReadFormat.LOST),
+        precise_ip_max=attempts.precise_ip_max(),
+        ftrace=traced,
+        bpf=programs,
+        relay=relayed,
+        checks=(
+            checks.perf_events(limits, attempts.refusal(_DUMMY, pid=0, cpu=-1)),
+            checks.every_task(limits, attempts.refusal(_DUMMY, pid=-1, cpu=online[0])),
+            checks.tracepoints(problem, remedy),
+            *(checks.ftrace(traced, lockdown) if ftrace else ()),
+            *(checks_bpf.bpf(programs, limits, lockdown) if bpf is not None else ()),
+            *(checks_relay.relay(relayed, lockdown) if relayed is not None else ()),
+            checks.hardware(attempts.cycles_refusal()),
+            *checks_aux.aux(pmus, aux_pmus, os.uname().machine, attempts.own_refusal),
+            checks.ring_memory(limits, len(online)),
+            checks.feature(
+                "lost counters",
+                known=attempts.knows(read_format=ReadFormat.LOST),
+                detail="each event's lost records can be read (PERF_FORMAT_LOST)",
+                remedy="Linux 6.0 or newer; without it no ring has an exact ledger",
+            ),
+            checks.feature(
+                "clock",
+                known=attempts.knows(use_clockid=True, clockid=CLOCK_MONOTONIC),
+                detail="events can be stamped with CLOCK_MONOTONIC",
+                remedy="Linux 4.1 or newer",
+            ),
+            checks.kernel_symbols(kernel.proc),
+            checks.others_maps(limits),
+            checks.open_files(limits),
+            checks.drain_threads(scheduling),
+        ),
+    )
+
+
+class _Attempts:
+    """Opens events to see what happens, and closes them at once."""
+
+    def __init__(self, kernel: LinuxKernel) -> None:
+        self._kernel = kernel
+
+    def refusal(self, attr: PerfEventAttr, *, pid: int, cpu: int) -> KernelError | None:
+        """Why an event cannot be opened, None if it can."""
+        try:
+            fd = self._kernel.perf_event_open(attr, pid=pid, cpu=cpu, purpose=_PURPOSE)
+            self._kernel.close(fd)
+        except KernelError as error:
+            return error
+        return None
+
+    def own_refusal(self, attr: PerfEventAttr) -> KernelError | None:
+        """Why an event of this process cannot be opened, None if it can."""
+        return self.refusal(attr, pid=0, cpu=-1)
+
+    def knows(self, **fields: int | bool) -> bool:
+        """Whether the kernel takes these fields of a dummy event.
+
+        A refusal for another reason than the attributes leaves the question open; then yes.
+        """
+        values = {name: getattr(_DUMMY, name) for name in _DUMMY.__slots__} | fields
+        error = self.refusal(PerfEventAttr(**values), pid=0, cpu=-1)
+        return error is None or error.errno not in (errno.EINVAL, errno.E2BIG)
+
+    def cycles_refusal(self, precise_ip: int = 0) -> KernelError | None:
+        """Why a sampling cycles event of this process cannot be opened."""
+        attr = PerfEventAttr(
+            type=EventType.HARDWARE,
+            config=HardwareId.CPU_CYCLES,
+            sample_period=1_000_000,
+            precise_ip=precise_ip,
+            disabled=True,
+            exclude_kernel=True,
+            exclude_hv=True,
+        )
+        return self.refusal(attr, pid=0, cpu=-1)
+
+    def cycles(self) -> bool:
+        """Whether there is a hardware PMU that can sample cycles."""
+        return self.cycles_refusal() is None
+
+    def precise_ip_max(self) -> int:
+        """The highest precise_ip that cycles take, 0 for none."""
+        levels = range(_PRECISE_MAX, 0, -1)
+        return next((level for level in levels if self.cycles_refusal(level) is None), 0)
+
+
+def _tracepoints(
+    kernel: LinuxKernel, wanted: Iterable[str] | None, *, mount: bool
+) -> tuple[dict[str, int], str, str, str]:
+    """Ids by name; or why they cannot be read, the privilege to read them, and the remedy."""
+    tracefs = kernel.tracefs
+    try:
+        if mount:
+            tracefs.ensure_mounted()
+        else:
+            tracefs.check_mounted()
+        names = tracefs.available_events()
+        chosen = _chosen(names, None if wanted is None else tuple(wanted))
+        return _ids(kernel, chosen), "", "", ""
+    except MissingPrivilege as error:
+        if "mount" in error.syscall:
+            return {}, error.message, "", error.hint
+        return {}, error.message, error.need, error.need
+    except KernelError as error:
+        return {}, error.message, "", error.hint
+
+
+def _chosen(names: tuple[str, ...], wanted: tuple[str, ...] | None) -> Iterable[str]:
+    if wanted is None:
+        return names
+    matches = [[name for name in names if fnmatchcase(name, glob)] for glob in wanted]
+    if not all(matches):
+        return names
+    return dict.fromkeys(name for found in matches for name in found)
+
+
+def _ids(kernel: LinuxKernel, names: Iterable[str]) -> dict[str, int]:
+    ids = {}
+    for name in names:
+        system, _, event = name.partition(":")
+        try:
+            ids[name] = kernel.tracefs.event_id(system, event)
+        except MissingFeature:
+            continue  # its module went since the list was read
+    return ids
+
+
+def _names_task(kernel: LinuxKernel, name: str) -> bool:
+    """Whether one of the tracepoint's own fields is a task's id; arguments of system calls aside.
+
+    The task in which it happens is in `common_pid`; the other one may be any.
+    """
+    system, _, event = name.partition(":")
+    if system == "syscalls":
+        return False
+    try:
+        return _TASK_FIELD.search(kernel.tracefs.event_format(system, event)) is not None
+    except KernelError:  # its module went, or it may not be read
+        return False

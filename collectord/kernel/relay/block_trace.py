@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""blktrace of one block device: set up, started, quieted and torn down.
+
+Facts of kernel/trace/blktrace.c, and what follows:
+
+- BLKTRACESETUP makes a relay channel `trace` in debugfs's `block/NAME`, one file for each CPU
+  that is online, with `dropped` beside them: how many records found no room, of all CPUs.
+- Whoever can open the device may set a trace up; the files are root's.
+- BLKTRACESTOP flushes: it ends the sub-buffer that is being written, and counts a drop on each CPU
+  whose buffer is full then, though no record was lost. So a trace is quieted first, by an empty
+  mask of actions in sysfs, then drained, and stopped when nothing is full any more.
+- A trace outlives its process. See `block_trace_note`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from collectord._native._core import scan_blktrace
+from collectord.codec.blktrace import (
+    IOC_SETUP,
+    IOC_START,
+    IOC_STOP,
+    IOC_TEARDOWN,
+    Setup,
+    setup_name,
+)
+from collectord.errors import KernelError, MissingFeature, MissingPrivilege, NoSuchTarget
+from collectord.facts.kernel_facts import SEES_DEVICES
+from collectord.kernel.host.fd_holders import holders_below
+from collectord.kernel.relay import block_trace_note, debugfs
+from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote
+from collectord.kernel.relay.relay_channel import RelayFile, open_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_LOG: Final = structlog.get_logger()
+_TRACE: Final = "trace"
+_READ_BYTES: Final = 1 << 20
+# membarrier(2), MEMBARRIER_CMD_GLOBAL: returns when every CPU was outside of all code that runs
+# with preemption off, as tracepoints do (include/uapi/linux/membarrier.h).
+_MEMBARRIER: Final = {"x86_64": 324}
+_MEMBARRIER_GENERIC: Final = 283
+_CMD_GLOBAL: Final = 1
+# linux/time.h; the time of a new inode is this clock's.
+CLOCK_REALTIME_COARSE: Final = 5
+
+
+class Leftover(NamedTuple):
+    """A trace that a killed process left, and that was ended.
+
+    Attributes:
+        session: whose it was.
+        unread: records that were still in its buffers.
+        dropped: records that had found no room.
+    """
+
+    device: str
+    session: str
+    unread: int
+    dropped: int
+
+
+class Blktrace:
+    """A trace of one device, set up and not started.
+
+    Attributes:
+        name: the kernel's name of the device.
+        files: of each CPU.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        name: str,
+        files: tuple[RelayFile, ...],
+        *,
+        folder: Path,
+        dropped_fd: int,
+        mask: Path,
+    ) -> None:
+        self.name = name
+        self.files = files
+        self._fd = fd
+        self._folder = folder
+        self._dropped_fd = dropped_fd
+        self._mask = mask
+        self._running = False
+
+    def start(self) -> None:
+        """Begin to trace. Raises KernelError."""
+        self._ioctl(IOC_START, "start")
+        self._running = True
+
+    def quiet(self) -> None:
+        """Have no record written any more, and none in work."""
+        if not self._running:
+            return
+        try:
+            # Without a trace a write would set up another kind of one.
+            if self._mask.read_text().strip() != "disabled":
+                self._mask.write_text("0")
+            _wait_for_tracepoints()
+        except OSError as error:
+            _LOG.info("trace_not_quieted", device=self.name, error=str(error))
+            self.end()
+
+    def dropped(self) -> int:
+        """Records that found no room, of all CPUs. Raises KernelError."""
+        try:
+            return int(os.pread(self._dropped_fd, 64, 0))
+        except (OSError, ValueError) as error:
+            code = error.errno or 0 if isinstance(error, OSError) else 0
+            raise KernelError(
+                f"{self.name}: its count of dropped records is gone",
+                syscall="read",
+                errno=code,
+                hint="somebody ended the trace",
+            ) from error
+
+    def take_late(self) -> dict[int, int]:
+        """Read the files of CPUs that came online since the setup, and count their records.
+
+        What was read is gone from them.
+
+        Raises:
+            KernelError: they cannot be read.
+        """
+        opened = {file.cpu for file in self.files}
+        try:
+            found = dict(debugfs.numbered(self._folder, _TRACE))
+            return {cpu: _count(path) for cpu, path in found.items() if cpu not in opened}
+        except OSError as error:
+            raise KernelError(
+                f"{self.name}: files of CPUs that came online cannot be read",
+                syscall="read",
+                errno=error.errno or 0,
+            ) from error
+
+    def _stop(self) -> None:
+        if self._running:
+            self._running = False
+            self._ioctl(IOC_STOP, "stop")
+
+    def end(self) -> None:
+        """Stop the trace. Its files are still there."""
+        with suppress(KernelError):  # somebody else ended it
+            self._stop()
+
+    def _ioctl(self, request: int, verb: str) -> None:
+        try:
+            fcntl.ioctl(self._fd, request)
+        except OSError as error:
+            raise KernelError(
+                f"cannot {verb} the trace of {self.name}",
+                syscall="ioctl",
+                errno=error.errno or 0,
+                hint="somebody else ended it" if error.errno == errno.EINVAL else "",
+            ) from error
+
+
+def open_trace(
+    device: str, setup: Setup, session: str, stack: ExitStack, *, proc: Path, sys: Path
+) -> Blktrace:
+    """Set up a trace; the stack ends it.
+
+    A trace that a killed process of ours left is ended before.
+
+    Raises:
+        NoSuchTarget: there is no such block device.
+        MissingFeature: debugfs is not mounted, or the kernel has no blktrace.
+        MissingPrivilege: the device or the relay files may not be opened.
+        KernelError: EBUSY; it is traced already, by whom is said.
+    """
+    root = debugfs.find(proc)
+    if root is None:
+        raise debugfs.absent()
+    with ExitStack() as own:
+        fd, number = _open_device(device, own)
+        note = LockedNote(number, proc=proc)
+        with ExitStack() as undo:
+            undo.callback(note.restore)
+            folder = root / "block" / _kernel_name(number, sys)
+            note.write(_intent(device, session, note.left))
+            name = _set_up(fd, device, setup, note.left, folder, proc=proc)
+            undo.pop_all()
+        own.callback(note.remove)
+        own.callback(_tear_down, fd)
+        folder = root / "block" / name
+        note.write(TraceNote(device=device, session=session, inode=_inode(folder)))
+        files = tuple(
+            RelayFile(cpu, open_file(path, own)) for cpu, path in debugfs.numbered(folder, _TRACE)
+        )
+        dropped_fd = _open_below(folder / "dropped", own)
+        mask = sys / f"dev/block/{os.major(number)}:{os.minor(number)}/trace/act_mask"
+        trace = Blktrace(fd, name, files, folder=folder, dropped_fd=dropped_fd, mask=mask)
+        own.callback(trace.end)
+        stack.push(own.pop_all())
+    return trace
+
+
+def end_leftovers(proc: Path, sys: Path) -> list[Leftover]:
+    """End the traces that killed processes of ours left; their devices may be gone."""
+    root = debugfs.find(proc)
+    ended = []
+    for number in block_trace_note.numbers() if root is not None else ():
+        with suppress(KernelError, OSError), ExitStack() as stack:
+            note = LockedNote(number, proc=proc)
+            stack.callback(note.release)
+            left = note.left
+            path = sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
+            if root is not None and left is not None and path.exists():
+                folder = root / "block" / _kernel_name(number, sys)
+                if _is_of(left, folder, proc):
+                    fd, _ = _open_device(left.device, stack)
+                    ended.append(_end(fd, left, folder))
+            # Not where the trace could not be ended: by its note the next start knows it.
+            note.remove()
+    return ended
+
+
+def _open_device(device: str, stack: ExitStack) -> tuple[int, int]:
+    """The device, without waiting for a medium, and its number."""
+    try:
+        fd = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        code = error.errno or 0
+        if code in (errno.EACCES, errno.EPERM):
+            # EPERM is a device cgroup's, whatever the permissions.
+            mode = "read permission of the device (group disk, or CAP_DAC_READ_SEARCH)"
+            raise MissingPrivilege(
+                f"cannot open {device}",
+                need=SEES_DEVICES if code == errno.EPERM else mode,
+                syscall="open",
+                errno=code,
+            ) from error
+        raise NoSuchTarget(f"no device {device}", target=device, errno=code) from error
+    stack.callback(os.close, fd)
+    status = os.fstat(fd)
+    if not stat.S_ISBLK(status.st_mode):
+        raise NoSuchTarget(f"{device} is no block device", target=device, errno=errno.ENOTBLK)
+    return fd, status.st_rdev
+
+
+def _kernel_name(number: int, sys: Path) -> str:
+    """A device's directory in debugfs's `block`: its name in sysfs, which has no slash either."""
+    path = sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
+    return path.resolve().name.replace("!", "_")
+
+
+def _set_up(
+    fd: int, device: str, setup: Setup, left: TraceNote | None, folder: Path, *, proc: Path
+) -> str:
+    """BLKTRACESETUP; gives the name of the device. A trace that we left is ended before."""
+    data = bytearray(setup.encode())
+    try:
+        fcntl.ioctl(fd, IOC_SETUP, data, True)  # noqa: FBT003 - positional-only
+    except OSError as error:
+        if error.errno != errno.EBUSY or left is None or not _is_of(left, folder, proc):
+            raise _refused(error, device, folder, proc) from error
+        leftover = _end(fd, left, folder)
+        _LOG.warning("trace_left_behind", **leftover._asdict())
+        try:
+            fcntl.ioctl(fd, IOC_SETUP, data, True)  # noqa: FBT003 - positional-only
+        except OSError as again:
+            raise _refused(again, device, folder, proc) from again
+    return setup_name(data)
+
+
+def _refused(error: OSError, device: str, folder: Path, proc: Path) -> KernelError:
+    code = error.errno or 0
+    message = f"cannot trace {device}"
+    if code == errno.EBUSY:
+        who = ", ".join(map(str, holders_below(f"/block/{folder.name}/", proc)))
+        hint = f"by {who}" if who else f"nobody reads it; `blktrace -d {device} -k` ends it"
+        return KernelError(
+            f"{device} is traced already",
+            syscall="BLKTRACESETUP",
+            errno=code,
+            hint=f"{hint}; a device has one trace at a time",
+        )
+    if code in (errno.ENOTTY, errno.EOPNOTSUPP):
+        return MissingFeature(
+            message,
+            feature="blktrace",
+            syscall="BLKTRACESETUP",
+            errno=code,
+            hint="a kernel with CONFIG_BLK_DEV_IO_TRACE",
+        )
+    if code in (errno.EPERM, errno.EACCES):
+        return MissingPrivilege(message, need="CAP_SYS_ADMIN", syscall="BLKTRACESETUP", errno=code)
+    hint = "smaller or fewer sub-buffers" if code in (errno.ENOMEM, errno.EINVAL) else ""
+    return KernelError(message, syscall="BLKTRACESETUP", errno=code, hint=hint)
+
+
+def _open_below(path: Path, stack: ExitStack) -> int:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise debugfs.refused(error, path) from error
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _inode(folder: Path) -> int:
+    """What tells the trace of a device from any other; 0 where there is none."""
+    try:
+        return (folder / "dropped").stat().st_ino
+    except OSError:
+        return 0
+
+
+def _intent(device: str, session: str, left: TraceNote | None) -> TraceNote:
+    """A note of a trace that is about to be set up, in place of one that may be there yet."""
+    since_ns = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+    return TraceNote(
+        device=device,
+        session=session,
+        inode=left.inode if left is not None else 0,
+        since_ns=since_ns,
+    )
+
+
+def _is_of(left: TraceNote, folder: Path, proc: Path) -> bool:
+    """Whether the trace of a device is the one that a killed process noted."""
+    try:
+        found = (folder / "dropped").stat()
+    except OSError:
+        return False
+    if left.inode == found.st_ino:
+        return True
+    made_since = left.since_ns and found.st_mtime_ns >= left.since_ns
+    return bool(made_since) and not any(holders_below(f"/block/{folder.name}/", proc))
+
+
+def _end(fd: int, left: TraceNote, folder: Path) -> Leftover:
+    """Stop and remove a trace, and count what it still holds."""
+    with suppress(OSError):
+        fcntl.ioctl(fd, IOC_STOP)
+    dropped = unread = 0
+    with suppress(OSError, ValueError):
+        dropped = int((folder / "dropped").read_text())
+    with suppress(OSError):
+        unread = sum(_count(path) for _, path in debugfs.numbered(folder, _TRACE))
+    _tear_down(fd)
+    return Leftover(left.device, left.session, unread, dropped)
+
+
+def _count(path: Path) -> int:
+    """Records in a relay file; a killed reader may have read into one."""
+    with path.open("rb", buffering=0) as file:
+        data = b"".join(iter(lambda: file.read(_READ_BYTES), b""))
+    return scan_blktrace(data).events
+
+
+def _tear_down(fd: int) -> None:
+    with suppress(OSError):  # gone already
+        fcntl.ioctl(fd, IOC_TEARDOWN)
+
+
+def _wait_for_tracepoints() -> None:
+    """Until all records that were begun are complete. Raises OSError."""
+    number = _MEMBARRIER.get(os.uname().machine, _MEMBARRIER_GENERIC)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(number), ctypes.c_int(_CMD_GLOBAL), ctypes.c_uint(0)) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def traceable(devices: Iterable[str], sys: Path) -> bool:
+    """Whether the kernel has blktrace, as far as the devices' sysfs tells."""
+    return any((sys / "class/block" / name / _TRACE).is_dir() for name in devices)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose blktrace of a device is it: a note below /run, locked while its trace is ours.
+
+A trace goes on when the process that set it up dies: its buffers fill, and nobody else can trace
+the device. The kernel does not tell whose it is. So each trace of ours has a note that names the
+trace by the inode of its file `dropped`, which no other trace will have before the next boot, and
+that its process keeps locked: a lock ends with its holder, the note does not. It is written before
+the trace is set up: what its process, killed in between, could not tell is the trace that was made
+since then and that nobody reads.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from collectord.errors import KernelError, UnsafePath
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
+from collectord.kernel.host.fd_holders import lock_owner
+from collectord.kernel.tracefs.instance_note import NOTES_MODE
+from collectord.text.foreign import decode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOTES: Final = Path("/run/collectord/traces")
+_NOTE_MAX_BYTES: Final = 1 << 16
+
+
+class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What a note says.
+
+    Attributes:
+        device: path of the block device.
+        session: whose it is.
+        inode: of the trace's `dropped`, 0 as long as nobody has looked.
+        since_ns: CLOCK_REALTIME_COARSE, when the trace was about to be set up; 0 once it is.
+    """
+
+    device: str
+    session: str
+    inode: int = 0
+    since_ns: int = 0
+
+
+class LockedNote:
+    """The note of one device, locked by this process.
+
+    Args:
+        number: of the device.
+        notes: the directory of notes.
+        proc: root of procfs.
+
+    Attributes:
+        left: what an earlier process wrote, None if there is nothing that can be read.
+
+    Raises:
+        KernelError: EBUSY; another process traces the device. Or the note cannot be written.
+    """
+
+    def __init__(self, number: int, *, notes: Path = NOTES, proc: Path = Path("/proc")) -> None:
+        self._name = f"{os.major(number)}:{os.minor(number)}"
+        self._notes = notes
+        self._proc = proc
+        try:
+            self._folder = open_folder(notes, Trust.WRITE, make_mode=NOTES_MODE)
+            self._fd = self._claim()
+        except (OSError, UnsafePath) as error:
+            raise _unwritable(notes, error) from error
+        self.left = _decoded(os.pread(self._fd, _NOTE_MAX_BYTES, 0))
+
+    def _claim(self) -> int:
+        while True:
+            try:
+                fd = self._folder.open(self._name, write=True)
+            except FileNotFoundError:
+                with suppress(FileExistsError):
+                    os.close(self._folder.create(self._name, mode=0o600))
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = lock_owner(fd, self._proc)
+                note = _decoded(os.pread(fd, _NOTE_MAX_BYTES, 0))
+                os.close(fd)
+                raise _in_use(note, str(owner or "another process")) from None
+            if os.fstat(fd).st_nlink:
+                return fd
+            os.close(fd)  # its holder removed it since it was opened
+
+    def write(self, note: TraceNote) -> None:
+        """Replace what the note says. Raises KernelError."""
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, msgspec.json.encode(note), 0)
+        except OSError as error:
+            raise _unwritable(self._notes, error) from error
+
+    def restore(self) -> None:
+        """No trace was made: the note says what it said, or is gone if it said nothing."""
+        if self.left is None:
+            self.remove()
+            return
+        with suppress(KernelError):
+            self.write(self.left)
+        self.release()
+
+    def remove(self) -> None:
+        """The trace is gone."""
+        with suppress(OSError):
+            self._folder.remove(self._name)
+        self.release()
+
+    def release(self) -> None:
+        """Let the note be as it is; once it was removed nothing is left to do."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+        self._folder.close()
+
+
+def numbers(notes: Path = NOTES) -> Iterator[int]:
+    """Devices that have a note, locked or not."""
+    with suppress(FileNotFoundError, PermissionError), open_folder(notes) as folder:
+        for entry in folder.entries():
+            major, _, minor = entry.name.partition(":")
+            if major.isdigit() and minor.isdigit():
+                yield os.makedev(int(major), int(minor))
+
+
+def _unwritable(notes: Path, error: OSError | UnsafePath) -> KernelError:
+    why = "" if isinstance(error, OSError) else f": {error}"
+    return KernelError(
+        f"cannot note in {notes} whose trace it is{why}",
+        errno=error.errno or 0,
+        hint="after a crash nobody could tell, and the trace would stay",
+    )
+
+
+def _in_use(note: TraceNote | None, owner: str) -> KernelError:
+    what = f"{note.device} is" if note is not None else "the device is"
+    session = f", session {note.session}" if note is not None else ""
+    return KernelError(
+        f"{what} traced already",
+        errno=errno.EBUSY,
+        hint=f"by {owner}{session}; a device has one trace at a time",
+    )
+
+
+def _decoded(data: bytes) -> TraceNote | None:
+    try:
+        return decode_json(data, TraceNote)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""debugfs: where it is mounted, and why a file of it cannot be opened.
+
+Facts of fs/debugfs/file.c, and what follows: from lockdown's level `integrity` on nobody opens a
+file there that can be written, mapped or sent an ioctl, and relay files can be mapped: EPERM,
+whatever the capabilities. Its root is closed to all but root by its mode, which is EACCES.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collectord.errors import KernelError, MissingFeature, MissingPrivilege
+from collectord.kernel.host import lockdown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCKDOWN_REMEDY = "boot with lockdown=none (without Secure Boot); no capability opens it"
+NEED = "root (debugfs is root's)"
+MOUNT_REMEDY = "as root: mount -t debugfs debugfs /sys/kernel/debug"
+STILL_CLOSED = "if kernel lockdown is on, relay files stay closed even so"
+# Files of the kernel's own that can be written, so that opening one tells of lockdown.
+_TRIALS = ("fault_around_bytes", "sched/verbose", "sched/features", "clear_warn_once")
+
+
+def find(proc: Path) -> Path | None:
+    """Where debugfs is mounted, the usual place first; None if it is not."""
+    places = []
+    for line in (proc / "self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        if rest.split(maxsplit=1)[0] == "debugfs" and fields.split()[3] == "/":
+            places.append(Path(fields.split()[4].encode().decode("unicode_escape")))
+    usual = Path("/sys/kernel/debug")
+    if usual in places:
+        return usual
+    return places[0] if places else None
+
+
+def locked(root: Path) -> bool:
+    """Whether kernel lockdown keeps relay files closed, found by trying a file like them."""
+    for name in _TRIALS:
+        try:
+            os.close(os.open(root / name, os.O_RDONLY | os.O_CLOEXEC))
+        except PermissionError as error:
+            if error.errno == errno.EPERM:
+                return True
+            continue
+        except OSError:
+            continue
+        return False
+    return False
+
+
+def absent() -> MissingFeature:
+    """The error where debugfs is not mounted."""
+    hint = f"{MOUNT_REMEDY}; {STILL_CLOSED}"
+    return MissingFeature("debugfs is not mounted", feature="debugfs", hint=hint)
+
+
+def refused(error: OSError, path: Path) -> KernelError:
+    """The error for a file below debugfs that cannot be opened."""
+    code = error.errno or 0
+    message = f"cannot open {path}"
+    if code == errno.EPERM:
+        return MissingPrivilege(
+            f"{message}: kernel lockdown closes relay files",
+            need=lockdown.NEED,
+            syscall="open",
+            errno=code,
+            hint=LOCKDOWN_REMEDY,
+        )
+    if code == errno.EACCES:
+        return MissingPrivilege(message, need=NEED, syscall="open", errno=code)
+    return KernelError(message, syscall="open", errno=code)
+
+
+def numbered(directory: Path, base: str) -> Iterator[tuple[int, Path]]:
+    """Files `baseN` of a directory with their N, in order. Raises OSError."""
+    found = []
+    for entry in directory.iterdir():
+        number = entry.name.removeprefix(base)
+        if entry.name != number and number.isascii() and number.isdigit():
+            found.append((int(number), entry))
+    yield from sorted(found)

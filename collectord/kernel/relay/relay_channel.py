@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of a relay channel: found by the channel's path, and opened."""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TYPE_CHECKING, NamedTuple
+
+from collectord.errors import KernelError, MissingFeature
+from collectord.kernel.relay import debugfs
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+
+# Of a channel that has one file for all CPUs.
+GLOBAL = -1
+
+
+class RelayFile(NamedTuple):
+    """An open relay file; CPU -1 for a channel's only one."""
+
+    cpu: int
+    fd: int
+
+
+def files_of(path: Path) -> dict[int, Path]:
+    """The channel's files by CPU: `path` itself, or `path` with a number behind it.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    if path.is_file():
+        return {GLOBAL: path}
+    return dict(debugfs.numbered(path.parent, path.name))
+
+
+def open_channel(path: Path, stack: ExitStack) -> tuple[RelayFile, ...]:
+    """Open all files of a channel.
+
+    Raises:
+        MissingFeature: there are none, or they are no relay files.
+        MissingPrivilege: they may not be opened.
+        KernelError: another reason.
+    """
+    try:
+        files = files_of(path)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            files = {}
+        else:
+            raise debugfs.refused(error, path.parent) from error
+    if not files:
+        raise MissingFeature(
+            f"no relay channel {path}",
+            feature=f"relay channel {path}",
+            hint="its client makes it, maybe later; `collectord list relay` shows some",
+        )
+    return tuple(RelayFile(cpu, open_file(file, stack)) for cpu, file in files.items())
+
+
+def open_file(path: Path, stack: ExitStack) -> int:
+    """Open one relay file.
+
+    Raises:
+        MissingFeature: it can be opened, but not polled: it is no relay file.
+        MissingPrivilege, KernelError: it cannot be opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise debugfs.refused(error, path) from error
+    stack.callback(os.close, fd)
+    with select.epoll() as poll:
+        try:
+            poll.register(fd, select.EPOLLIN)
+        except PermissionError as error:
+            raise MissingFeature(
+                f"{path} is no file of a relay channel",
+                feature="relay",
+                errno=error.errno or 0,
+                hint="name the channel's path without the CPU's number",
+            ) from error
+        except OSError as error:
+            raise KernelError(
+                f"cannot poll {path}", syscall="epoll_ctl", errno=error.errno or 0
+            ) from error
+    return fd

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a crash left in a tracefs instance: its rings are whole, only their reader is gone.
+
+`Instance.adopt` has stopped the instance, so all counters are final. Two things are still there:
+events that nobody took, and those of the sub-buffer that was taken last. Whether the latter were
+stored only the files tell: `pages` is given the last sub-buffer of the ring that they have, and
+how many events of the ring they ever had. A ring is stored in its order, so that what was handed
+out beyond those is at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.ftrace_tail import last_events, unstored
+from collectord.kernel.tracefs.reader_page import handed_out
+from collectord.kernel.tracefs.ring_stats import stats_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from collectord.kernel.tracefs.instance import Instance
+    from collectord.kernel.tracefs.ring_files import RingFiles
+    from collectord.kernel.tracefs.ring_stats import CpuStats
+
+# Of names: "record~1234" is session "record" in process 1234.
+OWNER_MARK: Final = "~"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRing:
+    """One CPU's ring.
+
+    Attributes:
+        files: it, open.
+        stats: its counters, final; `entries` are the events that nobody took.
+        handed: the sub-buffer that its reader had, as far as it was handed out; None if nothing
+            was, or if this kernel cannot show it.
+    """
+
+    files: RingFiles
+    stats: CpuStats
+    handed: bytes | None
+
+
+class Leftover:
+    """An instance that a crash left, taken over.
+
+    Args:
+        instance: adopted; its stack removes it, unless it is unwound by an error.
+
+    Attributes:
+        name: of the instance.
+        session: whose it was.
+        instance: metadata, events, effective sizes.
+        created_ns: REALTIME of its making, no later than that; its session's files are younger.
+        buffer_bytes: of each CPU's ring.
+        subbuf_bytes: of a sub-buffer with its header.
+        rings: by CPU, those that were ever written to.
+
+    Raises:
+        KernelError: a ring cannot be opened, or its counters not be read.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.name = instance.name
+        self.session = instance.session.partition(OWNER_MARK)[0]
+        effective = instance.effective()
+        self.buffer_bytes = effective.buffer_bytes
+        self.subbuf_bytes = effective.subbuf_bytes
+        # Of the two, chmod(2) changes one.
+        status = instance.path.stat()
+        self.created_ns = min(status.st_mtime_ns, status.st_ctime_ns)
+        left = (_look_at(instance.open_ring(cpu)) for cpu in instance.cpus())
+        self.rings: Mapping[int, LeftRing] = {r.files.cpu: r for r in left if _was_used(r)}
+
+    def ring_stats(self) -> Mapping[int, str]:
+        """The kernel's counters now, by CPU, as trace-cmd keeps them. Raises KernelError."""
+        return {cpu: stats_text(cpu, ring.files.stats_fd) for cpu, ring in self.rings.items()}
+
+    def pages(self, cpu: int, stored: bytes = b"", stored_events: int = 0) -> Iterator[bytes]:
+        """Take whole sub-buffers out of a ring, oldest first, until it is empty.
+
+        What was given is gone from the ring: a page at a time, so that memory holds one.
+
+        Args:
+            cpu: a key of `rings`.
+            stored: the last sub-buffer of this ring in the files; b"": there is none.
+            stored_events: of this ring, in all files that there ever were.
+
+        Raises:
+            KernelError: the ring cannot be read.
+        """
+        ring = self.rings[cpu]
+        if ring.handed is not None:
+            rest = unstored(ring.handed, stored)
+            new_events = ring.stats.read_events - stored_events
+            piece = last_events(rest, new_events) if rest is not None else None
+            if piece is not None:
+                yield piece
+        yield from ring.files.pages(self.subbuf_bytes)
+
+    def pages_by_cpu(
+        self, stored: Mapping[int, bytes], stored_events: Mapping[int, int]
+    ) -> dict[int, Iterator[bytes]]:
+        """`pages` of every ring.
+
+        Args:
+            stored: by CPU; one that is not in it has no sub-buffer in the files.
+            stored_events: by CPU; one that is not in it never had any.
+        """
+        return {
+            cpu: self.pages(cpu, stored.get(cpu, b""), stored_events.get(cpu, 0))
+            for cpu in self.rings
+        }
+
+
+def _look_at(files: RingFiles) -> LeftRing:
+    return LeftRing(files, files.stats(), handed_out(files.raw_fd))
+
+
+def _was_used(ring: LeftRing) -> bool:
+    stats = ring.stats
+    return bool(stats.written or stats.dropped or stats.commit_overrun)

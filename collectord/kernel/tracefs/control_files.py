@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of tracefs whose files control: read, written, and what a refusal means.
+
+Access is plain file permission. The files belong to root with mode 640, so that writing takes
+root or CAP_DAC_OVERRIDE; CAP_SYS_ADMIN does not help.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from collectord.errors import KernelError, MissingFeature, MissingPrivilege, RingSetupError
+from collectord.kernel import errno_mapping
+from collectord.kernel.host.fd_holders import Holder, holders_below
+
+
+class ControlFolder:
+    """One folder.
+
+    Args:
+        path: tracefs's root, or an instance.
+        proc: root of procfs, to name who keeps a busy file.
+    """
+
+    def __init__(self, path: Path, *, proc: Path = Path("/proc")) -> None:
+        self.path = path
+        self.proc = proc
+
+    def has(self, leaf: str) -> bool:
+        """Whether this kernel has the file."""
+        return (self.path / leaf).exists()
+
+    def open(self, leaf: str, flags: int) -> int:
+        """Open a file, close-on-exec. Raises as `write`."""
+        path = self.path / leaf
+        try:
+            return os.open(path, flags | os.O_CLOEXEC)
+        except OSError as error:
+            raise self.refused(error, path) from error
+
+    def read(self, leaf: str) -> bytes:
+        """The file's content. Raises as `write`."""
+        path = self.path / leaf
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise self.refused(error, path) from error
+
+    def read_text(self, leaf: str) -> str:
+        """The file's content without white space around it. Raises as `write`."""
+        return self.read(leaf).decode(errors="replace").strip()
+
+    def write(self, leaf: str, text: str) -> None:
+        """Write a value, in one call; nothing is truncated, which several files would obey.
+
+        Raises:
+            MissingPrivilege: EACCES, or EPERM under lockdown.
+            MissingFeature: this kernel has no such file.
+            RingSetupError: out of memory for the ring.
+            KernelError: EBUSY with who keeps the file's instance, and anything else.
+        """
+        path = self.path / leaf
+        try:
+            self.put(leaf, text)
+        except OSError as error:
+            raise self.refused(error, path, text) from error
+
+    def put(self, leaf: str, text: str) -> None:
+        """`write` for those who know what an errno means here.
+
+        Raises:
+            OSError: as the kernel gave it.
+        """
+        data = os.fsencode(text)
+        fd = os.open(self.path / leaf, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            if os.write(fd, data) != len(data):
+                raise OSError(errno.EIO, "only a part was taken")
+        finally:
+            os.close(fd)
+
+    def users(self, but: int = 0) -> tuple[Holder, ...]:
+        """Processes that have files below this folder open or mapped, without `but`."""
+        found = holders_below(f"/{self.path.parent.name}/{self.path.name}/", self.proc)
+        return tuple(holder for holder in found if holder.pid != but)
+
+    def kept_by(self, but: int = 0) -> str:
+        """Who keeps files below this folder, in words; `but` is a process to leave out."""
+        found = self.users(but)
+        if not found:
+            return "the kernel, or a process that cannot be seen from here, keeps it"
+        return "kept by " + ", ".join(map(str, found))
+
+    def refused(self, error: OSError, path: Path, text: str = "") -> KernelError:
+        """The error for a file that could not be opened, read or written.
+
+        Args:
+            error: what the call raised.
+            path: the file.
+            text: what was to be written.
+        """
+        code = error.errno or 0
+        syscall = "write" if text else "open"
+        if code == errno.EACCES:
+            return MissingPrivilege(
+                f"cannot {'write' if text else 'open'} {path}",
+                need="CAP_DAC_OVERRIDE",
+                syscall=syscall,
+                errno=code,
+                hint="needs CAP_DAC_OVERRIDE, or to be the user who owns tracefs's files (root)",
+            )
+        if code == errno.EPERM:
+            return errno_mapping.path_refused(error, str(path), root=None)
+        if code == errno.ENOENT:
+            return MissingFeature(
+                f"no {path}",
+                feature=path.name,
+                syscall=syscall,
+                errno=code,
+                hint="this kernel does not have it",
+            )
+        if code == errno.EBUSY:
+            return KernelError(f"{path} is busy", syscall=syscall, errno=code, hint=self.kept_by())
+        if code == errno.ENOMEM:
+            return RingSetupError(
+                f"no memory for {text!r} in {path}",
+                ring=str(self.path),
+                syscall=syscall,
+                errno=code,
+                hint="ask for less",
+            )
+        message = f"the kernel refuses {text!r} for {path}" if text else f"cannot open {path}"
+        return KernelError(message, syscall=syscall, errno=code)

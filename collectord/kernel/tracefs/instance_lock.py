@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose tracefs instance is it: a lock on its directory, which dies with its holder.
+
+An instance outlives the process that made it, so its name alone does not tell whether a daemon
+still drains it. The maker therefore holds an flock on the instance's directory: the kernel drops
+it when the last descriptor closes, after a SIGKILL too, and a descriptor of the directory does
+not stand in the way of rmdir. A lock on `instances` itself, held for a moment, makes "create and
+lock" and "look and lock" one step each.
+
+Who salvages what a killed process left holds a shared lock, as only one does at a time: others
+see that it ends soon, and are kept from the instance as by its maker.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import KernelError, MissingFeature, NoSuchTarget
+from collectord.kernel.host.fd_holders import lock_owner
+from collectord.kernel.tracefs.control_files import ControlFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.kernel.tracefs.mount import Tracefs
+
+PREFIX: Final = "collectord-"
+_PROC: Final = Path("/proc")
+_WAITS: Final = (
+    "left by a crash: what its rings hold waits to be salvaged, which did not succeed, as "
+    "instance_not_salvaged in the log says with the reason; free some space, and start again"
+)
+_RENAME: Final = "rename the session, whose name it has"
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def make_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
+    """Make an instance and give a descriptor of its directory that holds its lock.
+
+    Raises:
+        KernelError: EEXIST; a daemon that runs has it, or a crash left it behind.
+        MissingPrivilege, MissingFeature: instances cannot be made.
+    """
+    path = tracefs.root / "instances" / name
+    with _changing(tracefs, proc):
+        try:
+            path.mkdir()
+        except FileExistsError as error:
+            raise _exists(path, proc) from error
+        except OSError as error:
+            raise ControlFolder(path, proc=proc).refused(error, path, name) from error
+        with ExitStack() as undo:
+            undo.callback(path.rmdir)
+            fd = os.open(path, _FOLDER_FLAGS)
+            undo.callback(os.close, fd)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            undo.pop_all()
+        return fd
+
+
+def check_unheld(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
+    """Raise KernelError, EEXIST, if a process holds an instance, and not if it was left behind."""
+    path = tracefs.root / "instances" / name
+    if _is_there(path) and name in find_live(tracefs, name, proc=proc):
+        raise _exists(path, proc)
+
+
+def is_being_salvaged(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> bool:
+    """Whether a process holds an instance that was left behind, until it has removed it."""
+    path = tracefs.root / "instances" / name
+    if not _is_there(path):
+        return False
+    with _changing(tracefs, proc):
+        try:
+            fd = os.open(path, _FOLDER_FLAGS)
+        except FileNotFoundError:
+            return False
+        try:
+            return not _locked(fd) and _locked(fd, fcntl.LOCK_SH)
+        finally:
+            os.close(fd)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except PermissionError:  # making it is refused for that too
+        return False
+
+
+def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
+    """Lock an instance that nobody holds, to salvage it, and give its directory's descriptor.
+
+    Raises:
+        NoSuchTarget: there is no such instance, or another process salvages it.
+        KernelError: EBUSY; a process holds its lock.
+    """
+    path = tracefs.root / "instances" / name
+    with _changing(tracefs, proc):
+        try:
+            fd = os.open(path, _FOLDER_FLAGS)
+        except FileNotFoundError as error:
+            raise NoSuchTarget(f"no tracefs instance {name}", target=name) from error
+        if _locked(fd):
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            return fd
+        owner = lock_owner(fd, proc)
+        salvaged = _locked(fd, fcntl.LOCK_SH)
+        os.close(fd)
+    if salvaged:
+        raise NoSuchTarget(f"{owner or 'another process'} salvages {name}", target=name)
+    raise KernelError(
+        f"tracefs instance {name} is in use",
+        errno=errno.EBUSY,
+        hint=f"held by {owner or 'another process'}",
+    )
+
+
+def remove_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
+    """Remove an instance whose lock the caller holds; gone already is as good.
+
+    It takes some 50 ms, in which the kernel waits for all CPUs.
+
+    Raises:
+        KernelError: EBUSY; a file of it is open or mapped, by whom is said. Nothing is kept then
+            but its memory, and the next start finds it.
+    """
+    path = tracefs.root / "instances" / name
+    with _changing(tracefs, proc):
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            folder = ControlFolder(path, proc=proc)
+            raise KernelError(
+                f"cannot remove tracefs instance {name}",
+                syscall="rmdir",
+                errno=error.errno or 0,
+                hint=folder.kept_by() if error.errno == errno.EBUSY else "",
+            ) from error
+
+
+def find_leftovers(
+    tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path = _PROC
+) -> tuple[str, ...]:
+    """Names of instances that nobody holds: a crash left them.
+
+    Raises:
+        MissingPrivilege, MissingFeature: instances cannot be listed.
+    """
+    return tuple(name for name, held in _survey(tracefs, prefix, proc) if not held)
+
+
+def find_live(tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path = _PROC) -> tuple[str, ...]:
+    """Names of instances whose lock a process holds. Raises as `find_leftovers`."""
+    return tuple(name for name, held in _survey(tracefs, prefix, proc) if held)
+
+
+def _survey(tracefs: Tracefs, prefix: str, proc: Path) -> list[tuple[str, bool]]:
+    found = []
+    with _changing(tracefs, proc):
+        for path in sorted((tracefs.root / "instances").iterdir()):
+            if not path.name.startswith(prefix):
+                continue
+            try:
+                fd = os.open(path, _FOLDER_FLAGS)
+            except FileNotFoundError:
+                continue  # removed by hand since it was listed
+            try:
+                found.append((path.name, not _locked(fd)))
+            finally:
+                os.close(fd)
+    return found
+
+
+def _locked(fd: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Whether the lock could be had; it goes with the descriptor."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _changing(tracefs: Tracefs, proc: Path) -> Iterator[None]:
+    """Keep other collectords from making or taking over instances meanwhile."""
+    path = tracefs.root / "instances"
+    try:
+        fd = os.open(path, _FOLDER_FLAGS)
+    except FileNotFoundError as error:
+        raise MissingFeature(
+            f"no {path}",
+            feature="tracefs instances",
+            hint="mount tracefs; kernel lockdown at confidentiality leaves it empty",
+        ) from error
+    except OSError as error:
+        raise ControlFolder(path, proc=proc).refused(error, path) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _exists(path: Path, proc: Path) -> KernelError:
+    fd = os.open(path, _FOLDER_FLAGS)
+    try:
+        owner = None if _locked(fd) else lock_owner(fd, proc) or "another process"
+    finally:
+        os.close(fd)
+    return KernelError(
+        f"tracefs instance {path.name} exists already",
+        syscall="mkdir",
+        errno=errno.EEXIST,
+        hint=f"held by {owner}: {_RENAME}" if owner else f"{_WAITS}; rmdir {path} gives it up",
+    )

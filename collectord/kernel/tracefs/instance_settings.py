@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tracefs instance is to be, and what the kernel made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from collectord.kernel.tracefs.trace_probes import Probe
+
+_MASK_WORD_DIGITS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSettings:
+    """What an instance is to be.
+
+    Attributes:
+        session: the instance is `collectord-SESSION`, its probes' group `collectord_SESSION`.
+        buffer_bytes: of each CPU's ring; the kernel rounds up to whole sub-buffers.
+        subbuf_bytes: of a sub-buffer; the kernel rounds up to a power of two of pages.
+        overwrite: a full ring gives up its oldest events (`overrun`), else the newest (`dropped`).
+        buffer_percent: a reader is woken when so much of the ring is full; at 0 by every event.
+        cpus: CPUs to trace, empty for all.
+        pids: threads to trace, empty for all; `Instance.follow` adds more.
+        follow_forks: children of `pids` are traced too, and those that exit are forgotten.
+        probes: to make, in the order given.
+    """
+
+    session: str
+    buffer_bytes: int
+    subbuf_bytes: int
+    overwrite: bool = True
+    buffer_percent: int = 50
+    cpus: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
+    follow_forks: bool = True
+    probes: tuple[Probe, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What the kernel made of the settings.
+
+    Attributes:
+        subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
+        subbuf_data_bytes: of it, room for events.
+        subbufs: of each CPU's ring, the reader's own sub-buffer not among them; of the largest
+            one once they differ.
+        overwrite: see `InstanceSettings`.
+        buffer_percent: see `InstanceSettings`.
+        clock: the trace clock.
+    """
+
+    subbuf_bytes: int
+    subbuf_data_bytes: int
+    subbufs: int
+    overwrite: bool
+    buffer_percent: int
+    clock: str
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Size of each CPU's ring in whole sub-buffers."""
+        return self.subbufs * self.subbuf_bytes
+
+
+def cpu_mask(cpus: Iterable[int]) -> str:
+    """CPUs as tracing_cpumask takes them: "3", "1,00000000" (words of 32 bits).
+
+    Leading zeros beyond the number of CPUs would be refused, so that there are none.
+    """
+    digits = f"{sum(1 << cpu for cpu in set(cpus)):x}"
+    first = len(digits) % _MASK_WORD_DIGITS
+    words = [digits[:first]] if first else []
+    words += [
+        digits[at : at + _MASK_WORD_DIGITS] for at in range(first, len(digits), _MASK_WORD_DIGITS)
+    ]
+    return ",".join(words)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tracefs: found, mounted when allowed, and its descriptions of tracepoints read.
+
+All paths lie below one root, so that a copy of the tree serves as well as the kernel's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from collectord.errors import KernelError, MissingFeature, MissingPrivilege
+from collectord.kernel import errno_mapping
+from collectord.kernel.port import FILTER_REFUSALS
+from collectord.kernel.tracefs import instance_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Tracefs:
+    """One tracefs tree.
+
+    Args:
+        root: its mount point.
+        mountable: `root` is where the kernel expects the mount, so that it may be made.
+    """
+
+    def __init__(self, root: Path, *, mountable: bool = False) -> None:
+        self.root = root
+        self._mountable = mountable
+
+    @classmethod
+    def below(cls, sys: Path) -> Tracefs:
+        """The tree below a root of sysfs: `kernel/tracing`, else debugfs's view of the same."""
+        own, through_debugfs = sys / "kernel/tracing", sys / "kernel/debug/tracing"
+        if not _is_tracefs(own) and _is_tracefs(through_debugfs):
+            return cls(through_debugfs)
+        return cls(own, mountable=True)
+
+    @property
+    def mounted(self) -> bool:
+        """The tree is there. False as well where its directory cannot be searched."""
+        return _is_tracefs(self.root)
+
+    def ensure_mounted(self) -> None:
+        """Mount tracefs if it is not, as perf does. The mount stays: other tools use it too.
+
+        Raises:
+            MissingPrivilege: mounting takes CAP_SYS_ADMIN, or the tree cannot be searched.
+            MissingFeature: the kernel has no tracefs.
+        """
+        if self.mounted:
+            return
+        self._check_place()
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mount(b"tracefs", os.fsencode(self.root), b"tracefs", 0, None) == 0:
+            return
+        code = ctypes.get_errno()
+        if code == errno.EBUSY and self.mounted:  # mounted by someone else just now
+            return
+        if code == errno.EPERM:
+            raise self._unmounted()
+        if code == errno.ENODEV:
+            raise self._absent()
+        raise KernelError(f"cannot mount tracefs at {self.root}", syscall="mount", errno=code)
+
+    def check_mounted(self) -> None:
+        """Raise what `ensure_mounted` raises, and never mount."""
+        if not self.mounted:
+            self._check_place()
+            raise self._unmounted()
+
+    def _check_place(self) -> None:
+        """Raise why nothing can be mounted at the root, or nothing seen there."""
+        try:
+            next(self.root.iterdir(), None)
+        except PermissionError as error:
+            raise self._refused(error, self.root) from error
+        except FileNotFoundError as error:
+            raise self._absent() from error
+        if not self._mountable:
+            raise self._absent()
+
+    def _unmounted(self) -> MissingPrivilege:
+        return MissingPrivilege(
+            "tracefs is not mounted",
+            need="CAP_SYS_ADMIN",
+            syscall="mount",
+            errno=errno.EPERM,
+            hint=f"as root: mount -t tracefs tracefs {self.root}",
+        )
+
+    def _absent(self) -> MissingFeature:
+        return MissingFeature(
+            f"no tracefs at {self.root}",
+            feature="tracefs",
+            hint="the kernel needs CONFIG_FTRACE, and sysfs must be mounted",
+        )
+
+    def available_events(self) -> tuple[str, ...]:
+        """All tracepoints as `system:name`, in the kernel's order.
+
+        Raises:
+            MissingPrivilege, KernelError: the list cannot be read.
+        """
+        return tuple(self._read(self.root / "available_events").decode().split())
+
+    def event_id(self, system: str, name: str) -> int:
+        """`config` of a TRACEPOINT event.
+
+        Raises:
+            MissingFeature: this kernel has no such tracepoint.
+            MissingPrivilege, KernelError: its description cannot be read.
+        """
+        return int(self._event(system, name, "id"))
+
+    def event_format(self, system: str, name: str) -> bytes:
+        """A tracepoint's `format` file, as perf.data holds it. Raises as `event_id`."""
+        return self._event(system, name, "format")
+
+    def ftrace_formats(self) -> dict[str, bytes]:
+        """Formats of ftrace's own entries, by name."""
+        folder = self.root / "events/ftrace"
+        return {
+            entry.name: self._read(entry / "format")
+            for entry in _subfolders(folder)
+            if (entry / "format").exists()
+        }
+
+    def header_page(self) -> bytes:
+        """Layout of a ring page. Raises as `available_events`."""
+        return self._read(self.root / "events/header_page")
+
+    def header_event(self) -> bytes:
+        """Layout of an entry's header. Raises as `available_events`."""
+        return self._read(self.root / "events/header_event")
+
+    def filter_refusal(self, system: str, name: str, text: str) -> str:
+        """Why the kernel refuses a filter, in its words; "" if it takes it or cannot be asked.
+
+        PERF_EVENT_IOC_SET_FILTER says EINVAL and no more. A tracefs instance gives words: its
+        `filter` file shows the refused text with a mark and a reason. The instance is this
+        call's own, locked so that nobody takes it for one that a crash left, and goes with it:
+        no other user's filters or buffers are touched.
+        """
+        instance = f"{instance_lock.PREFIX}filter-{os.getpid()}"
+        try:
+            lock_fd = instance_lock.make_locked(self, instance)
+        except KernelError:
+            return ""
+        path = self.root / "instances" / instance / "events" / system / name / "filter"
+        try:
+            return _refusal_words(path, text)
+        finally:
+            with suppress(KernelError):  # a reader of the instance keeps it; it holds nothing
+                instance_lock.remove_locked(self, instance)
+            os.close(lock_fd)
+
+    def _event(self, system: str, name: str, leaf: str) -> bytes:
+        path = self.root / "events" / system / name / leaf
+        try:
+            return path.read_bytes()
+        except FileNotFoundError as error:
+            raise MissingFeature(
+                f"no tracepoint {system}:{name}", feature=f"{system}:{name}"
+            ) from error
+        except OSError as error:
+            raise self._refused(error, path) from error
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise self._refused(error, path) from error
+
+    def _refused(self, error: OSError, path: Path) -> KernelError:
+        try:
+            root = self.root.stat()
+        except OSError:
+            root = None
+        return errno_mapping.path_refused(error, str(path), root=root)
+
+
+def _is_tracefs(path: Path) -> bool:
+    # The effective ids: a service has capabilities that its real user id does not tell of.
+    return os.access(path / "events", os.F_OK, effective_ids=True)
+
+
+def _subfolders(folder: Path) -> Iterator[Path]:
+    yield from sorted(entry for entry in folder.iterdir() if entry.is_dir())
+
+
+def _refusal_words(path: Path, text: str) -> str:
+    """Write a filter to a `filter` file and give the reason that it then shows."""
+    try:
+        with path.open("wb", buffering=0) as file:
+            file.write(text.encode())
+    except OSError as refused:
+        if refused.errno not in FILTER_REFUSALS or not path.exists():
+            return ""
+        shown = path.read_text(errors="replace")
+        _, found, reason = shown.partition("parse_error:")
+        return reason.strip() if found else ""
+    return ""

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trace.dat says beside its events, read from tracefs and /proc."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from collectord import __version__
+from collectord.codec.trace_dat_head import Metadata
+from collectord.errors import MissingFeature
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from collectord.kernel.tracefs.instance_events import TraceEvent
+    from collectord.kernel.tracefs.mount import Tracefs
+
+# printf's forms of the kernel that turn an address into a symbol: %ps, %pS, %pB, %pf, %pF.
+_SYMBOL: Final = re.compile(rb"%-?\d*p[sSBfF]")
+_FUNCTION: Final = re.compile(rb"^[0-9a-f]+ [tTwW] .*\n", re.MULTILINE)
+# Without CAP_SYSLOG, or with kernel.kptr_restrict at 2, every address reads so.
+_HIDDEN: Final = re.compile(rb"0+ ")
+
+
+def read_metadata(
+    tracefs: Tracefs, header_page: bytes, events: Iterable[TraceEvent], clock: str, *, proc: Path
+) -> Metadata:
+    """Read the formats of these events and of ftrace's own, and what their texts refer to.
+
+    The kernel's symbols, some MB, are read only for events that print addresses as such.
+
+    Args:
+        tracefs: the tree.
+        header_page: of the instance.
+        events: those that its rings may hold; one that is gone meanwhile is left out.
+        clock: of the instance.
+        proc: root of procfs.
+
+    Raises:
+        MissingPrivilege, MissingFeature, KernelError: tracefs cannot be read.
+    """
+    formats: dict[str, list[bytes]] = {}
+    for system, name in dict.fromkeys((event.system, event.name) for event in events):
+        with suppress(MissingFeature):
+            text = tracefs.event_format(system, name)
+            formats.setdefault(system, []).append(text)
+    host = os.uname()
+    symbols = any(_SYMBOL.search(text) for texts in formats.values() for text in texts)
+    return Metadata(
+        header_page=header_page,
+        header_event=tracefs.header_event(),
+        events=formats,
+        ftrace_events=tuple(tracefs.ftrace_formats().values()),
+        clock=clock,
+        uname=f"{host.sysname} {host.nodename} {host.release} {host.machine}",
+        version=f"collectord {__version__}",
+        printk_formats=_optional(tracefs.root / "printk_formats"),
+        kallsyms=_functions(_optional(proc / "kallsyms")) if symbols else b"",
+    )
+
+
+def _functions(kallsyms: bytes) -> bytes:
+    """The lines of functions; none where the kernel hides addresses.
+
+    Other symbols may be at 0 even so: Linux 6.12 on x86 begins with its per-CPU variables, there.
+    """
+    lines: list[bytes] = _FUNCTION.findall(kallsyms)
+    if not lines or _HIDDEN.match(lines[0]):
+        return b""
+    return b"".join(lines)
+
+
+def _optional(path: Path) -> bytes:
+    """A file that only names things; without it readers show addresses."""
+    with suppress(OSError):
+        return path.read_bytes()
+    return b""

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes of a session's own: made in and removed from its group through `dynamic_events`.
+
+A definition names a place in the kernel, in a program or in another event; the kernel makes an
+event of it, `GROUP/NAME`, which every instance can enable. Removing one clears the rings of each
+instance that ever enabled it, so that it comes after the last drain and the instance's end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import KernelError, MissingFeature, UsageError
+from collectord.kernel.tracefs.control_files import ControlFolder
+from collectord.kernel.tracefs.instance_events import TraceEvent
+from collectord.kernel.tracefs.instance_lock import PREFIX, find_live
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from collectord.kernel.tracefs.mount import Tracefs
+
+GROUP_PREFIX: Final = "collectord_"
+# include/linux/trace_events.h, MAX_EVENT_NAME_LEN 64 with its NUL, for groups and events.
+_NAME_MAX: Final = 63
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_LISTED: Final = re.compile(r"[a-z]\d*:(?P<group>[^/\s]+)/(?P<name>\S+)")
+_CONTROL: Final = "dynamic_events"
+_ERROR_LOG: Final = "error_log"
+_COMMAND: Final = "  Command: "
+
+
+class ProbeKind(StrEnum):
+    """What a probe is placed on."""
+
+    KPROBE = "kprobe"
+    KRETPROBE = "kretprobe"
+    UPROBE = "uprobe"
+    URETPROBE = "uretprobe"
+    EPROBE = "eprobe"
+
+
+# First letter of the definition; the file that only a kernel with this kind has; what builds it.
+# Event probes have no file of their own, and the kernel's help names them from 6.17 on even where
+# it has none: `_refused` tells.
+_LETTER: Final[dict[ProbeKind, str]] = {
+    ProbeKind.KPROBE: "p",
+    ProbeKind.KRETPROBE: "r",
+    ProbeKind.UPROBE: "p",
+    ProbeKind.URETPROBE: "r",
+    ProbeKind.EPROBE: "e",
+}
+_KERNEL: Final[dict[ProbeKind, tuple[str, str]]] = {
+    ProbeKind.KPROBE: ("kprobe_events", "CONFIG_KPROBE_EVENTS"),
+    ProbeKind.KRETPROBE: ("kprobe_events", "CONFIG_KPROBE_EVENTS"),
+    ProbeKind.UPROBE: ("uprobe_events", "CONFIG_UPROBE_EVENTS"),
+    ProbeKind.URETPROBE: ("uprobe_events", "CONFIG_UPROBE_EVENTS"),
+    ProbeKind.EPROBE: ("", "Linux 5.15, and CONFIG_EPROBE_EVENTS from 6.17 on"),
+}
+# Without these forms the kernel would take a definition for one of another kind.
+_PLACE: Final[dict[ProbeKind, tuple[re.Pattern[str], str]]] = {
+    ProbeKind.KPROBE: (re.compile(r"[^\s/]+"), "SYMBOL[+OFFSET]"),
+    ProbeKind.KRETPROBE: (re.compile(r"[^\s/]+"), "SYMBOL"),
+    ProbeKind.UPROBE: (re.compile(r"/\S+:0x[0-9A-Fa-f]+\S*"), "/PATH:0xOFFSET"),
+    ProbeKind.URETPROBE: (re.compile(r"/\S+:0x[0-9A-Fa-f]+\S*"), "/PATH:0xOFFSET"),
+    ProbeKind.EPROBE: (re.compile(r"[^\s/.]+[./][^\s/.]+"), "SYSTEM.EVENT"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One definition, in the terms of the kernel's kprobetrace, uprobetracer and eprobetrace.
+
+    Attributes:
+        kind: what it is placed on.
+        name: the event's name in the session's group.
+        place: `SYMBOL[+OFFSET]`, `/PATH:0xOFFSET` (in the file, not in memory), `SYSTEM.EVENT`.
+        arguments: what to fetch, such as "path=+0(%di):ustring flags=%si:x32".
+        filter: of an eprobe, over the fields of the event that it is placed on.
+    """
+
+    kind: ProbeKind
+    name: str
+    place: str
+    arguments: str = ""
+    filter: str = ""
+
+    def definition(self, group: str) -> str:
+        """The line that makes it; words are apart by one space, as the kernel's log shows them.
+
+        Raises:
+            UsageError: a name, place or argument that could not be, or would be another line.
+        """
+        pattern, form = _PLACE[self.kind]
+        if _NAME.fullmatch(self.name) is None or len(self.name) > _NAME_MAX:
+            raise self.unusable(f"{self.name!r} is no name", f"a C name, up to {_NAME_MAX} long")
+        if pattern.fullmatch(self.place) is None:
+            raise self.unusable(f"{self.place!r} is no place", f"write {form}")
+        condition = f"if {self.filter}" if self.filter else ""
+        if condition and self.kind is not ProbeKind.EPROBE:
+            raise self.unusable("a filter is an eprobe's", "filter the session's event instead")
+        event = f"{_LETTER[self.kind]}:{group}/{self.name}"
+        line = f"{event} {self.place} {self.arguments} {condition}"
+        if not line.isprintable() or "#" in line or ";" in line:
+            raise self.unusable("a definition is one line", "without # and ;")
+        return " ".join(line.split())
+
+    def unusable(self, problem: str, hint: str) -> UsageError:
+        """The error for a definition that cannot be."""
+        return UsageError(f"{self.kind} {self.name}: {problem}", text=self.name, hint=hint)
+
+
+def group_of(session: str) -> str:
+    """The group of a session's probes: C letters only, so that "." and "-" become "_"."""
+    return GROUP_PREFIX + _c_name(session)
+
+
+class TraceProbes:
+    """The probes of one session.
+
+    Args:
+        tracefs: the tree.
+        session: its name, which gives the group.
+        proc: root of procfs.
+    """
+
+    def __init__(self, tracefs: Tracefs, session: str, *, proc: Path) -> None:
+        self.group = group_of(session)
+        self._folder = ControlFolder(tracefs.root, proc=proc)
+        self._made: dict[str, Probe] = {}
+        self._left: list[str] = []
+
+    def make(self, probes: Iterable[Probe]) -> None:
+        """Make probes; those before a refused one stay until `remove`.
+
+        Raises:
+            MissingFeature: this kernel has no probes of the kind.
+            UsageError: the definition is refused, with the kernel's reason; or the session's
+                name is too long for a group.
+            MissingPrivilege, KernelError: `dynamic_events` cannot be written.
+        """
+        for probe in probes:
+            if len(self.group) > _NAME_MAX:
+                raise probe.unusable(
+                    "its session's name is too long",
+                    f"at most {_NAME_MAX - len(GROUP_PREFIX)} characters with probes",
+                )
+            definition = probe.definition(self.group)
+            marker, wanted = _KERNEL[probe.kind]
+            if marker and not self._folder.has(marker):
+                raise _lacking(probe, wanted)
+            try:
+                self._folder.put(_CONTROL, definition)
+            except OSError as error:
+                raise self._refused(error, probe, definition) from error
+            self._made[probe.name] = probe
+
+    @property
+    def events(self) -> tuple[TraceEvent, ...]:
+        """The events of the probes made."""
+        return tuple(TraceEvent(self.group, name) for name in self._made)
+
+    def not_placed(self, event: TraceEvent, error: OSError) -> UsageError | None:
+        """Why an event cannot be enabled, if it is one of these probes and its place is to blame.
+
+        The place of a uprobe is looked at only then.
+        """
+        probe = self._made.get(event.name) if event.system == self.group else None
+        if probe is None or error.errno in (errno.EACCES, errno.EPERM, errno.ENOMEM):
+            return None
+        return UsageError(
+            f"cannot place {probe.kind} {probe.name} at {probe.place}: {error.strerror}",
+            text=probe.place,
+            hint="is it the start of an instruction?",
+        )
+
+    def remove(self) -> None:
+        """Remove what `make` made. Their instance must be gone, or its rings are cleared.
+
+        Raises:
+            KernelError: someone else has enabled one; the others are removed all the same.
+        """
+        names = [*self._made, *self._left]
+        self._made, self._left = {}, []
+        _remove(self._folder, [f"{self.group}/{name}" for name in names])
+
+    def adopt(self) -> None:
+        """Take on what a crash left in the group: `remove` removes it."""
+        self._left = [name for group, name in _listed(self._folder) if group == self.group]
+
+    def _refused(self, error: OSError, probe: Probe, definition: str) -> KernelError | UsageError:
+        code = error.errno or 0
+        if code in (errno.EACCES, errno.EPERM):
+            path = self._folder.path / _CONTROL
+            return self._folder.refused(error, path, definition)
+        reason = last_reason(self._folder.read(_ERROR_LOG).decode(errors="replace"), definition)
+        hint = ""
+        if not reason and code == errno.EINVAL and probe.kind is ProbeKind.EPROBE:
+            # Of event probes Linux 6.12 logs every reason but what is wrong with a filter.
+            if not (probe.filter and self._takes(replace(probe, filter=""))):
+                return _lacking(probe, _KERNEL[probe.kind][1])
+            hint = f"its filter {probe.filter!r} is over the fields of {probe.place}"
+        return UsageError(
+            f"cannot place {probe.kind} {probe.name} at {probe.place}: "
+            + (reason or os.strerror(code)),
+            text=definition,
+            hint=hint,
+        )
+
+    def _takes(self, probe: Probe) -> bool:
+        try:
+            self._folder.put(_CONTROL, probe.definition(self.group))
+        except OSError:
+            return False
+        _remove(self._folder, [f"{self.group}/{probe.name}"])
+        return True
+
+
+def remove_orphans(tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path) -> None:
+    """Remove probes of our groups whose session has no instance that a process holds.
+
+    A crash between the end of an instance and that of its probes leaves such ones. Instances
+    that were left behind must be gone.
+
+    Args:
+        tracefs: the tree.
+        prefix: of the instances, and with "_" for "-" of the groups.
+        proc: root of procfs.
+
+    Raises:
+        KernelError: someone else has enabled one; the others are removed all the same.
+    """
+    folder = ControlFolder(tracefs.root, proc=proc)
+    live = {group_of(name.removeprefix(PREFIX)) for name in find_live(tracefs, prefix, proc=proc)}
+    ours = _c_name(prefix)
+    _remove(
+        folder,
+        [
+            f"{group}/{name}"
+            for group, name in _listed(folder)
+            if group.startswith(ours) and group not in live
+        ],
+    )
+
+
+def last_reason(log: str, command: str) -> str:
+    """The kernel's reason for refusing a command, in one line with the place; "" if none.
+
+    An entry of `error_log` is "[ TIME] WHO: error: REASON", "  Command: COMMAND", and a caret.
+    """
+    lines = log.splitlines()
+    for number in range(len(lines) - 2, 0, -1):
+        if lines[number] == _COMMAND + command:
+            reason = lines[number - 1].partition(": error: ")[2]
+            caret = lines[number + 1].find("^") - len(_COMMAND)
+            if caret < 0:
+                return reason
+            word = command[caret:].partition(" ")[0]
+            return f"{reason}, at character {caret + 1}: {word!r}"
+    return ""
+
+
+def _c_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", text)
+
+
+def _listed(folder: ControlFolder) -> Iterator[tuple[str, str]]:
+    for line in folder.read_text(_CONTROL).splitlines():
+        match = _LISTED.match(line)
+        if match:
+            yield match["group"], match["name"]
+
+
+def _remove(folder: ControlFolder, events: list[str]) -> None:
+    busy = []
+    for event in events:
+        try:
+            folder.put(_CONTROL, f"-:{event}")
+        except FileNotFoundError:  # removed by hand
+            continue
+        except OSError as error:
+            busy.append((event, error))
+    if busy:
+        names = ", ".join(event for event, _ in busy)
+        raise KernelError(
+            f"cannot remove probe {names}",
+            syscall="write",
+            errno=busy[0][1].errno or 0,
+            hint="another instance, or perf, has enabled it",
+        ) from busy[0][1]
+
+
+def _lacking(probe: Probe, wanted: str) -> MissingFeature:
+    return MissingFeature(
+        f"cannot place {probe.kind} {probe.name}: this kernel has no {probe.kind}s",
+        feature=f"{probe.kind}s",
+        hint=f"it takes {wanted}",
+    )

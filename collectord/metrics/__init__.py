@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus metrics, read at scrape time."""

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metric families of the ledger: what was produced, stored and lost, in records or in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from collectord.metrics.families import (
+    SESSION,
+    Labelling,
+    counter,
+    gauge,
+    highest,
+    lowest,
+    of_session,
+)
+from collectord.model import Basis, RingRole, loss_name, loss_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from prometheus_client.metrics_core import Metric
+
+    from collectord.ledger.record_ledger import RingBalance, SessionBalance
+    from collectord.metrics.families import Labels
+
+    # What carries a balance: a ring, or a session as a whole.
+    Part = tuple[Labels, SessionBalance | RingBalance]
+
+_STATES: Final = ("running", "degraded", "stopped", "failed")
+
+
+def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterator[Metric]:
+    """All families, of all sessions."""
+    yield highest(
+        "collectord_session_state",
+        "1 for the state that a session is in.",
+        (*SESSION, "state"),
+        (
+            ((*of_session(session), state), session.state == state)
+            for session in sessions
+            for state in _STATES
+        ),
+    )
+    yield highest(
+        "collectord_session_losing",
+        "1 while records are being lost there: at present, not ever.",
+        (*SESSION, "stage"),
+        (
+            ((*of_session(session), stage), stage in {place.key[0] for place in session.losing})
+            for session in sessions
+            for stage, _reason in loss_pairs(session.source)
+        ),
+    )
+    parts = [(s, part) for s in sessions for part in _parts(s, labelling)]
+    yield from _records([part for s, part in parts if not s.in_bytes], labelling)
+    yield from _channels([part for s, part in parts if s.in_bytes], labelling)
+    yield counter(
+        "collectord_lost_sideband_records",
+        "Lost records about tasks and mappings, without which addresses may not resolve.",
+        labelling.names,
+        (
+            (labels, sum(ring.lost.values()))
+            for labels, ring in labelling.rings(sessions)
+            if ring.label.role is RingRole.SIDEBAND
+        ),
+    )
+    yield counter(
+        "collectord_sideband_dropped_records",
+        "Records about tasks and mappings that there was no memory for: later segments lack them.",
+        SESSION,
+        ((of_session(s), s.sideband.dropped) for s in sessions if not s.in_bytes),
+    )
+    yield lowest(
+        "collectord_loss_observable",
+        "1 where the source reports its loss, 0 where it cannot.",
+        SESSION,
+        ((of_session(s), s.basis is not Basis.NONE) for s in sessions),
+    )
+    yield highest(
+        "collectord_suppression_possible",
+        "1 while a foreign BPF program on one of the events can hide records from all counters.",
+        SESSION,
+        ((of_session(s), any(r.suppressed_by for r in s.rings)) for s in sessions),
+    )
+
+
+def _records(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
+    names = labelling.names
+    yield counter(
+        "collectord_produced_records",
+        "Records the kernel's own counters say were produced (basis `exact` only).",
+        names,
+        ((labels, part.produced) for labels, part in parts if part.produced is not None),
+    )
+    yield counter(
+        "collectord_stored_records",
+        "Records written to segments.",
+        names,
+        ((labels, part.stored) for labels, part in parts),
+    )
+    yield _losses("collectord_lost_records", "Records lost, by where and why.", parts, labelling)
+    yield counter(
+        "collectord_overwritten_records",
+        "Records a flight recorder's ring overwrote; not loss.",
+        names,
+        ((labels, part.overwritten) for labels, part in parts if part.overwritten is not None),
+    )
+    yield gauge(
+        "collectord_in_flight_records",
+        "Records copied from the rings and not yet on disk.",
+        names,
+        ((labels, part.in_flight) for labels, part in parts),
+    )
+    yield gauge(
+        "collectord_unaccounted_records",
+        "Produced records that are neither stored, lost, overwritten nor in flight "
+        "(basis `exact` only).",
+        names,
+        ((labels, part.unaccounted) for labels, part in parts if part.unaccounted is not None),
+    )
+
+
+def _channels(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
+    """Of relay channels whose format nobody knows: their figures are bytes."""
+    yield counter(
+        "collectord_channel_stored_bytes",
+        "Bytes of relay channels written to segments; their records nobody knows.",
+        labelling.names,
+        ((labels, part.stored) for labels, part in parts),
+    )
+    yield _losses(
+        "collectord_channel_lost_bytes",
+        "Bytes of relay channels known to be lost, by where and why.",
+        parts,
+        labelling,
+    )
+    yield gauge(
+        "collectord_channel_in_flight_bytes",
+        "Bytes read from relay channels and not yet on disk.",
+        labelling.names,
+        ((labels, part.in_flight) for labels, part in parts),
+    )
+
+
+def _losses(name: str, text: str, parts: Sequence[Part], labelling: Labelling) -> Metric:
+    """Every pair of the source, whether or not it ever occurred."""
+    return counter(
+        name,
+        text,
+        (*labelling.names, "stage", "reason"),
+        (
+            ((*labels, *pair), part.lost.get(loss_name(pair), 0))
+            for labels, part in parts
+            for pair in loss_pairs(labels[1])
+        ),
+    )
+
+
+def _parts(session: SessionBalance, labelling: Labelling) -> list[Part]:
+    """What carries the balance: the session's data rings by CPU, or the session itself."""
+    if not labelling.per_cpu:
+        return [(of_session(session), session)]
+    rings = labelling.rings([session])
+    data: list[Part] = [(ls, ring) for ls, ring in rings if ring.label.role is RingRole.DATA]
+    return data + _of_no_ring(session)
+
+
+def _of_no_ring(session: SessionBalance) -> list[Part]:
+    """What was lost of all rings together has no CPU."""
+    if not session.shared:
+        return []
+    lost = sum(session.shared.values())
+    part = replace(
+        session,
+        produced=lost,
+        stored=0,
+        lost=dict(session.shared),
+        overwritten=0,
+        in_flight=0,
+        unaccounted=0,
+    )
+    return [((*of_session(session), "-1"), part)]

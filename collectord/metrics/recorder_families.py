@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metric families of flight recorders: their snapshots, and how far back one would reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from collectord.metrics.families import NS_PER_SECOND, SESSION, counter, gauge, of_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from prometheus_client.metrics_core import Metric
+
+    from collectord.ledger.record_ledger import RingBalance, SessionBalance
+
+
+def families(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
+    """All families; of a stream none but the window's of ftrace, which is 0."""
+    recorders = [(of_session(s), s) for s in sessions if any(ring.held for ring in s.rings)]
+    yield counter(
+        "collectord_snapshots",
+        "Snapshots of a flight recorder that were stored.",
+        SESSION,
+        ((labels, session.snapshots) for labels, session in recorders),
+    )
+    yield counter(
+        "collectord_snapshot_failures",
+        "Snapshots of a flight recorder that could not be taken, or not be sealed at once.",
+        SESSION,
+        ((labels, session.snapshots_failed) for labels, session in recorders),
+    )
+    yield counter(
+        "collectord_repeated_records",
+        "Records that a snapshot left out since the one before it has them; not loss.",
+        SESSION,
+        ((labels, session.repeated) for labels, session in recorders),
+    )
+    yield counter(
+        "collectord_paused_seconds",
+        "Time that a flight recorder's rings stood still for snapshots.",
+        SESSION,
+        ((labels, session.paused_ns / NS_PER_SECOND) for labels, session in recorders),
+    )
+    yield gauge(
+        "collectord_recorder_window_bytes",
+        "What a flight recorder's rings and AUX areas hold.",
+        SESSION,
+        ((labels, window_bytes(session)) for labels, session in recorders),
+    )
+    yield gauge(
+        "collectord_recorder_window_seconds",
+        "How far back a flight recorder's rings go without a gap; 0 of a stream of ftrace. Of AUX "
+        "areas nobody knows.",
+        SESSION,
+        (
+            (of_session(s), window_ns(s.rings) / NS_PER_SECOND)
+            for s in sessions
+            if any(ring.transport is not None or _is_dated(ring) for ring in s.rings)
+        ),
+    )
+
+
+def window_bytes(session: SessionBalance) -> int:
+    """What a snapshot would store: of a ring with an AUX area, what is in that."""
+    rings = (ring.used_bytes for ring in session.rings if ring.held and not ring.beside_aux)
+    return sum(rings) + sum(area.window for area in session.aux)
+
+
+def window_ns(rings: Iterable[RingBalance]) -> int:
+    """What all rings of a flight recorder hold: since the last event that one of them gave up.
+
+    A ring that gave up none goes back to the beginning, however old its oldest event is.
+    """
+    dated = [ring for ring in rings if _is_dated(ring)]
+    full = [ring.window_ns or 0 for ring in dated if _has_given_up(ring)]
+    if full:
+        return min(full)
+    return max((ring.window_ns or 0 for ring in dated), default=0)
+
+
+def _is_dated(ring: RingBalance) -> bool:
+    """Whether it tells how old its window is; beside an AUX area it is not what the window is."""
+    return ring.held and not ring.beside_aux
+
+
+def _has_given_up(ring: RingBalance) -> bool:
+    """Whether it holds less than all: an overwritable ring is full from then on."""
+    return bool(ring.overwritten) or ring.used_bytes >= ring.capacity_bytes

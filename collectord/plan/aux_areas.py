@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AUX areas: which of a source's events writes into one, its size, and how it is read.
+
+An AUX area hangs on a data ring, and the event that has it must own that ring: it is opened and
+mapped first, everything else of the ring is sent there (rb_alloc_aux() and perf_mmap() in
+kernel/events). So events with and without AUX share the rings of their source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.codec.perf_attr import AuxAction
+from collectord.errors import PlanError, UsageError
+from collectord.facts.aux_facts import CS_ETM, INTEL_PT, decoder_of
+from collectord.plan import budget
+from collectord.text.units import show_bytes, show_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.config.schema import PerfSourceConfig
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.plan.event_attrs import EventPlan
+    from collectord.text.units import Share
+
+# As perf: what a privileged user gets, and what everybody may pin.
+AUX_BYTES: Final = 4 << 20
+AUX_UNPRIVILEGED_BYTES: Final = 128 << 10
+# CoreSight's sinks give their trace when the event stops and never before; simpleperf's interval.
+CS_ETM_FLUSH_NS: Final = 100_000_000
+_U32_MAX: Final = (1 << 32) - 1
+_CHUNKS_MIN: Final = 4
+
+
+class Framing(StrEnum):
+    """How pieces of AUX stand in a perf.data file."""
+
+    AUXTRACE = "auxtrace"  # perf has a decoder for the PMU
+    HIDDEN = "hidden"  # it has none, and would refuse a file with a record that it cannot decode
+
+
+class HeadRule(StrEnum):
+    """What the head of a free-running AUX area is."""
+
+    MONOTONIC = "monotonic"  # a count of all bytes
+    OFFSET = "offset"  # a place in the area
+    LEARNED = "learned"  # one of the two, which shows once the area came around
+
+
+@dataclass(frozen=True, slots=True)
+class AuxPlan:
+    """The AUX area of a ring.
+
+    Attributes:
+        pmu: whose it is.
+        requested_bytes: what was asked for, rounded up to a power of two of pages.
+        data_bytes: what fits the mlock budget.
+        watermark_bytes: fill at which the kernel wakes the drain; 0 of one that runs free.
+        framing: of its pieces in the file.
+        whole_records: a piece ends where an AUX record ends.
+        head_rule: what its head is while it runs free.
+        snapshot: it runs free, and is read for snapshots only.
+        flush_ns: its event is stopped and started this often, so that it gives what it has; 0:
+            never.
+        counts_bytes: read(2) of its event gives the bytes that were traced, lost ones too.
+    """
+
+    pmu: str
+    requested_bytes: int
+    data_bytes: int
+    watermark_bytes: int
+    framing: Framing
+    whole_records: bool
+    head_rule: HeadRule
+    snapshot: bool
+    flush_ns: int
+    counts_bytes: bool
+
+    @property
+    def stamped_by_tsc(self) -> bool:
+        """Its decoder places a piece in time by the time-stamp counter."""
+        return self.pmu == INTEL_PT
+
+    def to_dict(self) -> dict[str, Any]:
+        """The area for `check --json`."""
+        return {
+            "pmu": self.pmu,
+            "requested_bytes": self.requested_bytes,
+            "data_bytes": self.data_bytes,
+            "watermark_bytes": self.watermark_bytes,
+            "framing": str(self.framing),
+            "snapshot": self.snapshot,
+            "flush_ns": self.flush_ns,
+            "counts_bytes": self.counts_bytes,
+        }
+
+    def words(self) -> str:
+        """The area as `check` prints it."""
+        size = show_bytes(self.data_bytes)
+        if self.data_bytes < self.requested_bytes:
+            size += f" (of {show_bytes(self.requested_bytes)})"
+        how = "runs free, for snapshots" if self.snapshot else ""
+        how = how or f"wake at {show_bytes(self.watermark_bytes)}"
+        flush = f", flushed every {show_ns(self.flush_ns)}" if self.flush_ns else ""
+        lost = "lost bytes are counted" if self.counts_bytes else "lost bytes are not counted"
+        return f"{size} AUX of {self.pmu}, {how}{flush}, {lost}"
+
+
+@dataclass(frozen=True, slots=True)
+class AuxSet:
+    """The AUX areas of equal rings, before the budget; fields as of `AuxPlan`."""
+
+    pmu: str
+    requested_bytes: int
+    watermark: Share
+    snapshot: bool
+    flush_ns: int
+    counts_bytes: bool
+
+    def plan(self, data_bytes: int) -> AuxPlan:
+        """The area at the size that the budget allows."""
+        watermark = 0 if self.snapshot else budget.watermark_bytes(self.watermark, data_bytes)
+        kind = decoder_of(self.pmu)
+        # perf_aux_output_end() takes the head of a free-running area from the driver. CoreSight's
+        # counts, Intel PT's and Arm SPE's say where they are; another's may be either.
+        known = HeadRule.MONOTONIC if kind == CS_ETM else HeadRule.OFFSET
+        return AuxPlan(
+            pmu=self.pmu,
+            requested_bytes=self.requested_bytes,
+            data_bytes=data_bytes,
+            watermark_bytes=min(watermark, _U32_MAX),
+            framing=Framing.AUXTRACE if kind else Framing.HIDDEN,
+            # Perf's decoders join nothing that two pieces share: not CoreSight's buffers, not a
+            # packet of Intel PT. Where an AUX record ends, the hardware had come to an end.
+            whole_records=kind is not None,
+            head_rule=known if kind else HeadRule.LEARNED,
+            snapshot=self.snapshot,
+            flush_ns=0 if self.snapshot else self.flush_ns,
+            counts_bytes=self.counts_bytes,
+        )
+
+
+def arrange(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
+    """Events in an order that they can be opened in: those with an AUX area first.
+
+    Such an event leads its group: it is opened first. Events that pause and resume it become
+    members of that, which the kernel wants (perf_get_aux_event() in kernel/events/core.c).
+
+    Raises:
+        PlanError: events of two PMUs that have AUX: a ring has one area.
+        UsageError: an event pauses or resumes, and none can be paused; or one is there twice.
+    """
+    owners = [event for event in events if event.aux]
+    others = [event for event in events if not event.aux]
+    pmus = sorted({event.pmu for event in owners})
+    if len(pmus) > 1:
+        # Nor do two that perf decodes share a session (`ring_set`).
+        decoded = sum(decoder_of(pmu) is not None for pmu in pmus)
+        raise PlanError(
+            f"{' and '.join(pmus)} in one source: a ring has one AUX area",
+            what=pmus[1],
+            hint=f"give each a {'session' if decoded > 1 else '[[session.source]]'} of its own",
+        )
+    _check_exclusive(owners)
+    acting = AuxAction.PAUSE | AuxAction.RESUME
+    for event in events:
+        if event.attr.aux_action & acting and not owners:
+            raise UsageError(
+                f"{event.name!r}: no event of its source has an AUX area to pause or resume",
+                text=event.name,
+                hint="add the AUX event, with aux-action=start-paused if it is to begin later",
+            )
+    if not owners:
+        return tuple(events)
+    led = next(e for e in events if e.group == owners[0].group and e.leader)
+    attr = replace(
+        owners[0].attr,
+        disabled=True,
+        pinned=led.attr.pinned,
+        enable_on_exec=led.attr.enable_on_exec,
+    )
+    leader = replace(owners[0], leader=True, attr=attr)
+    members, rest = [], []
+    for event in (*owners[1:], *others):
+        if event.attr.aux_action & acting or event.group == leader.group:
+            attr = replace(event.attr, disabled=False, pinned=False, enable_on_exec=False)
+            members.append(replace(event, group=leader.group, leader=False, attr=attr))
+        else:
+            rest.append(event)
+    return _numbered((leader, *members, *_in_place_of_leaders(rest)))
+
+
+def _check_exclusive(owners: Sequence[EventPlan]) -> None:
+    """The kernel has one event of such a PMU on a CPU or in a task, and EBUSY for others.
+
+    So it is with all whose trace perf decodes (PERF_PMU_CAP_EXCLUSIVE); of another PMU two that
+    differ may be two things.
+    """
+    # But for what their place in a group makes of them.
+    attrs = [replace(e.attr, disabled=False, pinned=False, enable_on_exec=False) for e in owners]
+    for number, event in enumerate(owners):
+        if attrs[number] in attrs[:number] or (number and decoder_of(event.pmu)):
+            raise UsageError(
+                f"{owners[0].name!r} and {event.name!r} in one source: {event.pmu} traces for one "
+                "event at a time",
+                text=event.name,
+                hint="leave one out",
+            )
+
+
+def _in_place_of_leaders(events: Sequence[EventPlan]) -> list[EventPlan]:
+    """A group whose leader went elsewhere is led by the next of its events."""
+    on_exec = any(event.attr.enable_on_exec for event in events)
+    led: set[int] = set()
+    found = []
+    for event in events:
+        if event.group in led or event.leader:
+            found.append(event)
+        else:
+            attr = replace(event.attr, disabled=True, enable_on_exec=on_exec)
+            found.append(replace(event, leader=True, attr=attr))
+        led.add(event.group)
+    return found
+
+
+def _numbered(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
+    """Groups counted from 0 in the order of their leaders."""
+    numbers: dict[int, int] = {}
+    for event in events:
+        numbers.setdefault(event.group, len(numbers))
+    return tuple(replace(event, group=numbers[event.group]) for event in events)
+
+
+def aux_set(
+    source: PerfSourceConfig, events: Sequence[EventPlan], facts: KernelFacts, *, snapshot: bool
+) -> AuxSet | None:
+    """The AUX areas of a source, None if no event of it has one.
+
+    Raises:
+        PlanError: an area that no ring should have.
+        UsageError: keys of AUX in a source without it.
+    """
+    owner = next((event for event in events if event.aux), None)
+    wanted = source.aux.in_bytes(facts.page_size, 0)
+    if owner is None:
+        if wanted or source.aux_flush is not None:
+            raise UsageError(
+                "an AUX size or flush interval, and no event of the source has an AUX area",
+                text="aux",
+                hint="`collectord list` shows the PMUs that have one",
+            )
+        return None
+    default = AUX_BYTES if facts.locks_freely else AUX_UNPRIVILEGED_BYTES
+    size = budget.ring_bytes(wanted or default, facts.page_size)
+    budget.check_size(size, "aux", "an AUX area")
+    usual_ns = CS_ETM_FLUSH_NS if decoder_of(owner.pmu) == CS_ETM else 0
+    return AuxSet(
+        pmu=owner.pmu,
+        requested_bytes=size,
+        watermark=source.aux_watermark,
+        snapshot=snapshot,
+        flush_ns=usual_ns if source.aux_flush is None else source.aux_flush,
+        counts_bytes=all(event.counts_bytes for event in events if event.aux),
+    )
+
+
+def chunk_bytes(areas: Sequence[AuxPlan], chunk: int, staging: int) -> tuple[int, str]:
+    """The size of a staging chunk that holds what a piece may be, and a note if it grew.
+
+    A piece of trace whose records must not be cut may be as large as its area, and with its
+    header and the data ring's records beside it takes up to twice that.
+
+    Raises:
+        PlanError: staging holds too few chunks of that size.
+    """
+    needed = max((2 * area.data_bytes for area in areas if area.whole_records), default=0)
+    if needed <= chunk:
+        return chunk, ""
+    if staging < _CHUNKS_MIN * needed:
+        raise PlanError(
+            f"AUX records that must stay whole take chunks of {show_bytes(needed)}, and staging "
+            f"of {show_bytes(staging)} holds fewer than {_CHUNKS_MIN}",
+            what="staging",
+            hint="a larger `staging` in [daemon], or a smaller `aux`",
+        )
+    return needed, f"staging chunks of {show_bytes(needed)}: AUX records stay whole"

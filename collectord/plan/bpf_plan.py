@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of BPF sources: which programs are compiled with what, and what that may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from collectord.plan.session_plan import Payload
+from collectord.text.units import show_bytes, show_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.programs.bpf_program import BpfProgram
+
+# What takes submissions to the daemon: rings of perf, one on each CPU, or a BPF ring buffer.
+PERF: Final = "perf"
+RINGBUF: Final = "ringbuf"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """One output of a program.
+
+    Attributes:
+        table: its name in the program.
+        event_index: `EventPlan.index` of the event that its records are samples of.
+        counts: the program counts what it submits there: the balance can be exact.
+        transport: PERF or RINGBUF.
+    """
+
+    table: str
+    event_index: int
+    counts: bool
+    transport: str = PERF
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlan:
+    """One program to compile.
+
+    Attributes:
+        program: its text and manifest.
+        values: of all its parameters, as `programs.bpf_program.parameters` gives them.
+        outputs: where it submits events; none if it fills maps only.
+        gated: it counts only where its gate is open (collectord.h).
+        passes: on a tracepoint it never hides an event from perf.
+    """
+
+    program: BpfProgram
+    values: dict[str, int | str]
+    outputs: tuple[OutputPlan, ...]
+    gated: bool
+    passes: bool
+
+    @property
+    def name(self) -> str:
+        """Of the program."""
+        return self.program.name
+
+
+@dataclass(frozen=True, slots=True)
+class BpfPlan(Payload):
+    """What the programs of a session need.
+
+    Attributes:
+        programs: in the order of the configuration; none where the host has not what they need.
+        cpus: on which they count and submit events.
+        python: interpreter that has bcc.
+        headers: kernel headers that the configuration names, "" to find them.
+        cache: directory for header trees that are put together.
+        compile_ns: time that one program may take.
+        compile_bytes: memory that its compiler may map.
+        stats: have the kernel count what programs cost.
+    """
+
+    programs: tuple[ProgramPlan, ...]
+    cpus: tuple[int, ...]
+    python: str
+    headers: str
+    cache: str
+    compile_ns: int
+    compile_bytes: int
+    stats: bool
+
+    has_programs: ClassVar[bool] = True
+    fails_alone: ClassVar[bool] = True
+
+    @property
+    def programs_run(self) -> tuple[ProgramPlan, ...]:
+        """See `Payload`."""
+        return self.programs
+
+    @property
+    def program_cpus(self) -> tuple[int, ...]:
+        """See `Payload`."""
+        return self.cpus if self.programs else ()
+
+    @property
+    def counts_costs(self) -> bool:
+        """See `Payload`."""
+        return self.stats
+
+    def describe(self) -> Iterator[str]:
+        """Lines for `check`."""
+        for one in self.programs:
+            given = " ".join(f"{name}={value}" for name, value in one.values.items())
+            words = [one.program.path, given]
+            words += ["into a BPF ring buffer" for o in one.outputs if o.transport == RINGBUF]
+            yield f"program {one.name}: {', '.join(filter(None, words))}"
+        if self.programs:
+            limits = f"{show_ns(self.compile_ns)} and {show_bytes(self.compile_bytes)}"
+            yield f"compiled by bcc under {self.python}, within {limits} each"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `check --json`."""
+        plan = {
+            "programs": [
+                {
+                    "name": one.name,
+                    "path": one.program.path,
+                    "parameters": one.values,
+                    "events": [output.event_index for output in one.outputs],
+                    "transports": [output.transport for output in one.outputs],
+                    "passes": one.passes,
+                }
+                for one in self.programs
+            ],
+            "cpus": list(self.cpus),
+            "python": self.python,
+            "headers": self.headers,
+        }
+        return {"bpf": plan}

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a tracefs source: what its ftrace instance is to be, frozen and printable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from collectord.plan.session_plan import Payload
+from collectord.text.units import show_bytes, show_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.config.schema import ProbeKindName
+    from collectord.model import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class FtraceEvent:
+    """One tracepoint to enable in the instance.
+
+    Attributes:
+        system, name: as in `events/SYSTEM/NAME`.
+        filter: in the kernel's language, "" for none.
+        exclude_self: the daemon's own threads are to be filtered out.
+    """
+
+    system: str
+    name: str
+    filter: str = ""
+    exclude_self: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.system}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePlan:
+    """One probe to make in the session's own group, and to enable in its instance.
+
+    Attributes:
+        kind: what it is placed on.
+        name: of its event, in the group.
+        place: `SYMBOL[+OFFSET]`, `/PATH:0xOFFSET` or `SYSTEM.EVENT`.
+        arguments: what to fetch, in the kernel's syntax.
+        filter: over the fields of its own event; of an eprobe over those of the event that it
+            is placed on.
+        exclude_self: the daemon's own threads are to be filtered out.
+    """
+
+    kind: ProbeKindName
+    name: str
+    place: str
+    arguments: str = ""
+    filter: str = ""
+    exclude_self: bool = False
+
+    @property
+    def definition_filter(self) -> str:
+        """What belongs into the definition: only an eprobe's filter does."""
+        return self.filter if self.kind == "eprobe" else ""
+
+    @property
+    def event_filter(self) -> str:
+        """What the probe's event gets as its filter in the instance."""
+        return "" if self.kind == "eprobe" else self.filter
+
+
+@dataclass(frozen=True, slots=True)
+class FtracePlan(Payload):
+    """An instance of one's own.
+
+    Attributes:
+        events: to enable, each once.
+        probes: to make and to enable.
+        buffer_bytes: of each CPU's ring, as it is asked for; a flight recorder begins with it.
+        subbuf_bytes: a sub-buffer with its header, a power of two of pages.
+        overwrite: a full ring gives up its oldest events, else it refuses the newest.
+        buffer_percent: fill at which the kernel wakes the drain, 1 to 100.
+        transport: how pages come out of the kernel.
+        transport_reason: why this one.
+        keep_ns: what a flight recorder is to hold, 0 in a stream.
+        max_bytes: the most that a flight recorder's rings may take together, 0 in a stream.
+        freeze: one of `events` that stops the rings when it happens, None for none.
+    """
+
+    events: tuple[FtraceEvent, ...]
+    probes: tuple[ProbePlan, ...]
+    buffer_bytes: int
+    subbuf_bytes: int
+    overwrite: bool
+    buffer_percent: int
+    transport: Transport
+    transport_reason: str
+    keep_ns: int = 0
+    max_bytes: int = 0
+    freeze: FtraceEvent | None = None
+
+    has_instance: ClassVar[bool] = True
+    follows_threads: ClassVar[bool] = False
+    leaves_with_cpu: ClassVar[bool] = False
+
+    @property
+    def piece_bytes(self) -> int:
+        """See `Payload`."""
+        return self.subbuf_bytes
+
+    @property
+    def is_filtered(self) -> bool:
+        """See `Payload`."""
+        filtered = [event.filter or event.exclude_self for event in self.events]
+        filtered += [probe.filter or probe.exclude_self for probe in self.probes]
+        return any(filtered)
+
+    def describe(self) -> Iterator[str]:
+        """What `check` prints of it, a line each."""
+        for event in self.events:
+            yield f"event {event}{_filter_words(event)}"
+        for probe in self.probes:
+            words = f" {probe.arguments}" if probe.arguments else ""
+            words += _filter_words(probe)
+            yield f"probe {probe.kind} {probe.name} at {probe.place}{words}"
+        if self.freeze is not None:
+            yield f"freeze at {self.freeze}{_filter_words(self.freeze)}"
+        full = "overwrites the oldest" if self.overwrite else "refuses the newest"
+        yield f"pages {show_bytes(self.subbuf_bytes)} sub-buffers, a full ring {full}"
+        yield f"drain {self.transport}: {self.transport_reason}"
+        if self.keep_ns:
+            yield f"keeps {show_ns(self.keep_ns)} in at most {show_bytes(self.max_bytes)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan for `check --json`."""
+        plan = {
+            "events": [
+                {
+                    "name": str(event),
+                    "filter": event.filter,
+                    "exclude_self": event.exclude_self,
+                }
+                for event in self.events
+            ],
+            "probes": [
+                {
+                    "kind": probe.kind,
+                    "name": probe.name,
+                    "place": probe.place,
+                    "arguments": probe.arguments,
+                    "filter": probe.filter,
+                    "exclude_self": probe.exclude_self,
+                }
+                for probe in self.probes
+            ],
+            "buffer_bytes": self.buffer_bytes,
+            "subbuf_bytes": self.subbuf_bytes,
+            "overwrite": self.overwrite,
+            "buffer_percent": self.buffer_percent,
+            "transport": str(self.transport),
+            "transport_reason": self.transport_reason,
+            "keep_ns": self.keep_ns,
+            "max_bytes": self.max_bytes,
+            "freeze": str(self.freeze) if self.freeze is not None else None,
+        }
+        return {"ftrace": plan}
+
+
+def _filter_words(event: FtraceEvent | ProbePlan) -> str:
+    words = f", filter {event.filter!r}" if event.filter else ""
+    return words + (", without our own threads" if event.exclude_self else "")

@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan: which rings, with which events, into which files. Frozen, printable, final."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from collectord.errors import MissingFeature
+from collectord.model import Basis, RingRole, Scope, ScopeKind
+from collectord.plan.drain_threads import DrainThreads
+from collectord.plan.imposed import imposed_by
+from collectord.plan.show import event_dict, event_words, ring_words, sink_words
+from collectord.text.units import show_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from collectord.errors import CollectordError
+    from collectord.plan.aux_areas import AuxPlan
+    from collectord.plan.bpf_plan import ProgramPlan
+    from collectord.plan.event_attrs import EventPlan
+
+P = TypeVar("P", bound="Payload")
+
+# The mode of a session whose rings are read when somebody asks, and overwritten until then.
+FLIGHT_RECORDER: Final = "flight-recorder"
+_DATA: Final = RingRole.DATA
+# Scopes whose events follow tasks; the others observe whole CPUs.
+TASK_SCOPES: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.COMMAND, ScopeKind.USER)
+
+
+@dataclass(frozen=True, slots=True)
+class RingPlan:
+    """One ring to map.
+
+    Attributes:
+        source: the session's source it belongs to, as labels name it: "perf", "perf-2",
+            "tracefs".
+        role: data, or the sideband of the dummy event.
+        cpu: the CPU, or -1 for one ring per thread: then this ring is the pattern of them all.
+        requested_bytes: size that was asked for, rounded up to a power of two of pages; of an
+            ftrace ring to whole sub-buffers.
+        data_bytes: size that fits the mlock budget; never more than `requested_bytes`.
+        watermark_bytes: fill at which the kernel wakes the drain; 0 for a flight recorder's.
+        events: what writes into it. The first one owns the ring (it is mapped and polled), the
+            others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
+            Of an ftrace ring none: its instance enables them for all rings.
+        aux: the AUX area that hangs on it, None without. Its event is the first of `events`.
+        overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
+        own_basis: of a ring without events: what its balance rests on.
+    """
+
+    source: str
+    role: RingRole
+    cpu: int
+    requested_bytes: int
+    data_bytes: int
+    watermark_bytes: int
+    events: tuple[EventPlan, ...]
+    aux: AuxPlan | None = None
+    overwrite: bool = False
+    own_basis: Basis = Basis.EXACT  # an ftrace ring counts all that is written into it
+
+    @property
+    def basis(self) -> Basis:
+        """What the ring's balance rests on: the weakest of its events that make samples.
+
+        Nobody counts records as they are overwritten.
+        """
+        if not self.events:
+            return self.own_basis
+        bases = [event.basis for event in self.events if not event.aux]
+        gives_up = self.overwrite or (self.aux is not None and self.aux.snapshot)
+        return Basis.weakest([*bases, Basis.LOST_ONLY] if gives_up or not bases else bases)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The ring for `check --json`; its events by index."""
+        return {
+            "source": self.source,
+            "role": str(self.role),
+            "cpu": self.cpu,
+            "requested_bytes": self.requested_bytes,
+            "data_bytes": self.data_bytes,
+            "watermark_bytes": self.watermark_bytes,
+            "overwrite": self.overwrite,
+            "events": [event.index for event in self.events],
+            "ledger_basis": str(self.basis),
+            "aux": self.aux.to_dict() if self.aux is not None else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """Limits of the state directory over all sessions; 0 is no limit.
+
+    Attributes:
+        bytes: allocated bytes of all segments.
+        age_ns: age of a segment's last record.
+        free_bytes: floor of free bytes on the file system.
+        free_percent: the same as a share of the file system's size.
+    """
+
+    bytes: int = 0
+    age_ns: int = 0
+    free_bytes: int = 0
+    free_percent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """Where a session's records go.
+
+    Attributes:
+        format: "perf.data", "trace.dat", "blktrace" or "relay"; the last two are sets of files,
+            one for each CPU, with its number behind the format.
+        directory: folder of the session's segments; of `single_file` its parent.
+        single_file: the one file to write, None for rotated segments.
+        segment_bytes: a segment is closed when it reaches it; 0 is no limit.
+        segment_age_ns: a segment is closed when this old; 0 is no limit.
+        retention: limits that remove old segments; none for a single file.
+    """
+
+    format: str
+    directory: str
+    single_file: str | None = None
+    segment_bytes: int = 0
+    segment_age_ns: int = 0
+    retention: RetentionPlan = field(default_factory=RetentionPlan)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a kind of source has in a plan beside rings and events; perf has nothing."""
+
+    # It has an instance of ftrace, whose rings count against no limit and outlive this program.
+    has_instance: ClassVar[bool] = False
+    # It runs programs that are compiled: what one lacks may be of its own making.
+    has_programs: ClassVar[bool] = False
+    # Whatever it fails with at its opening is its own matter.
+    fails_alone: ClassVar[bool] = False
+    # In a task scope its events are opened for each thread.
+    follows_threads: ClassVar[bool] = True
+    # The kernel takes what it has on a CPU away with that, and does not bring it back.
+    leaves_with_cpu: ClassVar[bool] = True
+
+    @property
+    def watches_cpus(self) -> bool:
+        """It is to see each CPU."""
+        return True
+
+    @property
+    def programs_run(self) -> tuple[ProgramPlan, ...]:
+        """BPF programs, which run with or without rings."""
+        return ()
+
+    @property
+    def program_cpus(self) -> tuple[int, ...]:
+        """Where those count and submit events."""
+        return ()
+
+    @property
+    def counts_costs(self) -> bool:
+        """The kernel is to count what they cost."""
+        return False
+
+    @property
+    def piece_bytes(self) -> int:
+        """The most that comes out of a ring in one piece, 0 where a chunk takes it anyway."""
+        return 0
+
+    @property
+    def is_filtered(self) -> bool:
+        """The kernel filters events that the plan's `events` do not tell."""
+        return False
+
+    def describe(self) -> Iterable[str]:
+        """What `check` prints of it, a line each."""
+        return ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same for `check --json`, under its name there."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """One session, ready to be opened.
+
+    Attributes:
+        name: names its folder, labels and metrics; unique but for sources of two kinds in one
+            configured session, which become two plans of its name.
+        source: as labels name it: its kind, "perf", "tracefs", "bpf" or "relay", and of the second
+            device or channel on its number, "relay-2".
+        scope: what is observed. Threads of pids and of users are looked up at open.
+        mode: "stream" or "flight-recorder".
+        rings: all rings, data before sideband.
+        sink: where records go.
+        files: file descriptors at open; of a task scope for one thread.
+        notes: what the plan decided that was not asked for literally.
+        degraded: what was asked for and will be missing, each a reason.
+        payload: what its kind of source has beside: an instance of ftrace, BPF programs, which
+            without events have no rings, or one device or channel of relay.
+        freezes: an event of the kernel stops its rings, to be stored.
+        may_fail: what it lacks, or fails with when it is opened, leaves the other sessions alone:
+            all its sources are `when = "present"`.
+        optional: of its perf sources, as labels name them, those that are `when = "present"`.
+    """
+
+    name: str
+    source: str
+    scope: Scope
+    mode: str
+    rings: tuple[RingPlan, ...]
+    sink: SinkPlan
+    files: int
+    notes: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()
+    payload: Payload = field(default_factory=Payload)
+    freezes: bool = False
+    may_fail: bool = False
+    optional: tuple[str, ...] = ()
+
+    def contains(self, error: CollectordError) -> bool:
+        """It fails alone with such an error. Of perf's and ftrace's rings only absence is one."""
+        absent = isinstance(error, MissingFeature)
+        return self.may_fail and (absent or self.payload.fails_alone)
+
+    def payload_of(self, kind: type[P]) -> P:
+        """What it has of this kind, for the source that opens it."""
+        if not isinstance(self.payload, kind):
+            raise TypeError(self.source)
+        return self.payload
+
+    def without(self, source: str, reason: str) -> SessionPlan:
+        """The session without the rings of a source that the host turned out not to have."""
+        rest = [ring for ring in self.rings if ring.source != source or ring.role is not _DATA]
+        left = [ring for ring in rest if ring.role is _DATA]
+        numbers = sorted({event.index for ring in rest for event in ring.events})
+        rings = [
+            replace(
+                ring,
+                # The sideband is of the first one that is left.
+                source=ring.source if ring.role is _DATA else left[0].source,
+                events=tuple(
+                    replace(event, index=numbers.index(event.index)) for event in ring.events
+                ),
+            )
+            for ring in (rest if left else ())
+        ]
+        return replace(
+            self,
+            rings=tuple(rings),
+            optional=tuple(name for name in self.optional if name != source),
+            degraded=(*self.degraded, f"{source}: {reason}"),
+        )
+
+    @property
+    def kind(self) -> str:
+        """Of its sources."""
+        return self.source.partition("-")[0]
+
+    @property
+    def is_absent(self) -> bool:
+        """The host has nothing of it: there is nothing to open, and `degraded` says why."""
+        return not self.rings and not self.payload.programs_run
+
+    @property
+    def events(self) -> tuple[EventPlan, ...]:
+        """Every perf event once, by `EventPlan.index`; the sideband event is the last one."""
+        by_index = {event.index: event for ring in self.rings for event in ring.events}
+        return tuple(by_index[index] for index in sorted(by_index))
+
+    @property
+    def basis(self) -> Basis:
+        """What the session's balance rests on: the weakest of its data rings."""
+        return Basis.weakest([r.basis for r in self.rings if r.role is RingRole.DATA])
+
+    def describe(self) -> list[str]:
+        """The session as `check` prints it, a line each."""
+        where = f"{self.source}, {self.scope.describe()}, {self.mode}"
+        if self.is_absent:
+            lines = [f"session {self.name}: {where}, nothing to record"]
+            return [*lines, *(f"  lacks {reason}" for reason in self.degraded)]
+        lines = [f"session {self.name}: {where}, ledger {self.basis}"]
+        lines += [f"  event {event_words(event)}" for event in self.events]
+        lines += [f"  {line}" for line in self.payload.describe()]
+        lines += [f"  rings {words}" for words in ring_words(self.rings)]
+        cost = imposed_by(self)
+        if cost is not None:
+            lines.append(f"  cost  {cost.words()}")
+        lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
+        lines.append(f"  sink  {sink_words(self.sink)}")
+        lines += [f"  note  {note}" for note in self.notes]
+        lines += [f"  lacks {reason}" for reason in self.degraded]
+        return lines
+
+    @property
+    def perf_clock(self) -> bool:
+        """Records are stamped with perf's own clock, not with CLOCK_MONOTONIC."""
+        return bool(self.events) and not self.events[0].attr.use_clockid
+
+    @property
+    def per_task(self) -> bool:
+        """Events are opened for each observed thread, not once per CPU."""
+        return self.payload.follows_threads and self.scope.kind in TASK_SCOPES
+
+    def to_dict(self) -> dict[str, Any]:
+        """The session for `check --json`."""
+        cost = imposed_by(self)
+        return {
+            "name": self.name,
+            "source": self.source,
+            "scope": self.scope.describe(),
+            "mode": self.mode,
+            "ledger_basis": str(self.basis),
+            "events": [event_dict(event) for event in self.events],
+            "ftrace": None,
+            "bpf": None,
+            "relay": None,
+            **self.payload.to_dict(),
+            "rings": [ring.to_dict() for ring in self.rings],
+            "imposed": cost.to_dict() if cost is not None else None,
+            "may_fail": self.may_fail,
+            "sink": {
+                "format": self.sink.format,
+                "directory": self.sink.directory,
+                "file": self.sink.single_file,
+                "segment_bytes": self.sink.segment_bytes,
+                "segment_age_ns": self.sink.segment_age_ns,
+            },
+            "files": self.files,
+            "notes": list(self.notes),
+            "degraded": list(self.degraded),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CorePlan:
+    """Sizes of the native core: what `_core.Core` is made with, and its drain threads.
+
+    Attributes:
+        drain: the threads, each with a shard of the rings.
+    """
+
+    chunks: int
+    chunk_bytes: int
+    flush_ns: int
+    floor_bytes: int
+    drain: DrainThreads = field(default_factory=DrainThreads)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The core for `check --json`."""
+        sizes = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {"shards": self.shards, **sizes, "drain": self.drain.to_dict()}
+
+    @property
+    def shards(self) -> int:
+        """How many there are."""
+        return len(self.drain.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that will be opened.
+
+    Attributes:
+        sessions: in the order of the configuration.
+        core: sizes of the native core.
+        warnings: what will probably fail or shrink, each with its remedy.
+        files: file descriptors that the sessions need, one thread per task scope; the soft
+            RLIMIT_NOFILE must be raised to hold them.
+        reserved_files: those that are kept free for segments, whoever else asks for one.
+        pinned_bytes: memory of perf rings as it counts against the mlock budget.
+    """
+
+    sessions: tuple[SessionPlan, ...]
+    core: CorePlan
+    warnings: tuple[str, ...] = ()
+    files: int = 0
+    reserved_files: int = 0
+    pinned_bytes: int = 0
+
+    @property
+    def ftrace_bytes(self) -> int:
+        """Memory of ftrace rings, which no limit counts; of flight recorders to begin with."""
+        return sum(
+            ring.data_bytes
+            for session in self.sessions
+            if session.payload.has_instance
+            for ring in session.rings
+        )
+
+    def describe(self) -> list[str]:
+        """The plan as `check` prints it, a line each."""
+        lines = [line for session in self.sessions for line in session.describe()]
+        staging = show_bytes(self.core.chunks * self.core.chunk_bytes)
+        lines.append(
+            f"total {show_bytes(self.pinned_bytes + self.ftrace_bytes)} of rings, "
+            f"{self.files} descriptors, "
+            f"{staging} of staging, {self.core.drain.describe()}"
+        )
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan for `check --json`."""
+        return {
+            "sessions": [session.to_dict() for session in self.sessions],
+            "core": self.core.to_dict(),
+            "pinned_bytes": self.pinned_bytes,
+            "ftrace_bytes": self.ftrace_bytes,
+            "files": self.files,
+            "warnings": list(self.warnings),
+        }

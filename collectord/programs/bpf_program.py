@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A BPF program of the catalogue: its parameters, and what its text and manifest say together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from collectord.config.problems import Problem
+from collectord.errors import KernelError, MissingFeature, MissingPrivilege, UsageError
+from collectord.programs import c_source
+from collectord.programs.parameter import encode, read_value, show_value
+from collectord.programs.program_manifest import BpfManifest  # noqa: TC001 - of the facts' JSON
+from collectord.text.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.programs.program_manifest import ParameterConfig
+
+HEADER: Final = "collectord.h"
+EVENT: Final = "COLLECTORD_EVENT"
+# The output of collectord_submit() in collectord.h, which is there for an event only.
+RING: Final = "collectord_ring"
+_SUBMIT: Final = "collectord_submit"
+_PARAMETER: Final = "PARAMETER_"
+
+_INT: Final = range(-(1 << 31) + 1, 1 << 31)
+_LONG: Final = range(-(1 << 63) + 1, 1 << 63)
+_PLAIN: Final = re.compile(rb"[A-Za-z0-9 _./,:+=@-]")
+
+# Attachments by a function's name or macro, and what they need of the kernel.
+_NAMED: Final = {
+    "kprobes": r"k(?:ret)?probe__\w+\s*\(",
+    "fentry": r"(?:KR?E?T?FUNC_PROBE|KMOD_RET|k(?:ret)?func__\w+|kmod_ret__\w+)\s*\(",
+}
+_NEEDED_BY_KIND: Final = {
+    "kprobe": "kprobes",
+    "kretprobe": "kprobes",
+    "uprobe": "uprobes",
+    "uretprobe": "uprobes",
+    "usdt": "uprobes",
+    "fentry": "fentry",
+    "fexit": "fentry",
+}
+_MISSES_COUNTED: Final = (6, 7)
+_MISSED_UNCOUNTED: Final = frozenset({"kprobe", "kretprobe", "perf_event"})
+_TRACEPOINT_HEADS: Final = ("TRACEPOINT_PROBE", r"tracepoint__\w+")
+_MAP: Final = re.compile(r"\bBPF_[A-Z_0-9]+\s*\(\s*(\w+)")
+_SUBMITS: Final = re.compile(r"\bperf_submit\w*|\bbpf_perf_event_output\b")
+
+
+@dataclass(frozen=True, slots=True)
+class BpfProgram:
+    """A pair of files.
+
+    Attributes:
+        name: of both.
+        path: of the source; the manifest is NAME.toml beside it.
+        source: C text.
+        manifest: as read.
+        origin: "shipped" with this program, or "local", added on this host.
+    """
+
+    name: str
+    path: str
+    source: str
+    manifest: BpfManifest
+    origin: Literal["shipped", "local"]
+
+
+def parameters(program: BpfProgram, given: Mapping[str, str]) -> dict[str, int | str]:
+    """Values of all parameters, those that are given and the defaults of the others.
+
+    Args:
+        program: which.
+        given: texts as on a command line, by name.
+
+    Returns:
+        numbers in ns, bytes or as they are, 0 or 1, or text.
+
+    Raises:
+        UsageError: no such parameter, or no such value for it.
+    """
+    known = program.manifest.parameter
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or (
+                f"it has {', '.join(known)}" if known else "it has none"
+            )
+            raise UsageError(f"{program.name} has no parameter {name!r}", text=name, hint=hint)
+    values = {}
+    for name, parameter in known.items():
+        text = given.get(name, parameter.default)
+        try:
+            values[name] = read_value(parameter, text)
+        except ValueError as error:
+            raise UsageError(
+                f"{program.name}: {name}: {error}", text=f"{text}", hint=_about(parameter)
+            ) from error
+    return values
+
+
+def show_default(parameter: ParameterConfig) -> str:
+    """The default with its unit, e.g. "10ms" or "0 us"."""
+    if parameter.default == "":
+        return '""'
+    text = show_value(parameter, read_value(parameter, parameter.default))
+    return f"{text} {parameter.unit}" if parameter.unit else text
+
+
+def _about(parameter: ParameterConfig) -> str:
+    return f"{parameter.help} (default {show_default(parameter)})"
+
+
+def defines(program: BpfProgram, values: Mapping[str, int | str]) -> str:
+    """Lines that give the program its parameters, as `parameters` returned them.
+
+    A number has the C type that it would have if it were written there; durations and sizes are
+    unsigned long long, whatever they are multiplied by.
+    """
+    lines = []
+    for name, parameter in program.manifest.parameter.items():
+        value = values[name]
+        if isinstance(value, str):
+            text = _c_string(value)
+        elif parameter.type in ("duration", "bytes"):
+            text = f"{value}ULL"
+        else:
+            text = _c_number(value)
+        lines.append(f"#define {_PARAMETER}{name.upper()} {text}\n")
+    return "".join(lines)
+
+
+def _c_number(value: int) -> str:
+    if value in _INT:
+        text = str(value)
+    elif value in _LONG:
+        text = f"{value}LL"
+    elif value > 0:
+        return f"{value}ULL"
+    else:
+        text = f"{value + 1}LL - 1"  # the least number has no literal
+    return f"({text})" if value < 0 else text
+
+
+def _c_string(text: str) -> str:
+    """A literal of these bytes, whatever they are: all but the plainest are octal escapes."""
+    return '"' + "".join(map(_c_char, encode(text))) + '"'
+
+
+def _c_char(byte: int) -> str:
+    return chr(byte) if _PLAIN.match(bytes([byte])) else f"\\{byte:03o}"
+
+
+def counts_submissions(source: str) -> bool:
+    """Every event goes through collectord_submit(), which counts it."""
+    return RING in outputs(source) and not _SUBMITS.search(c_source.strip(source))
+
+
+def misses_are_counted(program: BpfProgram, release: str) -> bool:
+    """Whether the kernel counts the runs that it leaves out as another program runs on the CPU.
+
+    Of raw tracepoints, and of uprobes, which it never leaves out, always; of tracepoints since
+    Linux 6.7 (trace_call_bpf); of kprobes only a part, and of perf events none. Nothing but the
+    release tells.
+
+    Args:
+        program: which.
+        release: of the kernel, as `uname -r` has it.
+    """
+    kinds = {attach.kind for attach in program.manifest.attach}
+    if kinds & _MISSED_UNCOUNTED or "kprobes" in needs(program):
+        return False
+    if not tracepoints(program):
+        return True
+    return numbers(release) >= _MISSES_COUNTED
+
+
+def numbers(release: str) -> tuple[int, ...]:
+    """The first two numbers of a kernel's release, (0, 0) of none."""
+    return tuple(map(int, re.findall(r"\d+", release)[:2])) or (0, 0)
+
+
+def passes(program: BpfProgram, release: str) -> bool:
+    """It hides no event from perf but by a run that the kernel leaves out, and counts."""
+    if not tracepoints(program):
+        return True
+    functions = tracepoint_functions(program.manifest)
+    return misses_are_counted(program, release) and passes_events(program.source, functions)
+
+
+def passes_events(source: str, functions: Collection[str] = ()) -> bool:
+    """On a tracepoint it never returns what hides the event from perf.
+
+    Args:
+        source: the program's text.
+        functions: those that are attached to tracepoints otherwise than by their names.
+    """
+    heads = (*_TRACEPOINT_HEADS, *map(re.escape, functions))
+    return c_source.always_returns_one(source, heads)
+
+
+def tracepoint_functions(manifest: BpfManifest) -> tuple[str, ...]:
+    """Functions that the manifest attaches to tracepoints."""
+    return tuple(one.function for one in manifest.attach if one.kind == "tracepoint")
+
+
+def outputs(source: str) -> tuple[str, ...]:
+    """Tables that it submits events to, that of collectord_submit() first."""
+    code = c_source.strip(source)
+    named = tuple(name for name, *_ in c_source.calls(code, "BPF_PERF_OUTPUT"))
+    counted = c_source.includes(source, HEADER) >= 0 and c_source.defined(source, EVENT) >= 0
+    return ((RING,) if counted else ()) + named
+
+
+def needs(program: BpfProgram) -> tuple[str, ...]:
+    """Features of the kernel, beyond BPF and tracepoints."""
+    manifest = program.manifest
+    code = c_source.strip(program.source)
+    kinds = (attach.kind for attach in manifest.attach)
+    return tuple(
+        dict.fromkeys(
+            (
+                *manifest.requires,
+                *(_NEEDED_BY_KIND[kind] for kind in kinds if kind in _NEEDED_BY_KIND),
+                *(need for need, named in _NAMED.items() if re.search(rf"\b{named}", code)),
+            )
+        )
+    )
+
+
+def require(program: BpfProgram, facts: KernelFacts) -> None:
+    """Check that this host can run a program.
+
+    Raises:
+        MissingFeature, MissingPrivilege: what it lacks.
+    """
+    bpf, name = facts.bpf, program.name
+    if bpf.problem and bpf.need:
+        raise MissingPrivilege(f"{name}: {bpf.problem}", need=bpf.need, hint=bpf.remedy)
+    if bpf.problem:
+        raise MissingFeature(f"{name}: {bpf.problem}", feature="bpf", hint=bpf.remedy)
+    for feature in needs(program):
+        if not getattr(bpf, feature, True):
+            raise MissingFeature(f"{name}: no {feature} in this kernel", feature=feature)
+    if numbers(facts.release) < numbers(program.manifest.linux):
+        raise MissingFeature(
+            f"{name} needs Linux {program.manifest.linux}, and this is {facts.release}",
+            feature=f"Linux {program.manifest.linux}",
+        )
+    for tracepoint in tracepoints(program):
+        if tracepoint in facts.tracepoints:
+            continue
+        if facts.tracefs_need:
+            raise MissingPrivilege(f"{name}: {facts.tracefs_problem}", need=facts.tracefs_need)
+        reason = facts.tracefs_problem or f"no tracepoint {tracepoint} in this kernel"
+        raise MissingFeature(f"{name}: {reason}", feature=tracepoint)
+
+
+def obstacle(program: BpfProgram, facts: KernelFacts) -> str:
+    """Why this host cannot run a program, "" if it can as far as facts tell."""
+    try:
+        require(program, facts)
+    except KernelError as error:
+        return str(error).removeprefix(f"{program.name}: ")
+    return ""
+
+
+def tracepoints(program: BpfProgram) -> tuple[str, ...]:
+    """Those that it attaches to, by whichever way."""
+    attached = (one.place for one in program.manifest.attach if one.kind == "tracepoint")
+    return tuple(dict.fromkeys((*program.manifest.tracepoints, *attached)))
+
+
+def problems(program: BpfProgram) -> Iterator[Problem]:
+    """What text and manifest say differently; keys are of the manifest."""
+    manifest, source = program.manifest, program.source
+    code = c_source.strip(source)
+    yield from _event_problems(manifest, source)
+    yield from _probe_problems(manifest, code)
+    known = c_source.words(code)
+    for index, attach in enumerate(manifest.attach):
+        if attach.function not in known:
+            yield Problem(f"attach[{index}].function", f"no function {attach.function!r}")
+    tables = {match[1] for match in _MAP.finditer(code)}
+    for key, name in _tables(manifest):
+        if name not in known:
+            yield Problem(key, f"no map {name!r} in the program", did_you_mean(name, tables))
+    used = {word for word in known if word.startswith(_PARAMETER)}
+    defined = {_PARAMETER + name.upper(): name for name in manifest.parameter}
+    for word in sorted(used - defined.keys()):
+        hint = did_you_mean(word, defined)
+        yield Problem("parameter", f"the program uses {word}, which is none", hint)
+    for word in sorted(defined.keys() - used):
+        hint = did_you_mean(word, used)
+        yield Problem(f"parameter.{defined[word]}", f"the program does not use {word}", hint)
+
+
+def _event_problems(manifest: BpfManifest, source: str) -> Iterator[Problem]:
+    at, event = c_source.includes(source, HEADER), c_source.defined(source, EVENT)
+    sent = outputs(source)
+    submits = manifest.event is not None or _SUBMIT in c_source.words(c_source.strip(source))
+    if 0 <= at < event or (submits and event < 0 <= at):
+        hint = f'"#define {EVENT} struct x" before #include "{HEADER}"'
+        yield Problem("event", "the program does not say what its event is", hint)
+    elif manifest.event is not None and RING not in sent:
+        yield Problem("event", "the program submits no event", f'#include "{HEADER}"')
+    if not sent and not manifest.metric and not manifest.answer:
+        yield Problem("answer", "the program exports nothing", "events, [[metric]] or [[answer]]")
+
+
+def _probe_problems(manifest: BpfManifest, code: str) -> Iterator[Problem]:
+    """Every tracepoint of the text is in the manifest and the other way round.
+
+    Those that are compiled under a condition only, such as the architecture, need not be.
+    """
+    always, ever = _Probes.of(c_source.unconditional(code)), _Probes.of(code)
+    for key, attached, possible, told in (
+        ("tracepoints", always.tracepoints, ever.tracepoints, manifest.tracepoints),
+        # There is no list of raw ones to look them up in: they may be left out.
+        ("raw_tracepoints", frozenset(), ever.raw, manifest.raw_tracepoints),
+    ):
+        # A function's name, tracepoint__SYSTEM__NAME, can be cut in several places.
+        names = {name.replace(":", "__"): name for name in told}
+        for name in sorted(attached - names.keys()):
+            words = f"the program attaches to {name.replace('__', ':', 1)}"
+            yield Problem(key, words, "list it: what is listed is looked up before compiling")
+        for name in sorted(names.keys() - possible):
+            hint = did_you_mean(name, possible).replace("__", ":", 1)
+            yield Problem(key, f"the program does not attach to {names[name]}", hint)
+    named = any(re.search(rf"\b{pattern}", code) for pattern in _NAMED.values())
+    if not (ever.tracepoints or ever.raw or manifest.attach or named):
+        yield Problem("attach", "the program attaches to nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class _Probes:
+    """Tracepoints, as SYSTEM__NAME, and raw ones that a text attaches to."""
+
+    tracepoints: frozenset[str]
+    raw: frozenset[str]
+
+    @classmethod
+    def of(cls, code: str) -> _Probes:
+        macros = ("__".join(names) for names in c_source.calls(code, "TRACEPOINT_PROBE"))
+        raw = (name for name, *_ in c_source.calls(code, "RAW_TRACEPOINT_PROBE"))
+        return cls(
+            frozenset({*macros, *re.findall(r"\btracepoint__(\w+)\s*\(", code)}),
+            frozenset({*raw, *re.findall(r"\braw_tracepoint__(\w+)\s*\(", code)}),
+        )
+
+
+def _tables(manifest: BpfManifest) -> Iterator[tuple[str, str]]:
+    for index, metric in enumerate(manifest.metric):
+        yield f"metric[{index}].table", metric.table
+        if metric.sum_table:
+            yield f"metric[{index}].sum_table", metric.sum_table
+    for index, answer in enumerate(manifest.answer):
+        yield f"answer[{index}].table", answer.table
+        if answer.stacks:
+            yield f"answer[{index}].stacks", answer.stacks

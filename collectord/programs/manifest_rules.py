@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the types of a BPF program's manifest do not say: names, places and what goes together."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from collectord.codec.bpf_show import SHOWS
+from collectord.config.event_names import NAMED_EVENTS, find_named
+from collectord.config.problems import Problem, under
+from collectord.programs.parameter import STRING_MAX_BYTES, read_value
+from collectord.text.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from collectord.programs.program_manifest import (
+        AnswerConfig,
+        AttachConfig,
+        BpfManifest,
+        ColumnConfig,
+        MetricConfig,
+        ParameterConfig,
+    )
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+NAME_WORDS: Final = "small letters, digits and _, beginning with a letter"
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
+_FIELD: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+TRACEPOINT: Final = re.compile(r"[A-Za-z_][\w-]*:[A-Za-z_][\w-]*", re.ASCII)
+_BINARY: Final = r"(?:/[^\0:\s]+|[A-Za-z_][\w.+-]*)"
+_SYMBOL: Final = r"[A-Za-z_$][\w$.@]*"
+# Of an attachment: what its place looks like, and an example.
+_PLACES: Final = {
+    "tracepoint": (TRACEPOINT, "sched:sched_switch"),
+    "raw_tracepoint": (_IDENTIFIER, "sys_enter"),
+    **dict.fromkeys(
+        ("kprobe", "kretprobe", "fentry", "fexit"),
+        (re.compile(_SYMBOL, re.ASCII), "do_sys_openat2"),
+    ),
+    **dict.fromkeys(
+        ("uprobe", "uretprobe"),
+        (re.compile(f"{_BINARY}:{_SYMBOL}", re.ASCII), "/usr/bin/app:main or libc:malloc"),
+    ),
+    "usdt": (
+        re.compile(rf"{_BINARY}:[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII),
+        "/usr/bin/app:provider:probe",
+    ),
+}
+# bcc looks nowhere else for what they are attached to.
+_FENTRY_NAMES: Final = {"fentry": "kfunc__", "fexit": "kretfunc__"}
+_EVENT_NUMBERS: Final = re.compile(r"(?:0x[0-9A-Fa-f]+|\d+):(?:0x[0-9A-Fa-f]+|\d+)", re.ASCII)
+_EVENT_HINT: Final = "an event such as cpu-clock, or TYPE:CONFIG in numbers"
+
+_TIMES: Final = ("ns", "us", "ms")
+_SUFFIX: Final = {**dict.fromkeys(_TIMES, "_seconds"), "bytes": "_bytes"}
+# They are on every series, or are the kernel's names for what has no bound.
+_TAKEN_LABELS: Final = frozenset({"session", "program", "le", "quantile", "cpu"})
+_UNBOUNDED_LABELS: Final = frozenset(
+    {"pid", "tid", "tgid", "comm", "path", "file", "filename", "cgroup"}
+)
+_SERIES_MAX: Final = 1024
+_RELEASE: Final = re.compile(r"\d{1,3}\.\d{1,3}", re.ASCII)
+_COLUMNS_MAX: Final = 64
+_OF_KIND: Final = {
+    "scale": "histogram",
+    "slot": "histogram",
+    "step": "histogram",
+    "by": "histogram",
+    "columns": "table",
+    "sort": "table",
+    "limit": "table",
+    "stacks": "folded",
+    "kernel_stack": "folded",
+    "user_stack": "folded",
+    "pid": "folded",
+    "frames_first": "folded",
+}
+
+# license_is_gpl_compatible() of include/linux/license.h.
+_KERNEL_LICENSES: Final = (
+    "GPL",
+    "GPL v2",
+    "GPL and additional rights",
+    "Dual BSD/GPL",
+    "Dual MIT/GPL",
+    "Dual MPL/GPL",
+)
+_GPL: Final = frozenset({"GPL-2.0", "GPL-2.0-only", "GPL-2.0-or-later", "GPL-2.0+"})
+
+
+def kernel_license(text: str) -> str:
+    """A licence in the kernel's words; "" if GPL-only helpers are closed to it.
+
+    Args:
+        text: one of the kernel's own, or SPDX licences with OR between them.
+    """
+    if text in _KERNEL_LICENSES:
+        return text
+    return "GPL" if _GPL & {part.strip(" ()") for part in text.split(" OR ")} else ""
+
+
+def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
+    """Problems of a manifest by itself; `bpf_program.problems` looks at the source too."""
+    if not manifest.summary or len(manifest.summary.splitlines()) > 1:
+        yield Problem("summary", "is to be one line")
+    if not kernel_license(manifest.license):
+        yield Problem(
+            "license",
+            f"the kernel lets {manifest.license!r} not trace",
+            'it takes e.g. "GPL-2.0-only", "GPL-2.0-only OR BSD-2-Clause" or "Dual MIT/GPL"',
+        )
+    if manifest.linux and _RELEASE.fullmatch(manifest.linux) is None:
+        yield Problem("linux", f"{manifest.linux!r} is no release", 'such as "5.18"')
+    yield from _names("tracepoints", manifest.tracepoints, TRACEPOINT, "SYSTEM:NAME")
+    yield from _names("raw_tracepoints", manifest.raw_tracepoints, _IDENTIFIER, "a plain name")
+    for name, parameter in manifest.parameter.items():
+        yield from under(f"parameter.{name}", _parameter(name, parameter))
+    yield from _unique("attach", [(a.kind, a.function, a.place) for a in manifest.attach])
+    for index, attach in enumerate(manifest.attach):
+        yield from under(f"attach[{index}]", _attach(attach))
+    if manifest.event is not None:
+        yield from under("event", _columns("columns", manifest.event.columns))
+    yield from _unique("metric", [metric.name for metric in manifest.metric], ".name")
+    for index, metric in enumerate(manifest.metric):
+        yield from under(f"metric[{index}]", _metric(metric))
+    for index, answer in enumerate(manifest.answer):
+        yield from under(f"answer[{index}]", _answer(answer))
+
+
+def _names(
+    key: str, names: Sequence[str], pattern: re.Pattern[str], words: str
+) -> Iterator[Problem]:
+    for index, name in enumerate(names):
+        if pattern.fullmatch(name) is None:
+            yield Problem(f"{key}[{index}]", f"{name!r} is no tracepoint", words)
+    yield from _unique(key, names)
+
+
+def _unique(key: str, values: Sequence[object], behind: str = "") -> Iterator[Problem]:
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            words = " ".join(value) if isinstance(value, tuple) else value
+            yield Problem(f"{key}[{index}]{behind}", f"{words} a second time")
+
+
+def _parameter(name: str, parameter: ParameterConfig) -> Iterator[Problem]:
+    if NAME.fullmatch(name) is None:
+        yield Problem("", f"{name!r} is no parameter's name", NAME_WORDS)
+    if not parameter.help:
+        yield Problem("help", "must say what the parameter changes")
+    number = parameter.type in ("int", "duration", "bytes")
+    for key, fits in (
+        ("min", number),
+        ("max", number),
+        ("unit", parameter.type == "int"),
+        ("max_bytes", parameter.type == "string"),
+    ):
+        if getattr(parameter, key) not in (None, "") and not fits:
+            yield Problem(key, f"does not go with type {parameter.type!r}")
+    if parameter.max_bytes is not None and not 0 < parameter.max_bytes <= STRING_MAX_BYTES:
+        yield Problem("max_bytes", f"{parameter.max_bytes}", f"1 to {STRING_MAX_BYTES}")
+    default = parameter.default
+    if isinstance(default, str) and not _spelt(parameter.type):
+        yield Problem("default", f"{default!r} is a string, not of type {parameter.type!r}")
+        return
+    try:
+        read_value(parameter, default)
+    except ValueError as error:
+        yield Problem("default", str(error))
+
+
+def _spelt(kind: str) -> bool:
+    """Its values are strings in TOML."""
+    return kind not in ("int", "bool")
+
+
+def _attach(attach: AttachConfig) -> Iterator[Problem]:
+    if _IDENTIFIER.fullmatch(attach.function) is None:
+        yield Problem("function", f"{attach.function!r} is no C function")
+    rates = [rate for rate in (attach.frequency, attach.period) if rate is not None]
+    if attach.kind == "perf_event":
+        if _EVENT_NUMBERS.fullmatch(attach.place) is None and find_named(attach.place) is None:
+            near = did_you_mean(attach.place, (event.name for event in NAMED_EVENTS))
+            yield Problem("place", f"{attach.place!r} is no event", near or _EVENT_HINT)
+        if len(rates) != 1 or rates[0] <= 0:
+            yield Problem("frequency", "a perf_event has either frequency or period, 1 or more")
+        return
+    pattern, example = _PLACES[attach.kind]
+    if pattern.fullmatch(attach.place) is None:
+        words = f"{attach.place!r} is no place of a {attach.kind}"
+        yield Problem("place", words, f"e.g. {example}")
+    named = _FENTRY_NAMES.get(attach.kind, "") + attach.place
+    if attach.kind in _FENTRY_NAMES and attach.function != named:
+        yield Problem("function", f"a function for this {attach.kind} is called {named}")
+    if rates:
+        key = "frequency" if attach.frequency is not None else "period"
+        yield Problem(key, "only a perf_event has it")
+
+
+def _columns(
+    key: str, columns: Sequence[ColumnConfig], *, needed: bool = True
+) -> Iterator[Problem]:
+    if needed and not columns:
+        yield Problem(key, "a column is needed")
+    if len(columns) > _COLUMNS_MAX:
+        yield Problem(key, f"{len(columns)} columns", f"up to {_COLUMNS_MAX}")
+    for index, column in enumerate(columns):
+        place = f"{key}[{index}]"
+        yield from _field(f"{place}.field", column.field)
+        yield from _show(f"{place}.show", column.show)
+        if not column.title:
+            yield Problem(f"{place}.title", "must not be empty")
+
+
+def _show(key: str, how: str) -> Iterator[Problem]:
+    if how not in SHOWS:
+        allowed = f"allowed: {', '.join(SHOWS)}"
+        near = did_you_mean(how, SHOWS)
+        yield Problem(key, f"{how!r} is not known", f"{near} {allowed}" if near else allowed)
+
+
+def _field(key: str, name: str) -> Iterator[Problem]:
+    if _FIELD.fullmatch(name) is None:
+        yield Problem(key, f"{name!r} is no field of a struct", 'e.g. "pid" or "key.dev"')
+
+
+def _optional_fields(part: MetricConfig | AnswerConfig, keys: Iterable[str]) -> Iterator[Problem]:
+    for key in keys:
+        name = getattr(part, key)
+        if name:
+            yield from _field(key, name)
+
+
+def _table(key: str, name: str) -> Iterator[Problem]:
+    if _IDENTIFIER.fullmatch(name) is None:
+        yield Problem(key, f"{name!r} is no map's name")
+
+
+def _scale(part: MetricConfig | AnswerConfig) -> Iterator[Problem]:
+    """Of a histogram."""
+    if not part.scale:
+        yield Problem("scale", "a histogram needs it", "allowed: log2, linear")
+    if part.step <= 0:
+        yield Problem("step", f"{part.step}", "1 or more")
+    if part.step != 1 and part.scale == "log2":
+        yield Problem("step", "only a linear scale has it")
+
+
+def _metric(metric: MetricConfig) -> Iterator[Problem]:
+    if NAME.fullmatch(metric.name) is None:
+        yield Problem("name", f"{metric.name!r} is no metric's name", NAME_WORDS)
+    if metric.name.startswith("collectord_"):
+        yield Problem("name", "collectord_bpf_ is put before it anyway")
+    if not metric.help:
+        yield Problem("help", "must say what is counted")
+    ending = _SUFFIX.get(metric.unit, "") + ("_total" if metric.type == "counter" else "")
+    if not metric.name.endswith(ending):
+        yield Problem("name", f"a {metric.type} of {metric.unit} ends in {ending}")
+    yield from _table("table", metric.table)
+    if metric.type == "histogram":
+        yield from _scale(metric)
+        if metric.sum_table:
+            yield from _table("sum_table", metric.sum_table)
+    else:
+        for key, default in (("scale", ""), ("slot", ""), ("step", 1), ("sum_table", "")):
+            if getattr(metric, key) != default:
+                yield Problem(key, "only a histogram has it")
+    yield from _optional_fields(metric, ("slot", "value"))
+    yield from _labels(metric)
+
+
+def _labels(metric: MetricConfig) -> Iterator[Problem]:
+    for index, label in enumerate(metric.labels):
+        key = f"labels[{index}]"
+        if NAME.fullmatch(label.name) is None:
+            yield Problem(f"{key}.name", f"{label.name!r} is no label's name", NAME_WORDS)
+        elif label.name in _TAKEN_LABELS:
+            yield Problem(f"{key}.name", f"{label.name} is taken")
+        for part, text in (("name", label.name), ("field", label.field.rpartition(".")[2])):
+            if text in _UNBOUNDED_LABELS:
+                hint = "have an [[answer]] or events tell it"
+                yield Problem(f"{key}.{part}", f"{text} is no label: it has no bound", hint)
+        if label.max < 1:
+            yield Problem(f"{key}.max", f"{label.max}", f"1 to {_SERIES_MAX}")
+        # "" is a key that is no struct; of a histogram that is the slot.
+        if label.field or metric.type == "histogram":
+            yield from _field(f"{key}.field", label.field)
+        yield from _show(f"{key}.show", label.show)
+    yield from _unique("labels", [label.name for label in metric.labels], ".name")
+    if metric.labels and metric.type == "histogram" and not metric.slot:
+        yield Problem("slot", "with labels the key is a struct: which field of it is the slot?")
+    series = math.prod(label.max + 1 for label in metric.labels)
+    if series > _SERIES_MAX:
+        yield Problem("labels", f"up to {series} series", f"lower max: {_SERIES_MAX} in all")
+
+
+def _answer(answer: AnswerConfig) -> Iterator[Problem]:
+    yield from _table("table", answer.table)
+    fields = {field.name: field.default for field in msgspec.structs.fields(answer)}
+    for key, kind in _OF_KIND.items():
+        if kind != answer.kind and getattr(answer, key) != fields[key]:
+            yield Problem(key, f"only a {kind} has it")
+    match answer.kind:
+        case "histogram":
+            yield from _scale(answer)
+            yield from _columns("by", answer.by, needed=False)
+            yield from _unique("by", [column.title for column in answer.by], ".title")
+            if answer.by and not answer.slot:
+                yield Problem("slot", "with by the key is a struct: which field is the slot?")
+        case "table":
+            yield from _columns("columns", answer.columns)
+            if answer.limit < 0:
+                yield Problem("limit", f"{answer.limit}", "rows, 0 for all")
+        case "folded":
+            yield from _stacks(answer)
+    yield from _optional_fields(answer, ("slot", "value", "sort"))
+
+
+def _stacks(answer: AnswerConfig) -> Iterator[Problem]:
+    yield from _table("stacks", answer.stacks)
+    if not answer.kernel_stack and not answer.user_stack:
+        yield Problem("kernel_stack", "a folded answer needs kernel_stack or user_stack")
+    if answer.user_stack and not answer.pid:
+        yield Problem("pid", "user stacks need the field of the key that has their process")
+    yield from _optional_fields(answer, ("kernel_stack", "user_stack", "pid"))
+    for index, name in enumerate(answer.frames_first):
+        yield from _field(f"frames_first[{index}]", name)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of a BPF program's parameters: what may be given, and what the program gets."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from collectord.text.units import Bytes, Nanoseconds, UnitError, show_bytes, show_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from collectord.programs.program_manifest import ParameterConfig
+
+_INT: Final = re.compile(r"[+-]?(?:0[xX][0-9A-Fa-f]{1,16}|[0-9]{1,20})", re.ASCII)
+_INT_MIN: Final = -(1 << 63)
+_INT_MAX: Final = (1 << 64) - 1
+_TRUTHS: Final[Mapping[str, int]] = {
+    "true": 1,
+    "yes": 1,
+    "1": 1,
+    "false": 0,
+    "no": 0,
+    "0": 0,
+}
+# A program's stack has 512 bytes; what it only compares with may be longer.
+STRING_MAX_BYTES: Final = 4096
+
+
+def read_value(parameter: ParameterConfig, given: str | int | bool) -> int | str:
+    """The value of a parameter: a number in ns, bytes or as it is, 0 or 1, or text.
+
+    Args:
+        parameter: what it may be.
+        given: text as on a command line, or a value of TOML.
+
+    Raises:
+        ValueError: it is none of this type, or out of range; the text says what would do.
+    """
+    if parameter.type == "string":
+        return _string(parameter, given)
+    if parameter.type == "bool":
+        return _truth(given)
+    value = _number(parameter, given)
+    if parameter.min is not None and value < parameter.min:
+        raise ValueError(f"{given} is below {show_value(parameter, parameter.min)}")
+    if parameter.max is not None and value > parameter.max:
+        raise ValueError(f"{given} is above {show_value(parameter, parameter.max)}")
+    return value
+
+
+def show_value(parameter: ParameterConfig, value: int | str) -> str:
+    """A value as it would be given, with its unit."""
+    if isinstance(value, str):
+        return value
+    if parameter.type == "bool":
+        return "true" if value else "false"
+    if parameter.type == "duration":
+        return show_ns(value)
+    if parameter.type == "bytes":
+        return show_bytes(value)
+    return f"{value}"
+
+
+def _string(parameter: ParameterConfig, given: str | int | bool) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"{_toml(given)} is no string")  # noqa: TRY004 - its value
+    if "\0" in given:
+        raise ValueError("a string cannot hold a NUL")
+    limit = STRING_MAX_BYTES if parameter.max_bytes is None else parameter.max_bytes
+    size = len(encode(given))
+    if size > limit:
+        raise ValueError(f"{size} bytes are more than {limit}")
+    return given
+
+
+def encode(text: str) -> bytes:
+    """The bytes of a string; those that came from outside without being UTF-8 are themselves."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text!r} has no bytes") from error
+
+
+def _truth(given: str | int | bool) -> int:
+    word = _toml(given).lower()
+    if word not in _TRUTHS or (isinstance(given, int) and not isinstance(given, bool)):
+        raise ValueError(f"{_toml(given)} is neither true nor false")
+    return _TRUTHS[word]
+
+
+def _number(parameter: ParameterConfig, given: str | int | bool) -> int:
+    if isinstance(given, bool):
+        raise ValueError(f"{_toml(given)} is no {parameter.type}")  # noqa: TRY004 - its value
+    if parameter.type == "int":
+        if isinstance(given, str) and _INT.fullmatch(given) is None:
+            raise ValueError(f"{given!r} is no integer, e.g. 10 or 0x1f")
+        value = int(given, 16 if "x" in given.lower() else 10) if isinstance(given, str) else given
+        if not _INT_MIN <= value <= _INT_MAX:
+            raise ValueError(f"{given} does not fit 64 bits")
+        return value
+    unit = Nanoseconds if parameter.type == "duration" else Bytes
+    try:
+        return int(unit.parse(given))
+    except UnitError as error:
+        raise ValueError(str(error)) from error
+
+
+def _toml(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: a segment whose events can be read back, of whatever format."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from collectord.codec.perf_data import MAGIC as PERF_MAGIC
+from collectord.folders.walk import open_file
+from collectord.reader.perf_events import BpfSegment
+from collectord.reader.relay_events import RelaySegment, files_of
+from collectord.reader.trace_events import TraceSegment
+from collectord.sink.segment import sink_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def open_events(path: Path) -> Iterator[BpfSegment | TraceSegment | RelaySegment]:
+    """Open a segment for the length of a block, of a set one file or all.
+
+    Raises as `BpfSegment`, `TraceSegment` and `RelaySegment`.
+    """
+    files = files_of(path)
+    if files:
+        with ExitStack() as stack:
+            yield RelaySegment(path, files, stack)
+        return
+    with sink_errors("cannot read the segment", path, reading=True):
+        fd = open_file(path)
+    try:
+        with sink_errors("cannot read the segment", path, reading=True):
+            is_perf = os.pread(fd, len(PERF_MAGIC), 0) == PERF_MAGIC
+        yield BpfSegment(fd, path) if is_perf else TraceSegment(fd, path)
+    finally:
+        os.close(fd)

@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: check sealed segments against their manifests, and list what a directory holds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import CodecError, SinkError, UnsafePath
+from collectord.folders.walk import open_folder
+from collectord.sink.formats import open_stored
+from collectord.sink.manifest import (
+    SCHEMA,
+    Manifest,
+    OpenManifest,
+    damage,
+    data_times,
+    decode,
+    foreign_schema,
+    layout_faults,
+    link,
+)
+from collectord.sink.scan import digest, mapped
+from collectord.sink.segment import (
+    BLOCK_BYTES,
+    MANIFEST,
+    PARTIAL,
+    Group,
+    SegmentPaths,
+    group_files,
+    lock,
+    read_manifest,
+    read_other_manifest,
+    session_folder,
+    session_names,
+    sink_errors,
+)
+from collectord.sink.sparse import stray_byte
+from collectord.sink.stored_file import Check, Finding
+from collectord.sink.sums import chunks_of, unsound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from collectord.folders.folder import Folder
+
+# Chunks that one line names; `chunks` of the finding are all.
+_NAMED_MAX: Final = 8
+
+
+class State(StrEnum):
+    """The state of a segment. DAMAGED: its manifest cannot be read; UNKNOWN: nothing tells."""
+
+    SEALED = "sealed"
+    RECOVERED = "recovered"
+    OPEN = "open"
+    ORPHAN = "orphan"
+    DAMAGED = "damaged"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the checks of one segment gave.
+
+    Attributes:
+        finding: the first thing that is wrong, None for a sound segment.
+        samples: as the manifest says; 0 without one.
+        bytes: size of the file.
+        sha256: of the whole file, where asked for.
+        allocated_bytes: blocks that the file occupies; less than its size where it has holes.
+        early: see `Manifest`; false without one.
+    """
+
+    path: Path
+    state: State
+    finding: Finding | None
+    samples: int = 0
+    bytes: int = 0
+    sha256: str | None = None
+    allocated_bytes: int = 0
+    early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """One line of `segments list`. Counts are None where no readable manifest tells them.
+
+    Attributes:
+        started_ns: REALTIME when the file was made, some time before it got its first record.
+        begins_ns, ends_ns: REALTIME of the first and the last record.
+        first_ns, last_ns: the same on the clock that stamps the records.
+        early: see `Manifest`.
+    """
+
+    path: Path
+    format: str
+    state: State
+    session: str
+    started_ns: int | None
+    begins_ns: int | None
+    ends_ns: int | None
+    first_ns: int | None
+    last_ns: int | None
+    records: int | None
+    samples: int | None
+    complete: bool | None
+    early: bool | None
+    basis: str | None
+    bytes: int
+    allocated_bytes: int
+
+
+def _refuse(error: SinkError) -> None:
+    raise error
+
+
+def verify(
+    targets: Sequence[Path],
+    *,
+    sha256: bool = False,
+    on_closed: Callable[[SinkError], object] = _refuse,
+) -> list[Verdict]:
+    """Check segments: directories with the session directories below them, and single files.
+
+    Segments that are being written come as OPEN without a finding.
+
+    Args:
+        targets: what to check.
+        sha256: hash whole files as well, those of the size that their manifests say.
+        on_closed: told of each session directory that cannot be read; the others are checked.
+
+    Raises:
+        SinkError: a directory or a file cannot be read.
+    """
+    verdicts = []
+    for folder, group in _groups(targets, on_closed):
+        with sink_errors("cannot read the segment", group.paths.data, reading=True):
+            verdicts.append(_verdict(folder, group, sha256=sha256))
+    return verdicts
+
+
+def list_segments(
+    targets: Sequence[Path], *, on_closed: Callable[[SinkError], object] = _refuse
+) -> list[SegmentRow]:
+    """List segments: of directories with the session directories below them, and single files.
+
+    Args:
+        targets: what to list.
+        on_closed: told of each session directory that cannot be read; the others are listed.
+
+    Raises:
+        SinkError: a directory or a file cannot be read.
+    """
+    rows = []
+    for folder, group in _groups(targets, on_closed):
+        with sink_errors("cannot read the segment", group.paths.data, reading=True):
+            rows.append(_row(folder, group))
+    return rows
+
+
+def _groups(
+    targets: Sequence[Path], on_closed: Callable[[SinkError], object]
+) -> Iterator[tuple[Folder, Group]]:
+    """Segments, each with its folder, which is open until the next one is asked for."""
+    for target in targets:
+        if target.is_dir():
+            with _opened(target) as root:
+                for name in session_names(root):
+                    try:
+                        with session_folder(root, name) as folder:
+                            yield from _groups_of(folder)
+                    except SinkError as error:
+                        on_closed(error)
+            continue
+        if target.exists() and not target.is_file():
+            hint = "name a segment or a directory"
+            raise SinkError("not a regular file", path=str(target), hint=hint)
+        name = target.name.removesuffix(PARTIAL)
+        suffix = target.name[len(name) :]
+        with _opened(target.parent) as folder:
+            yield folder, Group(SegmentPaths(target.parent, name), frozenset({suffix}))
+
+
+def _opened(path: Path) -> Folder:
+    with sink_errors("cannot read the directory", path, reading=True):
+        return open_folder(path)
+
+
+def _groups_of(folder: Folder) -> Iterator[tuple[Folder, Group]]:
+    for group in group_files(folder):
+        if group.paths.rotated or _is_ours(folder, group):
+            yield folder, group
+
+
+def _is_ours(folder: Folder, group: Group) -> bool:
+    """A name that no session gives needs a manifest of this program to count."""
+    paths = (group.paths.manifest, group.paths.open_manifest)
+    raw = (read_other_manifest(folder, path) for path in paths)
+    return any(
+        decode(data, OpenManifest) is not None or foreign_schema(data) is not None for data in raw
+    )
+
+
+def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
+    paths = group.paths
+    state = _state(folder, group)
+    path = paths.partial if PARTIAL in group.suffixes else paths.data
+    if state is State.OPEN:
+        return Verdict(path, state, None)
+    if state is State.ORPHAN:
+        hint = "its writer died; run `collectord segments repair`"
+        return Verdict(path, state, Finding(Check.FILE, hint))
+    if folder.stat(paths.data.name) is None:
+        return Verdict(path, state, Finding(Check.FILE, "there is no such segment"))
+    try:
+        raw = read_manifest(folder, paths.manifest)
+        fd = folder.open(path.name)
+    except UnsafePath as error:
+        return Verdict(path, state, Finding(Check.FILE, str(error)))
+    manifest = decode(raw, Manifest)
+    try:
+        finding = _manifest_finding(raw) if manifest is None else None
+        if manifest is not None:
+            findings = contents_findings(fd, paths, manifest)
+            finding = next(chain(findings, _chain_findings(folder, paths, manifest)), None)
+        status = os.fstat(fd)
+        # A file that somebody made longer may be all holes: 4 TiB of them take hours.
+        is_whole = manifest is not None and status.st_size == manifest.bytes
+        whole = _sha256(fd) if sha256 and is_whole else None
+    finally:
+        os.close(fd)
+    return Verdict(
+        path,
+        state,
+        finding,
+        samples=manifest.samples if manifest else 0,
+        bytes=status.st_size,
+        sha256=whole,
+        allocated_bytes=status.st_blocks * BLOCK_BYTES,
+        early=manifest.early if manifest else False,
+    )
+
+
+def _manifest_finding(raw: bytes) -> Finding:
+    schema = foreign_schema(raw)
+    if schema is not None:
+        detail = f"manifest schema {schema} is of another version; this one knows {SCHEMA}"
+        return Finding(Check.VERSION, detail)
+    return Finding(Check.MANIFEST, "its manifest is damaged" if raw else "it has no manifest")
+
+
+def contents_findings(fd: int, paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
+    """Compare a sealed file with its manifest."""
+    size_bytes = os.fstat(fd).st_size
+    if size_bytes != manifest.bytes:
+        yield Finding(Check.SIZE, f"{size_bytes} bytes, its manifest says {manifest.bytes}")
+        return
+    try:
+        file = open_stored(fd, paths.set_format)
+    except CodecError as error:
+        yield Finding(Check.HEAD, str(error))
+        return
+    if (file.data_offset, file.data_bytes) != (manifest.data_offset, manifest.data_bytes):
+        yield Finding(
+            Check.HEAD,
+            f"data section at {file.data_offset} of {file.data_bytes} bytes, its manifest says "
+            f"{manifest.data_offset} and {manifest.data_bytes}",
+        )
+        return
+    yield from (Finding(Check.MANIFEST, fault) for fault in layout_faults(manifest))
+    # First, as spans over each other would have their bytes hashed again and again.
+    if fault := span_fault(manifest, size_bytes, sparse=file.sparse):
+        yield Finding(Check.CHECKSUM, fault)
+        return
+    with mapped(fd, size_bytes) as view:
+        yield from _span_findings(view, manifest)
+        yield from _gap_findings(fd, view, manifest)
+        yield from file.findings(view, manifest)
+
+
+def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
+    for span in manifest.spans:
+        if span.chunks and chunks_of(span) is None:
+            yield Finding(Check.MANIFEST, f"the chunks of its {span.part} do not make it up")
+            return
+    chunks = [(span, part) for span in manifest.spans for part in unsound(view, span)]
+    if not chunks:
+        return
+    span, first = chunks[0]
+    rest = ", ".join(f"{part.bytes} bytes at {part.offset}" for _, part in chunks[1:_NAMED_MAX])
+    more = f" and {len(chunks) - _NAMED_MAX} others" if len(chunks) > _NAMED_MAX else ""
+    where = f"the {span.part} (bytes {first.offset} to {first.end})"
+    others = f"; nor do {rest}{more}" if rest else ""
+    yield Finding(
+        Check.CHECKSUM,
+        f"{where} does not match its checksum{others}",
+        tuple(part for _, part in chunks),
+    )
+
+
+def span_fault(manifest: Manifest, size_bytes: int, *, sparse: bool) -> str:
+    """Say where the spans are not one behind the other, or leave out what is no hole."""
+    at = 0
+    for start, past in _spans(manifest, size_bytes):
+        if start < at or (start > at and not sparse):
+            return f"the checksums end at byte {at} of {size_bytes}"
+        at = past
+    return ""
+
+
+def _spans(manifest: Manifest, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each span, and last of what is behind the file's end."""
+    yield from ((span.offset, span.offset + span.bytes) for span in manifest.spans)
+    yield size_bytes, size_bytes
+
+
+def _gap_findings(fd: int, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
+    """What no checksum covers must be a hole."""
+    at = 0
+    for start, past in _spans(manifest, len(view)):
+        stray = stray_byte(fd, view, at, start)
+        if stray is not None:
+            yield Finding(Check.CHECKSUM, f"there is something at byte {stray}, in a hole")
+        at = past
+
+
+def _chain_findings(folder: Folder, paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
+    """The manifest before must be the one this was chained to; evicted ones are gone in order."""
+    before = manifest.previous
+    if before is None:
+        return
+    inside = "/" not in before.manifest and before.manifest not in (".", "..")
+    raw = read_other_manifest(folder, folder.path / before.manifest) if inside else b""
+    if not raw and _has_older(folder, paths, before.manifest):
+        yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, is missing")
+    if raw and link(before.manifest, raw) != before and _replaced(raw) != before.sha256:
+        yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, was changed since")
+
+
+def _replaced(raw: bytes) -> str:
+    """What a repair has replaced by this manifest: SHA-256 of it, "" of one that is as it was."""
+    manifest = decode(raw, Manifest)
+    return manifest.replaces if manifest is not None else ""
+
+
+def _has_older(folder: Folder, paths: SegmentPaths, manifest_name: str) -> bool:
+    missing = manifest_name.removesuffix(MANIFEST)
+    return any(
+        group.paths.format == paths.format and group.paths.name < missing
+        for group in group_files(folder)
+    )
+
+
+def _row(folder: Folder, group: Group) -> SegmentRow:
+    paths = group.paths
+    state = _state(folder, group)
+    partial = state in (State.OPEN, State.ORPHAN)
+    path = paths.partial if partial else paths.data
+    manifest: Manifest | OpenManifest | None
+    raw = read_other_manifest(folder, paths.open_manifest if partial else paths.manifest)
+    manifest = sealed = None if partial else decode(raw, Manifest)
+    if partial:
+        manifest = decode(raw, OpenManifest)
+    status = folder.stat(path.name)
+    begins_ns, ends_ns = (data_times(sealed) if sealed else None) or (None, None)
+    return SegmentRow(
+        path=path,
+        format=manifest.format if manifest else paths.format,
+        state=state,
+        session=manifest.session if manifest else "",
+        started_ns=manifest.started_ns if manifest else None,
+        begins_ns=begins_ns,
+        ends_ns=ends_ns,
+        first_ns=sealed.first_ns if sealed else None,
+        last_ns=sealed.last_ns if sealed else None,
+        records=sealed.records if sealed else None,
+        samples=sealed.samples if sealed else None,
+        complete=sealed.complete if sealed else None,
+        early=sealed.early if sealed else None,
+        basis=str(sealed.ledger.get("basis")) if sealed else None,
+        bytes=status.st_size if status else 0,
+        allocated_bytes=status.st_blocks * BLOCK_BYTES if status else 0,
+    )
+
+
+def _state(folder: Folder, group: Group) -> State:
+    paths = group.paths
+    if PARTIAL in group.suffixes:
+        try:
+            fd = folder.open(paths.partial.name)
+        except (FileNotFoundError, UnsafePath):
+            pass  # sealed, or replaced, since the listing
+        else:
+            try:
+                return State.ORPHAN if lock(fd) else State.OPEN
+            finally:
+                os.close(fd)
+    raw = read_other_manifest(folder, paths.manifest)
+    manifest = decode(raw, Manifest)
+    if manifest is None:
+        return State.DAMAGED if damage(raw, Manifest) else State.UNKNOWN
+    return State.RECOVERED if manifest.recovered else State.SEALED
+
+
+def _sha256(fd: int) -> str:
+    with mapped(fd, os.fstat(fd).st_size) as view:
+        return digest(hashlib.sha256(), view)

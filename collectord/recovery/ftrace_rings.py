@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ftrace rings outlive a killed process: what is still in them goes into a last segment.
+
+With it the balance of the killed session is complete, because the kernel counted on:
+
+    produced = stored in segments + salvaged now + lost in the ring + gone with the process
+
+The last are events that the kernel had handed out and that are in no segment. If anybody reset a
+ring its counters began anew: less was handed out than stored, and nobody knows what was produced.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
+
+from collectord.errors import CodecError, KernelError, NoSuchTarget, SinkError
+from collectord.kernel.tracefs.abandoned_rings import OWNER_MARK
+from collectord.kernel.tracefs.instance_lock import PREFIX
+from collectord.model import LOSS_PAIRS, Basis, Reason, RingRole, Stage, loss_name
+from collectord.plan.trace_source import RECORDER_PERCENT
+from collectord.recovery.page_segment import salvage
+from collectord.recovery.prior_run import read_trail
+from collectord.sink.base import Closing, Opening
+from collectord.sink.manifest import Identity, RingEntry
+from collectord.source.tracefs import RECORD_SESSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from collectord.kernel.host.identity import Host
+    from collectord.kernel.port import Kernel
+    from collectord.kernel.tracefs.abandoned_rings import Leftover
+    from collectord.kernel.tracefs.ring_stats import CpuStats
+    from collectord.recovery.prior_run import Trail
+
+_LOG: Final = structlog.get_logger()
+_SOURCE: Final = "tracefs"
+
+
+class Salvaged(NamedTuple):
+    """An instance that is gone now; `path` is None where its rings were empty."""
+
+    instance: str
+    path: Path | None
+    ledger: Mapping[str, Any]
+
+
+def salvage_leftovers(
+    kernel: Kernel,
+    host: Host,
+    place: Callable[[str, str], Path | None],
+    room_for: Callable[[Path], Callable[[int], bool]],
+) -> list[Salvaged]:
+    """Salvage the instances that killed processes left, and remove them.
+
+    One that cannot be salvaged and removed now is left for the next start, and told: its rings
+    keep what was not taken, and what was is in a segment, sealed or left to the repair.
+
+    Args:
+        kernel: finds and adopts them.
+        host: this host.
+        place: given the names of an instance and of its session, the directory of its segments,
+            those of the killed process repaired; None for one that is somebody else's to salvage.
+        room_for: gives what makes room in such a directory, see `FileSink`.
+
+    Raises:
+        KernelError: instances cannot be listed, or probes not removed.
+    """
+    done: list[Salvaged] = []
+    for name in kernel.leftover_instances():
+        session, owned, _ = name.removeprefix(PREFIX).partition(OWNER_MARK)
+        # Beside recordings only trials have the number of their process: no events are in them.
+        trial = bool(owned) and session != RECORD_SESSION
+        salvaged = None
+        try:
+            directory = None if trial else place(name, session)
+            if directory is None and not trial:
+                continue
+            with ExitStack() as stack:
+                try:
+                    leftover = kernel.salvage(name, stack)
+                except NoSuchTarget as error:
+                    _LOG.info("instance_salvaged_elsewhere", instance=name, reason=str(error))
+                    continue
+                if directory is not None:
+                    room = room_for(directory)
+                    salvaged = _salvage(kernel, host, leftover, directory, room)
+        except (CodecError, KernelError, SinkError) as error:
+            _LOG.error("instance_not_salvaged", instance=name, error=str(error))
+            continue
+        if salvaged is not None:
+            done.append(salvaged)
+    # Without the probes of an instance that is still there, its rings would be cleared.
+    if done and not kernel.leftover_instances():
+        kernel.remove_orphan_probes()
+    return done
+
+
+def _salvage(
+    kernel: Kernel,
+    host: Host,
+    leftover: Leftover,
+    directory: Path,
+    make_room: Callable[[int], bool],
+) -> Salvaged:
+    before = {cpu: ring.stats for cpu, ring in leftover.rings.items()}
+    trail = read_trail(
+        directory,
+        session=leftover.session,
+        boot_id=host.boot_id,
+        since_ns=leftover.created_ns,
+        subbuf_bytes=leftover.subbuf_bytes,
+    )
+    recorder = leftover.instance.effective().buffer_percent == RECORDER_PERCENT
+    ledger: Mapping[str, Any] = balance(before, trail, 0, recorder=recorder)
+
+    if not leftover.rings:
+        return Salvaged(leftover.name, None, ledger)
+
+    def closing(salvaged: Mapping[int, int]) -> Closing:
+        nonlocal ledger
+        ledger = balance(before, trail, sum(salvaged.values()), recorder=recorder)
+        return Closing(
+            clock=kernel.clocks(),
+            rings=rings,
+            ledger=ledger,
+            ring_stats=leftover.ring_stats(),
+            recovered=True,
+        )
+
+    rings = tuple(
+        RingEntry(
+            ring=cpu,
+            role=str(RingRole.DATA),
+            cpu=cpu,
+            data_bytes=leftover.buffer_bytes,
+            watermark_bytes=0,
+            stored_total=trail.stored_by_cpu.get(cpu, 0),
+        )
+        for cpu in leftover.rings
+    )
+    info = salvage(
+        directory,
+        Identity(
+            host=host.hostname,
+            boot_id=host.boot_id,
+            kernel=host.release,
+            session=leftover.session,
+            source=_SOURCE,
+            scope=trail.scope,
+        ),
+        leftover.instance.metadata(),
+        leftover.pages_by_cpu(trail.last_pages, trail.stored_by_cpu),
+        opening=Opening(
+            clock=kernel.clocks(), rings=rings, run=trail.run, stored_before=trail.stored
+        ),
+        closing=closing,
+        comms=leftover.instance.comms,
+        make_room=make_room,
+    )
+    return Salvaged(leftover.name, info.path if info is not None else None, ledger)
+
+
+def balance(
+    stats: Mapping[int, CpuStats], trail: Trail, salvaged: int, *, recorder: bool
+) -> dict[str, Any]:
+    """The final balance of a killed session, from the kernel's counters and from its files.
+
+    It is `exact` unless a ring was reset, after which the counters tell of losses only.
+
+    Args:
+        stats: of each ring, read when it was found: nothing had been salvaged by then.
+        trail: the segments of the killed process.
+        salvaged: events that were still there.
+        recorder: it was a flight recorder: overwriting was what its rings were for.
+    """
+    counters = stats.values()
+    lost = dict.fromkeys(LOSS_PAIRS[_SOURCE], 0)
+    overrun = sum(s.overrun for s in counters)
+    lost[Stage.KERNEL_RING, Reason.OVERRUN] = 0 if recorder else overrun
+    lost[Stage.KERNEL_RING, Reason.COMMIT_OVERRUN] = sum(s.commit_overrun for s in counters)
+    lost[Stage.KERNEL_RING, Reason.DROPPED] = sum(s.dropped for s in counters)
+    handed_out = sum(s.read_events for s in counters)
+    unread = sum(s.entries for s in counters)
+    # A sub-buffer that was handed out last can still be there.
+    rescued = max(0, salvaged - unread)
+    gone = handed_out - trail.stored - rescued
+    lost[Stage.STAGING, Reason.DROPPED] = max(0, gone)
+    exact = gone >= 0 and not _was_reset(stats, trail)
+    produced = sum(s.written + s.dropped + s.commit_overrun for s in counters) if exact else None
+    total = trail.stored + salvaged
+    overwritten = overrun if recorder else 0
+    return {
+        "basis": str(Basis.EXACT if exact else Basis.LOST_ONLY),
+        "closed": True,
+        "produced": produced,
+        "produced_before": produced,
+        "produced_after": produced,
+        "stored": total,
+        "lost": {loss_name(key): count for key, count in lost.items()},
+        "overwritten": overwritten,
+        "in_flight": 0,
+        "unaccounted": (
+            None if produced is None else produced - total - sum(lost.values()) - overwritten
+        ),
+    }
+
+
+def _was_reset(stats: Mapping[int, CpuStats], trail: Trail) -> bool:
+    """More of a ring is stored than its kernel knows to have handed out."""
+    handed_out = {cpu: ring.read_events for cpu, ring in stats.items()}
+    return any(n > handed_out.get(cpu, 0) for cpu, n in trail.stored_by_cpu.items())

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a killed predecessor left: segments that nobody sealed, traces, and rings of ftrace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from collectord.kernel.tracefs.instance_note import read_note, remove_note
+from collectord.recovery.ftrace_rings import salvage_leftovers
+from collectord.sink.outcome import UNREPAIRED, Action
+from collectord.sink.repair import repair
+from collectord.sink.segment import PARTIAL
+from collectord.sink.state_dir import count_unclean_stops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from collectord.kernel.host.identity import Host
+    from collectord.kernel.port import Kernel
+    from collectord.plan.session_plan import Plan
+    from collectord.sink.outcome import Outcome
+
+_LOG: Final = structlog.get_logger()
+
+
+class Repaired(NamedTuple):
+    """The outcome of a start.
+
+    Attributes:
+        unclean_stops: processes that have ended without sealing what they wrote, until now.
+        damaged_files: segments that were left alone, and manifests that cannot be read.
+    """
+
+    unclean_stops: int = 0
+    damaged_files: int = 0
+
+
+def repair_leftovers(plan: Plan, state: Path) -> Repaired:
+    """Seal what was not, where the plan's sessions write, and below the state directory.
+
+    A single file is its own sink's to make way for.
+
+    Raises:
+        SinkError: a directory cannot be read, or the count not written.
+    """
+    rotated = [Path(s.sink.directory) for s in plan.sessions if not s.sink.single_file]
+    elsewhere = {path for path in rotated if state not in (path, path.parent)}
+    places = [path for path in (state, *sorted(elsewhere)) if rotated and path.is_dir()]
+    if not places:
+        return Repaired()
+    outcomes = [outcome for place in places for outcome in repair(place)]
+    _tell_repairs(outcomes)
+    unclean = any(map(_tells_of_a_kill, outcomes))
+    return Repaired(
+        unclean_stops=count_unclean_stops(places[0], add=unclean),
+        damaged_files=sum(outcome.damaged for outcome in outcomes),
+    )
+
+
+def _tells_of_a_kill(outcome: Outcome) -> bool:
+    """A clean stop leaves no segment open, not even one without a record."""
+    if outcome.action is Action.REMOVED:
+        return outcome.path.name.endswith(PARTIAL)
+    return outcome.action in {Action.RECOVERED, Action.COMPLETED}
+
+
+def salvage_traces(
+    plan: Plan,
+    state: Path,
+    *,
+    kernel: Kernel,
+    host: Host,
+    room_for: Callable[[Path], Callable[[int], bool]],
+    everything: bool,
+) -> int:
+    """Take the rest out of ftrace rings, to where their sessions wrote, and end block traces.
+
+    Args:
+        plan: whose sessions' rings are looked for.
+        state: where sessions of which nothing else is known write.
+        kernel: has the rings.
+        host: for the manifests.
+        room_for: see `salvage_leftovers`.
+        everything: those of other sessions too.
+
+    Returns:
+        records of block traces that are in no segment: they were unread, or had found no room.
+
+    Raises:
+        KernelError: rings cannot be read.
+        SinkError: a segment cannot be written.
+    """
+    own = {s.name: Path(s.sink.directory) for s in plan.sessions if s.payload.has_instance}
+
+    def place(instance: str, session: str) -> Path | None:
+        if session not in own and not everything:
+            return None
+        directory = read_note(instance) or own.get(session) or state / session
+        _tell_repairs(repair(directory) if directory.is_dir() else [])
+        return directory
+
+    left_traces = kernel.end_left_traces() if everything else ()
+    for left in left_traces:
+        _LOG.warning("trace_left_behind", **left._asdict())
+    for salvaged in salvage_leftovers(kernel, host, place, room_for):
+        remove_note(salvaged.instance)
+        _LOG.warning(
+            "instance_salvaged",
+            instance=salvaged.instance,
+            path=str(salvaged.path) if salvaged.path is not None else None,
+            **salvaged.ledger,
+        )
+    return sum(left.unread + left.dropped for left in left_traces)
+
+
+def _tell_repairs(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        event = "segment_repaired"
+        if outcome.action is Action.IN_USE:
+            event = "segment_in_use"
+        elif outcome.action in UNREPAIRED:
+            event = "segment_not_repaired"
+        _LOG.warning(
+            event,
+            path=str(outcome.path),
+            action=str(outcome.action),
+            detail=outcome.detail,
+            samples=outcome.samples,
+        )

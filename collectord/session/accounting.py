@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of a session: read around full passes, balanced, and cut for manifests."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import KernelError
+from collectord.ledger.ledger_json import cut
+from collectord.ledger.record_ledger import balance_session
+from collectord.session.aux_counter_reader import AuxMeter
+from collectord.session.flush_clocks import FlushClocks
+from collectord.session.late_rings import LateRings
+from collectord.sink.base import Closing, Opening
+from collectord.sink.manifest import RingEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from collectord._native._core import Stream
+    from collectord.kernel.port import Kernel
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.model import ClockReading, Geometry, RingLabel
+    from collectord.plan.aux_areas import AuxPlan
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.session.counter_reader import Drained, Meter
+    from collectord.session.health import Health
+    from collectord.sink.base import GivenUp, SegmentInfo, Sink
+    from collectord.sink.manifest import SnapshotNote
+    from collectord.sink.state_dir import Store
+    from collectord.source.base import OpenSource
+
+_LOG: Final = structlog.get_logger()
+
+
+class Accounts:
+    """What a session's counters say, and what of it its segments are told.
+
+    Args:
+        plan: of the session.
+        source: tells the kernel's counters as text, and of rings that nobody drains.
+        rings: all of them.
+        stream: tells how far they are drained.
+        meter: reads their counters; AUX areas, and rings that nobody drains, are read here.
+        kernel: reads the clocks.
+        health: told while counters cannot be read.
+    """
+
+    def __init__(
+        self,
+        plan: SessionPlan,
+        *,
+        source: OpenSource,
+        rings: Sequence[Drained],
+        stream: Stream,
+        meter: Meter,
+        kernel: Kernel,
+        health: Health,
+    ) -> None:
+        self._plan = plan
+        self._tracing = source.abilities.tracing
+        self._rings = rings
+        self._meter = meter
+        self._aux = AuxMeter(kernel, rings)
+        self._late = LateRings(plan, source.abilities)
+        self._kernel = kernel
+        self._health = health
+        self._log = _LOG.bind(session=plan.name)
+        self._clocks = FlushClocks()
+        self._since_ns = time.monotonic_ns()  # the end of what sealed segments tell of
+        self._closed = False
+        self._stream = stream
+        self._read_at = stream.issued_generation()  # as of the readings that passes are to follow
+
+    def measure(self, *, last: bool = False) -> bool:
+        """Take a reading; where it fails the last one stands, and that is said.
+
+        Where the rings are not done with a full pass since the last reading, what is produced and
+        lost is told all the same, and compared with what was counted before a pass that is done.
+
+        Args:
+            last: the events are disabled, and all is drained and written.
+
+        Returns:
+            whether a ring's balance may be another than before.
+        """
+        if self._closed and not last:
+            return False  # a seal that began before the end asks late: the last reading is final
+        new = True
+        try:
+            if last:
+                self._closed = True
+                self._meter.close()
+                self._aux.close()
+            else:
+                new = self._measure()
+            self._late.measure(last=last)
+        except KernelError as error:
+            if self._health.note("counters", f"counters not read: {error}"):
+                self._log.error("counters_not_read", error=str(error))
+        else:
+            self._health.note("counters", "")
+        return new
+
+    def _measure(self) -> bool:
+        passed = self._stream.drained_generation() > self._read_at
+        try:
+            new = self._meter.measure(passed=passed)
+            self._aux.measure(passed=passed)
+        finally:
+            if passed:
+                self._read_at = self._stream.issued_generation()
+        return new
+
+    def read_clocks(self, read: Callable[[], ClockReading]) -> None:
+        """Note the clocks for the next segment that is sealed, if this flush is to be noted."""
+        self._clocks.flushed(read)
+
+    def are_even(self) -> bool:
+        """Whether nothing is unaccounted, in records or in bytes, as of the last reading."""
+        missing = [ring.unaccounted for ring in self._meter.balances()]
+        missing += [area.unaccounted for area in self._aux.balances()]
+        return not any(missing)
+
+    def balance(self, since_ns: int | None = None) -> SessionBalance:
+        """The balance as of the last reading; touches neither rings nor kernel counters.
+
+        Args:
+            since_ns: what its basis is to hold for: the time from then on; None: now, and once the
+                session is closed all of it.
+        """
+        if since_ns is None and self._closed:
+            since_ns = 0
+        return balance_session(
+            self._plan.name,
+            self._plan.source,
+            self._plan.scope.describe(),
+            (*self._meter.balances(since_ns), *self._late.balances()),
+            state="running",
+            suppressed=self._meter.suppression.to_json(since_ns or 0),
+            directory=self._plan.sink.directory,
+            shared=self._meter.shared_losses,
+            aux=self._aux.balances(),
+        )
+
+    def opening(self) -> Opening:
+        """Give what a segment is told as it is created."""
+        return Opening(clock=self._kernel.clocks(), rings=self._entries())
+
+    def closing(self, *, recount: bool, snapshot: SnapshotNote | None) -> Closing:
+        """Give what a segment is told as it is sealed: the balance, and the news since the last.
+
+        Args:
+            recount: it is the last one, and no other waits to be sealed: what it is found to hold
+                completes the count.
+            snapshot: that it belongs to.
+        """
+        # A program that the next look finds may have come right after this one: what is claimed
+        # here ends before.
+        until_ns = time.monotonic_ns()
+        self._health.look_for_suppression()
+        return Closing(
+            clock=self._kernel.clocks(),
+            rings=self._entries(),
+            ledger=self._cut(until_ns),
+            flushes=self._clocks.take(),
+            lost_samples=self._meter.take_losses(),
+            ring_stats=self._ring_stats(),
+            recut=self._recut if recount else None,
+            snapshot=snapshot,
+        )
+
+    def found(self, info: SegmentInfo) -> None:
+        """Count what a segment was found to hold as it was sealed."""
+        self._since_ns = max(self._since_ns, info.manifest.ledger.get("until_ns", 0))
+        self._meter.found({entry.ring: entry.samples for entry in info.manifest.rings})
+
+    def given_up(self, end: GivenUp) -> None:
+        """Count what a segment held that was closed without a seal."""
+        self._meter.found(end.events)
+        self._meter.removed(end.lost_events)
+        self._aux.removed(end.lost_aux_bytes)
+
+    def settle(self) -> None:
+        """All segments are sealed: what passed unseen is what was found in them."""
+        self._meter.settle({})
+
+    def take_late(self, sink: Sink, store: Store) -> SegmentInfo | None:
+        """Store what rings hold that nobody drained; see `LateRings.take`. For a worker."""
+        return self._late.take(self._kernel, sink, store, self._cut)
+
+    def _recut(self, found: Mapping[int, int]) -> Mapping[str, Any]:
+        """The final balance, from what the last segment holds too. Called by the seal."""
+        self._meter.settle(found)
+        return self._cut()
+
+    def _cut(self, until_ns: int | None = None) -> dict[str, Any]:
+        """Give what a manifest says, of the time until then; None: until now."""
+        if until_ns is None:
+            until_ns = time.monotonic_ns()
+        bounds = zip(self._meter.shared_bounds, self._late.bounds, strict=True)
+        before, after = map(sum, bounds)
+        window = {"since_ns": self._since_ns, "until_ns": until_ns}
+        return cut(self.balance(self._since_ns), self._meter.brackets, (before, after)) | window
+
+    def _ring_stats(self) -> Mapping[int, str]:
+        try:
+            return {cpu: text for one in self._tracing for cpu, text in one.ring_stats().items()}
+        except KernelError as error:
+            self._log.error("counters_not_read", error=str(error))
+            return {}
+
+    def _entries(self) -> tuple[RingEntry, ...]:
+        rings = [_entry(d.ring.id, d.handle.label, d.handle.geometry) for d in self._rings]
+        areas = [
+            _entry(area.ring.id, area.handle.label, area.handle.plan)
+            for drained in self._rings
+            for area in drained.areas
+        ]
+        return (*rings, *areas)
+
+
+def _entry(number: int, label: RingLabel, sizes: Geometry | AuxPlan) -> RingEntry:
+    return RingEntry(
+        ring=number,
+        role=str(label.role),
+        cpu=label.cpu,
+        tid=label.tid,
+        data_bytes=sizes.data_bytes,
+        watermark_bytes=sizes.watermark_bytes,
+    )

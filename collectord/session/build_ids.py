@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build-ids of the code that a session's mappings name.
+
+They are read here and not asked of the kernel with each mapping (see
+`plan.event_attrs.sideband_event`): once for each file, soon after it was mapped, while its process
+or its name still leads to it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from collectord.codec.perf_features import BuildId, Features
+from collectord.codec.perf_record import iter_records
+from collectord.codec.perf_sideband import Mmap2, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from collectord._native import _core
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.kernel.port import Kernel
+    from collectord.session.task_group import Jobs
+
+# Device, inode, its generation is not told; name.
+_File = tuple[int, int, int, bytes]
+
+
+class BuildIds:
+    """Build-ids of the files that one stream saw mapped.
+
+    Args:
+        kernel: reads them.
+        stream: tells the files.
+        attr: of the event that recorded the mappings; None of a stream without.
+    """
+
+    def __init__(self, kernel: Kernel, stream: _core.Stream, attr: PerfEventAttr | None) -> None:
+        self._kernel = kernel
+        self._stream = stream
+        self._attr = attr
+        self._since = 0
+        self._known: dict[_File, bytes] = {}
+        self._lock = threading.Lock()
+
+    def look(self, jobs: Jobs) -> None:
+        """Have those of the files read that are new since the last look."""
+        self._since, records = self._stream.mapped_files(self._since)
+        if records:
+            jobs.start(jobs.in_worker(self._read, records))
+
+    def features(self) -> Features:
+        """Give the build-ids of the code that ran in a segment; called in a thread.
+
+        Of files of one name that counts to which it leads from here, as with perf record, or
+        else the last one whose build-id is known.
+        """
+        with self._lock:
+            _, records = self._stream.mapped_files()
+            files = self._learn(self._mappings(records))
+            self._known = {file: self._known[file] for file in files}
+            if not files:
+                return Features()
+            # Readers know a file by its name. Processes with another root have others there.
+            found: dict[bytes, _File] = {}
+            for file in filter(self._known.get, files):
+                if not self._is_here(found.get(file[-1])):
+                    found[file[-1]] = file
+            mapped = [BuildId(os.fsdecode(n), self._known[file]) for n, file in found.items()]
+        return Features(build_ids=(*self._kernel.kernel_build_ids(), *mapped))
+
+    def _is_here(self, file: _File | None) -> bool:
+        return file is not None and self._kernel.inode_at(file[-1]) == file[2]
+
+    def _read(self, records: bytes) -> None:
+        with self._lock:
+            self._learn(self._mappings(records))
+
+    def _mappings(self, records: bytes) -> list[Mmap2]:
+        if self._attr is None:
+            return []
+        decoded = (decode(records, header, self._attr) for header in iter_records(records))
+        return [record for record in decoded if isinstance(record, Mmap2)]
+
+    def _learn(self, mappings: Iterable[Mmap2]) -> list[_File]:
+        """Have all of them known, and give the files, each once."""
+        files = {(m.major, m.minor, m.inode, m.filename): m for m in mappings}
+        new = {file: mapping for file, mapping in files.items() if file not in self._known}
+        self._known |= zip(new, self._kernel.mapped_build_ids(tuple(new.values())), strict=True)
+        return list(files)

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drain stage: the native core, and its notices on the event loop.
+
+The core drains and writes by itself, whether or not this thread runs; what comes here is what
+only the controlling thread can do: prepare and seal files, make room, count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from collectord._native import _core
+from collectord.errors import ShardSilent
+from collectord.session.drain_threads import Placement, RunningThreads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from collectord.plan.session_plan import CorePlan
+    from collectord.source.base import OpenSource
+    from collectord.source.ring import RingHandle
+
+# A pass takes milliseconds. A ring that leaves may wait two seconds for a chunk.
+_ANSWER_S: Final = 5.0
+_LEAVE_S: Final = 2.0 + _ANSWER_S
+
+
+class StreamListener(Protocol):
+    """Who is told about a stream and its segments. Called on the event loop."""
+
+    def segment_closed(self, closed: _core.SegmentClosed) -> None:
+        """The stream's segment got its last byte."""
+
+    def segment_wanted(self) -> None:
+        """The stream has no segment to go on to."""
+
+    def space_wanted(self, errno: int) -> None:
+        """The disk is full and the writer waits."""
+
+    def write_failed(self, errno: int) -> None:
+        """A chunk was given up; its records are counted as lost."""
+
+
+class RingListener(Protocol):
+    """Who is told about rings. Called on the event loop."""
+
+    def ring_faulty(self, ring: int, reason: str, position: int, *, quarantined: bool) -> None:
+        """A ring's contents were refused; it goes on behind them, or is not read any more."""
+
+    def ring_hung_up(self, ring: int) -> None:
+        """A ring's task, or its channel, is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Who listens to a stream, and to those of its rings that are named."""
+
+    files: StreamListener
+    listener: RingListener
+    rings: frozenset[int]
+
+    def tell(self, event: _core.Event) -> None:
+        """Have the one hear it whom it concerns."""
+        match event:
+            case _core.SegmentClosed():
+                self.files.segment_closed(event)
+            case _core.SegmentWanted():
+                self.files.segment_wanted()
+            case _core.SpaceWanted():
+                self.files.space_wanted(event.errno)
+            case _core.WriteFailed():
+                self.files.write_failed(event.errno)
+            case _core.RingFault() if event.ring in self.rings:
+                self.listener.ring_faulty(
+                    event.ring,
+                    _core.QUARANTINE_REASONS[event.reason],
+                    event.position,
+                    quarantined=event.quarantined,
+                )
+            case _core.RingHungUp() if event.ring in self.rings:
+                self.listener.ring_hung_up(event.ring)
+
+
+class Drain:
+    """Owns the core. Enter it on the event loop; leaving stops the core's threads."""
+
+    def __init__(self, plan: CorePlan) -> None:
+        self.core = _core.Core(
+            shards=plan.shards,
+            chunks=plan.chunks,
+            chunk_bytes=plan.chunk_bytes,
+            flush_ns=plan.flush_ns,
+            floor_bytes=plan.floor_bytes,
+        )
+        self._plan = plan
+        self._shard_of: dict[tuple[int, int], int] = {}  # by CPU, else by thread
+        self._places: dict[int, tuple[int, int]] = {}  # of rings that were dealt so
+        self._dealt = 0
+        self._placement: Placement | None = None
+        self._heard: dict[int, Heard | None] = {}  # by stream; None: nobody listens yet
+        self._early: dict[tuple[object, ...], _core.Event] = {}  # of whom nobody listens to yet
+        self._followed = 0  # the generation that was waited for last
+        self._notified = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        asyncio.get_running_loop().add_reader(self.core.notify_fd, self._on_notify)
+        self.core.start()
+        self._placement = Placement(self._plan.drain, self.core.drain_tids())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        asyncio.get_running_loop().remove_reader(self.core.notify_fd)
+        self.core.stop()
+
+    def add_stream(self, source: OpenSource) -> _core.Stream:
+        """Have a stream for a source's rings, whose notices are kept until somebody listens."""
+        stream = source.add_stream(self.core)
+        self._heard[stream.id] = None
+        return stream
+
+    def forget(self, stream: _core.Stream) -> None:
+        """Tell nobody of a stream any more; its rings have been removed."""
+        del self._heard[stream.id]
+        self._early = {key: e for key, e in self._early.items() if e.stream != stream.id}
+
+    def add_ring(self, stream: _core.Stream, handle: RingHandle) -> _core.Ring:
+        """Begin to drain a ring, on the shard of its CPU, or of its thread where it has none.
+
+        So what names a sample is read with it, and before it. A planned CPU's shard is one of its
+        node of memory.
+        """
+        label = handle.label
+        shard = self._plan.drain.shard_of(label.cpu)
+        if shard is not None:
+            return handle.register(self.core, shard, stream)
+        place = (label.cpu, label.tid if label.cpu < 0 else -1)
+        if place not in self._shard_of:
+            self._shard_of[place] = self._dealt % self._plan.shards
+            self._dealt += 1
+        ring = handle.register(self.core, self._shard_of[place], stream)
+        self._places[ring.id] = place
+        return ring
+
+    def threads(self) -> RunningThreads:
+        """How the drain threads are scheduled, and what they lack of what is planned."""
+        return self._placement.read() if self._placement is not None else RunningThreads()
+
+    def listen(
+        self,
+        files: StreamListener,
+        stream: _core.Stream,
+        listener: RingListener,
+        rings: Iterable[int],
+    ) -> None:
+        """Tell `files` about this stream, and `listener` about rings of these ids.
+
+        What there was to tell of them before is told now; of each kind of notice the last.
+        """
+        self._heard[stream.id] = Heard(files, listener, frozenset(rings))
+        early, self._early = self._early, {}
+        for event in early.values():
+            self._dispatch(event)
+
+    def of(self, stream: _core.Stream) -> StreamDrain:
+        """One stream's part of it."""
+        return StreamDrain(self, stream)
+
+    async def next_pass(self, stop: asyncio.Event, *, passes: int = 1) -> bool:
+        """Wait for the next full pass that the flush timer begins, or for a later one to begin.
+
+        Args:
+            stop: who sets it calls `wake`.
+            passes: which one, counted from the last; those between wake nobody.
+
+        Returns:
+            False: `stop` was set.
+        """
+        issued = self.core.issued_generation()
+        followed = max(self._followed or issued, issued - 1)
+        self._followed = followed + passes
+        self.core.follow(self._followed)
+        while not stop.is_set() and (
+            max(self.core.drained_generation(), self.core.issued_generation() - 1) < self._followed
+        ):
+            self._notified.clear()
+            await self._notified.wait()
+        return not stop.is_set()
+
+    def wake(self) -> None:
+        """Have who waits look again."""
+        self._notified.set()
+
+    async def reached(self, read: Callable[[], int], generation: int) -> None:
+        """Wait until a number that the core tells is as high as this."""
+        while read() < generation:
+            self._notified.clear()
+            if read() < generation:
+                await self._notified.wait()
+
+    async def answered(self, rings: Iterable[_core.Ring | _core.AuxRing]) -> None:
+        """Wait until shards have done all that these rings were told. Raises ShardSilent."""
+        for ring in rings:
+            await self._until(partial(getattr, ring, "answered"), ring.shard, _ANSWER_S)
+
+    async def remove(self, rings: Collection[_core.Ring]) -> None:
+        """Have rings drained once more, and left: then their maps may be closed.
+
+        Raises:
+            ShardSilent: a ring was not left; whoever reads it may be at it still.
+        """
+        for ring in rings:
+            self.core.remove_ring(ring)
+        for ring in rings:
+            await self._until(partial(self.core.remove_ring, ring), ring.shard, _LEAVE_S)
+            place = self._places.pop(ring.id, None)
+            if place is not None and place not in self._places.values():
+                del self._shard_of[place]
+
+    async def _until(self, is_so: Callable[[], bool], shard: int, limit_s: float) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.reached(is_so, True)  # noqa: FBT003 - a number as others
+        except TimeoutError:
+            raise ShardSilent(shard, limit_s) from None
+
+    def _on_notify(self) -> None:
+        os.eventfd_read(self.core.notify_fd)
+        for event in self.core.events():
+            self._dispatch(event)
+        self._notified.set()
+
+    def _dispatch(self, event: _core.Event) -> None:
+        heard = self._heard.get(event.stream)
+        if heard is not None:
+            heard.tell(event)
+        elif event.stream in self._heard:
+            about = getattr(event, "ring", None), getattr(event, "token", None)
+            self._early[(type(event), event.stream, *about)] = event
+
+
+class StreamDrain:
+    """One stream's part of the drain: its rings are waited for, whatever others are at.
+
+    Args:
+        drain: the core's.
+        stream: whose rings.
+    """
+
+    def __init__(self, drain: Drain, stream: _core.Stream) -> None:
+        self._drain = drain
+        self._stream = stream
+
+    async def full_pass(self) -> int:
+        """Have every ring drained up to where it is now; returns the pass's generation.
+
+        It may take as long as chunks are short, while the drain threads make passes.
+
+        Raises:
+            ShardSilent: one of them makes none.
+        """
+        generation = asked = self._drain.core.request_flush()
+        while True:
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._drain.reached(self._stream.drained_generation, generation)
+            except TimeoutError:
+                silent = self._stream.silent_shard(asked)
+                if silent >= 0:
+                    raise ShardSilent(silent, _ANSWER_S) from None
+                asked = self._drain.core.request_flush()
+            else:
+                return generation
+
+    async def written_pass(self) -> None:
+        """Have all that is in the rings now on disk, or lost. Raises ShardSilent."""
+        await self.written(await self.full_pass())
+
+    async def answered(self, rings: Iterable[_core.Ring | _core.AuxRing]) -> None:
+        """See `Drain.answered`."""
+        await self._drain.answered(rings)
+
+    async def written(self, generation: int) -> None:
+        """Wait until all that was drained up to this generation is on disk, or lost."""
+        await self._drain.reached(self._stream.written_generation, generation)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The core's drain threads: scheduled as planned, or with a note of what was refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collectord.errors import KernelError
+from collectord.kernel.host import thread_scheduling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from collectord.kernel.host.thread_scheduling import Scheduling
+    from collectord.plan.drain_threads import DrainThread, DrainThreads
+
+
+@dataclass(frozen=True, slots=True)
+class RunningThread:
+    """A drain thread at this moment.
+
+    Attributes:
+        name: as `ps -L` shows it.
+        tid: its kernel id.
+        drains: CPUs whose rings it drains.
+        scheduling: what is in effect.
+    """
+
+    name: str
+    tid: int
+    drains: tuple[int, ...]
+    scheduling: Scheduling
+
+
+@dataclass(frozen=True, slots=True)
+class RunningThreads:
+    """All of them, and what they lack of what was asked for, each a reason."""
+
+    threads: tuple[RunningThread, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+class Placement:
+    """Gives the threads what is planned, once they run.
+
+    Args:
+        plan: of the threads.
+        tids: their kernel ids, in the order of the plan.
+    """
+
+    def __init__(self, plan: DrainThreads, tids: Sequence[int]) -> None:
+        self._tids = tids
+        self._plan = plan
+        self.lacks = tuple(dict.fromkeys(self._give()))
+
+    def read(self) -> RunningThreads:
+        """Look at what is in effect."""
+        found = []
+        for number, (tid, thread) in enumerate(self._pairs()):
+            scheduling = thread_scheduling.scheduling(tid)
+            if scheduling is not None:
+                found.append(RunningThread(f"drain/{number}", tid, thread.drains, scheduling))
+        return RunningThreads(tuple(found), self.lacks)
+
+    def _pairs(self) -> Iterator[tuple[int, DrainThread]]:
+        return zip(self._tids, self._plan.threads, strict=True)
+
+    def _give(self) -> Iterator[str]:
+        if self._plan.shortfall is not None:
+            yield self._plan.shortfall.words()
+        for tid, thread in self._pairs():
+            try:
+                thread_scheduling.prioritise(tid, self._plan.priority)
+            except KernelError as error:
+                yield str(error)
+            try:
+                if thread.cpus:
+                    thread_scheduling.confine(tid, thread.cpus)
+            except KernelError as error:
+                yield str(error)

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flight recorder's part of a session: windows taken on demand, on a freeze and at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import CollectordError, KernelError, UsageError
+from collectord.session.ring_snapshot import Trigger, summarise
+from collectord.session.snapshot_segments import Collected
+from collectord.sink.manifest import SnapshotNote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.session.accounting import Accounts
+    from collectord.session.drain_loop import StreamDrain
+    from collectord.session.health import Health
+    from collectord.session.ring_snapshot import Snapshot, Windows
+    from collectord.session.rotation import Segments
+    from collectord.session.task_group import Jobs
+    from collectord.sink.base import SegmentInfo
+    from collectord.source.base import OpenSource, Recording
+
+_LOG: Final = structlog.get_logger()
+# A virtual CPU may be off for some time while it holds the last record.
+LAST_PAUSE_S: Final = 0.01
+_SNAPSHOTS_KEPT: Final = 1000
+
+
+class Recorder:
+    """Stores what the rings of a flight recorder hold, in segments of their own.
+
+    Args:
+        plan: of the session.
+        source: stops the rings for good.
+        recording: stops them for a snapshot, or tells that the kernel has.
+        windows: of the rings.
+        segments: where they go.
+        accounts: read once a window has been drained.
+        drain: brings the windows to the files.
+        health: told while a frozen ring is not stored.
+        jobs: where that is done.
+
+    Attributes:
+        snapshots: the last ones that nobody waited for: of freezes, and of the end.
+        stored: how many were stored, those that added nothing to the one before included.
+        failed: how many were not, or not at once.
+    """
+
+    def __init__(
+        self,
+        plan: SessionPlan,
+        source: OpenSource,
+        *,
+        recording: Recording,
+        windows: Windows,
+        segments: Segments,
+        accounts: Accounts,
+        drain: StreamDrain,
+        health: Health,
+        jobs: Jobs,
+    ) -> None:
+        self._plan = plan
+        self._source = source
+        self._recording = recording
+        self._windows = windows
+        self._segments = segments
+        self._accounts = accounts
+        self._drain = drain
+        self._health = health
+        self._jobs = jobs
+        self._log = _LOG.bind(session=plan.name)
+        self._one = asyncio.Lock()
+        self._freezing = False
+        self._ended = False
+        self._given = 0
+        self._lost = windows.lost()  # when the snapshot that is made began
+        self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
+        self.stored = 0
+        self.failed = 0
+
+    @property
+    def paused_ns(self) -> int:
+        """Time that the rings stood still for snapshots."""
+        return self._windows.paused_ns
+
+    @property
+    def looks_for_freeze(self) -> bool:
+        """Nothing tells that the kernel has stopped a ring but `look`."""
+        return self._plan.freezes and not self._recording.freeze_fds
+
+    # Life: begin, look .. look, end, take_last, tell_last.
+
+    def begin(self) -> None:
+        """Watch for rings that the kernel stops."""
+        for fd in self._recording.freeze_fds:
+            asyncio.get_running_loop().add_reader(fd, self.look)
+
+    def look(self) -> None:
+        """If the kernel has stopped a ring, have the others stop, and store what they hold."""
+        if not self._plan.freezes or self._freezing or self._ended:
+            return
+        try:
+            if not self._recording.frozen():
+                return
+            if self._plan.sink.single_file is None:
+                self._recording.pause()
+            else:
+                self._source.disable()  # what comes later has no place in the one file
+        except KernelError as error:
+            self._log.error("freeze_not_seen", error=str(error))
+            return
+        self._freezing = True
+        self._log.warning("ring_frozen")
+        if self._plan.sink.single_file is None:
+            self._jobs.start(self._store_frozen())
+
+    async def _store_frozen(self) -> None:
+        try:
+            made = await self.snapshot(Trigger.FREEZE)
+        except CollectordError as error:
+            self._health.note("freeze", f"a frozen ring was not stored: {error}")
+            self._log.error("snapshot_failed", error=str(error))
+            return
+        finally:
+            self._freezing = False
+        self._health.note("freeze", "")
+        if made is not None:
+            self.snapshots.append(made)
+        self.look()  # a ring that froze meanwhile would wait for the next tick
+
+    def end(self) -> None:
+        """The source is about to be stopped for good: what stands still is not started again."""
+        self._ended = True
+        self._windows.end()
+        for fd in self._recording.freeze_fds:
+            asyncio.get_running_loop().remove_reader(fd)
+
+    async def take_last(self) -> None:
+        """Nothing comes any more: have all that the rings hold stored. Raises ShardSilent."""
+        # A record that was begun when its event was disabled is there a moment later.
+        await asyncio.sleep(LAST_PAUSE_S)
+        # A snapshot that is under way goes into the same segments, and waits for them.
+        before = self._segments.collected
+        if before is None:
+            self._lost = self._windows.lost()
+        under_way = before.under_way() if before is not None else None
+        self._segments.collected = Collected(await self._windows.take_last(), under_way)
+
+    def tell_last(self) -> None:
+        """All segments are sealed, or cannot be: say what came of the last windows."""
+        collected = self._segments.collected
+        if collected is None:
+            return
+        infos, well = collected.told()
+        self._count(well=well)
+        self.snapshots.append(self._summarise(collected, infos))
+
+    # Snapshots.
+
+    async def snapshot(self, trigger: str) -> Snapshot | None:
+        """Store what the rings hold now.
+
+        Args:
+            trigger: one of `ring_snapshot.Trigger`, for the manifests.
+
+        Returns:
+            None where the session ends, which stores all.
+
+        Raises:
+            SinkError: a segment cannot be created or sealed; it will be, once there is room.
+            KernelError: the rings cannot be stopped, or not started again.
+            ShardSilent: a drain thread stands still.
+            UsageError: all goes into one file, at the end.
+        """
+        async with self._one:
+            if self._ended:
+                return None
+            if self._plan.sink.single_file is not None:
+                raise UsageError(
+                    f"session {self._plan.name} writes one file, at its end",
+                    text=self._plan.sink.single_file,
+                    hint="with --output-dir DIR each snapshot gets a file of its own",
+                )
+            # Before the windows are: segments may close while they are taken.
+            note = SnapshotNote(trigger=trigger, taken_ns=time.monotonic_ns())
+            self._segments.collected = collected = Collected(note)
+            self._lost = self._windows.lost()
+            try:
+                collected.note = await self._windows.take(trigger)
+                made = await self._store(collected)
+            except CollectordError:
+                self._count(well=False)
+                raise
+            finally:
+                if not self._ended:
+                    self._segments.collected = None
+                    await self._windows.hold()
+            if made is not None:
+                self._count(well=True)
+            return made
+
+    async def _store(self, collected: Collected) -> Snapshot | None:
+        """Bring windows that were taken to segments, and these to an end."""
+        if self._ended:  # the end takes all
+            return None
+        await self._windows.hold()
+        # A pass that had begun before may drain on: this one begins after it.
+        await self._drain.written_pass()
+        self._accounts.measure()
+        given = self._windows.given()
+        if self._segments.has_pages or given > self._given:
+            await self._segments.make_next()
+            if self._ended:
+                return None
+            self._segments.turn(collected)
+            self._given = given
+        infos = await collected.ends()
+        return self._summarise(collected, infos)
+
+    def _summarise(self, collected: Collected, infos: Sequence[SegmentInfo]) -> Snapshot:
+        """Say what came of windows, all of which is written or given up."""
+        lost = self._windows.lost().since(self._lost)
+        return summarise(self._plan.name, self._plan.source, collected.note, infos, lost)
+
+    def _count(self, *, well: bool) -> None:
+        if well:
+            self.stored += 1
+        else:
+            self.failed += 1

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a session: looked for at each tick, told by others, and over again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import KernelError, ShardSilent
+from collectord.model import Reason, Stage, loss_name
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from collectord.ledger.record_ledger import RingBalance
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.session.counter_reader import Meter
+    from collectord.source.base import Tracing
+
+_LOG: Final = structlog.get_logger()
+_GIVEN_UP: Final = tuple(
+    loss_name((Stage.SINK, reason)) for reason in (Reason.DISK_FULL, Reason.DROPPED)
+)
+_WRITE_TROUBLES: Final = {"disk", "write"}
+# A disk that keeps records waiting for longer is hung, or far too slow for what comes.
+_WAIT_LIMIT_NS: Final = 10_000_000_000
+
+
+class Health:
+    """The reasons for which a session is degraded, by what they are about.
+
+    Args:
+        plan: what it lacks from the beginning.
+        tracing: instances of ftrace, which know who else is about.
+        meter: its readings show what is missing, and what is stored again.
+    """
+
+    def __init__(self, plan: SessionPlan, tracing: Sequence[Tracing], meter: Meter) -> None:
+        self._reasons = {f"plan/{n}": reason for n, reason in enumerate(plan.degraded)}
+        self._planned = len(self._reasons)
+        self._tracing = tracing
+        self._meter = meter
+        self._directory = plan.sink.directory
+        self._log = _LOG.bind(session=plan.name)
+        self._stolen = 0  # as of the last look
+        self._progress: tuple[int, int] | None = None  # stored and given up, while writes fail
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the session is degraded, each in words; none while it is well."""
+        return tuple(self._reasons.values())
+
+    @property
+    def is_well(self) -> bool:
+        """There is no trouble but what the plan said."""
+        return len(self._reasons) == self._planned
+
+    def has(self, about: str) -> bool:
+        """There is trouble about this."""
+        return about in self._reasons
+
+    def note(self, about: str, trouble: str) -> bool:
+        """Say what is wrong from now on, "" when nothing is; gives whether that is news."""
+        before = self._reasons.get(about, "")
+        if trouble:
+            self._reasons[about] = trouble
+        else:
+            self._reasons.pop(about, None)
+        return trouble != before
+
+    async def heard(self, answer: Awaitable[object]) -> bool:
+        """Wait for drain threads, and for no longer than one takes that does not answer.
+
+        Returns:
+            False: there is such a one. It is named, and what is asked of it may come later.
+        """
+        try:
+            await answer
+        except ShardSilent as error:
+            if self.note("drain", str(error)):
+                self._log.error("drain_thread_silent", shard=error.shard, error=str(error))
+            return False
+        self.note("drain", "")
+        return True
+
+    def look(self) -> None:
+        """Look for what nobody tells, in a reading that is new."""
+        if self._tracing:
+            self._look_for_foreign_readers()
+            self._look_for_resets()
+        troubles = _WRITE_TROUBLES & self._reasons.keys()
+        if troubles:
+            self._look_for_recovery(self._meter.balances(), troubles)
+        else:
+            self._progress = None
+
+    def look_at_disk(self, waits_ns: int) -> None:
+        """Tell of writes that do not end: nothing is lost by them as long as staging has room.
+
+        Args:
+            waits_ns: for how long what is written first has waited; 0 if nothing does.
+        """
+        told = self.has("wait")
+        if waits_ns >= _WAIT_LIMIT_NS and not _WRITE_TROUBLES & self._reasons.keys():
+            seconds = round(waits_ns / 1e9)
+            self.note("wait", f"records have waited {seconds} s for the disk of {self._directory}")
+            if not told:
+                self._log.warning("writes_wait", directory=self._directory, seconds=seconds)
+        elif told:
+            self.note("wait", "")
+            self._log.info("writes_go_on", directory=self._directory)
+
+    def _look_for_recovery(self, rings: Sequence[RingBalance], troubles: AbstractSet[str]) -> None:
+        """Trouble with writing is over once records are stored and none is given up any more.
+
+        The first look at it has nothing to compare with.
+        """
+        stored = sum(ring.stored for ring in rings)
+        given_up = sum(ring.lost[key] for ring in rings for key in _GIVEN_UP)
+        before = self._progress
+        if before is not None and stored > before[0] and given_up == before[1]:
+            for trouble in troubles:
+                del self._reasons[trouble]
+            self._log.info("writes_go_on", directory=self._directory)
+        self._progress = (stored, given_up)
+
+    def _look_for_foreign_readers(self) -> None:
+        """Somebody who reads the same ftrace rings takes events away; say who."""
+        stolen = self._meter.foreign_reads()
+        if stolen > self._stolen:
+            who = "".join(one.other_readers() for one in self._tracing) or "unknown"
+            self.note("foreign", f"another reader took {stolen} events: {who}")
+            self._log.warning("foreign_reader", events=stolen, readers=who)
+        self._stolen = stolen
+
+    def _look_for_resets(self) -> None:
+        """Somebody emptied an ftrace ring, or changed its clock, which empties it too."""
+        resets = self._meter.resets()
+        if resets and self.note("reset", f"somebody emptied the rings {resets} times"):
+            self._log.warning("rings_reset", times=resets)
+
+    def look_for_suppression(self) -> None:
+        """Look for foreign programs, which no balance tells of."""
+        try:
+            changed = self._meter.suppression.look()
+        except KernelError as error:  # too many programs, for one
+            if self.note("programs", f"BPF programs on its events not seen: {error}"):
+                self._log.error("programs_not_seen", error=str(error))
+            return
+        self.note("programs", "")
+        for event, programs in changed:
+            about = f"suppression/{event.index}"
+            if not programs:
+                self.note(about, "")
+                self._log.info("suppression_over", tracepoint=event.name)
+                continue
+            ids = ", ".join(map(str, programs))
+            self.note(about, f"BPF programs on {event.name} may hide its events (id {ids})")
+            self._log.warning("suppression_possible", tracepoint=event.name, programs=programs)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses while they happen: where a session loses records, why, and how many a second.
+
+The ledger says what was lost; this says that more is being lost. It begins with the first reading
+that has more losses than the one before, and is over when several had no more.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from collectord.model import Reason, Stage, loss_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from collectord.model import LossKey
+    from collectord.session.health import Health
+
+LOSING_BEGAN: Final = "losing_began"
+LOSING_ENDED: Final = "losing_ended"
+_LOG: Final = structlog.get_logger()
+# Looks without a loss after which it is over: a ring that fills up every other second is one
+# trouble, and told once.
+_LOOKS_WITHOUT: Final = 5
+_NS_PER_SECOND: Final = 1_000_000_000
+_FULL: Final = {Reason.RING_FULL, Reason.OVERRUN, Reason.COMMIT_OVERRUN}
+_CAUSES: Final = {
+    Stage.PROGRAM: "its BPF programs cannot submit them",
+    Stage.STAGING: "the contents of its rings are refused",
+    Stage.SINK: "they cannot be written",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LossReading:
+    """Sums over a session's rings, sideband included, that only rise.
+
+    Attributes:
+        lost: records, by stage and reason.
+        starved: times that a ring was left alone as no staging chunk was free.
+        records: that were read, of any type.
+        bytes: the same.
+        unit: of `lost` and `records`; "bytes" of a channel whose records nobody knows.
+    """
+
+    lost: Mapping[LossKey, int]
+    starved: int = 0
+    records: int = 0
+    bytes: int = 0
+    unit: str = "records"
+
+
+@dataclass(frozen=True, slots=True)
+class Losing:
+    """Records are being lost.
+
+    Attributes:
+        unit: of the figures, see `LossReading`.
+        cause: what there is to do something about, in words.
+        per_second: over the last interval.
+        lost: since it began.
+        began_ns: CLOCK_MONOTONIC of the reading before the first that had losses.
+    """
+
+    key: LossKey
+    unit: str
+    began_ns: int
+    cause: str = ""
+    per_second: int = 0
+    lost: int = 0
+
+    def describe(self) -> str:
+        """The loss in words, as a degraded session gives it for a reason."""
+        return f"losing {self.per_second:,} {self.unit}/s at {loss_name(self.key)}: {self.cause}"
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `losing` in `/v1/status`."""
+        stage, reason = self.key
+        return {
+            "stage": str(stage),
+            "reason": str(reason),
+            "unit": self.unit,
+            "cause": self.cause,
+            "per_second": self.per_second,
+            "lost": self.lost,
+        }
+
+
+class LossWatch:
+    """Compares readings of a session's losses, once per flush interval.
+
+    Args:
+        session: its name.
+        read: the sums as of the last reading of the counters.
+        health: told while records are lost.
+    """
+
+    def __init__(self, session: str, read: Callable[[], LossReading], health: Health) -> None:
+        self._read = read
+        self._health = health
+        self._log = _LOG.bind(session=session)
+        self._last = read()
+        self._looked_ns = time.monotonic_ns()
+        self._losing: dict[LossKey, Losing] = {}
+        self._without: dict[LossKey, int] = {}  # looks since the last loss
+
+    @property
+    def losing(self) -> tuple[Losing, ...]:
+        """Where records are being lost."""
+        return tuple(self._losing.values())
+
+    def look(self, *, new: bool) -> None:
+        """Compare, unless neither is anything new nor was anything lost.
+
+        Args:
+            new: counters may be others than at the last look.
+        """
+        now_ns = time.monotonic_ns()
+        began_ns, self._looked_ns = self._looked_ns, now_ns
+        if not new and not self._losing:
+            return
+        before, self._last = self._last, self._read()
+        seconds = max(now_ns - began_ns, 1) / _NS_PER_SECOND
+        for key, total in self._last.lost.items():
+            lost = total - before.lost.get(key, 0)
+            # A snapshot's pause is over when it is seen, and told with the snapshot.
+            if key[1] is Reason.PAUSED or not (lost or key in self._losing):
+                continue
+            self._without[key] = 0 if lost else self._without[key] + 1
+            if self._without[key] == _LOOKS_WITHOUT:
+                self._over(key)
+            else:
+                self._note(key, lost, seconds, began_ns, before)
+
+    def end(self) -> None:
+        """Say that nothing more can be lost: the session is closed."""
+        for key in tuple(self._losing):
+            self._over(key)
+
+    def _note(
+        self, key: LossKey, lost: int, seconds: float, began_ns: int, before: LossReading
+    ) -> None:
+        known = self._losing.get(key) or Losing(key, self._last.unit, began_ns)
+        per_second = round(lost / seconds)
+        cause = self._cause(key, per_second, before) if lost else known.cause
+        now = replace(known, cause=cause, per_second=per_second, lost=known.lost + lost)
+        self._health.note(_about(key), now.describe())
+        if key not in self._losing:
+            stage, reason = map(str, key)
+            self._log.warning(
+                LOSING_BEGAN, stage=stage, reason=reason, cause=cause, per_second=per_second
+            )
+        self._losing[key] = now
+
+    def _over(self, key: LossKey) -> None:
+        over = self._losing.pop(key)
+        self._without.pop(key)
+        self._health.note(_about(key), "")
+        stage, reason = map(str, key)
+        seconds = (self._looked_ns - over.began_ns) / _NS_PER_SECOND
+        self._log.warning(
+            LOSING_ENDED, stage=stage, reason=reason, lost=over.lost, seconds=round(seconds, 1)
+        )
+
+    def _cause(self, key: LossKey, per_second: int, before: LossReading) -> str:
+        """Give what is behind it, as far as the counters tell."""
+        stage, reason = key
+        if reason is Reason.DISK_FULL:
+            return "the disk is full"
+        if stage is not Stage.KERNEL_RING:
+            return _CAUSES[stage]
+        if self._last.starved != before.starved:
+            return f"the disk takes{self._size(per_second)} less than comes"
+        if reason in _FULL:
+            return "the rings are full before they are drained: too small, or drained too late"
+        return "the kernel refuses them"
+
+    def _size(self, per_second: int) -> str:
+        """Give what as many records are a second, of the size that those have which were read."""
+        if not self._last.records:
+            return ""
+        return f" {per_second * self._last.bytes / self._last.records / 1e6:.1f} MB/s"
+
+
+def _about(key: LossKey) -> str:
+    return f"losing/{loss_name(key)}"

@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a BPF program's manifest answers from its maps: histograms, tables and stacks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.codec import bpf_show
+from collectord.kernel.bpf.bpf_calls import MapType
+from collectord.session.maps.histogram import slot_range
+from collectord.session.maps.table import (
+    Picker,
+    describe_table,
+    is_number,
+    known_stacks,
+    read_table,
+)
+from collectord.text.foreign import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from collectord.codec.bpf_show import Names
+    from collectord.codec.bpf_struct import Field
+    from collectord.programs.program_manifest import AnswerConfig, ColumnConfig
+    from collectord.session.maps.table import BpfKernel, Table, TableContents, TableType, Value
+
+    # Names of addresses in a process, or in the kernel as process -1; one list for each request.
+    Symbols = Callable[[Sequence[tuple[int, Sequence[int]]]], Sequence[Sequence[str]]]
+    Cell = Callable[[int], Value]  # of an entry by its number
+
+KERNEL: Final = -1
+_KERNEL_MARK: Final = "_[k]"  # as flame graphs tell kernel frames
+_LOST: Final = "[lost stack]"
+_NO_STACK: Final = -14  # -EFAULT: there was none, e.g. of a kernel thread's user mode
+_ROWS_MAX: Final = 256  # of a histogram with its empty slots
+_FIGURES: Final = ("decimal", "duration", "bytes")
+_KEY: Final = "key"
+_LEAF: Final = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One histogram.
+
+    Attributes:
+        by: title and text of what sets it apart.
+        slots: lowest value, highest value and count, from the first slot that is not empty to the
+            last, those between them included unless they are very many.
+    """
+
+    by: tuple[tuple[str, str], ...]
+    slots: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramAnswer:
+    """Histograms of values in `unit`; those with most values first."""
+
+    title: str
+    unit: str
+    sections: tuple[Section, ...]
+    complete: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "kind": "histogram",
+            "title": self.title,
+            "unit": self.unit,
+            "sections": [
+                {
+                    "by": dict(section.by),
+                    "slots": [
+                        {"low": low, "high": high, "count": count}
+                        for low, high, count in section.slots
+                    ],
+                }
+                for section in self.sections
+            ],
+            "complete": self.complete,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TableAnswer:
+    """Entries of a map.
+
+    Attributes:
+        columns: titles, and whether the column is of figures.
+        fields: of the columns.
+        rows: text of each cell.
+        values: the same as they are in the map.
+        left_out: rows beyond the limit.
+    """
+
+    title: str
+    columns: tuple[tuple[str, bool], ...]
+    fields: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    values: tuple[tuple[Value, ...], ...]
+    left_out: int
+    complete: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "kind": "table",
+            "title": self.title,
+            "rows": [
+                {
+                    name: value.hex() if isinstance(value, bytes) else value
+                    for name, value in zip(self.fields, row, strict=True)
+                }
+                for row in self.values
+            ],
+            "left_out": self.left_out,
+            "complete": self.complete,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedAnswer:
+    """Stacks and what they count in `unit`: frames from the outermost inwards, most first."""
+
+    title: str
+    unit: str
+    stacks: tuple[tuple[tuple[str, ...], int], ...]
+    complete: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "kind": "folded",
+            "title": self.title,
+            "unit": self.unit,
+            "stacks": [{"frames": list(frames), "value": value} for frames, value in self.stacks],
+            "complete": self.complete,
+        }
+
+
+Answer = HistogramAnswer | TableAnswer | FoldedAnswer
+
+
+def describe_tables(
+    kernel: BpfKernel, program: str, tables: Mapping[str, Table], answers: Iterable[AnswerConfig]
+) -> dict[str, TableType]:
+    """The tables that answers are made of, when the program is loaded: what is wrong is told then.
+
+    Raises:
+        BpfError: the manifest names a table or field that the program does not have.
+        KernelError: a map does not tell its sizes.
+    """
+    found: dict[str, TableType] = {}
+    for config in answers:
+        for name in filter(None, (config.table, config.stacks)):
+            if name not in found:
+                found[name] = describe_table(kernel, program, tables, name)
+        if config.stacks and found[config.stacks].info.type != MapType.STACK_TRACE:
+            raise found[config.stacks].wrong("it holds no stacks", "declare it by BPF_STACK_TRACE")
+        _check(config, found[config.table])
+    return found
+
+
+def read_tables(kernel: BpfKernel, tables: Mapping[str, TableType]) -> dict[str, TableContents]:
+    """Read them, while their descriptors are open. Raises KernelError."""
+    return {name: read_table(kernel, table) for name, table in tables.items()}
+
+
+def make_answer(
+    config: AnswerConfig, contents: Mapping[str, TableContents], names: Names, symbols: Symbols
+) -> Answer:
+    """Answer from what the tables held.
+
+    Args:
+        config: what is asked.
+        contents: of the tables, by name, as `read_tables` gave them.
+        names: of interfaces and devices.
+        symbols: names addresses; called once for a folded answer, never for another.
+    """
+    if config.kind == "histogram":
+        return _histogram(config, contents[config.table], names)
+    if config.kind == "table":
+        return _table(config, contents[config.table], names)
+    return _folded(config, contents[config.table], contents[config.stacks], symbols)
+
+
+def _check(config: AnswerConfig, table: TableType) -> None:
+    """All fields that an answer names are there. Raises BpfError."""
+    if config.kind == "table":
+        for name in (*(column.field for column in config.columns), *filter(None, [config.sort])):
+            _find(table, name)
+        return
+    table.number(config.value)
+    keys = [column.field for column in config.by]
+    if config.kind == "histogram":
+        slot = table.key_field(config.slot)
+        if not is_number(slot):
+            raise table.wrong(f"slot {slot.name or 'its key'} ({slot.ctype}) is no number")
+    else:
+        for name in filter(None, (config.kernel_stack, config.user_stack, config.pid)):
+            field = table.key_field(name)
+            if not is_number(field):
+                raise table.wrong(f"{name} ({field.ctype}) is no number")
+        keys += config.frames_first
+    for name in keys:
+        table.key_field(name)
+
+
+def _histogram(config: AnswerConfig, contents: TableContents, names: Names) -> HistogramAnswer:
+    table = contents.type
+    fields = [table.key_field(column.field) for column in config.by]
+    pick = Picker(table.key, [table.key_field(config.slot), *fields])
+    counts: dict[tuple[Value, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for key, count in _positive(contents, table.number(config.value)):
+        slot, *by = pick(key)
+        counts[tuple(by)][max(0, int(slot))] += count  # type: ignore[arg-type]  # is_number
+    most_first = sorted(counts, key=lambda by: -sum(counts[by].values()))
+    return HistogramAnswer(
+        title=config.title,
+        unit=config.unit,
+        sections=tuple(
+            Section(
+                tuple(
+                    (column.title, _text(value, column, names))
+                    for column, value in zip(config.by, by, strict=True)
+                ),
+                tuple(_slots(config, counts[by])),
+            )
+            for by in most_first
+        ),
+        complete=contents.entries.complete,
+    )
+
+
+def _slots(config: AnswerConfig, counts: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
+    first, last = min(counts), max(counts)
+    slots = range(first, last + 1) if last - first < _ROWS_MAX else sorted(counts)
+    for slot in slots:
+        yield *slot_range(config.scale, slot, config.step), counts.get(slot, 0)
+
+
+def _table(config: AnswerConfig, contents: TableContents, names: Names) -> TableAnswer:
+    cells = {
+        name: _cell(contents, name)
+        for name in (*(column.field for column in config.columns), *filter(None, [config.sort]))
+    }
+    entries: Sequence[int] = range(contents.entries.count)
+    if config.sort:
+        entries = sorted(entries, key=lambda entry: _rank(cells[config.sort](entry)))
+    kept = entries[: config.limit] if config.limit else entries
+    values = tuple(tuple(cells[column.field](e) for column in config.columns) for e in kept)
+    return TableAnswer(
+        title=config.title,
+        columns=tuple(
+            (
+                column.title,
+                column.show in _FIGURES and is_number(_find(contents.type, column.field)[1]),
+            )
+            for column in config.columns
+        ),
+        fields=tuple(column.field for column in config.columns),
+        rows=tuple(
+            tuple(
+                _text(value, column, names)
+                for column, value in zip(config.columns, row, strict=True)
+            )
+            for row in values
+        ),
+        values=values,
+        left_out=len(entries) - len(kept),
+        complete=contents.entries.complete,
+    )
+
+
+def _rank(value: Value) -> tuple[float, str]:
+    """Numbers from the largest, text from A."""
+    return (-value, "") if isinstance(value, int | float) else (0, str(value))
+
+
+def _find(table: TableType, name: str) -> tuple[str, Field]:
+    """A column's field: of the key, else of the leaf; `key.` and `value.` tell them apart.
+
+    Keys and leaves that are no structs are the fields `key` and `value`.
+    """
+    for what, layout in ((_KEY, table.key), (_LEAF, table.leaf)):
+        for field in layout.fields:
+            if name in (field.name, f"{what}.{field.name}") or (not field.name and name == what):
+                return what, field
+    known = [
+        *(field.name or _KEY for field in table.key.fields),
+        *(field.name or _LEAF for field in table.leaf.fields),
+    ]
+    raise table.wrong(f"it has no field {name!r}", f"fields: {', '.join(known)}")
+
+
+def _cell(contents: TableContents, name: str) -> Cell:
+    """Looks a column up by the number of the entry."""
+    what, field = _find(contents.type, name)
+    if what == _LEAF and is_number(field):
+        return contents.numbers(field).__getitem__
+    layout = contents.type.key if what == _KEY else contents.type.leaf
+    pick = Picker(layout, [field])
+    parts = contents.keys() if what == _KEY else contents.leaves()
+    return lambda entry: pick(parts[entry])[0]
+
+
+def _folded(
+    config: AnswerConfig, contents: TableContents, stacks: TableContents, symbols: Symbols
+) -> FoldedAnswer:
+    table = contents.type
+    known = dict(known_stacks(stacks))
+    chosen = [config.pid, config.kernel_stack, config.user_stack]
+    pick = Picker(
+        table.key,
+        [table.key_field(name) for name in (*filter(None, chosen), *config.frames_first)],
+    )
+    given = sum(map(bool, chosen))
+    rows = []
+    wanted: dict[int, dict[int, None]] = defaultdict(dict)
+    for key, value in _positive(contents, table.number(config.value)):
+        picked = pick(key)
+        numbers = iter(picked[:given])
+        pid, kernel, user = (int(next(numbers)) if name else None for name in chosen)  # type: ignore[arg-type]  # is_number
+        row = _Row(
+            first=tuple(map(str, picked[given:])),
+            pid=pid or 0,
+            user=_stack(user, known),
+            kernel=_stack(kernel, known),
+            value=value,
+        )
+        wanted[row.pid].update(dict.fromkeys(row.user or ()))
+        wanted[KERNEL].update(dict.fromkeys(row.kernel or ()))
+        rows.append(row)
+    named = _named(wanted, symbols)
+    sums: dict[tuple[str, ...], int] = defaultdict(int)
+    for row in rows:
+        sums[tuple(_frames(row, named))] += row.value
+    return FoldedAnswer(
+        title=config.title,
+        unit=config.unit,
+        stacks=tuple(sorted(sums.items(), key=lambda item: (-item[1], item[0]))),
+        complete=contents.entries.complete and stacks.entries.complete,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An entry; a stack that was there and is not known is None."""
+
+    first: tuple[str, ...]
+    pid: int
+    user: tuple[int, ...] | None
+    kernel: tuple[int, ...] | None
+    value: int
+
+
+def _stack(number: int | None, known: Mapping[int, tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Addresses of a stack by its id, which is minus an errno where it could not be kept."""
+    if number is None:
+        return ()
+    signed = (number + (1 << 31)) % (1 << 32) - (1 << 31)  # an int, whatever it was put into
+    return () if signed == _NO_STACK else known.get(signed)
+
+
+def _named(
+    wanted: Mapping[int, Mapping[int, None]], symbols: Symbols
+) -> dict[tuple[int, int], str]:
+    requests = [(pid, tuple(addresses)) for pid, addresses in wanted.items() if addresses]
+    if not requests:
+        return {}
+    return {
+        (pid, address): name or f"{address:#x}"
+        for (pid, addresses), names in zip(requests, symbols(requests), strict=True)
+        for address, name in zip(addresses, names, strict=True)
+    }
+
+
+def _frames(row: _Row, named: Mapping[tuple[int, int], str]) -> Iterator[str]:
+    yield from map(_frame, row.first)
+    if row.user is None:
+        yield _LOST
+    else:
+        yield from (_frame(named[row.pid, address]) for address in reversed(row.user))
+    if row.kernel is None:
+        yield _LOST + _KERNEL_MARK
+    else:
+        for address in reversed(row.kernel):
+            yield _frame(named[KERNEL, address]) + _KERNEL_MARK
+
+
+def _frame(name: str) -> str:
+    """A frame's text: what stands between frames is not in it, nor what a terminal obeys."""
+    return visible(name).replace(";", ":")
+
+
+def _positive(contents: TableContents, field: Field) -> Iterator[tuple[bytes, int]]:
+    for key, value in zip(contents.keys(), contents.numbers(field), strict=True):
+        if value > 0:
+            yield key, int(value)
+
+
+def _text(value: Value, column: ColumnConfig, names: Names) -> str:
+    shown = list(value) if isinstance(value, tuple) else value
+    return bpf_show.show(shown, column.show, names)

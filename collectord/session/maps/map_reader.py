@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A look at all BPF programs of a session: their cost, their failures, their maps.
+
+It is for a worker thread, once per flush interval; metrics show the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from collectord.session.maps.answers import describe_tables, read_tables
+from collectord.session.maps.map_metrics import MapReader
+from collectord.session.maps.program_status import BpfStatus, FunctionRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from collectord.codec.bpf_show import Names
+    from collectord.session.maps.table import BpfKernel, TableContents, TableType
+    from collectord.source.base import Programs
+    from collectord.source.bpf import Counts, OpenProgram
+
+# errno of a failed submission, by the counter in collectord.h; see `source.bpf.Counts`.
+FAILURES: Final = {
+    "ENOSPC": "no_space",
+    "EBUSY": "busy",
+    "ENOENT": "no_ring",
+    "other": "refused",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    program: OpenProgram
+    maps: MapReader
+    answers: Mapping[str, TableType]
+
+
+class BpfReader:
+    """Looks at the programs of a session.
+
+    Args:
+        kernel: reads maps and counters.
+        session: its name.
+        source: its programs.
+        names: of interfaces and devices.
+        stats: the kernel counts runs and run time (`bpf_calls.enable_stats`).
+
+    Raises:
+        BpfError: a manifest names a table or field that its program does not have.
+        KernelError: a map does not tell its sizes.
+    """
+
+    def __init__(
+        self, kernel: BpfKernel, session: str, source: Programs, names: Names, *, stats: bool
+    ) -> None:
+        self._kernel = kernel
+        self._session = session
+        self._source = source
+        self._stats = stats
+        self._readers = [
+            _Reader(
+                program,
+                MapReader(
+                    kernel,
+                    program.plan.name,
+                    program.loaded.tables,
+                    program.plan.program.manifest.metric,
+                    names,
+                ),
+                describe_tables(
+                    kernel,
+                    program.plan.name,
+                    program.loaded.tables,
+                    program.plan.program.manifest.answer,
+                ),
+            )
+            for program in source.programs
+        ]
+
+    def read(self) -> tuple[BpfStatus, ...]:
+        """Look at all programs. One thread at a time.
+
+        Raises:
+            KernelError: a map or a counter cannot be read. What counters grew by meanwhile is in
+                the next look.
+        """
+        return tuple(
+            BpfStatus(
+                session=self._session,
+                program=reader.program.plan.name,
+                functions=tuple(self._runs(reader.program)),
+                submit_failures=failures(self._source.counts(reader.program).values()),
+                metrics=reader.maps.read(),
+                tables=reader.maps.truncated,
+            )
+            for reader in self._readers
+        )
+
+    def read_answers(self) -> dict[str, dict[str, TableContents]]:
+        """What the `[[answer]]`s of each program are made of, by program and table.
+
+        It is for the session's end: when programs count no more and their maps are open still.
+
+        Raises:
+            KernelError: a map cannot be read.
+        """
+        return {
+            reader.program.plan.name: read_tables(self._kernel, reader.answers)
+            for reader in self._readers
+            if reader.answers
+        }
+
+    def _runs(self, program: OpenProgram) -> Iterable[FunctionRuns]:
+        for function in program.loaded.programs:
+            info = self._kernel.program_info(function.fd)
+            yield FunctionRuns(
+                function=function.function,
+                id=info.id,
+                runs=info.run_count if self._stats else None,
+                run_time_ns=info.run_time_ns if self._stats else None,
+                recursion_misses=info.recursion_misses,
+            )
+
+
+def failures(counts: Iterable[Counts]) -> dict[str, int] | None:
+    """Submissions that failed on all CPUs, by errno; None of a program that counts none."""
+    each = tuple(counts)
+    if not each:
+        return None
+    return {name: sum(getattr(one, field) for one in each) for name, field in FAILURES.items()}

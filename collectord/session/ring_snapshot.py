@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The windows of a flight recorder's rings: taken at one moment, and what came of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.model import Reason, RingRole, Stage, loss_name
+from collectord.sink.manifest import SnapshotNote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from collectord._native._core import AuxCounters
+    from collectord.kernel.port import Kernel
+    from collectord.session.counter_reader import Drained, Meter
+    from collectord.session.drain_loop import StreamDrain
+    from collectord.sink.base import SegmentInfo
+    from collectord.source.base import Recording
+
+_NS_PER_SECOND = 1_000_000_000
+_DISK_FULL: Final = loss_name((Stage.SINK, Reason.DISK_FULL))
+_DROPPED: Final = loss_name((Stage.SINK, Reason.DROPPED))
+
+
+class Trigger(StrEnum):
+    """Why a snapshot is made."""
+
+    REQUEST = "request"  # `collectord snapshot`, the control API
+    SIGNAL = "signal"  # SIGUSR2
+    FREEZE = "freeze"  # the event of `freeze_on`
+    END = "end"  # of the session, which stores what its rings hold
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What left the rings and reached no file, by `<stage>/<reason>` as in the ledger.
+
+    Attributes:
+        events: of the rings.
+        aux_bytes: of the trace in AUX areas.
+    """
+
+    events: Mapping[str, int]
+    aux_bytes: Mapping[str, int]
+
+    def since(self, before: Lost) -> Lost:
+        """Give the difference from an earlier reading."""
+        return Lost(
+            {name: count - before.events[name] for name, count in self.events.items()},
+            {name: count - before.aux_bytes[name] for name, count in self.aux_bytes.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a flight recorder held, in segments of its own.
+
+    Attributes:
+        segments: paths, more than one where the window is larger than a segment; none where there
+            was nothing to store.
+        samples: events in them.
+        bytes: of the records that came out of the rings, and of the trace in their AUX areas.
+        first_ns, last_ns: times of the oldest and the newest event, 0 without one that has a time:
+            the trace in AUX areas tells it to decoders only.
+        repeated: events that were left out, because the snapshot before took them; what it lost
+            of them is lost.
+        repeated_bytes: the same, with records that are no events.
+        paused_ns: time that the rings stood still.
+        lost: what was taken out of the rings for it, and is in no file.
+    """
+
+    session: str
+    source: str
+    trigger: str
+    segments: tuple[str, ...]
+    samples: int
+    bytes: int
+    first_ns: int
+    last_ns: int
+    repeated: int
+    repeated_bytes: int
+    paused_ns: int
+    lost: Lost
+
+    @property
+    def seconds(self) -> float | None:
+        """Time between the oldest and the newest event; None where no event has a time."""
+        if not self.last_ns:
+            return None
+        return (self.last_ns - self.first_ns) / _NS_PER_SECOND
+
+    def to_json(self) -> dict[str, Any]:
+        """The snapshot in `--json` and in the answer of `/v1/snapshot`."""
+        return {
+            "session": self.session,
+            "source": self.source,
+            "trigger": self.trigger,
+            "segments": list(self.segments),
+            "samples": self.samples,
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "first_ns": self.first_ns,
+            "last_ns": self.last_ns,
+            "repeated": self.repeated,
+            "repeated_bytes": self.repeated_bytes,
+            "paused_ns": self.paused_ns,
+            "lost": dict(self.lost.events),
+            "lost_aux_bytes": dict(self.lost.aux_bytes),
+        }
+
+
+def summarise(
+    session: str, source: str, note: SnapshotNote, infos: Sequence[SegmentInfo], lost: Lost
+) -> Snapshot:
+    """A snapshot from the segments that it went into, and what went into none."""
+    manifests = [info.manifest for info in infos]
+    dated = [manifest for manifest in manifests if manifest.last_ns]
+    return Snapshot(
+        session=session,
+        source=source,
+        trigger=note.trigger,
+        segments=tuple(str(info.path) for info in infos),
+        samples=sum(manifest.samples for manifest in manifests),
+        bytes=sum(r.bytes for m in manifests for r in m.rings if r.role != RingRole.SIDEBAND),
+        first_ns=min((manifest.first_ns for manifest in dated), default=0),
+        last_ns=max((manifest.last_ns for manifest in dated), default=0),
+        repeated=note.repeated,
+        repeated_bytes=note.repeated_bytes,
+        paused_ns=note.paused_ns,
+        lost=lost,
+    )
+
+
+class Windows:
+    """Takes the windows of the rings that are held, of any kind.
+
+    Overwritable perf rings are copied out in one go while they stand still, into memory that is
+    there for that, when the pass that their shard is at is over: how long it takes depends neither
+    on the disk nor on AUX areas, which stand still until the drain has copied them. Pages of
+    ftrace are taken while the ring goes on.
+
+    Args:
+        recording: has the rings stand still.
+        rings: all rings of a session.
+        meter: counts what they overwrote.
+        drain: empties what has no window to be copied.
+        kernel: lets overwritable rings go on before the others.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        rings: Sequence[Drained],
+        *,
+        meter: Meter,
+        drain: StreamDrain,
+        kernel: Kernel,
+    ) -> None:
+        self._recording = recording
+        self._rings = [drained for drained in rings if drained.handle.held]
+        self._copied = [d for d in self._rings if d.handle.has_window]
+        self._drained = [d for d in self._rings if not d.handle.has_window]
+        self._meter = meter
+        self._drain = drain
+        self._kernel = kernel
+        self._repeated = (0, 0)
+        self._ended = False
+        self.paused_ns = 0
+
+    async def hold(self) -> None:
+        """Have the rings left alone, but at the end, which drains all. Raises ShardSilent."""
+        await self._hold(self._rings, held=True)
+
+    async def _hold(self, drained: Sequence[Drained], *, held: bool) -> None:
+        rings = [one.ring for one in drained]
+        await self._drain.answered(rings)
+        for ring in rings if not (held and self._ended) else ():
+            ring.hold(held)
+        await self._drain.answered(rings)
+
+    async def take(self, trigger: str) -> SnapshotNote:
+        """Have the windows in our memory, and let the rings go on.
+
+        What is copied comes with the next full pass, the rest is in staging.
+
+        Raises:
+            KernelError: the rings cannot be stopped, or not started again.
+            ShardSilent: a drain thread stands still.
+        """
+        before = self._meter.before_windows()
+        for drained in self._rings:
+            drained.ring.warm()
+        begun_ns = time.monotonic_ns()
+        try:
+            self._recording.pause()
+            await self._hold(self._copied, held=False)
+            if self._drained:
+                self._let_copied_go_on()
+                await self._hold(self._drained, held=False)
+                await self._drain.full_pass()
+                # Before they go on: what comes now is of the next window.
+                await self._hold(self._drained, held=True)
+        finally:
+            if not self._ended:
+                self._recording.resume()
+        paused_ns = time.monotonic_ns() - begun_ns if self._recording.stands_still else 0
+        self.paused_ns += paused_ns
+        self._meter.count_overwritten(before)
+        return self._note(trigger, begun_ns, paused_ns)
+
+    def _let_copied_go_on(self) -> None:
+        """Resume what is copied: what it refuses is lost, and a pass over AUX areas takes long.
+
+        `Recording.resume` does it once more, which changes nothing.
+        """
+        for drained in self._copied if not self._ended else ():
+            self._kernel.pause_output(drained.handle.fd, paused=False)
+
+    def end(self) -> None:
+        """The source is about to be stopped for good: what stands still is not started again."""
+        self._ended = True
+
+    async def take_last(self) -> SnapshotNote:
+        """As `take`, when nothing comes any more. Raises ShardSilent."""
+        await self._hold(self._rings, held=False)
+        return self._note(Trigger.END, time.monotonic_ns(), 0)
+
+    def given(self) -> int:
+        """Records, and bytes of AUX areas, that the rings have given until now.
+
+        Those of ftrace are not counted: the stream tells their bytes.
+        """
+        records = sum(d.handle.given(d.ring.counters()) for d in self._rings)
+        return records + sum(area.taken_bytes for area in self._areas())
+
+    def _areas(self) -> list[AuxCounters]:
+        return [area.ring.counters() for drained in self._rings for area in drained.areas]
+
+    def lost(self) -> Lost:
+        """What the rings have given until now and reached no file."""
+        rings = [drained.ring.counters() for drained in self._rings]
+        areas = self._areas()
+        return Lost(
+            {
+                _DISK_FULL: sum(ring.lost_disk_full for ring in rings),
+                _DROPPED: sum(ring.lost_dropped for ring in rings),
+            },
+            {
+                _DISK_FULL: sum(area.lost_disk_full_bytes for area in areas),
+                _DROPPED: sum(area.lost_dropped_bytes for area in areas),
+            },
+        )
+
+    def _note(self, trigger: str, taken_ns: int, paused_ns: int) -> SnapshotNote:
+        counters = [drained.ring.counters() for drained in self._rings]
+        before = self._repeated
+        self._repeated = (
+            sum(ring.window_repeated for ring in counters),
+            sum(ring.window_repeated_bytes for ring in counters),
+        )
+        return SnapshotNote(
+            trigger=trigger,
+            taken_ns=taken_ns,
+            paused_ns=paused_ns,
+            repeated=self._repeated[0] - before[0],
+            repeated_bytes=self._repeated[1] - before[1],
+        )

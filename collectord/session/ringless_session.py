@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session without rings: BPF programs that only fill maps, or one that could not be opened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from collectord.ledger.record_ledger import balance_session
+from collectord.plan.session_plan import Payload
+from collectord.source.base import Abilities
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.model import ClockReading
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.session.program_watch import ListPrograms
+    from collectord.source.base import OpenSource
+
+
+class RinglessSession:
+    """Nothing to drain, nothing to store: a state, and what the source can tell.
+
+    Args:
+        plan: what was to be opened.
+        source: what was opened; None if nothing could be.
+        failure: why nothing could be, "" if it is open or the plan says it.
+        absent: the host lacks what it takes, which is no failure.
+    """
+
+    def __init__(
+        self,
+        plan: SessionPlan,
+        source: OpenSource | None,
+        failure: str = "",
+        *,
+        absent: bool = False,
+    ) -> None:
+        # A session that failed covers no CPU.
+        self.plan = plan if source is not None else replace(plan, rings=(), payload=Payload())
+        self.source = source
+        self.abilities = source.abilities if source is not None else Abilities()
+        self.recorder = None
+        self._failure = failure
+        self._troubles: dict[str, str] = {}
+        if source is None:
+            self._state = "degraded" if absent else "failed"
+        else:
+            self._state = "degraded" if plan.degraded else "running"
+
+    async def begin(self) -> None:
+        """Let the programs fill their maps."""
+        if self.source is not None:
+            self.source.enable()
+
+    def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> bool:
+        """Nothing: there is no ring to measure and no segment to rotate."""
+        del clocks, programs
+        return True
+
+    def note(self, about: str, trouble: str) -> None:
+        """Say what is wrong from now on, "" when nothing is."""
+        self._troubles[about] = trouble
+
+    async def close(self) -> None:
+        """Stop to fill maps. What failed stays what it was."""
+        if self.source is not None and self._state != "stopped":
+            self._state = "stopped"
+            self.source.disable()
+
+    def balance(self) -> SessionBalance:
+        """A balance without rings: nothing was produced that could be stored."""
+        reasons = tuple(filter(None, (self._failure, *self._troubles.values())))
+        degraded = self._state == "running" and bool(reasons)
+        return balance_session(
+            self.plan.name,
+            self.plan.source,
+            self.plan.scope.describe(),
+            (),
+            state="degraded" if degraded else self._state,
+            degraded_reasons=(*reasons, *self.plan.degraded),
+        )

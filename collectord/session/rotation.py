@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The segments of a running session: the next one prepared beside the running one, then sealed.
+
+The core writes without this module; it tells when it wants a file, filled one, or cannot write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import SinkError
+from collectord.ledger.record_ledger import SinkStats
+from collectord.sink.segment import PASSING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from collectord._native import _core
+    from collectord.codec.perf_features import Features
+    from collectord.plan.session_plan import SinkPlan
+    from collectord.session.accounting import Accounts
+    from collectord.session.drain_loop import StreamDrain
+    from collectord.session.health import Health
+    from collectord.session.snapshot_segments import Collected
+    from collectord.session.task_group import Jobs
+    from collectord.sink.base import Closing, OpenSegment, SegmentInfo, Sink
+    from collectord.sink.state_dir import Store
+
+_LOG: Final = structlog.get_logger()
+# What waits for a seal that may succeed later; each keeps its files open.
+_WAITING_MAX: Final = 4
+# What a writer that met a full disk asks for: some seconds of a busy stream.
+_ROOM_BYTES: Final = 64 << 20
+
+
+class Segments:
+    """The files of one stream, from their creation to their seal. See `drain_loop.StreamListener`.
+
+    Args:
+        plan: where the files go, and when the next one begins.
+        stream: writes them.
+        sink: makes and seals them.
+        store: makes room when the disk is full.
+        drain: empties the rings before a cut.
+        accounts: tell what a manifest says.
+        describe: tells what a file says at its end of what was recorded; called in a thread.
+        health: told what goes wrong.
+        jobs: where file work is done.
+        shown: readers of the running file are to see what was written until the last tick.
+        session: its name, for the log.
+    """
+
+    def __init__(
+        self,
+        plan: SinkPlan,
+        *,
+        stream: _core.Stream,
+        sink: Sink,
+        store: Store,
+        drain: StreamDrain,
+        accounts: Accounts,
+        describe: Callable[[], Features],
+        health: Health,
+        jobs: Jobs,
+        shown: bool,
+        session: str,
+    ) -> None:
+        self._plan = plan
+        self._stream = stream
+        self._sink = sink
+        self._store = store
+        self._drain = drain
+        self._accounts = accounts
+        self._describe = describe
+        self._health = health
+        self._jobs = jobs
+        self._shown = shown
+        self._log = _LOG.bind(session=session)
+        self._open: dict[int, OpenSegment] = {}  # the running and the prepared one
+        self._unsealed: list[tuple[OpenSegment, _core.SegmentClosed, Closing]] = []
+        self._token = 0
+        self._wanted = False
+        self._has_next = False
+        self._since_ns = 0
+        self._sealing = asyncio.Lock()
+        self._showing = asyncio.Lock()
+        self._preparing = asyncio.Lock()
+        self._ending = False
+        self._finished = asyncio.Event()
+        self._write_errors = self._given_up = self._early = 0
+        self._last_shown: tuple[int, Mapping[int, int]] = (0, {})
+        self.collected: Collected | None = None  # what the segments that end now belong to
+        self.stats = SinkStats()
+        self.sealed: tuple[str, ...] = ()  # paths, without what retention has deleted
+
+    # Life: begin, tick .. tick, end, finish, close.
+
+    async def begin(self) -> None:
+        """Have the first segment there. Raises SinkError."""
+        await self._prepare()
+        self._since_ns = time.monotonic_ns()
+
+    def tick(self) -> None:
+        """Show what is there, try again what failed, rotate by age."""
+        self._leave_removed()
+        if self._shown:
+            self._show_running()
+        if self._wanted:
+            self._jobs.start(self._prepare_or_degrade())
+        if self._unsealed and not self._sealing.locked():
+            self._jobs.start(self._seal_waiting())
+        age_ns = self._plan.segment_age_ns
+        if age_ns and time.monotonic_ns() - self._since_ns >= age_ns:
+            self.rotate()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing that failed waits for a tick."""
+        return not self._wanted and not self._unsealed
+
+    def _leave_removed(self) -> None:
+        """Go on in another file once somebody has deleted the one that is written."""
+        token, _ = self._stream.track_bytes()
+        running = self._open.get(token)
+        if running is None or self._plan.single_file is not None:
+            return
+        if not all(os.fstat(fd).st_nlink for fd in (running.fd, *running.files.values())):
+            self.rotate()
+
+    def rotate(self) -> None:
+        """Go on in a new segment as soon as the running one has what names its samples."""
+        self._since_ns = time.monotonic_ns()
+        self._stream.rotate()
+
+    def end(self) -> None:
+        """The session ends: no new segment is prepared, and who cuts has drained and measured."""
+        self._ending = True
+
+    async def finish(self) -> None:
+        """Have the stream end, and wait for its last segment to be closed."""
+        if self._open:
+            self._stream.finish()
+            await self._finished.wait()
+
+    async def add_last(self, make: Callable[[Sink, Store], SegmentInfo | None]) -> None:
+        """Have a last segment beside those of the stream, if there is anything for it."""
+        info = await self._jobs.in_worker(make, self._sink, self._store)
+        if info is not None:
+            self.sealed += (str(info.path),)
+            self._log.info("segment_sealed", path=str(info.path), samples=info.manifest.samples)
+
+    @property
+    def all_sealed(self) -> bool:
+        """Nothing that was closed waits to be sealed."""
+        return not self._unsealed
+
+    async def close(self) -> None:
+        """Give up what is open still; the next start repairs what could not be sealed."""
+        self._given_up += len(self._unsealed)
+        try:
+            # First: a sink that sealed nothing takes its directory away.
+            await self._refresh_stats()
+            await self._jobs.in_worker(self._sink.close)
+        except SinkError as error:  # all records are stored or counted
+            self._log.error("segments_left_open", error=str(error))
+
+    @property
+    def has_pages(self) -> bool:
+        """There are sub-buffers in the segment that is written."""
+        return any(self._stream.track_bytes()[1].values())
+
+    async def make_next(self) -> None:
+        """Have a segment there to go on in. Raises SinkError."""
+        await self._prepare_or_degrade()
+        if self._wanted:
+            path = self._plan.directory
+            raise SinkError("no segment to go on in: the snapshot is not closed", path=path)
+
+    def turn(self, collected: Collected) -> None:
+        """Have a snapshot wait for all that was written until now, and the rest go elsewhere.
+
+        Call it when all that was drained is written. A segment that reached its limit has been
+        closed by then, though its notice may be on the way; the one that runs now may be empty,
+        and an empty one is not closed before something is written to it.
+        """
+        token, sizes = self._stream.track_bytes()
+        for closed in self._open:
+            if closed < token:
+                collected.expect(closed)
+        running = self._open.get(token)
+        if running is None:
+            return
+        end = os.fstat(running.fd).st_size
+        if any(sizes.values()) if running.offsets else end > running.data_offset:
+            collected.expect(token)
+            self.rotate()
+
+    # What the core tells.
+
+    def segment_closed(self, closed: _core.SegmentClosed) -> None:
+        """Seal it."""
+        if self.collected is not None:
+            self.collected.expect(closed.token)
+        self._early += closed.early
+        self._jobs.start(self._seal(self._open.pop(closed.token), closed))
+        if closed.final:
+            self._finished.set()
+
+    def segment_wanted(self) -> None:
+        """Prepare the next segment beside the running one."""
+        self._has_next = False
+        self._since_ns = time.monotonic_ns()
+        if not self._ending and self._plan.single_file is None:
+            self._wanted = True
+            self._jobs.start(self._prepare_or_degrade())
+
+    def space_wanted(self, error: int) -> None:
+        """Make room, then let the writer try again, or give the chunk up."""
+        full = error == errno.EXFULL
+        self._jobs.start(self._make_segment() if full else self._make_room(error))
+
+    def write_failed(self, error: int) -> None:
+        """Count it, and try another file; the records are in the ledger as sink/dropped."""
+        self._write_errors += 1
+        self.rotate()
+        self._health.note("write", f"writes fail: {errno.errorcode.get(error, error)}")
+        self._log.error("write_failed", error=errno.errorcode.get(error, error))
+
+    # Prepare.
+
+    async def _prepare(self) -> None:
+        async with self._preparing:
+            self._token += 1
+            opening = self._accounts.opening()
+            segment = await self._jobs.in_worker(self._sink.next_segment, self._token, opening)
+            self._open[segment.token] = segment
+            try:
+                self._hand_over(segment)
+            except BrokenPipeError:
+                return  # the stream has ended meanwhile: the sink takes the file away
+            self._has_next = True
+
+    def _hand_over(self, segment: OpenSegment) -> None:
+        """Give the stream its next file, by the kind of its format."""
+        if segment.files:
+            self._stream.prepare_files(
+                segment.token, files=segment.files, limit_bytes=segment.limit_bytes
+            )
+        elif segment.offsets:
+            self._stream.prepare_pages(
+                segment.token,
+                segment.fd,
+                offsets=segment.offsets,
+                capacity_bytes=segment.capacity_bytes,
+                limit_bytes=segment.limit_bytes,
+                step_bytes=segment.step_bytes,
+            )
+        else:
+            self._stream.prepare(
+                segment.token,
+                segment.fd,
+                segment.data_offset,
+                segment.limit_bytes,
+                segment.step_bytes,
+                segment.tail_bytes,
+            )
+
+    async def _prepare_or_degrade(self) -> None:
+        """Without a next segment the running one goes on; each tick tries again."""
+        if not self._wanted:  # another job was quicker, and the stream takes only one
+            return
+        self._wanted = False
+        try:
+            await self._prepare()
+        except SinkError as error:
+            self._wanted = True
+            if not self._health.has("segment"):
+                self._log.error("segment_not_created", error=str(error))
+            self._health.note("segment", str(error))
+        else:
+            self._health.note("segment", "")
+
+    async def _make_segment(self) -> None:
+        """The running segment has no room and no successor: have one, or let the data go."""
+        async with self._preparing:
+            pass  # one may be in work
+        if not self._has_next and self._plan.single_file is None:
+            self._wanted = True
+            await self._prepare_or_degrade()
+        self._stream.space(self._has_next)
+
+    async def _make_room(self, error: int) -> None:
+        made = False
+        try:
+            directory = Path(self._plan.directory)
+            made = await self._jobs.in_worker(self._store.make_room, _ROOM_BYTES, directory)
+        except SinkError as failure:
+            self._log.error("no_room_made", error=str(failure))
+        if made and self._wanted:
+            await self._prepare_or_degrade()
+        if not made and not self._health.has("disk"):
+            self._log.warning("disk_full", directory=self._plan.directory)
+        name = errno.errorcode.get(error, error)
+        self._health.note("disk", "" if made else f"disk full ({name})")
+        self._stream.space(made)
+
+    # Seal.
+
+    async def _seal(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
+        async with self._sealing:
+            features = await self._jobs.in_worker(self._describe)
+            if not self._ending:
+                await self._health.heard(self._drain.full_pass())
+                self._accounts.measure()
+            closing = self._accounts.closing(
+                recount=closed.final and not self._unsealed,
+                snapshot=self.collected.note if self.collected is not None else None,
+            )
+            self._unsealed.append((segment, closed, replace(closing, features=features)))
+        await self._seal_waiting()
+
+    async def _seal_waiting(self) -> None:
+        """Seal what waits for it; what a full disk keeps from it is tried again at each tick."""
+        async with self._sealing, self._showing:
+            failed = ""
+            while self._unsealed and not failed:
+                segment, closed, closing = self._unsealed[0]
+                try:
+                    info = await self._jobs.in_worker(self._sink.seal, segment, closed, closing)
+                except SinkError as error:
+                    if error.errno not in PASSING or len(self._unsealed) > _WAITING_MAX:
+                        await self._give_up(error)
+                        continue
+                    failed = str(error)
+                    # Seals follow one another: each manifest counts on from the last.
+                    for behind, _, _ in self._unsealed:
+                        self._tell(behind.token, error)
+                else:
+                    del self._unsealed[0]
+                    self._tell(segment.token, info)
+                    if info is not None:
+                        self._sealed(info)
+            if self._health.note("seal", failed) and failed:
+                self._log.error("segment_not_sealed", error=failed)
+        try:
+            await self._jobs.in_worker(self._store.make_room)
+            await self._refresh_stats()
+        except SinkError as error:
+            self._log.error("limits_not_kept", error=str(error))
+
+    def _sealed(self, info: SegmentInfo) -> None:
+        self._accounts.found(info)
+        self.sealed += (str(info.path), *map(str, info.more))
+        self._log.info("segment_sealed", path=str(info.path), samples=info.manifest.samples)
+
+    async def _give_up(self, error: SinkError) -> None:
+        """Go on without the first that waits, and count what it held where that is by now."""
+        segment, closed, _ = self._unsealed.pop(0)
+        self._tell(segment.token, error)
+        self._given_up += 1
+        left = end = None
+        try:
+            end = await self._jobs.in_worker(self._sink.give_up, segment, closed)
+        except SinkError as failure:
+            self._log.error("segment_not_left", error=str(failure))
+        else:
+            self._accounts.given_up(end)
+            self._store.leave(end.left)
+            for info in end.infos:
+                self._sealed(info)
+            left = [str(path) for path in end.left]
+        lost = sum(end.lost_events.values()) if end is not None else None
+        self._log.error("segment_given_up", error=str(error), left=left, lost=lost)
+        times = f"{self._given_up} segments were" if self._given_up > 1 else "a segment was"
+        self._health.note("given_up", f"{times} not sealed: {error}")
+
+    def _tell(self, token: int, end: SegmentInfo | SinkError | None) -> None:
+        if self.collected is not None:
+            self.collected.tell(token, end)
+
+    async def _refresh_stats(self) -> None:
+        stats = await self._jobs.in_worker(
+            self._store.stats,
+            Path(self._plan.directory),
+            self._write_errors,
+            self._given_up,
+        )
+        self.stats = replace(stats, early=self._early)
+        gone = await self._jobs.in_worker(_missing, self.sealed)
+        self.sealed = tuple(path for path in self.sealed if path not in gone)
+
+    # Show.
+
+    def _show_running(self) -> None:
+        """Have readers of the running trace.dat see what was written to it until now."""
+        token, sizes = self._stream.track_bytes()
+        segment = self._open.get(token)
+        if segment is None or self._showing.locked() or (token, sizes) == self._last_shown:
+            return
+        self._jobs.start(self._show(segment, sizes))
+
+    async def _show(self, segment: OpenSegment, sizes: Mapping[int, int]) -> None:
+        async with self._showing:
+            if segment.token not in self._open:
+                return  # it closed meanwhile, and its seal writes the same
+            try:
+                await self._jobs.in_worker(self._sink.flush, segment, sizes)
+            except SinkError as error:
+                self._health.note("show", str(error))
+            else:
+                self._last_shown = (segment.token, sizes)
+                self._health.note("show", "")
+
+
+def _missing(paths: Iterable[str]) -> set[str]:
+    """Those that retention has deleted: the list stays as short as the directory."""
+    return {path for path in paths if not Path(path).exists()}

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running session: its rings in the core, from the first reading to the last one.
+
+The core drains and writes without this module. What happens here is slow or rare: once per flush
+interval a reading, and the order in which things begin and end. Files are `rotation`'s matter,
+windows of a flight recorder `flight_recorder`'s, figures `accounting`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import KernelError
+from collectord.plan.session_plan import FLIGHT_RECORDER
+from collectord.session.accounting import Accounts
+from collectord.session.build_ids import BuildIds
+from collectord.session.flight_recorder import LAST_PAUSE_S, Recorder
+from collectord.session.health import Health
+from collectord.session.losing import LossWatch
+from collectord.session.ring_snapshot import Windows
+from collectord.session.rotation import Segments
+from collectord.session.task_group import Jobs
+from collectord.source.aux import AuxFlush
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+    from collectord._native import _core
+    from collectord.codec.perf_features import Features
+    from collectord.kernel.port import Kernel
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.model import ClockReading
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.session.counter_reader import Drained, Meter
+    from collectord.session.drain_loop import Drain
+    from collectord.session.program_watch import ListPrograms, ProgramWatch
+    from collectord.sink.base import Sink
+    from collectord.sink.state_dir import Store
+    from collectord.source.base import OpenSource
+
+_LOG: Final = structlog.get_logger()
+_LAST_PASSES: Final = 5
+
+
+class Session:
+    """One opened plan.
+
+    Args:
+        plan: what was opened.
+        source: its events, still disabled.
+        rings: its rings, which the core drains already.
+        stream: what they feed.
+        meter: reads their counters.
+        sink: makes and seals the stream's files.
+        kernel: reads the clocks.
+        drain: the core.
+        store: makes room when the disk is full.
+        worker: threads for file work, so that the event loop never waits for a disk.
+        programs: tells the stream of BPF programs; None of a stream without sideband.
+
+    Attributes:
+        recorder: of a flight recorder; None of a stream.
+    """
+
+    def __init__(
+        self,
+        plan: SessionPlan,
+        *,
+        source: OpenSource,
+        rings: tuple[Drained, ...],
+        stream: _core.Stream,
+        meter: Meter,
+        sink: Sink,
+        kernel: Kernel,
+        drain: Drain,
+        store: Store,
+        worker: Executor,
+        programs: ProgramWatch | None = None,
+    ) -> None:
+        self.plan = plan
+        self.source = source
+        self.abilities = source.abilities
+        self._rings = {drained.ring.id: drained for drained in rings}
+        self._areas = {area.ring.id: area for drained in rings for area in drained.areas}
+        self._stream = stream
+        self._meter = meter
+        self._drain = drain
+        self._passes = drain.of(stream)
+        self._flush = AuxFlush(kernel, [drained.handle for drained in rings])
+        self._log = _LOG.bind(session=plan.name)
+        self._jobs = Jobs(worker)
+        self._health = Health(plan, self.abilities.tracing, meter)
+        self._accounts = Accounts(
+            plan,
+            source=source,
+            rings=rings,
+            stream=stream,
+            meter=meter,
+            kernel=kernel,
+            health=self._health,
+        )
+        self._lost = meter.lost  # as of the last look
+        self._losses = LossWatch(plan.name, meter.losses, self._health)
+        mapping = next((event.attr for event in plan.events if event.attr.mmap2), None)
+        self._build_ids = BuildIds(kernel, stream, mapping)
+        self._programs = programs
+        self._segments = Segments(
+            plan.sink,
+            stream=stream,
+            sink=sink,
+            store=store,
+            drain=self._passes,
+            accounts=self._accounts,
+            describe=self._describe,
+            health=self._health,
+            jobs=self._jobs,
+            shown=bool(self.abilities.tracing),
+            session=plan.name,
+        )
+        self.recorder = None
+        if plan.mode == FLIGHT_RECORDER:
+            (recording,) = self.abilities.recording
+            self.recorder = Recorder(
+                plan,
+                source,
+                recording=recording,
+                windows=Windows(recording, rings, meter=meter, drain=self._passes, kernel=kernel),
+                segments=self._segments,
+                accounts=self._accounts,
+                drain=self._passes,
+                health=self._health,
+                jobs=self._jobs,
+            )
+        self._stopping = asyncio.Event()
+
+    # Life: begin, tick .. tick, close.
+
+    async def begin(self) -> None:
+        """Start. What runs already is known before the first segment, and that before any sample.
+
+        Raises:
+            SinkError: the first segment cannot be created.
+        """
+        numbers = (*self._rings, *self._areas)
+        self._drain.listen(self._segments, self._stream, self, numbers)
+        for sideband in self.abilities.sideband:
+            sideband.enable_sideband()
+            self._stream.load_sideband(await self._jobs.in_worker(sideband.running_state))
+        if self._programs is not None:
+            self._stream.load_sideband(await self._jobs.in_worker(self._programs.running))
+        await self._segments.begin()
+        self.source.enable()
+        for drained in self._rings.values():
+            drained.handle.begin(drained.ring)
+        if self.recorder is not None:
+            self.recorder.begin()
+        if self._flush.interval_ns:
+            self._jobs.start(self._flush_aux())
+
+    async def _flush_aux(self) -> None:
+        """Have CoreSight give its trace, which it does when it is stopped, until the end."""
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._flush.interval_ns / 1e9)
+                return
+            try:
+                self._flush.flush()
+            except KernelError as error:
+                if self._health.note("flush", f"AUX not flushed: {error}"):
+                    self._log.error("aux_not_flushed", error=str(error))
+            else:
+                self._health.note("flush", "")
+
+    def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> bool:
+        """After a full pass, if one was done: count, rotate, look.
+
+        Where nothing is new there is nothing but the look.
+
+        Args:
+            clocks: reads them, once for all sessions.
+            programs: lists BPF programs beyond one, likewise.
+
+        Returns:
+            whether the session is quiet: the next look may come a flush interval later.
+        """
+        new = self._accounts.measure()
+        if new:
+            self._accounts.read_clocks(clocks)
+            self._look_at_reading()
+        lost, self._lost = self._lost, self._meter.lost
+        self._losses.look(new=self._lost != lost)
+        self._health.look_at_disk(self._stream.waits_ns())
+        self._health.look_for_suppression()
+        if self.recorder is not None:
+            self.recorder.look()
+        self._segments.tick()
+        self._build_ids.look(self._jobs)
+        if self._programs is not None and not self._programs.pass_over(programs):
+            self._jobs.start(self._jobs.in_worker(self._programs.look))
+        return self._is_quiet()
+
+    def _is_quiet(self) -> bool:
+        """Little comes, nothing is wrong, and nothing is to be seen soon that only a look sees."""
+        if self.recorder is None:
+            unseen = bool(self.abilities.tracing)  # what is written is shown by a tick
+        else:
+            unseen = self.recorder.looks_for_freeze
+        return (
+            self._meter.is_quiet
+            and self._segments.is_quiet
+            and self._health.is_well
+            and not self._areas
+            and not unseen
+        )
+
+    def _look_at_reading(self) -> None:
+        self._health.look()
+        for instance in self.abilities.tracing:
+            self._health.note("window", instance.keep_window(self._meter.held()))
+            if self.recorder is not None:
+                instance.learn_comms()  # the kernel forgets them before a snapshot is made
+
+    def _describe(self) -> Features:
+        """Give the features about the code that ran in a segment that ends; called in a thread."""
+        features = self._build_ids.features()
+        if self._programs is None:
+            return features
+        self._programs.look()
+        return replace(features, bpf=self._programs.images())
+
+    def note(self, about: str, trouble: str) -> None:
+        """Say what is wrong with the session from now on, "" when nothing is."""
+        self._health.note(about, trouble)
+
+    async def close(self) -> None:
+        """Stop, drain, write, count, seal. Afterwards the balance is final."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._segments.end()
+        if self.recorder is not None:
+            self.recorder.end()
+        await self._stop_source()
+        if self.recorder is not None:
+            await self._health.heard(self.recorder.take_last())
+        self._health.look_for_suppression()
+        if self._programs is not None:
+            await self._jobs.in_worker(self._programs.look)
+        await self._drain_to_the_end()
+        self._losses.end()
+        self._health.look_for_suppression()
+        self._health.look()
+        await self._segments.finish()
+        await self._jobs.join()
+        if self.recorder is not None:
+            self.recorder.tell_last()
+        if self._segments.all_sealed:
+            self._accounts.settle()
+        await self._segments.add_last(self._accounts.take_late)
+        await self._segments.close()
+
+    async def _stop_source(self) -> None:
+        """Have nothing more written; what has been is still to be read."""
+        areas = [area.ring for area in self._areas.values()]
+        for area in areas:
+            area.stop()
+        # A pass would start the event again.
+        await self._health.heard(self._passes.answered(areas))
+        try:
+            self.source.disable()
+        except KernelError as error:  # what it has written is stored all the same
+            self._health.note("stop", f"not stopped: {error}")
+            self._log.error("source_not_stopped", error=str(error))
+        for drained in self._rings.values():
+            drained.handle.end(drained.ring)
+
+    async def _drain_to_the_end(self) -> None:
+        """Drain until the balance is even, or until nothing more can come, or is heard.
+
+        DISABLE interrupts the CPU that runs the event, maybe in the middle of a record that is
+        counted already: it becomes visible when that CPU goes on, after DISABLE has returned.
+        """
+        watch = asyncio.create_task(self._watch_disk())
+        try:
+            for _ in range(_LAST_PASSES):
+                heard = await self._health.heard(self._passes.written_pass())
+                self._accounts.measure(last=True)
+                if not heard or self._accounts.are_even():
+                    return
+                await asyncio.sleep(LAST_PAUSE_S)
+        finally:
+            watch.cancel()
+
+    async def _watch_disk(self) -> None:
+        """Look at the disk as ticks do, which a session that ends has no more, until cancelled."""
+        while True:
+            await asyncio.sleep(1)
+            self._health.look_at_disk(self._stream.waits_ns())
+
+    def balance(self) -> SessionBalance:
+        """The balance as of the last reading; touches neither rings nor kernel counters."""
+        reasons = self._health.reasons
+        recorder = self.recorder
+        state = "degraded" if reasons else "running"
+        return replace(
+            self._accounts.balance(),
+            state="stopped" if self._stopping.is_set() else state,
+            segments=self._segments.sealed,
+            degraded_reasons=reasons,
+            losing=self._losses.losing,
+            sink=self._segments.stats,
+            snapshots=recorder.stored if recorder is not None else 0,
+            snapshots_failed=recorder.failed if recorder is not None else 0,
+            paused_ns=recorder.paused_ns if recorder is not None else 0,
+            sideband=self._stream.sideband_counters(),
+        )
+
+    # What the core tells of rings (drain.loop.RingListener).
+
+    def ring_faulty(self, ring: int, reason: str, position: int, *, quarantined: bool) -> None:
+        """Say so; a ring in quarantine fills up, and the kernel counts what it refuses."""
+        label = self._label(ring)
+        trouble = f"{'quarantined' if quarantined else 'had invalid contents'}: {reason}"
+        self._health.note(f"ring/{ring}", f"ring {label} {trouble}")
+        event = "ring_quarantined" if quarantined else "ring_faulty"
+        self._log.error(event, ring=label, reason=reason, position=position)
+
+    def ring_hung_up(self, ring: int) -> None:
+        """Say what that means, if it is news."""
+        handle = self._rings[ring].handle
+        meaning = handle.hung_up()
+        if meaning and not self._stopping.is_set():
+            self._health.note(f"ring/{ring}", f"ring {handle.label}: {meaning}")
+            self._log.warning("ring_hung_up", ring=str(handle.label), meaning=meaning)
+
+    def _label(self, number: int) -> str:
+        """Of a ring, or of an AUX area, by the core's number."""
+        one = self._rings[number] if number in self._rings else self._areas[number]
+        return str(one.handle.label)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open stage: from a session's plan to its rings in the core and its files in the sink."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import BpfError, CollectordError, MissingFeature
+from collectord.kernel.host.device_names import HostNames
+from collectord.kernel.tracefs.instance_note import remove_note, write_note
+from collectord.model import RingRole, ScopeKind
+from collectord.session.counter_reader import Drained, DrainedArea, Meter
+from collectord.session.maps.map_reader import BpfReader
+from collectord.session.program_watch import ProgramWatch
+from collectord.session.ringless_session import RinglessSession
+from collectord.session.session import Session
+from collectord.session.sink_factory import make_sink
+from collectord.source import SOURCES
+from collectord.source.perf import fed_ring
+
+if TYPE_CHECKING:
+    from collectord._native import _core
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.kernel.host.identity import Host
+    from collectord.kernel.port import Kernel
+    from collectord.model import ClockReading
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.session.drain_loop import Drain
+    from collectord.session.file_workers import Workers
+    from collectord.session.maps.map_watch import BpfWatch
+    from collectord.sink.state_dir import Store
+    from collectord.source.base import OpenSource
+
+_LOG: Final = structlog.get_logger()
+
+AnySession = Session | RinglessSession
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all sessions of a daemon are opened with.
+
+    Attributes:
+        clock: a reading at the start.
+        watch: looks at BPF programs.
+        stats: the kernel counts what they cost.
+        child: pid of the process that sessions of the `command` scope observe.
+    """
+
+    kernel: Kernel
+    drain: Drain
+    host: Host
+    facts: KernelFacts
+    clock: ClockReading
+    store: Store
+    workers: Workers
+    watch: BpfWatch
+    stats: bool
+    child: int | None
+
+    async def open(self, plan: SessionPlan, stack: AsyncExitStack) -> AnySession:
+        """Open a session; the stack undoes it backwards.
+
+        What it fails with does not reach the other sessions, where the plan allows it; hardware
+        that turns out to be absent does not reach its other sources either.
+
+        Raises:
+            CollectordError: the session cannot be opened; nothing of it is left open.
+        """
+        while not plan.is_absent:
+            try:
+                return await self._open(plan, stack)
+            except CollectordError as error:
+                if isinstance(error, MissingFeature) and error.source in plan.optional:
+                    _LOG.warning("source_absent", session=plan.name, error=str(error))
+                    plan = plan.without(error.source, str(error))
+                elif not plan.contains(error):
+                    raise
+                else:
+                    return self.failed(plan, error)
+        # What a BPF program lacks is told as its failure: it may be of the program's making.
+        return RinglessSession(plan, None, absent=not plan.payload.has_programs)
+
+    def failed(self, plan: SessionPlan, error: CollectordError) -> RinglessSession:
+        """What stands for a session that cannot be, and says why."""
+        self.watch.forget(plan.name)
+        said = error.text if isinstance(error, BpfError) else ""
+        _LOG.error("session_failed", session=plan.name, error=str(error), text=said)
+        absent = isinstance(error, MissingFeature) and not plan.payload.has_programs
+        return RinglessSession(plan, None, str(error), absent=absent)
+
+    async def _open(self, plan: SessionPlan, stack: AsyncExitStack) -> AnySession:
+        async with AsyncExitStack() as own:
+            opened = self._open_parts(plan, own)
+            stack.push_async_exit(own.pop_all())
+        return opened
+
+    def _open_parts(self, plan: SessionPlan, own: AsyncExitStack) -> AnySession:
+        if plan.scope.kind is ScopeKind.COMMAND and self.child is not None:
+            plan = replace(plan, scope=replace(plan.scope, pids=(self.child,)))
+        files = own.enter_context(ExitStack())
+        source = SOURCES[plan.kind](self.kernel, plan, files, exclude_tids=_own_threads())
+        for programs in source.abilities.programs:
+            names = HostNames()
+            reader = BpfReader(self.kernel, plan.name, programs, names, stats=self.stats)
+            self.watch.add(plan.name, reader)
+            own.callback(self.watch.remove, plan.name)  # before the descriptors close
+        if not source.rings:
+            return RinglessSession(plan, source)
+        for instance in source.abilities.tracing:
+            write_note(instance.name, Path(plan.sink.directory))
+            own.callback(remove_note, instance.name)
+        return self._drained(plan, source, own)
+
+    def _drained(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> Session:
+        """Give the rings to the core, and make the sink."""
+        core = self.drain.core
+        stream = self.drain.add_stream(source)
+        own.callback(self.drain.forget, stream)
+        rings = []
+        for handle in source.rings:
+            ring = self.drain.add_ring(stream, handle)
+            own.push_async_callback(self.drain.remove, [ring])
+            areas = (DrainedArea(area, area.register(core, ring)) for area in handle.areas)
+            rings.append(Drained(handle, ring, tuple(areas)))
+        programs = self._watched_programs(plan, source, stream, own)
+        sink = make_sink(
+            plan,
+            source=source,
+            rings=rings,
+            kernel=self.kernel,
+            host=self.host,
+            facts=self.facts,
+            clock=self.clock,
+            make_room=self.store.room_for(Path(plan.sink.directory)),
+        )
+        own.callback(sink.close)
+        return Session(
+            plan,
+            source=source,
+            rings=tuple(rings),
+            stream=stream,
+            meter=Meter(source, rings, plan.events),
+            sink=sink,
+            kernel=self.kernel,
+            drain=self.drain,
+            store=self.store,
+            worker=self.workers.of(plan.name),
+            programs=programs,
+        )
+
+    def _watched_programs(
+        self, plan: SessionPlan, source: OpenSource, stream: _core.Stream, own: AsyncExitStack
+    ) -> ProgramWatch | None:
+        """Give the watch of BPF programs for a stream with sideband; None without one."""
+        sideband = [ring for ring in source.rings if ring.label.role is RingRole.SIDEBAND]
+        counter = next((counter for ring in sideband for counter in ring.counters), None)
+        if counter is None:
+            return None
+        attr = next(e.attr for e in plan.events if e.index == counter.event_index)
+        ring = fed_ring(attr, sideband[0].label, own.enter_context(ExitStack()))
+        own.push_async_callback(self.drain.remove, [self.drain.add_ring(stream, ring)])
+        return ProgramWatch(
+            self.kernel,
+            ring.map,
+            attr,
+            counter.event_id,
+            stream.round_ns,
+            perf_clock=plan.perf_clock,
+        )
+
+
+def _own_threads() -> tuple[int, ...]:
+    """Kernel ids of this process's threads, the core's and the workers' included."""
+    return tuple(sorted(int(entry.name) for entry in Path("/proc/self/task").iterdir()))

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: from a plan and the opened events to the sink that carries them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypedDict
+
+from collectord import __version__
+from collectord.codec.aux_info import Switches, encode_info
+from collectord.codec.perf_attr import CLOCK_MONOTONIC
+from collectord.codec.perf_data import AttrSection
+from collectord.codec.perf_features import ClockData, Features, Group
+from collectord.codec.perf_targets import IdPlace, encode_targets
+from collectord.codec.tracing_data import build as build_tracing_data
+from collectord.plan.relay_plan import RelayPlan
+from collectord.plan.session_plan import FLIGHT_RECORDER
+from collectord.session.program_images import ROOM_BYTES
+from collectord.sink.manifest import EventLayout, Identity
+from collectord.sink.perf_data_sink import PerfDataSink
+from collectord.sink.relay_sink import RelaySink
+from collectord.sink.segment import PERF_DATA, TRACE_DAT
+from collectord.sink.trace_dat_sink import TraceDatSink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.kernel.host.identity import Host
+    from collectord.kernel.port import Kernel
+    from collectord.model import ClockReading
+    from collectord.plan.event_attrs import EventPlan
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.session.counter_reader import Drained
+    from collectord.sink.base import Sink
+    from collectord.source.base import OpenSource
+    from collectord.source.bpf import OpenProgram
+
+
+def make_sink(
+    plan: SessionPlan,
+    *,
+    source: OpenSource,
+    rings: Sequence[Drained],
+    kernel: Kernel,
+    host: Host,
+    facts: KernelFacts,
+    clock: ClockReading,
+    make_room: Callable[[int], bool],
+) -> Sink:
+    """The sink of a session.
+
+    Args:
+        plan: what is recorded, and where to.
+        source: the opened events.
+        rings: its rings as the core knows them.
+        kernel: reads formats of tracepoints, build-ids, BPF programs, and what the machine is.
+        host: where it is recorded.
+        facts: names of the PMUs.
+        clock: a reading at the start; ties record times to the wall clock.
+        make_room: see `FileSink`.
+
+    Raises:
+        SinkError: the directory cannot be made, read or written.
+        KernelError: the formats cannot be read.
+    """
+    identity = Identity(
+        host=host.hostname,
+        boot_id=host.boot_id,
+        kernel=host.release,
+        session=plan.name,
+        source=plan.source,
+        scope=plan.scope.describe(),
+    )
+    cpus = {drained.ring.id: drained.handle.label.cpu for drained in rings}
+    if plan.sink.format == TRACE_DAT:
+        (instance,) = source.abilities.tracing
+        return TraceDatSink(
+            plan.sink,
+            identity,
+            metadata=instance.metadata(),
+            cpus=cpus,
+            make_room=make_room,
+            comms=instance.comms,
+            recount=any(drained.handle.is_unseen for drained in rings),
+        )
+    if plan.sink.format != PERF_DATA:
+        channel = plan.payload_of(RelayPlan).name
+        return RelaySink(plan.sink, identity, cpus=cpus, channel=channel, make_room=make_room)
+    tracepoints = tuple(e.tracepoint for e in plan.events if e.tracepoint is not None)
+    tracing = kernel.tracing_data(tracepoints) if tracepoints else None
+    return PerfDataSink(
+        plan.sink,
+        identity,
+        attrs=[AttrSection(e.attr, source.event_ids[e.index], e.name) for e in plan.events],
+        features=_features(plan, host, kernel, facts, clock),
+        tracing_data=build_tracing_data(tracing) if tracing is not None else None,
+        layouts=_layouts(one for group in source.abilities.programs for one in group.programs),
+        make_room=make_room,
+        targets=encode_targets(_places(plan, rings)),
+        aux_info=_aux_info(plan, rings, kernel, facts),
+    )
+
+
+def _places(plan: SessionPlan, rings: Sequence[Drained]) -> list[IdPlace]:
+    """Ids of all events in the events' order, each with its CPU and thread.
+
+    Rings are numbered as those of one event are: perf has one ring for all that is of a CPU.
+    """
+    places = []
+    for event in plan.events:
+        carriers = [
+            (drained.handle.label, counter)
+            for drained in rings
+            for counter in drained.handle.counters
+            if counter.event_index == event.index
+        ]
+        targets = {(label.cpu, label.tid): None for label, _ in carriers}
+        numbers = {target: number for number, target in enumerate(targets)}
+        places += [
+            IdPlace(counter.event_id, numbers[label.cpu, label.tid], label.cpu, counter.tid)
+            for label, counter in carriers
+        ]
+    return places
+
+
+def _aux_info(
+    plan: SessionPlan, rings: Sequence[Drained], kernel: Kernel, facts: KernelFacts
+) -> bytes | None:
+    """What perf's decoder wants to know of the trace, None where it has no decoder for it.
+
+    A file has one such record, so a session has one PMU with a decoder: the plan sees to that.
+    """
+    areas = [area for drained in rings for area in drained.handle.areas]
+    pmu = next((area.plan.pmu for area in areas if area.plan.pmu in facts.aux_pmus), "")
+    event = next((event for event in plan.events if event.aux and event.pmu == pmu), None)
+    if not pmu or event is None:
+        return None
+    cpus = sorted({area.label.cpu for area in areas if area.label.cpu >= 0})
+    return encode_info(
+        facts.aux_pmus[pmu],
+        pmu_type=event.attr.type,
+        formats=facts.pmus[pmu].formats,
+        config=event.attr.config,
+        clock=kernel.time_conversion(),
+        cpus=cpus or facts.cpus_online,
+        per_cpu=bool(cpus),
+        snapshot=plan.mode == FLIGHT_RECORDER,
+        switches=Switches.SWITCH if plan.per_task else Switches.SWITCH_CPU_WIDE,
+        filter_text=event.filter,
+    )
+
+
+def _layouts(programs: Iterable[OpenProgram]) -> dict[str, EventLayout]:
+    """What the programs' samples carry, by the name of the event."""
+    return {
+        program.plan.name: EventLayout(
+            program=program.plan.name,
+            layout=program.layout,
+            columns=program.plan.program.manifest.columns,
+        )
+        for program in programs
+        if program.layout is not None
+    }
+
+
+def _features(
+    plan: SessionPlan, host: Host, kernel: Kernel, facts: KernelFacts, clock: ClockReading
+) -> Features:
+    return Features(
+        build_ids=kernel.kernel_build_ids(),
+        hostname=host.hostname,
+        osrelease=host.release,
+        version=f"collectord {__version__}",
+        arch=host.machine,
+        nrcpus=(host.cpus_online, host.cpus_configured),
+        cpudesc=host.cpudesc,
+        cpuid=host.cpuid,
+        total_mem_kib=host.total_mem_kib,
+        cmdline=host.cmdline,
+        machine=kernel.machine(),
+        bpf=kernel.loaded_bpf(None, ROOM_BYTES),
+        pmu_mappings=tuple((name, pmu.type) for name, pmu in sorted(facts.pmus.items())),
+        group_desc=_groups(plan.events),
+        **_clocks(plan, clock),
+    )
+
+
+class _Clocks(TypedDict, total=False):
+    clockid_resolution_ns: int
+    clock_data: ClockData
+
+
+def _clocks(plan: SessionPlan, clock: ClockReading) -> _Clocks:
+    """How the records' clock goes with the wall clock; perf's own has no number to name it by."""
+    if plan.perf_clock:
+        return {}
+    return {
+        "clockid_resolution_ns": int(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9),
+        "clock_data": ClockData(CLOCK_MONOTONIC, clock.realtime_ns, clock.monotonic_ns),
+    }
+
+
+def _groups(events: tuple[EventPlan, ...]) -> tuple[Group, ...]:
+    """Event groups of more than one member, by the position of their leader."""
+    groups = []
+    for position, leader in enumerate(events):
+        members = [event for event in events if event.group == leader.group]
+        if leader.leader and len(members) > 1:
+            groups.append(Group(position, len(members)))
+    return tuple(groups)

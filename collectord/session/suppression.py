@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When foreign BPF programs were on a session's tracepoints, where they can hide events.
+
+What they hide is in no counter of the kernel. So nothing is claimed of the time from the last look
+that found none of them to the first one that finds none again; before and after it the balance is
+exact as ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from collectord.plan.event_attrs import EventPlan
+    from collectord.source.base import Suppressible
+
+_WINDOWS_MAX: Final = 1000
+
+
+@dataclass(slots=True)
+class Window:
+    """A time in which an event may have been hidden; `until_ns` is None while it lasts.
+
+    Times are CLOCK_MONOTONIC. `programs` are ids, none where nobody could tell whose they are.
+    """
+
+    event: EventPlan
+    programs: tuple[int, ...]
+    since_ns: int
+    until_ns: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The window as manifests and `--json` have it."""
+        return {
+            "event": self.event.name,
+            "programs": list(self.programs),
+            "since_ns": self.since_ns,
+            "until_ns": self.until_ns,
+        }
+
+
+class Suppression:
+    """The windows of one session; the oldest are forgotten where there are a thousand.
+
+    Args:
+        sources: asked which programs there are; without one no event can be hidden.
+        events: of the session; those that are tracepoints can be hidden.
+    """
+
+    def __init__(self, sources: Iterable[Suppressible], events: Iterable[EventPlan]) -> None:
+        now_ns = time.monotonic_ns()
+        points = [event for event in events if event.tracepoint is not None]
+        self._sources = {event.index: source for source in sources for event in points}
+        self._events = {event.index: event for event in points if event.index in self._sources}
+        self._clean_ns = dict.fromkeys(self._events, now_ns)
+        self._running: dict[int, Window] = {}
+        self._undecided: set[int] = set()
+        self._windows: deque[Window] = deque(maxlen=_WINDOWS_MAX)
+        self._ever: set[int] = set()
+
+    def look(self) -> list[tuple[EventPlan, tuple[int, ...]]]:
+        """Ask which foreign programs there are now; gives what changed. Raises KernelError."""
+        changed = []
+        for index, event in self._events.items():
+            programs = self._sources[index].suppressed_by(index)
+            now_ns = time.monotonic_ns()
+            if programs is None:
+                self._undecided.add(index)
+                continue
+            self._undecided.discard(index)
+            if programs != self.programs([index]):
+                self._change(index, programs, now_ns)
+                changed.append((event, programs))
+            if not programs:
+                self._clean_ns[index] = now_ns
+        return changed
+
+    def end(self) -> None:
+        """Nobody looks again: whose a program is that cannot be told by now counts as foreign."""
+        for index in self._undecided - self._running.keys():
+            self._change(index, (), time.monotonic_ns())
+        self._undecided.clear()
+
+    def _change(self, index: int, programs: tuple[int, ...], now_ns: int) -> None:
+        window = self._running.pop(index, None)
+        since_ns = self._clean_ns[index]
+        if window is not None:
+            window.until_ns = since_ns = now_ns
+            if not programs:
+                return
+        self._ever.add(index)
+        self._running[index] = Window(self._events[index], programs, since_ns)
+        self._windows.append(self._running[index])
+
+    def programs(self, indexes: Iterable[int]) -> tuple[int, ...]:
+        """Ids of those that are on these events now."""
+        running = (self._running[index] for index in set(indexes) if index in self._running)
+        return tuple(sorted({program for window in running for program in window.programs}))
+
+    def hid(self, indexes: Iterable[int], since_ns: int | None) -> bool:
+        """Whether any of these events may have been hidden since then; None: is now."""
+        wanted = set(indexes)
+        if since_ns is None:
+            return not wanted.isdisjoint(self._running)
+        if not since_ns:
+            return not wanted.isdisjoint(self._ever)
+        return any(window.event.index in wanted for window in self._since(since_ns))
+
+    def _since(self, since_ns: int) -> list[Window]:
+        return [w for w in self._windows if w.until_ns is None or w.until_ns > since_ns]
+
+    def to_json(self, since_ns: int) -> list[dict[str, Any]]:
+        """The windows that did not end before then."""
+        return [window.to_json() for window in self._since(since_ns)]

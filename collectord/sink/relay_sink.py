@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: segments that are sets of files, one for each CPU, as blktrace writes them.
+
+    <UTC start>-<seq>.blktrace.0, .blktrace.1 ..    what `blkparse -i <UTC start>-<seq>` reads
+    <UTC start>-<seq>.relay.0 ..                    bytes of a channel that nobody knows
+
+All files of a segment have one name but for the number, each its own manifest, and each number
+from 0 on its file, with data or without: blkparse stops at the first that is missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from collectord.errors import SinkError
+from collectord.sink.base import GivenUp, SegmentInfo, SoFar
+from collectord.sink.file_sink import Contents, FileSink, Place
+from collectord.sink.manifest import with_counts
+from collectord.sink.output_dir import FollowingHome, Home
+from collectord.sink.relay_file import finish
+from collectord.sink.segment import PASSING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from collectord._native._core import SegmentClosed
+    from collectord.plan.session_plan import SinkPlan
+    from collectord.sink.base import Closing, Opening, OpenSegment
+    from collectord.sink.manifest import Identity
+    from collectord.sink.stored_file import FinishedFile
+
+
+class _OneFile(FileSink):
+    """The files of one number."""
+
+    FORMAT = ""
+    DIRECT = False
+
+    def __init__(
+        self,
+        plan: SinkPlan,
+        identity: Identity,
+        *,
+        form: str,
+        ring: int | None,
+        channel: str,
+        leader: Home | None,
+        make_room: Callable[[int], bool],
+    ) -> None:
+        self._ring = ring
+        self._sealed: dict[int, SegmentInfo] = {}
+        home = Home(plan, form) if leader is None else FollowingHome(plan, form, leader)
+        super().__init__(
+            plan, identity, events=(channel,), make_room=make_room, form=form, home=home
+        )
+
+    @property
+    def ring(self) -> int | None:
+        """The core's id of the ring that is written here, None without."""
+        return self._ring
+
+    @property
+    def home(self) -> Home:
+        """Where the files go."""
+        return self._home
+
+    def seal_once(
+        self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
+    ) -> SegmentInfo:
+        """Seal, or give what was sealed: a disk that is full may stop a set half-way."""
+        if segment.token not in self._sealed:
+            info = self.seal(segment, closed, closing)
+            if info is None:
+                raise ValueError(segment.paths)
+            self._sealed[segment.token] = info
+        return self._sealed[segment.token]
+
+    def sealed(self, token: int) -> SegmentInfo | None:
+        """The result of `seal_once`."""
+        return self._sealed.get(token)
+
+    def _held(self, segment: OpenSegment, closed: SegmentClosed) -> Mapping[int, int]:
+        events = super()._held(segment, closed)
+        return {ring: count for ring, count in events.items() if ring == self._ring}
+
+    def forget_sealed(self, token: int) -> None:
+        """The whole set is sealed."""
+        self._sealed.pop(token, None)
+
+    def may_hold_data(self, segment: OpenSegment) -> bool:
+        """Whether anything was written into the file."""
+        return self._may_hold_data(segment)
+
+    def leave(self, segment: OpenSegment) -> None:
+        """Close a file as it is."""
+        self._forget(segment)
+
+    def flush(
+        self,
+        segment: OpenSegment,
+        track_bytes: Mapping[int, int],
+        stats: Mapping[int, str] | None = None,
+    ) -> None:
+        """Nothing: what is written is there to be read."""
+
+    def _begin(self, token: int, fd: int) -> Place:
+        del token, fd
+        return Place(data_offset=0, step_bytes=0)
+
+    def _finish(
+        self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
+    ) -> Generator[str, None, tuple[FinishedFile, Contents]]:
+        tracks = {ring: sums for ring, _, sums in closed.tracks}
+        sums = tracks.get(-1 if self._ring is None else self._ring, ())
+        file = yield from finish(segment.meta_fd, sums)
+        counts = {ring: (samples, size) for ring, samples, size in closed.rings}
+        samples = counts.get(-1 if self._ring is None else self._ring, (0, 0))[0]
+        own = [entry for entry in closing.rings if entry.ring == self._ring]
+        return file, Contents(
+            rings=with_counts(own, counts),
+            first_ns=closed.first_ns if samples else 0,
+            last_ns=closed.last_ns if samples else 0,
+            records=None,
+            samples=samples,
+            replayed=0,
+        )
+
+    def _is_void(self, closed: SegmentClosed, closing: Closing) -> bool:
+        """The set decides."""
+        del closed, closing
+        return False
+
+    def _is_empty(self, closed: SegmentClosed) -> bool:
+        return not closed.records
+
+    def _may_hold_data(self, segment: OpenSegment) -> bool:
+        return bool(os.fstat(segment.meta_fd).st_size)
+
+
+class RelaySink:
+    """The segments of one relay stream. See `sink.base.Sink`.
+
+    Args:
+        plan: where the files go and when they end.
+        identity: whose they are.
+        cpus: ring id to CPU; -1 is a channel with one file.
+        channel: what was read, for the manifests.
+        make_room: see `FileSink`.
+
+    Raises:
+        SinkError: the directory cannot be made, read or written.
+    """
+
+    def __init__(
+        self,
+        plan: SinkPlan,
+        identity: Identity,
+        *,
+        cpus: Mapping[int, int],
+        channel: str,
+        make_room: Callable[[int], bool] = lambda _need_bytes: False,
+    ) -> None:
+        rings = {max(cpu, 0): ring for ring, cpu in cpus.items()}
+        self._plan = plan
+        self._parts: list[_OneFile] = []
+        self._sets: dict[int, list[OpenSegment]] = {}
+        self._sealed_any = False
+        for number in range(max(rings, default=0) + 1):
+            form = f"{plan.format}.{number}"
+            single = f"{plan.single_file}.{form}" if plan.single_file is not None else None
+            part = _OneFile(
+                replace(plan, single_file=single),
+                identity,
+                form=form,
+                ring=rings.get(number),
+                channel=channel,
+                leader=self._parts[0].home if self._parts else None,
+                make_room=make_room,
+            )
+            self._parts.append(part)
+
+    @property
+    def so_far(self) -> SoFar:
+        """Give what is sealed by now, in the run of the first file."""
+        stored = sum(part.so_far.stored for part in self._parts)
+        return self._parts[0].so_far._replace(stored=stored)
+
+    def next_segment(self, token: int, opening: Opening) -> OpenSegment:
+        """Create the files of a segment. Raises SinkError; nothing is left behind."""
+        while True:
+            with ExitStack() as undo:
+                made = []
+                try:
+                    for part in self._parts:
+                        own = tuple(e for e in opening.rings if e.ring == part.ring)
+                        segment = part.next_segment(token, replace(opening, rings=own))
+                        undo.callback(part.discard, segment)
+                        made.append(segment)
+                except SinkError as error:
+                    # A follower's name is taken: what is left of another set.
+                    if error.errno == errno.EEXIST and self._plan.single_file is None and made:
+                        continue
+                    raise
+                undo.pop_all()
+            break
+        self._sets[token] = made
+        files = {
+            part.ring: segment.fd
+            for part, segment in zip(self._parts, made, strict=True)
+            if part.ring is not None
+        }
+        return replace(made[0], files=files)
+
+    def seal(
+        self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
+    ) -> SegmentInfo | None:
+        """Make all files final, or drop them all if they hold nothing. Raises SinkError."""
+        made = self._sets[segment.token]
+        single = self._plan.single_file is not None
+        empty = not any(size for _, size, _ in closed.tracks)
+        if empty and self._sealed_any and not single and not closed.final:
+            self.discard(segment)
+            return None
+        infos, failures = [], []
+        for part, one in zip(self._parts, made, strict=True):
+            try:
+                infos.append(part.seal_once(one, closed, closing))
+            except SinkError as error:
+                failures.append(error)
+        if failures:
+            raise next((one for one in failures if one.errno in PASSING), failures[0])
+        for part in self._parts:
+            part.forget_sealed(segment.token)
+        self._sealed_any = True
+        del self._sets[segment.token]
+        rings = tuple(entry for info in infos for entry in info.manifest.rings)
+        first = infos[0]
+        return SegmentInfo(
+            segment.token,
+            first.path,
+            msgspec.structs.replace(first.manifest, rings=rings),
+            more=tuple(info.path for info in infos[1:]),
+        )
+
+    def give_up(self, segment: OpenSegment, closed: SegmentClosed) -> GivenUp:
+        """Close the files that cannot be sealed; the others of the set are. Raises SinkError."""
+        made = self._sets.pop(segment.token)
+        infos = tuple(filter(None, (part.sealed(segment.token) for part in self._parts)))
+        ends = [
+            part.give_up(one, closed)
+            for part, one in zip(self._parts, made, strict=True)
+            if part.sealed(segment.token) is None
+        ]
+        for part in self._parts:
+            part.forget_sealed(segment.token)
+        return GivenUp(
+            left=tuple(path for end in ends for path in end.left),
+            events=dict(item for end in ends for item in end.events.items()),
+            lost_events=dict(item for end in ends for item in end.lost_events.items()),
+            infos=infos,
+        )
+
+    def flush(
+        self,
+        segment: OpenSegment,
+        track_bytes: Mapping[int, int],
+        stats: Mapping[int, str] | None = None,
+    ) -> None:
+        """Nothing: what is written is there to be read."""
+
+    def discard(self, segment: OpenSegment) -> None:
+        """Delete the files of a segment that never received data. Raises SinkError."""
+        made = self._sets.pop(segment.token)
+        with ExitStack() as stack:
+            for part, one in zip(self._parts, made, strict=True):
+                stack.callback(part.discard, one)
+
+    def close(self) -> None:
+        """Discard segments of which no file holds data. Raises SinkError."""
+        sets, self._sets = self._sets, {}
+        with ExitStack() as stack:
+            for part in self._parts:
+                stack.callback(part.close)
+            for made in sets.values():
+                parts = list(zip(self._parts, made, strict=True))
+                if any(part.may_hold_data(one) for part, one in parts):
+                    for part, one in parts:
+                        part.leave(one)  # for the repair, empty ones too

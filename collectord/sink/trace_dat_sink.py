@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: trace.dat segments, an extent for each CPU, that open at every instant."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from collectord.codec.trace_dat import PAGE_BYTES, build_head
+from collectord.sink.file_sink import UNLIMITED_BYTES, Contents, FileSink, Place
+from collectord.sink.manifest import with_counts
+from collectord.sink.segment import TRACE_DAT, sink_errors
+from collectord.sink.stored_file import Track
+from collectord.sink.trace_file import (
+    Recount,
+    event_names,
+    finish,
+    holds_data,
+    read_head,
+    recount,
+    standing,
+    widest,
+    write_head,
+    write_patches,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+
+    from collectord._native._core import SegmentClosed
+    from collectord.codec.trace_dat_head import Head, Metadata, Patch
+    from collectord.plan.session_plan import SinkPlan
+    from collectord.sink.base import Closing, OpenSegment
+    from collectord.sink.manifest import Identity
+    from collectord.sink.stored_file import FinishedFile
+
+# Room for each CPU where nothing limits a segment: sparse, and within what ext4 takes for a file.
+_EXTENT_BYTES: Final = 64 << 30
+_EXTENT_MIN_BYTES: Final = 1 << 20
+# A segment without a successor goes on in the rest of its extents.
+_EXTENT_PER_LIMIT: Final = 2
+# Space that the writer allocates ahead, for each CPU: all of them hold no more than this part of
+# a segment's limit.
+_STEP_BYTES: Final = 4 << 20
+_AHEAD_PER_LIMIT: Final = 4
+
+
+class _Held(NamedTuple):
+    """The contents of a closed file: tracks by ring, times of its first and last event."""
+
+    tracks: Mapping[int, Track]
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(slots=True)
+class _Shown:
+    """The head of an open file, and what was last written over it."""
+
+    head: Head
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    stats: dict[int, str] = field(default_factory=dict)
+    comms: Mapping[int, bytes] = field(default_factory=dict)
+    names: bytes = b""
+    closing: bool = False
+    held: _Held | None = None
+
+
+class TraceDatSink(FileSink):
+    """The trace.dat files of one page stream."""
+
+    FORMAT = TRACE_DAT
+
+    def __init__(
+        self,
+        plan: SinkPlan,
+        identity: Identity,
+        *,
+        metadata: Metadata,
+        cpus: Mapping[int, int],
+        make_room: Callable[[int], bool] = lambda _need_bytes: False,
+        comms: Callable[[], Mapping[int, bytes]] = dict,
+        recount: bool = False,
+    ) -> None:
+        """Make the directory ready.
+
+        Args:
+            plan: where the files go and when they end.
+            identity: whose they are.
+            metadata: formats of the events and what else readers need; tells the size of a
+                sub-buffer as well.
+            cpus: ring id to CPU.
+            make_room: called with bytes wanted when the disk is full; True if some were freed.
+            comms: names of tasks that are known by now, by pid. May be called from any thread.
+            recount: sub-buffers go to the files unseen; the seal reads them once to count and
+                hash them.
+
+        Raises:
+            SinkError: the directory cannot be made, read or written.
+            CodecError: readers would refuse the metadata.
+        """
+        self._metadata = metadata
+        self._cpus = dict(cpus)
+        self._comms = comms
+        self._recount = recount
+        limit_bytes = plan.segment_bytes
+        self._head = self._build(limit_bytes * _EXTENT_PER_LIMIT or _EXTENT_BYTES)
+        self._shown: dict[int, _Shown] = {}
+        super().__init__(plan, identity, events=event_names(metadata), make_room=make_room)
+
+    def flush(
+        self,
+        segment: OpenSegment,
+        track_bytes: Mapping[int, int],
+        stats: Mapping[int, str] | None = None,
+    ) -> None:
+        """Claim what is on the file by now, and tell the names of tasks and the statistics.
+
+        Raises:
+            SinkError: the file cannot be written.
+        """
+        # A seal has the last word on a file, and closes it: its mark is made under the lock.
+        with self._lock, sink_errors("cannot update the segment", segment.paths.partial):
+            shown = self._shown.get(segment.token)
+            if shown is None or shown.closing or segment.token not in self._open:
+                return
+            sizes = {self._cpus[ring]: size for ring, size in track_bytes.items()}
+            write_patches(segment.meta_fd, self._changes(shown, stats or {}))
+            if sizes != shown.sizes:
+                write_patches(segment.meta_fd, [shown.head.sizes_patch(sizes)])
+                shown.sizes = sizes
+
+    def _changes(self, shown: _Shown, stats: Mapping[int, str]) -> Iterator[Patch]:
+        """What the head does not say yet, beside the sizes."""
+        for cpu, text in stats.items():
+            if cpu in shown.head.extents and shown.stats.get(cpu) != text:
+                yield shown.head.cpustat_patch(cpu, text)
+                shown.stats[cpu] = text
+        comms = dict(self._comms())
+        if comms != shown.comms:
+            patch = shown.head.cmdlines_patch(comms.items())
+            for at in range(0, len(patch.data), PAGE_BYTES):
+                part = patch.data[at : at + PAGE_BYTES]
+                if part != shown.names[at : at + PAGE_BYTES]:
+                    yield patch._replace(offset=patch.offset + at, data=part)
+            shown.names, shown.comms = patch.data, comms
+
+    def _build(self, extent_bytes: int) -> Head:
+        return build_head(self._metadata, sorted(set(self._cpus.values())), extent_bytes)
+
+    def _begin(self, token: int, fd: int) -> Place:
+        while True:
+            shown = _Shown(self._head)
+            try:
+                write_head(fd, self._head, self._changes(shown, {}))
+            except OSError as error:
+                smaller = self._capacity_bytes // 2
+                if error.errno != errno.EFBIG or smaller < _EXTENT_MIN_BYTES:
+                    raise
+                self._head = self._build(smaller)
+            else:
+                break
+        self._shown[token] = shown
+        extents = shown.head.extents
+        limit_bytes = self._plan.segment_bytes or UNLIMITED_BYTES
+        ahead_bytes = limit_bytes // _AHEAD_PER_LIMIT // len(extents)
+        align = max(PAGE_BYTES, shown.head.sub_buffer_bytes)
+        return Place(
+            data_offset=len(shown.head.image),
+            step_bytes=max(min(_STEP_BYTES, ahead_bytes) // align, 1) * align,
+            offsets={ring: extents[cpu].offset for ring, cpu in self._cpus.items()},
+            capacity_bytes=self._capacity_bytes,
+        )
+
+    @property
+    def _capacity_bytes(self) -> int:
+        return min(extent.capacity_bytes for extent in self._head.extents.values())
+
+    def _finish(
+        self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
+    ) -> Generator[str, None, tuple[FinishedFile, Contents]]:
+        shown = self._shown[segment.token]
+        with self._lock:
+            again, shown.closing = shown.closing, True
+        head, places = shown.head, None
+        if again:  # a full disk ended it half-way
+            head = read_head(segment.meta_fd)
+            places = standing(segment.meta_fd, head)
+        held = self._hold(segment, closed)
+        patches = self._changes(_Shown(head), closing.ring_stats)
+        tracks = {self._cpus[ring]: track for ring, track in held.tracks.items()}
+        file = yield from finish(segment.meta_fd, head, tracks, patches, places=places)
+        counts = {ring: (track.samples, track.bytes) for ring, track in held.tracks.items()}
+        samples = sum(track.samples for track in held.tracks.values())
+        return file, Contents(
+            rings=tuple(
+                msgspec.structs.replace(
+                    entry, offset=file.offsets.get(self._cpus.get(entry.ring, -1), 0)
+                )
+                for entry in with_counts(closing.rings, counts)
+            ),
+            first_ns=held.first_ns,
+            last_ns=held.last_ns,
+            records=samples,
+            samples=samples,
+            replayed=0,
+        )
+
+    def _hold(self, segment: OpenSegment, closed: SegmentClosed) -> _Held:
+        """Tell what each ring left in the file; asked again, its tracks may have been moved."""
+        shown = self._shown[segment.token]
+        if shown.held is None:
+            seen = all(sums for _, size, sums in closed.tracks if size)
+            recount = self._recount or not seen
+            shown.held = self._recounted(segment, closed) if recount else _told(closed)
+        return shown.held
+
+    def _recounted(self, segment: OpenSegment, closed: SegmentClosed) -> _Held:
+        counts = {}
+        for ring, size, _ in closed.tracks:
+            counts[ring] = Recount(self._head.sub_buffer_bytes)
+            recount(segment.meta_fd, segment.offsets[ring], size, counts[ring])
+        times = widest((count.first_ns, count.last_ns) for count in counts.values())
+        return _Held({ring: count.track for ring, count in counts.items()}, *times)
+
+    def _held(self, segment: OpenSegment, closed: SegmentClosed) -> Mapping[int, int]:
+        held = self._hold(segment, closed)
+        return {ring: track.samples for ring, track in held.tracks.items()}
+
+    def _is_empty(self, closed: SegmentClosed) -> bool:
+        return not any(size for _, size, _ in closed.tracks)
+
+    def _may_hold_data(self, segment: OpenSegment) -> bool:
+        return holds_data(segment.meta_fd, self._shown[segment.token].head)
+
+    def _forget(self, segment: OpenSegment) -> None:
+        super()._forget(segment)
+        self._shown.pop(segment.token, None)
+
+
+def _told(closed: SegmentClosed) -> _Held:
+    """Give the contents of a file whose pages the writer saw, as it tells them."""
+    samples = {ring: count for ring, count, _ in closed.rings}
+    tracks = {ring: Track(size, samples.get(ring, 0), sums) for ring, size, sums in closed.tracks}
+    return _Held(tracks, closed.first_ns, closed.last_ns)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Foreign text for people and for JSON: what cannot be shown as it is, is made visible.
+
+Paths and command lines are bytes. Python holds those that are no UTF-8 as lone surrogates
+(PEP 383), which nothing can encode; here byte 0xff comes out as `\xff`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_BYTE_0: Final = 0xDC00  # PEP 383: the bytes 0x80 to 0xff are U+DC80 to U+DCFF
+_BYTES: Final = range(_BYTE_0 + 0x80, _BYTE_0 + 0x100)
+
+
+def visible(text: str) -> str:
+    r"""Make control and other unprintable characters of foreign text visible: ESC is `\x1b`.
+
+    Text from the traced system (comm, paths, command lines) is whatever a process chose, escape
+    sequences for a terminal included. Backslashes are left alone: the result is for people.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def encodable(value: Any) -> Any:  # noqa: ANN401  # plain data of any shape
+    r"""Plain data (dicts, lists, scalars) whose strings UTF-8 can encode: byte 0xff is `\xff`."""
+    if isinstance(value, str):
+        return _SURROGATE.sub(lambda match: _escape(match[0]), value)
+    if isinstance(value, dict):
+        return {encodable(key): encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encodable(item) for item in value]
+    return value
+
+
+def encode_json(value: Any) -> bytes:  # noqa: ANN401  # whatever msgspec encodes
+    """Valid JSON in UTF-8, whatever bytes a path has.
+
+    A number of a class of its own (`text.units`) is a number; what has no form in JSON is its
+    `str`.
+    """
+    return msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=_plain)))
+
+
+def decode_json(data: bytes | str, kind: type[T]) -> T:
+    """Read JSON that anybody may have written.
+
+    Raises:
+        msgspec.DecodeError: whatever is wrong with it: it is no JSON or no UTF-8, it is nested too
+            deeply, or its values are not of `kind`.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"no UTF-8: {error.reason}") from error
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested too deeply") from error
+
+
+def _plain(value: object) -> int | str:
+    return int(value) if isinstance(value, int) else str(value)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if code in _BYTES:
+        return f"\\x{code - _BYTE_0:02x}"
+    return char.encode("unicode_escape").decode()

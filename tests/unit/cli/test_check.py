@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`check` and `doctor`: facts, plan, and nothing touched."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from collectord import cli
+from collectord.cli import check, doctor
+from collectord.errors import ConfigError
+from collectord.facts.kernel_facts import Check, KernelFacts
+
+SHIPPED: Final = Path(__file__).resolve().parents[3] / "config/collectord.toml"
+
+FACTS: Final = KernelFacts(
+    release="6.12.0",
+    arch="x86_64",
+    page_size=4096,
+    cpus_online=(0, 1, 2, 3),
+    cpus_possible=(0, 1, 2, 3),
+    capabilities=frozenset({"CAP_PERFMON", "CAP_IPC_LOCK"}),
+    tracepoints={
+        "sched:sched_process_exec": 1,
+        "sched:sched_process_fork": 2,
+        "sched:sched_process_exit": 3,
+    },
+    tracefs_path="/sys/kernel/tracing",
+    checks=(
+        Check("perf events", ok=True, detail="can be opened"),
+        Check("tracepoints", ok=False, detail="not readable", remedy="CAP_DAC_READ_SEARCH"),
+    ),
+)
+
+
+@pytest.fixture
+def facts_file(tmp_path: Path) -> Path:
+    """FACTS as `doctor --json` writes them."""
+    path = tmp_path / "facts.json"
+    path.write_bytes(FACTS.to_json())
+    return path
+
+
+def test_plan_for_another_host(facts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shipped configuration plans for the CPUs of the facts, not for those of this host."""
+    assert check.run([str(SHIPPED), "--facts", str(facts_file)]) == 0
+    out = capsys.readouterr().out
+    assert "session profile:" in out
+    assert "session exec:" in out
+    assert "CPUs 0-3" in out
+
+
+def test_plan_as_json(facts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--json prints the plan as one document, with sessions that the host cannot have."""
+    assert check.run([str(SHIPPED), "--json", "--facts", str(facts_file)]) == 0
+    sessions = json.loads(capsys.readouterr().out)["sessions"]
+    assert [session["name"] for session in sessions] == ["profile", "exec", "blackbox"]
+    assert [bool(session["rings"]) for session in sessions] == [True, True, False]
+    assert sessions[2]["degraded"]
+
+
+def test_check_touches_nothing(facts_file: Path, tmp_path: Path) -> None:
+    """A state directory that does not exist is not made."""
+    config = tmp_path / "c.toml"
+    state = tmp_path / "state"
+    config.write_text(f'[daemon]\nstate_dir = "{state}"\n')
+    assert check.run([str(config), "--facts", str(facts_file)]) == 0
+    assert not state.exists()
+
+
+def test_unknown_key(tmp_path: Path, facts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown key is one line with file, key and nearest spelling, and status 6."""
+    config = tmp_path / "c.toml"
+    config.write_text('[daemon]\nstate_dri = "/x"\n')
+    status = cli.main(["check", str(config), "--facts", str(facts_file)])
+    err = capsys.readouterr().err
+    assert status == ConfigError.exit_code
+    assert err.count("\n") == 1
+    assert str(config) in err
+    assert 'did you mean "state_dir"?' in err
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"[]", b"\xff", b"[" * 100_000])
+def test_facts_that_are_none(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A facts file that is absent or no such thing is a configuration error."""
+    path = tmp_path / "facts.json"
+    if content is not None:
+        path.write_bytes(content)
+    status = cli.main(["check", str(SHIPPED), "--facts", str(path)])
+    captured = capsys.readouterr()
+    assert status == ConfigError.exit_code
+    assert str(path) in captured.err
+    assert captured.out == ""
+
+
+def test_facts_that_never_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipe and a device are refused, and not read for ever."""
+    pipe = tmp_path / "facts.json"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        status = cli.main(["check", str(SHIPPED), "--facts", str(path)])
+        captured = capsys.readouterr()
+        assert (status, captured.out) == (ConfigError.exit_code, "")
+        assert f"{path}: cannot be read: it is not a regular file" in captured.err
+
+
+def test_doctor_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each check is a line with its state; below what is missing is its remedy."""
+    monkeypatch.setattr(doctor, "probe", lambda _kernel, **_wanted: FACTS)
+    assert doctor.run([]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["perf", "events", "ok", "can", "be", "opened"] in lines
+    row = lines.index(["tracepoints", "missing", "not", "readable"])
+    assert lines[row + 1] == ["->", "CAP_DAC_READ_SEARCH"]
+
+
+def test_doctor_json_feeds_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What `doctor --json` prints is what `check --facts` reads, unchanged."""
+    facts = replace(FACTS, cpus_online=(0, 5))
+    monkeypatch.setattr(doctor, "probe", lambda _kernel, **_wanted: facts)
+    assert doctor.run(["--json"]) == 0
+    printed = capsys.readouterr().out
+    assert KernelFacts.from_json(printed) == facts
+    path = tmp_path / "facts.json"
+    path.write_text(printed)
+    assert check.run([str(SHIPPED), "--facts", str(path)]) == 0
+    assert "CPUs 0,5" in capsys.readouterr().out
+
+
+def test_doctor_on_this_host(capsys: pytest.CaptureFixture[str]) -> None:
+    """Probing the running kernel gives facts that can be planned with, privileged or not."""
+    assert doctor.run(["--json"]) == 0
+    facts = KernelFacts.from_json(capsys.readouterr().out)
+    assert facts.cpus_online
+    assert facts.checks

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mark` and `snapshot`: what they ask a daemon for, and what they say of its answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from collectord import cli
+from collectord.errors import CollectordError, KernelError, SinkError, UsageError
+from tests.support.commands import Commands, lost, served, snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from collectord.session.ring_snapshot import Lost
+
+
+def run(path: Path, verb: str, *words: str) -> int:
+    """One command line against a socket."""
+    return cli.main([verb, "--socket", str(path), *words])
+
+
+def test_mark_reaches_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text and session arrive as they are, odd bytes included; the answer says how many."""
+    commands, path = Commands(), tmp_path / "s"
+    odd = os.fsdecode(b"deploy \xff\n\xc3\xa9")
+    with served(commands, path):
+        assert run(path, "mark", odd) == 0
+        assert run(path, "mark", "--session", "blackbox", "x") == 0
+        assert run(path, "mark", "--json", "x") == 0
+    assert commands.asked == [(odd, None), ("x", "blackbox"), ("x", None)]
+    text, _, document = capsys.readouterr().out.partition("{")
+    assert text == "marked 2 sessions\n" * 2
+    assert json.loads("{" + document) == {"marked": 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"), [((), ()), (("a",), ("a",)), (("--json", "a", "b"), ("a", "b"))]
+)
+def test_snapshot_names_its_segments(
+    words: Sequence[str],
+    asked: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each segment is a line, or all are one JSON document."""
+    commands, path = Commands(segments=["/s/a", "/s/b"]), tmp_path / "s"
+    with served(commands, path):
+        assert run(path, "snapshot", *words) == 0
+    assert commands.asked == [asked]
+    out = capsys.readouterr().out
+    if "--json" in words:
+        shown = json.loads(out)
+        assert shown["segments"] == ["/s/a", "/s/b"]
+        assert [one["seconds"] for one in shown["snapshots"]] == [2]
+    else:
+        assert out == (
+            "wrote /s/a\nwrote /s/b\nblackbox: 1,000 events of 2 s, 125 KiB; 30 more were taken "
+            "with the snapshot before; the rings stood still for 0.25 ms\n"
+        )
+
+
+def test_snapshot_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rings without an event give no segment, and that is said."""
+    path = tmp_path / "s"
+    with served(Commands(made=[replace(snapshot(()), repeated=0)]), path):
+        assert run(path, "snapshot") == 0
+    assert capsys.readouterr().out == "the flight recorders hold no event\n"
+
+
+def test_snapshot_of_nothing_new(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rings that hold what the snapshot before has are not empty, whatever others gave."""
+    path = tmp_path / "s"
+    same = replace(snapshot(()), session="rot", repeated=32_764)
+    with served(Commands(made=[snapshot(("/s/a",)), same]), path):
+        assert run(path, "snapshot") == 0
+    *others, line = capsys.readouterr().out.splitlines()
+    assert others[0] == "wrote /s/a"
+    assert line == "rot: nothing new: 32,764 events were taken with the snapshot before"
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        (lost(full=47_616), "47,616 more were lost: the disk is full"),
+        (lost(failed=5), "5 more were lost: writing failed"),
+        (lost(aux_full=3 << 20), "3 MiB of trace were lost: the disk is full"),
+    ],
+)
+@pytest.mark.parametrize("segments", [("/s/a",), ()])
+def test_snapshot_says_what_it_lost(
+    segments: tuple[str, ...],
+    gone: Lost,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What reached no file is in the text and in the JSON, and all of it is not nothing."""
+    path = tmp_path / "s"
+    with served(Commands(made=[replace(snapshot(segments), lost=gone)]), path):
+        assert run(path, "snapshot") == 0
+        *wrote, line = capsys.readouterr().out.splitlines()
+        assert run(path, "snapshot", "--json") == 0
+    assert wrote == [f"wrote {one}" for one in segments]
+    assert line.startswith("blackbox: ")
+    assert f"; {words}; " in line
+    (shown,) = json.loads(capsys.readouterr().out)["snapshots"]
+    assert (shown["lost"], shown["lost_aux_bytes"]) == (gone.events, gone.aux_bytes)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UsageError("no session x", hint='did you mean "y"?'), 2),
+        (KernelError("the marker is not in session x"), 1),
+        (SinkError("cannot write", path="/s", errno=28), 1),
+    ],
+)
+@pytest.mark.parametrize("verb", [("mark", "x"), ("snapshot",)])
+def test_what_the_daemon_refuses(
+    error: CollectordError,
+    status: int,
+    verb: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The daemon's error is one line with its hint, and has the status of its class."""
+    path = tmp_path / "s"
+    with served(Commands(error=error), path):
+        assert run(path, *verb) == status
+    captured = capsys.readouterr()
+    assert captured.err == f"collectord: {error}\n"
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_no_daemon(
+    left: bool,  # parametrized
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without a daemon, or with the socket of a killed one, it is said which socket was tried."""
+    path = tmp_path / "s"
+    if left:
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(path))
+    assert run(path, "mark", "x") == KernelError.exit_code
+    assert f"no daemon answers at {path}" in capsys.readouterr().err
+
+
+def test_somebody_elses_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer that is not a daemon's is an error, not a traceback."""
+    path = tmp_path / "s"
+    answers = [b"hello\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", b""]
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def answer() -> None:
+            for text in answers:
+                client, _ = server.accept()
+                with client:
+                    asked = b""
+                    while b"}" not in asked:  # head and body may come apart
+                        asked += client.recv(1 << 16)
+                    client.sendall(text)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        statuses = [run(path, "snapshot") for _ in answers]
+        thread.join()
+    assert statuses == [1, 1, 1]
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 3
+    for line, words in zip(
+        err, ["no answer from", "is no daemon's control", "no daemon answers"], strict=True
+    ):
+        assert words in line
+
+
+def test_empty_marker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unset variable of a script must not become a marker that says nothing."""
+    assert run(tmp_path / "s", "mark", "") == UsageError.exit_code
+    assert "needs a text" in capsys.readouterr().err

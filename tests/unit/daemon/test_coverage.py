@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPUs that go, come back or come late: which sessions lack them, and in which words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from collectord.config.schema import (
+    BpfSourceConfig,
+    Config,
+    PerfSourceConfig,
+    SessionConfig,
+    TargetConfig,
+    TracefsSourceConfig,
+)
+from collectord.daemon.coverage import Coverage
+from collectord.errors import KernelError
+from collectord.facts.kernel_facts import BpfFacts
+from collectord.plan.build import build
+from tests.support.bpf_pairs import SOURCE, program
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from collectord.plan.session_plan import SessionPlan
+
+PERF = PerfSourceConfig(events=("sched:sched_switch",))
+FTRACE = TracefsSourceConfig(events=("sched:sched_switch",))
+CPUS = (0, 1, 2, 3)
+
+
+def plan(source: Any = PERF, **target: Any) -> SessionPlan:  # noqa: ANN401 - of the schema
+    """A session of one source, on four CPUs."""
+    session = SessionConfig(name="calls", target=TargetConfig(**target), source=(source,))
+    (planned,) = build(Config(session=(session,)), host()).sessions
+    return planned
+
+
+def test_a_cpu_that_leaves_is_missed_by_its_number() -> None:
+    """As long as it is offline, by sessions that have a ring there and by no other."""
+    whole, one = plan(), plan(scope="cpus", cpus="0-1")
+    coverage = Coverage([whole], CPUS)
+    assert coverage.trouble(whole) == ""
+    assert coverage.covered == set(CPUS)
+    coverage.change([0, 1, 3])
+    assert coverage.trouble(whole) == "CPU 2: offline"
+    assert coverage.online & coverage.covered == {0, 1, 3}
+    coverage = Coverage([one], [0, 1, 3])
+    assert coverage.trouble(one) == ""
+    coverage.change([0])
+    assert coverage.trouble(one) == "CPU 1: offline"
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "between two looks"])
+def test_a_cpu_that_returns_has_lost_its_events(*, seen: bool) -> None:
+    """The kernel detached them; those of tasks, and the rings of ftrace, are there as before."""
+    for session, said in {
+        plan(): "CPU 1,3: back online, and not recorded since it was offline",
+        plan(FTRACE): "",
+        plan(scope="process", pids=(1,)): "",
+    }.items():
+        coverage = Coverage([session], CPUS)
+        if seen:
+            coverage.change([0, 2], [1, 3])
+            assert coverage.trouble(session) == "CPU 1,3: offline"
+        coverage.change(CPUS, [1, 3])
+        assert coverage.trouble(session) == said
+        assert coverage.covered == set(CPUS) - ({1, 3} if said else set())
+
+
+def test_names_of_a_cpu_that_returns_are_missed() -> None:
+    """They come by events of perf on each CPU, wherever the samples come from."""
+    facts = host(
+        bpf=BpfFacts(python="/usr/bin/python3", programs={"p": program(SOURCE, name="p")})
+    )
+    buffered = SessionConfig(
+        name="calls", source=(BpfSourceConfig(program="p", transport="ringbuf"),)
+    )
+    (ringbuf,) = build(Config(session=(buffered,)), facts).sessions
+    for session in (ringbuf, plan(scope="cpus", cpus="0")):
+        coverage = Coverage([session], CPUS)
+        coverage.change(CPUS, [1, 3])
+        assert coverage.trouble(session).startswith("CPU 1,3: back online, and what tasks were")
+        assert coverage.covered == set(CPUS)
+
+
+def test_a_cpu_that_is_new_has_no_ring() -> None:
+    """Where all CPUs are meant; what ftrace records there is read at the end."""
+    for session, said in {
+        plan(): "CPU 4: online since the start, not recorded",
+        plan(FTRACE): "CPU 4: online since the start, its ring is read at the end",
+        plan(scope="process", pids=(1,)): "CPU 4: online since the start, not recorded",
+        plan(scope="cpus", cpus="0-3"): "",
+    }.items():
+        coverage = Coverage([session], CPUS)
+        coverage.change([*CPUS, 4])
+        assert coverage.trouble(session) == said
+        assert (4 in coverage.covered) == (not said)
+
+
+def test_a_cpu_that_is_new_is_in_no_file_of_a_whole_recording() -> None:
+    """One trace.dat has the CPUs that it began with: nothing is read at the end."""
+    session = plan(FTRACE)
+    session = replace(session, sink=replace(session.sink, single_file="/srv/trace.dat"))
+    coverage = Coverage([session], CPUS)
+    coverage.change([*CPUS, 4])
+    assert coverage.trouble(session) == "CPU 4: online since the start, not recorded"
+
+
+def test_a_cpu_gone_while_the_session_was_opened() -> None:
+    """Its ring was opened, or is not there: it is missed from the beginning."""
+    session = plan()
+    coverage = Coverage([session], [0, 1, 2])
+    assert coverage.trouble(session) == "CPU 3: offline"
+    coverage.change(CPUS)
+    assert coverage.trouble(session).startswith("CPU 3: back online")
+
+
+def test_a_look_that_fails_changes_nothing() -> None:
+    """Sysfs cannot be read for want of a descriptor: what was seen last stands."""
+
+    class Watch:
+        def look(self) -> None:
+            raise KernelError("cannot read /sys/devices/system/cpu/online")
+
+    session = plan()
+    coverage = Coverage([session], CPUS)
+    watch: Any = Watch()
+    coverage.look(watch)
+    assert coverage.online == set(CPUS)
+    assert coverage.trouble(session) == ""

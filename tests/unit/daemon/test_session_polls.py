@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a daemon looks at its sessions: at each flush, unless all of them are quiet."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from collectord.daemon.session_polls import Looks
+from collectord.session.maps.map_watch import BpfWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectord.model import ClockReading
+
+_HOUR_NS = 3600 * 1_000_000_000
+
+
+class OneSession:
+    """A session that is quiet, or not, and reads the clocks as others do."""
+
+    plan = SimpleNamespace(name="one")
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self.looks = 0
+
+    def tick(self, clocks: Callable[[], ClockReading], _programs: object) -> bool:
+        """Count it."""
+        clocks()
+        self.looks += 1
+        return self.quiet
+
+    def note(self, about: str, trouble: str) -> None:
+        """Nothing is wrong."""
+        assert (about, trouble) == ("maps", "")
+
+
+class Rig:
+    """Sessions that are looked at, and what is read and called with that."""
+
+    def __init__(
+        self,
+        quiet: tuple[bool, ...] = (True,),
+        *,
+        flush_ns: int = _HOUR_NS,
+        stretched: bool = True,
+    ) -> None:
+        self.read = self.called = 0
+        self.sessions = [OneSession(quiet=one) for one in quiet]
+        self.watch = BpfWatch()
+        sessions: Any = self.sessions
+        kernel: Any = SimpleNamespace(clocks=self._clocks, bpf_program_ids=lambda _: ())
+        self.looks = Looks(
+            sessions,
+            kernel=kernel,
+            watch=self.watch,
+            worker=ThreadPoolExecutor(1),
+            before=self._before,
+            flush_ns=flush_ns,
+            stretched=stretched,
+        )
+
+    def _clocks(self) -> None:
+        self.read += 1
+
+    def _before(self) -> None:
+        self.called += 1
+
+
+@pytest.mark.parametrize(("quiet", "passes"), [((True, True), 2), ((True, False), 1), ((), 2)])
+def test_every_other_flush_is_left_out_while_all_are_quiet(
+    quiet: tuple[bool, ...], passes: int
+) -> None:
+    """All are looked at together, with one reading of the clocks."""
+    rig = Rig(quiet)
+    assert rig.looks.passes == 1
+    rig.looks.look()
+    assert rig.looks.passes == passes
+    assert [one.looks for one in rig.sessions] == [1] * len(quiet)
+    assert (rig.read, rig.called) == (bool(quiet), 1)
+
+
+def test_a_session_that_is_quiet_no_more_is_looked_at_at_each_flush() -> None:
+    """And again at every other one when that is over."""
+    rig = Rig()
+    passes = []
+    for quiet in (True, False, True):
+        rig.sessions[0].quiet = quiet
+        rig.looks.look()
+        passes.append(rig.looks.passes)
+    assert passes == [2, 1, 2]
+
+
+def test_nothing_is_left_out_where_each_look_is_shown() -> None:
+    """A live line has its figures once per flush interval."""
+    rig = Rig(stretched=False)
+    rig.looks.look()
+    assert rig.looks.passes == 1
+
+
+def test_maps_of_programs_are_read_at_each_flush() -> None:
+    """A scrape reads none, and is to have those of the last flush interval."""
+
+    async def passes() -> int:
+        rig = Rig()
+        reader: Any = SimpleNamespace(read=lambda: ())
+        rig.watch.add("one", reader)
+        rig.looks.look()
+        await rig.watch.rest()
+        return rig.looks.passes
+
+    assert asyncio.run(passes()) == 1
+
+
+@pytest.mark.parametrize(("flush_ns", "looks"), [(_HOUR_NS, 1), (-1, 3)])
+def test_who_asks_gets_figures_of_the_last_flush_interval(flush_ns: int, looks: int) -> None:
+    """Older ones are read anew, and others are not."""
+    rig = Rig(flush_ns=flush_ns)
+    rig.looks.look()
+    for _ in range(2):
+        rig.looks.refresh()
+    assert rig.sessions[0].looks == looks

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of tasks are gathered from the kernel's cache and from /proc, below injected roots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from collectord.kernel.host.task_comms import TaskComms
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A cache with two names, and a process of two threads."""
+    (tmp_path / "saved_cmdlines").write_bytes(b"10 old name\n11 <...>\n12 twelve\n")
+    for tid, comm in ((20, b"main\n"), (21, b"a\xffb\n")):
+        folder = tmp_path / f"proc/20/task/{tid}"
+        folder.mkdir(parents=True)
+        (folder / "comm").write_bytes(comm)
+    (tmp_path / "proc/20/task/12").mkdir()
+    (tmp_path / "proc/20/task/12/comm").write_bytes(b"other\n")
+    return tmp_path
+
+
+def test_both_places_are_read(tree: Path) -> None:
+    """The cache goes before /proc, unknown names are none, and bytes stay as they are."""
+    comms = TaskComms(tree, tree / "proc").read()
+    assert comms == {10: b"old name", 12: b"twelve", 20: b"main", 21: b"a\xffb"}
+    assert list(comms)[:2] == [10, 12]
+
+
+def test_names_are_kept(tree: Path) -> None:
+    """What the cache has displaced is kept, and a new name takes the place of the old one."""
+    comms = TaskComms(tree, tree / "proc")
+    comms.read()
+    (tree / "saved_cmdlines").write_bytes(b"12 renamed\n13 thirteen\n")
+    found = comms.read()
+    assert (found[10], found[12], found[13]) == (b"old name", b"renamed", b"thirteen")
+
+
+def test_the_oldest_go_first(tree: Path) -> None:
+    """More names than there may be cost the ones that were seen first."""
+    comms = TaskComms(tree, tree / "proc", names_max=2)
+    comms.read()
+    (tree / "saved_cmdlines").write_bytes(b"13 thirteen\n")
+    assert list(comms.read())[:2] == [12, 13]
+    assert 10 not in comms.read()
+
+
+def test_no_cache(tree: Path) -> None:
+    """Without the cache /proc tells the names."""
+    (tree / "saved_cmdlines").unlink()
+    assert TaskComms(tree, tree / "proc").read()[20] == b"main"
+
+
+def test_a_worker_has_the_name_that_events_have_for_it(tree: Path) -> None:
+    """The file tells more than the 15 bytes of a task's own name."""
+    (tree / "proc/20/task/20/comm").write_bytes(b"kworker/0:1-events_unbound\n")
+    assert TaskComms(tree, tree / "proc").read()[20] == b"kworker/0:1-eve"

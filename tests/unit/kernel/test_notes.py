@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notes in the run directory: what is planted there is neither written through nor waited for."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from collectord.errors import KernelError, UnsafePath
+from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote, numbers
+from collectord.kernel.tracefs.instance_note import read_note, remove_note, write_note
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEVICE = os.makedev(8, 1)
+
+
+def test_instance_note(tmp_path: Path) -> None:
+    """It says where segments go, until it is removed; a longer one than any path is none."""
+    notes = tmp_path / "run" / "instances"
+    assert read_note("x", notes) is None
+    write_note("x", tmp_path / "state", notes)
+    write_note("x", tmp_path / "other", notes)
+    assert read_note("x", notes) == tmp_path / "other"
+    assert [path.name for path in notes.iterdir()] == ["x"]
+    remove_note("x", notes)
+    remove_note("x", notes)
+    assert read_note("x", notes) is None
+    (notes / "x").write_bytes(bytes(5000))
+    assert read_note("x", notes) is None
+
+
+@pytest.mark.parametrize("name", ["x", ".x.new"])
+def test_instance_note_in_the_place_of_others(tmp_path: Path, name: str) -> None:
+    """A link or a FIFO where a note goes is no note, and no file is made through it."""
+    victim = tmp_path / "victim"
+    notes = tmp_path / "instances"
+    notes.mkdir()
+    (notes / name).symlink_to(victim)
+    if name == "x":
+        write_note("x", tmp_path, notes)  # the link's name goes, what it led to is not made
+        assert read_note("x", notes) == tmp_path
+    else:
+        with pytest.raises(UnsafePath, match="is not a regular file"):
+            write_note("x", tmp_path, notes)
+    assert not victim.exists()
+    os.mkfifo(notes / "fifo")
+    assert read_note("fifo", notes) is None
+
+
+def test_trace_note(tmp_path: Path) -> None:
+    """It is locked by one process at a time, and tells the next what the last one wrote."""
+    notes = tmp_path / "traces"
+    assert [*numbers(notes)] == []
+    note = LockedNote(DEVICE, notes=notes)
+    assert note.left is None
+    note.write(TraceNote(device="/dev/sda1", session="io"))
+    with pytest.raises(KernelError, match=r"/dev/sda1 is traced already.*session io"):
+        LockedNote(DEVICE, notes=notes)
+    note.release()
+    assert [*numbers(notes)] == [DEVICE]
+    note = LockedNote(DEVICE, notes=notes)
+    assert note.left is not None
+    assert (note.left.device, note.left.session) == ("/dev/sda1", "io")
+    note.remove()
+    assert [*numbers(notes)] == []
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "hard_link"])
+def test_trace_note_in_the_place_of_others(tmp_path: Path, kind: str) -> None:
+    """The device cannot be traced then, and the reason is said; the file elsewhere stays."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"not yours")
+    notes = tmp_path / "traces"
+    notes.mkdir()
+    path = notes / "8:1"
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(victim) if kind == "link" else path.hardlink_to(victim)
+    with pytest.raises(KernelError, match=r"cannot note in .*8:1"):
+        LockedNote(DEVICE, notes=notes)
+    assert victim.read_bytes() == b"not yours"

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The balance of an AUX area, from counters that are kept apart."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collectord._native._core import AUX_HEAD_RULES, AuxCounters
+from collectord.ledger.aux_ledger import AuxBracket, AuxReading, aux_cut, aux_json, balance_aux
+from collectord.ledger.ledger_json import to_json
+from collectord.model import Basis, RingLabel, RingRole
+from collectord.plan.aux_areas import HeadRule
+from collectord.session.aux_counter_reader import AuxMeter
+from tests.support import balances
+
+LABEL = RingLabel("s", "perf", RingRole.AUX, 1)
+PLAN = balances.AREA_PLAN
+
+
+def counters(**changes: Any) -> AuxCounters:  # noqa: ANN401 - fields of any type
+    """Counters of an area from which 1000 bytes were taken and stored."""
+    zeros = dict.fromkeys(AuxCounters._fields, 0)
+    return AuxCounters(
+        **{**zeros, "fill_buckets": (), "taken_bytes": 1000, "stored_bytes": 1000, **changes}
+    )
+
+
+def bracket(
+    *,
+    closed: bool = True,
+    head: int = 1000,
+    traced: int | None = 1200,
+    **more: Any,  # noqa: ANN401
+) -> AuxBracket:
+    """A reading, both ends equal."""
+    reading = AuxReading(head=head, traced=traced, lost_records=0)
+    return AuxBracket(reading, counters(**more), reading, closed=closed)
+
+
+def test_truncated_is_what_the_pmu_counted_and_the_kernel_had_no_room_for() -> None:
+    """Both are the kernel's: neither comes from what was stored."""
+    area = balance_aux(LABEL, PLAN, bracket(truncated=2))
+    assert (area.basis, area.produced, area.stored) == (Basis.EXACT, 1200, 1000)
+    assert area.lost["kernel_ring/truncated"] == 200
+    assert (area.unaccounted, area.truncated) == (0, 2)
+
+
+def test_without_a_count_of_bytes_only_occurrences_are_known() -> None:
+    """What was handed over is balanced all the same."""
+    area = balance_aux(LABEL, PLAN, bracket(traced=None, truncated=2))
+    assert (area.basis, area.produced, area.unaccounted) == (Basis.LOST_ONLY, 1000, 0)
+    assert area.lost["kernel_ring/truncated"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "unaccounted"),
+    [
+        ({"stored_bytes": 992, "taken_bytes": 992}, 8),  # forgotten between area and disk
+        ({"stored_bytes": 1008, "taken_bytes": 1008}, 8),  # stored twice
+        ({"stored_bytes": 900, "lost_disk_full_bytes": 100}, 0),
+        ({"stored_bytes": 900, "lost_dropped_bytes": 60, "in_flight_bytes": 40}, 0),
+        ({"stored_bytes": 600, "taken_bytes": 600, "quarantined_bytes": 400}, 0),
+    ],
+)
+def test_what_is_missing_shows(changes: dict[str, Any], unaccounted: int) -> None:
+    """Closed, the kernel's head is the sum of all places."""
+    assert balance_aux(LABEL, PLAN, bracket(**changes)).unaccounted == unaccounted
+
+
+def test_counts_that_contradict_each_other_show() -> None:
+    """More was handed over than traced: that is no balance, whatever was stored."""
+    assert balance_aux(LABEL, PLAN, bracket(head=1000, traced=900)).unaccounted == 100
+    # What was certain to be truncated was not, in the end.
+    short = replace(bracket(head=1000, traced=1200), truncated=250)
+    assert balance_aux(LABEL, PLAN, short).unaccounted == 50
+
+
+class Area:
+    """An area whose counter and head are what the test says: the kernel, the handle, the ring."""
+
+    def __init__(self) -> None:
+        self.traced = self.head = 0
+
+    def read_counter(self, fd: int, read_format: int) -> Any:  # noqa: ANN401 - of a reading
+        """What was traced until now."""
+        del fd, read_format
+        return SimpleNamespace(value=self.traced, lost=0)
+
+    def drained(self) -> Any:  # noqa: ANN401 - as much of it as is looked at
+        """Its ring, from which all was taken that was handed over."""
+        handle = SimpleNamespace(
+            counters=[SimpleNamespace(fd=3, read_format=0)], map=self, plan=PLAN, label=LABEL
+        )
+
+        def taken() -> AuxCounters:
+            return counters(taken_bytes=self.head, stored_bytes=self.head)
+
+        area = SimpleNamespace(handle=handle, ring=SimpleNamespace(counters=taken, id=1))
+        return SimpleNamespace(areas=(area,))
+
+
+def test_truncated_bytes_never_go_down() -> None:
+    """What is traced and not handed over yet is not truncated; in the end all is known."""
+    area = Area()
+    meter = AuxMeter(area, [area.drained()])  # type: ignore[arg-type]  # as much of it as is called
+    seen = []
+    for area.traced, area.head in ((3_000, 0), (20_000, 1_000), (20_000, 4_500), (21_000, 5_000)):
+        meter.measure()
+        (balance,) = meter.balances()
+        seen.append(balance.lost["kernel_ring/truncated"])
+    area.head = 5_096
+    meter.close()
+    (balance,) = meter.balances()
+    assert balance.unaccounted == 0
+    assert seen == [0, 14_904, 14_904, 14_904]
+    assert balance.lost["kernel_ring/truncated"] == 15_904
+
+
+def test_a_running_area_is_bracketed() -> None:
+    """What was taken lies between two readings of the head, or something is wrong."""
+    before, after = AuxReading(900, 900, 0), AuxReading(1100, 1100, 0)
+    open_ = AuxBracket(before, counters(in_flight_bytes=7), after)
+    assert balance_aux(LABEL, PLAN, open_).unaccounted == 0
+    short = replace(open_, counters=counters(taken_bytes=880))
+    assert balance_aux(LABEL, PLAN, short).unaccounted == 20
+    over = replace(open_, counters=counters(taken_bytes=1150))
+    assert balance_aux(LABEL, PLAN, over).unaccounted == 50
+
+
+def test_a_recorder_has_no_such_balance() -> None:
+    """What was overwritten is no loss; where the head is a place nobody knows how much it was."""
+    recorder = replace(PLAN, snapshot=True)
+    area = balance_aux(LABEL, recorder, bracket(head=5000, overwritten_bytes=4000, windows=1))
+    assert (area.produced, area.overwritten, area.stored) == (5000, 4000, 1000)
+    assert (area.unaccounted, area.snapshots) == (None, 1)
+    learned = replace(recorder, head_rule=HeadRule.LEARNED)
+    rule = AUX_HEAD_RULES.index(HeadRule.OFFSET)
+    unknown = balance_aux(LABEL, learned, bracket(head=100, head_rule=rule))
+    assert (unknown.produced, unknown.overwritten, unknown.unaccounted) == (None, None, None)
+
+
+def test_areas_stand_in_the_json_beside_the_rings() -> None:
+    """In `--json` and status whole, in a manifest what balances."""
+    (area, _) = (session := balances.traced("trace")).aux
+    assert to_json(session)["aux"][0] == aux_json(area)
+    assert aux_json(area)["lost_bytes"]["kernel_ring/truncated"] == 100
+    assert aux_json(area)["disabled_ns"] == 1_500_000_000
+    (kept,) = aux_cut([area])
+    assert kept.items() <= aux_json(area).items()
+    assert json.dumps(kept)
+    assert to_json(balances.session("exec"))["aux"] == []

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BPF sources: what they become on a host, and what a host that cannot run them gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from collectord.codec.perf_attr import EventType, SampleType, SoftwareId
+from collectord.config.rules import check_session
+from collectord.config.schema import (
+    BpfSourceConfig,
+    Config,
+    PerfSourceConfig,
+    SessionConfig,
+    TargetConfig,
+)
+from collectord.daemon.coverage import Coverage
+from collectord.errors import ConfigError, MissingFeature, PlanError, UsageError
+from collectord.facts.kernel_facts import BpfFacts
+from collectord.model import Basis, RingRole
+from collectord.plan.bpf_plan import BpfPlan
+from collectord.plan.build import build
+from collectord.text.units import RingSize
+from tests.support.bpf_pairs import MANIFEST, SOURCE, program
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.plan.session_plan import Plan
+
+SYSTEM: Final = TargetConfig()
+OWN_OUTPUT: Final = SOURCE.replace("collectord_submit(args, &event)", "events.perf_submit(args)")
+MAPS_ONLY: Final = "\n".join(
+    line
+    for line in SOURCE.splitlines()
+    if "collectord" not in line and "COLLECTORD" not in line and "event" not in line
+)
+
+
+def facts(*programs: tuple[str, str], **changes: Any) -> KernelFacts:  # noqa: ANN401 - any field
+    """A host that has these programs, name and source."""
+    found = {name: program(source, name=name) for name, source in programs}
+    return host(bpf=BpfFacts(python="/usr/bin/python3", programs=found), **changes)
+
+
+def plan(known: KernelFacts, *sources: BpfSourceConfig, target: TargetConfig = SYSTEM) -> Plan:
+    """One session of these sources."""
+    session = SessionConfig(name="s", source=sources, target=target)
+    return build(Config(session=(session,)), known)
+
+
+def source(name: str = "switches", **keys: Any) -> BpfSourceConfig:  # noqa: ANN401 - any key
+    """A source of kind "bpf"."""
+    return BpfSourceConfig(program=name, **keys)
+
+
+def test_a_program_has_a_ring_on_each_cpu() -> None:
+    """Its event is a BPF_OUTPUT sample with raw data; a dummy event names the tasks."""
+    (session,) = plan(facts(("switches", SOURCE)), source()).sessions
+    event, dummy = session.events
+    assert (event.name, event.basis, session.basis) == ("switches", Basis.EXACT, Basis.EXACT)
+    assert (event.attr.type, event.attr.config) == (EventType.SOFTWARE, SoftwareId.BPF_OUTPUT)
+    assert event.attr.sample_type & SampleType.RAW
+    assert dummy.name.startswith("dummy")
+    data = [ring.cpu for ring in session.rings if ring.role is RingRole.DATA]
+    assert data == [0, 1, 2, 3]
+    assert session.source == "bpf"
+    assert session.payload_of(BpfPlan).cpus == (0, 1, 2, 3)
+
+
+def test_programs_of_a_session_share_rings() -> None:
+    """Each CPU has one ring for all, as large as the largest that is asked for."""
+    known = facts(("one", SOURCE), ("two", SOURCE))
+    small, large = source("one", ring=RingSize(1 << 16)), source("two", ring=RingSize(1 << 20))
+    cpus = TargetConfig(scope="cpus", cpus="1")
+    (session,) = plan(known, small, large, target=cpus).sessions
+    (ring,) = [ring for ring in session.rings if ring.role is RingRole.DATA]
+    assert (ring.cpu, ring.data_bytes) == (1, 1 << 20)
+    assert [event.name for event in ring.events] == ["one", "two"]
+    assert [event.index for event in session.events] == [0, 1, 2]
+
+
+def test_what_is_not_counted_is_not_exact() -> None:
+    """Own outputs, and tracepoints before Linux 6.7, whose left out runs the kernel counts not."""
+    text = OWN_OUTPUT + "BPF_PERF_OUTPUT(events);\n"
+    (session,) = plan(facts(("switches", text)), source()).sessions
+    assert [event.name for event in session.events][:2] == ["switches", "switches/events"]
+    assert session.basis is Basis.LOST_ONLY
+    assert any("only loss is known" in note for note in session.notes)
+    (session,) = plan(facts(("switches", SOURCE), release="6.1.0-30"), source()).sessions
+    assert session.basis is Basis.LOST_ONLY
+    assert not session.payload_of(BpfPlan).programs[0].passes
+
+
+def test_a_program_of_maps_has_no_ring() -> None:
+    """And no CPU goes uncovered for want of one."""
+    known = facts(("switches", MAPS_ONLY))
+    (session,) = plan(known, source()).sessions
+    assert (session.rings, session.basis) == ((), Basis.NONE)
+    coverage = Coverage((session,), (0, 1, 2, 3))
+    assert coverage.covered == {0, 1, 2, 3}
+    assert coverage.uncovered_ns() == 0
+    coverage.change((0, 1, 2, 3, 4))
+    assert 4 not in coverage.covered
+
+
+@pytest.mark.parametrize(
+    ("bpf", "error", "said"),
+    [
+        (BpfFacts(problem="no bcc", remedy="install it"), MissingFeature, "no bcc"),
+        (BpfFacts(program_problems={"switches": "x.toml: license"}), ConfigError, "license"),
+    ],
+    ids=["host", "file"],
+)
+def test_a_host_that_cannot(bpf: BpfFacts, error: type[Exception], said: str) -> None:
+    """By default the session is planned, without programs, and says why; else it is an error."""
+    programs = {"switches": program()} if bpf.problem else {}
+    known = host(bpf=BpfFacts(**{**_fields(bpf), "programs": programs}))
+    (session,) = plan(known, source()).sessions
+    assert (session.payload_of(BpfPlan).programs, session.rings) == ((), ())
+    (reason,) = session.degraded
+    assert said in reason
+    with pytest.raises(error, match=said):
+        plan(known, source(when="always"))
+
+
+def _fields(bpf: BpfFacts) -> dict[str, Any]:
+    return {name: getattr(bpf, name) for name in BpfFacts.__slots__}
+
+
+def test_a_name_that_nobody_has() -> None:
+    """It is a mistake wherever it stands, whatever `when` says."""
+    unknown = {"swtches": "there is no BPF program 'swtches'; did you mean switches?"}
+    known = host(bpf=BpfFacts(unknown_programs=unknown))
+    with pytest.raises(UsageError, match="did you mean switches"):
+        plan(known, source("swtches"))
+
+
+def test_arguments() -> None:
+    """They become the program's constants; one that it does not take is an error."""
+    known = facts(("switches", SOURCE))
+    (session,) = plan(known, source(arguments={"pid": 7})).sessions
+    assert session.payload_of(BpfPlan).programs[0].values == {"pid": 7}
+    with pytest.raises(UsageError, match="no parameter 'pidd'"):
+        plan(known, source(arguments={"pidd": 7}))
+
+
+def test_a_tracepoint_that_the_kernel_lacks() -> None:
+    """It is named before anything is compiled."""
+    known = facts(("switches", SOURCE), tracepoints={"sched:sched_wakeup": 1})
+    with pytest.raises(MissingFeature, match="sched:sched_switch"):
+        plan(known, source(when="always"))
+
+
+def test_metrics_of_one_name_and_two_kinds() -> None:
+    """A scrape could not tell them apart."""
+    other = MANIFEST.replace('type = "histogram"', 'type = "gauge"', 1)
+    other = other.replace('scale = "log2"\nslot = "slot"\n', "", 1)
+    programs = {"one": program(name="one"), "two": program(SOURCE, other, name="two")}
+    known = host(bpf=BpfFacts(programs=programs))
+    with pytest.raises(PlanError, match="switch_latency"):
+        plan(known, source("one"), source("two"))
+
+
+def test_kinds_that_do_not_go_together() -> None:
+    """Perf and BPF rings of one session would share files."""
+    session = SessionConfig(name="s", source=(source(), PerfSourceConfig(events=("cs",))))
+    (problem,) = [found for found in check_session(session) if found.key.endswith("kind")]
+    assert "own session" in problem.hint

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan expects recording to cost those who are traced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import pytest
+
+from collectord.config.schema import (
+    Config,
+    PerfSourceConfig,
+    SessionConfig,
+    SourceConfig,
+    TracefsSourceConfig,
+)
+from collectord.plan.build import build
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from collectord.plan.session_plan import SessionPlan
+
+README: Final = Path(__file__).parents[3] / "README.md"
+Mode = Literal["stream", "flight-recorder"]
+CALL = "raw_syscalls:sys_enter"
+SWITCH = "sched:sched_switch"
+
+
+def planned(source: SourceConfig, mode: Mode = "stream") -> SessionPlan:
+    """The only session of a plan, of a host where a switch names another task."""
+    session = SessionConfig(name="s", source=(source,), mode=mode)
+    facts = host(task_tracepoints=frozenset({SWITCH}))
+    (found,) = build(Config(session=(session,)), facts).sessions
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "mode", "options"),
+    [
+        (TracefsSourceConfig(events=(CALL,)), "stream", {"filter"}),
+        (TracefsSourceConfig(events=(CALL,)), "flight-recorder", set()),
+        (TracefsSourceConfig(events=(CALL,), include_self=True), "stream", set()),
+        (TracefsSourceConfig(events=(SWITCH,)), "stream", set()),
+        (TracefsSourceConfig(events=(SWITCH,), filter="prev_pid > 1"), "stream", {"filter"}),
+        (PerfSourceConfig(events=(CALL,)), "stream", {"filter"}),
+        (PerfSourceConfig(events=(SWITCH,)), "stream", set()),
+        (PerfSourceConfig(events=("cs",), call_graph="fp"), "stream", {"call chain"}),
+        (PerfSourceConfig(events=("cs",), call_graph="dwarf"), "stream", {"call chain"}),
+    ],
+)
+def test_options_cost_beside_the_record(
+    source: SourceConfig, mode: Mode, options: set[str]
+) -> None:
+    """What is filtered, and what chains are taken, is told apart and added up."""
+    cost = planned(source, mode).to_dict()["imposed"]
+    assert set(cost["parts"]) == {"record", *options}
+    assert cost["event_ns"] == sum(cost["parts"].values())
+    (line,) = [line for line in planned(source, mode).describe() if line.startswith("  cost")]
+    assert f"some {cost['event_ns']} ns" in line
+
+
+def test_ftrace_is_the_cheaper_way_to_record_a_tracepoint() -> None:
+    """By what each was measured to take."""
+    costs = [
+        planned(source).to_dict()["imposed"]["event_ns"]
+        for source in (TracefsSourceConfig(events=(CALL,)), PerfSourceConfig(events=(CALL,)))
+    ]
+    assert costs == sorted(costs)
+
+
+def test_the_manual_has_these_figures() -> None:
+    """README.md tells what `check` is to expect."""
+    chain = PerfSourceConfig(events=("cs",), call_graph="fp")
+    sources = (TracefsSourceConfig(events=(CALL,)), PerfSourceConfig(events=(CALL,)), chain)
+    ftrace, perf, chained = (planned(source).to_dict()["imposed"]["parts"] for source in sources)
+    text = " ".join(README.read_text().split())
+    assert f"an ftrace event {ftrace['record']} ns, " in text
+    assert f"a perf sample {perf['record']}, a call chain {chained['call chain']}." in text

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which segments a snapshot waits for: all that something was written to, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from collectord.codec.perf_features import Features
+from collectord.errors import ShardSilent, SinkError
+from collectord.ledger.record_ledger import SinkStats
+from collectord.session.health import Health
+from collectord.session.rotation import Segments
+from collectord.session.snapshot_segments import Collected
+from collectord.session.task_group import Jobs
+from collectord.sink.base import GivenUp
+from collectord.sink.manifest import SnapshotNote
+from tests.support import segments as support
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DATA_OFFSET = 4096
+LIMIT_BYTES = 1 << 20
+
+
+class Stream:
+    """Writes nothing by itself; its segments are those that the sink made."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self._directory = directory
+        self._stack = stack
+        self.token = 1
+        self.rotated = 0
+
+    def track_bytes(self) -> tuple[int, dict[int, int]]:
+        """What runs; no format of pages."""
+        return self.token, {}
+
+    def prepare(self, *_segment: int) -> None:
+        """There it is."""
+
+    def rotate(self) -> None:
+        """The core ignores it where nothing was written."""
+        self.rotated += 1
+
+    def next_segment(self, token: int, _opening: object) -> Any:  # noqa: ANN401 - a segment
+        """A file with its head."""
+        fd = os.open(self._directory / str(token), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        self._stack.callback(os.close, fd)
+        os.pwrite(fd, bytes(DATA_OFFSET), 0)
+        return SimpleNamespace(
+            token=token,
+            fd=fd,
+            files={},
+            offsets={},
+            data_offset=DATA_OFFSET,
+            limit_bytes=LIMIT_BYTES,
+            step_bytes=0,
+            tail_bytes=0,
+        )
+
+    def write(self, token: int) -> None:
+        """A chunk of data."""
+        path = self._directory / str(token)
+        path.write_bytes(bytes(2 * DATA_OFFSET))
+
+
+async def _begun(stream: Stream, jobs: Jobs) -> Segments:
+    """Segments of a stream, which has its first and was offered the next."""
+    one: Any = stream
+    segments = Segments(
+        SimpleNamespace(single_file=None),  # type: ignore[arg-type]  # as much as is looked at
+        stream=one,
+        sink=one,
+        store=one,
+        drain=one,
+        accounts=SimpleNamespace(opening=lambda: None),  # type: ignore[arg-type]  # likewise
+        describe=Features,
+        health=SimpleNamespace(note=lambda *_: True),  # type: ignore[arg-type]  # likewise
+        jobs=jobs,
+        shown=False,
+        session="box",
+    )
+    await segments.begin()
+    segments.segment_wanted()
+    await jobs.join()
+    return segments
+
+
+@pytest.mark.parametrize(
+    ("running", "written", "expected"),
+    [
+        (1, (), []),  # nothing at all
+        (1, (1,), [1]),
+        (2, (1,), [1]),  # the first has reached its limit, and its notice is on the way
+        (2, (1, 2), [1, 2]),
+    ],
+)
+def test_an_empty_segment_is_not_waited_for(
+    tmp_path: Path, running: int, written: tuple[int, ...], expected: list[int]
+) -> None:
+    """It would not be closed before the next snapshot, and this one never end."""
+
+    async def scenario(stack: ExitStack) -> tuple[list[int], int]:
+        stream = Stream(tmp_path, stack)
+        jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
+        segments = await _begun(stream, jobs)
+        for token in written:
+            stream.write(token)
+        stream.token = running
+        collected = Collected(SnapshotNote(trigger="request", taken_ns=1))
+        segments.turn(collected)
+        return sorted(collected.under_way()), stream.rotated
+
+    with ExitStack() as stack:
+        waited, rotated = asyncio.run(scenario(stack))
+    assert waited == expected
+    assert rotated == (running in written)
+
+
+class Ended(Stream):
+    """Takes the first segment, and is finished while the next is made.
+
+    Attributes:
+        refused: tokens of those that came too late.
+    """
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        super().__init__(directory, stack)
+        self.refused: list[int] = []
+
+    def prepare(self, *segment: int) -> None:
+        """Raises OSError as the core does."""
+        if segment[0] > 1:
+            self.refused.append(segment[0])
+            raise OSError(errno.ESHUTDOWN, "finished")
+        super().prepare(*segment)
+
+
+def test_a_segment_that_is_made_too_late_is_the_sinks(tmp_path: Path) -> None:
+    """It fails nothing; what closes the sink takes its file away."""
+
+    async def scenario(stack: ExitStack) -> list[int]:
+        jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
+        stream = Ended(tmp_path, stack)
+        await _begun(stream, jobs)
+        return stream.refused
+
+    with ExitStack() as stack:
+        assert asyncio.run(scenario(stack)) == [2]
+
+
+class FullDisk(Stream):
+    """Seals nothing while it is full, and as a sink, store and accounts tells what it was asked.
+
+    Attributes:
+        full: there is no room for a seal.
+        sealed, given_up: tokens, in order.
+    """
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        super().__init__(directory, stack)
+        self.full = True
+        self.sealed: list[int] = []
+        self.given_up: list[int] = []
+
+    def seal(self, segment: Any, _closed: object, _closing: object) -> None:  # noqa: ANN401
+        """Raises SinkError while the disk is full."""
+        if self.full:
+            raise SinkError("cannot seal the segment", path="x", errno=errno.ENOSPC)
+        self.sealed.append(segment.token)
+
+    def give_up(self, segment: Any, _closed: object) -> GivenUp:  # noqa: ANN401 - a segment
+        """Its file stays."""
+        self.given_up.append(segment.token)
+        return GivenUp()
+
+    def make_room(self, _need_bytes: int = 0, _directory: Path | None = None) -> bool:
+        """There is nothing to delete."""
+        return False
+
+    def stats(self, _directory: Path, _write_errors: int, unsealed: int) -> SinkStats:
+        """What it was told."""
+        return SinkStats(unsealed=unsealed)
+
+    def leave(self, _partials: object) -> None:
+        """Nothing is left."""
+
+    async def full_pass(self) -> None:
+        """The drain thread stands still."""
+        raise ShardSilent(0, 5)
+
+
+def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
+    """What waits for room is sealed when there is some; too many are not kept open for it.
+
+    Though a drain thread stands still: that is said.
+    """
+
+    async def scenario(stack: ExitStack) -> tuple[FullDisk, SinkStats, tuple[str, ...]]:
+        disk = FullDisk(tmp_path, stack)
+        jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
+        one: Any = disk
+        accounts: Any = SimpleNamespace(
+            opening=lambda: None,
+            measure=lambda: None,
+            closing=lambda **_: support.closing(),
+            given_up=lambda _end: None,
+        )
+        plan: Any = SimpleNamespace(
+            name="box",
+            degraded=(),
+            sink=SimpleNamespace(directory=str(tmp_path)),
+            single_file=None,
+            segment_age_ns=0,
+            directory=str(tmp_path),
+        )
+        health = Health(plan, (), one)
+        segments = Segments(
+            plan,
+            stream=one,
+            sink=one,
+            store=one,
+            drain=one,
+            accounts=accounts,
+            describe=Features,
+            health=health,
+            jobs=jobs,
+            shown=False,
+            session="box",
+        )
+        await segments.begin()
+        for token in range(1, 8):
+            disk.token = token
+            segments.segment_wanted()
+            await jobs.join()
+            told: Any = SimpleNamespace(token=token, final=False, samples=0, early=token > 5)
+            segments.segment_closed(told)
+            await jobs.join()
+        disk.full = False
+        segments.tick()
+        await jobs.join()
+        return disk, segments.stats, health.reasons
+
+    with ExitStack() as stack:
+        disk, stats, reasons = asyncio.run(scenario(stack))
+    assert (disk.given_up, disk.sealed) == ([1, 2, 3], [4, 5, 6, 7])
+    assert (stats.unsealed, stats.early) == (3, 2)
+    assert any("drain/0 did not answer" in reason for reason in reasons)

@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of sessions: what one fails with keeps neither its own data nor the others from it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from collectord.config.schema import Config, DaemonConfig, PerfSourceConfig, SessionConfig
+from collectord.daemon.daemon import Daemon
+from collectord.errors import KernelError, UsageError
+from collectord.kernel.linux import LinuxKernel
+from collectord.model import Reason, Stage
+from collectord.plan.build import build
+from collectord.session import drain_loop
+from collectord.session.accounting import Accounts
+from collectord.session.counter_reader import Meter
+from collectord.session.drain_loop import Drain
+from collectord.session.health import Health
+from collectord.session.ringless_session import RinglessSession
+from collectord.session.session import Session
+from collectord.session.session_factory import Surroundings
+from collectord.sink.state_dir import Store
+from collectord.source.base import Abilities
+from tests.support.hanging import hanging_ring
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from contextlib import AsyncExitStack
+
+    from collectord._native._core import Stream
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.model import ClockReading
+    from collectord.plan.session_plan import Plan, SessionPlan
+
+
+class Source:
+    """Without rings; it cannot be stopped, or not be asked who else is about."""
+
+    rings = target_fds = ()
+
+    def __init__(self, *, stops: bool = True, tells: bool = True) -> None:
+        self._stops = stops
+        self._tells = tells
+        self.stopped = 0
+        self.dropped = 0
+
+    @property
+    def abilities(self) -> Abilities:
+        """It may lose records, and its events may be hidden."""
+        return Abilities(shared=(self,), suppressible=(self,))
+
+    def enable(self) -> None:
+        """It runs."""
+
+    def disable(self) -> None:
+        """It does not, or so one would think."""
+        self.stopped += 1
+        if not self._stops:
+            raise KernelError("cannot disable an event")
+
+    def shared_losses(self) -> dict[Any, int]:
+        """As many as the test says."""
+        return {(Stage.KERNEL_RING, Reason.DROPPED): self.dropped}
+
+    def suppressed_by(self, event_index: int) -> tuple[int, ...]:
+        """Nobody, if that can be told."""
+        del event_index
+        if not self._tells:
+            raise KernelError("cannot list a tracepoint's programs")
+        return ()
+
+
+class Sink:
+    """Made no file."""
+
+    closed = False
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+def config(state: Path, *names: str) -> Config:
+    """Sessions of these names."""
+    source = PerfSourceConfig(events=("sched:sched_switch",))
+    sessions = tuple(SessionConfig(name=name, source=(source,)) for name in names)
+    return Config(daemon=DaemonConfig(state_dir=str(state)), session=sessions)
+
+
+def planned(state: Path) -> tuple[Plan, SessionPlan]:
+    """Plan one session, whose folder is there."""
+    whole = build(config(state, "calls"), host())
+    (plan,) = whole.sessions
+    Path(plan.sink.directory).mkdir()
+    return whole, plan
+
+
+def session_of(
+    plan: SessionPlan,
+    source: Any,  # noqa: ANN401 - a stand-in, as the next
+    sink: Any,  # noqa: ANN401
+    drain: Drain,
+    worker: Executor,
+    *,
+    stream: Stream | None = None,
+) -> Session:
+    """Make a session without rings, of a stream of its own if none is given."""
+    return Session(
+        plan,
+        source=source,
+        rings=(),
+        stream=stream or drain.core.add_stream(),
+        meter=Meter(source, (), plan.events),
+        sink=sink,
+        kernel=LinuxKernel(),
+        drain=drain,
+        store=Store(Path(plan.sink.directory).parent, plan.sink.retention),
+        worker=worker,
+    )
+
+
+async def ended_session(
+    state: Path,
+    source: Any,  # noqa: ANN401 - a stand-in, as the next
+    sink: Any,  # noqa: ANN401
+    quiet: list[bool] | None = None,
+) -> Session:
+    """A session that ticked once, and was closed; `quiet` gets whether it was that."""
+    whole, plan = planned(state)
+    with Drain(whole.core) as drain, ThreadPoolExecutor(1) as worker:
+        session = session_of(plan, source, sink, drain, worker)
+        ticked = session.tick(LinuxKernel().clocks, lambda _: ())
+        if quiet is not None:
+            quiet.append(ticked)
+        await session.close()
+    return session
+
+
+def test_a_drain_thread_that_stands_still_keeps_no_session_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it holds is not stored, which is said; all else of the end is done."""
+    monkeypatch.setattr(drain_loop, "_ANSWER_S", 0.05)
+    whole, plan = planned(tmp_path)
+    sink = Sink()
+
+    async def scenario() -> SessionBalance:
+        with ExitStack() as stack, Drain(whole.core) as drain, ThreadPoolExecutor(1) as worker:
+            stream, _, hanging = hanging_ring(drain, stack)
+            with hanging:
+                session = session_of(plan, Source(), sink, drain, worker, stream=stream)
+                async with asyncio.timeout(30):
+                    await session.close()
+                return session.balance()
+
+    balance = asyncio.run(scenario())
+    assert sink.closed
+    assert balance.state == "stopped"
+    (reason,) = balance.degraded_reasons
+    assert reason.startswith("drain thread drain/0 did not answer for 0.05 s; ")
+
+
+class Counted(ThreadPoolExecutor):
+    """A worker that counts what it is given."""
+
+    given = 0
+
+    def submit(self, *args: Any, **words: Any) -> Any:  # noqa: ANN401 - as it is declared
+        """Count it."""
+        self.given += 1
+        return super().submit(*args, **words)
+
+
+def test_a_session_in_which_nothing_happened_only_looks(tmp_path: Path) -> None:
+    """At a tick of it no thread has work, and no clock is read."""
+    read: list[ClockReading] = []
+    given: list[int] = []
+    quiet: list[bool] = []
+
+    async def scenario() -> None:
+        whole, plan = planned(tmp_path)
+        kernel, source = LinuxKernel(), Source()
+
+        def clocks() -> ClockReading:
+            read.append(kernel.clocks())
+            return read[-1]
+
+        with Drain(whole.core) as drain, Counted(1) as worker:
+            session = session_of(plan, source, Sink(), drain, worker)
+            for dropped in (*[0] * 16, *range(1, 9), *[8] * 8):
+                source.dropped = dropped
+                quiet.append(session.tick(clocks, lambda _: ()))
+                given.append(len(read))
+            assert worker.given == 0
+            session.note("cpus", "CPU 3: offline")
+            quiet.append(session.tick(clocks, lambda _: ()))
+            await session.close()
+
+    asyncio.run(scenario())
+    assert given == [0] * 23 + [1] * 9  # at the eighth flush with news
+    # It is quiet but while it loses records, which is over after five looks, and in trouble.
+    assert quiet == [True] * 16 + [False] * 12 + [True] * 4 + [False]
+
+
+class Traced(Source):
+    """A stream of ftrace."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """It has an instance."""
+        tracing: Any = SimpleNamespace()
+        return Abilities(tracing=(tracing,))
+
+
+def test_a_stream_of_ftrace_is_looked_at_at_each_flush(tmp_path: Path) -> None:
+    """Else its running file would not show what was written until then."""
+    quiet: list[bool] = []
+    asyncio.run(ended_session(tmp_path, Traced(), Sink(), quiet))
+    assert quiet == [False]
+
+
+def test_the_last_reading_is_final(tmp_path: Path) -> None:
+    """A seal that began before the end asks for a reading after the last one: it gets none."""
+    whole = build(config(tmp_path, "calls"), host())
+    (plan,) = whole.sessions
+    source: Any = Source()
+    meter = Meter(source, (), plan.events)
+
+    async def scenario() -> None:
+        with Drain(whole.core) as drain:
+            accounts = Accounts(
+                plan,
+                source=source,
+                rings=(),
+                stream=drain.core.add_stream(),
+                meter=meter,
+                kernel=LinuxKernel(),
+                health=Health(plan, (), meter),
+            )
+            source.dropped = 1
+            assert accounts.measure(last=True)
+            source.dropped = 2
+            assert not accounts.measure()
+
+    asyncio.run(scenario())
+    assert sum(meter.shared_losses.values()) == 1
+
+
+def test_what_cannot_be_stopped_is_stored_all_the_same(tmp_path: Path) -> None:
+    """The session ends as any other, its files are closed, and it says what went wrong."""
+    sink = Sink()
+    session = asyncio.run(ended_session(tmp_path, Source(stops=False), sink))
+    balance = session.balance()
+    assert sink.closed
+    assert balance.state == "stopped"
+    assert balance.degraded_reasons == ("not stopped: cannot disable an event",)
+
+
+def test_a_look_that_fails_ends_nothing(tmp_path: Path) -> None:
+    """Who else is about cannot be told: the session is degraded, and goes on."""
+    session = asyncio.run(ended_session(tmp_path, Source(tells=False), Sink()))
+    (reason,) = session.balance().degraded_reasons
+    assert "cannot list a tracepoint's programs" in reason
+
+
+def test_an_absent_flight_recorder_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one, and what it lacks, or what it failed with, is why there is no snapshot of it."""
+    recorders = tuple(
+        SessionConfig(
+            name=name,
+            mode="flight-recorder",
+            source=(PerfSourceConfig(events=events, when="present", period=1),),
+        )
+        for name, events in {"pt": ("cycles",), "shut": ("sched:sched_switch",)}.items()
+    )
+    plain = config(tmp_path, "plain")
+    opens = Surroundings.open
+
+    async def open_or_fail(
+        surroundings: Surroundings, plan: SessionPlan, stack: AsyncExitStack
+    ) -> RinglessSession | Session:
+        source: Any = Source()
+        if plan.name == "plain":
+            return RinglessSession(plan, source)
+        if plan.name == "shut":
+            return surroundings.failed(plan, KernelError("no more memory"))
+        return await opens(surroundings, plan, stack)
+
+    monkeypatch.setattr(Surroundings, "open", open_or_fail)
+    whole = Config(daemon=plain.daemon, session=(*plain.session, *recorders))
+    daemon = Daemon(whole, facts=host(hardware_pmu=False))
+
+    async def scenario() -> list[str]:
+        stop, said = asyncio.Event(), []
+
+        async def on_open() -> None:
+            for names in (["pt"], ["shut"], ["plain"], []):
+                with pytest.raises(UsageError) as refused:
+                    await daemon.snapshot(names)
+                said.append(str(refused.value))
+            stop.set()
+
+        await daemon.run(stop, on_open=on_open, salvage_all=False)
+        return said
+
+    absent, failed, stream, both = asyncio.run(scenario())
+    assert absent.startswith("flight recorder pt is degraded, its hardware is absent: perf: ")
+    assert "no hardware counters" in absent
+    assert failed == "flight recorder shut has failed: no more memory"
+    assert stream.startswith("no flight recorder among plain; a session with mode = ")
+    assert both == f"{absent}; {failed}"
+
+
+def test_sessions_end_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one waits for, as for a disk that hangs, keeps no other from its end."""
+    ended = asyncio.Event()
+
+    class Waiting(RinglessSession):
+        async def close(self) -> None:
+            """The first waits for the second."""
+            if self.plan.name == "second":
+                ended.set()
+            await ended.wait()
+            await super().close()
+
+    async def open_waiting(
+        _surroundings: Surroundings, plan: SessionPlan, _stack: object
+    ) -> RinglessSession:
+        source: Any = Source()
+        return Waiting(plan, source)
+
+    monkeypatch.setattr(Surroundings, "open", open_waiting)
+    daemon = Daemon(config(tmp_path, "first", "second"), facts=host())
+
+    async def scenario() -> Any:  # noqa: ANN401 - balances
+        stop = asyncio.Event()
+
+        async def on_open() -> None:
+            stop.set()
+
+        async with asyncio.timeout(30):
+            return await daemon.run(stop, on_open=on_open, salvage_all=False)
+
+    assert [balance.state for balance in asyncio.run(scenario())] == ["stopped", "stopped"]
+
+
+def test_every_session_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot be ended says so, and those behind it are ended; there are all balances."""
+    sources = {"first": Source(stops=False), "second": Source()}
+
+    async def open_ringless(
+        _surroundings: Surroundings, plan: SessionPlan, _stack: object
+    ) -> RinglessSession:
+        source: Any = sources[plan.name]
+        return RinglessSession(plan, source)
+
+    monkeypatch.setattr(Surroundings, "open", open_ringless)
+    daemon = Daemon(config(tmp_path, *sources), facts=host())
+
+    async def scenario() -> Any:  # noqa: ANN401 - balances
+        stop = asyncio.Event()
+
+        async def on_open() -> None:
+            stop.set()
+
+        return await daemon.run(stop, on_open=on_open, salvage_all=False)
+
+    first, second = asyncio.run(scenario())
+    assert (first.state, second.state) == ("stopped", "stopped")
+    assert "not closed: cannot disable an event" in first.degraded_reasons
+    assert [source.stopped for source in sources.values()] == [1, 1]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the perf source does for AUX areas, without one: flushes, and words for refused filters."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collectord.codec.perf_attr import PerfEventAttr
+from collectord.errors import KernelError, MissingFeature, UsageError
+from collectord.kernel.port import CounterReading
+from collectord.model import Basis, Scope, ScopeKind
+from collectord.plan.event_attrs import EventPlan
+from collectord.source.aux import AuxFlush, refused_addresses
+from collectord.source.ring import CounterFd
+
+
+@dataclass
+class Events:
+    """Stands for the kernel's events: how long each was enabled, and what was asked for."""
+
+    enabled_ns: dict[int, int]
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    def read_counter(self, fd: int, _read_format: int) -> CounterReading:
+        """Its times."""
+        return CounterReading(0, self.enabled_ns[fd], 0, 0, 0)
+
+    def disable(self, fd: int) -> None:
+        """Note it."""
+        self.asked.append(("disable", fd))
+
+    def enable(self, fd: int) -> None:
+        """Note it."""
+        self.asked.append(("enable", fd))
+
+
+def ring(flush_ns: int, *fds: int) -> Any:  # noqa: ANN401 - as much of a RingHandle as is looked at
+    """A ring with an AUX area that these events write into."""
+    counters = tuple(CounterFd(fd, 0, fd, 0) for fd in fds)
+    area = SimpleNamespace(plan=SimpleNamespace(flush_ns=flush_ns), counters=counters)
+    return SimpleNamespace(areas=(area,))
+
+
+def test_a_flush_stops_and_starts_what_runs() -> None:
+    """An event that waits for exec was never enabled, and is not started by that."""
+    kernel: Any = Events({3: 5_000, 4: 0, 5: 7_000, 9: 1})
+    flush = AuxFlush(kernel, [ring(200, 3, 4), ring(100, 5), ring(0, 9)])
+    assert flush.interval_ns == 100
+    flush.flush()
+    assert kernel.asked == [("disable", 3), ("enable", 3), ("disable", 5), ("enable", 5)]
+
+
+def test_without_areas_nothing_is_flushed() -> None:
+    """Nor is a timer wanted."""
+    assert AuxFlush(Events({}), [SimpleNamespace(areas=()), ring(0, 9)]).interval_ns == 0  # type: ignore[arg-type, list-item]
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind", "hint"),
+    [
+        (errno.EOPNOTSUPP, "filter 0x0/0x1@/bin/x", ScopeKind.SYSTEM, "observed processes"),
+        (errno.EOPNOTSUPP, "start 0x0", ScopeKind.SYSTEM, "fewer ranges"),
+        (errno.EOPNOTSUPP, "start 0x0@/bin/x", ScopeKind.PROCESS, "fewer ranges"),
+        (errno.ENOENT, "filter 0x0/0x1@/bin/x", ScopeKind.PROCESS, "file must exist"),
+        (errno.EINVAL, "filter 0x0/0x1", ScopeKind.PROCESS, "privilege level"),
+    ],
+)
+def test_refused_addresses_are_explained(code: int, text: str, kind: ScopeKind, hint: str) -> None:
+    """What the kernel's error means for this filter and this scope."""
+    event = EventPlan(0, "intel_pt//", PerfEventAttr(), Basis.LOST_ONLY, filter=text, aux=True)
+    error = refused_addresses(KernelError("no", errno=code), event, Scope(kind))
+    assert isinstance(error, MissingFeature if code == errno.EOPNOTSUPP else UsageError)
+    assert hint in error.hint
+    assert text in str(error)
+
+
+def test_other_refusals_stay_what_they_are() -> None:
+    """A lack of memory is no matter of addresses."""
+    error = KernelError("no", errno=errno.ENOMEM)
+    event = EventPlan(0, "intel_pt//", PerfEventAttr(), Basis.LOST_ONLY, filter="x", aux=True)
+    assert refused_addresses(error, event, Scope(ScopeKind.SYSTEM)) is error
