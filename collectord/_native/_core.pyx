@@ -159,13 +159,13 @@ cdef class Core:
 
     @property
     def notify_fd(self):
-        return core__notify_fd(self.core)
+        return self.core.events.fd
 
     def start(self):
         check(core__start(self.core))
 
     def add_disk(self, uint64_t device):
-        core__add_disk(self.core, device)
+        writer__disk(&self.core.writer, device)
 
     def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0,
                    bint foreign_clock=False, bint snapshots=False):
@@ -288,7 +288,7 @@ cdef class Core:
             options.enable_fds = &fds[0]
         check(aux_ring__new(&options, ring.ring, &aux.ring))
         with nogil:
-            check(core__pair(self.core, aux.ring))
+            check(core__add_ring(self.core, ring.shard, ring.stream.stream, aux.ring))
         aux.owner = self
         aux.stream = ring.stream
         aux.shard = ring.shard
@@ -307,22 +307,21 @@ cdef class Core:
         return True
 
     def request_flush(self):
-        return core__issue(self.core)
+        return writer__issue(&self.core.writer)
 
     def follow(self, uint64_t generation):
-        core__follow(self.core, generation)
+        self.core.writer.followed = generation
 
     def issued_generation(self):
-        return core__issued(self.core)
+        return self.core.writer.generation
 
     def drained_generation(self):
-        return core__drained(self.core)
+        return writer__drained(&self.core.writer)
 
     def events(self):
         cdef list found = []
         cdef event *e
         cdef ring *r
-        cdef uint32_t id
         while True:
             e = core__event(self.core)
             if e == NULL:
@@ -340,10 +339,10 @@ cdef class Core:
             else:
                 found.append(WriteFailed(e.stream, e.token, e.error))
             event__free(e)
-        while (r := core__faulty(self.core, &id)) != NULL:
-            found.append(RingFault(id, r.id, r.last_fault, r.position, r.fault != 0))
-        while (r := core__hung_up(self.core, &id)) != NULL:
-            found.append(RingHungUp(id, r.id))
+        while (r := core__faulty(self.core)) != NULL:
+            found.append(RingFault(r.lane.stream.id, r.id, r.last_fault, r.position, r.fault != 0))
+        while (r := core__hung_up(self.core)) != NULL:
+            found.append(RingHungUp(r.lane.stream.id, r.id))
         return found
 
     def counters(self):

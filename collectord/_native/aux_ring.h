@@ -92,7 +92,7 @@ struct aux_ring_options {
 	enum aux_head_rule head_rule;
 };
 
-/* The AUX ring behind `front`, a perf ring, that it joins with core__pair(). -EINVAL: the front is none, or
+/* The AUX ring behind `front`, a perf ring, that it joins with core__add_ring(). -EINVAL: the front is none, or
  * hidden pieces are to hold whole records. It joins no stream whose chunks have no room for all of it if
  * whole records must not be split. */
 int aux_ring__new(const struct aux_ring_options *options, struct ring *front, struct ring **ring);

@@ -7,20 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shard.h"
-#include "stream.h"
-#include "writer.h"
-
-struct core {
-	struct pool pool;
-	struct event_list events;
-	struct writer writer;
-	struct shard shards[SHARDS_MAX];
-	uint32_t stream_ids[STREAMS_MAX]; /* how far the next one of each place is behind its first */
-	uint32_t ring_ids;
-	bool forgetful; /* a stream waits to be freed */
-};
-
 int core__new(const struct core_options *options, struct core **out)
 {
 	struct core *core;
@@ -90,11 +76,6 @@ void core__stop(struct core *core)
 	writer__stop(&core->writer);
 }
 
-int core__notify_fd(const struct core *core)
-{
-	return core->events.fd;
-}
-
 /* No shard is at any of its rings. */
 static bool core__is_left(struct core *core, const struct stream *stream)
 {
@@ -120,11 +101,6 @@ static void core__reap(struct core *core)
 		else
 			core->forgetful = true;
 	}
-}
-
-void core__add_disk(struct core *core, uint64_t device)
-{
-	(void)writer__disk(&core->writer, (dev_t)device);
 }
 
 int core__add_stream(struct core *core, const struct stream_options *options, struct stream **out)
@@ -162,8 +138,12 @@ void core__forget_stream(struct core *core, struct stream *stream)
 
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring *ring)
 {
-	int ret = shard < core->writer.shard_count ? ring->ops->join(ring, stream) : -EINVAL;
+	int ret = -EINVAL;
 
+	if (ring->front != NULL && ring->front->partner != NULL)
+		ret = -EEXIST;
+	else if (shard < core->writer.shard_count)
+		ret = ring->ops->join(ring, stream);
 	ring->id = core->ring_ids++;
 	/* Its stream knows it before a pass can take from it. */
 	if (ret == 0)
@@ -175,22 +155,6 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, str
 	}
 	if (ret < 0)
 		ring->ops->free(ring);
-	return ret;
-}
-
-int core__pair(struct core *core, struct ring *behind)
-{
-	struct lane *const lane = behind->front->lane;
-	int ret = stream__add_ring(lane->stream, behind);
-
-	behind->id = core->ring_ids++;
-	if (ret == 0) {
-		ret = shard__pair(&core->shards[lane->shard], behind);
-		if (ret < 0)
-			stream__forget_ring(lane->stream, behind);
-	}
-	if (ret < 0)
-		behind->ops->free(behind);
 	return ret;
 }
 
@@ -218,36 +182,6 @@ bool core__has_left(struct core *core, const struct ring *ring)
 	return ring->left && core__has_answered(core, ring);
 }
 
-uint64_t core__issue(struct core *core)
-{
-	return writer__issue(&core->writer);
-}
-
-void core__follow(struct core *core, uint64_t generation)
-{
-	atomic_store_explicit(&core->writer.followed, generation, memory_order_relaxed);
-}
-
-uint64_t core__issued(struct core *core)
-{
-	return atomic_load_explicit(&core->writer.generation, memory_order_acquire);
-}
-
-uint64_t core__drained(struct core *core)
-{
-	return writer__drained(&core->writer);
-}
-
-uint64_t core__stream_drained(struct core *core, const struct stream *stream)
-{
-	return stream__drained(stream, core__issued(core));
-}
-
-uint64_t core__stream_written(struct core *core, const struct stream *stream)
-{
-	return stream__written(stream, core__issued(core));
-}
-
 int core__silent_shard(const struct core *core, const struct stream *stream, uint64_t generation)
 {
 	for (uint32_t i = 0; i < core->writer.shard_count; i++)
@@ -255,11 +189,6 @@ int core__silent_shard(const struct core *core, const struct stream *stream, uin
 		    !shard__has_passed(&core->shards[i], generation))
 			return (int)i;
 	return -1;
-}
-
-uint64_t core__stream_round_ns(struct core *core, const struct stream *stream)
-{
-	return stream__round_ns(stream, core__issued(core));
 }
 
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment)
@@ -319,29 +248,24 @@ static bool untold_hang_up(struct ring *ring)
 	       !atomic_exchange_explicit(&ring->hung_up_told, true, memory_order_relaxed);
 }
 
-static struct ring *core__first(struct core *core, bool (*is)(struct ring *), uint32_t *stream_id)
+static struct ring *core__first(struct core *core, bool (*is)(struct ring *))
 {
 	struct ring *found = NULL;
 
-	for (uint32_t i = 0; found == NULL && i < writer__streams(&core->writer); i++) {
-		struct stream *const stream = writer__stream(&core->writer, i);
-
-		if (stream == NULL)
-			continue;
-		found = stream__find_ring(stream, is);
-		*stream_id = stream->id;
-	}
+	for (uint32_t i = 0; found == NULL && i < writer__streams(&core->writer); i++)
+		if (writer__stream(&core->writer, i) != NULL)
+			found = stream__find_ring(writer__stream(&core->writer, i), is);
 	return found;
 }
 
-struct ring *core__faulty(struct core *core, uint32_t *stream_id)
+struct ring *core__faulty(struct core *core)
 {
-	return core__first(core, untold_fault, stream_id);
+	return core__first(core, untold_fault);
 }
 
-struct ring *core__hung_up(struct core *core, uint32_t *stream_id)
+struct ring *core__hung_up(struct core *core)
 {
-	return core__first(core, untold_hang_up, stream_id);
+	return core__first(core, untold_hang_up);
 }
 
 void core__read_counters(struct core *core, struct core_counters *counters)

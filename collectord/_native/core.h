@@ -8,7 +8,9 @@
 
 #include "event_list.h"
 #include "ring.h"
+#include "shard.h"
 #include "stream.h"
+#include "writer.h"
 
 /*
  *   rings ──► shards (threads) ──► chunks ──► writer (thread) ──► segments
@@ -20,7 +22,15 @@
  * caller's. The ids of streams and rings come once. Calls are made by one thread at a time, but those
  * that say so.
  */
-struct core;
+struct core {
+	struct pool pool;
+	struct event_list events; /* its fd becomes readable when a generation completed, too */
+	struct writer writer;
+	struct shard shards[SHARDS_MAX];
+	uint32_t stream_ids[STREAMS_MAX]; /* how far the next one of each place is behind its first */
+	uint32_t ring_ids;
+	bool forgetful; /* a stream waits to be freed */
+};
 
 struct core_options {
 	uint32_t shards;
@@ -41,20 +51,15 @@ int core__new(const struct core_options *options, struct core **core);
 void core__free(struct core *core);
 int core__start(struct core *core);
 void core__stop(struct core *core);
-int core__notify_fd(const struct core *core);
-
-/* Have the queue and the thread of this file system there before a stream's first segment is. */
-void core__add_disk(struct core *core, uint64_t device);
 /* For errors see stream__init(). -ENOSPC: there are STREAMS_MAX. */
 int core__add_stream(struct core *core, const struct stream_options *options,
 		     struct stream **stream);
 /* Nobody asks for the stream, or for a ring of it, any more. Its rings have left: it is finished if it
  * is not, and once nothing of it is on its way it is freed, with them. */
 void core__forget_stream(struct core *core, struct stream *stream);
-/* The ring is the core's, whatever comes. -EINVAL: no such shard, or the ring is none for the stream. */
+/* The ring is the core's, whatever comes. One that has a front goes to the shard and the stream of that.
+ * -EINVAL: no such shard, or the ring is none for the stream; -EEXIST: its front has one already. */
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring *ring);
-/* The same of one that is drained behind its front. For errors see shard__pair(). */
-int core__pair(struct core *core, struct ring *behind);
 /* Have memory ready for what COMMAND_LET_GO copies. */
 void core__warm(struct ring *ring);
 /* Tell the shard of the ring, see shard__post(). -EINVAL: that is nothing to it, or what is behind it is
@@ -65,19 +70,8 @@ bool core__has_answered(struct core *core, const struct ring *ring);
 /* Has it left, and was all done that was posted to it? */
 bool core__has_left(struct core *core, const struct ring *ring);
 
-uint64_t core__issue(struct core *core);
-/* Tell of the ends of the timer's generations from this one on; never of an earlier one than before. */
-void core__follow(struct core *core, uint64_t generation);
-uint64_t core__issued(struct core *core);
-/* The last generation up to which all is drained, of all streams, or of one; and written, or lost. */
-uint64_t core__drained(struct core *core);
-uint64_t core__stream_drained(struct core *core, const struct stream *stream);
-uint64_t core__stream_written(struct core *core, const struct stream *stream);
 /* A shard of the stream's rings that has made no pass since this generation was issued; -1: all have. */
 int core__silent_shard(const struct core *core, const struct stream *stream, uint64_t generation);
-/* See stream__round_ns(). */
-uint64_t core__stream_round_ns(struct core *core, const struct stream *stream);
-
 /* Token, fd, offset, limit and what its kind has more are set; the latter is the core's, whatever comes. */
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment);
 void core__rotate(struct core *core, struct stream *stream);
@@ -85,9 +79,9 @@ void core__finish(struct core *core, struct stream *stream);
 void core__answer_space(struct core *core, struct stream *stream, bool retry);
 
 struct event *core__event(struct core *core);
-/* A ring whose last fault, or hang-up, was not told yet, and its stream's id; NULL when there is none. */
-struct ring *core__faulty(struct core *core, uint32_t *stream_id);
-struct ring *core__hung_up(struct core *core, uint32_t *stream_id);
+/* A ring whose last fault, or hang-up, was not told yet; NULL when there is none. */
+struct ring *core__faulty(struct core *core);
+struct ring *core__hung_up(struct core *core);
 
 void core__read_counters(struct core *core, struct core_counters *counters);
 /* Kernel thread id of shard `index` of a core that was started; 0: there is no such shard. */

@@ -22,6 +22,7 @@ cdef extern from "core.h":
     enum command:
         COMMAND_HOLD, COMMAND_LET_GO, COMMAND_LAST, COMMAND_REMOVE
     struct ring:
+        lane *lane
         uint32_t id, fault, last_fault
         uint64_t position, samples, records, bytes, stored, in_flight, lost_disk_full
         uint64_t lost_dropped, faults, quarantined_bytes, wakeups_watermark, wakeups_timer, starved
@@ -54,6 +55,11 @@ cdef extern from "core.h":
     struct stream:
         uint32_t id
         sideband sideband
+    struct lane:
+        stream *stream
+    uint64_t stream__drained(const stream *s, uint64_t issued)
+    uint64_t stream__written(const stream *s, uint64_t issued)
+    uint64_t stream__round_ns(const stream *s, uint64_t issued)
     struct sum:
         uint64_t bytes, xxh3
     enum event_kind:
@@ -76,8 +82,16 @@ cdef extern from "core.h":
         uint32_t aux_count
         event_ring *rings
     void event__free(event *e)
+    struct event_list:
+        int fd
+    struct writer:
+        uint64_t generation, followed
+    uint64_t writer__issue(writer *w) nogil
+    uint64_t writer__drained(const writer *w) nogil
+    void *writer__disk(writer *w, uint64_t device)
     struct core:
-        pass
+        event_list events
+        writer writer
     struct core_options:
         uint32_t shards, chunks, chunk_bytes
         uint64_t flush_ns, floor_bytes
@@ -90,31 +104,21 @@ cdef extern from "core.h":
     void core__free(core *c) nogil
     int core__start(core *c) nogil
     void core__stop(core *c) nogil
-    void core__add_disk(core *c, uint64_t device)
-    int core__notify_fd(const core *c)
     int core__add_stream(core *c, const stream_options *options, stream **out) nogil
     void core__forget_stream(core *c, stream *s)
     int core__add_ring(core *c, uint32_t shard, stream *s, ring *r) nogil
-    int core__pair(core *c, ring *behind) nogil
     void core__warm(ring *r) nogil
     int core__post(core *c, ring *r, command command)
     bint core__has_answered(core *c, const ring *r)
     bint core__has_left(core *c, const ring *r)
-    uint64_t core__issue(core *c) nogil
-    void core__follow(core *c, uint64_t generation) nogil
-    uint64_t core__issued(core *c) nogil
-    uint64_t core__drained(core *c) nogil
-    uint64_t core__stream_drained(core *c, const stream *s) nogil
-    uint64_t core__stream_written(core *c, const stream *s) nogil
     int core__silent_shard(const core *c, const stream *s, uint64_t generation) nogil
-    uint64_t core__stream_round_ns(core *c, const stream *s) nogil
     int core__prepare(core *c, stream *st, segment *s) nogil
     void core__rotate(core *c, stream *s) nogil
     void core__finish(core *c, stream *s) nogil
     void core__answer_space(core *c, stream *s, bint retry) nogil
     event *core__event(core *c) nogil
-    ring *core__faulty(core *c, uint32_t *stream_id)
-    ring *core__hung_up(core *c, uint32_t *stream_id)
+    ring *core__faulty(core *c)
+    ring *core__hung_up(core *c)
     void core__read_counters(core *c, core_counters *counters) nogil
     int core__drain_tid(const core *c, uint32_t index) nogil
 

@@ -284,13 +284,13 @@ cdef class Stream:
         return progress.token, found
 
     def issued_generation(self):
-        return core__issued(self.owner.core)
+        return self.owner.core.writer.generation
 
     def drained_generation(self):
-        return core__stream_drained(self.owner.core, self.stream)
+        return stream__drained(self.stream, self.owner.core.writer.generation)
 
     def written_generation(self):
-        return core__stream_written(self.owner.core, self.stream)
+        return stream__written(self.stream, self.owner.core.writer.generation)
 
     def silent_shard(self, uint64_t generation):
         return core__silent_shard(self.owner.core, self.stream, generation)
@@ -299,7 +299,7 @@ cdef class Stream:
         return disk__waits_ns(self.stream)
 
     def round_ns(self):
-        return core__stream_round_ns(self.owner.core, self.stream)
+        return stream__round_ns(self.stream, self.owner.core.writer.generation)
 
     def rotate(self):
         core__rotate(self.owner.core, self.stream)

@@ -32,20 +32,15 @@ int shard__init(struct shard *shard, uint32_t index, struct pool *pool, struct w
 	shard->pool = pool;
 	shard->writer = writer;
 	shard->floor_bytes = floor_bytes;
-	shard->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	if (shard->epoll_fd < 0)
-		return -errno;
-	shard->poke_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (shard->poke_fd < 0 ||
-	    epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, shard->poke_fd, &event) < 0) {
-		ret = -errno;
-		if (shard->poke_fd >= 0)
-			close(shard->poke_fd);
-		close(shard->epoll_fd);
-		return ret;
-	}
 	sem_init(&shard->begun, 0, 0);
-	return 0;
+	shard->poke_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	shard->epoll_fd = shard->poke_fd < 0 ? -1 : epoll_create1(EPOLL_CLOEXEC);
+	if (shard->epoll_fd >= 0 &&
+	    epoll_ctl(shard->epoll_fd, EPOLL_CTL_ADD, shard->poke_fd, &event) == 0)
+		return 0;
+	ret = -errno;
+	shard__deinit(shard);
+	return ret;
 }
 
 void shard__deinit(struct shard *shard)
@@ -181,6 +176,11 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 {
 	struct epoll_event event = {.events = ring->ops->poll, .data.ptr = ring};
 
+	if (ring->front != NULL) {
+		ring->lane = ring->front->lane;
+		ring->front->partner = ring;
+		return shard__post(shard, ring, COMMAND_ADD);
+	}
 	ring->lane = shard__lane(shard, stream);
 	if (ring->lane == NULL)
 		return -ENOMEM;
@@ -193,19 +193,6 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 		pool__join(shard->pool, &stream->sideband_share, SHARE_SIDEBAND_CHUNKS);
 	atomic_fetch_add_explicit(&ring->lane->rings, 1, memory_order_relaxed);
 	return shard__post(shard, ring, COMMAND_ADD);
-}
-
-int shard__pair(struct shard *shard, struct ring *behind)
-{
-	struct ring *const front = behind->front;
-	const int ret = front->partner != NULL ? -EEXIST
-					       : behind->ops->join(behind, front->lane->stream);
-
-	if (ret < 0)
-		return ret;
-	behind->lane = front->lane;
-	front->partner = behind;
-	return shard__post(shard, behind, COMMAND_ADD);
 }
 
 /* Where the lane is linked, or would be. */
@@ -333,7 +320,7 @@ void shard__serve(struct shard *shard)
 		for (struct letter *letter = shard__take_letters(shard, &number); letter != NULL;
 		     letter = letter->next)
 			shard__obey(shard, letter->ring, letter->command);
-		/* Release; the partner is the acquire in shard__answered(). */
+		/* Release; the partner is the acquire in shard__did(). */
 		atomic_store_explicit(&shard->answered, number, memory_order_release);
 		event_list__poke(shard->writer->events);
 	}
@@ -341,22 +328,23 @@ void shard__serve(struct shard *shard)
 		shard__let_leave(shard);
 }
 
-static uint64_t shard__answered(const struct shard *shard)
+/* Did the shard do all up to this number? */
+static bool shard__did(const struct shard *shard, uint64_t number)
 {
 	/* Acquire; the partner is the release in shard__serve(): what was done shows. */
-	return atomic_load_explicit(&shard->answered, memory_order_acquire);
+	return atomic_load_explicit(&shard->answered, memory_order_acquire) >= number;
 }
 
 bool shard__has_answered(const struct shard *shard, const struct ring *ring)
 {
-	return shard__answered(shard) >= ring->asked;
+	return shard__did(shard, ring->asked);
 }
 
 int shard__post(struct shard *shard, struct ring *ring, enum command command)
 {
 	struct letter *const letter = &ring->letters[command];
 
-	if (letter->number > shard__answered(shard))
+	if (!shard__did(shard, letter->number))
 		return -EBUSY;
 	*letter = (struct letter){.ring = ring, .number = ++shard->posted, .command = command};
 	ring->asked = letter->number;

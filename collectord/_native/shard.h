@@ -64,15 +64,9 @@ void shard__stop(struct shard *shard);
  * does as it is told before it begins a generation that was issued later, or at once where no thread runs.
  */
 
-/* Drain it from the next pass on. The lane of `stream` is made when its first ring comes. -errno: the fd
- * cannot be polled. */
+/* Drain it from the next pass on: one that has a front with that, which has none behind it yet. The lane
+ * of `stream` is made when its first ring comes. -errno: the fd cannot be polled. */
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
-/*
- * Drain `behind`, which is one of the stream already, with its front. -EEXIST: that has one; -EINVAL: it
- * is sideband, or it is held and this one cannot be, or has its times elsewhere than the stream's
- * sideband.
- */
-int shard__pair(struct shard *shard, struct ring *behind);
 /*
  * Tell the ring's shard. -EBUSY: it has not done the last such command to that ring yet.
  *

@@ -22,28 +22,12 @@
 int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 		 const struct stream_options *options, struct event_list *events)
 {
+	void *scratch;
 	int ret;
 
 	if (options->page_bytes > chunk_bytes)
 		return -EINVAL;
 	memset(stream, 0, sizeof(*stream));
-	ret = sideband__init(&stream->sideband, options->sideband_bytes);
-	if (ret < 0)
-		return ret;
-	stream->sideband.foreign_clock = options->foreign_clock;
-	stream->hash = XXH3_createState();
-	/* Aligned for O_DIRECT, and with room for a marker behind a full chunk. */
-	stream->scratch_bytes = chunk_bytes;
-	stream->scratch = mmap(NULL, chunk_bytes + CHUNK_ALIGN_BYTES, PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (stream->hash == NULL || stream->scratch == MAP_FAILED ||
-	    sums__init(&stream->sums) < 0) {
-		if (stream->scratch != MAP_FAILED)
-			munmap(stream->scratch, chunk_bytes + CHUNK_ALIGN_BYTES);
-		XXH3_freeState(stream->hash);
-		sideband__deinit(&stream->sideband);
-		return -ENOMEM;
-	}
 	pthread_mutex_init(&stream->lock, NULL);
 	stream->id = id;
 	stream->page_bytes = options->page_bytes;
@@ -52,7 +36,23 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 	stream->snapshots = options->snapshots;
 	stream->events = events;
 	stream->space_answer = SPACE_UNANSWERED;
-	return 0;
+	stream->hash = XXH3_createState();
+	/* Aligned for O_DIRECT, and with room for a marker behind a full chunk. */
+	scratch = mmap(NULL, chunk_bytes + CHUNK_ALIGN_BYTES, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (scratch != MAP_FAILED) {
+		stream->scratch = scratch;
+		stream->scratch_bytes = chunk_bytes;
+	}
+	ret = sideband__init(&stream->sideband, options->sideband_bytes);
+	stream->sideband.foreign_clock = options->foreign_clock;
+	if (ret == 0)
+		ret = sums__init(&stream->sums);
+	if (ret == 0 && (stream->hash == NULL || stream->scratch == NULL))
+		ret = -ENOMEM;
+	if (ret < 0)
+		stream__deinit(stream);
+	return ret;
 }
 
 void stream__free(struct stream *stream)
@@ -65,7 +65,8 @@ void stream__free(struct stream *stream)
 
 void stream__deinit(struct stream *stream)
 {
-	munmap(stream->scratch, stream->scratch_bytes + CHUNK_ALIGN_BYTES);
+	if (stream->scratch != NULL)
+		munmap(stream->scratch, stream->scratch_bytes + CHUNK_ALIGN_BYTES);
 	XXH3_freeState(stream->hash);
 	sums__deinit(&stream->sums);
 	sideband__deinit(&stream->sideband);

@@ -166,7 +166,7 @@ int rig__add_aux_ring(struct core *core, struct ring *front, const struct aux_ri
 	int ret = aux_ring__new(options, front, &made);
 
 	if (ret == 0)
-		ret = core__pair(core, made);
+		ret = core__add_ring(core, front->lane->shard, front->lane->stream, made);
 	if (ret == 0)
 		*ring = made;
 	return ret;

@@ -177,8 +177,8 @@ static void start(uint64_t limit)
 
 static void await_written(uint64_t generation, uint64_t limit)
 {
-	while (core__stream_written(core, stream) < generation) {
-		await_notice(core__notify_fd(core));
+	while (stream__written(stream, core->writer.generation) < generation) {
+		await_notice(core->events.fd);
 		serve(limit);
 	}
 }
@@ -188,7 +188,7 @@ static void finish(uint64_t limit)
 	serve(limit);
 	core__finish(core, stream);
 	while (!finished) {
-		await_notice(core__notify_fd(core));
+		await_notice(core->events.fd);
 		serve(limit);
 	}
 }
@@ -324,7 +324,7 @@ static void run_to_the_end(const struct core_options *options, const struct aux_
 		const uint64_t random = random__next(&state);
 
 		if (random % 4 == 0)
-			core__issue(core);
+			writer__issue(&core->writer);
 		if (random % 64 == 0)
 			core__rotate(core, stream);
 		serve(limit);
@@ -334,7 +334,7 @@ static void run_to_the_end(const struct core_options *options, const struct aux_
 		pthread_join(cpus[i].thread, NULL);
 	for (uint32_t i = 0; i < CPUS; i++)
 		CHECK_EQ(rig__tell(core, cpus[i].aux, COMMAND_LAST), 0);
-	await_written(core__issue(core), limit);
+	await_written(writer__issue(&core->writer), limit);
 	finish(limit);
 	CHECK(closed_count > 2);
 	follow_segments(given->framing == AUX_AUXTRACE);
@@ -423,7 +423,7 @@ static void snapshots_hold_the_newest(enum aux_head_rule rule)
 			sched_yield();
 		pause_producers(true);
 		hold(false);
-		await_written(core__issue(core), RIG_LIMIT);
+		await_written(writer__issue(&core->writer), RIG_LIMIT);
 		hold(true);
 		for (uint32_t c = 0; c < CPUS; c++) {
 			const struct aux_ring *aux = aux_ring__of(cpus[c].aux);
@@ -481,12 +481,12 @@ static void a_held_data_ring_keeps_room_for_what_comes(void)
 	for (uint32_t i = 0; i < 2 * 4096 / 40 - 1; i++)
 		fake_aux__overwrite(&cpus[1].fake, 1, false);
 	CHECK_EQ(cpu->fake.lost_records, 0);
-	await_written(core__issue(core), RIG_LIMIT);
+	await_written(writer__issue(&core->writer), RIG_LIMIT);
 	given_up = counter__read(&aux_ring__of(cpu->aux)->aux_records);
 	CHECK_EQ(given_up, (203 * 40 - 4096 + 39) / 40);
 	CHECK_EQ(counter__read(&cpu->data->records), 0);
 	hold(false);
-	await_written(core__issue(core), RIG_LIMIT);
+	await_written(writer__issue(&core->writer), RIG_LIMIT);
 	CHECK_EQ(counter__read(&cpu->data->records), 203 - given_up);
 	CHECK_EQ(counter__read(&aux_ring__of(cpu->aux)->aux_records), 203);
 	CHECK_EQ(counter__read(&cpu->aux->stored), 203 * 8);
@@ -504,12 +504,12 @@ static void a_full_disk_is_counted_in_bytes(void)
 	prepared_count = 1;
 	CHECK_EQ(core__start(core), 0);
 	CHECK_EQ(fake_aux__run(&cpus[1].fake, 100), 100);
-	CHECK(core__issue(core) > 0);
+	CHECK(writer__issue(&core->writer) > 0);
 	while (event == NULL || event->kind != EVENT_SPACE_WANTED) {
 		event__free(event);
 		event = core__event(core);
 		if (event == NULL)
-			await_notice(core__notify_fd(core));
+			await_notice(core->events.fd);
 	}
 	event__free(event);
 	core__answer_space(core, stream, false);
@@ -538,7 +538,7 @@ static void a_ring_that_leaves_takes_its_area_along(void)
 	CHECK_EQ(aux_map__tail(&cpus[0].fake.map), 880);
 	cpus[0].fake.head += 80;
 	CHECK_EQ(fake_aux__run(&cpus[0].fake, 100), 100);
-	await_written(core__issue(core), RIG_LIMIT);
+	await_written(writer__issue(&core->writer), RIG_LIMIT);
 	CHECK_EQ(counter__read(&cpus[0].aux->stored), 880);
 	CHECK_EQ(aux_map__tail(&cpus[0].fake.map), 880);
 	end();
@@ -555,10 +555,10 @@ static void events_are_enabled_after_their_bytes_were_taken(void)
 	begin(&options, &(struct aux_ring_options){.enable_fds = &fd, .enable_count = 1}, false);
 	prepare(RIG_LIMIT);
 	CHECK_EQ(core__start(core), 0);
-	await_written(core__issue(core), RIG_LIMIT);
+	await_written(writer__issue(&core->writer), RIG_LIMIT);
 	CHECK_EQ(dummy_event__enabled_ns(fd), 0);
 	CHECK_EQ(fake_aux__run(&cpus[2].fake, 100), 100);
-	await_written(core__issue(core), RIG_LIMIT);
+	await_written(writer__issue(&core->writer), RIG_LIMIT);
 	CHECK(dummy_event__enabled_ns(fd) > 0);
 	/* A wake-up of the data ring, by which the kernel says that the area is full, is enough. */
 	CHECK_EQ(ioctl(fd, PERF_EVENT_IOC_DISABLE, 0), 0);
@@ -570,7 +570,7 @@ static void events_are_enabled_after_their_bytes_were_taken(void)
 	CHECK_EQ(ioctl(fd, PERF_EVENT_IOC_DISABLE, 0), 0);
 	enabled_ns = dummy_event__enabled_ns(fd);
 	CHECK_EQ(fake_aux__run(&cpus[2].fake, 100), 100);
-	await_written(core__issue(core), RIG_LIMIT);
+	await_written(writer__issue(&core->writer), RIG_LIMIT);
 	CHECK_EQ(dummy_event__enabled_ns(fd), enabled_ns);
 	end();
 	close(fd);
@@ -588,7 +588,7 @@ static void letting_go_twice_takes_two_windows(void)
 	for (uint32_t i = 1; i <= 3; i++) {
 		fake_aux__overwrite(&cpus[0].fake, 10, false);
 		CHECK_EQ(rig__tell(core, cpus[0].data, COMMAND_LET_GO), 0);
-		await_written(core__issue(core), RIG_LIMIT);
+		await_written(writer__issue(&core->writer), RIG_LIMIT);
 		CHECK_EQ(counter__read(&cpus[0].aux->stored), i * 80);
 	}
 	end();
@@ -633,7 +633,7 @@ static void a_starved_generation_is_counted_once(void)
 					record__sample(record, 4096, 1, 1)))
 			;
 	CHECK_EQ(core__start(core), 0);
-	core__issue(core);
+	writer__issue(&core->writer);
 	for (uint64_t passes = 1; passes < 10;) {
 		core__read_counters(core, &counters);
 		if (counters.passes < passes) {
@@ -643,7 +643,7 @@ static void a_starved_generation_is_counted_once(void)
 		passes = counters.passes + 1;
 		fake_ring__wake(&cpus[2].fake.ring);
 	}
-	CHECK_EQ(core__drained(core), 0);
+	CHECK_EQ(writer__drained(&core->writer), 0);
 	core__stop(core);
 	/* Its record may be on its way still. */
 	CHECK_EQ(aux_ring__of(cpus[0].aux)->orphan_end, 0);
@@ -672,20 +672,20 @@ static void a_window_keeps_its_names_over_a_rotation(void)
 	CHECK(fake_ring__write(&fake, record, record__comm(record, 77, 77, "gone", 0, past_ns)));
 	CHECK(fake_ring__write(&fake, record, record__exit(record, 77, 77, past_ns + 1)));
 	for (uint32_t i = 0; i < 3; i++)
-		await_written(core__issue(core), RIG_LIMIT);
+		await_written(writer__issue(&core->writer), RIG_LIMIT);
 	for (uint32_t i = 0; i < 2; i++) {
 		core__rotate(core, stream);
 		while (closed_count == i) {
-			await_notice(core__notify_fd(core));
+			await_notice(core->events.fd);
 			serve(RIG_LIMIT);
 		}
 		fake_aux__overwrite(&cpus[0].fake, 10, false);
 		hold(false);
-		await_written(core__issue(core), RIG_LIMIT);
+		await_written(writer__issue(&core->writer), RIG_LIMIT);
 		hold(true);
 		/* What was in the first window comes no more; the next segment needs no name of it. */
-		await_written(core__issue(core), RIG_LIMIT);
-		await_written(core__issue(core), RIG_LIMIT);
+		await_written(writer__issue(&core->writer), RIG_LIMIT);
+		await_written(writer__issue(&core->writer), RIG_LIMIT);
 	}
 	finish(RIG_LIMIT);
 	CHECK_EQ(closed_count, 3);
@@ -717,7 +717,7 @@ static void names_come_first_without_a_data_ring(void)
 	CHECK_EQ(core__start(core), 0);
 	for (uint64_t i = 1; i <= RING_FAULTS_MAX; i++) {
 		fake_ring__set_head(&cpus[0].fake.ring, 64 * i); /* zeros */
-		await_written(core__issue(core), RIG_LIMIT);
+		await_written(writer__issue(&core->writer), RIG_LIMIT);
 	}
 	CHECK_EQ(cpus[0].data->fault, WALK_BAD_SIZE);
 	CHECK(fake_ring__write(&fake, record, record__comm(record, 77, 77, "x", 0, 1)));
@@ -799,11 +799,11 @@ static void state_from_data_rings_is_replayed(void)
 	size = record__context(record, PERF_RECORD_ITRACE_START, 0, 77, 1, 0, 5);
 	CHECK(fake_ring__write(&cpus[0].fake.ring, record, size));
 	CHECK_EQ(fake_aux__run(&cpus[0].fake, 1), 1);
-	await_written(core__issue(core), RIG_LIMIT);
+	await_written(writer__issue(&core->writer), RIG_LIMIT);
 	core__rotate(core, stream);
 	serve(RIG_LIMIT);
 	CHECK_EQ(fake_aux__run(&cpus[0].fake, 1), 1);
-	await_written(core__issue(core), RIG_LIMIT);
+	await_written(writer__issue(&core->writer), RIG_LIMIT);
 	finish(RIG_LIMIT);
 	CHECK_EQ(closed_count, 2);
 	output__read(&output, segments[1].fd, 0, segments[1].end, NULL);

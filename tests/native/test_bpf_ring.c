@@ -416,9 +416,9 @@ static void an_fd_that_stays_ready_wakes_once(void)
 		await_samples(woken);
 		/* Whole passes follow. */
 		for (int i = 0; i < 10; i++) {
-			const uint64_t generation = core__issue(core);
+			const uint64_t generation = writer__issue(&core->writer);
 
-			while (core__drained(core) < generation)
+			while (writer__drained(&core->writer) < generation)
 				sched_yield();
 		}
 		CHECK_EQ(counter__read(&ring->wakeups_watermark), woken);

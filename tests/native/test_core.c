@@ -174,17 +174,17 @@ static uint64_t written(void)
 	uint64_t least = UINT64_MAX;
 
 	for (uint32_t i = 0; i < STREAMS; i++)
-		if (core__stream_written(core, streams[i]) < least)
-			least = core__stream_written(core, streams[i]);
+		if (stream__written(streams[i], core->writer.generation) < least)
+			least = stream__written(streams[i], core->writer.generation);
 	return least;
 }
 
 static void finish(uint64_t limit)
 {
-	const uint64_t generation = core__issue(core);
+	const uint64_t generation = writer__issue(&core->writer);
 
 	while (written() < generation) {
-		await_notice(core__notify_fd(core));
+		await_notice(core->events.fd);
 		serve(limit);
 	}
 	for (uint32_t i = 0; i < STREAMS; i++) {
@@ -192,7 +192,7 @@ static void finish(uint64_t limit)
 		stream_closed[i] = false;
 		core__finish(core, streams[i]);
 		while (!stream_closed[i]) {
-			await_notice(core__notify_fd(core));
+			await_notice(core->events.fd);
 			serve(limit);
 		}
 	}
@@ -260,7 +260,7 @@ static void run_to_the_end(const struct core_options *options, uint64_t limit)
 		const uint64_t random = random__next(&state);
 
 		if (random % 4 == 0)
-			core__issue(core);
+			writer__issue(&core->writer);
 		if (random % 32 == 0)
 			core__rotate(core, streams[random / 32 % STREAMS]);
 		serve(limit);
@@ -361,7 +361,7 @@ static void stop_while_data_flows_keeps_the_books(void)
 		CHECK_EQ(core__start(core), 0);
 		start_producers();
 		while (written() < 2) {
-			await_notice(core__notify_fd(core));
+			await_notice(core->events.fd);
 			serve(RIG_LIMIT);
 		}
 		core__stop(core);

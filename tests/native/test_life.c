@@ -172,11 +172,11 @@ static void feed(uint32_t serial, uint32_t number)
 
 static void await_written(void)
 {
-	const uint64_t generation = core__issue(core);
+	const uint64_t generation = writer__issue(&core->writer);
 
 	for (uint32_t i = 0; i < STREAMS; i++)
-		while (core__stream_written(core, streams[i]) < generation)
-			await_notice(core__notify_fd(core));
+		while (stream__written(streams[i], core->writer.generation) < generation)
+			await_notice(core->events.fd);
 }
 
 static void check_balance(bool lost)
@@ -199,7 +199,7 @@ static void remove_rings(void)
 	CHECK_EQ(core__post(core, rings[AUX]->front, COMMAND_REMOVE), 0);
 	for (uint32_t i = 0; i < RINGS; i++)
 		while (!core__has_left(core, rings[i]))
-			await_notice(core__notify_fd(core));
+			await_notice(core->events.fd);
 	fake_ring__deinit(&overwritten);
 	close(rings[BPF]->wakeup_fd);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -216,7 +216,7 @@ static void await_closed(const uint32_t ids[STREAMS])
 
 	while (closed < STREAMS) {
 		while ((event = core__event(core)) == NULL)
-			await_notice(core__notify_fd(core));
+			await_notice(core->events.fd);
 		if (event->kind == EVENT_SEGMENT_CLOSED) {
 			CHECK_EQ(event->stream, ids[event->token - 1]);
 			CHECK(event->final);
@@ -358,13 +358,13 @@ static void neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another(void)
 	}
 	streams[0]->ops = &ops;
 	CHECK_EQ(core__start(core), 0);
-	generation = core__issue(core);
+	generation = writer__issue(&core->writer);
 	while (sem_wait(&begun) < 0)
 		continue;
 	/* The windows are taken and written, and the segment is closed. */
 	CHECK_EQ(rig__tell(core, rings[1], COMMAND_HOLD), 0);
-	while (core__stream_written(core, streams[1]) < generation)
-		await_notice(core__notify_fd(core));
+	while (stream__written(streams[1], core->writer.generation) < generation)
+		await_notice(core->events.fd);
 	core__rotate(core, streams[1]);
 	CHECK_EQ(rig__prepare_records(core, streams[1], 2, files[1], 1 << 20, RIG_LIMIT, 0), 0);
 	CHECK_EQ(rig__tell(core, rings[1], COMMAND_LET_GO), 0);
@@ -374,7 +374,7 @@ static void neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another(void)
 	core__forget_stream(core, streams[1]);
 	while (closed < 2) {
 		while ((event = core__event(core)) == NULL)
-			await_notice(core__notify_fd(core));
+			await_notice(core->events.fd);
 		if (event->kind == EVENT_SEGMENT_CLOSED) {
 			CHECK_EQ(event->token, ++closed);
 			CHECK_EQ(event->samples, 1);
@@ -382,7 +382,7 @@ static void neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another(void)
 		event__free(event);
 	}
 	CHECK_EQ(counter__read(&rings[0]->stored), 0);
-	CHECK(core__stream_written(core, streams[0]) < generation);
+	CHECK(stream__written(streams[0], core->writer.generation) < generation);
 	CHECK_EQ(sem_post(&stuck), 0);
 	core__free(core);
 	for (uint32_t i = 0; i < 2; i++) {

@@ -127,7 +127,7 @@ static void serve(void)
 {
 	struct event *event;
 
-	await_notice(core__notify_fd(core));
+	await_notice(core->events.fd);
 	while ((event = core__event(core)) != NULL) {
 		if (event->kind == EVENT_SEGMENT_CLOSED)
 			read_segment(event);
@@ -139,14 +139,14 @@ static void serve(void)
 			CHECK(false);
 		event__free(event);
 	}
-	CHECK(core__faulty(core, &(uint32_t){0}) == NULL);
+	CHECK(core__faulty(core) == NULL);
 }
 
 static void flush(void)
 {
-	const uint64_t generation = core__issue(core);
+	const uint64_t generation = writer__issue(&core->writer);
 
-	while (core__stream_written(core, stream) < generation)
+	while (stream__written(stream, core->writer.generation) < generation)
 		serve();
 }
 
@@ -268,11 +268,11 @@ static void full_extents_wait_for_the_next_segment(enum page_transport transport
 		CHECK_EQ(write(feeds[0].sink, page, PAGE_BYTES), PAGE_BYTES);
 	}
 	CHECK_EQ(core__start(core), 0);
-	generation = core__issue(core);
+	generation = writer__issue(&core->writer);
 	for (finished = false; !finished;) {
-		if (core__stream_written(core, stream) >= generation)
+		if (stream__written(stream, core->writer.generation) >= generation)
 			core__finish(core, stream);
-		await_notice(core__notify_fd(core));
+		await_notice(core->events.fd);
 		while ((event = core__event(core)) != NULL) {
 			if (event->kind == EVENT_SPACE_WANTED) {
 				CHECK_EQ(event->error, EXFULL);
@@ -332,9 +332,9 @@ static void a_ring_without_an_extent_of_an_empty_segment_is_counted(void)
 				     LIMIT_BYTES, 0),
 		 0);
 	CHECK_EQ(core__start(core), 0);
-	generation = core__issue(core);
-	while (core__stream_written(core, stream) < generation)
-		await_notice(core__notify_fd(core));
+	generation = writer__issue(&core->writer);
+	while (stream__written(stream, core->writer.generation) < generation)
+		await_notice(core->events.fd);
 	CHECK_EQ(counter__read(&feeds[0].ring->lost_disk_full), 340);
 	CHECK_EQ(feeds[0].ring->in_flight, 0);
 	core__stop(core);
@@ -366,9 +366,9 @@ static void a_full_disk_is_counted_in_events(void)
 		CHECK_EQ(write(feeds[i].sink, page, PAGE_BYTES), PAGE_BYTES);
 	}
 	CHECK_EQ(core__start(core), 0);
-	generation = core__issue(core);
-	while (core__stream_written(core, stream) < generation) {
-		await_notice(core__notify_fd(core));
+	generation = writer__issue(&core->writer);
+	while (stream__written(stream, core->writer.generation) < generation) {
+		await_notice(core->events.fd);
 		while ((event = core__event(core)) != NULL) {
 			if (event->kind == EVENT_SPACE_WANTED) {
 				core__answer_space(core, stream, false);

@@ -437,14 +437,14 @@ static void every_record_is_in_a_file_once(void)
 			CHECK_EQ(write(fds[i][1], bytes, size), size); /* waits for the drain */
 			(void)look(core, stream, events);
 		}
-	const uint64_t generation = core__issue(core);
-	while (core__stream_written(core, stream) < generation) {
-		await_notice(core__notify_fd(core));
+	const uint64_t generation = writer__issue(&core->writer);
+	while (stream__written(stream, core->writer.generation) < generation) {
+		await_notice(core->events.fd);
 		(void)look(core, stream, events);
 	}
 	core__finish(core, stream);
 	while (!look(core, stream, events))
-		await_notice(core__notify_fd(core));
+		await_notice(core->events.fd);
 	for (int i = 0; i < 2; i++) {
 		CHECK_EQ(events[i], RECORDS);
 		CHECK_EQ(counter__read(&rings[i]->stored), RECORDS);
@@ -499,10 +499,10 @@ static void give_record(int fd, uint32_t number)
 
 static void flush(struct core *core, const struct stream *stream)
 {
-	const uint64_t generation = core__issue(core);
+	const uint64_t generation = writer__issue(&core->writer);
 
-	while (core__stream_written(core, stream) < generation)
-		await_notice(core__notify_fd(core));
+	while (stream__written(stream, core->writer.generation) < generation)
+		await_notice(core->events.fd);
 }
 
 /* A record of which only the beginning came is nowhere when its ring goes: it is counted. */
@@ -551,14 +551,14 @@ static void a_ring_without_a_file_goes_on_in_the_next_segment(void)
 	give_record(fds[0][1], 1);
 	flush(core, stream);
 	give_record(fds[1][1], 1);
-	core__issue(core);
+	writer__issue(&core->writer);
 	while (!asked) {
 		event = core__event(core);
 		asked = event != NULL && event->kind == EVENT_SPACE_WANTED;
 		if (asked)
 			CHECK_EQ(event->error, EXFULL);
 		if (event == NULL)
-			await_notice(core__notify_fd(core));
+			await_notice(core->events.fd);
 		event__free(event);
 	}
 	CHECK_EQ(rig__prepare_files(core, stream, 2, set[1], 2, RIG_LIMIT), 0);

@@ -536,9 +536,9 @@ static void a_core_stores_windows_while_records_come(void)
 		pthread_mutex_lock(&producer.still);
 		rig__tell(core, added, COMMAND_LET_GO);
 		pthread_mutex_unlock(&producer.still);
-		generation = core__issue(core);
-		while (core__stream_written(core, stream) < generation)
-			await_notice(core__notify_fd(core));
+		generation = writer__issue(&core->writer);
+		while (stream__written(stream, core->writer.generation) < generation)
+			await_notice(core->events.fd);
 	}
 	atomic_store(&producer.stop, true);
 	pthread_join(thread, NULL);
@@ -550,7 +550,7 @@ static void a_core_stores_windows_while_records_come(void)
 		if (closed)
 			end = event->end_offset;
 		if (event == NULL)
-			await_notice(core__notify_fd(core));
+			await_notice(core->events.fd);
 		event__free(event);
 	}
 	output__read(&output, fd, 0, end, NULL);
