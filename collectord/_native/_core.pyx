@@ -4,60 +4,147 @@
 
 import os
 from array import array
-from collections import namedtuple
 
 cimport cython
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-include "declarations.pxi"
+from collectord._native.values import (
+    AuxCounters, BlktraceScan, CoreCounters, PageScan, RecordScan, RingCounters, RingFault,
+    RingHungUp, SegmentClosed, SegmentWanted, SidebandCounters, SpaceWanted, Sum, WriteFailed)
 
-SegmentClosed = namedtuple("SegmentClosed", "stream token end_offset sums chunks records samples "
-                           "replayed first_ns last_ns rings final tracks aux aux_index early",
-                           defaults=(False, (), (), (), False))
-Sum = namedtuple("Sum", "bytes xxh3")
-SegmentWanted = namedtuple("SegmentWanted", "stream")
-SpaceWanted = namedtuple("SpaceWanted", "stream errno")
-WriteFailed = namedtuple("WriteFailed", "stream token errno")
-RingFault = namedtuple("RingFault", "stream ring reason position quarantined")
-RingHungUp = namedtuple("RingHungUp", "stream ring")
-RecordScan = namedtuple(
-    "RecordScan",
-    "end records samples lost_samples first_ns last_ns last fault aux_pieces aux_bytes",
-    defaults=(0, 0))
-BlktraceScan = namedtuple("BlktraceScan", "end last sequence events notes numbered missing "
-                          "first_ns last_ns fault")
-PageScan = namedtuple("PageScan", "pages end events lost lost_unknown first_ns last_ns fault")
-RingCounters = namedtuple(
-    "RingCounters",
-    "samples records last_sample_ns bytes stored in_flight lost_disk_full lost_dropped quarantined "
-    "quarantine_reason quarantined_bytes faults wakeups_watermark wakeups_timer starved used_bytes "
-    "high_watermark_bytes fill_buckets lost_records lost_samples neutralised relabelled throttles "
-    "overwritten pages torn_pages resets "
-    "spliced_bytes numbered missing skipped_bytes torn_bytes windows window_taken "
-    "window_repeated window_repeated_bytes window_overwritten_bytes window_held_ns")
-AuxCounters = namedtuple(
-    "AuxCounters",
-    "taken_bytes stored_bytes in_flight_bytes lost_disk_full_bytes lost_dropped_bytes quarantined "
-    "quarantine_reason quarantined_bytes faults wakeups_watermark wakeups_timer starved used_bytes "
-    "high_watermark_bytes fill_buckets pieces records truncated partial collisions "
-    "unrecorded_bytes orphan_bytes enables restarts disabled_ns windows window_bytes "
-    "window_taken_bytes repeated_bytes overwritten_bytes head_rule")
-SidebandCounters = namedtuple(
-    "SidebandCounters", "tasks maps bytes dropped files_dropped", defaults=(0,) * 5)
-CoreCounters = namedtuple(
-    "CoreCounters",
-    "chunks chunks_free chunks_free_min written_bytes written_chunks write_errors write_ns passes "
-    "wakeups pass_ns pass_ns_max oldest_unwritten_ns")
+cdef extern from "core.h":
+    enum fault:
+        FAULT_NONE
+    const uint32_t FAULTS
+    const char **fault_names
+    struct walk_ids:
+        const uint64_t *all
+        uint32_t count
+    struct walk_layout:
+        uint16_t time_offset, time_trailer, cpu_trailer
+        const walk_ids *ids
+    struct walk_tally:
+        uint64_t records, samples, lost_samples, first_ns, last_ns
+        uint64_t aux_pieces, aux_bytes
+    size_t walk__file(const uint8_t *data, size_t bytes, const walk_layout *layout,
+                      walk_tally *tally, fault *why, size_t *last) nogil
+    const uint32_t ALIGN_BYTES "CHUNK_ALIGN_BYTES"
+    const int RING_FILL_BUCKETS
+    enum command:
+        COMMAND_HOLD, COMMAND_LET_GO, COMMAND_LAST, COMMAND_REMOVE
+    struct ring:
+        lane *lane
+        uint32_t id, fault, last_fault
+        uint64_t position, samples, records, bytes, stored, in_flight, lost_disk_full
+        uint64_t lost_dropped, faults, quarantined_bytes, wakeups_watermark, wakeups_timer, starved
+        uint64_t used_bytes, high_watermark_bytes, last_sample_ns, abandoned
+        uint64_t *fill
+    struct sideband_counters:
+        uint64_t tasks, maps, bytes, dropped, files_dropped
+    struct mapped_files:
+        pass
+    uint8_t *mapped_files__copy(mapped_files *files, uint64_t *since, size_t *bytes) nogil
+    struct sideband:
+        mapped_files files
+    int sideband__load(sideband *sb, const uint8_t *records, size_t bytes) nogil
+    void sideband__read_counters(const sideband *sb, sideband_counters *counters) nogil
+    const uint64_t NO_PLACE
+    struct segment:
+        uint64_t token, offset, limit, step, tail, capacity
+        int fd
+    int segment__set_places(segment *s, uint32_t first_id, const uint64_t *places,
+                            uint32_t count) nogil
+    int segment__close_gap(int fd, uint64_t at, uint64_t bytes) nogil
+    struct stream_ops:
+        pass
+    const stream_ops record_stream__ops
+    struct stream_options:
+        const stream_ops *ops
+        size_t sideband_bytes
+        uint32_t page_bytes
+        bint snapshots, foreign_clock
+    struct stream:
+        uint32_t id
+        sideband sideband
+    struct lane:
+        stream *stream
+    uint64_t stream__drained(const stream *s, uint64_t issued)
+    uint64_t stream__written(const stream *s, uint64_t issued)
+    uint64_t stream__round_ns(const stream *s, uint64_t issued)
+    struct sum:
+        uint64_t bytes, xxh3
+    enum event_kind:
+        EVENT_SEGMENT_CLOSED, EVENT_SEGMENT_WANTED, EVENT_SPACE_WANTED, EVENT_WRITE_FAILED
+    struct event_ring:
+        uint64_t samples, bytes
+        sum *sums
+        uint32_t sum_count
+        uint32_t id
+        bint payload
+    struct event:
+        event_kind kind
+        int error
+        uint32_t stream, ring_count
+        bint final, early, split
+        sum *sums
+        uint32_t sum_count
+        uint64_t token, end_offset, chunks, records, samples, replayed, first_ns, last_ns
+        uint64_t *aux_index
+        uint32_t aux_count
+        event_ring *rings
+    void event__free(event *e)
+    struct event_list:
+        int fd
+    struct writer:
+        uint64_t generation, followed
+    uint64_t writer__issue(writer *w) nogil
+    uint64_t writer__drained(const writer *w) nogil
+    void *writer__disk(writer *w, uint64_t device)
+    struct core:
+        event_list events
+        writer writer
+    struct core_options:
+        uint32_t shards, chunks, chunk_bytes
+        uint64_t flush_ns, floor_bytes
+    struct core_counters:
+        uint64_t chunks, chunks_free, chunks_free_min
+        uint64_t written_bytes, written_chunks, write_errors, write_ns
+        uint64_t passes, wakeups, pass_ns, pass_ns_max
+        uint64_t oldest_unwritten_ns
+    int core__new(const core_options *options, core **out) nogil
+    void core__free(core *c) nogil
+    int core__start(core *c) nogil
+    void core__stop(core *c) nogil
+    int core__add_stream(core *c, const stream_options *options, stream **out) nogil
+    void core__forget_stream(core *c, stream *s)
+    int core__add_ring(core *c, uint32_t shard, stream *s, ring *r) nogil
+    void core__warm(ring *r) nogil
+    int core__post(core *c, ring *r, command command)
+    bint core__has_answered(core *c, const ring *r)
+    bint core__has_left(core *c, const ring *r)
+    int core__silent_shard(const core *c, const stream *s, uint64_t generation) nogil
+    int core__prepare(core *c, stream *st, segment *s) nogil
+    void core__rotate(core *c, stream *s) nogil
+    void core__finish(core *c, stream *s) nogil
+    void core__answer_space(core *c, stream *s, bint retry) nogil
+    event *core__event(core *c) nogil
+    ring *core__faulty(core *c)
+    ring *core__hung_up(core *c)
+    void core__read_counters(core *c, core_counters *counters) nogil
+    int core__drain_tid(const core *c, uint32_t index) nogil
+
+cdef extern from "disk.h":
+    uint64_t disk__waits_ns(stream *s) nogil
 
 CHUNK_ALIGN_BYTES = ALIGN_BYTES
 # The least that a table takes, of streams that have no sideband.
 NO_SIDEBAND_BYTES = 1 << 20
 QUARANTINE_REASONS = tuple(fault_names[i].decode() for i in range(FAULTS))
 AUX_HIDDEN_MAGIC = HIDDEN_MAGIC
-AUX_HEAD_RULES = ("monotonic", "offset", "learned")
 cdef dict HEAD_RULES = {"monotonic": AUX_MONOTONIC, "offset": AUX_OFFSET, "learned": AUX_LEARNED}
+AUX_HEAD_RULES = tuple(HEAD_RULES)
 cdef dict FRAMINGS = {"auxtrace": AUX_AUXTRACE, "hidden": AUX_HIDDEN}
 cdef dict TRANSPORTS = {"read": PAGE_READ, "mmap": PAGE_MMAP, "splice": PAGE_SPLICE}
 
@@ -93,9 +180,7 @@ def scan_records(const uint8_t[::1] data not None, *, int time_offset=0):
     if data.shape[0] > 0:
         with nogil:
             end = walk__file(&data[0], data.shape[0], &layout, &tally, &why, &last)
-    return RecordScan(end, tally.records, tally.samples, tally.lost_samples, tally.first_ns,
-                      tally.last_ns, last, QUARANTINE_REASONS[why], tally.aux_pieces,
-                      tally.aux_bytes)
+    return RecordScan(end=end, last=last, fault=QUARANTINE_REASONS[why], **tally)
 
 
 def scan_pages(const uint8_t[::1] data not None, uint32_t subbuf_bytes):
@@ -108,8 +193,7 @@ def scan_pages(const uint8_t[::1] data not None, uint32_t subbuf_bytes):
     if data.shape[0] > 0:
         with nogil:
             end = subbuf__pages(&data[0], data.shape[0], subbuf_bytes, &tally, &why)
-    return PageScan(tally.pages, end, tally.events, tally.lost, tally.lost_unknown,
-                    tally.first_ns, tally.last_ns, QUARANTINE_REASONS[why])
+    return PageScan(end=end, fault=QUARANTINE_REASONS[why], **tally)
 
 
 def scan_blktrace(const uint8_t[::1] data not None, after=None):
@@ -121,9 +205,8 @@ def scan_blktrace(const uint8_t[::1] data not None, after=None):
     if data.shape[0] > 0:
         with nogil:
             end = blk__run(&data[0], data.shape[0], 0, &state, &tally, &why)
-    return BlktraceScan(end, end - state.last_bytes, state.sequence if state.begun else None,
-                        tally.events, tally.notes, tally.numbered, tally.missing,
-                        tally.first_ns, tally.last_ns, QUARANTINE_REASONS[why])
+    return BlktraceScan(end=end, last=end - state.last_bytes, fault=QUARANTINE_REASONS[why],
+                        sequence=state.sequence if state.begun else None, **tally)
 
 
 def close_gap(int fd, uint64_t at, uint64_t size):

@@ -1,6 +1,132 @@
 # SPDX-License-Identifier: Apache-2.0
 # Rings, what is mapped of them, and the streams of a core; included by `_core.pyx`.
 
+cdef extern from "aux_ring.h":
+    struct ring_map:
+        uint64_t data_bytes
+        bint overwrite
+    int ring_map__init(ring_map *map, int fd, uint64_t data_bytes, bint overwrite) nogil
+    void ring_map__deinit(ring_map *map) nogil
+    int ring_map__feed(ring_map *map, const uint8_t *records, size_t bytes) nogil
+    uint64_t ring_map__head(const ring_map *map)
+    struct perf_ring:
+        uint64_t lost_records, lost_samples, neutralised, relabelled, throttles
+        uint64_t overwritten_samples
+    struct perf_ring_options:
+        ring_map *map
+        int wakeup_fd
+        walk_layout layout
+        walk_ids ids
+        bint sideband, held
+    int perf_ring__new(const perf_ring_options *options, ring **out) nogil
+    perf_ring *perf_ring__of(const ring *r)
+    enum aux_head_rule:
+        AUX_MONOTONIC, AUX_OFFSET, AUX_LEARNED
+    struct aux_map:
+        uint64_t bytes
+    int aux_map__init(aux_map *map, ring_map *ring, int fd, uint64_t bytes, bint snapshot) nogil
+    void aux_map__deinit(aux_map *map)
+    uint64_t aux_map__head(const aux_map *map)
+    enum aux_framing:
+        AUX_AUXTRACE, AUX_HIDDEN
+    struct aux_origin:
+        uint32_t idx, tid, cpu
+    const uint64_t HIDDEN_MAGIC "AUX_HIDDEN_MAGIC"
+    struct aux_ring:
+        uint64_t pieces, aux_records, truncated, partial, collisions
+        uint64_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
+        uint64_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
+        uint64_t head_rule
+    struct aux_ring_options:
+        aux_map *map
+        aux_framing framing
+        aux_origin origin
+        bint reference_tsc, whole_records
+        const int *enable_fds
+        uint32_t enable_count
+        aux_head_rule head_rule
+    int aux_ring__new(const aux_ring_options *options, ring *front, ring **out) nogil
+    aux_ring *aux_ring__of(const ring *r)
+
+cdef extern from "window.h":
+    struct window:
+        uint64_t windows, taken, repeated, repeated_bytes, overwritten_bytes, held_ns
+    int window__new(const perf_ring_options *options, ring **out) nogil
+    window *window__of(const ring *r)
+
+cdef extern from "bpf_ring.h":
+    struct bpf_map:
+        uint64_t data_bytes
+    struct bpf_ring_options:
+        bpf_map *map
+        int wakeup_fd
+        uint64_t id
+        uint32_t fields_bytes
+        walk_layout layout
+        bint held
+    int bpf_map__init(bpf_map *map, int fd, uint64_t data_bytes) nogil
+    void bpf_map__deinit(bpf_map *map)
+    int bpf_ring__new(const bpf_ring_options *options, ring **out) nogil
+
+cdef extern from "page_stream.h":
+    const uint32_t SUBBUF_BYTES_MIN
+    struct subbuf_tally:
+        uint64_t pages, events, lost, lost_unknown, first_ns, last_ns
+    size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
+                         subbuf_tally *tally, fault *why) nogil
+    struct page_meta:
+        uint64_t read
+    struct page_map:
+        const page_meta *meta
+        uint32_t subbuf_bytes, subbufs
+    int page_map__init(page_map *map, int fd) nogil
+    void page_map__deinit(page_map *map)
+    struct page_ring:
+        uint64_t pages, resets, spliced_bytes, torn
+    enum page_transport:
+        PAGE_READ, PAGE_MMAP, PAGE_SPLICE
+    struct page_ring_options:
+        page_transport transport
+        int fd
+        uint32_t page_bytes, subbufs
+        page_map *map
+        bint held
+    int page_ring__new(const page_ring_options *options, ring **out) nogil
+    page_ring *page_ring__of(const ring *r)
+    const stream_ops page_stream__ops
+    struct page_progress_ring:
+        uint64_t bytes
+        uint32_t id
+    struct page_progress:
+        uint64_t token
+        uint32_t count
+        page_progress_ring *rings
+    int page_stream__progress(stream *stream, page_progress *progress) nogil
+
+cdef extern from "relay_ring.h":
+    struct blk_tally:
+        uint64_t events, notes, numbered, missing, first_ns, last_ns
+    struct blk_state:
+        uint32_t sequence
+        bint begun
+        uint32_t last_bytes
+    size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, blk_state *state,
+                    blk_tally *tally, fault *why) nogil
+    struct relay_ring:
+        uint64_t numbered, missing, skipped_bytes, torn_bytes
+    enum relay_contents:
+        RELAY_BYTES, RELAY_BLKTRACE
+    struct relay_ring_options:
+        relay_contents contents
+        int fd
+        uint64_t capacity
+        uint32_t longest
+        bint held
+    int relay_ring__new(const relay_ring_options *options, ring **out) nogil
+    relay_ring *relay_ring__of(const ring *r)
+    const stream_ops relay_stream__ops
+
+
 cdef class Mapped:
     cdef bint mapped
     # Running cores that drain it, and mappings behind it.
