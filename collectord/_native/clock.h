@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_CLOCK_H
-#define COLLECTORD_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -25,5 +24,3 @@ static inline void note_times(uint64_t *first_ns, uint64_t *last_ns, uint64_t mo
 	if (more_last_ns > *last_ns)
 		*last_ns = more_last_ns;
 }
-
-#endif

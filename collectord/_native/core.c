@@ -244,7 +244,7 @@ static bool untold_fault(struct ring *ring)
 
 static bool untold_hang_up(struct ring *ring)
 {
-	return atomic_load_explicit(&ring->hung_up, memory_order_relaxed) &&
+	return load_relaxed(&ring->hung_up) &&
 	       !atomic_exchange_explicit(&ring->hung_up_told, true, memory_order_relaxed);
 }
 

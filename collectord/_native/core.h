@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_CORE_H
-#define COLLECTORD_CORE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -86,5 +85,3 @@ struct ring *core__hung_up(struct core *core);
 void core__read_counters(struct core *core, struct core_counters *counters);
 /* Kernel thread id of shard `index` of a core that was started; 0: there is no such shard. */
 int core__drain_tid(const struct core *core, uint32_t index);
-
-#endif

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_COUNTER_H
-#define COLLECTORD_COUNTER_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
+
+/* Of any atomic that orders nothing else. */
+#define load_relaxed(object) atomic_load_explicit(object, memory_order_relaxed)
+#define store_relaxed(object, value) atomic_store_explicit(object, value, memory_order_relaxed)
 
 /*
  * A counter has one writing thread and any number of readers. A relaxed load and store costs
@@ -13,12 +16,12 @@ typedef _Atomic uint64_t counter_t;
 
 static inline uint64_t counter__read(const counter_t *counter)
 {
-	return atomic_load_explicit(counter, memory_order_relaxed);
+	return load_relaxed(counter);
 }
 
 static inline void counter__set(counter_t *counter, uint64_t value)
 {
-	atomic_store_explicit(counter, value, memory_order_relaxed);
+	store_relaxed(counter, value);
 }
 
 static inline void counter__add(counter_t *counter, uint64_t n)
@@ -36,5 +39,3 @@ static inline void counter__max(counter_t *counter, uint64_t value)
 	if (value > counter__read(counter))
 		counter__set(counter, value);
 }
-
-#endif

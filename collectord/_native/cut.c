@@ -23,38 +23,37 @@ bool cut__is_needed(const struct stream *stream)
 
 void cut__ask(struct cut *cut)
 {
-	cut->asked = atomic_load_explicit(&cut->generation, memory_order_relaxed) == 0;
+	cut->asked = load_relaxed(&cut->generation) == 0;
 }
 
 void cut__end(struct cut *cut)
 {
 	cut->asked = cut->at_once = false;
 	cut->held_ns = 0;
-	atomic_store_explicit(&cut->names, 0, memory_order_relaxed);
-	atomic_store_explicit(&cut->generation, 0, memory_order_relaxed);
+	store_relaxed(&cut->names, 0);
+	store_relaxed(&cut->generation, 0);
 }
 
 bool cut__is_under_way(const struct cut *cut)
 {
-	return cut->asked || atomic_load_explicit(&cut->generation, memory_order_relaxed) != 0;
+	return cut->asked || load_relaxed(&cut->generation) != 0;
 }
 
 /* Does the item wait for the next segment? */
 static bool cut__holds(const struct cut *cut, const struct item *item)
 {
-	const uint64_t generation = atomic_load_explicit(&cut->generation, memory_order_relaxed);
+	const uint64_t generation = load_relaxed(&cut->generation);
 
 	return generation != 0 && !item->names &&
-	       (item->lane->cut_written == generation ||
-		atomic_load_explicit(&cut->names, memory_order_relaxed) != 0);
+	       (item->lane->cut_written == generation || load_relaxed(&cut->names) != 0);
 }
 
 /* Has every lane done what this step waits for? */
 static bool cut__is_answered(const struct stream *stream)
 {
 	const struct cut *const cut = &stream->cut;
-	const uint64_t generation = atomic_load_explicit(&cut->generation, memory_order_relaxed);
-	const bool named = atomic_load_explicit(&cut->names, memory_order_relaxed) != 0;
+	const uint64_t generation = load_relaxed(&cut->generation);
+	const bool named = load_relaxed(&cut->names) != 0;
 
 	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
 		struct lane *const lane = stream__lane(stream, i);
@@ -116,9 +115,7 @@ bool cut__lets(struct stream *stream, struct disk *disk)
 	else if (picked)
 		return true;
 	else if (answered)
-		cut->next = atomic_load_explicit(&cut->names, memory_order_relaxed) != 0
-				    ? CUT_NAMED
-				    : CUT_AT_BOUNDARY;
+		cut->next = load_relaxed(&cut->names) != 0 ? CUT_NAMED : CUT_AT_BOUNDARY;
 	return cut->next != CUT_WAITS;
 }
 
@@ -140,9 +137,7 @@ static void cut__ask_names(struct stream *stream, struct writer *writer)
 
 	/* Release; the partner is the acquire in lane__begin_pass(): the heads that are loaded then
 	 * are behind what names any sample that was queued. */
-	atomic_store_explicit(&cut->names,
-			      atomic_load_explicit(&cut->generation, memory_order_relaxed),
-			      memory_order_release);
+	atomic_store_explicit(&cut->names, load_relaxed(&cut->generation), memory_order_release);
 	for (uint32_t i = 0; i < writer->shard_count; i++)
 		if (stream__lane(stream, i) != NULL)
 			shard__poke(writer->shards[i]);
@@ -168,8 +163,7 @@ void cut__step(struct stream *stream, struct writer *writer)
 
 void cut__pass(struct cut *cut, const struct item *item)
 {
-	if (item->cut == 0 ||
-	    item->cut != atomic_load_explicit(&cut->generation, memory_order_relaxed))
+	if (item->cut == 0 || item->cut != load_relaxed(&cut->generation))
 		return;
 	item->lane->cut_written = item->cut;
 	if (cut->held_ns == 0)

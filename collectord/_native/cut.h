@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_CUT_H
-#define COLLECTORD_CUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ bool cut__lets(struct stream *stream, struct disk *disk);
 void cut__step(struct stream *stream, struct writer *writer);
 /* Nothing is left to write of this item. */
 void cut__pass(struct cut *cut, const struct item *item);
-
-#endif

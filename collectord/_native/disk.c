@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "flight.h"
 #include "work.h"
 #include "writer.h"
 

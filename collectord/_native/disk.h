@@ -22,7 +22,8 @@ struct writer;
  * whose item waits, for room or for a segment, lets the others pass.
  *
  * While more is queued than one chunk, those that need nothing but to be written are sent, several at
- * a time, see flight.h. Each is counted as stored, or as refused, in the order of the queue.
+ * a time: writes in flight, see below. Each is counted as stored, or as refused, in the order of the
+ * queue.
  */
 struct disk {
 	pthread_mutex_t lock;
@@ -58,5 +59,25 @@ bool disk__is_done(struct stream *stream);
 uint64_t disk__oldest_ns(struct disk *disk);
 /* For how long the first item of a stream has waited for its end, 0 where there is none. */
 uint64_t disk__waits_ns(struct stream *stream);
+
+/*
+ * Writes in flight: the first items of a stream's queue, which the kernel writes while the disk's thread
+ * goes on, in any order. By io_submit(2): it takes no thread, which sessions that leave this process out
+ * would have to know, and is there where io_uring is forbidden. Through the page cache, and where a file
+ * grows, the kernel writes as it is asked to, one after the other. All calls are the disk's thread's,
+ * under the disk's lock, which may be given up meanwhile.
+ */
+
+/* May the first item that was not sent be? One whose only item is queued is written at once. */
+bool flight__may_send(const struct disk *disk, const struct stream *stream);
+
+/* Send it, or find that it has to wait until nothing of the stream is in flight. */
+void flight__send(struct disk *disk, struct stream *stream);
+
+/* Wait until one has landed. */
+void flight__await(struct disk *disk);
+
+/* Have all that were sent landed? */
+bool flight__have_landed(const struct stream *stream);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_EVENT_LIST_H
-#define COLLECTORD_EVENT_LIST_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -62,5 +61,3 @@ struct event *event_list__pop(struct event_list *list);
 void event__free(struct event *event);
 /* Make the fd readable without an event: a generation or a ring's state changed. */
 void event_list__poke(struct event_list *list);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_FAULT_H
-#define COLLECTORD_FAULT_H
+#pragma once
 
 /* Why what a ring or a file holds was refused. */
 enum fault {
@@ -41,5 +40,3 @@ static const char *const fault_names[FAULTS] = {
 	[BLK_STALE] = "stale_blktrace_record",
 	[BLK_OLD_MAGIC] = "foreign_blktrace_version",
 };
-
-#endif

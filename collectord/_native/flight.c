@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "flight.h"
+#include "disk.h"
 
 #include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clock.h"
-#include "disk.h"
 
 /* A write that took longer waited for others: with more of them in flight all would wait longer, and
  * whoever syncs a file there. */

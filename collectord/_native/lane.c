@@ -34,8 +34,7 @@ void lane__end_names(struct lane *lane, struct pool *pool)
 
 bool lane__owes_names(const struct lane *lane)
 {
-	return lane->names != 0 &&
-	       lane->names != atomic_load_explicit(&lane->named, memory_order_relaxed);
+	return lane->names != 0 && lane->names != load_relaxed(&lane->named);
 }
 
 void lane__answer(struct lane *lane)
@@ -87,7 +86,7 @@ bool lane__mark(struct lane *lane, uint64_t stamp, uint64_t begun_ns)
 	/* The partner is the store in work__end(). */
 	if (atomic_load(&lane->mark_queued))
 		return false;
-	atomic_store_explicit(&lane->mark_queued, true, memory_order_relaxed);
+	store_relaxed(&lane->mark_queued, true);
 	lane->mark = (struct item){
 		.stamp = stamp, .begun_ns = begun_ns, .cut = lane__end(lane, stamp)};
 	lane__queue(lane, &lane->mark);
@@ -128,9 +127,7 @@ bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 
 uint64_t lane__asked(const struct lane *lane)
 {
-	return atomic_load_explicit(&lane->drained, memory_order_relaxed) != lane->begun
-		       ? lane->begun
-		       : 0;
+	return load_relaxed(&lane->drained) != lane->begun ? lane->begun : 0;
 }
 
 uint64_t lane__drained(const struct lane *lane)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_LANE_H
-#define COLLECTORD_LANE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -81,5 +80,3 @@ uint64_t lane__drained(const struct lane *lane);
 
 /* The last generation up to which all of this lane was written, or counted as lost. */
 uint64_t lane__written(const struct lane *lane);
-
-#endif

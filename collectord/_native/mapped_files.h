@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_MAPPED_FILES_H
-#define COLLECTORD_MAPPED_FILES_H
+#pragma once
 
 #include <pthread.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ void mapped_files__turn(struct mapped_files *files);
 /* What was noted since file number `*since`, as far as it is still there, oldest first: a copy that
  * the caller frees, NULL for nothing or for want of memory. `*since` moves on. */
 uint8_t *mapped_files__copy(struct mapped_files *files, uint64_t *since, size_t *bytes);
-
-#endif

@@ -308,10 +308,9 @@ static bool pass__stamp(struct shard *shard)
 		if (lane->rings == 0)
 			continue;
 		/* Before the first segment there is only sideband: it waits here, and is not settled. */
-		stamped &= lane__stamp(
-			lane, shard->pool,
-			!lane->stream->ops->split &&
-				!atomic_load_explicit(&lane->stream->begun, memory_order_relaxed));
+		stamped &= lane__stamp(lane, shard->pool,
+				       !lane->stream->ops->split &&
+					       !load_relaxed(&lane->stream->begun));
 	}
 	return stamped;
 }
@@ -347,7 +346,7 @@ static void pass__end(struct shard *shard, uint64_t generation)
 		atomic_store(&shard->unstamped, true);
 		(void)pass__stamp(shard);
 	}
-	ended = least != atomic_load_explicit(&shard->drained, memory_order_relaxed);
+	ended = least != load_relaxed(&shard->drained);
 	/* Release; the partner is the acquire in shard__drained(). */
 	atomic_store_explicit(&shard->drained, least, memory_order_release);
 	/* Of several shards the last one tells that all are done. The partners are the fences here: of
@@ -362,13 +361,12 @@ void pass__run(struct shard *shard, uint64_t generation)
 {
 	const uint64_t begun_ns = clock__now_ns();
 	/* Rings that the last pass left behind may not wake again. */
-	const bool all =
-		shard->again || atomic_load_explicit(&shard->starved, memory_order_relaxed);
+	const bool all = shard->again || load_relaxed(&shard->starved);
 	uint64_t took_ns;
 
 	shard->again = false;
-	atomic_store_explicit(&shard->starved, false, memory_order_relaxed);
-	atomic_store_explicit(&shard->unstamped, false, memory_order_relaxed);
+	store_relaxed(&shard->starved, false);
+	store_relaxed(&shard->unstamped, false);
 	pass__begin_generation(shard, generation, begun_ns);
 	pass__begin(shard, all);
 	/* No sample gets into a chunk before what names it: a segment may end between the two, and
@@ -376,10 +374,10 @@ void pass__run(struct shard *shard, uint64_t generation)
 	pass__find_due(shard);
 	pass__drain_sideband(shard);
 	pass__drain_data(shard);
-	if (atomic_load_explicit(&shard->starved, memory_order_relaxed))
+	if (load_relaxed(&shard->starved))
 		pass__yield_chunks(shard);
 	pass__end(shard, generation);
-	atomic_store_explicit(&shard->passed, generation, memory_order_relaxed);
+	store_relaxed(&shard->passed, generation);
 	took_ns = clock__now_ns() - begun_ns;
 	counter__add(&shard->passes, 1);
 	counter__add(&shard->pass_ns, took_ns);

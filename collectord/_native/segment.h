@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_SEGMENT_H
-#define COLLECTORD_SEGMENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -70,5 +69,3 @@ void segment__cut(struct segment *segment, uint64_t until);
 /* Take `bytes` bytes, in which nothing is, out of a file: what is behind them moves to `at`. Whole
  * blocks of the filesystem. -EOPNOTSUPP: it cannot do that. */
 int segment__close_gap(int fd, uint64_t at, uint64_t bytes);
-
-#endif

@@ -77,7 +77,7 @@ uint64_t shard__drained(const struct shard *shard)
 
 bool shard__has_passed(const struct shard *shard, uint64_t generation)
 {
-	return atomic_load_explicit(&shard->passed, memory_order_relaxed) >= generation;
+	return load_relaxed(&shard->passed) >= generation;
 }
 
 static uint64_t shard__slack_ns(const struct shard *shard)
@@ -153,8 +153,7 @@ static void *shard__run(void *context)
 /* Without rings it was in no generation. */
 static struct lane *shard__lane(struct shard *shard, struct stream *stream)
 {
-	struct lane *lane =
-		atomic_load_explicit(&stream->lanes[shard->index], memory_order_relaxed);
+	struct lane *lane = load_relaxed(&stream->lanes[shard->index]);
 
 	if (lane == NULL) {
 		lane = calloc(1, sizeof(*lane));
@@ -165,7 +164,7 @@ static struct lane *shard__lane(struct shard *shard, struct stream *stream)
 	}
 	/* Acquire; the partner is the release in shard__let_go(). */
 	if (atomic_load_explicit(&lane->rings, memory_order_acquire) == 0)
-		atomic_store_explicit(&lane->drained, shard__drained(shard), memory_order_relaxed);
+		store_relaxed(&lane->drained, shard__drained(shard));
 	/* Release; the partner is the acquire in stream__lane(). */
 	atomic_store_explicit(&stream->lanes[shard->index], lane, memory_order_release);
 	return lane;
@@ -216,7 +215,7 @@ static void shard__take_on(struct shard *shard, struct ring *ring)
 	}
 	if (*link == NULL) {
 		lane->begun = shard__drained(shard);
-		atomic_store_explicit(&lane->drained, lane->begun, memory_order_relaxed);
+		store_relaxed(&lane->drained, lane->begun);
 		lane->next = NULL;
 		*link = lane;
 	}
@@ -241,7 +240,7 @@ static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
 	if (shard->turn == ring)
 		shard->turn = ring->next;
 	shard->leaving--;
-	if (atomic_load_explicit(&lane->rings, memory_order_relaxed) == 1) {
+	if (load_relaxed(&lane->rings) == 1) {
 		lane__yield(lane, shard->pool);
 		*shard__link(shard, lane) = lane->next;
 	}
@@ -316,7 +315,7 @@ void shard__serve(struct shard *shard)
 {
 	uint64_t number;
 
-	if (atomic_load_explicit(&shard->letters, memory_order_relaxed) != NULL) {
+	if (load_relaxed(&shard->letters) != NULL) {
 		for (struct letter *letter = shard__take_letters(shard, &number); letter != NULL;
 		     letter = letter->next)
 			shard__obey(shard, letter->ring, letter->command);
@@ -348,7 +347,7 @@ int shard__post(struct shard *shard, struct ring *ring, enum command command)
 		return -EBUSY;
 	*letter = (struct letter){.ring = ring, .number = ++shard->posted, .command = command};
 	ring->asked = letter->number;
-	letter->next = atomic_load_explicit(&shard->letters, memory_order_relaxed);
+	letter->next = load_relaxed(&shard->letters);
 	/* Release; the partner is the acquire in shard__take_letters(). */
 	while (!atomic_compare_exchange_weak_explicit(&shard->letters, &letter->next, letter,
 						      memory_order_release,

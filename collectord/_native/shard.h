@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_SHARD_H
-#define COLLECTORD_SHARD_H
+#pragma once
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -101,5 +100,3 @@ void pass__run(struct shard *shard, uint64_t generation);
 /* Drain one ring to the end, outside of a pass, and give up the shard's half full chunks if none
  * was free. False: part of the ring is unread. */
 bool pass__last(struct shard *shard, struct ring *ring);
-
-#endif

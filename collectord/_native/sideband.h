@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_SIDEBAND_H
-#define COLLECTORD_SIDEBAND_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -95,5 +94,3 @@ int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *e
 		     void *context);
 
 void sideband__read_counters(const struct sideband *sideband, struct sideband_counters *counters);
-
-#endif

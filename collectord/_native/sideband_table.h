@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_SIDEBAND_TABLE_H
-#define COLLECTORD_SIDEBAND_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -115,5 +114,3 @@ int sideband_table__tell(struct sideband_table *table, const uint8_t *record,
  * not change until the copy is freed.
  */
 struct sideband_table *sideband_table__copy_tasks(const struct sideband_table *table);
-
-#endif

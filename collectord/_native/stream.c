@@ -94,7 +94,7 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 		stream->next = *segment;
 	pthread_mutex_unlock(&stream->lock);
 	if (ret == 0)
-		atomic_store_explicit(&stream->begun, true, memory_order_relaxed);
+		store_relaxed(&stream->begun, true);
 	return ret;
 }
 
@@ -346,8 +346,7 @@ static uint64_t stream__least(const struct stream *stream, uint64_t least,
 
 static uint64_t drained_of(const struct lane *lane)
 {
-	return atomic_load_explicit(&lane->rings, memory_order_relaxed) > 0 ? lane__drained(lane)
-									    : UINT64_MAX;
+	return load_relaxed(&lane->rings) > 0 ? lane__drained(lane) : UINT64_MAX;
 }
 
 static uint64_t settled_of(const struct lane *lane)
@@ -372,7 +371,7 @@ uint64_t stream__round_ns(const struct stream *stream, uint64_t issued)
 
 	if (ended + 1 < issued)
 		return 0;
-	return atomic_load_explicit(&stream->ended_ns[~issued & 1], memory_order_relaxed);
+	return load_relaxed(&stream->ended_ns[~issued & 1]);
 }
 
 bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp)
@@ -421,15 +420,14 @@ static uint64_t stream__horizon(struct stream *stream, uint64_t settled_ns)
 
 static void stream__note_end(struct stream *stream, uint64_t generation)
 {
-	const uint64_t before = atomic_load_explicit(&stream->ended, memory_order_relaxed);
+	const uint64_t before = load_relaxed(&stream->ended);
 	const uint64_t now_ns = clock__now_ns();
 
 	if (generation <= before)
 		return;
 	if (generation > before + 1) /* the one before it ended with it */
-		atomic_store_explicit(&stream->ended_ns[~generation & 1], now_ns,
-				      memory_order_relaxed);
-	atomic_store_explicit(&stream->ended_ns[generation & 1], now_ns, memory_order_relaxed);
+		store_relaxed(&stream->ended_ns[~generation & 1], now_ns);
+	store_relaxed(&stream->ended_ns[generation & 1], now_ns);
 	/* Release; the partner is the acquire in stream__round_ns(). */
 	atomic_store_explicit(&stream->ended, generation, memory_order_release);
 }
@@ -448,8 +446,7 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 	if (least > stream->round)
 		stream->round = least;
 	stream__note_end(stream, least);
-	if (stream->snapshots ||
-	    atomic_load_explicit(&stream->holds_back, memory_order_relaxed))
+	if (stream->snapshots || load_relaxed(&stream->holds_back))
 		settled_ns = stream__horizon(stream, settled_ns);
 	if (settled_ns > PUBLISH_DELAY_NS)
 		sideband__settle(&stream->sideband, settled_ns - PUBLISH_DELAY_NS);

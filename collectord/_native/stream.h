@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_STREAM_H
-#define COLLECTORD_STREAM_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -208,5 +207,3 @@ struct lane *stream__lane(const struct stream *stream, uint32_t shard);
 
 /* The writer is done with this item of `lane`: settle sideband that no unwritten sample needs. */
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item);
-
-#endif

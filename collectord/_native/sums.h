@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_SUMS_H
-#define COLLECTORD_SUMS_H
+#pragma once
 
 #include <stdint.h>
 #include <xxhash.h>
@@ -49,5 +48,3 @@ void sums__add(struct sums *sums, const uint8_t *data, uint64_t bytes, uint64_t 
 
 /* End the last part and hand over all of them, the caller's to free(); NULL where there is none. */
 struct sum *sums__give(struct sums *sums, uint32_t *count);
-
-#endif
