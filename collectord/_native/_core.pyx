@@ -53,6 +53,9 @@ cdef extern from "core.h":
     const uint64_t NO_PLACE
     struct segment:
         uint64_t token, offset, limit, step, tail, capacity
+        uint64_t chunks, records, samples, replayed, first_ns, last_ns
+        uint64_t *aux_index
+        uint32_t aux_count
         int fd
     int segment__set_places(segment *s, uint32_t first_id, const uint64_t *places,
                             uint32_t count) nogil
@@ -88,11 +91,9 @@ cdef extern from "core.h":
         int error
         uint32_t stream, ring_count
         bint final, early, split
+        segment segment
         sum *sums
         uint32_t sum_count
-        uint64_t token, end_offset, chunks, records, samples, replayed, first_ns, last_ns
-        uint64_t *aux_index
-        uint32_t aux_count
         event_ring *rings
     void event__free(event *e)
     struct event_list:
@@ -252,19 +253,14 @@ cdef class Core:
 
     def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0,
                    bint foreign_clock=False, bint snapshots=False):
-        cdef stream_options options
+        cdef stream_options options = stream_options(
+            NULL, sideband_bytes, subbuf_bytes, snapshots, foreign_clock)
         options.ops = &page_stream__ops if subbuf_bytes > 0 else &record_stream__ops
-        options.sideband_bytes = sideband_bytes
-        options.page_bytes = subbuf_bytes
-        options.snapshots = snapshots
-        options.foreign_clock = foreign_clock
         return self.take_stream(&options)
 
     def add_relay_stream(self):
-        cdef stream_options options
-        memset(&options, 0, sizeof(options))
+        cdef stream_options options = stream_options(NULL, NO_SIDEBAND_BYTES, 0, False, False)
         options.ops = &relay_stream__ops
-        options.sideband_bytes = NO_SIDEBAND_BYTES
         return self.take_stream(&options)
 
     cdef Stream take_stream(self, const stream_options *options):
@@ -404,23 +400,23 @@ cdef class Core:
     def events(self):
         cdef list found = []
         cdef event *e
+        cdef segment *s
         cdef ring *r
-        while True:
-            e = core__event(self.core)
-            if e == NULL:
-                break
+        while (e := core__event(self.core)) != NULL:
+            s = &e.segment
             if e.kind == EVENT_SEGMENT_CLOSED:
                 found.append(SegmentClosed(
-                    e.stream, e.token, e.end_offset, sums_of(e.sums, e.sum_count), e.chunks,
-                    e.records, e.samples, e.replayed, e.first_ns, e.last_ns, shares_of(e, False),
-                    e.final != 0, tracks_of(e) if e.split else (), shares_of(e, True),
-                    tuple(e.aux_index[i] for i in range(e.aux_count)), e.early != 0))
+                    e.stream, s.token, 0 if e.split else s.offset, sums_of(e.sums, e.sum_count),
+                    s.chunks, s.records, s.samples, s.replayed, s.first_ns, s.last_ns,
+                    shares_of(e, False), e.final != 0, tracks_of(e) if e.split else (),
+                    shares_of(e, True), tuple(s.aux_index[i] for i in range(s.aux_count)),
+                    e.early != 0))
             elif e.kind == EVENT_SEGMENT_WANTED:
                 found.append(SegmentWanted(e.stream))
             elif e.kind == EVENT_SPACE_WANTED:
                 found.append(SpaceWanted(e.stream, e.error))
             else:
-                found.append(WriteFailed(e.stream, e.token, e.error))
+                found.append(WriteFailed(e.stream, s.token, e.error))
             event__free(e)
         while (r := core__faulty(self.core)) != NULL:
             found.append(RingFault(r.lane.stream.id, r.id, r.last_fault, r.position, r.fault != 0))

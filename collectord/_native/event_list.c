@@ -51,7 +51,7 @@ void event__free(struct event *event)
 	for (uint32_t i = 0; i < event->ring_count; i++)
 		free(event->rings[i].sums);
 	free(event->sums);
-	free(event->aux_index);
+	segment__forget(&event->segment);
 	free(event);
 }
 

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "segment.h"
+
 struct sum;
 
 /* What the native threads tell the controlling one. */
@@ -32,13 +34,9 @@ struct event {
 	bool split; /* of a closed segment: each ring has an extent or a file of its own */
 	uint32_t stream;
 	uint32_t ring_count;
-	uint64_t token, end_offset;
+	struct segment segment; /* as it was closed, with its AUX index; of a failed write its token */
 	struct sum *sums; /* of a closed segment that is not split; allocated */
 	uint32_t sum_count;
-	uint64_t chunks, records, samples, replayed;
-	uint64_t first_ns, last_ns;
-	uint64_t *aux_index; /* of a closed segment: where its AUXTRACE records are; allocated */
-	uint32_t aux_count;
 	struct event_ring rings[];
 };
 

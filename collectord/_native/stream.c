@@ -160,23 +160,13 @@ static void stream__close_current(struct stream *stream, bool final, bool early)
 		event->final = final;
 		event->early = early;
 		event->split = stream->ops->split;
-		event->token = segment->token;
-		if (!event->split) {
-			event->end_offset = segment->offset;
+		event->segment = *segment;
+		segment->places = segment->aux_index = NULL;
+		if (!event->split)
 			event->sums = sums__give(&stream->sums, &event->sum_count);
-		}
-		event->chunks = segment->chunks;
-		event->records = segment->records;
-		event->samples = segment->samples;
-		event->replayed = segment->replayed;
-		event->first_ns = segment->first_ns;
-		event->last_ns = segment->last_ns;
-		event->aux_index = segment->aux_index;
-		event->aux_count = segment->aux_count;
 	} else {
-		free(segment->aux_index);
+		segment__forget(segment);
 	}
-	segment->aux_index = NULL;
 	for (uint32_t i = 0; i < stream->ring_count; i++) {
 		struct ring *ring = stream->rings[i];
 

@@ -133,7 +133,7 @@ static void work__give_up(struct disk *disk, struct stream *stream, const struct
 	stream->failure_told_ns = now_ns;
 	event = event__new(EVENT_WRITE_FAILED, stream->id, 0);
 	if (event != NULL) {
-		event->token = stream->current.token;
+		event->segment.token = stream->current.token;
 		event->error = error;
 	}
 	event_list__push(disk->writer->events, event);

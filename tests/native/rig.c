@@ -283,8 +283,8 @@ void rig__finish(struct rig *rig, uint32_t stream, int fd, struct output *output
 	pthread_mutex_unlock(&finished->lock);
 	writer__poke(&rig->writer);
 	event = rig__event(rig, EVENT_SEGMENT_CLOSED);
-	output__read(output, fd, 0, event->end_offset, NULL);
+	output__read(output, fd, 0, event->segment.offset, NULL);
 	output__check_sums(output->data, output->bytes, event->sums, event->sum_count);
-	CHECK_EQ(output->samples, event->samples);
+	CHECK_EQ(output->samples, event->segment.samples);
 	event__free(event);
 }

@@ -116,17 +116,17 @@ static void serve(uint64_t limit)
 		if (event->kind == EVENT_SEGMENT_WANTED) {
 			prepare(limit);
 		} else {
-			struct segment_file *segment = &segments[event->token];
+			struct segment_file *segment = &segments[event->segment.token];
 
 			CHECK_EQ(event->kind, EVENT_SEGMENT_CLOSED);
-			CHECK_EQ(event->samples, 0); /* bytes are none */
-			segment->end = event->end_offset;
+			CHECK_EQ(event->segment.samples, 0); /* bytes are none */
+			segment->end = event->segment.offset;
 			segment->sums = event->sums;
 			segment->sum_count = event->sum_count;
 			event->sums = NULL;
-			segment->index = event->aux_index;
-			segment->index_count = event->aux_count;
-			event->aux_index = NULL;
+			segment->index = event->segment.aux_index;
+			segment->index_count = event->segment.aux_count;
+			event->segment.aux_index = NULL;
 			for (uint32_t i = 0; i < event->ring_count; i++)
 				for (uint32_t c = 0; c < CPUS; c++)
 					if (event->rings[i].id == cpus[c].aux->id) {

@@ -156,11 +156,11 @@ static void serve(uint64_t limit)
 			prepare(event->stream, limit);
 		} else {
 			CHECK_EQ(event->kind, EVENT_SEGMENT_CLOSED);
-			segments[event->token].end = event->end_offset;
-			segments[event->token].sums = event->sums;
-			segments[event->token].sum_count = event->sum_count;
+			segments[event->segment.token].end = event->segment.offset;
+			segments[event->segment.token].sums = event->sums;
+			segments[event->segment.token].sum_count = event->sum_count;
 			event->sums = NULL;
-			segments[event->token].samples = event->samples;
+			segments[event->segment.token].samples = event->segment.samples;
 			rotations[event->stream]++;
 			stream_closed[event->stream] = true;
 		}

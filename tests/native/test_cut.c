@@ -206,8 +206,8 @@ static void end_named(struct output *output, uint32_t cpus, uint64_t samples)
 	struct event *event = closed(cpus);
 
 	CHECK(!event->early);
-	CHECK_EQ(event->samples, samples);
-	output__read(output, files[0], 0, event->end_offset, NULL);
+	CHECK_EQ(event->segment.samples, samples);
+	output__read(output, files[0], 0, event->segment.offset, NULL);
 	CHECK_EQ(check_named(output), samples);
 	event__free(event);
 }
@@ -320,7 +320,7 @@ static void a_shard_that_does_not_come_is_not_waited_for_for_ever(void)
 	rotate();
 	event = closed(3);
 	CHECK(event->early);
-	CHECK_EQ(event->samples, 1);
+	CHECK_EQ(event->segment.samples, 1);
 	event__free(event);
 	end();
 }
@@ -401,9 +401,9 @@ static uint64_t turn(struct event *event)
 	uint64_t count;
 
 	CHECK(!event->early);
-	output__read(&output, fd, 0, event->end_offset, NULL);
+	output__read(&output, fd, 0, event->segment.offset, NULL);
 	count = check_named(&output);
-	CHECK_EQ(count, event->samples);
+	CHECK_EQ(count, event->segment.samples);
 	output__free(&output);
 	files[0] = files[1];
 	files[1] = fd;

@@ -218,7 +218,7 @@ static void await_closed(const uint32_t ids[STREAMS])
 		while ((event = core__event(core)) == NULL)
 			await_notice(core->events.fd);
 		if (event->kind == EVENT_SEGMENT_CLOSED) {
-			CHECK_EQ(event->stream, ids[event->token - 1]);
+			CHECK_EQ(event->stream, ids[event->segment.token - 1]);
 			CHECK(event->final);
 			closed++;
 		}
@@ -376,8 +376,8 @@ static void neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another(void)
 		while ((event = core__event(core)) == NULL)
 			await_notice(core->events.fd);
 		if (event->kind == EVENT_SEGMENT_CLOSED) {
-			CHECK_EQ(event->token, ++closed);
-			CHECK_EQ(event->samples, 1);
+			CHECK_EQ(event->segment.token, ++closed);
+			CHECK_EQ(event->segment.samples, 1);
 		}
 		event__free(event);
 	}

@@ -107,7 +107,7 @@ static void prepare(void)
 static void read_segment(const struct event *event)
 {
 	static uint8_t data[EXTENT_BYTES];
-	const int fd = files[event->token - 1];
+	const int fd = files[event->segment.token - 1];
 
 	for (uint32_t i = 0; i < event->ring_count; i++) {
 		struct feed *feed = &feeds[event->rings[i].id];
@@ -285,7 +285,7 @@ static void full_extents_wait_for_the_next_segment(enum page_transport transport
 			} else if (event->kind == EVENT_SEGMENT_CLOSED) {
 				const uint64_t bytes = event->rings[0].bytes;
 
-				CHECK_EQ(pread(files[event->token - 1], data, bytes, 0), bytes);
+				CHECK_EQ(pread(files[event->segment.token - 1], data, bytes, 0), bytes);
 				pages__check(data, bytes, PAGE_BYTES, &serial, &last_ns);
 				finished |= event->final;
 			}

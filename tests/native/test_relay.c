@@ -371,7 +371,7 @@ static void check_closed(const struct event *event, uint64_t *events)
 	struct blk_tally tally = {0};
 
 	for (uint32_t i = 0; i < 2; i++) {
-		const int fd = files[event->token - 1][event->rings[i].id];
+		const int fd = files[event->segment.token - 1][event->rings[i].id];
 		const ssize_t size = pread(fd, bytes, sizeof(bytes), 0);
 		struct blk_state state = {0};
 		enum fault fault;

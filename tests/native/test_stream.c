@@ -107,14 +107,14 @@ static void a_segment_ends_before_it_passes_its_limit(void)
 	rig__expect_none(&rig);
 	CHECK_EQ(write_samples(5, 3000), 0); /* does not fit any more */
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, one, 4096, event->end_offset, NULL);
-	CHECK_EQ(event->end_offset, 4096 * 3);
+	output__read(&output, one, 4096, event->segment.offset, NULL);
+	CHECK_EQ(event->segment.offset, 4096 * 3);
 	output__check_sums(output.data, output.bytes, event->sums, event->sum_count);
-	CHECK_EQ(event->samples, 30);
-	CHECK_EQ(event->records, 30);
-	CHECK_EQ(event->chunks, 2);
-	CHECK_EQ(event->first_ns, 500);
-	CHECK_EQ(event->last_ns, 1019);
+	CHECK_EQ(event->segment.samples, 30);
+	CHECK_EQ(event->segment.records, 30);
+	CHECK_EQ(event->segment.chunks, 2);
+	CHECK_EQ(event->segment.first_ns, 500);
+	CHECK_EQ(event->segment.last_ns, 1019);
 	CHECK_EQ(event->ring_count, 1);
 	CHECK_EQ(event->rings[0].samples, 30);
 	CHECK_EQ(event->rings[0].bytes, 30 * 128);
@@ -125,8 +125,8 @@ static void a_segment_ends_before_it_passes_its_limit(void)
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish();
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, two, 8192, event->end_offset, NULL);
-	CHECK_EQ(event->samples, 5);
+	output__read(&output, two, 8192, event->segment.offset, NULL);
+	CHECK_EQ(event->segment.samples, 5);
 	CHECK_EQ(output.samples, 5);
 	CHECK_EQ(counter__read(&ring->stored), 35);
 	CHECK_EQ(ring->in_flight, 0);
@@ -151,7 +151,7 @@ static void without_a_next_segment_this_one_goes_on(void)
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish();
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, fd, 0, event->end_offset, NULL);
+	output__read(&output, fd, 0, event->segment.offset, NULL);
 	CHECK_EQ(output.samples, 5);
 	output__free(&output);
 	event__free(event);
@@ -248,11 +248,11 @@ static void a_process_resolves_on_both_sides_of_a_rotation(void)
 	sideband_add(record__exit(record, 10, 10, 400), record);
 	CHECK_EQ(write_samples(1, 300), 0);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, one, 0, event->end_offset, NULL);
+	output__read(&output, one, 0, event->segment.offset, NULL);
 	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 10), 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_MMAP2, 10), 1);
-	CHECK_EQ(event->replayed, 2);
-	CHECK_EQ(event->records, 1);
+	CHECK_EQ(event->segment.replayed, 2);
+	CHECK_EQ(event->segment.records, 1);
 	output__free(&output);
 	event__free(event);
 	settle_at(500);
@@ -261,7 +261,7 @@ static void a_process_resolves_on_both_sides_of_a_rotation(void)
 	stream->rotate_wanted = true;
 	CHECK_EQ(write_samples(1, 600), 0);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, two, 0, event->end_offset, NULL);
+	output__read(&output, two, 0, event->segment.offset, NULL);
 	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 10), 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_MMAP2, 10), 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_EXIT, 10), 0); /* that is in the first one */
@@ -270,7 +270,7 @@ static void a_process_resolves_on_both_sides_of_a_rotation(void)
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	finish();
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, three, 0, event->end_offset, NULL);
+	output__read(&output, three, 0, event->segment.offset, NULL);
 	CHECK_EQ(output.others, 0); /* long gone */
 	output__free(&output);
 	event__free(event);
@@ -305,17 +305,17 @@ static void no_record_stands_twice(void)
 	stream->rotate_wanted = true;
 	CHECK_EQ(write_exec(21, 300), 0);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, one, 0, event->end_offset, NULL);
-	CHECK_EQ(event->replayed, 0); /* what its first chunk holds is not replayed */
+	output__read(&output, one, 0, event->segment.offset, NULL);
+	CHECK_EQ(event->segment.replayed, 0); /* what its first chunk holds is not replayed */
 	CHECK_EQ(output.others, 2);
 	output__free(&output);
 	event__free(event);
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, two, 0, event->end_offset, NULL);
+	output__read(&output, two, 0, event->segment.offset, NULL);
 	/* The first process as one that was there before, by the name that it took. */
-	CHECK_EQ(event->replayed, 2);
+	CHECK_EQ(event->segment.replayed, 2);
 	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 20), 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_FORK, 20), 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 21), 1);
@@ -343,11 +343,11 @@ static void a_replay_longer_than_a_chunk_is_written_in_pieces(void)
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, fd, 0, event->end_offset, NULL);
-	CHECK_EQ(event->replayed, 3000);
+	output__read(&output, fd, 0, event->segment.offset, NULL);
+	CHECK_EQ(event->segment.replayed, 3000);
 	CHECK_EQ(output.others, 3000);
 	output__check_sums(output.data, output.bytes, event->sums, event->sum_count);
-	CHECK(event->chunks > 2);
+	CHECK(event->segment.chunks > 2);
 	output__free(&output);
 	event__free(event);
 	end();
@@ -378,10 +378,10 @@ static void a_failed_write_leaves_no_trace(void)
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, fd, 0, event->end_offset, NULL);
+	output__read(&output, fd, 0, event->segment.offset, NULL);
 	CHECK_EQ(output.samples, 41);
 	output__check_sums(output.data, output.bytes, event->sums, event->sum_count);
-	CHECK_EQ(event->chunks, 2);
+	CHECK_EQ(event->segment.chunks, 2);
 	output__free(&output);
 	event__free(event);
 	end();
@@ -407,8 +407,8 @@ static void a_failed_replay_begins_again(void)
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, fd, 0, event->end_offset, NULL);
-	CHECK_EQ(event->replayed, 1);
+	output__read(&output, fd, 0, event->segment.offset, NULL);
+	CHECK_EQ(event->segment.replayed, 1);
 	CHECK_EQ(output.others, 1);
 	CHECK_EQ(output.samples, 3);
 	output__check_sums(output.data, output.bytes, event->sums, event->sum_count);
@@ -440,9 +440,9 @@ static void a_replay_that_fails_half_way_begins_again(void)
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, fd, 0, event->end_offset, NULL);
+	output__read(&output, fd, 0, event->segment.offset, NULL);
 	CHECK_EQ(output.others, 3000);
-	CHECK_EQ(event->replayed, 3000);
+	CHECK_EQ(event->segment.replayed, 3000);
 	CHECK_EQ(output.samples, 1);
 	output__check_sums(output.data, output.bytes, event->sums, event->sum_count);
 	output__free(&output);
@@ -503,8 +503,8 @@ static void finish_closes_a_prepared_segment_that_got_nothing(void)
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	CHECK_EQ(event->end_offset, 4096);
-	CHECK_EQ(event->chunks + event->records + event->samples, 0);
+	CHECK_EQ(event->segment.offset, 4096);
+	CHECK_EQ(event->segment.chunks + event->segment.records + event->segment.samples, 0);
 	event__free(event);
 	CHECK_EQ(-write_samples(1, 1), EXFULL); /* there is no segment any more */
 	end();

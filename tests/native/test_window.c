@@ -548,7 +548,7 @@ static void a_core_stores_windows_while_records_come(void)
 
 		closed = event != NULL && event->kind == EVENT_SEGMENT_CLOSED;
 		if (closed)
-			end = event->end_offset;
+			end = event->segment.offset;
 		if (event == NULL)
 			await_notice(core->events.fd);
 		event__free(event);

@@ -323,7 +323,7 @@ static void other_errors_lose_the_chunk_and_are_told_once(void)
 	start(fd);
 	event = rig__event(&rig, EVENT_WRITE_FAILED);
 	CHECK_EQ(event->error, EBADF);
-	CHECK(event->token != 0);
+	CHECK(event->segment.token != 0);
 	event__free(event);
 	await_written(1);
 	rig__expect_none(&rig);
