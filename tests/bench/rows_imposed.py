@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _INSTANCE: Final = Path("/sys/kernel/tracing/instances/bench-imposed")
 _RING_KIB: Final = 8192
 # bcc is slower than the load, and an event that finds no room costs less: there is room for all
-# that it gets. Of its rings of perf, which take 8 us an event, that is a share of the events. Of the
-# ring buffer it is all of them: of 80 ms a collector's start takes too much.
+# that it gets. Of its rings of perf, which take 8 us an event, that is a share of the events; of
+# the ring buffer it is all of them: a collector's start takes too much of 80 ms.
 _BPF_SHARES: Final = {PERF: (4, 32), RINGBUF: (1, 64)}  # one event of so many; MiB
 # A flight recorder's whole ring is written over and over. A small one stays in the caches; what an
 # event costs in a large one differs by 2 % with where its pages lie, whoever mapped it.
