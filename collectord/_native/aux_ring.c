@@ -19,54 +19,36 @@
 /* With less room than this left a chunk is closed rather than filled with a small piece. */
 #define PIECE_MIN_BYTES 65536u
 
+/* PERF_RECORD_AUX, without its trailer. */
+struct aux_record {
+	uint64_t header, offset, size, flags;
+};
+
 static void aux_ring__free(struct ring *ring)
 {
-	struct aux_ring *const aux = aux_ring__of(ring);
-
-	aux_window__deinit(&aux->window);
-	free(aux->enable_fds);
-	free(aux);
-}
-
-static int aux_ring__reserve(struct aux_ring *aux, const struct aux_ring_options *options)
-{
-	const size_t bytes = options->enable_count * sizeof(*aux->enable_fds);
-
-	aux->enable_fds = malloc(bytes + 1);
-	if (aux->enable_fds == NULL)
-		return -ENOMEM;
-	if (bytes > 0)
-		memcpy(aux->enable_fds, options->enable_fds, bytes);
-	aux->enable_count = options->enable_count;
-	return options->map->snapshot ? aux_window__init(&aux->window, options->head_rule) : 0;
+	free(aux_ring__of(ring));
 }
 
 int aux_ring__new(const struct aux_ring_options *options, struct ring *front, struct ring **out)
 {
 	const struct aux_map *map = options->map;
+	const size_t fds_bytes = options->enable_count * sizeof(*options->enable_fds);
 	struct aux_ring *aux;
-	int ret;
 
 	/* A hidden piece is shorter than an AUX record may be. */
 	if (front->ops != &perf_ring__ops ||
 	    (options->whole_records && options->framing == AUX_HIDDEN))
 		return -EINVAL;
-	aux = calloc(1, sizeof(*aux));
+	aux = calloc(1, sizeof(*aux) + fds_bytes);
 	if (aux == NULL)
 		return -ENOMEM;
 	ring__init(&aux->ring, &aux_ring__ops, -1, false);
-	ret = aux_ring__reserve(aux, options);
-	if (ret < 0) {
-		aux_ring__free(&aux->ring);
-		return ret;
-	}
-	aux->map = options->map;
+	aux->options = *options;
+	if (fds_bytes > 0)
+		memcpy(aux->enable_fds, options->enable_fds, fds_bytes);
 	aux->ring.front = front;
 	aux->data = perf_ring__of(front);
-	aux->framing = options->framing;
-	aux->origin = options->origin;
-	aux->reference_tsc = options->reference_tsc;
-	aux->whole_records = options->whole_records;
+	aux->window.rule = options->head_rule;
 	/* A predecessor may have read part of it: go on where it stopped. */
 	if (!map->snapshot)
 		aux->ring.position = aux->ring.head = aux_map__tail(map);
@@ -83,14 +65,14 @@ static int aux_ring__join(struct ring *ring, struct stream *stream)
 	const struct aux_ring *const aux = aux_ring__of(ring);
 	const struct ring *const front = ring->front;
 	const uint32_t room = stream->scratch_bytes - CHUNK_MARKER_BYTES -
-			      aux_piece__head_bytes(aux->framing);
+			      aux_piece__head_bytes(aux->options.framing);
 	int ret;
 
-	if (front->sideband != NULL || (front->held && !aux->map->snapshot) ||
-	    (aux->whole_records && aux->map->bytes > room))
+	if (front->sideband != NULL || (front->held && !aux->options.map->snapshot) ||
+	    (aux->options.whole_records && aux->options.map->bytes > room))
 		return -EINVAL;
 	ret = sideband__join_layout(&stream->sideband, &aux->data->layout);
-	if (ret == 0 && aux->map->snapshot)
+	if (ret == 0 && aux->options.map->snapshot)
 		atomic_store_explicit(&stream->holds_back, true, memory_order_relaxed);
 	return ret;
 }
@@ -98,13 +80,14 @@ static int aux_ring__join(struct ring *ring, struct stream *stream)
 static void aux_ring__begin(struct ring *ring, bool first)
 {
 	struct aux_ring *const aux = aux_ring__of(ring);
-	uint64_t used;
+	const struct aux_map *const map = aux->options.map;
 
 	(void)first;
 	if (!ring__is_sound(ring))
 		return;
-	if (aux->map->snapshot) {
-		used = aux_window__held(&aux->window, aux->map);
+	if (map->snapshot) {
+		const uint64_t used = aux_window__held(&aux->window, map);
+
 		counter__set(&ring->used_bytes, used);
 		counter__max(&ring->high_watermark_bytes, used);
 		/* What came with a window comes with no other; on its way it needs its names. */
@@ -113,9 +96,9 @@ static void aux_ring__begin(struct ring *ring, bool first)
 			counter__set(&ring->horizon_ns, aux->emptied_ns);
 		return;
 	}
-	if (!ring__load(ring, aux_map__head(aux->map), aux->map->bytes, 1))
-		aux_map__publish_tail(aux->map, ring->position);
-	aux->suspect |= ring->head - ring->position > aux->map->bytes / 2;
+	if (!ring__load(ring, aux_map__head(map), map->bytes, 1))
+		aux_map__publish_tail(map, ring->position);
+	aux->suspect |= ring->head - ring->position > map->bytes / 2;
 }
 
 /* The data ring is empty up to the head of this pass. A generation counts once, however many passes it
@@ -125,7 +108,7 @@ static void aux_ring__follow(struct ring *ring, uint64_t generation)
 	struct aux_ring *const aux = aux_ring__of(ring);
 
 	aux->emptied_ns = aux->window_ns;
-	if (!aux->whole_records)
+	if (!aux->options.whole_records)
 		return;
 	if (generation > aux->emptied_generation) {
 		aux->emptied_generation = generation;
@@ -136,15 +119,38 @@ static void aux_ring__follow(struct ring *ring, uint64_t generation)
 		aux->orphan_end = aux->ring.head;
 }
 
+static uint64_t *aux_ends__at(struct aux_ends *ends, uint32_t index)
+{
+	return &ends->all[(ends->first + index) % AUX_ENDS];
+}
+
+void aux_ends__push(struct aux_ends *ends, uint64_t end)
+{
+	if (ends->count > 0 && end <= *aux_ends__at(ends, ends->count - 1))
+		return;
+	if (ends->count < AUX_ENDS)
+		ends->count++;
+	*aux_ends__at(ends, ends->count - 1) = end;
+}
+
+uint64_t aux_ends__pop(struct aux_ends *ends, uint64_t limit)
+{
+	uint64_t last = 0;
+
+	for (; ends->count > 0 && *aux_ends__at(ends, 0) <= limit; ends->count--) {
+		last = *aux_ends__at(ends, 0);
+		ends->first = (ends->first + 1) % AUX_ENDS;
+	}
+	return last;
+}
+
 /* How much of the next `limit` bytes may go into one piece, so that it ends where an AUX record
  * does. `all`: nothing is behind them, 0 means to wait for a record then. */
 static uint64_t aux_ring__whole(struct aux_ring *aux, uint64_t limit, bool all)
 {
 	const uint64_t position = aux->ring.position;
-	uint64_t end;
+	uint64_t end = aux_ends__pop(&aux->ends, position + limit);
 
-	aux_ends__drop(&aux->ends, position);
-	end = aux_ends__last(&aux->ends, position + limit);
 	if (end > position || !all || aux->orphan_end <= position)
 		return end > position ? end - position : 0;
 	/* Its record was lost, or it would have come before: nobody can say any more where it ends. */
@@ -159,7 +165,8 @@ static uint64_t aux_ring__next(struct aux_ring *aux, const struct chunk *chunk,
 {
 	const struct ring *const ring = &aux->ring;
 	const uint64_t unread = ring->head - ring->position;
-	const uint32_t used = chunk->used + CHUNK_MARKER_BYTES + aux_piece__head_bytes(aux->framing);
+	const uint32_t used = chunk->used + CHUNK_MARKER_BYTES +
+			      aux_piece__head_bytes(aux->options.framing);
 	/* No pad in the middle: all of these, and so what the chunk's end cuts, are multiples of 8. */
 	const uint64_t room = used < chunk_bytes ? chunk_bytes - used : 0;
 	uint64_t limit = unread < room ? unread : room;
@@ -168,11 +175,11 @@ static uint64_t aux_ring__next(struct aux_ring *aux, const struct chunk *chunk,
 	if (chunk->piece_count == CHUNK_PIECES || chunk->span_count == CHUNK_SPANS ||
 	    (room < unread && room < PIECE_MIN_BYTES && chunk->used > 0))
 		return 0;
-	if (aux->framing == AUX_HIDDEN && limit > AUX_HIDDEN_PAYLOAD_MAX)
+	if (aux->options.framing == AUX_HIDDEN && limit > AUX_HIDDEN_PAYLOAD_MAX)
 		limit = AUX_HIDDEN_PAYLOAD_MAX;
-	if (!aux->whole_records)
+	if (!aux->options.whole_records)
 		return limit;
-	if (aux->map->snapshot)
+	if (aux->options.map->snapshot)
 		return limit == unread ? limit : 0;
 	limit = aux_ring__whole(aux, limit, limit == unread);
 	*waits = limit == 0 && room >= unread;
@@ -182,7 +189,7 @@ static uint64_t aux_ring__next(struct aux_ring *aux, const struct chunk *chunk,
 static uint64_t aux_ring__reference(const struct aux_ring *aux)
 {
 #ifdef __x86_64__
-	if (aux->reference_tsc)
+	if (aux->options.reference_tsc)
 		return __rdtsc();
 #endif
 	(void)aux;
@@ -192,31 +199,32 @@ static uint64_t aux_ring__reference(const struct aux_ring *aux)
 static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint64_t bytes)
 {
 	struct ring *const ring = &aux->ring;
+	const enum aux_framing framing = aux->options.framing;
 	uint8_t *const to = chunk->data + chunk->used;
 	struct aux_piece piece = {
 		.bytes = bytes,
 		.offset = ring->position,
 		.reference = aux_ring__reference(aux),
-		.origin = aux->origin,
+		.origin = aux->options.origin,
 	};
 
 #ifdef COLLECTORD_MUTATION
 	piece.bytes = mutation__aux(bytes);
 #endif
-	aux_map__copy(aux->map, ring->position, to + aux_piece__head_bytes(aux->framing),
+	aux_map__copy(aux->options.map, ring->position, to + aux_piece__head_bytes(framing),
 		      (size_t)piece.bytes);
 	counter__add(&aux->pieces, 1);
 	ring__count(ring, piece.bytes, 0, piece.bytes);
-	if (aux->framing == AUX_AUXTRACE)
+	if (framing == AUX_AUXTRACE)
 		chunk->pieces[chunk->piece_count++] = chunk->used;
 	chunk__append(chunk,
 		      &(struct span){.ring = ring,
 				     .samples = piece.bytes,
-				     .bytes = aux_piece__write(to, aux->framing, &piece)},
+				     .bytes = aux_piece__write(to, framing, &piece)},
 		      true);
 	ring->position += bytes;
-	if (!aux->map->snapshot)
-		aux_map__publish_tail(aux->map, ring->position);
+	if (!aux->options.map->snapshot)
+		aux_map__publish_tail(aux->options.map, ring->position);
 	aux->touched = true;
 }
 
@@ -233,6 +241,61 @@ static enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uin
 		aux_ring__take_piece(aux, chunk, bytes);
 	}
 	return RING_EMPTY;
+}
+
+/* The time that a record tells, if it is of our clock; else the time now. */
+static uint64_t aux_ring__time_of(const struct aux_ring *aux, const uint8_t *record)
+{
+	const uint64_t now_ns = clock__now_ns();
+	uint64_t time_ns;
+
+	if (aux->data->ring.lane->stream->sideband.foreign_clock)
+		return now_ns;
+	time_ns = walk__trailer_time(record, &aux->data->layout);
+	return time_ns != 0 && time_ns < now_ns ? time_ns : now_ns;
+}
+
+static void aux_ring__learn_record(struct aux_ring *aux, const uint8_t *at)
+{
+	const uint64_t area_bytes = aux->options.map->bytes;
+	struct aux_record record;
+	uint64_t end;
+
+	memcpy(&record, at, sizeof(record));
+	end = record.offset + record.size;
+	counter__add(&aux->aux_records, 1);
+	counter__add(&aux->partial, (record.flags & PERF_AUX_FLAG_PARTIAL) != 0);
+	counter__add(&aux->collisions, (record.flags & PERF_AUX_FLAG_COLLISION) != 0);
+	if ((record.flags & PERF_AUX_FLAG_TRUNCATED) != 0) {
+		counter__add(&aux->truncated, 1);
+		aux->touched = true;
+		if (!aux->halted)
+			aux->halted_ns = aux_ring__time_of(aux, at);
+		aux->halted = true;
+	}
+	/* In a snapshot the two mean what the driver likes, and no kernel hands out more than all. */
+	if (aux->options.map->snapshot || record.size > area_bytes)
+		return;
+	if (aux->recorded_end != 0 && record.offset > aux->recorded_end &&
+	    record.offset - aux->recorded_end <= area_bytes)
+		counter__add(&aux->unrecorded_bytes, record.offset - aux->recorded_end);
+	aux->recorded_end = end;
+	/* Beyond the head of this pass it may be, not beyond what can have come since. */
+	if (aux->options.whole_records && end - aux->ring.position <= 2 * area_bytes)
+		aux_ends__push(&aux->ends, end);
+}
+
+static void aux_ring__learn(struct ring *ring, const uint8_t *records, size_t bytes)
+{
+	uint16_t size;
+
+	for (size_t at = 0; at < bytes; at += size) {
+		const uint64_t header = walk__load(records + at);
+
+		size = walk__size(header);
+		if (walk__type(header) == PERF_RECORD_AUX && size >= sizeof(struct aux_record))
+			aux_ring__learn_record(aux_ring__of(ring), records + at);
+	}
 }
 
 /* Enable the events again where the kernel may have disabled them. */
@@ -262,11 +325,11 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 		aux->idle_position = position;
 	}
 	/* Before its first byte an event may wait for its exec, or for whom knows what. */
-	if (aux->map->snapshot || aux->stopping || aux->enable_count == 0 ||
-	    atomic_load_explicit(&aux->ring.fault, memory_order_relaxed) != FAULT_NONE ||
+	if (aux->options.map->snapshot || aux->stopping || aux->options.enable_count == 0 ||
+	    !ring__is_sound(&aux->ring) ||
 	    !(touched || restart || (began && (woken || full))))
 		return;
-	for (uint32_t i = 0; i < aux->enable_count; i++) {
+	for (uint32_t i = 0; i < aux->options.enable_count; i++) {
 		/* ENABLE costs no interrupt when it is enabled. An error is that of an event whose
 		 * CPU or task is gone. */
 		if (restart)
@@ -291,12 +354,12 @@ static void aux_ring__open_window(struct aux_ring *aux)
 	struct ring *const ring = &aux->ring;
 	struct aux_extent extent;
 
-	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != FAULT_NONE)
+	if (!ring__is_sound(ring))
 		return;
 	/* What no pass came to take of the last window is new in this one. */
-	if (!aux_window__find(&aux->window, aux->map, ring->position, &extent)) {
+	if (!aux_window__find(&aux->window, aux->options.map, ring->position, &extent)) {
 		ring->head = extent.end;
-		ring__skip(ring, WALK_BAD_HEAD, aux->map->bytes);
+		ring__skip(ring, WALK_BAD_HEAD, aux->options.map->bytes);
 		return;
 	}
 	ring->position = extent.begin;
@@ -323,13 +386,13 @@ static void aux_ring__recycle(struct ring *ring)
 {
 	struct perf_ring *const data = aux_ring__of(ring)->data;
 
-	if (aux_ring__of(ring)->map->snapshot)
+	if (aux_ring__of(ring)->options.map->snapshot)
 		perf_ring__give_up(data, data->map->data_bytes / 2);
 }
 
 static bool aux_ring__can_hold(const struct ring *ring)
 {
-	return aux_ring__of(ring)->map->snapshot;
+	return aux_ring__of(ring)->options.map->snapshot;
 }
 
 static void aux_ring__hold(struct ring *ring, bool held)

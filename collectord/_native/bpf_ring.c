@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _DEFAULT_SOURCE
 #include "bpf_ring.h"
 
 #include <errno.h>
@@ -8,52 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define LENGTH_MASK (~(BPF_RINGBUF_BUSY_BIT | BPF_RINGBUF_DISCARD_BIT))
 #define SAMPLE_HEAD_BYTES (WALK_HEADER_BYTES + 8u) /* header, id */
 #define RAW_HEAD_BYTES 4u			   /* u32 size */
 #define SAMPLE_BYTES_MAX 65528u
 #define PIECE_BYTES 32768u
-
-int bpf_map__init(struct bpf_map *map, int fd, uint64_t data_bytes)
-{
-	const size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
-	void *consumer, *producer;
-	int ret;
-
-	memset(map, 0, sizeof(*map));
-	if (data_bytes < page_bytes || (data_bytes & (data_bytes - 1)) != 0 ||
-	    data_bytes > (SIZE_MAX - page_bytes) / 2)
-		return -EINVAL;
-	consumer = mmap(NULL, page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (consumer == MAP_FAILED)
-		return -errno;
-	producer = mmap(NULL, page_bytes + 2 * (size_t)data_bytes, PROT_READ, MAP_SHARED, fd,
-			(off_t)page_bytes);
-	if (producer == MAP_FAILED) {
-		ret = -errno;
-		munmap(consumer, page_bytes);
-		return ret;
-	}
-	map->consumer = consumer;
-	map->producer = producer;
-	map->data = (const uint8_t *)producer + page_bytes;
-	map->data_bytes = data_bytes;
-	map->page_bytes = page_bytes;
-	return 0;
-}
-
-void bpf_map__deinit(struct bpf_map *map)
-{
-	if (map->consumer != NULL) {
-		munmap(map->consumer, map->page_bytes);
-		munmap((void *)(uintptr_t)map->producer,
-		       map->page_bytes + 2 * (size_t)map->data_bytes);
-	}
-	memset(map, 0, sizeof(*map));
-}
 
 int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
 {
@@ -69,9 +28,7 @@ int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
 	ring__init(ring, &bpf_ring__ops, options->wakeup_fd, options->held);
 	bpf->perf.layout = options->layout;
 	bpf->perf.layout.ids = NULL;
-	bpf->map = options->map;
-	bpf->id = options->id;
-	bpf->fields_bytes = options->fields_bytes;
+	bpf->options = *options;
 	/* A predecessor may have read part of the ring: go on where it stopped. */
 	ring->position = ring->head =
 		atomic_load_explicit(options->map->consumer, memory_order_relaxed);
@@ -88,7 +45,7 @@ static void bpf_ring__publish(const struct bpf_ring *bpf)
 {
 	/* Release: our reads are done before the kernel may write there; the partner is the acquire
 	 * of consumer_pos in __bpf_ringbuf_reserve(). */
-	atomic_store_explicit(bpf->map->consumer, bpf->perf.ring.position, memory_order_release);
+	atomic_store_explicit(bpf->options.map->consumer, bpf->perf.ring.position, memory_order_release);
 }
 
 static void bpf_ring__begin(struct ring *ring, bool first)
@@ -99,8 +56,8 @@ static void bpf_ring__begin(struct ring *ring, bool first)
 	/* Acquire; the partner is the release of producer_pos in __bpf_ringbuf_reserve(): the length of
 	 * a reserved record shows, and that it is busy. */
 	if (ring__is_sound(ring) &&
-	    !ring__load(ring, atomic_load_explicit(bpf->map->producer, memory_order_acquire),
-			bpf->map->data_bytes, BPF_RINGBUF_HDR_SZ))
+	    !ring__load(ring, atomic_load_explicit(bpf->options.map->producer, memory_order_acquire),
+			bpf->options.map->data_bytes, BPF_RINGBUF_HDR_SZ))
 		bpf_ring__publish(bpf);
 }
 
@@ -116,8 +73,9 @@ struct bpf_record {
 static bool bpf_ring__look(const struct bpf_ring *bpf, struct bpf_record *record)
 {
 	const struct ring *const ring = &bpf->perf.ring;
+	const struct bpf_map *const map = bpf->options.map;
 	const uint64_t unread = ring->head - ring->position;
-	const uint8_t *const at = bpf->map->data + (ring->position & (bpf->map->data_bytes - 1));
+	const uint8_t *const at = map->data + (ring->position & (map->data_bytes - 1));
 	uint32_t length;
 
 	if (unread == 0)
@@ -144,15 +102,15 @@ static uint64_t sample_bytes(const struct bpf_record *record)
 static void bpf_ring__write(const struct bpf_ring *bpf, uint8_t *to, const struct bpf_record *record)
 {
 	const uint16_t size = (uint16_t)sample_bytes(record);
-	const uint32_t raw_at = SAMPLE_HEAD_BYTES + bpf->fields_bytes;
+	const uint32_t raw_at = SAMPLE_HEAD_BYTES + bpf->options.fields_bytes;
 	const uint32_t raw_bytes = size - raw_at - RAW_HEAD_BYTES;
-	const uint32_t bytes = record->bytes - bpf->fields_bytes;
+	const uint32_t bytes = record->bytes - bpf->options.fields_bytes;
 
 	walk__store(to, walk__header(PERF_RECORD_SAMPLE, 0, size));
-	walk__store(to + WALK_HEADER_BYTES, bpf->id);
-	memcpy(to + SAMPLE_HEAD_BYTES, record->data, bpf->fields_bytes);
+	walk__store(to + WALK_HEADER_BYTES, bpf->options.id);
+	memcpy(to + SAMPLE_HEAD_BYTES, record->data, bpf->options.fields_bytes);
 	memcpy(to + raw_at, &raw_bytes, sizeof(raw_bytes));
-	memcpy(to + raw_at + RAW_HEAD_BYTES, record->data + bpf->fields_bytes, bytes);
+	memcpy(to + raw_at + RAW_HEAD_BYTES, record->data + bpf->options.fields_bytes, bytes);
 	memset(to + raw_at + RAW_HEAD_BYTES + bytes, 0, raw_bytes - bytes);
 }
 
@@ -171,7 +129,7 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 		if (record.whole == 0)
 			fault = WALK_PAST_HEAD;
 		else if (!record.discarded &&
-			 (record.bytes < bpf->fields_bytes || size > SAMPLE_BYTES_MAX))
+			 (record.bytes < bpf->options.fields_bytes || size > SAMPLE_BYTES_MAX))
 			fault = WALK_BAD_SIZE;
 		if (fault != FAULT_NONE)
 			break;
@@ -193,7 +151,7 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 	if (put > 0)
 		perf_ring__put(&bpf->perf, chunk, put);
 	if (fault != FAULT_NONE) {
-		ring__skip(ring, fault, bpf->map->data_bytes);
+		ring__skip(ring, fault, bpf->options.map->data_bytes);
 		took = RING_FAULTY;
 	}
 	bpf_ring__publish(bpf);

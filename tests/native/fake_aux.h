@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "aux_map.h"
+#include "ring_map.h"
 #include "fake_ring.h"
 
 /*

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "aux_map.h"
+#include "ring_map.h"
 #include "check.h"
 #include "fake_aux.h"
 

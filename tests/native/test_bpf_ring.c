@@ -204,7 +204,7 @@ static void what_cannot_be_is_passed_over(void)
 		if (i < 2) {
 			fake_bpf__deinit(&fake);
 			fake_bpf__init(&fake, 32);
-			bpf_ring__of(ring)->map = &fake.map;
+			bpf_ring__of(ring)->options.map = &fake.map;
 		}
 		CHECK(put());
 		if (i < 2)

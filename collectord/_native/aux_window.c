@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "aux_ring.h"
+
+/* This many last bytes of a buffer are looked at: a page, as pages begin as zeros. */
+#define TAIL_BYTES 4096u
+
+/* Was anything ever written to the end of the buffer, behind `head`? */
+static bool has_tail(const struct aux_map *map, uint64_t head)
+{
+	uint64_t at = map->bytes - TAIL_BYTES;
+
+	if (at < head)
+		at = head;
+	while (at < map->bytes && map->data[at] == 0)
+		at++;
+	return at < map->bytes;
+}
+
+/* Are the `bytes` bytes before `position` those that the last window ended with? */
+static bool is_edge(const struct aux_window *window, const struct aux_map *map, uint64_t position,
+		    uint64_t bytes)
+{
+	const uint8_t *const edge = window->edge + AUX_EDGE_BYTES - bytes;
+
+	for (uint64_t i = 0; i < bytes; i++)
+		if (map->data[(position - bytes + i) & (map->bytes - 1)] != edge[i])
+			return false;
+	return true;
+}
+
+static void learn(struct aux_window *window, const struct aux_map *map)
+{
+	const uint64_t head = aux_map__head(map);
+
+	if (head > map->bytes)
+		window->rule = AUX_MONOTONIC;
+	else if ((window->any && head < window->end) || has_tail(map, head))
+		window->rule = AUX_OFFSET;
+}
+
+static void find_offset(struct aux_window *window, const struct aux_map *map,
+			struct aux_extent *extent)
+{
+	/* Just behind the end is where it begins again. */
+	const uint64_t at = aux_map__head(map) & (map->bytes - 1);
+	const uint64_t fresh = (at - window->end) & (map->bytes - 1);
+	const uint64_t old = map->bytes - fresh;
+
+	window->wrapped |= (window->any && at < window->end) || has_tail(map, at);
+	extent->held = window->wrapped ? map->bytes : at;
+	if (!window->wrapped)
+		extent->end = at;
+	else if (!window->any)
+		extent->end = map->bytes + at;
+	else if (is_edge(window, map, window->end, old < AUX_EDGE_BYTES ? old : AUX_EDGE_BYTES))
+		extent->end = window->end + fresh;
+	else
+		extent->end = window->end + map->bytes + fresh;
+}
+
+bool aux_window__find(struct aux_window *window, const struct aux_map *map, uint64_t taken,
+		      struct aux_extent *extent)
+{
+	*extent = (struct aux_extent){0};
+	if (window->rule == AUX_LEARNED)
+		learn(window, map);
+	if (window->rule == AUX_OFFSET) {
+		find_offset(window, map, extent);
+	} else {
+		extent->end = aux_map__head(map);
+		extent->held = extent->end < map->bytes ? extent->end : map->bytes;
+	}
+	window->any = true;
+	if (window->rule != AUX_MONOTONIC) {
+		window->end = extent->end;
+		aux_map__copy(map, extent->end - AUX_EDGE_BYTES, window->edge, AUX_EDGE_BYTES);
+	}
+	if (extent->end < taken)
+		return false;
+	extent->begin = extent->end - extent->held;
+	if (extent->begin < taken) {
+		extent->repeated = taken - extent->begin;
+		extent->begin = taken;
+	} else if (window->rule == AUX_MONOTONIC) {
+		extent->overwritten = extent->begin - taken;
+	}
+	return true;
+}
+
+uint64_t aux_window__held(const struct aux_window *window, const struct aux_map *map)
+{
+	const uint64_t head = aux_map__head(map);
+
+	return window->wrapped || head > map->bytes ? map->bytes : head;
+}
