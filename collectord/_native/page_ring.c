@@ -9,8 +9,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "lane.h"
-#include "page_stream.h"
 #ifdef COLLECTORD_MUTATION
 #include "mutation.h"
 #endif
@@ -42,15 +40,15 @@ static void page_ring__look(struct page_ring *pages)
 	struct subbuf_tally tally = {0};
 	struct subbuf_head head;
 	struct subbuf_walk walk;
-	const uint8_t *page = page_cursor__begin(&pages->cursor, pages->map);
+	const uint8_t *page = page_cursor__begin(&pages->cursor);
 
 	if (page == NULL)
 		return;
 	(void)subbuf__open(page, pages->page_bytes, &head);
 	walk = subbuf__start(&head);
-	(void)subbuf__run(page, SUBBUF_HEADER_BYTES + pages->cursor.place.read, &walk, &tally);
+	(void)subbuf__run(page, SUBBUF_HEADER_BYTES + pages->cursor.read, &walk, &tally);
 	pages->last_ns = walk.now_ns;
-	pages->taken = pages->cursor.place.read;
+	pages->taken = pages->cursor.read;
 }
 
 int page_ring__new(const struct page_ring_options *options, struct ring **out)
@@ -76,7 +74,7 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 	pages->fd = options->fd;
 	pages->page_bytes = options->page_bytes;
 	pages->subbufs = options->subbufs;
-	pages->map = options->map;
+	pages->cursor.map = options->map;
 	pages->pipe[0] = pages->pipe[1] = -1;
 	if (pages->transport == PAGE_SPLICE)
 		page_ring__open_pipe(pages);
@@ -97,11 +95,6 @@ static void page_ring__free(struct ring *ring)
 	free(pages);
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-	return a < b ? a : b;
-}
-
 static int page_ring__join(struct ring *ring, struct stream *stream)
 {
 	return stream->ops == &page_stream__ops &&
@@ -115,27 +108,20 @@ static void page_ring__begin(struct ring *ring, bool first)
 {
 	struct page_ring *const pages = page_ring__of(ring);
 
-	ring__count_fill(ring, (uint64_t)least(pages->pass_pages, pages->subbufs) * pages->page_bytes,
-			 (uint64_t)pages->subbufs * pages->page_bytes);
-	pages->goal_pages -= least(pages->goal_pages, pages->pass_pages);
-	if (first)
-		pages->goal_pages = pages->subbufs + 1;
+	const uint64_t capacity = (uint64_t)pages->subbufs * pages->page_bytes;
+
+	ring__count_fill(ring, least((uint64_t)pages->pass_pages * pages->page_bytes, capacity),
+			 capacity);
 	pages->pass_pages = pages->pass_pieces = 0;
 	pages->pass_spliced = false;
-	ring->head = ring->position;
+	/* The generation's goal: it may hold as much, and the reader's page. */
+	ring->head = ring->position + (first ? capacity + pages->page_bytes : 0);
 }
 
 static bool page_ring__is_unread(const struct ring *ring)
 {
 	(void)ring;
 	return true; /* only a read tells */
-}
-
-static bool page_ring__is_reached(const struct ring *ring)
-{
-	const struct page_ring *const pages = page_ring__of(ring);
-
-	return pages->pass_pages >= pages->goal_pages;
 }
 
 /* Bytes of data that a sub-buffer can have. */
@@ -171,13 +157,6 @@ static struct page_fetched fetch_by_read(struct page_ring *pages, uint8_t *page)
 	return found;
 }
 
-/* A mapped ring tells how many events were read from it. */
-static void page_ring__follow_resets(struct page_ring *pages, bool reset, uint64_t events)
-{
-	if (pages->map != NULL && page_cursor__follow(&pages->cursor, pages->map, reset, events))
-		counter__add(&pages->resets, 1);
-}
-
 /* The next page, at `page`, or into the pipe: `bytes` tells how much then. */
 static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *page)
 {
@@ -186,7 +165,7 @@ static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *pa
 	ssize_t n;
 
 	if (pages->transport == PAGE_MMAP) {
-		found = page_cursor__fetch(&pages->cursor, pages->map, pages->fd, page);
+		found = page_cursor__fetch(&pages->cursor, pages->fd, page);
 		if (found.goes_on)
 			found.base_ns = pages->last_ns;
 		return found;
@@ -210,16 +189,6 @@ static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *pa
 	if (pages->transport == PAGE_READ || pages->ring.swept)
 		return fetch_by_read(pages, page);
 	return found;
-}
-
-static void page_ring__count(struct page_ring *pages, const struct subbuf_tally *tally,
-			     uint32_t data)
-{
-	struct ring *const ring = &pages->ring;
-
-	ring__count(ring, tally->events, tally->events, data);
-	counter__max(&ring->last_sample_ns, tally->last_ns);
-	ring->position += data;
 }
 
 /* Into the page before it, where that is the last of the chunk, or as a page of its own. */
@@ -248,6 +217,7 @@ static void page_ring__append(struct page_ring *pages, struct chunk *chunk, bool
 static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk,
 				    const struct page_fetched *found)
 {
+	struct ring *const ring = &pages->ring;
 	uint8_t *const page = chunk->data + chunk->used;
 	struct subbuf_tally tally = {0};
 	struct subbuf_head head;
@@ -270,8 +240,11 @@ static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk
 	if (fault != FAULT_NONE)
 		subbuf__cut(page, walk.at, pages->page_bytes);
 	data = walk.at - SUBBUF_HEADER_BYTES;
-	page_ring__count(pages, &tally, data);
-	page_ring__follow_resets(pages, found->reset, tally.events);
+	ring__count(ring, tally.events, tally.events, data);
+	counter__max(&ring->last_sample_ns, tally.last_ns);
+	ring->position += data;
+	counter__add(&pages->resets,
+		     page_cursor__follow(&pages->cursor, found->reset, tally.events));
 	if (!found->goes_on)
 		counter__add(&pages->pages, 1);
 	/* A page without anything would be taken for the end of what was written. */
@@ -325,7 +298,8 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 			return RING_CHUNK_FULL;
 		found = page_ring__fetch(pages, chunk->data + chunk->used);
 		if (found.bytes == 0) {
-			page_ring__follow_resets(pages, found.reset, 0);
+			counter__add(&pages->resets,
+				     page_cursor__follow(&pages->cursor, found.reset, 0));
 			return RING_EMPTY;
 		}
 		if (found.spliced) {
@@ -369,7 +343,7 @@ const struct ring_ops page_ring__ops = {
 	.join = page_ring__join,
 	.begin = page_ring__begin,
 	.is_unread = page_ring__is_unread,
-	.is_reached = page_ring__is_reached,
+	.is_reached = ring__is_reached,
 	.take = page_ring__take,
 	.ticket = page_ring__ticket,
 	.free = page_ring__free,

@@ -5,10 +5,148 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "page_map.h"
-#include "page_track.h"
 #include "ring.h"
+#include "stream.h"
 #include "subbuf.h"
+
+/*
+ * struct trace_buffer_meta of include/uapi/linux/trace_mmap.h (since 6.10), which older headers
+ * do not have. Its counters are those of the last TRACE_MMAP_IOCTL_GET_READER, and they count
+ * from the last reset of the ring.
+ */
+struct page_meta {
+	uint32_t meta_page_bytes;
+	uint32_t meta_struct_bytes;
+	uint32_t subbuf_bytes;
+	uint32_t subbufs; /* the reader's among them */
+	struct {
+		uint64_t lost_events; /* always 0: it is told in the page */
+		uint32_t id;
+		uint32_t read; /* bytes of data that are the reader's, from the page's start */
+	} reader;
+	uint64_t flags;
+	uint64_t entries; /* events written */
+	uint64_t overrun;
+	uint64_t read; /* events handed out since the ring's last reset */
+};
+
+/*
+ * A mapped ring of one CPU:
+ *
+ *   +-----------------+----------+----------+-----
+ *   | page_meta       | id 0     | id 1     | ...
+ *   | meta_page_bytes | subbuf_bytes each
+ *   +-----------------+----------+----------+-----
+ */
+struct page_map {
+	const struct page_meta *meta;
+	const uint8_t *pages;
+	uint32_t subbuf_bytes, subbufs;
+	size_t map_bytes;
+	/* Take what is unread of the reader's page or, when all of it was read, the next page. -errno.
+	 * Tests move the reader themselves. */
+	int (*get_reader)(int fd);
+};
+
+/* Map all of a trace_pipe_raw. -ENODEV: no ring of this kernel can be mapped; -EBUSY: a snapshot
+ * is; -EPROTO: the meta page is laid out in another way. */
+int page_map__init(struct page_map *map, int fd);
+void page_map__deinit(struct page_map *map);
+
+/* What was handed out last of a map: of page `id`, `read` bytes behind its header. */
+struct page_cursor {
+	const struct page_map *map; /* NULL: the ring is not mapped */
+	uint32_t id, read;
+	bool refused; /* the rest of that page is passed over */
+	uint64_t page_ns;
+	uint64_t read_events;
+};
+
+/* A page as it was fetched. */
+struct page_fetched {
+	size_t bytes;	  /* 0: there is nothing to read */
+	uint64_t base_ns; /* time at its start */
+	bool goes_on;	  /* it is more of the sub-buffer that was taken last */
+	bool spliced;
+	bool reset;	  /* the ring was emptied since the last fetch */
+	enum fault fault;
+};
+
+/* Where the reader stands now; returns the page of which part was read already, NULL for none. */
+const uint8_t *page_cursor__begin(struct page_cursor *cursor);
+
+/* Copy what was handed out since to `page`. Of a page that goes on the time is not known here. */
+struct page_fetched page_cursor__fetch(struct page_cursor *cursor, int fd, uint8_t *page);
+
+/* The map counts what was read: `events` more than before, or less if it began anew. True: it did. */
+bool page_cursor__follow(struct page_cursor *cursor, bool reset, uint64_t events);
+
+/*
+ * One ring's extent of the running segment: whole sub-buffers, one behind the other.
+ *
+ *   offset                                     offset + bytes          offset + capacity
+ *   +---------+---------+-----   ----+---------+ . . . . . . . . . . . +
+ *   | final   | final   |            | tail    |   claimed, zeros
+ *   +---------+---------+-----   ----+---------+ . . . . . . . . . . . +
+ *
+ * The tail is the last page while it may go on: a flush takes what the kernel has of the
+ * sub-buffer that it still writes, and the remainder comes later as a page of its own. That is
+ * put behind the tail's data, and the tail is written anew in its place. Behind `bytes` more may be
+ * in flight, none of which goes into the tail. All is the writer thread's, but `bytes` may be read
+ * by any.
+ */
+struct page_track {
+	uint64_t offset, capacity, allocated; /* capacity 0: the segment has no extent for it */
+	counter_t bytes;
+	uint32_t page_bytes;
+	bool tail_open;
+	bool unseen;	  /* pages went by that were never in our memory: there are no checksums */
+	uint64_t tail_ns; /* where time stands at the tail's end */
+	uint64_t sent;	  /* bytes in flight */
+	uint64_t sent_ns; /* where time stands at their end, 0: nothing can be put there */
+	uint8_t *tail;
+	struct sums sums; /* of the final pages */
+};
+
+int page_track__init(struct page_track *track, uint32_t page_bytes);
+void page_track__deinit(struct page_track *track);
+
+/* Begin an extent of a new segment. */
+void page_track__begin(struct page_track *track, uint64_t offset, uint64_t capacity);
+
+/* The extent is at its end: give the checksums of all pages, the tail included, the caller's to
+ * free(); NULL where there are none. */
+struct sum *page_track__give_sums(struct page_track *track, uint32_t *count);
+
+/* Bytes that fit behind the last page. */
+uint64_t page_track__room(const struct page_track *track);
+
+/*
+ * Write the first pages of `load`, as many as go, and take them off it; `written` tells what they
+ * were, its bytes those that the extent grew by. Returns an error only when none went: the extent
+ * is then as it was before. -EXFULL: there is no room left in it, whatever the disk has. A part of
+ * a page is taken back.
+ */
+int page_track__write(struct page_track *track, struct segment *segment, struct load *load,
+		      struct span *written);
+
+/*
+ * Have a write of all pages of `load` ready, behind what was sent before; `calls`: how many loads are
+ * in flight with it. False: a part of it has no room, or goes into the tail. What was sent first landed;
+ * or nothing of what was sent is to stay.
+ */
+bool page_track__send(struct page_track *track, struct segment *segment, const struct load *load,
+		      uint32_t calls, struct flight *flight);
+void page_track__land(struct page_track *track, struct load *load, struct span *written);
+void page_track__recall(struct page_track *track, const struct segment *segment);
+
+/*
+ * Move up to `bytes`, whole pages, from a pipe to the extent. Returns how many bytes of whole
+ * pages went, or -errno as above when none did; `torn`: bytes of a page that went into the file in
+ * part, and were taken back.
+ */
+int64_t page_track__splice(struct page_track *track, struct segment *segment, int pipe_fd,
+			   uint64_t bytes, uint32_t *torn);
 
 enum page_transport {
 	PAGE_READ,   /* read(2) straight into a chunk */
@@ -36,9 +174,7 @@ struct page_ring {
 	enum page_transport transport;
 	int fd; /* non-blocking */
 	uint32_t page_bytes, subbufs;
-	struct page_map *map;
 	uint32_t pass_pages, pass_pieces;
-	uint32_t goal_pages; /* of those in the ring when the generation began, how many are unread */
 	bool pass_spliced;
 
 	/* Of the sub-buffer that was taken last, if more of it may come: */
@@ -85,5 +221,25 @@ static inline struct page_ring *page_ring__of(const struct ring *ring)
 {
 	return ring->ops == &page_ring__ops ? container_of(ring, struct page_ring, ring) : NULL;
 }
+
+/*
+ * A stream whose segments hold sub-buffers: each ring has an extent of its own in the file. There are
+ * no rounds, no padding and no sideband in it. `offset` of its segments is the sum of the bytes in all
+ * extents.
+ */
+extern const struct stream_ops page_stream__ops;
+
+/* Bytes of each of a stream's rings in its running segment. */
+struct page_progress {
+	uint64_t token;
+	uint32_t count;
+	struct page_progress_ring {
+		uint64_t bytes;
+		uint32_t id;
+	} *rings; /* the caller's to free() */
+};
+
+/* Any thread. -ENOMEM. Token 0 and no rings: no segment is open. */
+int page_stream__progress(struct stream *stream, struct page_progress *progress);
 
 #endif

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "page_stream.h"
-
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "event_list.h"
+#include "page_ring.h"
+
+static struct page_track *track_of(const struct ring *ring)
+{
+	return &page_ring__of(ring)->track;
+}
 
 int page_stream__progress(struct stream *stream, struct page_progress *progress)
 {
@@ -35,62 +38,17 @@ int page_stream__progress(struct stream *stream, struct page_progress *progress)
 	return ret;
 }
 
-static void page_stream__begin(struct ring *ring, const struct segment *segment)
+static void page_stream__begin_ring(struct ring *ring, const struct segment *segment)
 {
-	struct page_track *const track = &page_ring__of(ring)->track;
 	const uint64_t place = segment__place(segment, ring->id);
+	const bool has = place != NO_PLACE;
 
-	if (place == NO_PLACE)
-		page_track__begin(track, 0, 0);
-	else
-		page_track__begin(track, place, segment->capacity);
+	page_track__begin(track_of(ring), has ? place : 0, has ? segment->capacity : 0);
 }
 
-static void page_stream__tell(struct ring *ring, struct event_ring *told)
+static void page_stream__tell_ring(struct ring *ring, struct event_ring *told)
 {
-	struct page_track *const track = &page_ring__of(ring)->track;
-
-	told->sums = page_track__give_sums(track, &told->sum_count);
-}
-
-void page_stream__advance(struct stream *stream, const struct ring *ring, uint64_t bytes)
-{
-	const struct page_track *track = &page_ring__of(ring)->track;
-
-	if (stream->current.open && page_track__room(track) < track->page_bytes) {
-		pthread_mutex_lock(&stream->lock);
-		stream->rotate_wanted = true;
-		pthread_mutex_unlock(&stream->lock);
-	}
-	stream__advance(stream, bytes);
-}
-
-static void page_stream__account(struct stream *stream, const struct span *span)
-{
-	struct segment *const segment = &stream->current;
-
-	segment->offset += span->bytes;
-	segment->chunks++;
-	segment->records += span->samples;
-	stream__account(stream, span);
-	if (span->samples > 0)
-		segment__note_times(segment, span->first_ns, span->last_ns);
-}
-
-int64_t page_stream__write(struct stream *stream, struct load *load)
-{
-	struct page_track *track = &page_ring__of(load->span.ring)->track;
-	const uint64_t before = load->span.bytes;
-	struct span written;
-	int ret;
-
-	if (!stream->current.open)
-		return -EXFULL;
-	ret = page_track__write(track, &stream->current, load, &written);
-	if (ret < 0)
-		return ret;
-	page_stream__account(stream, &written);
-	return (int64_t)(before - load->span.bytes);
+	told->sums = page_track__give_sums(track_of(ring), &told->sum_count);
 }
 
 /* Read exactly `bytes` from a pipe that has them. */
@@ -109,42 +67,39 @@ static bool read_pipe(int fd, uint8_t *to, uint64_t bytes)
 	return true;
 }
 
-int64_t page_stream__splice(struct stream *stream, struct ring *ring)
+/* Move what the ring has in its pipe, or a part. Returns bytes, or -errno when nothing went. */
+static int64_t page_stream__splice(struct stream *stream, struct page_ring *pages)
 {
-	struct page_ring *pages = page_ring__of(ring);
-	struct page_track *track = &pages->track;
 	uint32_t torn;
-	int64_t went;
+	const int64_t went = page_track__splice(&pages->track, &stream->current, pages->pipe[0],
+						pages->pipe_bytes, &torn);
 
-	if (!stream->current.open)
-		return -EXFULL;
-	went = page_track__splice(track, &stream->current, pages->pipe[0], pages->pipe_bytes,
-				  &torn);
 	if (went > 0) {
-		const struct span span = {.ring = ring, .bytes = (uint64_t)went};
+		const struct span span = {.ring = &pages->ring, .bytes = (uint64_t)went};
 
 		pages->pipe_bytes -= span.bytes;
 		counter__add(&pages->spliced_bytes, span.bytes);
-		page_stream__account(stream, &span);
+		stream__account_part(stream, &span);
 	}
 	if (torn > 0) {
 		/* Half of a page is in neither place: nobody can count its events any more. */
-		(void)read_pipe(pages->pipe[0], stream->scratch, track->page_bytes - torn);
-		pages->pipe_bytes -= track->page_bytes;
+		(void)read_pipe(pages->pipe[0], stream->scratch, pages->page_bytes - torn);
+		pages->pipe_bytes -= pages->page_bytes;
 		counter__add(&pages->torn, 1);
 	}
-	return went;
+	/* This file takes nothing from a pipe. */
+	return went == 0 ? -EINVAL : went;
 }
 
-bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct load *load)
+/* Take pages out of the ring's pipe: they are in flight from now on. False: the pipe is empty. */
+static bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct load *load)
 {
 	struct page_ring *pages = page_ring__of(ring);
+	const uint64_t room = stream->scratch_bytes / pages->page_bytes * pages->page_bytes;
+	const uint64_t bytes = least(room, pages->pipe_bytes);
 	struct subbuf_tally tally = {0};
 	enum fault fault;
-	uint64_t bytes = stream->scratch_bytes / pages->page_bytes * pages->page_bytes;
 
-	if (bytes > pages->pipe_bytes)
-		bytes = pages->pipe_bytes;
 	if (bytes == 0)
 		return false;
 	pages->pipe_bytes -= bytes;
@@ -158,6 +113,7 @@ bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct loa
 		.span = {.ring = ring,
 			 .samples = tally.events,
 			 .bytes = bytes,
+			 .records = tally.events,
 			 .first_ns = tally.first_ns,
 			 .last_ns = tally.last_ns,
 			 .sealed = true},
@@ -185,27 +141,32 @@ static bool page_stream__load(struct stream *stream, const struct item *item)
 	return true;
 }
 
-static int page_stream__write_part(struct stream *stream, struct item *item, uint64_t *bytes)
+static int page_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
 {
-	struct work *const work = &stream->work;
-	struct ring *ring = item->ticket;
+	struct load *const load = &stream->work.load;
+	const bool moves = item->ticket != NULL && !stream->work.loads;
+	const struct page_track *track;
+	struct span written;
+	uint64_t before;
 	int64_t went;
 
-	if (ring != NULL && !work->loads) {
-		*bytes = page_ring__of(ring)->pipe_bytes;
-		if (*bytes == 0)
-			return 0;
-		page_stream__advance(stream, ring, *bytes);
-		went = page_stream__splice(stream, ring);
-		if (went == 0)
-			went = -EINVAL;
+	if (moves ? page_ring__of(item->ticket)->pipe_bytes == 0 : !page_stream__load(stream, item))
+		return 0;
+	before = moves ? page_ring__of(item->ticket)->pipe_bytes : load->span.bytes;
+	*bytes = before;
+	track = track_of(moves ? item->ticket : load->span.ring);
+	stream__advance(stream, before, page_track__room(track) < track->page_bytes);
+	if (!stream->current.open)
+		return -EXFULL;
+	if (moves) {
+		went = page_stream__splice(stream, page_ring__of(item->ticket));
 	} else {
-		if (!page_stream__load(stream, item))
-			return 0;
-		ring = work->load.span.ring;
-		*bytes = work->load.span.bytes;
-		page_stream__advance(stream, ring, *bytes);
-		went = page_stream__write(stream, &work->load);
+		went = page_track__write(track_of(load->span.ring), &stream->current, load,
+					 &written);
+		if (went == 0) {
+			stream__account_part(stream, &written);
+			went = (int64_t)(before - load->span.bytes);
+		}
 	}
 	if (went < 0)
 		return (int)went;
@@ -239,7 +200,7 @@ static bool page_stream__send(struct stream *stream, struct chunk *chunk)
 	full = stream__is_full(stream, stream->sent.bytes + load.span.bytes);
 	pthread_mutex_unlock(&stream->lock);
 	return stream->current.open && !full && chunk->span_count == 1 &&
-	       page_track__send(&page_ring__of(load.span.ring)->track, &stream->current, &load,
+	       page_track__send(track_of(load.span.ring), &stream->current, &load,
 				stream->sent.items + 1, &chunk->flight);
 }
 
@@ -248,15 +209,15 @@ static void page_stream__land(struct stream *stream, const struct chunk *chunk)
 	struct load load = {.span = chunk->spans[0], .data = chunk->data};
 	struct span written;
 
-	page_track__land(&page_ring__of(load.span.ring)->track, &load, &written);
-	page_stream__account(stream, &written);
+	page_track__land(track_of(load.span.ring), &load, &written);
+	stream__account_part(stream, &written);
 }
 
 static void page_stream__recall(struct stream *stream)
 {
 	pthread_mutex_lock(&stream->lock);
 	for (uint32_t i = 0; i < stream->ring_count; i++)
-		page_track__recall(&page_ring__of(stream->rings[i])->track, &stream->current);
+		page_track__recall(track_of(stream->rings[i]), &stream->current);
 	pthread_mutex_unlock(&stream->lock);
 }
 
@@ -281,9 +242,9 @@ static bool page_stream__suits(const struct segment *segment)
 const struct stream_ops page_stream__ops = {
 	.suits = page_stream__suits,
 	.split = true,
-	.begin_ring = page_stream__begin,
-	.tell_ring = page_stream__tell,
-	.write = page_stream__write_part,
+	.begin_ring = page_stream__begin_ring,
+	.tell_ring = page_stream__tell_ring,
+	.write = page_stream__write,
 	.pass_over = page_stream__pass_over,
 	.send = page_stream__send,
 	.land = page_stream__land,

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "page_track.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "segment.h"
-#include "subbuf.h"
+#include "page_ring.h"
 
 int page_track__init(struct page_track *track, uint32_t page_bytes)
 {
@@ -113,7 +110,8 @@ static void page_track__settle(struct page_track *track, struct load *load, uint
 		enum fault fault;
 
 		(void)subbuf__pages(load->data, (size_t)(pages * size), size, &tally, &fault);
-		written->samples = tally.events;
+		written->samples = written->records = tally.events;
+		written->first_ns = tally.first_ns;
 		written->last_ns = tally.last_ns;
 	}
 	if (own > 0) {
@@ -133,6 +131,7 @@ static void page_track__settle(struct page_track *track, struct load *load, uint
 	load->data += pages * size;
 	load->span.bytes -= pages * size;
 	load->span.samples -= written->samples;
+	load->span.records = load->span.samples;
 	if (!all)
 		load->span.first_ns = first_event_ns(load->data, load->span.bytes, size);
 }

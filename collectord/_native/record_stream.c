@@ -141,7 +141,7 @@ static int record_stream__write(struct stream *stream, struct item *item, uint64
 	if (chunk == NULL || stream->work.span > 0)
 		return 0;
 	*bytes = chunk__padded(chunk->used, item->round);
-	stream__advance(stream, *bytes);
+	stream__advance(stream, *bytes, false);
 	if (!segment->open)
 		return -EXFULL;
 	ret = segment__reserve_aux(segment, chunk->piece_count);

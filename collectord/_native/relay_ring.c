@@ -17,30 +17,17 @@
 int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
 {
 	struct relay_ring *relay;
-	int ret;
 
 	if (options->capacity == 0 || options->longest > BLK_RECORD_BYTES_MAX)
 		return -EINVAL;
 	relay = calloc(1, sizeof(*relay));
-	if (relay == NULL)
-		return -ENOMEM;
-	ret = relay_file__init(&relay->file);
-	if (ret == 0) {
-		relay->carry = malloc(BLK_RECORD_BYTES_MAX);
-		if (relay->carry == NULL) {
-			relay_file__deinit(&relay->file);
-			ret = -ENOMEM;
-		}
-	}
-	if (ret < 0) {
+	if (relay == NULL || sums__init(&relay->file.sums) < 0) {
 		free(relay);
-		return ret;
+		return -ENOMEM;
 	}
 	ring__init(&relay->ring, &relay_ring__ops, options->fd, options->held);
-	relay->contents = options->contents;
-	relay->fd = options->fd;
-	relay->capacity = options->capacity;
-	relay->longest = options->longest;
+	relay->options = *options;
+	relay->file.fd = -1;
 	/* A trace that was just set up: the first number is 1, and nobody has read anything. */
 	relay->state.begun = relay->placed = options->contents == RELAY_BLKTRACE;
 	*out = &relay->ring;
@@ -51,8 +38,7 @@ static void relay_ring__free(struct ring *ring)
 {
 	struct relay_ring *const relay = relay_ring__of(ring);
 
-	relay_file__deinit(&relay->file);
-	free(relay->carry);
+	sums__deinit(&relay->file.sums);
 	free(relay);
 }
 
@@ -65,23 +51,19 @@ static int relay_ring__join(struct ring *ring, struct stream *stream)
 static void relay_ring__begin(struct ring *ring, bool first)
 {
 	struct relay_ring *relay = relay_ring__of(ring);
-	struct pollfd look = {.fd = relay->fd, .events = POLLIN};
+	const uint64_t capacity = relay->options.capacity;
+	struct pollfd look = {.fd = relay->options.fd, .events = POLLIN};
 	struct stat status;
 
-	ring__count_fill(ring,
-			 relay->pass_bytes < relay->capacity ? relay->pass_bytes : relay->capacity,
-			 relay->capacity);
-	relay->goal_bytes -=
-		relay->pass_bytes < relay->goal_bytes ? relay->pass_bytes : relay->goal_bytes;
-	if (first)
-		relay->goal_bytes = relay->capacity;
+	ring__count_fill(ring, least(relay->pass_bytes, capacity), capacity);
 	relay->pass_bytes = 0;
-	ring->head = ring->position;
+	/* The generation's goal: the channel may hold as much. */
+	ring->head = ring->position + (first && !relay->ended ? capacity : 0);
 	/* Asked before the read: what was written before the end is there to be read. */
 	if (ring->swept && !relay->ended && !relay->ending && poll(&look, 1, 0) > 0 &&
 	    (look.revents & GONE_EVENTS) != 0)
 		relay->ending = true;
-	if (fstat(relay->fd, &status) == 0)
+	if (fstat(relay->options.fd, &status) == 0)
 		relay->completed = (uint64_t)status.st_size;
 	if (first) {
 		relay->quiet = relay->completed == relay->last_completed;
@@ -96,34 +78,26 @@ static bool relay_ring__is_unread(const struct ring *ring)
 	return !relay_ring__of(ring)->ended; /* only a read tells */
 }
 
-static bool relay_ring__is_reached(const struct ring *ring)
-{
-	const struct relay_ring *const relay = relay_ring__of(ring);
-
-	return relay->ended || relay->pass_bytes >= relay->goal_bytes;
-}
-
 static void relay_ring__count(struct relay_ring *relay, struct chunk *chunk, uint32_t bytes,
 			      const struct blk_tally *tally)
 {
 	struct ring *const ring = &relay->ring;
+	const uint64_t records = tally->events + tally->notes;
 
-	const struct span span = {
-		.ring = ring,
-		.samples = tally->events,
-		.bytes = bytes,
-		.records = tally->events + tally->notes,
-		.first_ns = tally->first_ns,
-		.last_ns = tally->last_ns,
-	};
-
-	chunk__append(chunk, &span, false);
+	chunk__append(chunk,
+		      &(struct span){.ring = ring,
+				     .samples = tally->events,
+				     .bytes = bytes,
+				     .records = records,
+				     .first_ns = tally->first_ns,
+				     .last_ns = tally->last_ns},
+		      false);
 	counter__add(&relay->numbered, tally->numbered);
 	counter__add(&relay->missing, tally->missing);
 	/* Release; the partners are the loads in Ring.counters(), each of which acquires: what is
 	 * counted below is among the numbers that are read after it. */
 	atomic_thread_fence(memory_order_release);
-	ring__count(ring, tally->events, tally->events + tally->notes, bytes);
+	ring__count(ring, tally->events, records, bytes);
 	counter__max(&ring->last_sample_ns, tally->last_ns);
 	ring->position += bytes;
 }
@@ -149,7 +123,7 @@ static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32
 	uint32_t at = 0, kept = 0;
 
 	for (;;) {
-		const uint32_t whole = (uint32_t)blk__run(data + at, bytes - at, relay->longest,
+		const uint32_t whole = (uint32_t)blk__run(data + at, bytes - at, relay->options.longest,
 							  &relay->state, tally, fault);
 
 		if (kept != at)
@@ -182,7 +156,7 @@ static enum fault relay_ring__accept(struct relay_ring *relay, struct chunk *chu
 	enum fault fault = FAULT_NONE;
 	uint32_t whole = bytes;
 
-	if (relay->contents == RELAY_BYTES) {
+	if (relay->options.contents == RELAY_BYTES) {
 		tally.events = bytes;
 	} else {
 		whole = relay_ring__sort(relay, data, bytes, &tally, &fault);
@@ -193,14 +167,6 @@ static enum fault relay_ring__accept(struct relay_ring *relay, struct chunk *chu
 	if (whole > 0)
 		relay_ring__count(relay, chunk, whole, &tally);
 	return fault;
-}
-
-/* Go on behind what was read. */
-static void relay_ring__pass_over(struct relay_ring *relay, enum fault fault)
-{
-	ring__refuse(&relay->ring, fault, relay->carry_bytes);
-	relay->carry_bytes = 0;
-	relay->astray_bytes = 0;
 }
 
 /* The end of what was begun does not come. */
@@ -216,7 +182,7 @@ static void relay_ring__leave(struct ring *ring, bool drained)
 	struct relay_ring *relay = relay_ring__of(ring);
 
 	/* What a fault left behind is in quarantine. */
-	if (atomic_load_explicit(&ring->fault, memory_order_relaxed) != 0)
+	if (!ring__is_sound(ring))
 		return;
 	relay_ring__drop_carry(relay);
 	if (!drained && relay->placed && relay->position < relay->completed)
@@ -237,7 +203,7 @@ static ssize_t relay_ring__read(const struct relay_ring *relay, uint8_t *to, uin
 	ssize_t n;
 
 	do {
-		n = read(relay->fd, to, room);
+		n = read(relay->options.fd, to, room);
 	} while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return errno == EAGAIN ? 0 : -errno;
@@ -258,14 +224,11 @@ static void relay_ring__place(struct relay_ring *relay)
 /* Bytes to ask for, 0 when the pass has what it came for. */
 static uint32_t relay_ring__wanted(const struct relay_ring *relay, uint32_t room)
 {
-	uint64_t left;
-
 	if (relay->partly)
 		return room;
 	if (relay->position >= relay->completed)
 		return 0;
-	left = relay->completed - relay->position;
-	return left < room ? (uint32_t)left : room;
+	return (uint32_t)least(relay->completed - relay->position, room);
 }
 
 static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
@@ -273,9 +236,9 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 	struct relay_ring *relay = relay_ring__of(ring);
 	/* Room for the record that was begun, and for the beginning of the next. */
 	const uint32_t least =
-		relay->contents == RELAY_BLKTRACE ? BLK_RECORD_BYTES_MAX : CHUNK_ALIGN_BYTES;
+		relay->options.contents == RELAY_BLKTRACE ? BLK_RECORD_BYTES_MAX : CHUNK_ALIGN_BYTES;
 
-	while (relay->pass_bytes < relay->capacity) {
+	while (relay->pass_bytes < relay->options.capacity) {
 		uint8_t *const data = chunk->data + chunk->used;
 		uint32_t room = chunk_bytes - chunk->used;
 		enum fault fault;
@@ -301,7 +264,10 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 		}
 		fault = relay_ring__accept(relay, chunk, relay->carry_bytes + (uint32_t)n);
 		if (fault != FAULT_NONE) {
-			relay_ring__pass_over(relay, fault);
+			/* Go on behind what was read. */
+			ring__refuse(ring, fault, relay->carry_bytes);
+			relay->carry_bytes = 0;
+			relay->astray_bytes = 0;
 			return RING_FAULTY;
 		}
 		if ((uint32_t)n < room && !relay->ending)
@@ -326,7 +292,7 @@ const struct ring_ops relay_ring__ops = {
 	.join = relay_ring__join,
 	.begin = relay_ring__begin,
 	.is_unread = relay_ring__is_unread,
-	.is_reached = relay_ring__is_reached,
+	.is_reached = ring__is_reached,
 	.take = relay_ring__take,
 	.wake = relay_ring__wake,
 	.last = relay_ring__last,

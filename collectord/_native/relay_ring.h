@@ -6,13 +6,34 @@
 #include <stdint.h>
 
 #include "blk_walk.h"
-#include "relay_stream.h"
 #include "ring.h"
-#include "subbuf.h"
+#include "stream.h"
 
 enum relay_contents {
 	RELAY_BYTES,	/* of a client that nobody knows: what was read is counted in bytes */
 	RELAY_BLKTRACE, /* records of blktrace, whole ones in each chunk */
+};
+
+struct relay_ring_options {
+	enum relay_contents contents;
+	int fd;
+	uint64_t capacity; /* bytes of all sub-buffers */
+	uint32_t longest;  /* bytes that a record may have: those of a sub-buffer; 0: not known */
+	bool held;
+};
+
+/*
+ * The file that one relay ring has to itself in the running segment: bytes, one after the other.
+ * It goes through the page cache, since neither records nor what a read gives are aligned; what
+ * was written is sent to the disk and let go in steps, so that a recording does not fill the cache.
+ * All is the writer thread's, but `bytes` may be read by any.
+ */
+struct relay_file {
+	int fd; /* -1: the segment has none for the ring */
+	counter_t bytes;
+	uint64_t sent; /* up to here its pages are on their way to the disk */
+	uint64_t freed;
+	struct sums sums;
 };
 
 /*
@@ -32,29 +53,24 @@ enum relay_contents {
  * client closes tells nobody: full passes ask for it (POLLERR), or for its file being gone
  * (POLLHUP, and EIO of the read).
  *
+ * Passes take whole records only, and at most what the channel holds.
+ *
  * Threads: the shard's, but `file` is the writer's.
  */
 struct relay_ring {
 	struct ring ring;
-	enum relay_contents contents;
-	int fd;
-	uint64_t capacity; /* bytes of all sub-buffers */
-	uint32_t longest;  /* bytes that a record may have: those of a sub-buffer; 0: not known */
+	struct relay_ring_options options;
 	bool partly;	   /* this pass reads a part of a sub-buffer too */
 	bool last;	   /* nothing is written any more; under the shard's lock */
 	bool ending;	   /* nothing more will be written */
 	bool ended;	   /* and all was read */
 	uint64_t pass_bytes;
-	uint64_t goal_bytes; /* of what the channel can have held when the generation began */
 	uint64_t position;   /* in what completed sub-buffers hold, from the opening on */
 	bool placed;	     /* `position` is known: it is not where others have read before */
 	uint64_t completed;  /* the file's size when the pass began, 0 where it does not tell */
 	uint64_t last_completed; /* and when the last generation did */
 	bool quiet;		 /* which was what the one before it found */
 	uint64_t astray_bytes;	 /* that were no record, since the last that was one */
-	/* The beginning of a record whose end a read did not give. */
-	uint8_t *carry;
-	uint32_t carry_bytes;
 	struct blk_state state;
 
 	counter_t numbered; /* by the kernel: see blk_walk.h */
@@ -63,17 +79,13 @@ struct relay_ring {
 	counter_t torn_bytes;	 /* that were no record, or the beginning of one without its end */
 
 	struct relay_file file;
+
+	/* The beginning of a record whose end a read did not give. */
+	uint32_t carry_bytes;
+	uint8_t carry[BLK_RECORD_BYTES_MAX];
 };
 
-struct relay_ring_options {
-	enum relay_contents contents;
-	int fd;
-	uint64_t capacity;
-	uint32_t longest;
-	bool held;
-};
-
-/* Passes take whole records only, and at most what the channel holds. The fd stays the caller's. */
+/* The fd stays the caller's. */
 int relay_ring__new(const struct relay_ring_options *options, struct ring **ring);
 
 extern const struct ring_ops relay_ring__ops;
@@ -83,5 +95,11 @@ static inline struct relay_ring *relay_ring__of(const struct ring *ring)
 {
 	return ring->ops == &relay_ring__ops ? container_of(ring, struct relay_ring, ring) : NULL;
 }
+
+/*
+ * A stream whose segments are sets of files, one for each relay ring. There are no rounds, no
+ * padding and no sideband in it. `offset` of its segments is the sum of the bytes in all files.
+ */
+extern const struct stream_ops relay_stream__ops;
 
 #endif

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "relay_stream.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -10,25 +8,6 @@
 #include "relay_ring.h"
 
 #define STEP_BYTES (1u << 20)
-
-int relay_file__init(struct relay_file *file)
-{
-	file->fd = -1;
-	return sums__init(&file->sums);
-}
-
-void relay_file__deinit(struct relay_file *file)
-{
-	sums__deinit(&file->sums);
-}
-
-void relay_file__begin(struct relay_file *file, int fd)
-{
-	file->fd = fd;
-	counter__set(&file->bytes, 0);
-	file->sent = file->freed = 0;
-	sums__begin(&file->sums);
-}
 
 /* The step before the last is on the disk by now, mostly: pages that are not stay for the seal. */
 static void relay_file__free_cache(struct relay_file *file, uint64_t end)
@@ -43,16 +22,14 @@ static void relay_file__free_cache(struct relay_file *file, uint64_t end)
 	file->sent = end;
 }
 
-int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t bytes)
+/* Append all or, with -errno, nothing: what went is cut off again. */
+static int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t bytes)
 {
 	const uint64_t begin = counter__read(&file->bytes);
 	struct iovec vector = {(void *)(uintptr_t)data, bytes};
 	uint64_t done = 0;
-	int error;
+	int error = sums__reserve(&file->sums, bytes, 1);
 
-	if (file->fd < 0)
-		return -EBADF;
-	error = sums__reserve(&file->sums, bytes, 1);
 	if (error == 0)
 		error = segment__write(file->fd, &vector, 1, begin, &done);
 	if (error < 0) {
@@ -67,35 +44,25 @@ int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t byt
 	return 0;
 }
 
-static void relay_stream__begin(struct ring *ring, const struct segment *segment)
-{
-	const uint64_t place = segment__place(segment, ring->id);
-
-	relay_file__begin(&relay_ring__of(ring)->file, place != NO_PLACE ? (int)place : -1);
-}
-
-static void relay_stream__tell(struct ring *ring, struct event_ring *told)
+static void relay_stream__begin_ring(struct ring *ring, const struct segment *segment)
 {
 	struct relay_file *const file = &relay_ring__of(ring)->file;
+	const uint64_t place = segment__place(segment, ring->id);
 
-	told->sums = sums__give(&file->sums, &told->sum_count);
+	file->fd = place != NO_PLACE ? (int)place : -1;
+	counter__set(&file->bytes, 0);
+	file->sent = file->freed = 0;
+	sums__begin(&file->sums);
 }
 
-/* Move on as stream__advance() does, or if the segment has no file for the ring. */
-static void relay_stream__advance(struct stream *stream, const struct span *span)
+static void relay_stream__tell_ring(struct ring *ring, struct event_ring *told)
 {
-	if (stream->current.open && relay_ring__of(span->ring)->file.fd < 0) {
-		pthread_mutex_lock(&stream->lock);
-		stream->rotate_wanted = true;
-		pthread_mutex_unlock(&stream->lock);
-	}
-	stream__advance(stream, span->bytes);
+	told->sums = sums__give(&relay_ring__of(ring)->file.sums, &told->sum_count);
 }
 
 /* What one ring has in a chunk goes to its file, all or nothing. */
 static int relay_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
 {
-	struct segment *const segment = &stream->current;
 	struct work *const work = &stream->work;
 	const struct span *span;
 	struct relay_file *file;
@@ -106,17 +73,13 @@ static int relay_stream__write(struct stream *stream, struct item *item, uint64_
 	span = &item->chunk->spans[work->span];
 	file = &relay_ring__of(span->ring)->file;
 	*bytes = span->bytes;
-	relay_stream__advance(stream, span);
-	if (!segment->open || file->fd < 0)
+	stream__advance(stream, span->bytes, file->fd < 0);
+	if (!stream->current.open || file->fd < 0)
 		return -EXFULL;
 	ret = relay_file__write(file, item->chunk->data + work->at, span->bytes);
 	if (ret < 0)
 		return ret;
-	segment->offset += span->bytes;
-	segment->chunks++;
-	segment->records += span->records;
-	stream__account(stream, span);
-	segment__note_times(segment, span->first_ns, span->last_ns);
+	stream__account_part(stream, span);
 	work->at += span->bytes;
 	work->span++;
 	return 1;
@@ -147,8 +110,8 @@ static bool relay_stream__suits(const struct segment *segment)
 const struct stream_ops relay_stream__ops = {
 	.suits = relay_stream__suits,
 	.split = true,
-	.begin_ring = relay_stream__begin,
-	.tell_ring = relay_stream__tell,
+	.begin_ring = relay_stream__begin_ring,
+	.tell_ring = relay_stream__tell_ring,
 	.write = relay_stream__write,
 	.pass_over = relay_stream__pass_over,
 	.end = relay_stream__end,

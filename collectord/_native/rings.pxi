@@ -68,7 +68,7 @@ cdef extern from "bpf_ring.h":
     void bpf_map__deinit(bpf_map *map)
     int bpf_ring__new(const bpf_ring_options *options, ring **out) nogil
 
-cdef extern from "page_stream.h":
+cdef extern from "page_ring.h":
     const uint32_t SUBBUF_BYTES_MIN
     struct subbuf_tally:
         uint64_t pages, events, lost, lost_unknown, first_ns, last_ns

@@ -219,11 +219,12 @@ static void stream__end(struct stream *stream, bool early)
 	stream__close_current(stream, false, early);
 }
 
-void stream__advance(struct stream *stream, uint64_t bytes)
+void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 {
 	const struct segment *segment = &stream->current;
 
 	pthread_mutex_lock(&stream->lock);
+	stream->rotate_wanted |= segment->open && full;
 	/* Without a next segment this one goes on: a file that is too long loses nothing. */
 	if (stream__is_full(stream, bytes) && stream->next.open) {
 		const bool waits = cut__is_needed(stream);
@@ -256,6 +257,17 @@ void stream__account(struct stream *stream, const struct span *span)
 	counter__add(&ring->segment_samples, span->samples);
 	counter__add(&ring->segment_bytes, span->bytes);
 	atomic_fetch_sub_explicit(&ring->in_flight, span->samples, memory_order_relaxed);
+}
+
+void stream__account_part(struct stream *stream, const struct span *span)
+{
+	struct segment *const segment = &stream->current;
+
+	segment->offset += span->bytes;
+	segment->chunks++;
+	segment->records += span->records;
+	segment__note_times(segment, span->first_ns, span->last_ns);
+	stream__account(stream, span);
 }
 
 void stream__make_evictable(struct stream *stream, uint64_t bytes)
@@ -302,7 +314,7 @@ bool stream__serve(struct stream *stream)
 	pthread_mutex_unlock(&stream->lock);
 	/* An item that waits for the next segment opens it itself: that it is there ends the wait. */
 	if (!finish && stream->work.waits_for == 0)
-		stream__advance(stream, 0);
+		stream__advance(stream, 0, false);
 	return finish && queued;
 }
 

@@ -170,14 +170,17 @@ void stream__forget_ring(struct stream *stream, const struct ring *ring);
  */
 
 /* Move to the prepared segment if none is open, if this one cannot take `bytes` more, or if a
- * rotation is due. A segment never closes before it holds something. */
-void stream__advance(struct stream *stream, uint64_t bytes);
+ * rotation is due, as it is where the ring's place in it is `full`. A segment never closes before it
+ * holds something. */
+void stream__advance(struct stream *stream, uint64_t bytes, bool full);
 
 /* Move to the prepared segment: the cut is done, or, `early`, is not waited for. */
 void stream__turn(struct stream *stream, bool early);
 
 /* What is in the span was written: count it as stored, in flight no more. */
 void stream__account(struct stream *stream, const struct span *span);
+/* Of a split one, whose segment has no more of it than that. */
+void stream__account_part(struct stream *stream, const struct span *span);
 
 /* After a full disk refused `bytes`: close a segment whose time has come also without a next one.
  * It may be all that an eviction can take. */

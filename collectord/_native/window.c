@@ -23,36 +23,6 @@ static uint64_t written_to(uint64_t head)
 	return -head;
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-/* Keep every second mark, the first and the newest among them. */
-static void window__thin(struct window *window)
-{
-	uint32_t kept = 1;
-
-	for (uint32_t i = 2; i < window->mark_count - 1; i += 2)
-		window->marks[kept++] = window->marks[i];
-	window->marks[kept++] = window->marks[window->mark_count - 1];
-	window->mark_count = kept;
-}
-
-static void window__mark(struct window *window, uint64_t written, uint64_t now_ns)
-{
-	struct window_mark *newest =
-		window->mark_count > 0 ? &window->marks[window->mark_count - 1] : NULL;
-
-	if (newest != NULL && newest->written == written) {
-		newest->last_ns = now_ns;
-		return;
-	}
-	if (window->mark_count == WINDOW_MARKS)
-		window__thin(window);
-	window->marks[window->mark_count++] = (struct window_mark){written, now_ns, now_ns};
-}
-
 static void window__free(struct ring *ring)
 {
 	struct window *const window = window__of(ring);
@@ -86,7 +56,8 @@ int window__new(const struct perf_ring_options *options, struct ring **out)
 		return -ENOMEM;
 	}
 	/* The ring was empty then: what is there at the first look came after it. */
-	window__mark(window, 0, clock__now_ns());
+	window->seen_ns = clock__now_ns();
+	window->steps[0] = (struct window_step){window->seen_ns, window->seen_ns};
 	*out = &window->perf.ring;
 	return 0;
 }
@@ -102,52 +73,47 @@ static void window__warm(const struct ring *ring)
 #endif
 }
 
-/* Estimate since when the ring holds what was written after its first `gone` bytes. */
-static void window__date(struct window *window, uint64_t gone, uint64_t now_ns)
+/* Date the steps that began since the last look: in between the rate is taken for even. */
+static void window__date(struct window *window, uint64_t written, uint64_t step, uint64_t now_ns)
 {
-	struct ring *const ring = &window->perf.ring;
-	const struct window_mark *before, *after;
-	uint64_t since_ns;
-	uint32_t first = 0;
+	const uint64_t last = written / step;
+	const double pace = (double)(now_ns - window->seen_ns) / (double)(written - window->seen);
+	uint64_t at = window->seen / step + 1;
 
-	while (first + 1 < window->mark_count && window->marks[first + 1].written <= gone)
-		first++;
-	if (first > 0) {
-		window->mark_count -= first;
-		memmove(window->marks, window->marks + first,
-			window->mark_count * sizeof(*window->marks));
-	}
-	before = &window->marks[0];
-	since_ns = before->last_ns;
-	/* What is on its way to a file still needs the names of its time. */
-	if (ring->head == ring->position &&
-	    atomic_load_explicit(&ring->in_flight, memory_order_relaxed) == 0)
-		counter__set(&ring->horizon_ns, before->written <= gone ? since_ns : 0);
-	if (window->mark_count > 1 && gone > before->written) {
-		after = &window->marks[1];
-		/* In between the rate is taken for even. */
-		since_ns += (uint64_t)((double)(gone - before->written) /
-				       (double)(after->written - before->written) *
-				       (double)(after->first_ns - before->last_ns));
-	}
-	counter__set(&window->held_ns, now_ns - since_ns);
+	if (last >= at + WINDOW_STEPS)
+		at = last - WINDOW_STEPS + 1;
+	for (; at <= last; at++)
+		window->steps[at % WINDOW_STEPS] = (struct window_step){
+			.since_ns = window->seen_ns,
+			.begun_ns = window->seen_ns +
+				    (uint64_t)((double)(at * step - window->seen) * pace),
+		};
+	window->seen = written;
+	window->seen_ns = now_ns;
 }
 
 /* See how much the ring holds, and if it is swept also since when. */
 static void window__begin(struct ring *ring, bool first)
 {
 	struct window *const window = window__of(ring);
+	const uint64_t data_bytes = window->perf.map->data_bytes;
+	const uint64_t step = data_bytes / (WINDOW_STEPS / 2), now_ns = clock__now_ns();
 	const uint64_t written = written_to(ring_map__head(window->perf.map));
-	const uint64_t used = least(written, window->perf.map->data_bytes);
-	const uint64_t now_ns = clock__now_ns();
+	const uint64_t used = least(written, data_bytes);
+	const struct window_step *oldest;
 
 	counter__set(&ring->used_bytes, used);
 	counter__max(&ring->high_watermark_bytes, used);
 	(void)first;
 	if (!ring->swept)
 		return;
-	window__mark(window, written, now_ns);
-	window__date(window, written - used, now_ns);
+	window__date(window, written, step, now_ns);
+	oldest = &window->steps[(written - used) / step % WINDOW_STEPS];
+	/* What is on its way to a file still needs the names of its time. */
+	if (ring->head == ring->position &&
+	    atomic_load_explicit(&ring->in_flight, memory_order_relaxed) == 0)
+		counter__set(&ring->horizon_ns, oldest->since_ns);
+	counter__set(&window->held_ns, now_ns - oldest->begun_ns);
 }
 
 /*
@@ -343,32 +309,6 @@ static enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint3
 	return window->piece_count == 0 ? RING_EMPTY : RING_MORE;
 }
 
-/* Nobody comes any more for what was not given out. */
-static void window__abandon(struct window *window)
-{
-	struct ring *const ring = &window->perf.ring;
-	uint64_t samples = 0, records = 0, bytes = 0;
-
-	for (uint32_t i = 0; i < window->piece_count; i++) {
-		const struct window_piece *const piece = &window->pieces[i];
-		size_t at, size;
-
-		for (at = piece->at; at < piece->at + piece->bytes; at += size) {
-			const uint64_t header = walk__load(window->copy + at);
-
-			size = walk__size(header);
-			samples += walk__type(header) == PERF_RECORD_SAMPLE;
-			records++;
-		}
-		bytes += piece->bytes;
-	}
-	ring__count_abandoned(ring, samples, records, bytes);
-	ring->position = ring->head;
-	window->piece_count = 0;
-	window->wanted = false;
-	(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
-}
-
 /* The ring stands still while it is let go. */
 static void window__hold(struct ring *ring, bool held)
 {
@@ -376,10 +316,23 @@ static void window__hold(struct ring *ring, bool held)
 		window__want(window__of(ring));
 }
 
+/* Nobody comes any more for what was not given out. */
 static void window__leave(struct ring *ring, bool drained)
 {
-	if (!drained)
-		window__abandon(window__of(ring));
+	struct window *const window = window__of(ring);
+	struct walk_tally tally = {0};
+	enum fault fault;
+
+	if (drained)
+		return;
+	for (uint32_t i = 0; i < window->piece_count; i++)
+		(void)walk__run(window->copy + window->pieces[i].at, window->pieces[i].bytes,
+				&window->perf.layout, &tally, &fault);
+	ring__count_abandoned(ring, tally.samples, tally.records, ring->head - ring->position);
+	ring->position = ring->head;
+	window->piece_count = 0;
+	window->wanted = false;
+	(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
 }
 
 /* The kernel wakes for each turn of such a ring, and nobody wants that. */

@@ -8,13 +8,12 @@
 
 #include "perf_ring.h"
 
-#define WINDOW_MARKS 64u
+/* What a ring took is dated in steps, half as many to a full ring. */
+#define WINDOW_STEPS 128u
 
-/* The ring had taken `written` bytes in all from `first_ns` to `last_ns`. */
-struct window_mark {
-	uint64_t written;
-	uint64_t first_ns;
-	uint64_t last_ns;
+/* All behind a step's beginning was written after `since_ns`, and what is there about `begun_ns`. */
+struct window_step {
+	uint64_t since_ns, begun_ns;
 };
 
 /* Records that lie one behind the other in the copy, newest first; given out in one piece. */
@@ -48,8 +47,8 @@ struct window {
 	bool wanted;	      /* one is to be taken as soon as the last one is given out */
 	struct window_piece *pieces;
 	uint32_t piece_count; /* not given out yet, the oldest is the last one */
-	struct window_mark marks[WINDOW_MARKS];
-	uint32_t mark_count;
+	uint64_t seen, seen_ns; /* bytes that the ring had taken in all at the last look, and when */
+	struct window_step steps[WINDOW_STEPS];
 
 	counter_t windows;
 	counter_t taken;	     /* samples that were in a window for the first time */

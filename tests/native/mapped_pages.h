@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "guarded.h"
-#include "page_map.h"
+#include "page_ring.h"
 
 #define MAPPED_PAGES 6u /* of the ring, the reader's not among them */
 

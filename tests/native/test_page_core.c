@@ -15,7 +15,7 @@
 #include "core.h"
 #include "mapped_pages.h"
 #include "output.h"
-#include "page_stream.h"
+#include "page_ring.h"
 #include "pages.h"
 #include "rig.h"
 

@@ -14,6 +14,12 @@ static struct {
 	struct page_meta meta;
 	uint8_t pages[3 * PAGE_BYTES] __attribute__((aligned(4096)));
 } ring_memory;
+
+/* Where the reader stands. */
+struct page_place {
+	uint32_t id, read; /* of that page so many bytes are handed out */
+};
+
 static struct page_place next_places[8];
 static uint32_t next_count, next_at;
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "page_stream.h"
+#include "page_ring.h"
 #include "pages.h"
 #include "rig.h"
 
@@ -98,6 +98,7 @@ static void add(uint32_t index, uint64_t ns, uint32_t events, uint64_t serial)
 		      &(struct span){.ring = rings[index],
 				     .samples = tally.events,
 				     .bytes = PAGE_BYTES,
+				     .records = tally.events,
 				     .first_ns = tally.first_ns},
 		      false);
 	chunk->spans[chunk->span_count - 1].last_ns = tally.last_ns;
@@ -105,26 +106,22 @@ static void add(uint32_t index, uint64_t ns, uint32_t events, uint64_t serial)
 }
 
 /* Write the chunk as the writer does, without its answer to errors. Returns the first one. */
-static int64_t write_chunk(void)
+static int write_chunk(void)
 {
-	uint8_t *data = chunk->data;
-	int64_t went = 0;
+	struct item item = {.chunk = chunk};
+	uint64_t bytes;
+	int ret;
 
-	for (uint32_t i = 0; i < chunk->span_count; i++) {
-		struct load load = {.span = chunk->spans[i], .data = data};
-
-		data += load.span.bytes;
-		while (went >= 0 && load.span.bytes > 0) {
-			page_stream__advance(stream, load.span.ring, load.span.bytes);
-			went = page_stream__write(stream, &load);
-		}
-	}
+	stream->work = (struct work){0};
+	do
+		ret = page_stream__ops.write(stream, &item, &bytes);
+	while (ret > 0);
 	pool__give(&rig.pool, chunk);
 	chunk = pool__take(&rig.pool, NULL);
-	return went < 0 ? went : 0;
+	return ret;
 }
 
-static int64_t write_one(uint32_t index, uint64_t ns, uint32_t events, uint64_t serial)
+static int write_one(uint32_t index, uint64_t ns, uint32_t events, uint64_t serial)
 {
 	add(index, ns, events, serial);
 	return write_chunk();
@@ -470,14 +467,19 @@ static void fill_pipe(uint32_t index, uint32_t count, uint64_t ns, uint64_t seri
 static void a_pipe_goes_behind_the_tail(void)
 {
 	const int fd = output__file();
+	struct item item;
 	struct event *event;
+	uint64_t moved;
 
 	begin();
+	item = (struct item){.ticket = rings[0]};
 	prepare(fd, 1, EXTENT_BYTES, RIG_LIMIT);
 	CHECK_EQ(write_one(0, 1000, 10, 0), 0);
 	fill_pipe(0, 3, 2000, 10);
-	page_stream__advance(stream, rings[0], 3 * PAGE_BYTES);
-	CHECK_EQ(page_stream__splice(stream, rings[0]), 3 * PAGE_BYTES);
+	stream->work = (struct work){0};
+	CHECK_EQ(page_stream__ops.write(stream, &item, &moved), 1);
+	CHECK_EQ(moved, 3 * PAGE_BYTES);
+	CHECK_EQ(page_stream__ops.write(stream, &item, &moved), 0);
 	CHECK_EQ(page_ring__of(rings[0])->pipe_bytes, 0);
 	CHECK_EQ(write_one(0, 9000, 10, 10 + 3 * EVENTS), 0);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
@@ -505,21 +507,29 @@ static void a_pipe_goes_behind_the_tail(void)
 static void a_pipe_that_no_file_takes_is_counted(void)
 {
 	const int fd = output__file(), full = output__full();
-	struct load load;
+	struct work *work;
+	const struct span *lost;
+	struct item item;
+	uint64_t bytes;
 
 	begin();
+	work = &stream->work;
+	item = (struct item){.ticket = rings[0]};
 	fill_pipe(0, 3, 2000, 0);
-	CHECK_EQ(-page_stream__splice(stream, rings[0]), EXFULL);
+	CHECK_EQ(-page_stream__ops.write(stream, &item, &bytes), EXFULL);
 	prepare(full, 1, EXTENT_BYTES, RIG_LIMIT);
-	page_stream__advance(stream, rings[0], 3 * PAGE_BYTES);
-	CHECK(page_stream__splice(stream, rings[0]) < 0);
+	CHECK(page_stream__ops.write(stream, &item, &bytes) < 0);
+	CHECK_EQ(bytes, 3 * PAGE_BYTES);
 	CHECK_EQ(page_ring__of(rings[0])->pipe_bytes, 3 * PAGE_BYTES);
-	CHECK(page_stream__load_pipe(stream, rings[0], &load));
-	CHECK_EQ(load.span.samples, 3 * EVENTS);
-	CHECK_EQ(load.span.bytes, 3 * PAGE_BYTES);
+	/* Then it is read, and written as other pages. */
+	CHECK_EQ(page_stream__ops.pass_over(stream, &item, &lost), 0);
+	CHECK_EQ(-page_stream__ops.write(stream, &item, &bytes), ENOSPC);
+	CHECK_EQ(work->load.span.samples, 3 * EVENTS);
+	CHECK_EQ(work->load.span.bytes, 3 * PAGE_BYTES);
 	CHECK_EQ(rings[0]->in_flight, 3 * EVENTS);
-	CHECK_EQ(-page_stream__write(stream, &load), ENOSPC);
-	CHECK(!page_stream__load_pipe(stream, rings[0], &load));
+	CHECK_EQ(page_stream__ops.pass_over(stream, &item, &lost), 1);
+	CHECK_EQ(lost->samples, 3 * EVENTS);
+	CHECK_EQ(page_stream__ops.write(stream, &item, &bytes), 0);
 	end();
 	close(fd);
 	close(full);

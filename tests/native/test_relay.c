@@ -613,31 +613,51 @@ static void an_idle_ring_keeps_no_chunk(void)
 	close(fd);
 }
 
+/* The ring's file of the running segment is `fd`. */
+static void begin_file(struct stream *stream, int fd)
+{
+	segment__forget(&stream->current);
+	stream->current = (struct segment){.open = true, .limit = RIG_LIMIT};
+	CHECK_EQ(segment__set_places(&stream->current, 0, &(uint64_t){(uint64_t)fd}, 1), 0);
+	relay_stream__ops.begin_ring(ring, &stream->current);
+}
+
 static void a_full_disk_loses_what_it_counts(void)
 {
-	struct relay_file file = {.fd = -1};
-	struct sum *sums;
-	uint32_t count;
+	const int full = output__full(), fd = output__file();
+	struct item item = {.chunk = &chunk};
+	struct event_ring told;
+	struct stream *stream;
+	static struct rig rig;
+	uint64_t tried;
 
-	CHECK_EQ(relay_file__init(&file), 0);
-	CHECK_EQ(relay_file__write(&file, bytes, 10), -EBADF);
-	relay_file__begin(&file, output__full());
-	CHECK_EQ(relay_file__write(&file, bytes, 10), -ENOSPC);
-	CHECK_EQ(counter__read(&file.bytes), 0);
-	close(file.fd);
-	relay_file__begin(&file, output__file());
-	CHECK_EQ(relay_file__write(&file, bytes, 10), 0);
-	CHECK_EQ(counter__read(&file.bytes), 10);
+	rig__init(&rig, 0, 1, 1, RIG_NEVER_NS);
+	stream = &rig.streams[0];
+	begin_pipe(RELAY_BYTES);
+	chunk__append(&chunk, &(struct span){.ring = ring, .samples = 10, .bytes = 10}, false);
+	ring->in_flight = 20;
+	CHECK_EQ(-relay_stream__ops.write(stream, &item, &tried), EXFULL);
+	begin_file(stream, full);
+	CHECK_EQ(-relay_stream__ops.write(stream, &item, &tried), ENOSPC);
+	CHECK_EQ(counter__read(&relay->file.bytes), 0);
+	begin_file(stream, fd);
+	CHECK_EQ(relay_stream__ops.write(stream, &item, &tried), 1);
+	CHECK_EQ(relay_stream__ops.write(stream, &item, &tried), 0);
+	CHECK_EQ(counter__read(&relay->file.bytes), 10);
+	stream->work = (struct work){0};
 	output__limit(14);
-	CHECK_EQ(relay_file__write(&file, bytes, 10), -EFBIG); /* after 4 bytes */
+	CHECK_EQ(-relay_stream__ops.write(stream, &item, &tried), EFBIG); /* after 4 bytes */
 	output__limit(UINT64_MAX);
-	CHECK_EQ(counter__read(&file.bytes), 10);
-	CHECK_EQ(lseek(file.fd, 0, SEEK_END), 10);
-	sums = sums__give(&file.sums, &count);
-	output__check_sums(bytes, 10, sums, count);
-	free(sums);
-	close(file.fd);
-	relay_file__deinit(&file);
+	CHECK_EQ(counter__read(&relay->file.bytes), 10);
+	CHECK_EQ(counter__read(&ring->stored), 10);
+	CHECK_EQ(lseek(fd, 0, SEEK_END), 10);
+	relay_stream__ops.tell_ring(ring, &told);
+	output__check_sums(chunk.data, 10, told.sums, told.sum_count);
+	free(told.sums);
+	end();
+	rig__deinit(&rig);
+	close(full);
+	close(fd);
 }
 
 int main(void)
