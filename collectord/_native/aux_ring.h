@@ -132,12 +132,6 @@ struct aux_ring {
  * whole records must not be split. */
 int aux_ring__new(const struct aux_ring_options *options, struct ring *front, struct ring **ring);
 
-extern const struct ring_ops aux_ring__ops;
-
-/* `ring`, if it is of this kind. */
-static inline struct aux_ring *aux_ring__of(const struct ring *ring)
-{
-	return ring->ops == &aux_ring__ops ? container_of(ring, struct aux_ring, ring) : NULL;
-}
+RING_KIND(aux_ring, ring)
 
 #endif

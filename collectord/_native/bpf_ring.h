@@ -31,12 +31,6 @@ struct bpf_ring {
 /* The fd and the map stay the caller's. -EINVAL, -ENOMEM. */
 int bpf_ring__new(const struct bpf_ring_options *options, struct ring **ring);
 
-extern const struct ring_ops bpf_ring__ops;
-
-/* `ring`, if it is of this kind. */
-static inline struct bpf_ring *bpf_ring__of(const struct ring *ring)
-{
-	return ring->ops == &bpf_ring__ops ? container_of(ring, struct bpf_ring, perf.ring) : NULL;
-}
+RING_KIND(bpf_ring, perf.ring)
 
 #endif

@@ -121,9 +121,9 @@ struct page_fetched page_cursor__fetch(struct page_cursor *cursor, int fd, uint8
 		return found;
 	found.bytes = size;
 	found.goes_on = from > 0;
-	found.base_ns = cursor->page_ns;
 	/* A page of our own, of what was handed out since. */
 	end = SUBBUF_HEADER_BYTES + cursor->read - from;
+	walk__store(page, cursor->page_ns);
 	memcpy(page + SUBBUF_HEADER_BYTES, mapped + SUBBUF_HEADER_BYTES + from,
 	       cursor->read - from);
 	if (from == 0)

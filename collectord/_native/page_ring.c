@@ -22,10 +22,10 @@ static void page_ring__open_pipe(struct page_ring *pages)
 
 	if (pipe2(pages->pipe, O_CLOEXEC | O_NONBLOCK) < 0) {
 		pages->pipe[0] = pages->pipe[1] = -1;
-		pages->transport = PAGE_READ;
+		pages->options.transport = PAGE_READ;
 		return;
 	}
-	while (slots <= pages->subbufs && slots < PIPE_SLOTS_MAX)
+	while (slots <= pages->options.subbufs && slots < PIPE_SLOTS_MAX)
 		slots *= 2;
 	/* A slot takes a sub-buffer of any size. Without CAP_SYS_RESOURCE there is a limit, 256 by
 	 * default; what is beyond the pipe goes by read. */
@@ -44,7 +44,7 @@ static void page_ring__look(struct page_ring *pages)
 
 	if (page == NULL)
 		return;
-	(void)subbuf__open(page, pages->page_bytes, &head);
+	(void)subbuf__open(page, pages->options.page_bytes, &head);
 	walk = subbuf__start(&head);
 	(void)subbuf__run(page, SUBBUF_HEADER_BYTES + pages->cursor.read, &walk, &tally);
 	pages->last_ns = walk.now_ns;
@@ -54,7 +54,6 @@ static void page_ring__look(struct page_ring *pages)
 int page_ring__new(const struct page_ring_options *options, struct ring **out)
 {
 	struct page_ring *pages;
-	int ret;
 
 	if (options->page_bytes < SUBBUF_BYTES_MIN || options->page_bytes > SUBBUF_BYTES_MAX ||
 	    options->page_bytes % CHUNK_ALIGN_BYTES != 0 || options->subbufs == 0 ||
@@ -62,23 +61,17 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 	    (options->map != NULL && options->map->subbuf_bytes != options->page_bytes))
 		return -EINVAL;
 	pages = calloc(1, sizeof(*pages));
-	if (pages == NULL)
-		return -ENOMEM;
-	ret = page_track__init(&pages->track, options->page_bytes);
-	if (ret < 0) {
+	if (pages == NULL || page_track__init(&pages->track, options->page_bytes) < 0) {
 		free(pages);
-		return ret;
+		return -ENOMEM;
 	}
 	ring__init(&pages->ring, &page_ring__ops, options->fd, options->held);
-	pages->transport = options->transport;
-	pages->fd = options->fd;
-	pages->page_bytes = options->page_bytes;
-	pages->subbufs = options->subbufs;
+	pages->options = *options;
 	pages->cursor.map = options->map;
 	pages->pipe[0] = pages->pipe[1] = -1;
-	if (pages->transport == PAGE_SPLICE)
+	if (pages->options.transport == PAGE_SPLICE)
 		page_ring__open_pipe(pages);
-	if (pages->transport == PAGE_MMAP)
+	if (pages->options.transport == PAGE_MMAP)
 		page_ring__look(pages);
 	*out = &pages->ring;
 	return 0;
@@ -97,25 +90,24 @@ static void page_ring__free(struct ring *ring)
 
 static int page_ring__join(struct ring *ring, struct stream *stream)
 {
-	return stream->ops == &page_stream__ops &&
-			       stream->page_bytes == page_ring__of(ring)->page_bytes
-		       ? 0
-		       : -EINVAL;
+	const bool fits = stream->ops == &page_stream__ops &&
+			  stream->page_bytes == page_ring__of(ring)->options.page_bytes;
+
+	return fits ? 0 : -EINVAL;
 }
 
 /* What the ring held shows only in what the last pass took. */
 static void page_ring__begin(struct ring *ring, bool first)
 {
 	struct page_ring *const pages = page_ring__of(ring);
+	const uint64_t page_bytes = pages->options.page_bytes;
+	const uint64_t capacity = pages->options.subbufs * page_bytes;
 
-	const uint64_t capacity = (uint64_t)pages->subbufs * pages->page_bytes;
-
-	ring__count_fill(ring, least((uint64_t)pages->pass_pages * pages->page_bytes, capacity),
-			 capacity);
+	ring__count_fill(ring, least(pages->pass_pages * page_bytes, capacity), capacity);
 	pages->pass_pages = pages->pass_pieces = 0;
 	pages->pass_spliced = false;
 	/* The generation's goal: it may hold as much, and the reader's page. */
-	ring->head = ring->position + (first ? capacity + pages->page_bytes : 0);
+	ring->head = ring->position + (first ? capacity + page_bytes : 0);
 }
 
 static bool page_ring__is_unread(const struct ring *ring)
@@ -127,7 +119,7 @@ static bool page_ring__is_unread(const struct ring *ring)
 /* Bytes of data that a sub-buffer can have. */
 static uint32_t page_ring__capacity(const struct page_ring *pages)
 {
-	return pages->page_bytes - SUBBUF_HEADER_BYTES;
+	return pages->options.page_bytes - SUBBUF_HEADER_BYTES;
 }
 
 static struct page_fetched fetch_by_read(struct page_ring *pages, uint8_t *page)
@@ -138,22 +130,19 @@ static struct page_fetched fetch_by_read(struct page_ring *pages, uint8_t *page)
 
 	/* Exactly a sub-buffer: of a shorter read the rest would come without a header. */
 	do
-		n = read(pages->fd, page, pages->page_bytes);
+		n = read(pages->options.fd, page, pages->options.page_bytes);
 	while (n < 0 && errno == EINTR);
 	if (n <= 0)
 		return found;
 	found.bytes = (size_t)n;
-	memset(page + n, 0, pages->page_bytes - (size_t)n);
+	memset(page + n, 0, pages->options.page_bytes - (size_t)n);
 	if (found.bytes < SUBBUF_HEADER_BYTES)
 		return found;
-	found.base_ns = subbuf__timestamp(page);
 	commit = subbuf__commit(page);
 	/* The kernel makes a page of a remainder, and stamps it with the time of what was read. */
 	found.goes_on = pages->taken > 0 && (commit & SUBBUF_LOST) == 0 &&
-			found.base_ns == pages->last_ns - pages->behind_ns &&
+			subbuf__timestamp(page) == pages->last_ns - pages->behind_ns &&
 			(commit & SUBBUF_LENGTH_MASK) <= page_ring__capacity(pages) - pages->taken;
-	if (found.goes_on)
-		found.base_ns = pages->last_ns;
 	return found;
 }
 
@@ -164,19 +153,15 @@ static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *pa
 	size_t bytes;
 	ssize_t n;
 
-	if (pages->transport == PAGE_MMAP) {
-		found = page_cursor__fetch(&pages->cursor, pages->fd, page);
-		if (found.goes_on)
-			found.base_ns = pages->last_ns;
-		return found;
-	}
+	if (pages->options.transport == PAGE_MMAP)
+		return page_cursor__fetch(&pages->cursor, pages->options.fd, page);
 	/* Acquire; the partner is the release in page_stream__end(): the pipe was emptied. */
-	if (pages->transport != PAGE_SPLICE || pages->taken > 0 ||
+	if (pages->options.transport != PAGE_SPLICE || pages->taken > 0 ||
 	    atomic_load_explicit(&pages->ticket_queued, memory_order_acquire))
 		return fetch_by_read(pages, page);
-	bytes = (size_t)(pages->subbufs + 1 - pages->pass_pages) * pages->page_bytes;
+	bytes = (size_t)(pages->options.subbufs + 1 - pages->pass_pages) * pages->options.page_bytes;
 	do
-		n = splice(pages->fd, NULL, pages->pipe[1], NULL, bytes,
+		n = splice(pages->options.fd, NULL, pages->pipe[1], NULL, bytes,
 			   SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
 	while (n < 0 && errno == EINTR);
 	if (n > 0) {
@@ -185,8 +170,8 @@ static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *pa
 		return found;
 	}
 	if (n < 0 && errno == EINVAL)
-		pages->transport = PAGE_READ;
-	if (pages->transport == PAGE_READ || pages->ring.swept)
+		pages->options.transport = PAGE_READ;
+	if (pages->options.transport == PAGE_READ || pages->ring.swept)
 		return fetch_by_read(pages, page);
 	return found;
 }
@@ -195,7 +180,7 @@ static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *pa
 static void page_ring__append(struct page_ring *pages, struct chunk *chunk, bool goes_on,
 			      const struct subbuf_tally *tally, bool sealed)
 {
-	const uint32_t size = pages->page_bytes;
+	const uint32_t size = pages->options.page_bytes;
 	uint8_t *const page = chunk->data + chunk->used;
 	const struct span *last =
 		chunk->span_count > 0 ? &chunk->spans[chunk->span_count - 1] : NULL;
@@ -225,20 +210,20 @@ static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk
 	enum fault fault;
 	uint32_t data;
 
-	if (found->bytes >= SUBBUF_HEADER_BYTES)
-		walk__store(page, found->base_ns);
+	if (found->goes_on)
+		walk__store(page, pages->last_ns);
 	fault = subbuf__open(page, found->bytes, &head);
 	if (fault != FAULT_NONE)
 		return fault;
 #ifdef COLLECTORD_MUTATION
-	mutation__page(page, pages->page_bytes);
+	mutation__page(page, pages->options.page_bytes);
 	(void)subbuf__open(page, found->bytes, &head);
 #endif
 	walk = subbuf__start(&head);
 	walk.skipped_ns = found->goes_on ? pages->behind_ns : 0;
 	fault = subbuf__run(page, head.end, &walk, &tally);
 	if (fault != FAULT_NONE)
-		subbuf__cut(page, walk.at, pages->page_bytes);
+		subbuf__cut(page, walk.at, pages->options.page_bytes);
 	data = walk.at - SUBBUF_HEADER_BYTES;
 	ring__count(ring, tally.events, tally.events, data);
 	counter__max(&ring->last_sample_ns, tally.last_ns);
@@ -265,7 +250,7 @@ static void page_ring__skip(struct page_ring *pages, enum fault fault, uint64_t 
 {
 	pages->taken = 0;
 	pages->pass_pages++;
-	ring__refuse(&pages->ring, fault, pages->page_bytes - kept);
+	ring__refuse(&pages->ring, fault, pages->options.page_bytes - kept);
 }
 
 /*
@@ -289,12 +274,12 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 	struct page_ring *const pages = page_ring__of(ring);
 
 	/* So many were in the ring when the pass began, the reader's own among them. */
-	while (pages->pass_pages <= pages->subbufs && (ring->swept || !pages->pass_spliced)) {
+	while (pages->pass_pages <= pages->options.subbufs && (ring->swept || !pages->pass_spliced)) {
 		const uint64_t position = ring->position;
 		struct page_fetched found;
 		enum fault fault;
 
-		if (chunk_bytes - chunk->used < pages->page_bytes)
+		if (chunk_bytes - chunk->used < pages->options.page_bytes)
 			return RING_CHUNK_FULL;
 		found = page_ring__fetch(pages, chunk->data + chunk->used);
 		if (found.bytes == 0) {
@@ -303,7 +288,7 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 			return RING_EMPTY;
 		}
 		if (found.spliced) {
-			const uint32_t count = (uint32_t)(found.bytes / pages->page_bytes);
+			const uint32_t count = (uint32_t)(found.bytes / pages->options.page_bytes);
 
 			counter__add(&pages->pages, count);
 			counter__add(&ring->bytes, found.bytes);

@@ -64,18 +64,17 @@ struct page_cursor {
 
 /* A page as it was fetched. */
 struct page_fetched {
-	size_t bytes;	  /* 0: there is nothing to read */
-	uint64_t base_ns; /* time at its start */
-	bool goes_on;	  /* it is more of the sub-buffer that was taken last */
+	size_t bytes; /* 0: there is nothing to read */
+	bool goes_on; /* it is more of the sub-buffer that was taken last: its time is that one's end */
 	bool spliced;
-	bool reset;	  /* the ring was emptied since the last fetch */
+	bool reset; /* the ring was emptied since the last fetch */
 	enum fault fault;
 };
 
 /* Where the reader stands now; returns the page of which part was read already, NULL for none. */
 const uint8_t *page_cursor__begin(struct page_cursor *cursor);
 
-/* Copy what was handed out since to `page`. Of a page that goes on the time is not known here. */
+/* Copy what was handed out since to `page`. */
 struct page_fetched page_cursor__fetch(struct page_cursor *cursor, int fd, uint8_t *page);
 
 /* The map counts what was read: `events` more than before, or less if it began anew. True: it did. */
@@ -154,6 +153,15 @@ enum page_transport {
 	PAGE_SPLICE, /* whole sub-buffers by a pipe into the file, the rest by read(2) */
 };
 
+struct page_ring_options {
+	enum page_transport transport;
+	int fd; /* non-blocking */
+	uint32_t page_bytes;
+	uint32_t subbufs;     /* of the ring, the reader's not among them */
+	struct page_map *map; /* PAGE_MMAP */
+	bool held;
+};
+
 /*
  * One CPU's trace_pipe_raw.
  *
@@ -171,9 +179,7 @@ enum page_transport {
  */
 struct page_ring {
 	struct ring ring;
-	enum page_transport transport;
-	int fd; /* non-blocking */
-	uint32_t page_bytes, subbufs;
+	struct page_ring_options options;
 	uint32_t pass_pages, pass_pieces;
 	bool pass_spliced;
 
@@ -199,28 +205,13 @@ struct page_ring {
 	counter_t torn;		 /* pages that went there in part, and were given up */
 };
 
-struct page_ring_options {
-	enum page_transport transport;
-	int fd;
-	uint32_t page_bytes;
-	uint32_t subbufs;     /* of the ring, the reader's not among them */
-	struct page_map *map; /* PAGE_MMAP */
-	bool held;
-};
-
 /*
  * Passes take what the kernel still writes too when they sweep. Its ticket hands the pipe's contents
  * to the writer. The fd and the map stay the caller's.
  */
 int page_ring__new(const struct page_ring_options *options, struct ring **ring);
 
-extern const struct ring_ops page_ring__ops;
-
-/* `ring`, if it is of this kind. */
-static inline struct page_ring *page_ring__of(const struct ring *ring)
-{
-	return ring->ops == &page_ring__ops ? container_of(ring, struct page_ring, ring) : NULL;
-}
+RING_KIND(page_ring, ring)
 
 /*
  * A stream whose segments hold sub-buffers: each ring has an extent of its own in the file. There are

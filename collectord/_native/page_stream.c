@@ -14,28 +14,22 @@ static struct page_track *track_of(const struct ring *ring)
 
 int page_stream__progress(struct stream *stream, struct page_progress *progress)
 {
-	int ret = 0;
-
 	*progress = (struct page_progress){0};
 	pthread_mutex_lock(&stream->lock);
-	if (stream->current.open && stream->ring_count > 0) {
-		progress->rings = calloc(stream->ring_count, sizeof(*progress->rings));
-		if (progress->rings == NULL)
-			ret = -ENOMEM;
-	}
-	if (stream->current.open && ret == 0)
+	progress->rings = calloc(stream->ring_count + 1, sizeof(*progress->rings));
+	if (stream->current.open)
 		progress->token = stream->current.token;
 	for (uint32_t i = 0; progress->rings != NULL && i < stream->ring_count; i++) {
 		const struct page_ring *const pages = page_ring__of(stream->rings[i]);
 
-		if (pages != NULL && pages->track.capacity > 0)
+		if (stream->current.open && pages != NULL && pages->track.capacity > 0)
 			progress->rings[progress->count++] = (struct page_progress_ring){
 				.bytes = counter__read(&pages->track.bytes),
 				.id = pages->ring.id,
 			};
 	}
 	pthread_mutex_unlock(&stream->lock);
-	return ret;
+	return progress->rings != NULL ? 0 : -ENOMEM;
 }
 
 static void page_stream__begin_ring(struct ring *ring, const struct segment *segment)
@@ -83,8 +77,8 @@ static int64_t page_stream__splice(struct stream *stream, struct page_ring *page
 	}
 	if (torn > 0) {
 		/* Half of a page is in neither place: nobody can count its events any more. */
-		(void)read_pipe(pages->pipe[0], stream->scratch, pages->page_bytes - torn);
-		pages->pipe_bytes -= pages->page_bytes;
+		(void)read_pipe(pages->pipe[0], stream->scratch, pages->options.page_bytes - torn);
+		pages->pipe_bytes -= pages->options.page_bytes;
 		counter__add(&pages->torn, 1);
 	}
 	/* This file takes nothing from a pipe. */
@@ -95,7 +89,7 @@ static int64_t page_stream__splice(struct stream *stream, struct page_ring *page
 static bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct load *load)
 {
 	struct page_ring *pages = page_ring__of(ring);
-	const uint64_t room = stream->scratch_bytes / pages->page_bytes * pages->page_bytes;
+	const uint64_t room = stream->scratch_bytes / pages->options.page_bytes * pages->options.page_bytes;
 	const uint64_t bytes = least(room, pages->pipe_bytes);
 	struct subbuf_tally tally = {0};
 	enum fault fault;
@@ -107,7 +101,7 @@ static bool page_stream__load_pipe(struct stream *stream, struct ring *ring, str
 		pages->pipe_bytes = 0;
 		return false;
 	}
-	(void)subbuf__pages(stream->scratch, (size_t)bytes, pages->page_bytes, &tally, &fault);
+	(void)subbuf__pages(stream->scratch, (size_t)bytes, pages->options.page_bytes, &tally, &fault);
 	atomic_fetch_add_explicit(&ring->in_flight, tally.events, memory_order_relaxed);
 	*load = (struct load){
 		.span = {.ring = ring,

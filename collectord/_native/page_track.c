@@ -82,58 +82,42 @@ static bool page_track__merge(struct page_track *track, const uint8_t *page)
 	       subbuf__append(track->tail, page, track->page_bytes);
 }
 
-/* The time of the first event in pages, 0 where there is none. */
-static uint64_t first_event_ns(const uint8_t *pages, uint64_t bytes, uint32_t page_bytes)
-{
-	struct subbuf_tally tally = {0};
-	struct subbuf_walk walk;
-
-	for (uint64_t at = 0; at < bytes && tally.events == 0; at += page_bytes)
-		(void)subbuf__page(pages + at, page_bytes, &walk, &tally);
-	return tally.first_ns;
-}
-
 /* `pages` of the load went, the first one into the tail if `merged`. */
 static void page_track__settle(struct page_track *track, struct load *load, uint64_t pages,
 			       bool merged, struct span *written)
 {
 	const uint32_t size = track->page_bytes;
-	const bool all = pages * size == load->span.bytes;
-	const bool open = all && !load->span.sealed;
+	const uint64_t left = load->span.bytes - pages * size;
+	const bool open = left == 0 && !load->span.sealed;
 	const uint64_t own = pages - merged; /* pages that the extent grew by */
+	const uint64_t final = own > 0 && open ? own - 1 : own;
 	const uint8_t *const first = load->data + (merged ? size : 0);
 
-	*written = load->span;
-	written->bytes = own * size;
-	if (!all) {
-		struct subbuf_tally tally = {0};
-		enum fault fault;
-
-		(void)subbuf__pages(load->data, (size_t)(pages * size), size, &tally, &fault);
-		written->samples = written->records = tally.events;
-		written->first_ns = tally.first_ns;
-		written->last_ns = tally.last_ns;
-	}
-	if (own > 0) {
-		const uint64_t final = open ? own - 1 : own;
-
-		if (track->tail_open)
-			sums__take(&track->sums, track->tail, size);
-		sums__take(&track->sums, first, final * size);
-		if (open)
-			memcpy(track->tail, first + final * size, size);
-	} else if (!open) {
+	if (track->tail_open && (own > 0 || !open))
 		sums__take(&track->sums, track->tail, size);
-	}
+	sums__take(&track->sums, first, final * size);
+	if (final < own)
+		memcpy(track->tail, first + final * size, size);
 	track->tail_open = open;
 	track->tail_ns = load->span.last_ns;
 	counter__add(&track->bytes, own * size);
+	*written = load->span;
+	written->bytes = own * size;
 	load->data += pages * size;
-	load->span.bytes -= pages * size;
-	load->span.samples -= written->samples;
-	load->span.records = load->span.samples;
-	if (!all)
-		load->span.first_ns = first_event_ns(load->data, load->span.bytes, size);
+	load->span.bytes = left;
+	if (left > 0) {
+		struct subbuf_tally tally = {0}, rest = {0};
+		enum fault fault;
+
+		(void)subbuf__pages(load->data - pages * size, pages * size, size, &tally, &fault);
+		(void)subbuf__pages(load->data, left, size, &rest, &fault);
+		written->samples = written->records = tally.events;
+		written->first_ns = tally.first_ns;
+		written->last_ns = tally.last_ns;
+		load->span.samples -= tally.events;
+		load->span.records = load->span.samples;
+		load->span.first_ns = rest.first_ns;
+	}
 }
 
 /* Part of a new tail is in the file: as far as that goes, it becomes the old one again. */
@@ -157,18 +141,17 @@ int page_track__write(struct page_track *track, struct segment *segment, struct 
 	const uint64_t end = track->offset + counter__read(&track->bytes);
 	const uint32_t tail_end =
 		SUBBUF_HEADER_BYTES + (subbuf__commit(track->tail) & SUBBUF_LENGTH_MASK);
-	const bool merged = page_track__merge(track, load->data);
-	const uint64_t begin = merged ? end - size : end;
-	uint64_t own = load->span.bytes - (merged ? size : 0), done;
-	struct iovec vectors[2];
-	int count = 0, error;
-
 	/* The tail, and what comes behind it. */
-	error = sums__reserve(&track->sums, load->span.bytes + size, 3);
+	int error = sums__reserve(&track->sums, load->span.bytes + size, 3);
+	const bool merged = error == 0 && page_track__merge(track, load->data);
+	const uint64_t begin = merged ? end - size : end;
+	uint64_t own = least(load->span.bytes - (merged ? size : 0), page_track__room(track));
+	struct iovec vectors[2];
+	uint64_t done;
+	int count = 0;
+
 	if (error < 0)
 		return error;
-	if (own > page_track__room(track))
-		own = page_track__room(track);
 	if (own > 0)
 		error = page_track__claim(track, segment, end + own);
 	if (error < 0)
@@ -238,8 +221,7 @@ int64_t page_track__splice(struct page_track *track, struct segment *segment, in
 	int error = 0;
 
 	*torn = 0;
-	if (bytes > page_track__room(track))
-		bytes = page_track__room(track);
+	bytes = least(bytes, page_track__room(track));
 	if (bytes == 0)
 		return -EXFULL;
 	error = page_track__claim(track, segment, end + bytes);

@@ -25,6 +25,12 @@ int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
 		free(relay);
 		return -ENOMEM;
 	}
+	relay->carry = malloc(BLK_RECORD_BYTES_MAX);
+	if (relay->carry == NULL) {
+		sums__deinit(&relay->file.sums);
+		free(relay);
+		return -ENOMEM;
+	}
 	ring__init(&relay->ring, &relay_ring__ops, options->fd, options->held);
 	relay->options = *options;
 	relay->file.fd = -1;
@@ -39,6 +45,7 @@ static void relay_ring__free(struct ring *ring)
 	struct relay_ring *const relay = relay_ring__of(ring);
 
 	sums__deinit(&relay->file.sums);
+	free(relay->carry);
 	free(relay);
 }
 

@@ -71,6 +71,9 @@ struct relay_ring {
 	uint64_t last_completed; /* and when the last generation did */
 	bool quiet;		 /* which was what the one before it found */
 	uint64_t astray_bytes;	 /* that were no record, since the last that was one */
+	/* The beginning of a record whose end a read did not give. */
+	uint8_t *carry;
+	uint32_t carry_bytes;
 	struct blk_state state;
 
 	counter_t numbered; /* by the kernel: see blk_walk.h */
@@ -79,22 +82,12 @@ struct relay_ring {
 	counter_t torn_bytes;	 /* that were no record, or the beginning of one without its end */
 
 	struct relay_file file;
-
-	/* The beginning of a record whose end a read did not give. */
-	uint32_t carry_bytes;
-	uint8_t carry[BLK_RECORD_BYTES_MAX];
 };
 
 /* The fd stays the caller's. */
 int relay_ring__new(const struct relay_ring_options *options, struct ring **ring);
 
-extern const struct ring_ops relay_ring__ops;
-
-/* `ring`, if it is of this kind. */
-static inline struct relay_ring *relay_ring__of(const struct ring *ring)
-{
-	return ring->ops == &relay_ring__ops ? container_of(ring, struct relay_ring, ring) : NULL;
-}
+RING_KIND(relay_ring, ring)
 
 /*
  * A stream whose segments are sets of files, one for each relay ring. There are no rounds, no

@@ -206,4 +206,13 @@ void ring__skip(struct ring *ring, enum fault reason, uint64_t capacity);
  * multiple of `step`, and the ring goes on there. */
 bool ring__load(struct ring *ring, uint64_t head, uint64_t capacity, uint32_t step);
 
+/* Of a kind, which has its ring in `member`: its operations, and what is one of it, or NULL. */
+#define RING_KIND(kind, member)                                                          \
+	extern const struct ring_ops kind##__ops;                                        \
+	static inline struct kind *kind##__of(const struct ring *ring)                   \
+	{                                                                                \
+		return ring->ops == &kind##__ops ? container_of(ring, struct kind, member) \
+						 : NULL;                                 \
+	}
+
 #endif

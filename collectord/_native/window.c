@@ -261,24 +261,26 @@ static void window__take(struct window *window)
 		ring__refuse(ring, walk.fault, unread);
 }
 
-void window__want(struct window *window)
+/* All is given out: take the window that is wanted. Without one, or with nothing new in it, or nothing
+ * whole, give the pages back, which may not be needed for hours. */
+static void window__next(struct window *window)
 {
-	if (atomic_load_explicit(&window->perf.ring.fault, memory_order_relaxed) != FAULT_NONE)
-		return;
-	window->wanted = true;
-	if (window->piece_count != 0)
-		return;
-	window__take(window);
-	if (window->piece_count == 0) /* nothing new, or nothing whole */
+	if (window->wanted)
+		window__take(window);
+	if (window->piece_count == 0)
 		(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
 }
 
-/* Everything is in chunks: give the pages back, they may not be needed for hours. */
-static void window__done(struct window *window)
+/* The ring stands still while it is let go: take a window now, or once the last one is given out. */
+static void window__hold(struct ring *ring, bool held)
 {
-	(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
-	if (window->wanted)
-		window__take(window);
+	struct window *const window = window__of(ring);
+
+	if (held || atomic_load_explicit(&ring->fault, memory_order_relaxed) != FAULT_NONE)
+		return;
+	window->wanted = true;
+	if (window->piece_count == 0)
+		window__next(window);
 }
 
 /* Put the oldest piece that is left into `chunk`. */
@@ -305,15 +307,8 @@ static enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint3
 	ring->position += piece->bytes;
 	window->piece_count--;
 	if (window->piece_count == 0)
-		window__done(window);
+		window__next(window);
 	return window->piece_count == 0 ? RING_EMPTY : RING_MORE;
-}
-
-/* The ring stands still while it is let go. */
-static void window__hold(struct ring *ring, bool held)
-{
-	if (!held)
-		window__want(window__of(ring));
 }
 
 /* Nobody comes any more for what was not given out. */
@@ -332,7 +327,7 @@ static void window__leave(struct ring *ring, bool drained)
 	ring->position = ring->head;
 	window->piece_count = 0;
 	window->wanted = false;
-	(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
+	window__next(window);
 }
 
 /* The kernel wakes for each turn of such a ring, and nobody wants that. */

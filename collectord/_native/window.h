@@ -60,15 +60,6 @@ struct window {
 /* The map's ring is still empty: the memory for its windows is reserved. -ENOMEM. */
 int window__new(const struct perf_ring_options *options, struct ring **ring);
 
-extern const struct ring_ops window__ops;
-
-/* `ring`, if it is of this kind. */
-static inline struct window *window__of(const struct ring *ring)
-{
-	return ring->ops == &window__ops ? container_of(ring, struct window, perf.ring) : NULL;
-}
-
-/* Take a window now, or once the last one is given out. The ring stands still. */
-void window__want(struct window *window);
+RING_KIND(window, perf.ring)
 
 #endif

@@ -45,7 +45,7 @@ static void take(struct ring *ring, uint32_t used)
 	uint64_t taken = 0, calls = 0, wanted;
 	enum ring_take took;
 
-	window__want(window__of(ring));
+	ring->ops->hold(ring, false);
 	wanted = ring->head - ring->position;
 	CHECK(wanted <= data_bytes);
 	do {

@@ -251,7 +251,7 @@ static void a_ring_that_takes_no_splice_is_read(void)
 	source = eventfd(0, EFD_NONBLOCK);
 	begin_with(PAGE_SPLICE, NULL);
 	CHECK_EQ(take(false), RING_EMPTY);
-	CHECK_EQ(pages->transport, PAGE_READ);
+	CHECK_EQ(pages->options.transport, PAGE_READ);
 	end();
 }
 

@@ -82,7 +82,7 @@ static uint64_t take_all(void)
 	uint64_t samples = 0, next = 0;
 	enum ring_take took;
 
-	window__want(window__of(ring));
+	ring->ops->hold(ring, false);
 	do {
 		uint32_t at = 0;
 
@@ -178,7 +178,7 @@ static void a_chunk_takes_what_fits(void)
 	open_ring(64);
 	for (int i = 0; i < 100; i++)
 		write_sample(1024);
-	window__want(window__of(ring));
+	ring->ops->hold(ring, false);
 	empty_chunk(CHUNK_BYTES - CHUNK_MARKER_BYTES - 30000);
 	/* The oldest piece is what the others have left over: 4 records. */
 	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_MORE);
@@ -209,10 +209,10 @@ static void one_that_is_wanted_early_comes_next(void)
 	open_ring(16);
 	for (int i = 0; i < 10; i++)
 		write_sample(64);
-	window__want(window__of(ring));
+	ring->ops->hold(ring, false);
 	for (int i = 0; i < 5; i++)
 		write_sample(64);
-	window__want(window__of(ring));
+	ring->ops->hold(ring, false);
 	empty_chunk(0);
 	CHECK_EQ(counter__read(&window__of(ring)->windows), 1);
 	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_MORE);
@@ -265,7 +265,7 @@ static void a_fault_loses_what_is_new(void)
 	write_sample(64);
 	fake_ring__write_backward(&fake, (const uint8_t *)bad, 16);
 	write_sample(64);
-	window__want(window__of(ring));
+	ring->ops->hold(ring, false);
 	CHECK_EQ(ring->last_fault, WALK_BAD_SIZE);
 	CHECK_EQ(ring->head - ring->position, 64);
 	CHECK_EQ(counter__read(&ring->quarantined_bytes), 16 + 64);
@@ -367,7 +367,7 @@ static void names_are_kept_for_what_is_on_its_way(void)
 		write_sample(64);
 	look();
 	horizon_ns = counter__read(&ring->horizon_ns);
-	window__want(window__of(ring));
+	ring->ops->hold(ring, false);
 	for (int i = 0; i < 2; i++) {
 		for (int n = 0; n < 200; n++)
 			write_sample(64);
