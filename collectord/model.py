@@ -135,6 +135,12 @@ class ScopeKind(StrEnum):
     CGROUP = "cgroup"
 
 
+# Scopes whose events follow tasks; the others observe whole CPUs.
+TASK_SCOPES: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.COMMAND, ScopeKind.USER)
+# The mode of a session whose rings are read when somebody asks, and overwritten until then.
+FLIGHT_RECORDER: Final = "flight-recorder"
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What is observed.

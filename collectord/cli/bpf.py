@@ -18,7 +18,7 @@ from collectord.kernel.bpf.catalogue import LOCAL
 from collectord.kernel.host.device_names import HostNames
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.kernel_probe import probe
-from collectord.plan.bpf_source import cache_folder
+from collectord.plan import bpf_source
 from collectord.programs import bpf_program
 from collectord.session.maps.answers import describe_tables
 from collectord.session.maps.map_metrics import MapReader
@@ -103,7 +103,7 @@ def _list(args: argparse.Namespace) -> int:
             "path": program.path,
             "summary": program.manifest.summary,
             "gives": gives(program),
-            "available": not (reason := bpf_program.obstacle(program, facts)),
+            "available": not (reason := bpf_source.obstacle(program, facts)),
             "reason": reason,
         }
         for program in facts.bpf.programs.values()
@@ -149,7 +149,7 @@ def _check(args: argparse.Namespace) -> int:
     loading: Loading | None = None
     failure: CollectordError | None = None
     try:
-        bpf_program.require(program, facts)
+        bpf_source.require(program, facts)
         loading = _load(kernel, config, facts, program, values)
     except CollectordError as error:
         failure = error
@@ -178,7 +178,7 @@ def _load(
     Raises:
         BpfError, MissingFeature, MissingPrivilege, KernelError: it does not go.
     """
-    cache = cache_folder(config, DaemonConfig().state_dir, facts.euid)
+    cache = bpf_source.cache_folder(config, DaemonConfig().state_dir, facts.euid)
     headers = kernel.bpf_headers(config.headers, cache)
     with ExitStack() as stack:
         loaded = bcc_client.load(

@@ -21,12 +21,11 @@ from collectord.errors import (
     MissingPrivilege,
     UsageError,
 )
+from collectord.kernel.host.limits import Purpose
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.port import Purpose
 from collectord.kernel.probe import checks, checks_aux
 from collectord.kernel.probe.kernel_probe import probe
-from collectord.plan import pmu
-from collectord.programs import bpf_program
+from collectord.plan import bpf_source, pmu
 from collectord.source import bpf_host
 
 if TYPE_CHECKING:
@@ -210,7 +209,7 @@ def _tracepoints(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Lis
 
 def _programs(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
     """Not compiled: `bpf check` does that, one by one."""
-    reasons = {p.name: bpf_program.obstacle(p, facts) for p in facts.bpf.programs.values()}
+    reasons = {p.name: bpf_source.obstacle(p, facts) for p in facts.bpf.programs.values()}
     for name, reason in sorted((reasons | facts.bpf.program_problems).items()):
         if _matches(glob, name, "bpf"):
             yield ListedEvent(name, "bpf", available=not reason, reason=reason)

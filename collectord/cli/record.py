@@ -33,7 +33,7 @@ from collectord.errors import CollectordError
 from collectord.kernel.host.device_names import HostNames
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
-from collectord.session.losing import LOSING_BEGAN, LOSING_ENDED
+from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
 from collectord.session.maps.answers import make_answer
 from collectord.source import bcc_client
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from collectord.config.schema import Config
-    from collectord.daemon.daemon import DaemonStatus
     from collectord.daemon.recording import RecordResult
+    from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.answers import Answer
 
 _SIGNAL_STATUS: Final = 128

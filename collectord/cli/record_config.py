@@ -34,8 +34,8 @@ from collectord.config.schema import (
     TransportName,
 )
 from collectord.errors import UsageError
+from collectord.model import FLIGHT_RECORDER
 from collectord.plan import budget
-from collectord.plan.session_plan import FLIGHT_RECORDER
 from collectord.text import cpu_list
 from collectord.text.nearest import did_you_mean
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from collectord.cli.output import Column
-    from collectord.daemon.daemon import DaemonStatus
+    from collectord.session.daemon_status import DaemonStatus
 
 _NS_PER_SECOND: Final = 1_000_000_000
 _FILL_WARNING: Final = 0.8

@@ -14,15 +14,15 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.aux_pmu import ARM_SPE, CS_ETM, INTEL_PT
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import frame
 from collectord.errors import CodecError
-from collectord.facts.aux_facts import ARM_SPE, CS_ETM, INTEL_PT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collectord.facts.aux_facts import AuxPmuFacts, EtmFacts, TimeConversion
+    from collectord.codec.aux_pmu import AuxPmuFacts, EtmFacts, TimeConversion
 
 _U64_MASK: Final = (1 << 64) - 1
 _HEAD: Final = struct.Struct("<II")

@@ -11,7 +11,6 @@ from collectord.errors import MissingFeature, PlanError, UsageError
 
 if TYPE_CHECKING:
     from collectord.codec.perf_attr import PerfEventAttr
-    from collectord.facts.kernel_facts import KernelFacts
 
 FP: Final = "fp"
 DWARF: Final = "dwarf"
@@ -44,8 +43,10 @@ class CallGraph:
     def __str__(self) -> str:
         return f"{self.mode},{self.stack_bytes}" if self.mode == DWARF else self.mode
 
-    def apply(self, attr: PerfEventAttr, name: str, facts: KernelFacts) -> PerfEventAttr:
-        """The attributes of an event called `name`, with what this call graph needs.
+    def apply(
+        self, attr: PerfEventAttr, name: str, *, arch: str, hardware_pmu: bool
+    ) -> PerfEventAttr:
+        """Give the attributes of an event called `name`, with what this call graph needs.
 
         Raises:
             MissingFeature: the machine cannot record it.
@@ -53,10 +54,10 @@ class CallGraph:
         """
         sample_type = attr.sample_type | SampleType.CALLCHAIN
         if self.mode == DWARF:
-            registers = USER_REGS.get(facts.arch)
+            registers = USER_REGS.get(arch)
             if registers is None:
                 raise MissingFeature(
-                    f"no dwarf call graphs on {facts.arch}", feature="dwarf", hint="use fp"
+                    f"no dwarf call graphs on {arch}", feature="dwarf", hint="use fp"
                 )
             return replace(
                 attr,
@@ -73,7 +74,7 @@ class CallGraph:
                     what=name,
                     hint="use fp or dwarf",
                 )
-            if not facts.hardware_pmu or facts.arch != "x86_64":
+            if not hardware_pmu or arch != "x86_64":
                 raise MissingFeature(
                     "no last branch records on this host", feature="lbr", hint="use fp or dwarf"
                 )

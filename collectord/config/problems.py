@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PID_MAX: Final = (1 << 31) - 1  # pid_t
+# Of BPF programs, and of what they declare.
+NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+NAME_WORDS: Final = "small letters, digits and _, beginning with a letter"
 
 
 @dataclass(frozen=True, slots=True)

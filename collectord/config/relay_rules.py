@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.blktrace import ACTIONS
 from collectord.config.problems import PID_MAX, Problem
-from collectord.plan.session_plan import FLIGHT_RECORDER
+from collectord.model import FLIGHT_RECORDER
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:

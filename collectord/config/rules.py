@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.config import call_graph, event_spec, relay_rules, trace_names
 from collectord.config.event_spec import Modifiers, Tracepoint
-from collectord.config.problems import PID_MAX, Problem, under
+from collectord.config.problems import NAME, NAME_WORDS, PID_MAX, Problem, under
 from collectord.config.scheduling import SHARDS_MAX
 from collectord.config.schema import (
     BpfSourceConfig,
@@ -18,10 +18,9 @@ from collectord.config.schema import (
     TraceEventConfig,
     TracefsSourceConfig,
 )
+from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import UsageError
-from collectord.kernel.tracefs.trace_probes import Probe, ProbeKind
-from collectord.plan.session_plan import FLIGHT_RECORDER, TASK_SCOPES
-from collectord.programs import manifest_rules
+from collectord.model import FLIGHT_RECORDER, TASK_SCOPES
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:
@@ -90,9 +89,9 @@ def _source(source: SourceConfig) -> Iterator[Problem]:
         case TracefsSourceConfig():
             yield from _tracefs(source)
         case BpfSourceConfig():
-            if manifest_rules.NAME.fullmatch(source.program) is None:
+            if NAME.fullmatch(source.program) is None:
                 text = f"{source.program!r} is no program's name"
-                yield Problem("program", text, manifest_rules.NAME_WORDS)
+                yield Problem("program", text, NAME_WORDS)
         case RelaySourceConfig():
             yield from relay_rules.check(source)
 

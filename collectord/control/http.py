@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from collectord.daemon.daemon import DaemonStatus
     from collectord.folders.folder import Folder
-    from collectord.session.drain_threads import RunningThreads
+    from collectord.session.daemon_status import DaemonStatus
     from collectord.session.ring_snapshot import Snapshot
+    from collectord.session.running_threads import RunningThreads
 
     StatusReader = Callable[[], DaemonStatus]
 

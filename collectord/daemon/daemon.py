@@ -12,7 +12,6 @@ import hashlib
 import time
 from collections import deque
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,11 +26,12 @@ from collectord.errors import CollectordError, KernelError, SinkError, UsageErro
 from collectord.kernel.host.cpu_watch import CpuWatch
 from collectord.kernel.host.identity import read_host
 from collectord.kernel.linux import LinuxKernel
+from collectord.model import FLIGHT_RECORDER
 from collectord.plan.build import blame, build
-from collectord.plan.session_plan import FLIGHT_RECORDER, RetentionPlan
+from collectord.plan.session_plan import RetentionPlan
 from collectord.recovery.predecessor import Repaired, repair_leftovers, salvage_traces
+from collectord.session.daemon_status import DaemonStatus
 from collectord.session.drain_loop import Drain
-from collectord.session.drain_threads import RunningThreads
 from collectord.session.file_workers import Workers
 from collectord.session.maps.map_watch import BpfWatch
 from collectord.session.ring_snapshot import Snapshot, Trigger
@@ -44,15 +44,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from typing import Any
 
-    from collectord._native._core import CoreCounters
     from collectord.config.schema import Config, SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
-    from collectord.model import ClockReading
     from collectord.plan.session_plan import Plan, SessionPlan
     from collectord.session.maps.map_watch import Contents
-    from collectord.session.maps.program_status import BpfStatus
     from collectord.session.session_factory import AnySession
 
 _LOG: Final = structlog.get_logger()
@@ -60,25 +57,6 @@ _LIMITS_INTERVAL_S: Final = 10.0
 _SNAPSHOTS_KEPT: Final = 1000
 # Compiling takes time, without a look at signals meanwhile.
 _SIGNALS_PAUSE_S: Final = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonStatus:
-    """All that metrics, the control API and the live line show."""
-
-    sessions: tuple[SessionBalance, ...]
-    core: CoreCounters
-    clocks: ClockReading
-    started_ns: int
-    config_sha256: str
-    cpus_online: int
-    cpus_covered: int
-    uncovered_ns: int
-    unclean_stops: int
-    damaged_files: int
-    left_records: int
-    bpf: tuple[BpfStatus, ...] = ()
-    drain: RunningThreads = field(default_factory=RunningThreads)
 
 
 class Daemon:

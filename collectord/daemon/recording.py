@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from collectord.config.schema import Config
-    from collectord.daemon.daemon import DaemonStatus
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import Plan
+    from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.map_watch import Contents
     from collectord.session.maps.program_status import BpfStatus
     from collectord.session.ring_snapshot import Snapshot

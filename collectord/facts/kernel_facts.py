@@ -8,8 +8,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from collectord.codec.aux_pmu import AuxPmuFacts  # noqa: TC001 - of the facts' JSON
 from collectord.errors import ConfigError
-from collectord.facts.aux_facts import AuxPmuFacts  # noqa: TC001 - of the facts' JSON
 from collectord.programs.bpf_program import BpfProgram  # noqa: TC001 - of the facts' JSON
 from collectord.text.foreign import decode_json
 

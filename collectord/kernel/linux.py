@@ -20,7 +20,6 @@ from collectord.codec.perf_attr import OpenFlag, ReadFormat
 from collectord.codec.perf_bpf import LoadedBpf
 from collectord.codec.tracing_data import TracingData
 from collectord.errors import KernelError
-from collectord.kernel import errno_mapping
 from collectord.kernel.bpf import (
     bpf_calls,
     bpf_entries,
@@ -29,12 +28,13 @@ from collectord.kernel.bpf import (
     program_image,
 )
 from collectord.kernel.bpf.program_notes import RUN, ProgramNotes
-from collectord.kernel.host import code_files, cpus, processes, targets
+from collectord.kernel.host import code_files, cpus, errno_mapping, processes, targets
 from collectord.kernel.host.capabilities import effective_capabilities
 from collectord.kernel.host.clocks import read_clocks, read_time_conversion
+from collectord.kernel.host.limits import Limits, Purpose
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.host.machine import read_machine
-from collectord.kernel.port import CounterReading, Limits, Purpose
+from collectord.kernel.port import CounterReading
 from collectord.kernel.relay import block_trace, relay_channel
 from collectord.kernel.tracefs import instance_lock, trace_probes
 from collectord.kernel.tracefs.abandoned_rings import Leftover
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager, ExitStack
 
+    from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.blktrace import Setup
     from collectord.codec.bpf_symbols import BpfSymbols
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.perf_features import BuildId
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
-    from collectord.facts.aux_facts import TimeConversion
     from collectord.kernel.tracefs.instance_settings import InstanceSettings
     from collectord.model import ClockReading
 

@@ -8,15 +8,15 @@ it out and pass descriptors over a socket; `linux.LinuxKernel` carries them out 
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager, ExitStack
 
     from collectord._native._core import AuxMap, PageMap, RingMap
+    from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.blktrace import Setup
     from collectord.codec.bpf_symbols import BpfSymbols
     from collectord.codec.perf_attr import PerfEventAttr
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
     from collectord.codec.tracing_data import TracingData
-    from collectord.facts.aux_facts import TimeConversion
     from collectord.kernel.bpf.bpf_calls import MapInfo, ProgramInfo
     from collectord.kernel.bpf.bpf_entries import Entries
+    from collectord.kernel.host.limits import Limits, Purpose
     from collectord.kernel.relay.block_trace import Blktrace
     from collectord.kernel.relay.block_trace import Leftover as LeftTrace
     from collectord.kernel.relay.relay_channel import RelayFile
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
     from collectord.kernel.tracefs.instance import Instance
     from collectord.kernel.tracefs.instance_settings import InstanceSettings
     from collectord.model import ClockReading
-
-# What SET_FILTER fails with for a filter that is wrong. The last three are no errors at all:
-# calc_stack() in kernel/trace/trace_events_filter.c numbers unbalanced parentheses and quotes -1
-# to -3, and that reaches the caller.
-FILTER_REFUSALS: Final = frozenset({errno.EINVAL, errno.EPERM, errno.ENOENT, errno.ESRCH})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,44 +55,6 @@ class CounterReading:
     time_running_ns: int
     event_id: int
     lost: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Privileges and limits of the process that makes the calls.
-
-    Attributes:
-        euid: effective user id.
-        capabilities: names of the effective set, such as `CAP_PERFMON`.
-        nofile: soft and hard RLIMIT_NOFILE.
-        memlock_bytes: soft RLIMIT_MEMLOCK, -1 for no limit.
-        paranoid: kernel.perf_event_paranoid, None where it cannot be read.
-        mlock_kb: kernel.perf_event_mlock_kb.
-        max_sample_rate: kernel.perf_event_max_sample_rate, per second.
-        max_stack: kernel.perf_event_max_stack.
-    """
-
-    euid: int
-    capabilities: frozenset[str]
-    nofile: tuple[int, int]
-    memlock_bytes: int
-    paranoid: int | None
-    mlock_kb: int
-    max_sample_rate: int
-    max_stack: int
-
-
-@dataclass(frozen=True, slots=True)
-class Purpose:
-    """What an event is opened for; only error messages use it.
-
-    Attributes:
-        event: its name as the user wrote it.
-        planned_fds: descriptors that the whole session needs.
-    """
-
-    event: str = "event"
-    planned_fds: int = 0
 
 
 class Kernel(Protocol):

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from collectord._native._core import RingCounters
     from collectord.ledger.aux_ledger import AuxBalance
+    from collectord.ledger.losing import Losing
     from collectord.model import Produced, RingLabel
-    from collectord.session.losing import Losing
 
 # Task, soft interrupt, interrupt, NMI: perf's contexts, each of which may hold one record that is
 # counted and not yet visible in the ring (kernel/events/internal.h, get_recursion_context).

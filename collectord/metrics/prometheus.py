@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from collectord._native._core import CoreCounters
-    from collectord.daemon.daemon import DaemonStatus
     from collectord.ledger.record_ledger import SessionBalance
+    from collectord.session.daemon_status import DaemonStatus
 
 
 def registry(

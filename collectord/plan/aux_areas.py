@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from collectord.codec.aux_pmu import CS_ETM, INTEL_PT, decoder_of
 from collectord.codec.perf_attr import AuxAction
 from collectord.errors import PlanError, UsageError
-from collectord.facts.aux_facts import CS_ETM, INTEL_PT, decoder_of
 from collectord.plan import budget
 from collectord.text.units import show_bytes, show_ns
 

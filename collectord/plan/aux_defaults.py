@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.facts.aux_facts import CS_ETM, INTEL_PT
+from collectord.codec.aux_pmu import CS_ETM, INTEL_PT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.facts.aux_facts import AuxPmuFacts
+    from collectord.codec.aux_pmu import AuxPmuFacts
     from collectord.facts.kernel_facts import PmuFacts
 
 # MTC each 2**3 ticks of the crystal clock, PSB each 2 KiB << 3: perf's choice, and enough for

@@ -15,7 +15,13 @@ from collectord.codec.perf_attr import (
     SoftwareId,
 )
 from collectord.config.schema import BpfSourceConfig
-from collectord.errors import ConfigError, MissingFeature, MissingPrivilege, UsageError
+from collectord.errors import (
+    ConfigError,
+    KernelError,
+    MissingFeature,
+    MissingPrivilege,
+    UsageError,
+)
 from collectord.model import Basis
 from collectord.plan.bpf_plan import BpfPlan, OutputPlan, ProgramPlan
 from collectord.plan.bpf_rings import require_buffers, ring_sets, transport_of
@@ -156,7 +162,7 @@ def _program(name: str, facts: KernelFacts) -> BpfProgram:
     if program is None:
         unknown = facts.bpf.unknown_programs.get(name)
         raise UsageError(unknown or f"there is no BPF program {name!r}", text=name)
-    bpf_program.require(program, facts)
+    require(program, facts)
     return program
 
 
@@ -183,3 +189,40 @@ def _event(name: str, index: int, facts: KernelFacts, *, counts: bool) -> EventP
     )
     basis = Basis.EXACT if counts else Basis.LOST_ONLY
     return EventPlan(index=index, name=name, attr=attr, basis=basis, group=index)
+
+
+def require(program: BpfProgram, facts: KernelFacts) -> None:
+    """Check that this host can run a program.
+
+    Raises:
+        MissingFeature, MissingPrivilege: what it lacks.
+    """
+    bpf, name = facts.bpf, program.name
+    if bpf.problem and bpf.need:
+        raise MissingPrivilege(f"{name}: {bpf.problem}", need=bpf.need, hint=bpf.remedy)
+    if bpf.problem:
+        raise MissingFeature(f"{name}: {bpf.problem}", feature="bpf", hint=bpf.remedy)
+    for feature in bpf_program.needs(program):
+        if not getattr(bpf, feature, True):
+            raise MissingFeature(f"{name}: no {feature} in this kernel", feature=feature)
+    if bpf_program.numbers(facts.release) < bpf_program.numbers(program.manifest.linux):
+        raise MissingFeature(
+            f"{name} needs Linux {program.manifest.linux}, and this is {facts.release}",
+            feature=f"Linux {program.manifest.linux}",
+        )
+    for tracepoint in bpf_program.tracepoints(program):
+        if tracepoint in facts.tracepoints:
+            continue
+        if facts.tracefs_need:
+            raise MissingPrivilege(f"{name}: {facts.tracefs_problem}", need=facts.tracefs_need)
+        reason = facts.tracefs_problem or f"no tracepoint {tracepoint} in this kernel"
+        raise MissingFeature(f"{name}: {reason}", feature=tracepoint)
+
+
+def obstacle(program: BpfProgram, facts: KernelFacts) -> str:
+    """Why this host cannot run a program, "" if it can as far as facts tell."""
+    try:
+        require(program, facts)
+    except KernelError as error:
+        return str(error).removeprefix(f"{program.name}: ")
+    return ""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.aux_pmu import ARM_SPE, decoder_of
 from collectord.codec.perf_attr import (
     CLOCK_MONOTONIC,
     AuxAction,
@@ -18,7 +19,6 @@ from collectord.codec.perf_attr import (
 from collectord.config import address_filter
 from collectord.config.event_spec import Modifiers
 from collectord.errors import MissingFeature, PlanError, UsageError
-from collectord.facts.aux_facts import ARM_SPE, decoder_of
 from collectord.model import Basis
 from collectord.plan.kinds import kinds_of
 
@@ -222,7 +222,9 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
         **levels,
     )
     if sampling.call_graph is not None and not kind.aux:
-        attr = sampling.call_graph.apply(attr, name, facts)
+        attr = sampling.call_graph.apply(
+            attr, name, arch=facts.arch, hardware_pmu=facts.hardware_pmu
+        )
     exact = kind.counting and not kind.weighted and not frequency and period == 1
     return EventPlan(
         index=0,

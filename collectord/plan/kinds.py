@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.aux_pmu import decoder_of
 from collectord.codec.perf_attr import BreakpointType, EventType
 from collectord.config.event_names import NAMED_EVENTS, NamedEvent
 from collectord.config.event_spec import Alias, Breakpoint, PmuEvent, Raw, Tracepoint
 from collectord.errors import MissingFeature, MissingPrivilege, UnknownEvent, UsageError
-from collectord.facts.aux_facts import decoder_of
 from collectord.plan.aux_defaults import default_terms
 from collectord.plan.pmu import lay_out
 from collectord.text.nearest import did_you_mean

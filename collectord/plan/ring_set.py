@@ -6,17 +6,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.aux_pmu import decoder_of
 from collectord.codec.perf_attr import SampleType
 from collectord.config.schema import PerfSourceConfig
 from collectord.errors import PlanError
-from collectord.facts.aux_facts import decoder_of
-from collectord.model import RingRole
+from collectord.model import FLIGHT_RECORDER, TASK_SCOPES, RingRole
 from collectord.plan import budget
 from collectord.plan.aux_areas import arrange, aux_set
 from collectord.plan.event_attrs import sideband_event
 from collectord.plan.freeze import frozen
 from collectord.plan.scope import excludes_self, ring_cpus
-from collectord.plan.session_plan import FLIGHT_RECORDER, TASK_SCOPES, RingPlan
+from collectord.plan.session_plan import RingPlan
 from collectord.plan.source_events import ABSENCE, in_scope, source_events, without_self
 from collectord.text import cpu_list
 from collectord.text.units import Share, show_bytes

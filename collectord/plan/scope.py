@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from collectord.codec.perf_attr import EventType
 from collectord.errors import PlanError
-from collectord.model import Scope, ScopeKind
-from collectord.plan.session_plan import TASK_SCOPES
+from collectord.model import TASK_SCOPES, Scope, ScopeKind
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from collectord.errors import MissingFeature
-from collectord.model import Basis, RingRole, Scope, ScopeKind
+from collectord.model import TASK_SCOPES, Basis, RingRole, Scope
 from collectord.plan.drain_threads import DrainThreads
 from collectord.plan.imposed import imposed_by
 from collectord.plan.show import event_dict, event_words, ring_words, sink_words
@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound="Payload")
 
-# The mode of a session whose rings are read when somebody asks, and overwritten until then.
-FLIGHT_RECORDER: Final = "flight-recorder"
 _DATA: Final = RingRole.DATA
-# Scopes whose events follow tasks; the others observe whole CPUs.
-TASK_SCOPES: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.COMMAND, ScopeKind.USER)
 
 
 @dataclass(frozen=True, slots=True)

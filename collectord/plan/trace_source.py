@@ -16,12 +16,12 @@ from collectord.errors import (
     UnknownEvent,
     UsageError,
 )
-from collectord.model import RingRole, ScopeKind, Transport
+from collectord.model import FLIGHT_RECORDER, RingRole, ScopeKind, Transport
 from collectord.plan import budget, transport
 from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan, ProbePlan
 from collectord.plan.kinds import kinds_of
 from collectord.plan.scope import excludes_self, ring_cpus
-from collectord.plan.session_plan import FLIGHT_RECORDER, RingPlan
+from collectord.plan.session_plan import RingPlan
 from collectord.text.units import RingSize, show_bytes, show_ns
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from collectord.config.problems import Problem
-from collectord.errors import KernelError, MissingFeature, MissingPrivilege, UsageError
+from collectord.errors import UsageError
 from collectord.programs import c_source
 from collectord.programs.parameter import encode, read_value, show_value
 from collectord.programs.program_manifest import BpfManifest  # noqa: TC001 - of the facts' JSON
@@ -17,7 +17,6 @@ from collectord.text.nearest import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from collectord.facts.kernel_facts import KernelFacts
     from collectord.programs.program_manifest import ParameterConfig
 
 HEADER: Final = "collectord.h"
@@ -230,43 +229,6 @@ def needs(program: BpfProgram) -> tuple[str, ...]:
             )
         )
     )
-
-
-def require(program: BpfProgram, facts: KernelFacts) -> None:
-    """Check that this host can run a program.
-
-    Raises:
-        MissingFeature, MissingPrivilege: what it lacks.
-    """
-    bpf, name = facts.bpf, program.name
-    if bpf.problem and bpf.need:
-        raise MissingPrivilege(f"{name}: {bpf.problem}", need=bpf.need, hint=bpf.remedy)
-    if bpf.problem:
-        raise MissingFeature(f"{name}: {bpf.problem}", feature="bpf", hint=bpf.remedy)
-    for feature in needs(program):
-        if not getattr(bpf, feature, True):
-            raise MissingFeature(f"{name}: no {feature} in this kernel", feature=feature)
-    if numbers(facts.release) < numbers(program.manifest.linux):
-        raise MissingFeature(
-            f"{name} needs Linux {program.manifest.linux}, and this is {facts.release}",
-            feature=f"Linux {program.manifest.linux}",
-        )
-    for tracepoint in tracepoints(program):
-        if tracepoint in facts.tracepoints:
-            continue
-        if facts.tracefs_need:
-            raise MissingPrivilege(f"{name}: {facts.tracefs_problem}", need=facts.tracefs_need)
-        reason = facts.tracefs_problem or f"no tracepoint {tracepoint} in this kernel"
-        raise MissingFeature(f"{name}: {reason}", feature=tracepoint)
-
-
-def obstacle(program: BpfProgram, facts: KernelFacts) -> str:
-    """Why this host cannot run a program, "" if it can as far as facts tell."""
-    try:
-        require(program, facts)
-    except KernelError as error:
-        return str(error).removeprefix(f"{program.name}: ")
-    return ""
 
 
 def tracepoints(program: BpfProgram) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import msgspec
 
 from collectord.codec.bpf_show import SHOWS
 from collectord.config.event_names import NAMED_EVENTS, find_named
-from collectord.config.problems import Problem, under
+from collectord.config.problems import NAME, NAME_WORDS, Problem, under
 from collectord.programs.parameter import STRING_MAX_BYTES, read_value
 from collectord.text.nearest import did_you_mean
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
         ParameterConfig,
     )
 
-NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
-NAME_WORDS: Final = "small letters, digits and _, beginning with a letter"
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _FIELD: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 TRACEPOINT: Final = re.compile(r"[A-Za-z_][\w-]*:[A-Za-z_][\w-]*", re.ASCII)

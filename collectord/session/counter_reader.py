@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.ledger.record_ledger import Bracket, losses_of
 from collectord.model import Basis, RingRole
-from collectord.session.losing import LossReading
+from collectord.session.loss_watch import LossReading
 from collectord.session.suppression import Suppression
 from collectord.source.window import Held
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from collectord._native import _core
 from collectord.errors import ShardSilent
-from collectord.session.drain_threads import Placement, RunningThreads
+from collectord.session.running_threads import Placement, RunningThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

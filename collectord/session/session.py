@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import KernelError
-from collectord.plan.session_plan import FLIGHT_RECORDER
+from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounts
 from collectord.session.build_ids import BuildIds
 from collectord.session.flight_recorder import LAST_PAUSE_S, Recorder
 from collectord.session.health import Health
-from collectord.session.losing import LossWatch
+from collectord.session.loss_watch import LossWatch
 from collectord.session.ring_snapshot import Windows
 from collectord.session.rotation import Segments
 from collectord.session.task_group import Jobs

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from collectord.errors import CodecError, UnsafePath
-from collectord.reader.verify import contents_findings, span_fault
 from collectord.sink.formats import open_stored
 from collectord.sink.manifest import (
     SCHEMA,
@@ -28,6 +27,7 @@ from collectord.sink.orphan import with_tracks
 from collectord.sink.outcome import Action, Outcome, kept_text, recovered, recovered_fields
 from collectord.sink.scan import mapped
 from collectord.sink.segment import lock, read_manifest
+from collectord.sink.soundness import contents_findings, span_fault
 from collectord.sink.sums import unsound
 
 if TYPE_CHECKING:

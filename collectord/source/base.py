@@ -259,6 +259,6 @@ class Source(Protocol):
             exclude_tids: threads whose events are left out where the plan says `exclude_self`.
 
         Raises:
-            KernelError: of the classes that `kernel.errno_mapping` tells apart.
+            KernelError: of the classes that `errno_mapping` tells apart.
             UsageError: the kernel refuses a filter; with its reason.
         """

@@ -41,7 +41,8 @@ from collectord.codec.perf_attr import (
     sample_time_offset,
 )
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget, UsageError
-from collectord.kernel.port import FILTER_REFUSALS, Purpose
+from collectord.kernel.host.errno_mapping import FILTER_REFUSALS
+from collectord.kernel.host.limits import Purpose
 from collectord.kernel.tracefs.instance_events import without_threads
 from collectord.model import Geometry, RingLabel, RingRole, Scope, ScopeKind
 from collectord.source.aux import refused_addresses

@@ -20,13 +20,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import KernelError, NoSuchTarget
 from collectord.kernel.tracefs.abandoned_rings import OWNER_MARK
 from collectord.kernel.tracefs.instance_events import TraceEvent
 from collectord.kernel.tracefs.instance_settings import InstanceSettings
 from collectord.kernel.tracefs.ring_stats import MonotonicStats, stats_text
-from collectord.kernel.tracefs.trace_probes import Probe, ProbeKind
 from collectord.model import (
+    FLIGHT_RECORDER,
     Basis,
     Geometry,
     Produced,
@@ -35,7 +36,6 @@ from collectord.model import (
     Transport,
 )
 from collectord.plan.ftrace_plan import FtracePlan
-from collectord.plan.session_plan import FLIGHT_RECORDER
 from collectord.source.base import Abilities
 from collectord.source.ring import FtraceRing
 from collectord.source.trace_counts import LateTraceRings, produced

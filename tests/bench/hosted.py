@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from collectord.cli import log, record_config, record_options
 from collectord.control import signals
-from collectord.daemon import daemon, recording
+from collectord.daemon import recording
 from collectord.daemon.host_facts import host_facts
 from collectord.ledger.ledger_json import to_json
 from collectord.text.units import Nanoseconds
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.config.schema import Config
+    from collectord.session.daemon_status import DaemonStatus
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def _spinning() -> Iterator[None]:
 async def _record(config: Config, command: list[str]) -> dict[str, Any]:
     staging: dict[str, int] = {}
 
-    def on_tick(status: daemon.DaemonStatus) -> None:
+    def on_tick(status: DaemonStatus) -> None:
         staging["chunks"] = status.core.chunks
         staging["chunks_free_min"] = status.core.chunks_free_min
 

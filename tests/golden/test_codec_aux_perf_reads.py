@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from collectord.codec.aux_pmu import TimeConversion
 from collectord.codec.aux_record import AUX_TRUNCATED, Aux, AuxOutputHwId
-from collectord.facts.aux_facts import TimeConversion
 from tests.support.aux_files import ETE, ETMV3, ETMV4, PID, SPE, AuxFile
 from tests.support.pt import PtTrace, tnt, tsc
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from collectord.facts.aux_facts import AuxPmuFacts
+    from collectord.codec.aux_pmu import AuxPmuFacts
     from tests.support.perf_tools import Perf
 
 KERNEL: Final = 0xFFFFFFFF81000000

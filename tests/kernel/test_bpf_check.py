@@ -17,7 +17,7 @@ from collectord.kernel.bpf import bpf_calls
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import bpf_trial
 from collectord.kernel.probe.kernel_probe import probe
-from collectord.programs import bpf_program
+from collectord.plan import bpf_source
 from collectord.source import bpf_host
 from tests.support.bpf_pairs import MANIFEST, SOURCE, write
 from tests.support.daemons import wait_for
@@ -180,7 +180,7 @@ def test_facts_of_this_host() -> None:
     assert facts.bpf.btf is Path("/sys/kernel/btf/vmlinux").exists()
     assert facts.bpf.kprobes is Path("/sys/bus/event_source/devices/kprobe").exists()
     assert facts.bpf.python
-    bpf_program.require(facts.bpf.programs["syscall_stream"], facts)
+    bpf_source.require(facts.bpf.programs["syscall_stream"], facts)
     names = {row.name for row in facts.checks}
     assert {"BPF programs", "bcc", "kernel headers", "BTF", "BPF JIT"} <= names
 

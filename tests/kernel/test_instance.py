@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import (
     KernelError,
     MissingFeature,
@@ -34,7 +35,6 @@ from collectord.kernel.tracefs.instance_events import TraceEvent
 from collectord.kernel.tracefs.instance_lock import find_leftovers, find_live
 from collectord.kernel.tracefs.instance_settings import InstanceSettings
 from collectord.kernel.tracefs.mount import Tracefs
-from collectord.kernel.tracefs.trace_probes import Probe, ProbeKind
 from tests.support import probed as probed_support
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ from pathlib import Path
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.instance_settings import InstanceSettings
 from collectord.kernel.tracefs.instance_events import TraceEvent
-from collectord.kernel.tracefs.trace_probes import Probe, ProbeKind
+from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.kernel.tracefs.mount import Tracefs
 session, probed = sys.argv[1:]
 probe = Probe(ProbeKind.UPROBE, "probed", probed)

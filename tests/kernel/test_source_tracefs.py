@@ -35,9 +35,18 @@ from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.instance_lock import find_leftovers, find_live
 from collectord.kernel.tracefs.mount import Tracefs
 from collectord.kernel.tracefs.trace_probes import group_of
-from collectord.model import Basis, Reason, RingRole, Scope, ScopeKind, Stage, Transport
+from collectord.model import (
+    FLIGHT_RECORDER,
+    Basis,
+    Reason,
+    RingRole,
+    Scope,
+    ScopeKind,
+    Stage,
+    Transport,
+)
 from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan, ProbePlan
-from collectord.plan.session_plan import FLIGHT_RECORDER, RingPlan, SessionPlan, SinkPlan
+from collectord.plan.session_plan import RingPlan, SessionPlan, SinkPlan
 from collectord.source import tracefs
 from collectord.source.window import Held
 from tests.support import probed

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec import aux_record
 from collectord.codec.aux_info import encode_info
+from collectord.codec.aux_pmu import AuxPmuFacts, EtmFacts, TimeConversion
 from collectord.codec.aux_record import AuxRecord, encode_piece
 from collectord.codec.perf_attr import (
     CLOCK_MONOTONIC,
@@ -22,7 +23,6 @@ from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sample import Sample, encode_sample
 from collectord.codec.perf_sideband import Comm, Mmap2, encode
-from collectord.facts.aux_facts import AuxPmuFacts, EtmFacts, TimeConversion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

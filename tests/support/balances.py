@@ -6,14 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from collectord._native._core import CoreCounters
-from collectord.daemon.daemon import DaemonStatus
 from collectord.kernel.host.thread_scheduling import Scheduling
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS, AuxBalance
 from collectord.ledger.record_ledger import RingBalance, SessionBalance, SinkStats
 from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole
 from collectord.plan.aux_areas import AuxPlan, Framing, HeadRule
-from collectord.session.drain_threads import RunningThread, RunningThreads
+from collectord.session.daemon_status import DaemonStatus
 from collectord.session.maps.program_status import BpfStatus, FunctionRuns
+from collectord.session.running_threads import RunningThread, RunningThreads
 
 CAPACITY_BYTES = 1 << 19
 # Of a PMU that counts bytes.

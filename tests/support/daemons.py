@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.control import client
-from collectord.session.losing import LOSING_BEGAN, LOSING_ENDED
+from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
 from tests.support.patience import patient
 
 if TYPE_CHECKING:

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from collectord.config.problems import raise_first
+from collectord.config.problems import NAME, NAME_WORDS, raise_first
 from collectord.errors import ConfigError, UnsafePath, UsageError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.programs.bpf_program import HEADER, BpfProgram, problems
-from collectord.programs.manifest_rules import NAME, NAME_WORDS
 from collectord.programs.program_manifest import load_manifest
 from collectord.text.nearest import did_you_mean
 

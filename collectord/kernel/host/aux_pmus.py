@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from collectord.facts.aux_facts import (
+from collectord.codec.aux_pmu import (
     CS_ETM,
     INTEL_PT,
     AuxPmuFacts,

@@ -18,6 +18,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.aux_pmu import TimeConversion
 from collectord.codec.perf_attr import (
     IOC_DISABLE,
     IOC_ENABLE,
@@ -26,7 +27,6 @@ from collectord.codec.perf_attr import (
     SampleType,
     SoftwareId,
 )
-from collectord.facts.aux_facts import TimeConversion
 from collectord.model import ClockReading
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import MissingFeature, NoSuchTarget
-from collectord.kernel import errno_mapping
-from collectord.kernel.host import cgroups
+from collectord.kernel.host import cgroups, errno_mapping
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import AuxAction, EventType, PerfEventAttr, SoftwareId
 from collectord.errors import KernelError
-from collectord.kernel.port import Purpose
+from collectord.kernel.host.limits import Purpose
 from collectord.kernel.probe.checks_aux import trial_attr
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from collectord.facts.aux_facts import AuxPmuFacts
+    from collectord.codec.aux_pmu import AuxPmuFacts
     from collectord.facts.kernel_facts import PmuFacts
     from collectord.kernel.port import Kernel
 

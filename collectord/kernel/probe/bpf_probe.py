@@ -20,16 +20,16 @@ from collectord.facts.kernel_facts import BpfFacts
 from collectord.kernel.bpf import catalogue, kernel_headers
 from collectord.kernel.bpf.catalogue import LOCAL, BpfProblem
 from collectord.kernel.bpf.kernel_headers import HeaderTree
-from collectord.kernel.errno_mapping import perf_need
 from collectord.kernel.host import lockdown
+from collectord.kernel.host.errno_mapping import perf_need
 from collectord.kernel.probe import bpf_trial
 from collectord.programs.bpf_program import BpfProgram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from collectord.kernel.host.limits import Limits
     from collectord.kernel.linux import LinuxKernel
-    from collectord.kernel.port import Limits
 
 BCC_REMEDY: Final = "apt install python3-bpfcc (PyPI's package bcc is something else)"
 _PMUS: Final = "bus/event_source/devices"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.errors import MissingPrivilege
 from collectord.facts.kernel_facts import CAP_IPC_LOCK, Check
-from collectord.kernel.errno_mapping import perf_need
+from collectord.kernel.host.errno_mapping import perf_need
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, LOOK, REMEDY, UNKNOWN
 from collectord.plan.drain_threads import AUTO_FIFO
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from collectord.errors import KernelError
     from collectord.facts.kernel_facts import FtraceFacts
+    from collectord.kernel.host.limits import Limits
     from collectord.kernel.host.thread_scheduling import Permitted
-    from collectord.kernel.port import Limits
 
 # What a ring of the default size takes per CPU, its control page included.
 _COMFORTABLE_MEMLOCK_BYTES: Final = 64 << 20

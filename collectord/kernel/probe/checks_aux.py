@@ -6,9 +6,9 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.aux_pmu import ARM_SPE, CS_ETM, INTEL_PT, decoder_of
 from collectord.codec.perf_attr import PerfEventAttr
 from collectord.config.event_spec import PmuEvent
-from collectord.facts.aux_facts import ARM_SPE, CS_ETM, INTEL_PT, decoder_of
 from collectord.facts.kernel_facts import Check, PmuFacts
 from collectord.kernel.probe.checks import check
 from collectord.plan.aux_defaults import default_terms
@@ -17,8 +17,8 @@ from collectord.plan.pmu import lay_out
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from collectord.codec.aux_pmu import AuxPmuFacts, Decoder
     from collectord.errors import KernelError
-    from collectord.facts.aux_facts import AuxPmuFacts, Decoder
 
     Refusal = Callable[[PerfEventAttr], KernelError | None]
 

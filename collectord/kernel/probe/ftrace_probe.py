@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from collectord._native import _core
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import FtraceFacts
-from collectord.kernel import errno_mapping
+from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.tracefs.abandoned_rings import OWNER_MARK
 from collectord.kernel.tracefs.control_files import ControlFolder

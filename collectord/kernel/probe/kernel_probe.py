@@ -22,10 +22,10 @@ from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import BpfFacts, FtraceFacts, KernelFacts
 from collectord.kernel.host import cpus
 from collectord.kernel.host.aux_pmus import read_aux_pmus
+from collectord.kernel.host.limits import Purpose
 from collectord.kernel.host.lockdown import NEED, deduce, read_lockdown
 from collectord.kernel.host.pmus import read_pmus
 from collectord.kernel.host.thread_scheduling import permitted
-from collectord.kernel.port import Purpose
 from collectord.kernel.probe import checks, checks_aux, checks_bpf, checks_relay
 from collectord.kernel.probe.aux_trial import with_aux
 from collectord.kernel.probe.bpf_probe import probe_bpf

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege, RingSetupError
-from collectord.kernel import errno_mapping
+from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.fd_holders import Holder, holders_below
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from collectord.kernel.tracefs.trace_probes import Probe
+    from collectord.config.trace_probe import Probe
 
 _MASK_WORD_DIGITS: Final = 8
 

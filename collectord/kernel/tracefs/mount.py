@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
-from collectord.kernel import errno_mapping
-from collectord.kernel.port import FILTER_REFUSALS
+from collectord.kernel.host import errno_mapping
+from collectord.kernel.host.errno_mapping import FILTER_REFUSALS
 from collectord.kernel.tracefs import instance_lock
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pytest
 
 from collectord import cli
 from collectord.cli import list as listing
+from collectord.codec.aux_pmu import AuxPmuFacts
 from collectord.config.event_names import NAMED_EVENTS
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
-from collectord.facts.aux_facts import AuxPmuFacts
 from collectord.facts.kernel_facts import Check, KernelFacts, PmuFacts, RelayFacts
 from collectord.kernel.linux import LinuxKernel
 

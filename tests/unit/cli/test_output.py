@@ -19,7 +19,7 @@ from collectord.model import Basis
 from tests.support import balances
 
 if TYPE_CHECKING:
-    from collectord.daemon.daemon import DaemonStatus
+    from collectord.session.daemon_status import DaemonStatus
 
 
 class Terminal(io.StringIO):

@@ -21,6 +21,7 @@ from collectord.cli import (
     record_config,
     record_options,
 )
+from collectord.codec.aux_pmu import AuxPmuFacts
 from collectord.config.schema import (
     Config,
     EventConfig,
@@ -32,7 +33,6 @@ from collectord.config.schema import (
 )
 from collectord.daemon.recording import RecordResult
 from collectord.errors import UsageError
-from collectord.facts.aux_facts import AuxPmuFacts
 from collectord.facts.kernel_facts import PmuFacts
 from collectord.plan.build import build
 from collectord.plan.session_plan import CorePlan, Plan

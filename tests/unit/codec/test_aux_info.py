@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord.codec.aux_info import Switches, encode_info
+from collectord.codec.aux_pmu import AuxPmuFacts, EtmFacts, TimeConversion, decoder_of
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import iter_records
 from collectord.errors import CodecError
-from collectord.facts.aux_facts import AuxPmuFacts, EtmFacts, TimeConversion, decoder_of
 from tests.support.aux_files import ETE, ETMV3, ETMV4, PT, PT_FORMATS, SPE
 
 if TYPE_CHECKING:

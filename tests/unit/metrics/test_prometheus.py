@@ -15,17 +15,17 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS
+from collectord.ledger.losing import Losing
 from collectord.metrics import prometheus
 from collectord.metrics.recorder_families import window_ns
 from collectord.model import LOSS_PAIRS, Basis, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.session.late_rings import LateRings
-from collectord.session.losing import Losing
 from collectord.sink.retention import EvictReason
 from collectord.source.base import Abilities, LateRing
 from tests.support import balances
 
 if TYPE_CHECKING:
-    from collectord.daemon.daemon import DaemonStatus
+    from collectord.session.daemon_status import DaemonStatus
 
 README: Final = Path(__file__).resolve().parents[3] / "README.md"
 SERIES_MAX: Final = 300

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from collectord.codec.aux_pmu import AuxPmuFacts
 from collectord.codec.perf_attr import AuxAction, EventType
 from collectord.config.event_spec import parse
 from collectord.config.rules import check_config
@@ -20,7 +21,6 @@ from collectord.config.schema import (
     TargetConfig,
 )
 from collectord.errors import MissingFeature, PlanError, UsageError
-from collectord.facts.aux_facts import AuxPmuFacts
 from collectord.facts.kernel_facts import PmuFacts
 from collectord.model import Basis, RingRole
 from collectord.plan.aux_areas import Framing, HeadRule

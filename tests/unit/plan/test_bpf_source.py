@@ -17,10 +17,11 @@ from collectord.config.schema import (
     TargetConfig,
 )
 from collectord.daemon.coverage import Coverage
-from collectord.errors import ConfigError, MissingFeature, PlanError, UsageError
+from collectord.errors import ConfigError, MissingFeature, MissingPrivilege, PlanError, UsageError
 from collectord.facts.kernel_facts import BpfFacts
 from collectord.model import Basis, RingRole
 from collectord.plan.bpf_plan import BpfPlan
+from collectord.plan.bpf_source import obstacle, require
 from collectord.plan.build import build
 from collectord.text.units import RingSize
 from tests.support.bpf_pairs import MANIFEST, SOURCE, program
@@ -169,3 +170,54 @@ def test_kinds_that_do_not_go_together() -> None:
     session = SessionConfig(name="s", source=(source(), PerfSourceConfig(events=("cs",))))
     (problem,) = [found for found in check_session(session) if found.key.endswith("kind")]
     assert "own session" in problem.hint
+
+
+def capable(**changes: Any) -> KernelFacts:  # noqa: ANN401 - fields of any type
+    """A host that can run programs, but for the changes."""
+    return host(bpf=BpfFacts(python="/usr/bin/python3", headers_kind="build", **changes))
+
+
+def test_a_host_that_can_run_it() -> None:
+    """Nothing is missing."""
+    require(program(), capable())
+    assert obstacle(program(), capable()) == ""
+
+
+@pytest.mark.parametrize(
+    ("facts", "error", "words"),
+    [
+        (
+            capable(problem="no bcc", remedy="install it"),
+            MissingFeature,
+            "switches: no bcc; install",
+        ),
+        (
+            capable(problem="closed", need="CAP_BPF"),
+            MissingPrivilege,
+            "switches: closed; needs CAP_B",
+        ),
+        (capable(kprobes=False), MissingFeature, "no kprobes in this kernel"),
+        (
+            host(bpf=BpfFacts(), tracepoints={}),
+            MissingFeature,
+            "no tracepoint sched:sched_switch",
+        ),
+        (
+            host(bpf=BpfFacts(), tracepoints={}, tracefs_problem="closed", tracefs_need="a group"),
+            MissingPrivilege,
+            "closed; needs a group",
+        ),
+        (
+            host(bpf=BpfFacts(), tracepoints={}, tracefs_problem="not mounted"),
+            MissingFeature,
+            "not mounted",
+        ),
+    ],
+)
+def test_what_a_host_lacks(facts: KernelFacts, error: type[Exception], words: str) -> None:
+    """The error says what is missing, and its class whether a privilege would help."""
+    one = program(SOURCE + "int kprobe__f(void *ctx) { return 0; }")
+    with pytest.raises(error) as caught:
+        require(one, facts)
+    assert words in str(caught.value)
+    assert obstacle(one, facts) == str(caught.value).removeprefix("switches: ")

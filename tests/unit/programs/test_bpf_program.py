@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectord.errors import MissingFeature, MissingPrivilege, UsageError
+from collectord.errors import UsageError
 from collectord.facts.kernel_facts import BpfFacts, KernelFacts
 from collectord.programs import bpf_program
 from tests.support.bpf_pairs import MANIFEST, SOURCE, program
@@ -344,57 +344,6 @@ def test_a_program_for_nothing() -> None:
 def test_what_a_program_needs(source: str, manifest: str, needed: tuple[str, ...]) -> None:
     """By its manifest, its attachments and the names of its functions."""
     assert bpf_program.needs(program(source, manifest)) == needed
-
-
-def capable(**changes: Any) -> KernelFacts:  # noqa: ANN401 - fields of any type
-    """A host that can run programs, but for the changes."""
-    return host(bpf=BpfFacts(python="/usr/bin/python3", headers_kind="build", **changes))
-
-
-def test_a_host_that_can_run_it() -> None:
-    """Nothing is missing."""
-    bpf_program.require(program(), capable())
-    assert bpf_program.obstacle(program(), capable()) == ""
-
-
-@pytest.mark.parametrize(
-    ("facts", "error", "words"),
-    [
-        (
-            capable(problem="no bcc", remedy="install it"),
-            MissingFeature,
-            "switches: no bcc; install",
-        ),
-        (
-            capable(problem="closed", need="CAP_BPF"),
-            MissingPrivilege,
-            "switches: closed; needs CAP_B",
-        ),
-        (capable(kprobes=False), MissingFeature, "no kprobes in this kernel"),
-        (
-            host(bpf=BpfFacts(), tracepoints={}),
-            MissingFeature,
-            "no tracepoint sched:sched_switch",
-        ),
-        (
-            host(bpf=BpfFacts(), tracepoints={}, tracefs_problem="closed", tracefs_need="a group"),
-            MissingPrivilege,
-            "closed; needs a group",
-        ),
-        (
-            host(bpf=BpfFacts(), tracepoints={}, tracefs_problem="not mounted"),
-            MissingFeature,
-            "not mounted",
-        ),
-    ],
-)
-def test_what_a_host_lacks(facts: KernelFacts, error: type[Exception], words: str) -> None:
-    """The error says what is missing, and its class whether a privilege would help."""
-    one = program(SOURCE + "int kprobe__f(void *ctx) { return 0; }")
-    with pytest.raises(error) as caught:
-        bpf_program.require(one, facts)
-    assert words in str(caught.value)
-    assert bpf_program.obstacle(one, facts) == str(caught.value).removeprefix("switches: ")
 
 
 def test_programs_are_facts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collectord.facts.aux_facts import AuxPmuFacts, EtmFacts
+from collectord.codec.aux_pmu import AuxPmuFacts, EtmFacts
 from collectord.kernel.host.aux_pmus import read_aux_pmu, read_aux_pmus
 
 if TYPE_CHECKING:

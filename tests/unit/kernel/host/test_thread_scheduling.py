@@ -17,7 +17,7 @@ from collectord.kernel.host import cpus, thread_scheduling
 from collectord.kernel.host.thread_scheduling import Permitted
 from collectord.kernel.probe import checks
 from collectord.plan.drain_threads import DrainThread, DrainThreads, Shortfall
-from collectord.session.drain_threads import Placement
+from collectord.session.running_threads import Placement
 from tests.support.daemons import wait_for
 
 if TYPE_CHECKING:

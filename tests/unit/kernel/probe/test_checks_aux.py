@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from collectord.codec.aux_pmu import AuxPmuFacts
 from collectord.errors import KernelError, MissingPrivilege
-from collectord.facts.aux_facts import AuxPmuFacts
 from collectord.facts.kernel_facts import Check, PmuFacts
 from collectord.kernel.probe import checks_aux
 from collectord.plan.aux_defaults import default_terms

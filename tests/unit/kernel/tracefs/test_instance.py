@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import (
     KernelError,
     MissingFeature,
@@ -35,7 +36,7 @@ from collectord.kernel.tracefs.instance_lock import (
 from collectord.kernel.tracefs.instance_settings import InstanceSettings, cpu_mask
 from collectord.kernel.tracefs.mount import Tracefs
 from collectord.kernel.tracefs.ring_stats import parse_stats
-from collectord.kernel.tracefs.trace_probes import Probe, ProbeKind, group_of, last_reason
+from collectord.kernel.tracefs.trace_probes import group_of, last_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

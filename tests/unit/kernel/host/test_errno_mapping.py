@@ -18,8 +18,8 @@ from collectord.errors import (
     NoSuchTarget,
     RingSetupError,
 )
-from collectord.kernel import errno_mapping
-from collectord.kernel.port import Limits, Purpose
+from collectord.kernel.host import errno_mapping
+from collectord.kernel.host.limits import Limits, Purpose
 
 NOBODY: Final = Limits(
     euid=65534,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from collectord.ledger.losing import Losing
 from collectord.model import Reason, Stage, loss_name
 
 if TYPE_CHECKING:
@@ -53,42 +54,6 @@ class LossReading:
     records: int = 0
     bytes: int = 0
     unit: str = "records"
-
-
-@dataclass(frozen=True, slots=True)
-class Losing:
-    """Records are being lost.
-
-    Attributes:
-        unit: of the figures, see `LossReading`.
-        cause: what there is to do something about, in words.
-        per_second: over the last interval.
-        lost: since it began.
-        began_ns: CLOCK_MONOTONIC of the reading before the first that had losses.
-    """
-
-    key: LossKey
-    unit: str
-    began_ns: int
-    cause: str = ""
-    per_second: int = 0
-    lost: int = 0
-
-    def describe(self) -> str:
-        """The loss in words, as a degraded session gives it for a reason."""
-        return f"losing {self.per_second:,} {self.unit}/s at {loss_name(self.key)}: {self.cause}"
-
-    def to_json(self) -> dict[str, Any]:
-        """An entry of `losing` in `/v1/status`."""
-        stage, reason = self.key
-        return {
-            "stage": str(stage),
-            "reason": str(reason),
-            "unit": self.unit,
-            "cause": self.cause,
-            "per_second": self.per_second,
-            "lost": self.lost,
-        }
 
 
 class LossWatch:

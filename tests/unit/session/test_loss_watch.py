@@ -12,7 +12,7 @@ import structlog
 
 from collectord.ledger.ledger_json import to_json
 from collectord.model import Reason, Stage
-from collectord.session.losing import LossReading, LossWatch
+from collectord.session.loss_watch import LossReading, LossWatch
 from tests.support import balances
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Rig:
         self.reads = 0
         self.reasons: dict[str, str] = {}
         self._now = 0
-        monkeypatch.setattr("collectord.session.losing.time.monotonic_ns", lambda: self._now)
+        monkeypatch.setattr("collectord.session.loss_watch.time.monotonic_ns", lambda: self._now)
         health: Any = SimpleNamespace(note=self.reasons.__setitem__)
         with structlog.testing.capture_logs() as self.events:
             self.watch = LossWatch("busy", self._read, health)

@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     import os
 
     from collectord.codec.perf_attr import PerfEventAttr
-    from collectord.kernel.port import Limits, Purpose
+    from collectord.kernel.host.limits import Limits, Purpose
 
 _SYSCALL: Final = "perf_event_open"
+# What SET_FILTER fails with for a filter that is wrong. The last three are no errors at all:
+# calc_stack() in kernel/trace/trace_events_filter.c numbers unbalanced parentheses and quotes -1
+# to -3, and that reaches the caller.
+FILTER_REFUSALS: Final = frozenset({errno.EINVAL, errno.EPERM, errno.ENOENT, errno.ESRCH})
 # Upstream stops at 2; from here on Debian's patch wants CAP_SYS_ADMIN for every event.
 PARANOID_SYS_ADMIN: Final = 3
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes of a tracefs source: what a definition places, and where."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from collectord.errors import UsageError
+
+# include/linux/trace_events.h, MAX_EVENT_NAME_LEN 64 with its NUL, for groups and events.
+NAME_MAX: Final = 63
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+class ProbeKind(StrEnum):
+    """What a probe is placed on."""
+
+    KPROBE = "kprobe"
+    KRETPROBE = "kretprobe"
+    UPROBE = "uprobe"
+    URETPROBE = "uretprobe"
+    EPROBE = "eprobe"
+
+
+# First letter of the definition.
+_LETTER: Final[dict[ProbeKind, str]] = {
+    ProbeKind.KPROBE: "p",
+    ProbeKind.KRETPROBE: "r",
+    ProbeKind.UPROBE: "p",
+    ProbeKind.URETPROBE: "r",
+    ProbeKind.EPROBE: "e",
+}
+# Without these forms the kernel would take a definition for one of another kind.
+_PLACE: Final[dict[ProbeKind, tuple[re.Pattern[str], str]]] = {
+    ProbeKind.KPROBE: (re.compile(r"[^\s/]+"), "SYMBOL[+OFFSET]"),
+    ProbeKind.KRETPROBE: (re.compile(r"[^\s/]+"), "SYMBOL"),
+    ProbeKind.UPROBE: (re.compile(r"/\S+:0x[0-9A-Fa-f]+\S*"), "/PATH:0xOFFSET"),
+    ProbeKind.URETPROBE: (re.compile(r"/\S+:0x[0-9A-Fa-f]+\S*"), "/PATH:0xOFFSET"),
+    ProbeKind.EPROBE: (re.compile(r"[^\s/.]+[./][^\s/.]+"), "SYSTEM.EVENT"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One definition, in the terms of the kernel's kprobetrace, uprobetracer and eprobetrace.
+
+    Attributes:
+        kind: what it is placed on.
+        name: the event's name in the session's group.
+        place: `SYMBOL[+OFFSET]`, `/PATH:0xOFFSET` (in the file, not in memory), `SYSTEM.EVENT`.
+        arguments: what to fetch, such as "path=+0(%di):ustring flags=%si:x32".
+        filter: of an eprobe, over the fields of the event that it is placed on.
+    """
+
+    kind: ProbeKind
+    name: str
+    place: str
+    arguments: str = ""
+    filter: str = ""
+
+    def definition(self, group: str) -> str:
+        """The line that makes it; words are apart by one space, as the kernel's log shows them.
+
+        Raises:
+            UsageError: a name, place or argument that could not be, or would be another line.
+        """
+        pattern, form = _PLACE[self.kind]
+        if _NAME.fullmatch(self.name) is None or len(self.name) > NAME_MAX:
+            raise self.unusable(f"{self.name!r} is no name", f"a C name, up to {NAME_MAX} long")
+        if pattern.fullmatch(self.place) is None:
+            raise self.unusable(f"{self.place!r} is no place", f"write {form}")
+        condition = f"if {self.filter}" if self.filter else ""
+        if condition and self.kind is not ProbeKind.EPROBE:
+            raise self.unusable("a filter is an eprobe's", "filter the session's event instead")
+        event = f"{_LETTER[self.kind]}:{group}/{self.name}"
+        line = f"{event} {self.place} {self.arguments} {condition}"
+        if not line.isprintable() or "#" in line or ";" in line:
+            raise self.unusable("a definition is one line", "without # and ;")
+        return " ".join(line.split())
+
+    def unusable(self, problem: str, hint: str) -> UsageError:
+        """The error for a definition that cannot be."""
+        return UsageError(f"{self.kind} {self.name}: {problem}", text=self.name, hint=hint)

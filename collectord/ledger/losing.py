@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session loses at present: the stage, the reason, and how many a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collectord.model import loss_name
+
+if TYPE_CHECKING:
+    from collectord.model import LossKey
+
+
+@dataclass(frozen=True, slots=True)
+class Losing:
+    """Records are being lost.
+
+    Attributes:
+        unit: of the figures, see `LossReading`.
+        cause: what there is to do something about, in words.
+        per_second: over the last interval.
+        lost: since it began.
+        began_ns: CLOCK_MONOTONIC of the reading before the first that had losses.
+    """
+
+    key: LossKey
+    unit: str
+    began_ns: int
+    cause: str = ""
+    per_second: int = 0
+    lost: int = 0
+
+    def describe(self) -> str:
+        """The loss in words, as a degraded session gives it for a reason."""
+        return f"losing {self.per_second:,} {self.unit}/s at {loss_name(self.key)}: {self.cause}"
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of `losing` in `/v1/status`."""
+        stage, reason = self.key
+        return {
+            "stage": str(stage),
+            "reason": str(reason),
+            "unit": self.unit,
+            "cause": self.cause,
+            "per_second": self.per_second,
+            "lost": self.lost,
+        }

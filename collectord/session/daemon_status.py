@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of a daemon and all its sessions, for metrics, the control API and the live line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from collectord.session.running_threads import RunningThreads
+
+if TYPE_CHECKING:
+    from collectord._native._core import CoreCounters
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.model import ClockReading
+    from collectord.session.maps.program_status import BpfStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStatus:
+    """All that metrics, the control API and the live line show."""
+
+    sessions: tuple[SessionBalance, ...]
+    core: CoreCounters
+    clocks: ClockReading
+    started_ns: int
+    config_sha256: str
+    cpus_online: int
+    cpus_covered: int
+    uncovered_ns: int
+    unclean_stops: int
+    damaged_files: int
+    left_records: int
+    bpf: tuple[BpfStatus, ...] = ()
+    drain: RunningThreads = field(default_factory=RunningThreads)
