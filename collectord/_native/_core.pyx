@@ -14,6 +14,10 @@ from collectord._native.values import (
     AuxCounters, BlktraceScan, CoreCounters, PageScan, RecordScan, RingCounters, RingFault,
     RingHungUp, SegmentClosed, SegmentWanted, SidebandCounters, SpaceWanted, Sum, WriteFailed)
 
+cdef extern from "sideband_table.h":
+    struct sideband_table:
+        uint64_t task_count, map_count, bytes, dropped
+
 cdef extern from "core.h":
     enum fault:
         FAULT_NONE
@@ -41,15 +45,14 @@ cdef extern from "core.h":
         uint64_t lost_dropped, faults, quarantined_bytes, wakeups_watermark, wakeups_timer, starved
         uint64_t used_bytes, high_watermark_bytes, last_sample_ns, abandoned
         uint64_t *fill
-    struct sideband_counters:
-        uint64_t tasks, maps, bytes, dropped, files_dropped
     struct mapped_files:
-        pass
+        uint64_t dropped
     uint8_t *mapped_files__copy(mapped_files *files, uint64_t *since, size_t *bytes) nogil
     struct sideband:
         mapped_files files
+        const sideband_table *table
+        uint64_t log_dropped
     int sideband__load(sideband *sb, const uint8_t *records, size_t bytes) nogil
-    void sideband__read_counters(const sideband *sb, sideband_counters *counters) nogil
     const uint64_t NO_PLACE
     struct segment:
         uint64_t token, offset, limit, step, tail, capacity

@@ -452,7 +452,6 @@ cdef class Stream:
         core__answer_space(self.owner.core, self.stream, retry)
 
     def sideband_counters(self):
-        cdef sideband_counters counters
-        with nogil:
-            sideband__read_counters(&self.stream.sideband, &counters)
-        return SidebandCounters(**counters)
+        cdef const sideband *s = &self.stream.sideband
+        return SidebandCounters(s.table.task_count, s.table.map_count, s.table.bytes,
+                                s.table.dropped + s.log_dropped, s.files.dropped)

@@ -263,40 +263,41 @@ bool sideband__is_crowded(struct sideband *sideband)
 }
 
 /* Emit the first `bytes` of `scratch` as they came. */
-static int emit_raw(const struct sideband *sideband, size_t bytes, sideband_emit_fn *emit,
-		    void *context)
+static int emit_raw(const struct sideband *sideband, size_t bytes, const struct sideband_replay *to)
 {
 	uint16_t size;
 	int ret = 0;
 
 	for (size_t at = 0; ret == 0 && at < bytes; at += size) {
 		size = walk__size(walk__load(sideband->scratch + at));
-		ret = emit(context, sideband->scratch + at, size);
+		ret = to->emit(to->context, sideband->scratch + at, size);
 	}
 	return ret;
 }
 
 /* Emit what the first `bytes` of `scratch` change, one after the other. Under `table_lock`. */
-static int emit_changes(const struct sideband *sideband, size_t bytes, sideband_emit_fn *emit,
-			void *context)
+static int emit_changes(const struct sideband *sideband, size_t bytes, struct sideband_replay to)
 {
-	struct sideband_table *ahead = sideband_table__copy_tasks(sideband->table);
+	struct dated *order = NULL;
 	size_t count;
-	struct dated *const order = ahead != NULL ? in_order(sideband, bytes, &count) : NULL;
 	int ret = 0;
 
+	to.table = sideband_table__copy_tasks(sideband->table);
+	if (to.table != NULL)
+		order = in_order(sideband, bytes, &count);
 	/* Without the memory for it a record told twice is better than none. */
 	if (order == NULL)
-		ret = emit_raw(sideband, bytes, emit, context);
+		ret = emit_raw(sideband, bytes, &to);
 	for (size_t i = 0; order != NULL && ret == 0 && i < count; i++)
-		ret = sideband_table__tell(ahead, sideband->scratch + order[i].at, emit, context);
+		ret = sideband_replay__change(&to, sideband->scratch + order[i].at);
 	free(order);
-	sideband_table__free(ahead);
+	sideband_table__free(to.table);
 	return ret;
 }
 
 int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *emit, void *context)
 {
+	const struct sideband_replay to = {sideband->table, emit, context};
 	size_t bytes;
 	int ret;
 
@@ -305,23 +306,10 @@ int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *e
 	bytes = sideband->log_used;
 	memcpy(sideband->scratch, sideband->log, bytes);
 	pthread_mutex_unlock(&sideband->log_lock);
-	ret = sideband_table__emit(sideband->table, emit, context);
+	ret = sideband_replay__all(&to);
 	if (ret == 0)
-		ret = stored && bytes > 0 ? emit_changes(sideband, bytes, emit, context)
-					  : emit_raw(sideband, bytes, emit, context);
+		ret = stored && bytes > 0 ? emit_changes(sideband, bytes, to)
+					  : emit_raw(sideband, bytes, &to);
 	pthread_mutex_unlock(&sideband->table_lock);
 	return ret;
-}
-
-void sideband__read_counters(const struct sideband *sideband, struct sideband_counters *counters)
-{
-	const struct sideband_table *const table = sideband->table;
-
-	*counters = (struct sideband_counters){
-		.tasks = counter__read(&table->task_count),
-		.maps = counter__read(&table->map_count),
-		.bytes = counter__read(&table->bytes),
-		.dropped = counter__read(&table->dropped) + counter__read(&sideband->log_dropped),
-		.files_dropped = counter__read(&sideband->files.dropped),
-	};
 }

@@ -51,15 +51,9 @@ struct sideband {
 	struct walk_layout layout;
 	struct sideband_table *table;
 	struct mapped_files files;
-	counter_t log_dropped; /* records that found the log full; written under log_lock */
-};
-
-struct sideband_counters {
-	uint64_t tasks;
-	uint64_t maps;
-	uint64_t bytes;
-	uint64_t dropped;
-	uint64_t files_dropped;
+	/* Records that found the log full; written under log_lock. Others that found no room are counted by
+	 * the table and the files. */
+	counter_t log_dropped;
 };
 
 /* Takes one record of a replay. A negative return ends the replay and is passed on. */
@@ -92,5 +86,3 @@ bool sideband__is_crowded(struct sideband *sideband);
 /* Emit the table, then the log; `stored`: earlier segments have what is in the log. */
 int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *emit,
 		     void *context);
-
-void sideband__read_counters(const struct sideband *sideband, struct sideband_counters *counters);

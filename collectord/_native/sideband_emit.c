@@ -15,70 +15,65 @@ static uint64_t without_exec(uint64_t header)
 }
 
 /* Emit `blob` under the ids of its owner, not before the owner began. */
-static int emit_as(const struct sideband_table *table, const struct blob *blob, uint32_t pid,
-		   uint32_t tid, uint64_t since_ns, sideband_emit_fn *emit, void *context)
+static int emit_as(const struct sideband_replay *to, const struct blob *blob, uint32_t pid,
+		   uint32_t tid, uint64_t since_ns)
 {
-	const uint16_t trailer = table->layout.time_trailer;
+	const uint16_t trailer = to->table->layout.time_trailer;
 	uint8_t record[UINT16_MAX + 1];
 
 	memcpy(record, blob->bytes, blob->size);
 	walk__store(record, without_exec(walk__load(record)));
 	store32(record + AT_PID, pid);
 	store32(record + AT_TID, tid);
-	if (walk__trailer_time(record, &table->layout) < since_ns &&
+	if (walk__trailer_time(record, &to->table->layout) < since_ns &&
 	    blob->size >= AT_TID + 4u + trailer && trailer >= 8)
 		walk__store(record + blob->size - trailer, since_ns);
-	return emit(context, record, blob->size);
+	return to->emit(to->context, record, blob->size);
 }
 
 /*
  * Say who began `task`, ahead of all else that is said of it: a reader that knew the task before
  * forgets it. FORK_EXEC keeps the reader from giving it the parent's mappings: its own are told.
  */
-static int emit_fork(const struct sideband_table *table, const struct task *task,
-		     sideband_emit_fn *emit, void *context)
+static int emit_fork(const struct sideband_replay *to, const struct task *task)
 {
 	const struct blob *const fork = task->fork;
-	const uint16_t trailer = table->layout.time_trailer;
+	const uint16_t trailer = to->table->layout.time_trailer;
 	uint8_t record[UINT16_MAX + 1];
 
 	memcpy(record, fork->bytes, fork->size);
 	walk__store(record, walk__load(record) | (uint64_t)PERF_RECORD_MISC_FORK_EXEC << 32);
 	if (trailer >= 8 && fork->size >= FORK_BODY_BYTES + trailer)
 		walk__store(record + fork->size - trailer, task->since_ns);
-	return emit(context, record, fork->size);
+	return to->emit(to->context, record, fork->size);
 }
 
-static int emit_task(const struct sideband_table *table, const struct task *task,
-		     sideband_emit_fn *emit, void *context)
+static int emit_task(const struct sideband_replay *to, const struct task *task)
 {
-	int ret = task->fork != NULL ? emit_fork(table, task, emit, context) : 0;
+	int ret = task->fork != NULL ? emit_fork(to, task) : 0;
 
 	if (ret == 0 && task->comm != NULL)
-		ret = emit_as(table, task->comm, task->pid, (uint32_t)task->entry.key,
-			      task->since_ns, emit, context);
+		ret = emit_as(to, task->comm, task->pid, (uint32_t)task->entry.key, task->since_ns);
 	return ret;
 }
 
 /* Threads share what their leader has when they begin, so that leaders come first. */
-static int emit_tasks(const struct sideband_table *table, bool leaders, sideband_emit_fn *emit,
-		      void *context)
+static int emit_tasks(const struct sideband_replay *to, bool leaders)
 {
 	const struct entry *at = NULL;
 	int ret = 0;
 
-	while (ret == 0 && (at = entries__next(&table->tasks, at)) != NULL) {
+	while (ret == 0 && (at = entries__next(&to->table->tasks, at)) != NULL) {
 		const struct task *const task = (const struct task *)at;
 
 		if ((at->key == task->pid) == leaders)
-			ret = emit_task(table, task, emit, context);
+			ret = emit_task(to, task);
 	}
 	return ret;
 }
 
 /* A mapping got by fork names its first owner: the child's leader stands in for it. */
-static int emit_maps(const struct sideband_table *table, const struct process *process,
-		     sideband_emit_fn *emit, void *context)
+static int emit_maps(const struct sideband_replay *to, const struct process *process)
 {
 	const uint32_t pid = (uint32_t)process->entry.key;
 	int ret = 0;
@@ -87,89 +82,84 @@ static int emit_maps(const struct sideband_table *table, const struct process *p
 		const struct blob *const record = process->maps[i].record;
 		const bool own = load32(record->bytes + AT_PID) == pid;
 
-		ret = emit_as(table, record, pid, own ? load32(record->bytes + AT_TID) : pid,
-			      process->since_ns, emit, context);
+		ret = emit_as(to, record, pid, own ? load32(record->bytes + AT_TID) : pid,
+			      process->since_ns);
 	}
 	return ret;
 }
 
-static int emit_processes(const struct sideband_table *table, sideband_emit_fn *emit, void *context)
+static int emit_processes(const struct sideband_replay *to)
 {
 	const struct entry *at = NULL;
 	int ret = 0;
 
-	while (ret == 0 && (at = entries__next(&table->processes, at)) != NULL)
-		ret = emit_maps(table, (const struct process *)at, emit, context);
+	while (ret == 0 && (at = entries__next(&to->table->processes, at)) != NULL)
+		ret = emit_maps(to, (const struct process *)at);
 	return ret;
 }
 
 /* What is kept, of the kinds from `first` to `last`. */
-static int emit_kept(const struct sideband_table *table, uint32_t first, uint32_t last,
-		     sideband_emit_fn *emit, void *context)
+static int emit_kept(const struct sideband_replay *to, uint32_t first, uint32_t last)
 {
 	int ret = 0;
 
 	for (uint32_t kind = first; kind <= last; kind++) {
 		const struct entry *at = NULL;
 
-		while (ret == 0 && (at = entries__next(&table->kept[kind], at)) != NULL) {
+		while (ret == 0 && (at = entries__next(&to->table->kept[kind], at)) != NULL) {
 			const struct blob *const record = ((const struct kept *)at)->record;
 
 			if (record != NULL)
-				ret = emit(context, record->bytes, record->size);
+				ret = to->emit(to->context, record->bytes, record->size);
 		}
 	}
 	return ret;
 }
 
-int sideband_table__emit(const struct sideband_table *table, sideband_emit_fn *emit, void *context)
+int sideband_replay__all(const struct sideband_replay *to)
 {
-	int ret = emit_kept(table, KEPT_SYMBOLS, KEPT_PROGRAMS, emit, context);
+	int ret = emit_kept(to, KEPT_SYMBOLS, KEPT_PROGRAMS);
 
 	if (ret == 0)
-		ret = emit_tasks(table, true, emit, context);
+		ret = emit_tasks(to, true);
 	if (ret == 0)
-		ret = emit_tasks(table, false, emit, context);
+		ret = emit_tasks(to, false);
 	if (ret == 0)
-		ret = emit_processes(table, emit, context);
+		ret = emit_processes(to);
 	if (ret == 0)
-		ret = emit_kept(table, KEPT_HARDWARE_IDS, KEPT_SWITCHES, emit, context);
+		ret = emit_kept(to, KEPT_HARDWARE_IDS, KEPT_SWITCHES);
 	return ret;
 }
 
 /* A task that was forked, as the table would tell it from then on. */
-static int emit_forked(struct sideband_table *table, const uint8_t *fork, sideband_emit_fn *emit,
-		       void *context)
+static int emit_forked(const struct sideband_replay *to, const uint8_t *fork)
 {
 	const uint32_t pid = load32(fork + AT_PID);
-	const struct task *task = task__find(table, load32(fork + AT_FORK_TID));
-	const struct process *process = process__find(table, pid);
-	int ret = task != NULL ? emit_task(table, task, emit, context) : 0;
+	const struct task *task = task__find(to->table, load32(fork + AT_FORK_TID));
+	const struct process *process = process__find(to->table, pid);
+	int ret = task != NULL ? emit_task(to, task) : 0;
 
 	if (ret == 0 && process != NULL && pid != load32(fork + AT_PPID))
-		ret = emit_maps(table, process, emit, context);
+		ret = emit_maps(to, process);
 	return ret;
 }
 
-int sideband_table__tell(struct sideband_table *table, const uint8_t *record,
-			 sideband_emit_fn *emit, void *context)
+int sideband_replay__change(const struct sideband_replay *to, const uint8_t *record)
 {
 	uint8_t renamed[UINT16_MAX + 1];
 	const uint64_t header = walk__load(record);
 
-	sideband_table__apply(table, record);
+	sideband_table__apply(to->table, record);
 	switch (walk__type(header)) {
 	case PERF_RECORD_EXIT:
 		return 0;
 	case PERF_RECORD_FORK:
-		return walk__size(header) < FORK_BODY_BYTES
-			       ? 0
-			       : emit_forked(table, record, emit, context);
+		return walk__size(header) < FORK_BODY_BYTES ? 0 : emit_forked(to, record);
 	case PERF_RECORD_COMM:
 		memcpy(renamed, record, walk__size(header));
 		walk__store(renamed, without_exec(header));
-		return emit(context, renamed, walk__size(header));
+		return to->emit(to->context, renamed, walk__size(header));
 	default:
-		return emit(context, record, walk__size(header));
+		return to->emit(to->context, record, walk__size(header));
 	}
 }

@@ -92,22 +92,27 @@ struct entry *entries__next(const struct entries *entries, const struct entry *e
 struct process *process__find(struct sideband_table *table, uint32_t pid);
 struct task *task__find(struct sideband_table *table, uint32_t tid);
 
+/* What the state is of that is told, and to whom. */
+struct sideband_replay {
+	struct sideband_table *table;
+	sideband_emit_fn *emit;
+	void *context;
+};
+
 /*
  * Emit what makes the state, each record with its original time. A mapping that a child got by
  * fork carries the child's ids and the time of the fork. Forks are told as readers' own tools tell
  * those of tasks that were there before (PERF_RECORD_MISC_FORK_EXEC), and execs as names alone:
  * neither counts as one that happened in this segment.
  */
-int sideband_table__emit(const struct sideband_table *table, sideband_emit_fn *emit,
-			 void *context);
+int sideband_replay__all(const struct sideband_replay *to);
 
 /*
- * Apply a record that an earlier segment holds to `table`, and emit what it changed as the state
+ * Apply a record that an earlier segment holds to the table, and emit what it changed as the state
  * would be emitted: of a fork the new task with its name and mappings at that time, of an exec the
  * name, of an exit nothing. So whoever counts these over all segments counts each once.
  */
-int sideband_table__tell(struct sideband_table *table, const uint8_t *record,
-			 sideband_emit_fn *emit, void *context);
+int sideband_replay__change(const struct sideband_replay *to, const uint8_t *record);
 
 /*
  * A table with the same tasks and processes, or NULL. It shares records with its origin, which must

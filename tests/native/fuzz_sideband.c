@@ -76,7 +76,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		for (size_t at = 4; at + 8 <= size; at += 8)
 			apply_small(table, data + at);
 	}
-	CHECK_EQ(sideband_table__emit(table, emitted, &sum), 0);
+	CHECK_EQ(sideband_replay__all(&(struct sideband_replay){table, emitted, &sum}), 0);
 	CHECK(table->bytes <= TABLE_BYTES);
 	CHECK(table->task_count * 16 <= TABLE_BYTES && table->map_count <= TABLE_BYTES);
 	sideband_table__free(table);

@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "records.h"
-#include "sideband.h"
+#include "sideband_table.h"
 
 #define UNREGISTER 1 /* PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER */
 
@@ -107,12 +107,16 @@ static void add(struct sideband *sideband, uint16_t size)
 	sideband__append(sideband, record, size);
 }
 
-static struct sideband_counters counters_of(const struct sideband *sideband)
-{
-	struct sideband_counters counters;
+struct counts {
+	uint64_t tasks, maps, bytes, dropped;
+};
 
-	sideband__read_counters(sideband, &counters);
-	return counters;
+static struct counts counters_of(const struct sideband *sideband)
+{
+	const struct sideband_table *const table = sideband->table;
+
+	return (struct counts){table->task_count, table->map_count, table->bytes,
+			       table->dropped + sideband->log_dropped};
 }
 
 static void a_forked_child_has_its_parents_name_and_mappings(void)
@@ -326,7 +330,7 @@ static void what_is_not_settled_follows_as_it_came(void)
 static void what_a_segment_holds_already_is_told_as_changes(void)
 {
 	struct sideband sideband;
-	struct sideband_counters before;
+	struct counts before;
 	const struct replay *replay;
 
 	begin(&sideband, 1 << 20);
@@ -475,7 +479,7 @@ static void an_error_of_the_taker_ends_the_replay(void)
 static void memory_is_bounded_and_what_does_not_fit_is_counted(void)
 {
 	struct sideband sideband;
-	struct sideband_counters counters;
+	struct counts counters;
 	const size_t bytes = 64 * 1024;
 	uint64_t before;
 

@@ -175,7 +175,9 @@ def test_each_counter_is_read() -> None:
             continue
         code = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
         called = re.findall(r"counter__read\(&[\w>.()-]*?(\w+)(?:\[\w+\])?\)", code)
-        read.update(called if path.suffix == ".c" else re.findall(r"\b[pwra]\.(\w+)", code))
+        read.update(
+            called if path.suffix == ".c" else re.findall(r"\b[pwras]\.(?:\w+\.)*(\w+)", code)
+        )
         if path.suffix == ".h":
             for names in re.findall(r"\bcounter_t ([^*;()]+);", code):
                 declared.update(re.findall(r"(\w+)(?:\[\w+\])?\s*(?:,|$)", names))
