@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_AUX_PIECE_H
-#define COLLECTORD_AUX_PIECE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -57,5 +56,3 @@ uint32_t aux_piece__write(uint8_t *to, enum aux_framing framing, const struct au
  * the type of a piece and is none.
  */
 bool aux_piece__read(const uint8_t *record, size_t bytes, struct aux_piece *piece, uint64_t *whole);
-
-#endif

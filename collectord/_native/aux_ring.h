@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_AUX_RING_H
-#define COLLECTORD_AUX_RING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -133,5 +132,3 @@ struct aux_ring {
 int aux_ring__new(const struct aux_ring_options *options, struct ring *front, struct ring **ring);
 
 RING_KIND(aux_ring, ring)
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_BLK_WALK_H
-#define COLLECTORD_BLK_WALK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,5 +57,3 @@ size_t blk__next(const uint8_t *data, size_t bytes);
  */
 size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_state *state,
 		struct blk_tally *tally, enum fault *fault);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_BPF_RING_H
-#define COLLECTORD_BPF_RING_H
+#pragma once
 
 #include "perf_ring.h"
 
@@ -32,5 +31,3 @@ struct bpf_ring {
 int bpf_ring__new(const struct bpf_ring_options *options, struct ring **ring);
 
 RING_KIND(bpf_ring, perf.ring)
-
-#endif

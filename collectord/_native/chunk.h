@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_CHUNK_H
-#define COLLECTORD_CHUNK_H
+#pragma once
 
 #include <linux/aio_abi.h>
 #include <pthread.h>
@@ -161,5 +160,3 @@ uint32_t chunk__padded(uint32_t used, bool round);
  * than CHUNK_MARKER_BYTES are left of it.
  */
 void chunk__pad(uint8_t *data, uint32_t used, bool round, uint64_t offset, XXH3_state_t *hash);
-
-#endif

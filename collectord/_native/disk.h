@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_DISK_H
-#define COLLECTORD_DISK_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -79,5 +78,3 @@ void flight__await(struct disk *disk);
 
 /* Have all that were sent landed? */
 bool flight__have_landed(const struct stream *stream);
-
-#endif

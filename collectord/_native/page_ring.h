@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_PAGE_RING_H
-#define COLLECTORD_PAGE_RING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -232,5 +231,3 @@ struct page_progress {
 
 /* Any thread. -ENOMEM. Token 0 and no rings: no segment is open. */
 int page_stream__progress(struct stream *stream, struct page_progress *progress);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_PERF_RING_H
-#define COLLECTORD_PERF_RING_H
+#pragma once
 
 #include "ring.h"
 #include "ring_map.h"
@@ -54,5 +53,3 @@ void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes);
 
 /* What those that begin with it have in common. */
 int perf_ring__join(struct ring *ring, struct stream *stream);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_RELAY_RING_H
-#define COLLECTORD_RELAY_RING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -94,5 +93,3 @@ RING_KIND(relay_ring, ring)
  * padding and no sideband in it. `offset` of its segments is the sum of the bytes in all files.
  */
 extern const struct stream_ops relay_stream__ops;
-
-#endif

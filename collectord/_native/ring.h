@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_RING_H
-#define COLLECTORD_RING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -214,5 +213,3 @@ bool ring__load(struct ring *ring, uint64_t head, uint64_t capacity, uint32_t st
 		return ring->ops == &kind##__ops ? container_of(ring, struct kind, member) \
 						 : NULL;                                 \
 	}
-
-#endif

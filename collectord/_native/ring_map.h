@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_RING_MAP_H
-#define COLLECTORD_RING_MAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -90,5 +89,3 @@ struct bpf_map {
 
 int bpf_map__init(struct bpf_map *map, int fd, uint64_t data_bytes);
 void bpf_map__deinit(struct bpf_map *map);
-
-#endif

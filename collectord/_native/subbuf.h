@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_SUBBUF_H
-#define COLLECTORD_SUBBUF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -108,5 +107,3 @@ static inline uint32_t subbuf__commit(const uint8_t *page)
 {
 	return load32(page + 8);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_WALK_H
-#define COLLECTORD_WALK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -138,5 +137,3 @@ static inline void walk__store(uint8_t *at, uint64_t value)
 {
 	__builtin_memcpy(at, &value, sizeof(value));
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_WINDOW_H
-#define COLLECTORD_WINDOW_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ struct window {
 int window__new(const struct perf_ring_options *options, struct ring **ring);
 
 RING_KIND(window, perf.ring)
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_WORK_H
-#define COLLECTORD_WORK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ void work__count(struct disk *disk, struct stream *stream, uint64_t bytes, uint6
 
 /* Nothing is left of the item, which may be another one as soon as its lane can have it again. */
 void work__end(struct disk *disk, struct stream *stream, struct item *ended);
-
-#endif

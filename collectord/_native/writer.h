@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef COLLECTORD_WRITER_H
-#define COLLECTORD_WRITER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -86,5 +85,3 @@ void writer__issue_due(struct writer *writer, const struct shard *shard, uint64_
 uint64_t writer__drained(const struct writer *writer);
 /* Age of the oldest queued item in ns, 0 when nothing is queued. */
 uint64_t writer__oldest_ns(struct writer *writer);
-
-#endif
