@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <linux/aio_abi.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -77,12 +76,12 @@ struct load {
 	uint8_t *data;
 };
 
-/* A write of what a chunk holds, made beside others. */
+/* A write of what a chunk holds, made beside others; of the first chunk of several that are written as
+ * one also how many they are, and their bytes. */
 struct flight {
-	struct iocb control;
 	uint64_t offset, xxh3;
 	uint64_t ns; /* when it was sent, and then how long it took */
-	uint32_t bytes;
+	uint32_t bytes, whole, chunks;
 	int fd;
 	bool landed, refused;
 };

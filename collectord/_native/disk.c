@@ -28,8 +28,7 @@ void disk__init(struct disk *disk, struct writer *writer, dev_t device)
 	memset(disk, 0, sizeof(*disk));
 	disk->writer = writer;
 	disk->device = device;
-	/* Where it is refused, one write is made after the other. */
-	(void)syscall(SYS_io_setup, (long)DISK_DEPTH, &disk->aio);
+	flight__begin(disk);
 	pthread_mutex_init(&disk->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

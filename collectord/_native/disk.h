@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include <linux/aio_abi.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,16 +62,21 @@ uint64_t disk__waits_ns(struct stream *stream);
 
 /*
  * Writes in flight: the first items of a stream's queue, which the kernel writes while the disk's thread
- * goes on, in any order. By io_submit(2): it takes no thread, which sessions that leave this process out
- * would have to know, and is there where io_uring is forbidden. Through the page cache, and where a file
+ * goes on, in any order; what lies together in a file is one write, as most of what a write costs does
+ * not grow with its length. By io_submit(2): it takes no thread, which sessions that leave this process
+ * out would have to know, and is there where io_uring is forbidden. Through the page cache, and where a file
  * grows, the kernel writes as it is asked to, one after the other. All calls are the disk's thread's,
  * under the disk's lock, which may be given up meanwhile.
  */
 
+/* Where it is refused, one write is made after the other. */
+void flight__begin(struct disk *disk);
+
 /* May the first item that was not sent be? One whose only item is queued is written at once. */
 bool flight__may_send(const struct disk *disk, const struct stream *stream);
 
-/* Send it, or find that it has to wait until nothing of the stream is in flight. */
+/* Send it, with some of those behind it, or find that it has to wait until nothing of the stream is in
+ * flight. */
 void flight__send(struct disk *disk, struct stream *stream);
 
 /* Wait until one has landed. */

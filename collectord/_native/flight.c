@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -12,79 +13,134 @@
  * whoever syncs a file there. */
 #define SLOW_NS 50000000u
 
-bool flight__may_send(const struct disk *disk, const struct stream *stream)
+/* The most chunks that one write has: those that lie behind one another in a file. */
+#define WRITE_CHUNKS 4u
+/* A turn that began with one write in flight less than there may be goes on to its end. */
+#define WRITES_MAX (DISK_DEPTH - 1 + WRITE_CHUNKS)
+
+/* Chunks that are sent as one write. */
+struct batch {
+	struct chunk *first;
+	struct iovec vectors[WRITE_CHUNKS];
+	uint32_t count;
+};
+
+void flight__begin(struct disk *disk)
+{
+	(void)syscall(SYS_io_setup, (long)WRITES_MAX, &disk->aio);
+}
+
+static bool flight__can_send(const struct stream *stream)
 {
 	const struct item *const item = stream->unsent;
 
 	return stream->ops->send != NULL && !stream->settling && item != NULL &&
-	       item->chunk != NULL && item->stamp == 0 && disk->aio != 0 &&
-	       disk->in_flight < (disk->slow ? 1 : DISK_DEPTH) &&
+	       item->chunk != NULL && item->stamp == 0 &&
 	       (stream->sent.items > 0 || (item->next != NULL && stream->work.refused == 0));
 }
 
-static bool flight__submit(struct disk *disk, struct chunk *chunk)
+bool flight__may_send(const struct disk *disk, const struct stream *stream)
 {
-	struct flight *const flight = &chunk->flight;
-	struct iocb *control = &flight->control;
+	return disk->aio != 0 && disk->in_flight < (disk->slow ? 1 : DISK_DEPTH) &&
+	       flight__can_send(stream);
+}
+
+/* A write of these chunks landed. What went in part is as good as refused: written again it tells why. */
+static void flight__land(struct disk *disk, const struct chunk *first, int64_t result)
+{
+	const uint64_t ns = clock__now_ns() - first->flight.ns;
+	const bool refused = result != (int64_t)first->flight.whole;
+	const struct item *item = &first->item;
+
+	for (uint32_t left = first->flight.chunks; left > 0; left--, item = item->next) {
+		item->chunk->flight.ns = ns;
+		item->chunk->flight.refused = refused;
+		item->chunk->flight.landed = true;
+	}
+	disk->slow = ns > SLOW_NS;
+	disk->in_flight--;
+}
+
+/* Under the lock, which is given up meanwhile. What cannot be sent is as good as refused. */
+static void flight__submit(struct disk *disk, struct batch *batch)
+{
+	struct flight *const flight = &batch->first->flight;
+	struct iocb control = {
+		.aio_data = (uintptr_t)batch->first,
+		.aio_lio_opcode = IOCB_CMD_PWRITEV,
+		.aio_fildes = (uint32_t)flight->fd,
+		.aio_buf = (uintptr_t)batch->vectors,
+		.aio_nbytes = batch->count,
+		.aio_offset = (int64_t)flight->offset,
+	}, *controls = &control;
 	long ret;
 
-	*control = (struct iocb){
-		.aio_data = (uintptr_t)chunk,
-		.aio_lio_opcode = IOCB_CMD_PWRITE,
-		.aio_fildes = (uint32_t)flight->fd,
-		.aio_buf = (uintptr_t)chunk->data,
-		.aio_nbytes = flight->bytes,
-		.aio_offset = (int64_t)flight->offset,
-	};
+	disk->in_flight++;
+	pthread_mutex_unlock(&disk->lock);
+	flight->chunks = batch->count;
 	flight->ns = clock__now_ns();
 	do
-		ret = syscall(SYS_io_submit, disk->aio, 1L, &control);
+		ret = syscall(SYS_io_submit, disk->aio, 1L, &controls);
 	while (ret < 0 && errno == EINTR);
-	return ret == 1;
+	pthread_mutex_lock(&disk->lock);
+	if (ret != 1)
+		flight__land(disk, batch->first, -1);
+	batch->count = 0;
+}
+
+static bool batch__adjoins(const struct batch *batch, const struct flight *flight)
+{
+	const struct flight *const first = &batch->first->flight;
+
+	return flight->fd == first->fd && flight->offset == first->offset + first->whole;
+}
+
+static void batch__add(struct batch *batch, struct chunk *chunk)
+{
+	if (batch->count == 0)
+		batch->first = chunk;
+	batch->first->flight.whole += chunk->flight.bytes;
+	batch->vectors[batch->count++] = (struct iovec){chunk->data, chunk->flight.bytes};
 }
 
 void flight__send(struct disk *disk, struct stream *stream)
 {
-	struct item *const item = stream->unsent;
-	struct chunk *const chunk = item->chunk;
-	bool sent;
+	struct batch batch = {0};
 
-	pthread_mutex_unlock(&disk->lock);
-	sent = stream->ops->send(stream, chunk) && flight__submit(disk, chunk);
-	pthread_mutex_lock(&disk->lock);
-	stream->settling = !sent;
-	if (!sent)
-		return;
-	disk->in_flight++;
-	stream->sent.items++;
-	stream->sent.bytes += chunk->flight.bytes;
-	stream->sent.pieces += chunk->piece_count;
-	stream->unsent = item->next;
-}
+	for (uint32_t left = disk->slow ? 1 : WRITE_CHUNKS; left > 0 && flight__can_send(stream);
+	     left--) {
+		struct item *const item = stream->unsent;
+		struct chunk *const chunk = item->chunk;
+		bool ready;
 
-/* What went in part is as good as refused: written again it tells why. */
-static void flight__land(struct disk *disk, const struct io_event *event)
-{
-	struct chunk *const chunk = (struct chunk *)(uintptr_t)event->data;
-	struct flight *const flight = &chunk->flight;
-
-	flight->ns = clock__now_ns() - flight->ns;
-	flight->refused = event->res != (int64_t)flight->bytes;
-	flight->landed = true;
-	disk->slow = flight->ns > SLOW_NS;
-	disk->in_flight--;
+		pthread_mutex_unlock(&disk->lock);
+		ready = stream->ops->send(stream, chunk);
+		pthread_mutex_lock(&disk->lock);
+		stream->settling = !ready;
+		if (!ready)
+			break;
+		stream->sent.items++;
+		stream->sent.bytes += chunk->flight.bytes;
+		stream->sent.pieces += chunk->piece_count;
+		stream->unsent = item->next;
+		if (batch.count > 0 && !batch__adjoins(&batch, &chunk->flight))
+			flight__submit(disk, &batch);
+		batch__add(&batch, chunk);
+	}
+	if (batch.count > 0)
+		flight__submit(disk, &batch);
 }
 
 void flight__await(struct disk *disk)
 {
-	struct io_event events[DISK_DEPTH];
+	struct io_event events[WRITES_MAX];
 	long count;
 
 	pthread_mutex_unlock(&disk->lock);
-	count = syscall(SYS_io_getevents, disk->aio, 1L, (long)DISK_DEPTH, events, NULL);
+	count = syscall(SYS_io_getevents, disk->aio, 1L, (long)WRITES_MAX, events, NULL);
 	pthread_mutex_lock(&disk->lock);
 	for (long i = 0; i < count; i++)
-		flight__land(disk, &events[i]);
+		flight__land(disk, (const struct chunk *)(uintptr_t)events[i].data, events[i].res);
 }
 
 bool flight__have_landed(const struct stream *stream)

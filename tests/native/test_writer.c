@@ -530,7 +530,7 @@ static void stop_does_not_wait_for_a_segment(void)
 /* The one of these numbers is refused as it is sent, and as it is written alone if `always`. */
 static uint64_t refused_serial;
 static int refusing_fd; /* a write of it fails, and not its submission */
-static uint32_t many_sent;
+static uint32_t many_sent, most_at_once;
 static bool refused_always;
 
 static bool is_refused(const struct chunk *chunk)
@@ -548,6 +548,13 @@ static bool send_refused(struct stream *stream, struct chunk *chunk)
 	return sent;
 }
 
+static void land_counted(struct stream *stream, const struct chunk *chunk)
+{
+	if (chunk->flight.chunks > most_at_once)
+		most_at_once = chunk->flight.chunks;
+	record_stream__ops.land(stream, chunk);
+}
+
 static int write_refused(struct stream *stream, struct item *item, uint64_t *bytes)
 {
 	if (refused_always && item->chunk != NULL && stream->work.span == 0 &&
@@ -562,16 +569,18 @@ static void refuse(uint64_t serial, bool always)
 
 	ops = record_stream__ops;
 	ops.send = send_refused;
+	ops.land = land_counted;
 	ops.write = write_refused;
 	refused_serial = serial;
 	refused_always = always;
-	many_sent = 0;
+	many_sent = most_at_once = 0;
 	refusing_fd = memfd_create("refusing", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	CHECK(refusing_fd >= 0 && fcntl(refusing_fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
 	rig.streams[0].ops = &ops;
 }
 
-/* What is written while more is queued goes to the disk several chunks at a time. */
+/* What is written while more is queued goes to the disk several chunks at a time, by one write where they
+ * stand together. */
 static void many_in_flight_stand_in_their_order(void)
 {
 	static const char expected[] = "0123456789:;<=>?@ABCDEFG";
@@ -585,6 +594,7 @@ static void many_in_flight_stand_in_their_order(void)
 	start(fd);
 	finish_and_check(fd, expected);
 	CHECK_EQ(many_sent, many - 1); /* with the first one comes the replay */
+	CHECK_EQ(most_at_once, 4);
 	CHECK_EQ(counter__read(&ring->stored), many);
 	CHECK_EQ(counter__read(&rig.writer.disks[0].written_chunks), many);
 	end();
