@@ -13,8 +13,8 @@
 
 /*
  * The ring's cache lines were written by another core, and walking them in place is a chain of
- * dependent misses. A straight copy streams them in; the walk then finds this piece in the
- * nearest caches.
+ * dependent misses. A straight copy streams them in; the walk, and the chunk's checksum, then find
+ * this piece in the nearest caches.
  */
 #define PIECE_BYTES 32768u
 #define RECORD_MAX_BYTES 65536u
@@ -165,43 +165,44 @@ void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes)
 	perf_ring__keep(perf, chunk, bytes, &tally);
 }
 
+/* The end of a piece may cut a record, which is copied again with the next one. */
 static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
 	struct perf_ring *const perf = perf_ring__of(ring);
-	uint8_t *const to = chunk->data + chunk->used;
-	const uint64_t unread = ring->head - ring->position;
-	const size_t room = chunk_bytes - CHUNK_MARKER_BYTES - chunk->used;
-	const size_t span = unread < room ? (size_t)unread : room;
-	struct walk_tally tally = {0};
 	enum fault fault = FAULT_NONE;
-	size_t copied = 0, walked = 0;
+	size_t piece = PIECE_BYTES;
 
-	while (copied < span && fault == FAULT_NONE) {
-		const size_t piece = span - copied < PIECE_BYTES ? span - copied : PIECE_BYTES;
+	while (ring->position != ring->head && fault == FAULT_NONE) {
+		uint8_t *const to = chunk->data + chunk->used;
+		const uint64_t unread = ring->head - ring->position;
+		const size_t room = chunk_bytes - CHUNK_MARKER_BYTES - chunk->used;
+		const size_t span = unread < room ? (size_t)unread : room;
+		const size_t copied = span < piece ? span : piece;
+		struct walk_tally tally = {0};
+		size_t walked;
 
-		ring_map__copy(perf->map, ring->position + copied, to + copied, piece);
-		copied += piece;
-		walked += walk__run(to + walked, copied - walked, &perf->layout, &tally, &fault);
-	}
-	/* What is left whole in the ring but not by the copy was cut by the chunk's end. */
-	if (fault == FAULT_NONE && walked < span) {
-		const bool has_header = span - walked >= WALK_HEADER_BYTES;
-
-		if (span == unread ||
-		    (has_header && walk__size(walk__load(to + walked)) > unread - walked))
+		ring_map__copy(perf->map, ring->position, to, copied);
+		walked = walk__run(to, copied, &perf->layout, &tally, &fault);
+		if (walked == 0 && fault == FAULT_NONE) {
+			if (copied < span) {
+				piece = RECORD_MAX_BYTES;
+				continue;
+			}
+			/* Is it whole in the ring, so that only the chunk's end cuts it? */
+			if (span < unread &&
+			    (span < WALK_HEADER_BYTES || walk__size(walk__load(to)) <= unread))
+				break;
 			fault = WALK_PAST_HEAD;
+		}
+		perf_ring__keep(perf, chunk, walked, &tally);
+		ring->position += walked;
 	}
-	perf_ring__keep(perf, chunk, walked, &tally);
-	ring->position += walked;
 	if (fault != FAULT_NONE)
 		ring__skip(ring, fault, perf->map->data_bytes);
 	ring_map__publish_tail(perf->map, ring->position);
 	if (fault != FAULT_NONE)
 		return RING_FAULTY;
-	if (ring->position == ring->head)
-		return RING_EMPTY;
-	/* What was absorbed takes no room of the chunk; with nothing taken it had too little left. */
-	return perf->absorbed && walked > 0 ? RING_MORE : RING_CHUNK_FULL;
+	return ring->position == ring->head ? RING_EMPTY : RING_CHUNK_FULL;
 }
 
 /* The length of the first whole records at `copy`, of as many as make `bytes` if they are there. */
