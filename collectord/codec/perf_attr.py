@@ -412,6 +412,7 @@ ID_TRAILER_ORDER: Final = (
     SampleType.CPU,
     SampleType.IDENTIFIER,
 )
+_ID_TRAILER: Final = int(sum(ID_TRAILER_ORDER))
 
 
 def sample_time_offset(attr: PerfEventAttr) -> int:
@@ -425,7 +426,7 @@ def id_trailer_bytes(attr: PerfEventAttr) -> int:
     """Size of the sample_id trailer on every record but SAMPLE, 0 without `sample_id_all`."""
     if not attr.sample_id_all:
         return 0
-    return 8 * sum(bool(attr.sample_type & bit) for bit in ID_TRAILER_ORDER)
+    return 8 * (int(attr.sample_type) & _ID_TRAILER).bit_count()
 
 
 def id_time_trailer(attr: PerfEventAttr) -> int:

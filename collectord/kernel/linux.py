@@ -445,7 +445,7 @@ class LinuxKernel:
 
     def kernel_build_ids(self) -> tuple[BuildId, ...]:
         """See `Kernel.kernel_build_ids`."""
-        return tuple(code_files.kernel_build_ids(self.sys))
+        return code_files.kernel_build_ids(self.sys)
 
     def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
         """See `Kernel.tracing_data`."""

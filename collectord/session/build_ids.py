@@ -17,8 +17,6 @@ from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_sideband import Mmap2, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from collectord._native import _core
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.port import Kernel
@@ -43,6 +41,7 @@ class BuildIds:
         self._attr = attr
         self._since = 0
         self._known: dict[_File, bytes] = {}
+        self._files: dict[bytes, _File] = {}  # by the records that tell them; all are known
         self._lock = threading.Lock()
 
     def look(self, jobs: Jobs) -> None:
@@ -59,7 +58,8 @@ class BuildIds:
         """
         with self._lock:
             _, records = self._stream.mapped_files()
-            files = self._learn(self._mappings(records))
+            self._files = self._learn(records)
+            files = list(dict.fromkeys(self._files.values()))
             self._known = {file: self._known[file] for file in files}
             if not files:
                 return Features()
@@ -76,17 +76,24 @@ class BuildIds:
 
     def _read(self, records: bytes) -> None:
         with self._lock:
-            self._learn(self._mappings(records))
+            self._files |= self._learn(records)
 
-    def _mappings(self, records: bytes) -> list[Mmap2]:
+    def _learn(self, records: bytes) -> dict[bytes, _File]:
+        """Have the files that the records tell known; those seen before are not decoded again."""
+        files: dict[bytes, _File] = {}
+        new: dict[_File, Mmap2] = {}
         if self._attr is None:
-            return []
-        decoded = (decode(records, header, self._attr) for header in iter_records(records))
-        return [record for record in decoded if isinstance(record, Mmap2)]
-
-    def _learn(self, mappings: Iterable[Mmap2]) -> list[_File]:
-        """Have all of them known, and give the files, each once."""
-        files = {(m.major, m.minor, m.inode, m.filename): m for m in mappings}
-        new = {file: mapping for file, mapping in files.items() if file not in self._known}
+            return files
+        for header in iter_records(records):
+            record = records[header.offset : header.offset + header.size]
+            file = self._files.get(record)
+            if file is None:
+                mapping = decode(records, header, self._attr)
+                if not isinstance(mapping, Mmap2):
+                    continue
+                file = (mapping.major, mapping.minor, mapping.inode, mapping.filename)
+                if file not in self._known:
+                    new[file] = mapping
+            files[record] = file
         self._known |= zip(new, self._kernel.mapped_build_ids(tuple(new.values())), strict=True)
-        return list(files)
+        return files

@@ -13,7 +13,6 @@ from collectord.codec.perf_record import Misc
 from collectord.kernel.host import build_id, kernel_maps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from collectord.codec.perf_sideband import Mmap2
@@ -81,25 +80,33 @@ def own_vdso_build_id() -> bytes:
         return b""
 
 
-def kernel_build_ids(sys: Path) -> Iterator[BuildId]:
+def kernel_build_ids(sys: Path) -> tuple[BuildId, ...]:
     """Give the build-ids of the kernel and of the loaded modules that have one.
+
+    They are read again when other modules are loaded: one that came anew has another inode.
 
     Args:
         sys: root of sysfs.
     """
-    found = _of_notes(sys / "kernel/notes")
-    if found:
-        yield BuildId("[kernel.kallsyms]", found, cpumode=Misc.KERNEL)
-    files = kernel_maps.module_files(os.uname().release)
     try:
-        modules = sorted((sys / "module").iterdir())
+        with os.scandir(sys / "module") as entries:
+            modules = tuple(sorted((entry.name, entry.inode()) for entry in entries))
     except OSError:
-        return
-    for module in modules:
-        if found := _of_notes(module / "notes/.note.gnu.build-id"):
-            name = os.fsencode(module.name)
+        modules = ()
+    return _kernel_build_ids(sys, modules)
+
+
+@functools.lru_cache(maxsize=1)
+def _kernel_build_ids(sys: Path, modules: tuple[tuple[str, int], ...]) -> tuple[BuildId, ...]:
+    kernel = _of_notes(sys / "kernel/notes")
+    found = [BuildId("[kernel.kallsyms]", kernel, cpumode=Misc.KERNEL)] if kernel else []
+    files = kernel_maps.module_files(os.uname().release)
+    for module, _ in modules:
+        if one := _of_notes(sys / "module" / module / "notes/.note.gnu.build-id"):
+            name = os.fsencode(module)
             file = os.fsdecode(files.get(name, b"[" + name + b"]"))
-            yield BuildId(file, found, cpumode=Misc.KERNEL)
+            found.append(BuildId(file, one, cpumode=Misc.KERNEL))
+    return tuple(found)
 
 
 def _of_notes(path: Path) -> bytes:

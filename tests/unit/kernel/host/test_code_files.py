@@ -133,6 +133,17 @@ def test_the_kernel_and_its_modules_have_their_notes(tmp_path: Path) -> None:
     ]
 
 
+def test_a_module_that_was_loaded_again_is_read_again(tmp_path: Path) -> None:
+    """It may be another one of the same name."""
+    module = tmp_path / "module/mod_a"
+    module.mkdir(parents=True)
+    assert code_files.kernel_build_ids(tmp_path) == ()
+    module.rename(tmp_path / "unloaded")
+    (module / "notes").mkdir(parents=True)
+    (module / "notes/.note.gnu.build-id").write_bytes(NOTES)
+    assert [one.build_id for one in code_files.kernel_build_ids(tmp_path)] == [BUILD_ID]
+
+
 def test_the_build_id_is_what_readelf_says() -> None:
     """Of a file of this host."""
     path = Path("/bin/sh").resolve()
