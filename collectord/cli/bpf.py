@@ -24,6 +24,7 @@ from collectord.session.maps.answers import describe_tables
 from collectord.session.maps.map_metrics import MapReader
 from collectord.source import bcc_client, bpf_host
 from collectord.source.bpf_event import event_layout
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _COLUMNS: Final = tuple(
     map(Column, ("PROGRAM", "FROM", "HERE", "GIVES", "WHAT IT IS FOR", "WHY NOT"))
 )
-_NS_PER_SECOND: Final = 1_000_000_000
 
 
 def parser() -> Parser:
@@ -185,7 +185,7 @@ def _load(
             bcc_client.request(program, values, headers=headers),
             python=facts.bpf.python,
             stack=stack,
-            timeout_s=config.compile_time / _NS_PER_SECOND,
+            timeout_s=config.compile_time / NS_PER_SECOND,
             memory_bytes=config.compile_memory,
         )
         layout = event_layout(program, loaded.tables)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from collectord.cli.event_choice import Choosable
 from collectord.cli.event_count import loss_text
@@ -19,6 +19,7 @@ from collectord.codec.ftrace_decode import (
 )
 from collectord.reader.trace_events import Damage, Loss, Record
 from collectord.text.foreign import visible
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from collectord.codec.ftrace_decode import KnownEvent, Predicate
     from collectord.codec.record_filter import Term
     from collectord.reader.trace_events import Happening, TraceSegment
-
-_NS_PER_SECOND: Final = 1_000_000_000
 
 
 def choosables(segment: TraceSegment) -> list[Choosable]:
@@ -139,5 +138,5 @@ class TraceView:
 
 def time_text(time_ns: int) -> str:
     """A time of the trace clock, in seconds."""
-    seconds, rest_ns = divmod(time_ns, _NS_PER_SECOND)
+    seconds, rest_ns = divmod(time_ns, NS_PER_SECOND)
     return f"{seconds}.{rest_ns:09}"

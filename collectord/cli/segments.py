@@ -14,6 +14,7 @@ from collectord.errors import UsageError
 from collectord.reader import aux_extract, verify
 from collectord.sink import repair
 from collectord.sink.segment import sink_errors
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     import argparse
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from collectord.errors import SinkError
 
 STATE_DIRECTORY: Final = Path("/var/lib/collectord")
-_NS_PER_SECOND: Final = 1_000_000_000
-_YEAR_9999_NS: Final = 253_370_764_800 * _NS_PER_SECOND
+_YEAR_9999_NS: Final = 253_370_764_800 * NS_PER_SECOND
 _SEGMENT: Final = Column("SEGMENT")
 _STATE: Final = Column("STATE")
 _SAMPLES: Final = Column("SAMPLES", "right")
@@ -235,7 +235,7 @@ def _finding(verdict: verify.Verdict) -> str:
 def _time(realtime_ns: int | None) -> str:
     if realtime_ns is None or not 0 <= realtime_ns < _YEAR_9999_NS:
         return "-"
-    start = datetime.fromtimestamp(realtime_ns // _NS_PER_SECOND, tz=UTC)
+    start = datetime.fromtimestamp(realtime_ns // NS_PER_SECOND, tz=UTC)
     return f"{start:%Y-%m-%d %H:%M:%SZ}"
 
 

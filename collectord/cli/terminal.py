@@ -15,6 +15,7 @@ from rich.text import Text
 
 from collectord.cli.output import bytes_text, count_text, emit
 from collectord.model import RingRole
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collectord.cli.output import Column
     from collectord.session.daemon_status import DaemonStatus
 
-_NS_PER_SECOND: Final = 1_000_000_000
 _FILL_WARNING: Final = 0.8
 
 
@@ -77,10 +77,10 @@ class LiveLine:
         fill = max((r.used_bytes / r.capacity_bytes for r in rings), default=0.0)
         peak = max((r.high_watermark_bytes / r.capacity_bytes for r in rings), default=0.0)
         last_ns, last_records, last_bytes = self._last or (self._started_ns, 0, 0)
-        seconds = max(now_ns - last_ns, 1) / _NS_PER_SECOND
+        seconds = max(now_ns - last_ns, 1) / NS_PER_SECOND
         self._last = (now_ns, records, size_bytes)
         line = Text(no_wrap=True, overflow="ellipsis")
-        line.append(f"{(now_ns - self._started_ns) / _NS_PER_SECOND:6.1f}s  ")
+        line.append(f"{(now_ns - self._started_ns) / NS_PER_SECOND:6.1f}s  ")
         line.append(f"{count_text((records - last_records) / seconds)} rec/s  ")
         line.append(f"{bytes_text((size_bytes - last_bytes) / seconds)}/s  ")
         line.append(f"{count_text(records)} records  ")

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Literal
 import msgspec
 
 from collectord.config.scheduling import DrainCpus, DrainPriority
-from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
+from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, RingSize, Share
 
 ScopeName = Literal["system", "cpus", "process", "thread", "command", "user", "cgroup"]
 Mode = Literal["stream", "flight-recorder"]
@@ -24,7 +24,6 @@ When = Literal["always", "present"]
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
-_SECOND_NS: Final = 1_000_000_000
 
 
 class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,7 +33,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     shards: int = 0
     staging: Bytes = Bytes(64 * _MIB)
     chunk: Bytes = Bytes(_MIB)
-    flush_interval: Nanoseconds = Nanoseconds(_SECOND_NS)
+    flush_interval: Nanoseconds = Nanoseconds(NS_PER_SECOND)
     floor: Bytes = Bytes(64 * _KIB)
     drain_priority: DrainPriority = DrainPriority()
     drain_cpus: DrainCpus = DrainCpus()
@@ -59,7 +58,7 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """`[retention]`: limits of the state directory over all sessions; 0 is no limit."""
 
     bytes: Bytes = Bytes(8 * _GIB)
-    age: Nanoseconds = Nanoseconds(7 * 86_400 * _SECOND_NS)
+    age: Nanoseconds = Nanoseconds(7 * 86_400 * NS_PER_SECOND)
     free: Share = Share(percent=10.0)
 
 
@@ -70,7 +69,7 @@ class BpfConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     python: str = ""
     headers: str = ""
     cache: str = ""
-    compile_time: Nanoseconds = Nanoseconds(60 * _SECOND_NS)
+    compile_time: Nanoseconds = Nanoseconds(60 * NS_PER_SECOND)
     compile_memory: Bytes = Bytes(_GIB)
     stats: bool = False
 
@@ -227,7 +226,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     freeze_on: str = ""
     freeze_filter: str = ""
     segment_bytes: Bytes = Bytes(256 * _MIB)
-    segment_age: Nanoseconds = Nanoseconds(3600 * _SECOND_NS)
+    segment_age: Nanoseconds = Nanoseconds(3600 * NS_PER_SECOND)
     directory: str = ""
     target: TargetConfig = TargetConfig()
     source: tuple[SourceConfig, ...]

@@ -35,6 +35,7 @@ from collectord.folders.walk import open_folder
 from collectord.session.maps.program_status import session_json
 from collectord.text import cpu_list
 from collectord.text.foreign import encode_json
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 RUN_DIRECTORY: Final = Path("/run/collectord")
 # The owner and the socket's group may control the daemon.
 SOCKET_UMASK: Final = 0o117
-_NS_PER_SECOND: Final = 1_000_000_000
 _BAD_REQUEST: Final = 400
 _FAILED: Final = 500
 _INDEX: Final = "collectord: metrics are at /metrics\n"
@@ -178,7 +178,7 @@ async def _answer(work: Awaitable[dict[str, Any]]) -> web.Response:
 
 def status_json(status: DaemonStatus) -> dict[str, Any]:
     """`/v1/status`: plain data, times in RFC 3339."""
-    started = datetime.fromtimestamp(status.started_ns / _NS_PER_SECOND, tz=UTC)
+    started = datetime.fromtimestamp(status.started_ns / NS_PER_SECOND, tz=UTC)
     return {
         "version": __version__,
         "pid": os.getpid(),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from collectord.control import signals, workload
 from collectord.daemon.daemon import Daemon
 from collectord.session.ring_snapshot import Trigger
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ async def record(
                 child.go()
                 stack.enter_context(_stop_after(child.wait(), stop))
             if duration_ns:
-                stack.enter_context(_stop_after(asyncio.sleep(duration_ns / 1e9), stop))
+                stack.enter_context(_stop_after(asyncio.sleep(duration_ns / NS_PER_SECOND), stop))
             if daemon.target_fds:
                 stack.enter_context(_stop_after(_all_readable(daemon.target_fds), stop))
 

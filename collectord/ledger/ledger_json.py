@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The written form of the ledger: in `--json`, in `/v1/status` and in manifests."""
+"""The written form of the ledger in `--json` and in `/v1/status`; manifests have a `Cut`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from collectord.ledger.aux_ledger import aux_cut, aux_json
-from collectord.ledger.record_ledger import sum_known
-from collectord.model import Basis, RingRole
+from collectord.ledger.aux_ledger import aux_json
+from collectord.model import RingRole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from collectord.ledger.record_ledger import Bracket, RingBalance, SessionBalance
-    from collectord.model import RingLabel
+    from collectord.ledger.record_ledger import RingBalance, SessionBalance
 
 
 def _ring_json(ring: RingBalance) -> dict[str, Any]:
@@ -92,37 +88,4 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
         "directory": balance.directory,
         "segments_unsealed": balance.sink.unsealed,
         "segments": list(balance.segments),
-    }
-
-
-def cut(
-    balance: SessionBalance,
-    brackets: Mapping[RingLabel, Bracket],
-    shared: tuple[int, int] = (0, 0),
-) -> dict[str, Any]:
-    """The balance as a manifest records it: with both ends of its brackets.
-
-    `shared` is what was produced beside the brackets, at both ends: what was lost of all rings
-    together, and what rings hold that nobody drains.
-
-    "produced" is null unless the basis is `exact`; equality is claimed only where "closed".
-    """
-    data = [b for label, b in brackets.items() if label.role is RingRole.DATA]
-    before = sum_known(b.before.value for b in data)
-    after = sum_known(b.after.value for b in data)
-    exact = balance.basis is Basis.EXACT
-    return {
-        "basis": str(balance.basis),
-        "closed": all(b.closed for b in data),
-        "produced": balance.produced,
-        "produced_before": before + shared[0] if exact and before is not None else None,
-        "produced_after": after + shared[1] if exact and after is not None else None,
-        "stored": balance.stored,
-        "lost": balance.lost,
-        "overwritten": balance.overwritten,
-        "repeated": balance.repeated,
-        "in_flight": balance.in_flight,
-        "unaccounted": balance.unaccounted,
-        "suppressed": list(balance.suppressed),
-        **({"aux": aux_cut(balance.aux)} if balance.aux else {}),
     }

@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS, FLAGS
-from collectord.metrics.families import NS_PER_SECOND, Labelling, counter, gauge
+from collectord.metrics.families import Labelling, counter, gauge
 from collectord.model import loss_name
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,7 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.utils import floatToGoString
 
-from collectord.metrics.families import NS_PER_SECOND, counter, gauge
+from collectord.metrics.families import counter, gauge
 from collectord.plan.bpf_metrics import (
     RECURSION_MISSES,
     RUN_SECONDS,
@@ -26,6 +26,7 @@ from collectord.plan.bpf_metrics import (
     TABLE_TRUNCATED,
     family,
 )
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     # None: nobody knows. A sum of which one part is unknown is unknown, and has no series.
     Sample = tuple[Labels, float | None]
 
-NS_PER_SECOND: Final = 1_000_000_000
 SESSION: Final = ("session", "source")
 
 

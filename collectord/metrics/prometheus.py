@@ -23,15 +23,9 @@ from collectord.metrics import (
     recorder_families,
     ring_families,
 )
-from collectord.metrics.families import (
-    NS_PER_SECOND,
-    SESSION,
-    Labelling,
-    counter,
-    gauge,
-    of_session,
-)
+from collectord.metrics.families import SESSION, Labelling, counter, gauge, of_session
 from collectord.sink.retention import EvictReason
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

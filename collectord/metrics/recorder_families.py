@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collectord.metrics.families import NS_PER_SECOND, SESSION, counter, gauge, of_session
+from collectord.metrics.families import SESSION, counter, gauge, of_session
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

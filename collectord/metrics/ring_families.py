@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import HistogramMetricFamily
 
-from collectord.metrics.families import NS_PER_SECOND, Labelling, counter, gauge, highest
+from collectord.metrics.families import Labelling, counter, gauge, highest
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

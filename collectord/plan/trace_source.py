@@ -22,7 +22,7 @@ from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan, ProbePlan
 from collectord.plan.kinds import kinds_of
 from collectord.plan.scope import excludes_self, ring_cpus
 from collectord.plan.session_plan import RingPlan
-from collectord.text.units import RingSize, show_bytes, show_ns
+from collectord.text.units import NS_PER_SECOND, RingSize, show_bytes, show_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,6 @@ _PERCENT_MAX: Final = 99
 
 _KEEP_NS: Final = 30_000_000_000
 _MAX_BYTES: Final = 256 << 20
-_NS_PER_SECOND: Final = 1_000_000_000
 # A flight recorder's rings begin with this rate of a CPU: a busy scheduler's, some 4000 events a
 # second. The rate that is measured decides then.
 ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
@@ -344,7 +343,7 @@ def _recorder_bytes(keep_ns: int, max_bytes: int, rings: int) -> int:
             what="max",
             hint=f"at least {show_bytes(_RECORDER_RING_MIN_BYTES * rings)}",
         )
-    wanted = keep_ns * ASSUMED_BYTES_PER_SECOND // _NS_PER_SECOND
+    wanted = keep_ns * ASSUMED_BYTES_PER_SECOND // NS_PER_SECOND
     return max(_RECORDER_RING_MIN_BYTES, min(wanted, most))
 
 
@@ -357,7 +356,7 @@ def _window(keep_ns: int, max_bytes: int, ring_bytes: int, rings: int) -> Iterat
         f"begins with {_size(ring_bytes)} a CPU, {held_s:.3g}s at an assumed {rate}; "
         "then the measured rate decides"
     )
-    limit_rate = most * _NS_PER_SECOND / keep_ns
+    limit_rate = most * NS_PER_SECOND / keep_ns
     words = f"max of {show_bytes(max_bytes)} is {_size(most)} a CPU"
     if limit_rate < ASSUMED_BYTES_PER_SECOND:
         yield f"{words}: {most / ASSUMED_BYTES_PER_SECOND:.3g}s at that rate, not {keep}"

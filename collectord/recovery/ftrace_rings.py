@@ -12,14 +12,15 @@ ring its counters began anew: less was handed out than stored, and nobody knows 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from collectord.errors import CodecError, KernelError, NoSuchTarget, SinkError
 from collectord.kernel.tracefs.abandoned_rings import OWNER_MARK
 from collectord.kernel.tracefs.instance_lock import PREFIX
-from collectord.model import LOSS_PAIRS, Basis, Reason, RingRole, Stage, loss_name
+from collectord.ledger.cut import cut_of_counters
+from collectord.model import LOSS_PAIRS, Reason, RingRole, Stage
 from collectord.plan.trace_source import RECORDER_PERCENT
 from collectord.recovery.page_segment import salvage
 from collectord.recovery.prior_run import read_trail
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.kernel.tracefs.abandoned_rings import Leftover
     from collectord.kernel.tracefs.ring_stats import CpuStats
+    from collectord.ledger.cut import Cut
     from collectord.recovery.prior_run import Trail
 
 _LOG: Final = structlog.get_logger()
@@ -46,7 +48,7 @@ class Salvaged(NamedTuple):
 
     instance: str
     path: Path | None
-    ledger: Mapping[str, Any]
+    ledger: Cut
 
 
 def salvage_leftovers(
@@ -116,7 +118,7 @@ def _salvage(
         subbuf_bytes=leftover.subbuf_bytes,
     )
     recorder = leftover.instance.effective().buffer_percent == RECORDER_PERCENT
-    ledger: Mapping[str, Any] = balance(before, trail, 0, recorder=recorder)
+    ledger = balance(before, trail, 0, recorder=recorder)
 
     if not leftover.rings:
         return Salvaged(leftover.name, None, ledger)
@@ -127,7 +129,7 @@ def _salvage(
         return Closing(
             clock=kernel.clocks(),
             rings=rings,
-            ledger=ledger,
+            ledger=ledger.to_json(),
             ring_stats=leftover.ring_stats(),
             recovered=True,
         )
@@ -165,10 +167,8 @@ def _salvage(
     return Salvaged(leftover.name, info.path if info is not None else None, ledger)
 
 
-def balance(
-    stats: Mapping[int, CpuStats], trail: Trail, salvaged: int, *, recorder: bool
-) -> dict[str, Any]:
-    """The final balance of a killed session, from the kernel's counters and from its files.
+def balance(stats: Mapping[int, CpuStats], trail: Trail, salvaged: int, *, recorder: bool) -> Cut:
+    """Give the final balance of a killed session, from the kernel's counters and from its files.
 
     It is `exact` unless a ring was reset, after which the counters tell of losses only.
 
@@ -192,22 +192,12 @@ def balance(
     lost[Stage.STAGING, Reason.DROPPED] = max(0, gone)
     exact = gone >= 0 and not _was_reset(stats, trail)
     produced = sum(s.written + s.dropped + s.commit_overrun for s in counters) if exact else None
-    total = trail.stored + salvaged
-    overwritten = overrun if recorder else 0
-    return {
-        "basis": str(Basis.EXACT if exact else Basis.LOST_ONLY),
-        "closed": True,
-        "produced": produced,
-        "produced_before": produced,
-        "produced_after": produced,
-        "stored": total,
-        "lost": {loss_name(key): count for key, count in lost.items()},
-        "overwritten": overwritten,
-        "in_flight": 0,
-        "unaccounted": (
-            None if produced is None else produced - total - sum(lost.values()) - overwritten
-        ),
-    }
+    return cut_of_counters(
+        produced=produced,
+        stored=trail.stored + salvaged,
+        lost=lost,
+        overwritten=overrun if recorder else 0,
+    )
 
 
 def _was_reset(stats: Mapping[int, CpuStats], trail: Trail) -> bool:

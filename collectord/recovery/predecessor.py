@@ -111,7 +111,7 @@ def salvage_traces(
             "instance_salvaged",
             instance=salvaged.instance,
             path=str(salvaged.path) if salvaged.path is not None else None,
-            **salvaged.ledger,
+            **salvaged.ledger.to_json(),
         )
     return sum(left.unread + left.dropped for left in left_traces)
 

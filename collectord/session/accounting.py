@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import KernelError
-from collectord.ledger.ledger_json import cut
+from collectord.ledger.cut import cut
 from collectord.ledger.record_ledger import balance_session
 from collectord.session.aux_counter_reader import AuxMeter
 from collectord.session.flush_clocks import FlushClocks
@@ -204,8 +204,14 @@ class Accounts:
             until_ns = time.monotonic_ns()
         bounds = zip(self._meter.shared_bounds, self._late.bounds, strict=True)
         before, after = map(sum, bounds)
-        window = {"since_ns": self._since_ns, "until_ns": until_ns}
-        return cut(self.balance(self._since_ns), self._meter.brackets, (before, after)) | window
+        whole = cut(
+            self.balance(self._since_ns),
+            self._meter.brackets,
+            (before, after),
+            since_ns=self._since_ns,
+            until_ns=until_ns,
+        )
+        return whole.to_json()
 
     def _ring_stats(self) -> Mapping[int, str]:
         try:

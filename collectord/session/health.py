@@ -9,6 +9,7 @@ import structlog
 
 from collectord.errors import KernelError, ShardSilent
 from collectord.model import Reason, Stage, loss_name
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -104,7 +105,7 @@ class Health:
         """
         told = self.has("wait")
         if waits_ns >= _WAIT_LIMIT_NS and not _WRITE_TROUBLES & self._reasons.keys():
-            seconds = round(waits_ns / 1e9)
+            seconds = round(waits_ns / NS_PER_SECOND)
             self.note("wait", f"records have waited {seconds} s for the disk of {self._directory}")
             if not told:
                 self._log.warning("writes_wait", directory=self._directory, seconds=seconds)

@@ -15,6 +15,7 @@ import structlog
 
 from collectord.ledger.losing import Losing
 from collectord.model import Reason, Stage, loss_name
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +29,6 @@ _LOG: Final = structlog.get_logger()
 # Looks without a loss after which it is over: a ring that fills up every other second is one
 # trouble, and told once.
 _LOOKS_WITHOUT: Final = 5
-_NS_PER_SECOND: Final = 1_000_000_000
 _FULL: Final = {Reason.RING_FULL, Reason.OVERRUN, Reason.COMMIT_OVERRUN}
 _CAUSES: Final = {
     Stage.PROGRAM: "its BPF programs cannot submit them",
@@ -90,7 +90,7 @@ class LossWatch:
         if not new and not self._losing:
             return
         before, self._last = self._last, self._read()
-        seconds = max(now_ns - began_ns, 1) / _NS_PER_SECOND
+        seconds = max(now_ns - began_ns, 1) / NS_PER_SECOND
         for key, total in self._last.lost.items():
             lost = total - before.lost.get(key, 0)
             # A snapshot's pause is over when it is seen, and told with the snapshot.
@@ -127,7 +127,7 @@ class LossWatch:
         self._without.pop(key)
         self._health.note(_about(key), "")
         stage, reason = map(str, key)
-        seconds = (self._looked_ns - over.began_ns) / _NS_PER_SECOND
+        seconds = (self._looked_ns - over.began_ns) / NS_PER_SECOND
         self._log.warning(
             LOSING_ENDED, stage=stage, reason=reason, lost=over.lost, seconds=round(seconds, 1)
         )

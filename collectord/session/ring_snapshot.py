@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.model import Reason, RingRole, Stage, loss_name
 from collectord.sink.manifest import SnapshotNote
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collectord.sink.base import SegmentInfo
     from collectord.source.base import Recording
 
-_NS_PER_SECOND = 1_000_000_000
 _DISK_FULL: Final = loss_name((Stage.SINK, Reason.DISK_FULL))
 _DROPPED: Final = loss_name((Stage.SINK, Reason.DROPPED))
 
@@ -91,7 +91,7 @@ class Snapshot:
         """Time between the oldest and the newest event; None where no event has a time."""
         if not self.last_ns:
             return None
-        return (self.last_ns - self.first_ns) / _NS_PER_SECOND
+        return (self.last_ns - self.first_ns) / NS_PER_SECOND
 
     def to_json(self) -> dict[str, Any]:
         """The snapshot in `--json` and in the answer of `/v1/snapshot`."""

@@ -26,6 +26,7 @@ from collectord.session.ring_snapshot import Windows
 from collectord.session.rotation import Segments
 from collectord.session.task_group import Jobs
 from collectord.source.aux import AuxFlush
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,7 +168,9 @@ class Session:
         """Have CoreSight give its trace, which it does when it is stopped, until the end."""
         while not self._stopping.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._flush.interval_ns / 1e9)
+                await asyncio.wait_for(
+                    self._stopping.wait(), self._flush.interval_ns / NS_PER_SECOND
+                )
                 return
             try:
                 self._flush.flush()

@@ -21,6 +21,7 @@ from collectord.sink.perf_data_sink import PerfDataSink
 from collectord.sink.relay_sink import RelaySink
 from collectord.sink.segment import PERF_DATA, TRACE_DAT
 from collectord.sink.trace_dat_sink import TraceDatSink
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -196,7 +197,7 @@ def _clocks(plan: SessionPlan, clock: ClockReading) -> _Clocks:
     if plan.perf_clock:
         return {}
     return {
-        "clockid_resolution_ns": int(time.clock_getres(time.CLOCK_MONOTONIC) * 1e9),
+        "clockid_resolution_ns": int(time.clock_getres(time.CLOCK_MONOTONIC) * NS_PER_SECOND),
         "clock_data": ClockData(CLOCK_MONOTONIC, clock.realtime_ns, clock.monotonic_ns),
     }
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from collectord.errors import SinkError, UnsafePath
 from collectord.folders.walk import open_folder
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -190,7 +191,7 @@ class Group:
 
 def segment_name(started_ns: int, sequence: int, suffix: str) -> str:
     """Name a segment by its start (REALTIME, ns) and its number in the directory."""
-    start = datetime.fromtimestamp(started_ns // 1_000_000_000, tz=UTC)
+    start = datetime.fromtimestamp(started_ns // NS_PER_SECOND, tz=UTC)
     return f"{start:%Y%m%dT%H%M%SZ}-{sequence:06d}.{suffix}"
 
 

@@ -27,6 +27,7 @@ from collectord.plan.bpf_plan import RINGBUF, BpfPlan
 from collectord.source import bcc_client, bpf_buffer, perf
 from collectord.source.base import Abilities
 from collectord.source.bpf_event import event_layout
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 _GATE: Final = "collectord_gate"
 _COUNTS: Final = "collectord_counts"
 _ZERO: Final = struct.pack("=I", 0)
-_NS_PER_SECOND: Final = 1_000_000_000
 
 
 class Counts(NamedTuple):
@@ -128,7 +128,7 @@ def _programs(
             request,
             python=plan.python,
             stack=stack,
-            timeout_s=plan.compile_ns / _NS_PER_SECOND,
+            timeout_s=plan.compile_ns / NS_PER_SECOND,
             memory_bytes=plan.compile_bytes,
         )
         if one.passes:

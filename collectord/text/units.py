@@ -7,6 +7,7 @@ import re
 from decimal import Decimal
 from typing import Final, Self
 
+NS_PER_SECOND: Final = 1_000_000_000
 SIZE_UNITS: Final = {
     "B": 1,
     "K": 1 << 10,
@@ -22,10 +23,10 @@ TIME_UNITS_NS: Final = {
     "ns": 1,
     "us": 1_000,
     "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-    "d": 86_400_000_000_000,
+    "s": NS_PER_SECOND,
+    "m": 60 * NS_PER_SECOND,
+    "h": 3_600 * NS_PER_SECOND,
+    "d": 86_400 * NS_PER_SECOND,
 }
 PERCENT: Final = "%"
 PAGES: Final = "pages"

@@ -23,6 +23,7 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.instance_events import TraceEvent
 from collectord.kernel.tracefs.instance_settings import InstanceSettings
+from collectord.model import Basis
 from collectord.recovery.ftrace_rings import salvage_leftovers
 from collectord.sink.repair import repair
 from tests.support import daemons, segments
@@ -301,9 +302,9 @@ def test_a_full_disk_keeps_the_instance(kernel: LinuxKernel, session: str, tmp_p
         assert in_segments(directory) == list(range(30000))
     assert log == []
     ledger = salvaged.ledger
-    assert (ledger["basis"], ledger["produced"], ledger["stored"]) == ("exact", 30000, 30000)
-    assert not any(ledger["lost"].values())
-    assert ledger["unaccounted"] == 0
+    assert (ledger.basis, ledger.produced, ledger.stored) == (Basis.EXACT, 30000, 30000)
+    assert not any(ledger.lost.values())
+    assert ledger.unaccounted == 0
     assert name not in kernel.leftover_instances()
 
 
@@ -337,7 +338,7 @@ def test_an_instance_that_cannot_be_removed(
     (salvaged,), log = salvage_all(kernel, name, directory)
     assert (salvaged.path, log) == (None, [])
     ledger = salvaged.ledger
-    assert (ledger["basis"], ledger["produced"], ledger["stored"]) == ("exact", 300, 300)
+    assert (ledger.basis, ledger.produced, ledger.stored) == (Basis.EXACT, 300, 300)
     assert in_segments(directory) == list(range(300))
 
 

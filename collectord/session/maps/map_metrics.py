@@ -20,6 +20,7 @@ from collectord.session.maps.histogram import Buckets, buckets
 from collectord.session.maps.labels import Labels
 from collectord.session.maps.program_status import MetricValues, Series
 from collectord.session.maps.table import Picker, describe_table, is_number, read_table
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 # Series of one metric, a histogram's buckets each counted.
 SERIES_MAX: Final = 4096
 _SERIES_BESIDE_BUCKETS: Final = 3  # +Inf, _count, _sum
-_PER_SECOND: Final = {"ns": 1_000_000_000, "us": 1_000_000, "ms": 1_000}
+_PER_SECOND: Final = {"ns": NS_PER_SECOND, "us": 1_000_000, "ms": 1_000}
 
 
 class MapReader:

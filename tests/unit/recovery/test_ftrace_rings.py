@@ -17,6 +17,7 @@ from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.instance_lock import take_over
 from collectord.kernel.tracefs.mount import Tracefs
 from collectord.kernel.tracefs.ring_stats import CpuStats
+from collectord.model import Basis
 from collectord.recovery.ftrace_rings import balance, salvage_leftovers
 from collectord.recovery.prior_run import Trail, read_trail
 from collectord.sink.repair import repair
@@ -172,8 +173,8 @@ def test_balance_adds_up() -> None:
     """What was handed out and is in no segment is what went with the process."""
     stats = {0: _stats(100, entries=7), 1: _stats(50)}
     found = balance(stats, _stored({0: 90, 1: 45}), 7 + 3, recorder=False)
-    assert (found["basis"], found["produced"], found["stored"]) == ("exact", 157, 145)
-    assert (found["lost"]["staging/dropped"], found["unaccounted"]) == (12, 0)
+    assert (found.basis, found.produced, found.stored) == (Basis.EXACT, 157, 145)
+    assert (found.lost["staging/dropped"], found.unaccounted) == (12, 0)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,8 @@ def test_balance_adds_up() -> None:
 def test_balance_after_a_reset(stats: dict[int, CpuStats]) -> None:
     """More is stored than was handed out: no loss is negative, and nobody knows the sum."""
     found = balance(stats, _stored({0: 90, 1: 45}), 7, recorder=False)
-    assert (found["basis"], found["stored"]) == ("lost_only", 142)
+    assert (found.basis, found.stored) == (Basis.LOST_ONLY, 142)
+    ledger = found.to_json()
     figures = ("produced", "produced_before", "produced_after", "unaccounted")
-    assert [found[name] for name in figures] == [None] * 4
-    assert min(found["lost"].values()) == 0
+    assert [ledger[name] for name in figures] == [None] * 4
+    assert min(found.lost.values()) == 0

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The balance of a session as manifests record it, and how it is written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from collectord.ledger.aux_ledger import aux_cut
+from collectord.ledger.record_ledger import sum_known
+from collectord.model import Basis, RingRole, loss_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from collectord.ledger.record_ledger import Bracket, SessionBalance
+    from collectord.model import LossKey, RingLabel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The balance of one session between two moments.
+
+    Attributes:
+        closed: nothing was produced while either moment's counters were read: equality is
+            claimed only then.
+        produced: None unless the basis is `exact`, as are the two below.
+        produced_before, produced_after: both ends of the bracket around the closing moment.
+        lost: by `<stage>/<reason>`.
+        overwritten: None where nobody counts them.
+        suppressed: times in which a foreign BPF program may have hidden events.
+        aux: the areas, in bytes; left out where there is none.
+        since_ns, until_ns: both moments, on CLOCK_MONOTONIC; None where nobody knows.
+    """
+
+    basis: Basis
+    closed: bool
+    produced: int | None
+    produced_before: int | None
+    produced_after: int | None
+    stored: int
+    lost: Mapping[str, int]
+    overwritten: int | None
+    repeated: int = 0
+    in_flight: int = 0
+    unaccounted: int | None
+    suppressed: Sequence[Mapping[str, Any]] = ()
+    aux: Sequence[Mapping[str, Any]] = ()
+    since_ns: int | None = None
+    until_ns: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the ledger of a manifest."""
+        bounds = {"since_ns": self.since_ns, "until_ns": self.until_ns}
+        return {
+            "basis": str(self.basis),
+            "closed": self.closed,
+            "produced": self.produced,
+            "produced_before": self.produced_before,
+            "produced_after": self.produced_after,
+            "stored": self.stored,
+            "lost": dict(self.lost),
+            "overwritten": self.overwritten,
+            "repeated": self.repeated,
+            "in_flight": self.in_flight,
+            "unaccounted": self.unaccounted,
+            "suppressed": list(self.suppressed),
+            **({"aux": list(self.aux)} if self.aux else {}),
+            **{name: ns for name, ns in bounds.items() if ns is not None},
+        }
+
+
+def cut(
+    balance: SessionBalance,
+    brackets: Mapping[RingLabel, Bracket],
+    shared: tuple[int, int] = (0, 0),
+    *,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+) -> Cut:
+    """Give the balance of a running session, with both ends of its brackets.
+
+    `shared` is what was produced beside the brackets, at both ends: what was lost of all rings
+    together, and what rings hold that nobody drains.
+    """
+    data = [b for label, b in brackets.items() if label.role is RingRole.DATA]
+    before = sum_known(b.before.value for b in data)
+    after = sum_known(b.after.value for b in data)
+    exact = balance.basis is Basis.EXACT
+    return Cut(
+        basis=balance.basis,
+        closed=all(b.closed for b in data),
+        produced=balance.produced,
+        produced_before=before + shared[0] if exact and before is not None else None,
+        produced_after=after + shared[1] if exact and after is not None else None,
+        stored=balance.stored,
+        lost=balance.lost,
+        overwritten=balance.overwritten,
+        repeated=balance.repeated,
+        in_flight=balance.in_flight,
+        unaccounted=balance.unaccounted,
+        suppressed=balance.suppressed,
+        aux=aux_cut(balance.aux),
+        since_ns=since_ns,
+        until_ns=until_ns,
+    )
+
+
+def cut_of_counters(
+    *,
+    produced: int | None,
+    stored: int,
+    lost: Mapping[LossKey, int],
+    overwritten: int,
+) -> Cut:
+    """Give the final balance of a session that is over, from counters that stand still.
+
+    `produced` is None where counters tell of losses only.
+    """
+    total = stored + sum(lost.values()) + overwritten
+    return Cut(
+        basis=Basis.LOST_ONLY if produced is None else Basis.EXACT,
+        closed=True,
+        produced=produced,
+        produced_before=produced,
+        produced_after=produced,
+        stored=stored,
+        lost={loss_name(key): count for key, count in lost.items()},
+        overwritten=overwritten,
+        unaccounted=None if produced is None else produced - total,
+    )
