@@ -167,10 +167,12 @@ test-vm: setup ## tests in a virtual machine with Linux 6.12, as root; VM_TESTS=
 	@exec $(BIN)/python -m tests.vm -- $(VM_TESTS)
 
 .PHONY: lint
-lint: $(STAMPS)/dev $(STAMPS)/run ## ruff, mypy and the order of the packages
+lint: $(STAMPS)/dev $(STAMPS)/run ## ruff, mypy, the order of the packages, dead code and dependencies
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/vulture
+	$(BIN)/deptry .
 	$(BIN)/mypy
 
 .PHONY: bench

@@ -39,7 +39,6 @@ class Reason(StrEnum):
 
     RING_FULL = "ring_full"
     PAUSED = "paused"
-    THROTTLED = "throttled"
     TRUNCATED = "truncated"
     OVERRUN = "overrun"
     COMMIT_OVERRUN = "commit_overrun"
@@ -47,7 +46,6 @@ class Reason(StrEnum):
     RECURSION = "recursion"
     QUARANTINED = "quarantined"
     DISK_FULL = "disk_full"
-    SHED = "shed"
     UNCOVERED = "uncovered"
 
 

@@ -41,14 +41,6 @@ if TYPE_CHECKING:
 # "COTDAUX1" in the file's byte order; tells a hidden piece from a chunk's padding.
 HIDDEN_MAGIC: Final = 0x3158554144544F43
 HIDDEN_BYTES: Final = 56
-# What one hidden record holds: its size field has 16 bits.
-HIDDEN_PAYLOAD_MAX_BYTES: Final = 65528 - HIDDEN_BYTES
-
-# `flags` of an AUX record, PERF_AUX_FLAG_*; bits 8 to 15 are the format, by PMU.
-AUX_TRUNCATED: Final = 1 << 0
-AUX_OVERWRITE: Final = 1 << 1
-AUX_PARTIAL: Final = 1 << 2
-AUX_COLLISION: Final = 1 << 3
 
 _PIECE: Final = struct.Struct("<QQQIiiI")
 _MAGIC: Final = struct.Struct("<Q")
@@ -169,41 +161,6 @@ def decode(
         message = f"{RecordType(header.type).name} too short"
         raise CodecError(message, offset=header.offset, reason="record_size") from error
     return None
-
-
-def encode_piece(
-    payload: bytes,
-    *,
-    offset: int,
-    cpu: int = -1,
-    tid: int = -1,
-    idx: int = 0,
-    reference: int = 0,
-    hidden: bool = False,
-) -> bytes:
-    """Give a piece of trace with its framing; a long one is hidden in several records.
-
-    Raises:
-        CodecError: a value does not fit its field.
-    """
-    step = HIDDEN_PAYLOAD_MAX_BYTES if hidden else max(len(payload), 1)
-    parts = []
-    for at in range(0, len(payload), step):
-        part = payload[at : at + step]
-        pad = -len(part) % 8
-        numbers = (len(part) + pad, offset + at, reference, idx, tid, cpu, pad)
-        try:
-            body = _PIECE.pack(*numbers)
-        except struct.error as error:
-            message = f"AUX piece: {error}"
-            raise CodecError(message, offset=HEADER_BYTES, reason="record_value") from error
-        whole = part + bytes(pad)
-        if hidden:
-            body = _MAGIC.pack(HIDDEN_MAGIC) + body + whole
-            parts.append(frame(RecordType.FINISHED_INIT, 0, body))
-        else:
-            parts += [frame(RecordType.AUXTRACE, 0, body), whole]
-    return b"".join(parts)
 
 
 def piece_at(data: bytes | memoryview, header: RecordHeader) -> AuxPiece | None:

@@ -35,14 +35,6 @@ _FIELD: Final = re.compile(
 # `T (*name)(ARGUMENTS)`, else `T name` with its dimension, if any, behind the name.
 _FUNCTION: Final = re.compile(r"(?P<type>.*\(\*)(?P<name>\w+)(?P<rest>\).*)")
 _PLAIN: Final = re.compile(r"(?P<type>.*\W)(?P<name>\w+)(?P<rest>)(?:\[(?P<dimension>[^]]*)\])?")
-_HEADER_EVENT: Final = re.compile(
-    r"#[^\n]*\n"
-    r"\s*type_len\s*:\s*(?P<type>\d+) bits\s+time_delta\s*:\s*(?P<delta>\d+) bits\s+"
-    r"array\s*:\s*(?P<array>\d+) bits\s+padding\s*: type == (?P<padding>\d+)\s+"
-    r"time_extend\s*: type == (?P<extend>\d+)\s+"
-    r"(?:time_stamp\s*: type == (?P<stamp>\d+)\s+)?"
-    r"data max type_len\s*== (?P<data_max>\d+)\s*"
-)
 _CHARACTER: Final = "char"
 # Elements of arrays whose size the text does not tell; of any other type they are bytes.
 _ELEMENT_BYTES: Final = {
@@ -130,18 +122,6 @@ class HeaderPage(NamedTuple):
         return self.data.offset + self.data.size_bytes
 
 
-class HeaderEvent(NamedTuple):
-    """Layout of an event's header in a sub-buffer: widths in bits, then values of `type_len`."""
-
-    type_len_bits: int
-    time_delta_bits: int
-    array_bits: int
-    padding: int
-    time_extend: int
-    time_stamp: int | None
-    data_max: int
-
-
 class _Lines:
     """A position in a text whose next line must be of a known kind."""
 
@@ -207,29 +187,6 @@ def parse_header_page(text: bytes) -> HeaderPage:
         if name not in fields:
             raise CodecError(f"no field {name}", offset=0, reason="format")
     return HeaderPage(*(fields[name] for name in HeaderPage._fields))
-
-
-def parse_header_event(text: bytes) -> HeaderEvent:
-    """Read `events/header_event`; `time_stamp` is missing before kernel 4.16.
-
-    Raises:
-        CodecError: a line is missing or of an unknown kind.
-    """
-    found = _HEADER_EVENT.fullmatch(_text(text))
-    if found is None:
-        raise CodecError("no event header", offset=0, reason="format")
-    type_len, delta, array, padding, extend, stamp, data_max = found.group(
-        "type", "delta", "array", "padding", "extend", "stamp", "data_max"
-    )
-    return HeaderEvent(
-        type_len_bits=int(type_len),
-        time_delta_bits=int(delta),
-        array_bits=int(array),
-        padding=int(padding),
-        time_extend=int(extend),
-        time_stamp=None if stamp is None else int(stamp),
-        data_max=int(data_max),
-    )
 
 
 def _text(raw: bytes) -> str:

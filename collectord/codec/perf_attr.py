@@ -344,16 +344,6 @@ class PerfEventAttr:
     sig_data: int = 0
     config3: int = 0
 
-    @property
-    def bp_addr(self) -> int:
-        """Address of a BREAKPOINT event."""
-        return self.config1
-
-    @property
-    def bp_len(self) -> int:
-        """Length in bytes of a BREAKPOINT event."""
-        return self.config2
-
     def encode(self, size_bytes: int = FILE_ATTR_BYTES) -> bytes:
         """Give the struct in one of its published sizes.
 

@@ -35,10 +35,6 @@ PAGE_BYTES: Final = 4096
 _HEADER: Final = struct.Struct("<IHH")
 _TWO_U32: Final = struct.Struct("<II")
 _U64: Final = struct.Struct("<Q")
-_KERNEL_TYPE_MAX: Final = int(RecordType.AUX_OUTPUT_HW_ID)
-_KNOWN_TYPES: Final = frozenset(
-    (*range(1, _KERNEL_TYPE_MAX + 1), *range(RecordType.HEADER_ATTR, RecordType.FINISHED_INIT + 1))
-)
 _AUXTRACE: Final = int(RecordType.AUXTRACE)
 # Its payload follows the record and is not in `size`; it occurs in pipe mode only.
 _TRACING_DATA: Final = int(RecordType.HEADER_TRACING_DATA)
@@ -147,7 +143,7 @@ def decode_sample_id(
 
 def body_end(header: RecordHeader, attr: PerfEventAttr) -> int:
     """Offset in the buffer of the end of a record's body, where its trailer begins."""
-    has_trailer = header.type <= _KERNEL_TYPE_MAX and header.type != RecordType.SAMPLE
+    has_trailer = header.type <= RecordType.AUX_OUTPUT_HW_ID and header.type != RecordType.SAMPLE
     trailer = id_trailer_bytes(attr) if has_trailer else 0
     if header.size < HEADER_BYTES + trailer:
         raise CodecError("no room for the ids", offset=header.offset, reason="record_size")
@@ -213,69 +209,3 @@ def payload_bytes(data: bytes | memoryview, at: int) -> int:
         return -1
     payload = int(_U64.unpack_from(data, at + HEADER_BYTES)[0])
     return -1 if payload & 7 else payload
-
-
-class WholeRecordWalk:
-    """Finds where the last whole record of a data section ends, fed piece by piece.
-
-    A header is invalid when its size is under 8 or no multiple of 8, or when its type is 0,
-    above 21 and below 64, or above 82: nothing that this program stores. An AUXTRACE record is
-    whole with all its payload. It takes about 0.3 s per million records and the GIL for as long;
-    segments are walked natively, and this is the reference for that walk.
-    """
-
-    def __init__(self) -> None:
-        self.stopped = False
-        self._end = 0
-        self._last_start = 0
-        self._carry = b""
-
-    def feed(self, piece: bytes | memoryview) -> bool:
-        """Walk on; False when an invalid header was met, and more data is of no use."""
-        if self.stopped:
-            return False
-        data = self._carry + bytes(piece) if self._carry else piece
-        unpack, known, end, at, last = _HEADER.unpack_from, _KNOWN_TYPES, len(data), 0, -1
-        while end - at >= HEADER_BYTES:
-            kind, _, size = unpack(data, at)
-            if size < HEADER_BYTES or size & 7 or kind not in known:
-                self.stopped = True
-                break
-            if kind == _AUXTRACE and size <= end - at:
-                payload = payload_bytes(data, at)
-                if payload < 0:
-                    self.stopped = True
-                    break
-                size += payload
-            if size > end - at:
-                break
-            last, at = at, at + size
-        if last >= 0:
-            self._last_start = self._end + last
-        self._end += at
-        self._carry = bytes(data[at:])
-        return not self.stopped
-
-    @property
-    def whole(self) -> int:
-        """Offset past the last whole record, from the start of the data section."""
-        return self._end
-
-    @property
-    def end(self) -> int:
-        """Offset past the last record to keep, from the start of the data section.
-
-        Writers write whole pages, so a walk that ends inside a page met a write that was cut.
-        Then a last record that lies on two pages may have its second part missing: it goes too.
-        """
-        crosses = self._last_start // PAGE_BYTES < (self._end - 1) // PAGE_BYTES
-        if self._end % PAGE_BYTES and crosses:
-            return self._last_start
-        return self._end
-
-
-def last_whole_record(data: bytes | memoryview) -> int:
-    """Give the offset past the last record to keep of a data section that may be torn."""
-    walk = WholeRecordWalk()
-    walk.feed(data)
-    return walk.end

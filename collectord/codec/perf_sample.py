@@ -8,56 +8,27 @@ stack, registers, user stack, weights and later ones) are left alone: tools deco
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from collectord.codec.perf_attr import PerfEventAttr, ReadFormat, RecordType, SampleType
-from collectord.codec.perf_record import HEADER_BYTES, RecordHeader, frame
+from collectord.codec.perf_attr import PerfEventAttr, SampleType
+from collectord.codec.perf_record import HEADER_BYTES
 from collectord.errors import CodecError
 
-_TWO_U32: Final = struct.Struct("<II")
-_U64: Final = struct.Struct("<Q")
-_U32: Final = struct.Struct("<I")
 RAW_SAMPLE_NEEDS: Final = (
     SampleType.IDENTIFIER | SampleType.TID | SampleType.TIME | SampleType.CPU | SampleType.RAW
 )
-_BEHIND_RAW: Final = ~((SampleType.RAW << 1) - 1 | SampleType.IDENTIFIER)
-# The one-word fields before READ, in the record's order, with the attribute that holds each.
+# The one-word fields before READ, in the record's order.
 _WORDS: Final = (
-    (SampleType.IDENTIFIER, "id"),
-    (SampleType.IP, "ip"),
-    (SampleType.TID, ""),
-    (SampleType.TIME, "time_ns"),
-    (SampleType.ADDR, "addr"),
-    (SampleType.ID, "id"),
-    (SampleType.STREAM_ID, "stream_id"),
-    (SampleType.CPU, ""),
-    (SampleType.PERIOD, "period"),
+    SampleType.IDENTIFIER,
+    SampleType.IP,
+    SampleType.TID,
+    SampleType.TIME,
+    SampleType.ADDR,
+    SampleType.ID,
+    SampleType.STREAM_ID,
+    SampleType.CPU,
+    SampleType.PERIOD,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One sample; fields that its event does not carry are 0 or empty.
-
-    Attributes:
-        misc: the header's misc: CPU mode, and EXACT_IP.
-        callchain: innermost first, with the PERF_CONTEXT_* marks that the kernel puts in.
-        raw: the tracepoint's bytes as the kernel gives them, padding included.
-    """
-
-    misc: int = 0
-    id: int = 0
-    ip: int = 0
-    pid: int = 0
-    tid: int = 0
-    time_ns: int = 0
-    addr: int = 0
-    stream_id: int = 0
-    cpu: int = 0
-    period: int = 0
-    callchain: tuple[int, ...] = ()
-    raw: bytes = b""
 
 
 class RawSample(NamedTuple):
@@ -85,7 +56,7 @@ class RawSamples:
         if needed != RAW_SAMPLE_NEEDS:
             raise CodecError(f"sample_type {attr.sample_type:#x}", offset=24, reason="sample_type")
         codes = {SampleType.TID: "II", SampleType.TIME: "Q", SampleType.CPU: "I4x"}
-        words = "".join(codes.get(bit, "8x") for bit, _ in _WORDS if attr.sample_type & bit)
+        words = "".join(codes.get(bit, "8x") for bit in _WORDS if attr.sample_type & bit)
         self._fields = struct.Struct(f"<{HEADER_BYTES}x{words}I")
 
     def decode(self, data: bytes | memoryview, at: int, size: int) -> RawSample:
@@ -97,102 +68,3 @@ class RawSamples:
         if start + raw_bytes > at + size:
             raise CodecError("raw data too long", offset=at, reason="raw")
         return RawSample(pid, tid, time_ns, cpu, bytes(data[start : start + raw_bytes]))
-
-
-def encode_sample(sample: Sample, attr: PerfEventAttr) -> bytes:
-    """Give the record as the kernel would write it.
-
-    RAW is padded so that the record stays a multiple of 8, and its size says so.
-
-    Raises:
-        CodecError: a value does not fit, or the event carries READ or a field behind RAW.
-    """
-    beyond = attr.sample_type & (_BEHIND_RAW | SampleType.READ)
-    if beyond:
-        raise CodecError(f"sample_type {beyond:#x}", offset=24, reason="sample_type")
-    parts: list[bytes] = []
-    try:
-        for bit, name in _WORDS:
-            if not attr.sample_type & bit:
-                continue
-            if bit is SampleType.TID:
-                parts.append(_TWO_U32.pack(sample.pid, sample.tid))
-            elif bit is SampleType.CPU:
-                parts.append(_TWO_U32.pack(sample.cpu, 0))
-            else:
-                parts.append(_U64.pack(getattr(sample, name)))
-        if attr.sample_type & SampleType.CALLCHAIN:
-            parts.extend(map(_U64.pack, (len(sample.callchain), *sample.callchain)))
-    except struct.error as error:
-        raise CodecError(f"sample: {error}", offset=8, reason="record_value") from error
-    if attr.sample_type & SampleType.RAW:
-        padding = -(_U32.size + len(sample.raw)) % 8
-        size = _U32.pack(len(sample.raw) + padding)
-        parts.extend((size, sample.raw, bytes(padding)))
-    return frame(RecordType.SAMPLE, sample.misc, b"".join(parts))
-
-
-def decode_sample(data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr) -> Sample:
-    """Read a SAMPLE's fields up to RAW.
-
-    Raises:
-        CodecError: the record is shorter than its fields, or a count in it is impossible.
-    """
-    body = bytes(data[header.offset + HEADER_BYTES : header.offset + header.size])
-    try:
-        return _decode(body, header, attr)
-    except struct.error as error:
-        raise CodecError("sample too short", offset=header.offset, reason="short") from error
-
-
-def _decode(body: bytes, header: RecordHeader, attr: PerfEventAttr) -> Sample:
-    words, at = _decode_words(body, attr.sample_type)
-    callchain: tuple[int, ...] = ()
-    raw = b""
-    if attr.sample_type & SampleType.READ:
-        at += _read_bytes(body, at, attr.read_format)
-        if at > len(body):
-            raise CodecError("read values too long", offset=header.offset, reason="read")
-    if attr.sample_type & SampleType.CALLCHAIN:
-        (count,) = _U64.unpack_from(body, at)
-        at += 8
-        if count > (len(body) - at) // 8:
-            raise CodecError("callchain too long", offset=header.offset, reason="callchain")
-        callchain = struct.unpack_from(f"<{count}Q", body, at)
-        at += 8 * count
-    if attr.sample_type & SampleType.RAW:
-        (size,) = _U32.unpack_from(body, at)
-        at += 4
-        if size > len(body) - at:
-            raise CodecError("raw data too long", offset=header.offset, reason="raw")
-        raw = body[at : at + size]
-    return Sample(misc=header.misc, callchain=callchain, raw=raw, **words)
-
-
-def _decode_words(body: bytes, sample_type: int) -> tuple[dict[str, int], int]:
-    """Values of the one-word fields, and where the next field begins."""
-    words: dict[str, int] = {}
-    at = 0
-    for bit, name in _WORDS:
-        if not sample_type & bit:
-            continue
-        low, high = _TWO_U32.unpack_from(body, at)
-        if bit is SampleType.TID:
-            words |= {"pid": low, "tid": high}
-        elif bit is SampleType.CPU:
-            words["cpu"] = low
-        else:
-            words[name] = low | high << 32
-        at += 8
-    return words, at
-
-
-def _read_bytes(body: bytes, at: int, read_format: int) -> int:
-    """Size of the READ field: the values of one event, or of a group."""
-    times = (ReadFormat.TOTAL_TIME_ENABLED, ReadFormat.TOTAL_TIME_RUNNING)
-    per_event = 1 + sum(bool(read_format & bit) for bit in (ReadFormat.ID, ReadFormat.LOST))
-    shared = sum(bool(read_format & bit) for bit in times)
-    if not read_format & ReadFormat.GROUP:
-        return 8 * (per_event + shared)
-    (count,) = _U64.unpack_from(body, at)
-    return 8 * (1 + shared + int(count) * per_event)

@@ -167,10 +167,6 @@ class Head:
         # readers pass empty lines by
         return Patch(self.cmdlines.offset, b"".join(lines).ljust(self.cmdlines.size_bytes, b"\n"))
 
-    def cpustat(self, cpu: int) -> str:
-        """What stood in the room for a CPU's statistics when the head was built or read."""
-        return _room(self.image, self.extents[cpu].stat).rstrip(b"\0 ").decode(errors="replace")
-
     def comms(self) -> dict[int, bytes]:
         """Names of tasks that stood in the head when it was built or read, by pid."""
         found = {}

@@ -203,7 +203,6 @@ class OpenInstance:
         self.late = late
         self.sizes = {ring.label.cpu: ring.geometry.data_bytes for ring in rings}
         self._stats_fds = {ring.label.cpu: ring.stats_fd for ring in rings}
-        self._problem = ""
         self.grew = False
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.codec.aux_pmu import TimeConversion
-from collectord.codec.aux_record import AUX_TRUNCATED, Aux, AuxOutputHwId
+from collectord.codec.aux_record import Aux, AuxOutputHwId
 from tests.support.aux_files import ETE, ETMV3, ETMV4, PID, SPE, AuxFile
 from tests.support.pt import PtTrace, tnt, tsc
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collectord.codec.aux_pmu import AuxPmuFacts
     from tests.support.perf_tools import Perf
 
+TRUNCATED: Final = 1 << 0  # PERF_AUX_FLAG_TRUNCATED
 KERNEL: Final = 0xFFFFFFFF81000000
 CODE: Final = 0x400200
 # ITRACE_START and the switch are at 10 and 11 ns.
@@ -197,7 +198,7 @@ def test_lost_trace_is_told(stock: Perf, tmp_path: Path) -> None:
     """A TRUNCATED record is an error that perf lists, and the trace goes on behind it."""
     file, made = AuxFile(), trace()
     data = bytes(made.data)
-    records = (file.side(Aux(0, len(data), AUX_TRUNCATED), 5_000), file.piece(data))
+    records = (file.side(Aux(0, len(data), TRUNCATED), 5_000), file.piece(data))
     path = written(tmp_path, file.build(records))
     done = stock.run("script", "-i", path, "--itrace=qie", *_FIELDS)
     assert done.returncode == 0

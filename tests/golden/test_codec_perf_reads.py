@@ -26,15 +26,7 @@ from collectord.codec.perf_data import (
     parse_head,
 )
 from collectord.codec.perf_features import BuildId, ClockData, Features, Group
-from collectord.codec.perf_record import (
-    Misc,
-    SampleId,
-    frame,
-    identifier,
-    iter_records,
-    last_whole_record,
-)
-from collectord.codec.perf_sample import Sample, encode_sample
+from collectord.codec.perf_record import Misc, SampleId, frame, identifier, iter_records
 from collectord.codec.perf_sideband import (
     Comm,
     Exit,
@@ -48,6 +40,8 @@ from collectord.codec.perf_sideband import (
     Record,
     encode,
 )
+from tests.support.samples import Sample, encode_sample
+from tests.support.whole_records import last_whole_record
 
 if TYPE_CHECKING:
     from tests.support.perf_tools import Perf

@@ -24,6 +24,7 @@ from collectord.kernel.bpf import bpf_calls
 from collectord.kernel.bpf.kernel_headers import find_headers, make_headers
 from collectord.programs.program_manifest import AttachConfig
 from collectord.source import bcc_client, bcc_text
+from tests.support import bpf
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
@@ -208,11 +209,11 @@ def test_a_program_runs_while_its_descriptors_are_open(
         assert len(loaded.attachment_fds) == 1
         table = loaded.tables["calls"]
         assert program.id in bpf_calls.program_ids()
-        assert table.id in bpf_calls.map_ids()
+        assert table.id in bpf.map_ids()
         fds = (table.fd, program.fd, *loaded.attachment_fds)
         assert not any(os.get_inheritable(fd) for fd in fds)
     await_true(lambda: program.id not in bpf_calls.program_ids())
-    await_true(lambda: table.id not in bpf_calls.map_ids())
+    await_true(lambda: table.id not in bpf.map_ids())
 
 
 def test_a_program_of_several_functions(loader: Loader) -> None:

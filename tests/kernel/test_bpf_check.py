@@ -19,6 +19,7 @@ from collectord.kernel.probe import bpf_trial
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan import bpf_source
 from collectord.source import bpf_host
+from tests.support import bpf
 from tests.support.bpf_pairs import MANIFEST, SOURCE, write
 from tests.support.daemons import wait_for
 
@@ -46,8 +47,8 @@ def ids() -> frozenset[tuple[str, int]]:
     """Programs, maps and links of the host."""
     lists = {
         "program": bpf_calls.program_ids(),
-        "map": bpf_calls.map_ids(),
-        "link": bpf_calls.link_ids(),
+        "map": bpf.map_ids(),
+        "link": bpf.link_ids(),
     }
     return frozenset((kind, number) for kind, numbers in lists.items() for number in numbers)
 

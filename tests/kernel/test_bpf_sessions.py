@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord.kernel.bpf import bpf_calls
-from tests.support import daemons
+from tests.support import bpf, daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
 from tests.support.patience import patient
 from tests.support.recording import recording
@@ -121,7 +121,7 @@ def test_programs_cost_the_daemon_little_memory(tmp_path: Path, start_cli: Start
 
 def test_a_kill_detaches_everything(tmp_path: Path, start_cli: Start) -> None:
     """Kill -9: the kernel has no program, map or link of the daemon's any more."""
-    lists = (bpf_calls.program_ids, bpf_calls.map_ids, bpf_calls.link_ids)
+    lists = (bpf_calls.program_ids, bpf.map_ids, bpf.link_ids)
     before = [set(ids()) for ids in lists]
     with daemons.running(start_cli, _config(tmp_path, (*THREE, "biolatency"))) as daemon:
         held = [set(ids()) - known for ids, known in zip(lists, before, strict=True)]

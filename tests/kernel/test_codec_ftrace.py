@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.codec.ftrace_format import (
-    decode,
-    parse_format,
-    parse_header_event,
-    parse_header_page,
-)
+from collectord.codec.ftrace_format import decode, parse_format, parse_header_page
 from collectord.codec.ftrace_page import Walk
 from collectord.codec.trace_dat import build_head
 from collectord.codec.trace_dat_head import Metadata
 from tests.support.generator import MARK, MARK_FILTER
+from tests.support.header_events import parse_header_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -45,6 +45,12 @@ GRACE_S: Final = patient(10)
 PAGES: Final = 64
 
 
+def _split_cpus(info: bpf_calls.MapInfo, value: bytes) -> list[bytes]:
+    """One value for each possible CPU, of what `map_lookup` gave."""
+    starts = range(0, info.entry_bytes, info.cpu_bytes)
+    return [value[at : at + info.value_bytes] for at in starts]
+
+
 @pytest.fixture
 def _bpf(require: Callable[[str], None]) -> None:
     require("BPF")
@@ -230,7 +236,7 @@ def test_lookup_and_update() -> None:
         assert (info.name, info.type, info.key_bytes, info.value_bytes, info.max_entries) == (
             "pairs", support.HASH, 4, 12, 10,
         )  # fmt: skip
-        assert info.id in bpf_calls.map_ids()
+        assert info.id in support.map_ids()
         bpf_calls.map_update(fd, u32(1), b"abcdefghijkl")
         assert bpf_calls.map_lookup(fd, u32(1)) == b"abcdefghijkl"
         assert bpf_calls.map_lookup(fd, u32(2), info=info) is None
@@ -251,8 +257,8 @@ def test_per_cpu_values() -> None:
         first, second = bpf_calls.map_lookup(fd, u32(0)), bpf_calls.map_lookup(fd, u32(1))
         assert first is not None
         assert second is not None
-        assert bpf_calls.split_cpus(info, first) == each
-        assert bpf_calls.split_cpus(info, second) == [b"abcdefghijkl"] * CPUS
+        assert _split_cpus(info, first) == each
+        assert _split_cpus(info, second) == [b"abcdefghijkl"] * CPUS
         with pytest.raises(ValueError, match=f"{CPUS} values of 12 bytes"):
             bpf_calls.map_update(fd, u32(0), [*each, each[0]])
 
@@ -331,16 +337,16 @@ def test_no_such_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose system call is not known lacks the feature, and says so."""
     monkeypatch.setattr(bpf_calls, "_NUMBER", None)
     with pytest.raises(MissingFeature, match="cannot list BPF objects"):
-        bpf_calls.link_ids()
+        support.link_ids()
 
 
 def test_ids_come_and_go() -> None:
     """Lists are those of the kernel at that moment; links need a program to hang on."""
-    before = set(bpf_calls.map_ids())
+    before = set(support.map_ids())
     with ExitStack() as stack:
         fds = [stack.enter_context(support.create_map(support.ARRAY, 4, 4, 1)) for _ in range(3)]
         made = {bpf_calls.map_info(fd).id for fd in fds}
         assert len(made) == 3
-        assert made <= set(bpf_calls.map_ids())
+        assert made <= set(support.map_ids())
         assert not made & before
-    assert list(bpf_calls.link_ids()) == sorted(bpf_calls.link_ids())
+    assert list(support.link_ids()) == sorted(support.link_ids())

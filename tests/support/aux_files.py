@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from collectord.codec import aux_record
 from collectord.codec.aux_info import encode_info
 from collectord.codec.aux_pmu import AuxPmuFacts, EtmFacts, TimeConversion
-from collectord.codec.aux_record import AuxRecord, encode_piece
 from collectord.codec.perf_attr import (
     CLOCK_MONOTONIC,
     EventType,
@@ -21,11 +20,14 @@ from collectord.codec.perf_attr import (
 from collectord.codec.perf_data import AttrSection, build_head, build_tail
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame
-from collectord.codec.perf_sample import Sample, encode_sample
 from collectord.codec.perf_sideband import Comm, Mmap2, encode
+from tests.support.aux_pieces import encode_piece
+from tests.support.samples import Sample, encode_sample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from collectord.codec.aux_record import AuxRecord
 
 _IDS: Final = SampleType.IDENTIFIER | SampleType.TID | SampleType.TIME | SampleType.CPU
 PMU_TYPE: Final = 9

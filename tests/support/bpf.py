@@ -9,6 +9,9 @@ import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from collectord.kernel.bpf import bpf_calls
+from collectord.kernel.bpf.bpf_calls import Command
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -172,3 +175,13 @@ def _element(command: int, fd: int, key: bytes, value: bytes) -> None:
         "<IIQQQ", fd, 0, ctypes.addressof(keys), ctypes.addressof(values) if value else 0, 0
     )
     _call(command, attr)
+
+
+def map_ids() -> tuple[int, ...]:
+    """Ids of all maps of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
+    return tuple(bpf_calls.ids(Command.MAP_GET_NEXT_ID))
+
+
+def link_ids() -> tuple[int, ...]:
+    """Ids of all links of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
+    return tuple(bpf_calls.ids(Command.LINK_GET_NEXT_ID))

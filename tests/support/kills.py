@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.kernel.bpf import bpf_calls
-from tests.support import daemons
+from tests.support import bpf, daemons
 from tests.support.daemons import wait_for
 from tests.support.leaks import Holdings
 
@@ -135,7 +135,7 @@ class Left:
     """What a killed process may have left in the kernel, and as processes."""
 
     def __init__(self) -> None:
-        self._lists = (bpf_calls.program_ids, bpf_calls.map_ids, bpf_calls.link_ids)
+        self._lists = (bpf_calls.program_ids, bpf.map_ids, bpf.link_ids)
         self._before = [set(ids()) for ids in self._lists]
         self._processes = Holdings.now().processes
 

@@ -18,7 +18,6 @@ from collectord.codec.perf_attr import EventType, PerfEventAttr, RecordType, Sam
 from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame
-from collectord.codec.perf_sample import Sample, encode_sample
 from collectord.codec.perf_sideband import Comm, encode
 from collectord.codec.tracing_data import TracingData
 from collectord.model import ClockReading
@@ -28,6 +27,7 @@ from collectord.sink.manifest import Identity, RingEntry
 from collectord.sink.perf_data_sink import PerfDataSink
 from collectord.sink.retention import evict
 from collectord.sink.sums import sums_of
+from tests.support.samples import Sample, encode_sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence

@@ -14,7 +14,7 @@ import msgspec
 
 from collectord._native import _core
 from collectord.codec.ftrace_page import Walk
-from collectord.codec.trace_dat_head import Metadata
+from collectord.codec.trace_dat_head import Head, Metadata
 from collectord.plan.session_plan import SinkPlan
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
@@ -166,3 +166,10 @@ def orphan(directory: Path, counts: Iterable[int] = (2, 1), **options: Any) -> P
     )
     (left,) = set(directory.glob("*.dat.partial")) - before
     return left
+
+
+def cpustat(head: Head, cpu: int) -> str:
+    """What stands in the room for a CPU's statistics."""
+    room = head.extents[cpu].stat
+    image = bytes(head.image)[room.offset : room.offset + room.size_bytes]
+    return image.rstrip(b"\0 ").decode(errors="replace")

@@ -308,12 +308,6 @@ def map_next_key(fd: int, key: bytes | None, info: MapInfo) -> bytes | None:
     return after.raw
 
 
-def split_cpus(info: MapInfo, value: bytes) -> list[bytes]:
-    """One value for each possible CPU, of what `map_lookup` gave."""
-    starts = range(0, info.entry_bytes, info.cpu_bytes)
-    return [value[at : at + info.value_bytes] for at in starts]
-
-
 def program_info(fd: int) -> ProgramInfo:
     """What the kernel tells of the program that `fd` is of. Raises KernelError."""
     info = object_info(fd, "BPF program")
@@ -369,21 +363,14 @@ def enable_stats() -> int:
 
 def program_ids(after: int = 0) -> tuple[int, ...]:
     """Ids of the host's programs beyond `after`. Raises MissingPrivilege without CAP_SYS_ADMIN."""
-    return tuple(_ids(Command.PROG_GET_NEXT_ID, after))
+    return tuple(ids(Command.PROG_GET_NEXT_ID, after))
 
 
-def map_ids() -> tuple[int, ...]:
-    """Ids of all maps of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
-    return tuple(_ids(Command.MAP_GET_NEXT_ID))
+def ids(command: Command, number: int = 0) -> Iterator[int]:
+    """Give the ids of all objects of a kind beyond `number`.
 
-
-def link_ids() -> tuple[int, ...]:
-    """Ids of all links of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
-    return tuple(_ids(Command.LINK_GET_NEXT_ID))
-
-
-def _ids(command: Command, number: int = 0) -> Iterator[int]:
-    """Ids only grow, so the walk ends even while objects come and go."""
+    They only grow, so the walk ends even while objects come and go.
+    """
     while True:
         attr = bytearray(struct.pack("<II", number, 0))
         code = -call(command, attr)

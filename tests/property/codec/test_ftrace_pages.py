@@ -15,13 +15,7 @@ from collectord.codec.ftrace_decode import (
     value_of,
     value_text,
 )
-from collectord.codec.ftrace_format import (
-    EventFormat,
-    decode,
-    parse_format,
-    parse_header_event,
-    parse_header_page,
-)
+from collectord.codec.ftrace_format import EventFormat, decode, parse_format, parse_header_page
 from collectord.codec.ftrace_page import PageEvent, Walk
 from collectord.codec.record_filter import OPERATORS, Term, parse_filter
 from collectord.codec.trace_dat import build_head, head_bytes, parse_head
@@ -36,6 +30,8 @@ from tests.support.ftrace_pages import (
     time_extend,
     time_stamp,
 )
+from tests.support.header_events import parse_header_event
+from tests.support.trace_segments import cpustat
 
 # A loaded machine makes no example wrong.
 KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
@@ -173,7 +169,7 @@ def test_any_head_is_read_or_refused(data: st.DataObject) -> None:
         past = extent.offset + extent.capacity_bytes
     head.comms()
     for cpu in head.extents:
-        head.cpustat(cpu)
+        cpustat(head, cpu)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**22), st.binary(max_size=16))))

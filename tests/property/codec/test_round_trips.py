@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from collectord.codec.aux_record import decode as decode_aux
-from collectord.codec.aux_record import encode_piece, iter_pieces
+from collectord.codec.aux_record import iter_pieces
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
 from collectord.codec.perf_data import (
     HEADER_BYTES,
@@ -29,14 +29,11 @@ from collectord.codec.perf_record import (
     PAGE_BYTES,
     RecordHeader,
     SampleId,
-    WholeRecordWalk,
     decode_sample_id,
     frame,
     identifier,
     iter_records,
-    last_whole_record,
 )
-from collectord.codec.perf_sample import Sample, decode_sample, encode_sample
 from collectord.codec.perf_sideband import (
     BpfEvent,
     Comm,
@@ -54,6 +51,9 @@ from collectord.codec.perf_sideband import (
 )
 from collectord.codec.tracing_data import TracingData, build, parse
 from collectord.errors import CodecError
+from tests.support.aux_pieces import encode_piece
+from tests.support.samples import Sample, decode_sample, encode_sample
+from tests.support.whole_records import WholeRecordWalk, last_whole_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectord._native._core import scan_records
-from collectord.codec.aux_record import encode_piece, iter_pieces
+from collectord.codec.aux_record import iter_pieces
 from collectord.codec.perf_attr import sample_time_offset
-from collectord.codec.perf_record import WholeRecordWalk, iter_records, last_whole_record
+from collectord.codec.perf_record import iter_records
 from collectord.sink.scan import scan, scan_torn
 from tests.support import segments as support
+from tests.support.aux_pieces import encode_piece
+from tests.support.whole_records import WholeRecordWalk, last_whole_record
 
 TIME_OFFSET = sample_time_offset(support.ATTR)
 DATA = b"".join(support.sample_chunks(180, per_chunk=60))

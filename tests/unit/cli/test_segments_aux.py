@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from collectord.cli import segments
-from collectord.codec.aux_record import encode_piece
 from collectord.errors import SinkError, UnsafePath, UsageError
 from tests.support import segments as support
 from tests.support.aux_files import AuxFile
+from tests.support.aux_pieces import encode_piece
 
 if TYPE_CHECKING:
     from pathlib import Path

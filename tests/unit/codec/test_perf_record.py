@@ -20,17 +20,16 @@ from collectord.codec.perf_record import (
     PAGE_BYTES,
     RecordHeader,
     SampleId,
-    WholeRecordWalk,
     body_end,
     decode_sample_id,
     encode_sample_id,
     frame,
     identifier,
     iter_records,
-    last_whole_record,
 )
-from collectord.codec.perf_sample import decode_sample
 from collectord.errors import CodecError
+from tests.support.samples import decode_sample
+from tests.support.whole_records import WholeRecordWalk, last_whole_record
 
 KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
 CAPTURES: Final = sorted(KERNEL.glob("*.bin"))

@@ -11,8 +11,8 @@ import pytest
 
 from collectord.codec.perf_attr import PerfEventAttr, ReadFormat, RecordType, SampleType
 from collectord.codec.perf_record import frame, iter_records
-from collectord.codec.perf_sample import Sample, decode_sample, encode_sample
 from collectord.errors import CodecError
+from tests.support.samples import Sample, decode_sample, encode_sample
 
 KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
 CONTEXT_USER: Final = 2**64 - 512

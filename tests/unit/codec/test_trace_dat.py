@@ -12,6 +12,7 @@ import pytest
 from collectord.codec.trace_dat import FIRST_BYTES, build_head, head_bytes, parse_head
 from collectord.codec.trace_dat_head import Metadata, Place
 from collectord.errors import CodecError
+from tests.support.trace_segments import cpustat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,18 +120,18 @@ def test_places() -> None:
 def test_statistics() -> None:
     """A CPU's text fills its room; lines that do not fit are left out."""
     head = _head()
-    assert head.cpustat(3) == "CPU: 3\n"
+    assert cpustat(head, 3) == "CPU: 3\n"
     patch = head.cpustat_patch(3, "CPU: 3\nlost: 5\n")
     assert len(patch.data) == 64
     assert patch.data.endswith(b" \0")
     assert b"\0" not in patch.data[:-1]
     done = _patched(head, patch)
-    assert (done.cpustat(0), done.cpustat(3)) == ("CPU: 0\n", "CPU: 3\nlost: 5\n")
+    assert (cpustat(done, 0), cpustat(done, 3)) == ("CPU: 0\n", "CPU: 3\nlost: 5\n")
     long = "a" * 40 + "\n" + "b" * 22 + "\n"
-    assert _patched(head, head.cpustat_patch(3, long)).cpustat(3) == "a" * 40 + "\n"
-    assert _patched(head, head.cpustat_patch(3, long[1:])).cpustat(3) == long[1:]
-    assert _patched(head, head.cpustat_patch(3, "c" * 64)).cpustat(3) == ""
-    assert _patched(head, head.cpustat_patch(3, "d\0e\n")).cpustat(3) == "d?e\n"
+    assert cpustat(_patched(head, head.cpustat_patch(3, long)), 3) == "a" * 40 + "\n"
+    assert cpustat(_patched(head, head.cpustat_patch(3, long[1:])), 3) == long[1:]
+    assert cpustat(_patched(head, head.cpustat_patch(3, "c" * 64)), 3) == ""
+    assert cpustat(_patched(head, head.cpustat_patch(3, "d\0e\n")), 3) == "d?e\n"
 
 
 def test_names_of_tasks() -> None:

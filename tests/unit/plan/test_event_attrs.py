@@ -262,7 +262,7 @@ def test_precision_is_for_hardware_as_far_as_it_goes() -> None:
 def test_breakpoints_are_laid_out() -> None:
     """Address, length and access are where the kernel looks for them."""
     found = attr("mem:0x1000/2:w")
-    assert (found.type, found.bp_addr, found.bp_len) == (EventType.BREAKPOINT, 0x1000, 2)
+    assert (found.type, found.config1, found.config2) == (EventType.BREAKPOINT, 0x1000, 2)
     assert found.bp_type == BreakpointType.W
     assert attr("mem:0x1000").bp_type == BreakpointType.R | BreakpointType.W
     with pytest.raises(MissingFeature):

@@ -16,7 +16,7 @@ from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_order import ALWAYS, TimeOrder
 from collectord.codec.perf_record import SampleId, frame, iter_records
-from collectord.codec.perf_sample import RawSamples, Sample, encode_sample
+from collectord.codec.perf_sample import RawSamples
 from collectord.codec.perf_sideband import Lost, encode
 from collectord.errors import CodecError, SinkError, UsageError
 from collectord.plan.session_plan import SinkPlan
@@ -28,6 +28,7 @@ from tests.support import bpf_segments as support
 from tests.support import segments as perf_support
 from tests.support import trace_segments
 from tests.support.bpf_segments import EXITS, OPENS, S_NS, chunk, comm, exited, fork, lost, sample
+from tests.support.samples import Sample, encode_sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
