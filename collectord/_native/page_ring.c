@@ -16,6 +16,23 @@
 #define PIPE_SLOTS_DEFAULT 16u
 #define PIPE_SLOTS_MAX (1u << 15)
 
+static int page_track__init(struct page_track *track, uint32_t page_bytes)
+{
+	void *tail;
+
+	if (sums__init(&track->sums) < 0)
+		return -ENOMEM;
+	/* Aligned for O_DIRECT. */
+	if (posix_memalign(&tail, CHUNK_ALIGN_BYTES, page_bytes) != 0) {
+		sums__deinit(&track->sums);
+		return -ENOMEM;
+	}
+	memset(tail, 0, SUBBUF_HEADER_BYTES);
+	track->tail = tail;
+	track->page_bytes = page_bytes;
+	return 0;
+}
+
 static void page_ring__open_pipe(struct page_ring *pages)
 {
 	uint32_t slots = 1;
@@ -84,7 +101,8 @@ static void page_ring__free(struct ring *ring)
 	for (int i = 0; i < 2; i++)
 		if (pages->pipe[i] >= 0)
 			close(pages->pipe[i]);
-	page_track__deinit(&pages->track);
+	sums__deinit(&pages->track.sums);
+	free(pages->track.tail);
 	free(pages);
 }
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "event_list.h"
@@ -10,6 +12,165 @@
 static struct page_track *track_of(const struct ring *ring)
 {
 	return &page_ring__of(ring)->track;
+}
+
+/* Bytes that fit behind the last page. */
+static uint64_t page_track__room(const struct page_track *track)
+{
+	const uint64_t left = track->capacity - counter__read(&track->bytes);
+
+	return left / track->page_bytes * track->page_bytes;
+}
+
+static uint64_t page_track__end(const struct page_track *track)
+{
+	return track->offset + counter__read(&track->bytes);
+}
+
+static int page_track__claim(struct page_track *track, struct segment *segment, uint64_t until)
+{
+	return segment__claim(segment, &track->allocated, until, track->offset + track->capacity);
+}
+
+/* Of what stands behind the last page nobody is to take anything for one. */
+static void page_track__erase(struct page_track *track, const struct segment *segment,
+			      uint64_t bytes)
+{
+	/* Where that does not go it is written over, or is behind what the extent's size says. */
+	(void)fallocate(segment->fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE,
+			(off_t)page_track__end(track), (off_t)bytes);
+}
+
+/* A page goes on where the tail ends if time does; the deltas of its events then fit as well. */
+static bool page_track__merge(struct page_track *track, const uint8_t *page)
+{
+	return track->tail_open && subbuf__timestamp(page) == track->tail_ns &&
+	       subbuf__append(track->tail, page, track->page_bytes);
+}
+
+/* `pages` of the load went, the first one into the tail if `merged`. */
+static void page_track__settle(struct page_track *track, struct load *load, uint64_t pages,
+			       bool merged, struct span *written)
+{
+	const uint32_t size = track->page_bytes;
+	const uint64_t left = load->span.bytes - pages * size;
+	const bool open = left == 0 && !load->span.sealed;
+	const uint64_t own = pages - merged; /* pages that the extent grew by */
+	const uint64_t final = own > 0 && open ? own - 1 : own;
+	const uint8_t *const first = load->data + (merged ? size : 0);
+
+	if (track->tail_open && (own > 0 || !open))
+		sums__take(&track->sums, track->tail, size);
+	sums__take(&track->sums, first, final * size);
+	if (final < own)
+		memcpy(track->tail, first + final * size, size);
+	track->tail_open = open;
+	track->tail_ns = load->span.last_ns;
+	counter__add(&track->bytes, own * size);
+	*written = load->span;
+	written->bytes = own * size;
+	load->data += pages * size;
+	load->span.bytes = left;
+	if (left > 0) {
+		struct subbuf_tally tally = {0}, rest = {0};
+		enum fault fault;
+
+		(void)subbuf__pages(load->data - pages * size, pages * size, size, &tally, &fault);
+		(void)subbuf__pages(load->data, left, size, &rest, &fault);
+		written->samples = written->records = tally.events;
+		written->first_ns = tally.first_ns;
+		written->last_ns = tally.last_ns;
+		load->span.samples -= tally.events;
+		load->span.records = load->span.samples;
+		load->span.first_ns = rest.first_ns;
+	}
+}
+
+/* Part of a new tail is in the file: as far as that goes, it becomes the old one again. */
+static void page_track__restore(struct page_track *track, const struct segment *segment,
+				uint64_t begin)
+{
+	struct iovec vector = {track->tail, track->page_bytes};
+	uint64_t done;
+
+	/*
+	 * Where that does not go either the tail stays open all the same: it counts in the digest
+	 * as what it is to be, and the next page that goes into it writes it anew.
+	 */
+	(void)segment__write(segment->fd, &vector, 1, begin, &done);
+}
+
+/*
+ * Write the first pages of `load`, as many as go, and take them off it; `written` tells what they
+ * were, its bytes those that the extent grew by. Returns an error only when none went: the extent
+ * is then as it was before. -EXFULL: there is no room left in it, whatever the disk has. A part of
+ * a page is taken back.
+ */
+static int page_track__write(struct page_track *track, struct segment *segment, struct load *load,
+		      struct span *written)
+{
+	const uint32_t size = track->page_bytes;
+	const uint64_t end = page_track__end(track);
+	const uint32_t tail_end =
+		SUBBUF_HEADER_BYTES + (subbuf__commit(track->tail) & SUBBUF_LENGTH_MASK);
+	/* The tail, and what comes behind it. */
+	int error = sums__reserve(&track->sums, load->span.bytes + size, 3);
+	const bool merged = error == 0 && page_track__merge(track, load->data);
+	const uint64_t begin = merged ? end - size : end;
+	uint64_t own = least(load->span.bytes - (merged ? size : 0), page_track__room(track));
+	struct iovec vectors[2];
+	uint64_t done;
+	int count = 0;
+
+	if (error < 0)
+		return error;
+	if (own > 0)
+		error = page_track__claim(track, segment, end + own);
+	if (error < 0)
+		own = 0;
+	if (!merged && own == 0)
+		return error < 0 ? error : -EXFULL;
+	if (merged)
+		vectors[count++] = (struct iovec){track->tail, size};
+	if (own > 0)
+		vectors[count++] = (struct iovec){load->data + (merged ? size : 0), own};
+	error = segment__write(segment->fd, vectors, count, begin, &done);
+	if (done >= size) {
+		page_track__settle(track, load, done / size, merged, written);
+		if (done % size != 0)
+			page_track__erase(track, segment, size);
+		return 0;
+	}
+	if (merged) {
+		subbuf__cut(track->tail, tail_end, size);
+		if (done > 0)
+			page_track__restore(track, segment, begin);
+	} else if (done > 0) {
+		page_track__erase(track, segment, size);
+	}
+	return error;
+}
+
+/* Have a write of all pages of `load` ready, behind what was sent before; `calls`: how many loads are
+ * in flight with it. False: a part of it has no room, or goes into the tail. */
+static bool page_track__send(struct page_track *track, struct segment *segment, const struct load *load,
+		      uint32_t calls, struct flight *flight)
+{
+	const struct span *const span = &load->span;
+	const uint64_t begin = page_track__end(track) + track->sent;
+	const uint64_t tail_ns = track->tail_open ? track->tail_ns : 0;
+
+	if (subbuf__timestamp(load->data) == (track->sent > 0 ? track->sent_ns : tail_ns) ||
+	    page_track__room(track) < track->sent + span->bytes ||
+	    sums__reserve(&track->sums, track->sent + span->bytes + track->page_bytes,
+			  3 * calls) < 0 ||
+	    page_track__claim(track, segment, begin + span->bytes) < 0)
+		return false;
+	*flight = (struct flight){
+		.fd = segment->fd, .offset = begin, .bytes = (uint32_t)span->bytes};
+	track->sent += span->bytes;
+	track->sent_ns = span->sealed ? 0 : span->last_ns;
+	return true;
 }
 
 int page_stream__progress(struct stream *stream, struct page_progress *progress)
@@ -34,15 +195,29 @@ int page_stream__progress(struct stream *stream, struct page_progress *progress)
 
 static void page_stream__begin_ring(struct ring *ring, const struct segment *segment)
 {
+	struct page_track *const track = track_of(ring);
 	const uint64_t place = segment__place(segment, ring->id);
 	const bool has = place != NO_PLACE;
 
-	page_track__begin(track_of(ring), has ? place : 0, has ? segment->capacity : 0);
+	track->offset = track->allocated = has ? place : 0;
+	track->capacity = has ? segment->capacity : 0;
+	track->tail_open = track->unseen = false;
+	track->sent = 0;
+	sums__begin(&track->sums);
+	counter__set(&track->bytes, 0);
 }
 
+/* The checksums of all pages, the tail included, if all were seen. */
 static void page_stream__tell_ring(struct ring *ring, struct event_ring *told)
 {
-	told->sums = page_track__give_sums(track_of(ring), &told->sum_count);
+	struct page_track *const track = track_of(ring);
+
+	if (track->unseen ||
+	    (track->tail_open && sums__reserve(&track->sums, track->page_bytes, 1) < 0))
+		return;
+	if (track->tail_open)
+		sums__take(&track->sums, track->tail, track->page_bytes);
+	told->sums = sums__give(&track->sums, &told->sum_count);
 }
 
 /* Read exactly `bytes` from a pipe that has them. */
@@ -61,28 +236,47 @@ static bool read_pipe(int fd, uint8_t *to, uint64_t bytes)
 	return true;
 }
 
-/* Move what the ring has in its pipe, or a part. Returns bytes, or -errno when nothing went. */
+/* Move what the ring has in its pipe to its extent, or a part. Returns the bytes of the whole pages that
+ * went, or -errno when none did; -EXFULL as above. */
 static int64_t page_stream__splice(struct stream *stream, struct page_ring *pages)
 {
-	uint32_t torn;
-	const int64_t went = page_track__splice(&pages->track, &stream->current, pages->pipe[0],
-						pages->pipe_bytes, &torn);
+	struct page_track *const track = &pages->track;
+	struct segment *const segment = &stream->current;
+	const uint64_t bytes = least(pages->pipe_bytes, page_track__room(track));
+	off_t at = (off_t)page_track__end(track);
+	uint64_t done = 0, torn;
+	int error;
 
-	if (went > 0) {
-		const struct span span = {.ring = &pages->ring, .bytes = (uint64_t)went};
+	if (bytes == 0)
+		return -EXFULL;
+	error = page_track__claim(track, segment, (uint64_t)at + bytes);
+	while (error == 0 && done < bytes) {
+		const ssize_t n = splice(pages->pipe[0], NULL, segment->fd, &at,
+					 (size_t)(bytes - done), SPLICE_F_MOVE);
 
-		pages->pipe_bytes -= span.bytes;
-		counter__add(&pages->spliced_bytes, span.bytes);
-		stream__account_part(stream, &span);
+		if (n > 0)
+			done += (uint64_t)n;
+		else if (n == 0 || errno != EINTR)
+			error = n < 0 ? -errno : -EIO;
+	}
+	track->unseen |= done > 0;
+	torn = done % track->page_bytes;
+	done -= torn;
+	if (done > 0) {
+		track->tail_open = false;
+		counter__add(&track->bytes, done);
+		pages->pipe_bytes -= done;
+		counter__add(&pages->spliced_bytes, done);
+		stream__account_part(stream, &(struct span){.ring = &pages->ring, .bytes = done});
 	}
 	if (torn > 0) {
+		page_track__erase(track, segment, track->page_bytes);
 		/* Half of a page is in neither place: nobody can count its events any more. */
-		(void)read_pipe(pages->pipe[0], stream->scratch, pages->options.page_bytes - torn);
-		pages->pipe_bytes -= pages->options.page_bytes;
+		(void)read_pipe(pages->pipe[0], stream->scratch, track->page_bytes - torn);
+		pages->pipe_bytes -= track->page_bytes;
 		counter__add(&pages->torn, 1);
 	}
-	/* This file takes nothing from a pipe. */
-	return went == 0 ? -EINVAL : went;
+	return done > 0 ? (int64_t)done : error;
 }
 
 /* Take pages out of the ring's pipe: they are in flight from now on. False: the pipe is empty. */
@@ -201,17 +395,24 @@ static bool page_stream__send(struct stream *stream, struct chunk *chunk)
 static void page_stream__land(struct stream *stream, const struct chunk *chunk)
 {
 	struct load load = {.span = chunk->spans[0], .data = chunk->data};
+	struct page_track *const track = track_of(load.span.ring);
 	struct span written;
 
-	page_track__land(track_of(load.span.ring), &load, &written);
+	track->sent -= load.span.bytes;
+	page_track__settle(track, &load, load.span.bytes / track->page_bytes, false, &written);
 	stream__account_part(stream, &written);
 }
 
 static void page_stream__recall(struct stream *stream)
 {
 	pthread_mutex_lock(&stream->lock);
-	for (uint32_t i = 0; i < stream->ring_count; i++)
-		page_track__recall(track_of(stream->rings[i]), &stream->current);
+	for (uint32_t i = 0; i < stream->ring_count; i++) {
+		struct page_track *const track = track_of(stream->rings[i]);
+
+		if (track->sent > 0)
+			page_track__erase(track, &stream->current, track->sent);
+		track->sent = 0;
+	}
 	pthread_mutex_unlock(&stream->lock);
 }
 
