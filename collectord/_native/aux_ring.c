@@ -411,7 +411,6 @@ const struct ring_ops aux_ring__ops = {
 	.join = aux_ring__join,
 	.begin = aux_ring__begin,
 	.is_unread = ring__is_unread,
-	.is_reached = ring__is_reached,
 	.take = aux_ring__take,
 	.learn = aux_ring__learn,
 	.follow = aux_ring__follow,

@@ -178,7 +178,6 @@ const struct ring_ops bpf_ring__ops = {
 	.join = perf_ring__join,
 	.begin = bpf_ring__begin,
 	.is_unread = ring__is_unread,
-	.is_reached = ring__is_reached,
 	.take = bpf_ring__take,
 	.leave = bpf_ring__leave,
 	.free = bpf_ring__free,

@@ -346,7 +346,6 @@ const struct ring_ops page_ring__ops = {
 	.join = page_ring__join,
 	.begin = page_ring__begin,
 	.is_unread = page_ring__is_unread,
-	.is_reached = ring__is_reached,
 	.take = page_ring__take,
 	.ticket = page_ring__ticket,
 	.free = page_ring__free,

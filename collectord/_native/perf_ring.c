@@ -288,7 +288,6 @@ const struct ring_ops perf_ring__ops = {
 	.join = perf_ring__join,
 	.begin = perf_ring__begin,
 	.is_unread = ring__is_unread,
-	.is_reached = ring__is_reached,
 	.take = perf_ring__take,
 	.wake = perf_ring__wake,
 	.leave = perf_ring__leave,

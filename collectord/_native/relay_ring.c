@@ -299,7 +299,6 @@ const struct ring_ops relay_ring__ops = {
 	.join = relay_ring__join,
 	.begin = relay_ring__begin,
 	.is_unread = relay_ring__is_unread,
-	.is_reached = ring__is_reached,
 	.take = relay_ring__take,
 	.wake = relay_ring__wake,
 	.last = relay_ring__last,

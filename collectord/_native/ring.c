@@ -16,11 +16,6 @@ bool ring__is_unread(const struct ring *ring)
 	return ring->head != ring->position;
 }
 
-bool ring__is_reached(const struct ring *ring)
-{
-	return (int64_t)(ring->position - ring->goal) >= 0;
-}
-
 bool ring__has_last(const struct ring *ring)
 {
 	return ring->ops->last != NULL || (ring->partner != NULL && ring__has_last(ring->partner));

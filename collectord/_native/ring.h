@@ -65,12 +65,10 @@ struct ring_ops {
 	/* It becomes one of `stream`. -EINVAL: that is none for it. */
 	int (*join)(struct ring *ring, struct stream *stream);
 
-	/* A pass begins, `first`: the first one of a generation. Load the head. */
+	/* A pass begins, `first`: the first one of a generation, whose goal is the head that is loaded. */
 	void (*begin)(struct ring *ring, bool first);
 	/* Is there anything for this pass? */
 	bool (*is_unread)(const struct ring *ring);
-	/* Has it come to where it was at the generation's first pass? */
-	bool (*is_reached)(const struct ring *ring);
 	/* Put what is unread into `chunk`, up to the head of this pass. */
 	enum ring_take (*take)(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);
 	/* Of one that takes RING_TICKET: the ticket. */
@@ -168,7 +166,7 @@ static inline bool ring__is_held(const struct ring *ring)
 /* What it holds is believed: it is in no quarantine. */
 static inline bool ring__is_sound(const struct ring *ring)
 {
-	return ring->ops->copied || atomic_load_explicit(&ring->fault, memory_order_relaxed) == 0;
+	return ring->ops->copied || load_relaxed(&ring->fault) == 0;
 }
 
 /* Is it something to it, or to the ring behind it, that nothing is written into it any more? Likewise,
@@ -179,9 +177,8 @@ bool ring__can_hold(const struct ring *ring);
 void ring__last(struct ring *ring);
 void ring__hold(struct ring *ring, bool held);
 
-/* The operations of rings whose head tells how much is unread. */
+/* The operation of rings whose head tells how much is unread. */
 bool ring__is_unread(const struct ring *ring);
-bool ring__is_reached(const struct ring *ring);
 
 /* A ring of zeros becomes one of a kind. */
 void ring__init(struct ring *ring, const struct ring_ops *ops, int wakeup_fd, bool held);

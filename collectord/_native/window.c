@@ -111,7 +111,7 @@ static void window__begin(struct ring *ring, bool first)
 	oldest = &window->steps[(written - used) / step % WINDOW_STEPS];
 	/* What is on its way to a file still needs the names of its time. */
 	if (ring->head == ring->position &&
-	    atomic_load_explicit(&ring->in_flight, memory_order_relaxed) == 0)
+	    load_relaxed(&ring->in_flight) == 0)
 		counter__set(&ring->horizon_ns, oldest->since_ns);
 	counter__set(&window->held_ns, now_ns - oldest->begun_ns);
 }
@@ -276,7 +276,7 @@ static void window__hold(struct ring *ring, bool held)
 {
 	struct window *const window = window__of(ring);
 
-	if (held || atomic_load_explicit(&ring->fault, memory_order_relaxed) != FAULT_NONE)
+	if (held || load_relaxed(&ring->fault) != FAULT_NONE)
 		return;
 	window->wanted = true;
 	if (window->piece_count == 0)
@@ -337,7 +337,6 @@ const struct ring_ops window__ops = {
 	.join = perf_ring__join,
 	.begin = window__begin,
 	.is_unread = ring__is_unread,
-	.is_reached = ring__is_reached,
 	.take = window__give,
 	.hold = window__hold,
 	.leave = window__leave,
