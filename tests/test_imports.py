@@ -26,7 +26,8 @@ IMPURE_MODULES: Final = ("os", "time")
 # others are built on, and what a user calls it.
 LOOSE: Final = {"__init__", "__main__", "errors", "model"}
 SHARED_NAMES: Final = {"base": {"sink", "source"}, "bpf": {"cli", "source"}}
-PRIVILEGED_MODULES: Final = ("ctypes", "_ctypes", "cffi")
+FOREIGN_FUNCTIONS: Final = ("ctypes", "_ctypes", "cffi")
+SYSTEM_CALLS: Final = "collectord._native._syscalls"
 PRIVILEGED_NAMES: Final = ("perf_event_open", "syscall", "ioctl")
 # The port's own name for the call is the seam itself.
 PORT_METHODS: Final = ("perf_event_open",)
@@ -113,6 +114,19 @@ def test_nobody_behind_the_opening_names_a_kind_of_ring(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "path", [path for path in MODULES if _name(path) not in WORKER], ids=_name
+)
+def test_system_calls_are_made_by_the_binding(path: Path) -> None:
+    """Nobody imports a foreign-function interface, or makes an ioctl untyped."""
+    for imported in _imports(path):
+        assert imported.partition(".")[0] not in FOREIGN_FUNCTIONS, imported
+        assert imported != "fcntl.ioctl"
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            assert ast.unparse(node) != "fcntl.ioctl", f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
     "path",
     [
         path
@@ -122,9 +136,9 @@ def test_nobody_behind_the_opening_names_a_kind_of_ring(path: Path) -> None:
     ids=_name,
 )
 def test_privileged_calls_stay_behind_the_seam(path: Path) -> None:
-    """Outside kernel/ nobody imports a foreign-function interface or makes a raw call."""
+    """Outside kernel/ nobody imports the system calls or makes a raw one."""
     for imported in _imports(path):
-        assert imported.partition(".")[0] not in PRIVILEGED_MODULES, imported
+        assert not _within(imported, SYSTEM_CALLS), imported
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)

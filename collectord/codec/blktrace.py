@@ -13,13 +13,6 @@ if TYPE_CHECKING:
 
 # struct blk_user_trace_setup: name, act_mask, buf_size, buf_nr, start_lba, end_lba, pid.
 _SETUP: Final = struct.Struct("@32sHIIQQI0Q")
-SETUP_BYTES: Final = _SETUP.size
-_IOC_READ_WRITE: Final = 3
-# _IOWR(0x12, 115, struct blk_user_trace_setup), and _IO(0x12, 116 to 118).
-IOC_SETUP: Final = _IOC_READ_WRITE << 30 | SETUP_BYTES << 16 | 0x12 << 8 | 115
-IOC_START: Final = 0x1274
-IOC_STOP: Final = 0x1275
-IOC_TEARDOWN: Final = 0x1276
 
 # Classes of records by their names in act_mask; the bit in it is the position here.
 ACTIONS: Final = (

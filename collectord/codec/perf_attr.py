@@ -19,21 +19,6 @@ ATTR_SIZES_BYTES: Final = (64, 72, 80, 96, 104, 112, 120, 128, 136)
 # perf 6.1 refuses a file with larger attributes ("incompatible file format").
 FILE_ATTR_BYTES: Final = 128
 
-# _IO('$', n) and its kin, as generic Linux encodes them (x86, arm64, riscv, s390).
-IOC_ENABLE: Final = 0x2400
-IOC_DISABLE: Final = 0x2401
-IOC_REFRESH: Final = 0x2402
-IOC_RESET: Final = 0x2403
-IOC_PERIOD: Final = 0x40082404
-IOC_SET_OUTPUT: Final = 0x2405
-IOC_SET_FILTER: Final = 0x40082406
-IOC_ID: Final = 0x80082407
-IOC_SET_BPF: Final = 0x40042408
-IOC_PAUSE_OUTPUT: Final = 0x40042409
-IOC_QUERY_BPF: Final = 0xC008240A
-IOC_MODIFY_ATTRIBUTES: Final = 0x4008240B
-IOC_FLAG_GROUP: Final = 1
-
 CLOCK_REALTIME: Final = 0
 CLOCK_MONOTONIC: Final = 1
 CLOCK_MONOTONIC_RAW: Final = 4

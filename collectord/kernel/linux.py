@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import resource
 import struct
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
+from collectord._native import _syscalls
 from collectord._native._core import AuxMap, PageMap, RingMap
-from collectord.codec import perf_attr
-from collectord.codec.perf_attr import OpenFlag, ReadFormat
+from collectord.codec.perf_attr import ReadFormat
 from collectord.codec.perf_bpf import LoadedBpf
 from collectord.codec.tracing_data import TracingData
 from collectord.errors import KernelError
@@ -43,7 +41,7 @@ from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.mount import Tracefs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager, ExitStack
 
     from collectord.codec.aux_pmu import TimeConversion
@@ -56,10 +54,8 @@ if TYPE_CHECKING:
     from collectord.kernel.tracefs.instance_settings import InstanceSettings
     from collectord.model import ClockReading
 
-# arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h for the others.
-_PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "loongarch64": 241}
-# BPF_TRACE_MAX_PROGS: a tracepoint takes no more programs.
-_BPF_PROGRAMS_MAX: Final = 64
+_Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
 _COUNTER_BYTES: Final = 40
 # Descriptors left for files, sockets and pipes beside those that were asked for.
 _SPARE_FILES: Final = 64
@@ -78,6 +74,16 @@ def _figures(read_format: int) -> tuple[bool, ...]:
             ReadFormat.LOST,
         )
     )
+
+
+def _control(
+    message: str, call: Callable[[*_Arguments], _Result], *arguments: *_Arguments
+) -> _Result:
+    """Carry out an ioctl. Raises KernelError with the message."""
+    try:
+        return call(*arguments)
+    except OSError as error:
+        raise errno_mapping.call_refused(error.errno or 0, "ioctl", message) from error
 
 
 class LinuxKernel:
@@ -102,8 +108,6 @@ class LinuxKernel:
         self.sys = sys
         self.tracefs = tracefs or Tracefs.below(sys)
         self.page_bytes = mmap.PAGESIZE
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._open_number = _PERF_EVENT_OPEN.get(os.uname().machine)
         self._own_programs: dict[int, int] = {}  # descriptor by id
         self._program_notes = ProgramNotes(run)
         self._loaded = program_image.LoadedPrograms()
@@ -136,26 +140,6 @@ class LinuxKernel:
         except (OSError, ValueError):
             return None
 
-    def _perf_event_open(
-        self, attr: bytes, pid: int, cpu: int, group_fd: int = -1, flags: int = 0
-    ) -> int:
-        if self._open_number is None:
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-        buffer = ctypes.create_string_buffer(attr, len(attr))
-        number = ctypes.c_long(self._open_number)
-        fd: int = self._libc.syscall(
-            number,
-            buffer,
-            ctypes.c_int(pid),
-            ctypes.c_int(cpu),
-            ctypes.c_int(group_fd),
-            ctypes.c_ulong(flags | OpenFlag.FD_CLOEXEC),
-        )
-        if fd < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        return fd
-
     def perf_event_open(
         self,
         attr: PerfEventAttr,
@@ -168,7 +152,7 @@ class LinuxKernel:
     ) -> int:
         """See `Kernel.perf_event_open`."""
         try:
-            return self._perf_event_open(attr.encode(), pid, cpu, group_fd, flags)
+            return _syscalls.perf_event_open(attr.encode(), pid, cpu, group_fd, flags)
         except OSError as error:
             code = error.errno or 0
             # Out of descriptors no file can be read either, and no CPU is to blame.
@@ -183,11 +167,11 @@ class LinuxKernel:
 
     def enable(self, fd: int) -> None:
         """See `Kernel.enable`."""
-        self._ioctl(fd, perf_attr.IOC_ENABLE, 0, "cannot enable an event")
+        _control("cannot enable an event", _syscalls.perf_enable, fd)
 
     def disable(self, fd: int) -> None:
         """See `Kernel.disable`."""
-        self._ioctl(fd, perf_attr.IOC_DISABLE, 0, "cannot disable an event")
+        _control("cannot disable an event", _syscalls.perf_disable, fd)
 
     def refresh(self, fd: int) -> None:
         """See `Kernel.refresh`.
@@ -195,33 +179,27 @@ class LinuxKernel:
         Newer kernels stop the event at its last overflow and disable it later. To enable it again
         does not start it (perf_trace_add(), Linux 6.18): setting its period, to what it is, does.
         """
-        self._ioctl(fd, perf_attr.IOC_REFRESH, 1, "cannot arm an event")
-        period = bytearray(struct.pack("=Q", 1))
-        self._ioctl(fd, perf_attr.IOC_PERIOD, period, "cannot start an event again")
+        _control("cannot arm an event", _syscalls.perf_refresh, fd, 1)
+        _control("cannot start an event again", _syscalls.perf_set_period, fd, 1)
 
     def set_filter(self, fd: int, text: str) -> None:
         """See `Kernel.set_filter`."""
-        data = bytearray(os.fsencode(text) + b"\0")
-        self._ioctl(fd, perf_attr.IOC_SET_FILTER, data, "the kernel refuses the filter")
+        message = "the kernel refuses the filter"
+        _control(message, _syscalls.perf_set_filter, fd, os.fsencode(text))
 
     def set_output(self, fd: int, ring_fd: int) -> None:
         """See `Kernel.set_output`."""
-        self._ioctl(fd, perf_attr.IOC_SET_OUTPUT, ring_fd, "cannot share a ring")
+        _control("cannot share a ring", _syscalls.perf_set_output, fd, ring_fd)
 
     def event_id(self, fd: int) -> int:
         """See `Kernel.event_id`."""
-        data = bytearray(8)
-        self._ioctl(fd, perf_attr.IOC_ID, data, "cannot read an event's id")
-        return int.from_bytes(data, "little")
+        return _control("cannot read an event's id", _syscalls.perf_event_id, fd)
 
     def query_bpf(self, fd: int) -> tuple[int, ...] | None:
-        """See `Kernel.query_bpf`. struct perf_event_query_bpf: u32 room, u32 count, u32 ids[]."""
-        data = bytearray(struct.pack("<II", _BPF_PROGRAMS_MAX, 0)) + bytes(4 * _BPF_PROGRAMS_MAX)
-        self._ioctl(fd, perf_attr.IOC_QUERY_BPF, data, "cannot list a tracepoint's programs")
-        count = int.from_bytes(data[4:8], "little")
-        passing = {
-            program: self._passes(program) for program in struct.unpack_from(f"<{count}I", data, 8)
-        }
+        """See `Kernel.query_bpf`."""
+        message = "cannot list a tracepoint's programs"
+        programs = _control(message, _syscalls.perf_query_bpf, fd)
+        passing = {program: self._passes(program) for program in programs}
         foreign = tuple(program for program, passes in passing.items() if passes is False)
         return foreign if foreign or None not in passing.values() else None
 
@@ -263,16 +241,6 @@ class LinuxKernel:
             raise kernel_headers.missing(release)
         return str(kernel_headers.make_headers(tree, Path(cache)))
 
-    def _ioctl(self, fd: int, request: int, argument: int | bytearray, message: str) -> None:
-        try:
-            # An argument over 1024 bytes is refused unless it is given in place.
-            if isinstance(argument, int):
-                fcntl.ioctl(fd, request, argument)
-            else:
-                fcntl.ioctl(fd, request, argument, True)  # noqa: FBT003 - positional-only
-        except OSError as error:
-            raise errno_mapping.call_refused(error.errno or 0, "ioctl", message) from error
-
     def read_counter(self, fd: int, read_format: int) -> CounterReading:
         """See `Kernel.read_counter`. Order: value, time_enabled, time_running, id, lost."""
         try:
@@ -291,7 +259,7 @@ class LinuxKernel:
 
     def pause_output(self, fd: int, *, paused: bool) -> None:
         """See `Kernel.pause_output`."""
-        self._ioctl(fd, perf_attr.IOC_PAUSE_OUTPUT, int(paused), "cannot pause a ring")
+        _control("cannot pause a ring", _syscalls.perf_pause_output, fd, paused)
 
     def map_ring(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> RingMap:
         """See `Kernel.map_ring`."""
@@ -315,7 +283,7 @@ class LinuxKernel:
 
     def time_conversion(self) -> TimeConversion:
         """See `Kernel.time_conversion`."""
-        return read_time_conversion(self._perf_event_open, self.page_bytes)
+        return read_time_conversion(self.page_bytes)
 
     def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
         """See `Kernel.create_instance`."""
@@ -393,7 +361,7 @@ class LinuxKernel:
 
     def clocks(self) -> ClockReading:
         """See `Kernel.clocks`."""
-        return read_clocks(self._perf_event_open)
+        return read_clocks()
 
     def online_cpus(self) -> tuple[int, ...]:
         """See `Kernel.online_cpus`."""

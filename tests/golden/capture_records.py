@@ -9,7 +9,6 @@ Each file is the 128 bytes of the event's attr, then the records of its ring. x8
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import mmap
 import os
 import platform
@@ -19,10 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from collectord._native import _syscalls
 from collectord.codec.perf_attr import (
     CLOCK_MONOTONIC,
-    IOC_DISABLE,
-    IOC_ENABLE,
     EventType,
     OpenFlag,
     PerfEventAttr,
@@ -68,9 +66,9 @@ def capture(name: str, attr: PerfEventAttr, work: Callable[[mmap.mmap], None]) -
     if fd < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
     with os.fdopen(fd), mmap.mmap(fd, PAGE_BYTES * (1 + RING_PAGES)) as ring:
-        fcntl.ioctl(fd, IOC_ENABLE, 0)
+        _syscalls.perf_enable(fd)
         work(ring)
-        fcntl.ioctl(fd, IOC_DISABLE, 0)
+        _syscalls.perf_disable(fd)
         head, tail = struct.unpack_from("<QQ", ring, HEAD_OFFSET)
         data = ring[PAGE_BYTES:] + ring[PAGE_BYTES:]
     start = tail % (len(data) // 2)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from collectord._native import _syscalls
 from collectord.errors import KernelError, MissingFeature
 from collectord.kernel.bpf import bpf_calls, bpf_entries
 from collectord.kernel.bpf.bpf_entries import map_entries, walk_entries
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from collectord.kernel.bpf.bpf_calls import Command
     from collectord.kernel.bpf.bpf_entries import Entries
 
 pytestmark = pytest.mark.usefixtures("_bpf")
@@ -131,17 +132,17 @@ def test_a_limit(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_kernel_without_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 5.6 the command is unknown: keys are walked."""
-    call, refused = bpf_calls.call, []
+    refused = []
 
-    def old_kernel(command: Command, attr: bytearray) -> int:
-        refused.append(command)
-        return call(bpf_calls.Command.MAP_GET_NEXT_KEY + 96, attr)  # type: ignore[arg-type]  # no command
+    def old_kernel(fd: int, *_: object) -> None:
+        refused.append(fd)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
-    monkeypatch.setattr(bpf_entries, "call", old_kernel)
+    monkeypatch.setattr(_syscalls, "bpf_map_batch", old_kernel)
     with support.create_map(support.HASH, 4, 8, 10) as fd:
         support.update(fd, u32(1), u64(11))
         assert numbers(map_entries(fd)) == {1: (11,)}
-    assert refused == [bpf_calls.Command.MAP_LOOKUP_BATCH]
+        assert refused == [fd]
 
 
 def test_a_map_without_batches() -> None:
@@ -334,8 +335,12 @@ def test_a_kernel_that_gives_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_such_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine whose system call is not known lacks the feature, and says so."""
-    monkeypatch.setattr(bpf_calls, "_NUMBER", None)
+    """A kernel without the system call lacks the feature, and says so."""
+
+    def absent(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(_syscalls, "bpf_next_id", absent)
     with pytest.raises(MissingFeature, match="cannot list BPF objects"):
         support.link_ids()
 

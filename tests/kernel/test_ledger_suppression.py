@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.codec.perf_attr import IOC_SET_BPF, EventType, PerfEventAttr
+from collectord.codec.perf_attr import EventType, PerfEventAttr
 from collectord.kernel.linux import LinuxKernel
 from tests.support import bpf, daemons
 from tests.support.recording import (
@@ -51,7 +50,7 @@ def _attached(returns: int) -> Iterator[None]:
     with bpf.program(returns, b"foreign") as program:
         event = kernel.perf_event_open(attr, pid=os.getpid(), cpu=-1)
         try:
-            fcntl.ioctl(event, IOC_SET_BPF, program)
+            bpf.attach(event, program)
             yield
         finally:
             kernel.close(event)

@@ -124,22 +124,24 @@ def test_a_refused_file_undoes_the_trace(device: Path, locked: str) -> None:
 
 # A trace that is set up, and that nobody ends.
 SET_UP: Final = """
-import fcntl, os, sys
-from collectord.codec.blktrace import IOC_SETUP, Setup
+import os, sys
+from collectord._native import _syscalls
+from collectord.codec.blktrace import Setup
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK)
-fcntl.ioctl(fd, IOC_SETUP, bytearray(Setup(0, 4096, 2).encode()), True)
+_syscalls.blktrace_setup(fd, Setup(0, 4096, 2).encode())
 """
 # A process that is killed as soon as its trace is set up.
 KILLED: Final = """
-import fcntl, os, signal, sys
+import os, signal, sys
 from contextlib import ExitStack
+from collectord._native import _syscalls
 from collectord.codec.blktrace import Setup
 from collectord.kernel.linux import LinuxKernel
-set_up = fcntl.ioctl
-def ioctl(*arguments):
+set_up = _syscalls.blktrace_setup
+def killed(*arguments):
     set_up(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
-fcntl.ioctl = ioctl
+_syscalls.blktrace_setup = killed
 LinuxKernel().open_blktrace(sys.argv[1], Setup(0, 4096, 2), "killed", ExitStack())
 """
 # A note of a process that was killed before it could say which trace it had set up.
@@ -153,10 +155,10 @@ note.write(TraceNote(device=sys.argv[1], session="killed", since_ns=since_ns))
 """
 # What ends such a trace at last, whoever set it up.
 END: Final = """
-import fcntl, os, sys
-from collectord.codec.blktrace import IOC_TEARDOWN
+import os, sys
+from collectord._native import _syscalls
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK)
-fcntl.ioctl(fd, IOC_TEARDOWN)
+_syscalls.blktrace_teardown(fd)
 """
 
 

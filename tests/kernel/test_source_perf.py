@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import resource
@@ -22,7 +21,6 @@ import pytest
 
 from collectord.codec.perf_attr import (
     CLOCK_MONOTONIC,
-    IOC_SET_BPF,
     EventType,
     PerfEventAttr,
     ReadFormat,
@@ -545,14 +543,10 @@ def test_foreign_program_is_reported(
     assert opened.suppressed_by(0) == ()
     with bpf.harmless_program() as program:
         foreign = kernel.perf_event_open(attr, pid=-1, cpu=0)
-        _attach(foreign, program)
+        bpf.attach(foreign, program)
         assert len(opened.suppressed_by(0) or ()) == 1
         kernel.close(foreign)
     assert opened.suppressed_by(0) == ()
-
-
-def _attach(event_fd: int, program_fd: int) -> None:
-    fcntl.ioctl(event_fd, IOC_SET_BPF, program_fd)
 
 
 def test_clock_reading_brackets_the_perf_clock(kernel: LinuxKernel) -> None:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from collectord.kernel.bpf import bpf_calls
-from collectord.kernel.bpf.bpf_calls import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,7 @@ PERCPU_ARRAY: Final = 6
 LRU_HASH: Final = 9
 DEVMAP: Final = 14
 
+_PERF_SET_BPF: Final = 0x40042408  # PERF_EVENT_IOC_SET_BPF
 _BPF: Final = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE: Final = 0
 _MAP_UPDATE: Final = 2
@@ -48,6 +49,11 @@ def _call(command: int, attr: bytes) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), "bpf")
     return result
+
+
+def attach(event_fd: int, program_fd: int) -> None:
+    """Attach a program to the tracepoint of an event, as long as that is open."""
+    fcntl.ioctl(event_fd, _PERF_SET_BPF, program_fd)
 
 
 @contextmanager
@@ -179,9 +185,9 @@ def _element(command: int, fd: int, key: bytes, value: bytes) -> None:
 
 def map_ids() -> tuple[int, ...]:
     """Ids of all maps of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
-    return tuple(bpf_calls.ids(Command.MAP_GET_NEXT_ID))
+    return tuple(bpf_calls.ids("map"))
 
 
 def link_ids() -> tuple[int, ...]:
     """Ids of all links of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
-    return tuple(bpf_calls.ids(Command.LINK_GET_NEXT_ID))
+    return tuple(bpf_calls.ids("link"))

@@ -7,26 +7,21 @@ map's own sizes say, whatever the buffer.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import functools
-import os
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from collectord._native import _syscalls
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel.host import cpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Literal
 
-_NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "loongarch64": 280}
-_NUMBER: Final = _NUMBERS.get(os.uname().machine)
-_ATTR_BYTES: Final = 128
 _ENOTSUPP: Final = 524  # include/linux/errno.h; it reaches the caller, and libc has no name for it
-_INFO_BYTES: Final = 256  # of any object; the kernel takes zeroes for what it does not know
 # struct bpf_map_info: type, id, key_size, value_size, max_entries, map_flags, name.
 _MAP_INFO: Final = struct.Struct("<IIIIII16s")
 # struct bpf_prog_info.
@@ -39,26 +34,7 @@ _U64: Final = struct.Struct("<Q")
 _RUN_TIME_AT: Final = 192  # since 5.1
 _RUN_COUNT_AT: Final = 200
 _RECURSION_MISSES_AT: Final = 208  # since 5.12
-_STATS_RUN_TIME: Final = 0
 _VALUE_ALIGN: Final = 8
-
-
-class Command(IntEnum):
-    """enum bpf_cmd."""
-
-    MAP_LOOKUP_ELEM = 1
-    MAP_UPDATE_ELEM = 2
-    MAP_GET_NEXT_KEY = 4
-    PROG_LOAD = 5
-    PROG_GET_NEXT_ID = 11
-    MAP_GET_NEXT_ID = 12
-    PROG_GET_FD_BY_ID = 13
-    OBJ_GET_INFO_BY_FD = 15
-    RAW_TRACEPOINT_OPEN = 17
-    BTF_GET_FD_BY_ID = 19
-    MAP_LOOKUP_BATCH = 24
-    LINK_GET_NEXT_ID = 31
-    ENABLE_STATS = 32
 
 
 class MapType(IntEnum):
@@ -156,29 +132,6 @@ class ProgramInfo:
     user: int = -1
 
 
-def call(command: Command, attr: bytearray) -> int:
-    """bpf(2) with an attr that holds what it needs; what the kernel writes back is in it then.
-
-    Returns:
-        What the call returns, or minus the errno.
-    """
-    if _NUMBER is None:
-        return -errno.ENOSYS
-    buffer = ctypes.create_string_buffer(bytes(attr), _ATTR_BYTES)
-    result: int = _libc().syscall(
-        ctypes.c_long(_NUMBER), ctypes.c_int(command), buffer, ctypes.c_uint(_ATTR_BYTES)
-    )
-    if result < 0:
-        result = -ctypes.get_errno()
-    attr[:] = buffer.raw[: len(attr)]
-    return result
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def refused(code: int, message: str) -> KernelError:
     """The error for a refused bpf(2)."""
     if code in (errno.EPERM, errno.EACCES):
@@ -207,24 +160,20 @@ def unsupported(code: int) -> bool:
     return code in (errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP)
 
 
-def object_info(fd: int, what: str, asked: bytes = b"") -> bytes:
-    """The info of a map, program or BTF, as much of it as this kernel has.
+def object_info(fd: int, what: str) -> bytes:
+    """Give the info of a map, program or BTF, as much of it as this kernel has.
 
     Args:
         fd: of the object.
         what: it is, for the error.
-        asked: what the info holds at first: where to write what does not fit it.
 
     Raises:
         KernelError: the kernel does not tell.
     """
-    info = (ctypes.c_char * _INFO_BYTES).from_buffer_copy(asked.ljust(_INFO_BYTES, b"\0"))
-    attr = bytearray(struct.pack("<IIQ", fd, _INFO_BYTES, ctypes.addressof(info)))
-    code = -call(Command.OBJ_GET_INFO_BY_FD, attr)
-    if code > 0:
-        raise refused(code, f"cannot ask about a {what}")
-    (given,) = struct.unpack_from("<I", attr, 4)
-    return info.raw[:given]
+    try:
+        return _syscalls.bpf_object_info(fd)[0]
+    except OSError as error:
+        raise refused(error.errno or 0, f"cannot ask about a {what}") from error
 
 
 def map_info(fd: int) -> MapInfo:
@@ -255,14 +204,13 @@ def map_lookup(fd: int, key: bytes, *, info: MapInfo | None = None) -> bytes | N
         KernelError: the map cannot be read.
     """
     info = info or map_info(fd)
-    keys = _buffer(key, info.key_bytes, "key")
-    value = (ctypes.c_char * info.entry_bytes)()
-    code = -_element(Command.MAP_LOOKUP_ELEM, fd, keys, value)
-    if code == errno.ENOENT:
-        return None
-    if code > 0:
-        raise refused(code, f"cannot read BPF map {info.name}")
-    return value.raw
+    _check_size(key, info.key_bytes, "key")
+    try:
+        return _syscalls.bpf_map_lookup(fd, key, info.entry_bytes)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise refused(error.errno or 0, f"cannot read BPF map {info.name}") from error
 
 
 def map_update(
@@ -285,11 +233,12 @@ def map_update(
     if len(values) != info.cpus or any(len(one) != info.value_bytes for one in values):
         message = f"{info.cpus} values of {info.value_bytes} bytes go into BPF map {info.name}"
         raise ValueError(message)
-    keys = _buffer(key, info.key_bytes, "key")
+    _check_size(key, info.key_bytes, "key")
     packed = b"".join(one.ljust(info.cpu_bytes, b"\0") for one in values)
-    code = -_element(Command.MAP_UPDATE_ELEM, fd, keys, _buffer(packed, info.entry_bytes, "value"))
-    if code > 0:
-        raise refused(code, f"cannot write to BPF map {info.name}")
+    try:
+        _syscalls.bpf_map_update(fd, key, packed)
+    except OSError as error:
+        raise refused(error.errno or 0, f"cannot write to BPF map {info.name}") from error
 
 
 def map_next_key(fd: int, key: bytes | None, info: MapInfo) -> bytes | None:
@@ -298,14 +247,15 @@ def map_next_key(fd: int, key: bytes | None, info: MapInfo) -> bytes | None:
     Raises:
         KernelError: the map's keys cannot be listed.
     """
-    before = None if key is None else _buffer(key, info.key_bytes, "key")
-    after = (ctypes.c_char * info.key_bytes)()
-    code = -_element(Command.MAP_GET_NEXT_KEY, fd, before, after)
-    if code == errno.ENOENT:
-        return None
-    if code > 0:
-        raise refused(code, f"cannot list the keys of BPF map {info.name}")
-    return after.raw
+    if key is not None:
+        _check_size(key, info.key_bytes, "key")
+    try:
+        return _syscalls.bpf_map_next_key(fd, key, info.key_bytes)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        message = f"cannot list the keys of BPF map {info.name}"
+        raise refused(error.errno or 0, message) from error
 
 
 def program_info(fd: int) -> ProgramInfo:
@@ -346,59 +296,43 @@ def enable_stats() -> int:
         MissingFeature: before Linux 5.8.
         MissingPrivilege: without CAP_SYS_ADMIN.
     """
-    result = call(Command.ENABLE_STATS, bytearray(struct.pack("<I", _STATS_RUN_TIME)))
-    message = "cannot count runs of BPF programs"
-    if result == -errno.EINVAL:
+    try:
+        return _syscalls.bpf_count_runs()
+    except OSError as error:
+        message = "cannot count runs of BPF programs"
+        if error.errno != errno.EINVAL:
+            raise refused(error.errno or 0, message) from error
         raise MissingFeature(
             message,
             feature="BPF_ENABLE_STATS",
             syscall="bpf",
             errno=errno.EINVAL,
             hint="it takes Linux 5.8; set stats = false in [bpf]",
-        )
-    if result < 0:
-        raise refused(-result, message)
-    return result
+        ) from error
 
 
 def program_ids(after: int = 0) -> tuple[int, ...]:
     """Ids of the host's programs beyond `after`. Raises MissingPrivilege without CAP_SYS_ADMIN."""
-    return tuple(ids(Command.PROG_GET_NEXT_ID, after))
+    return tuple(ids("program", after))
 
 
-def ids(command: Command, number: int = 0) -> Iterator[int]:
-    """Give the ids of all objects of a kind beyond `number`.
+def ids(kind: Literal["program", "map", "link"], after: int = 0) -> Iterator[int]:
+    """Give the ids of all objects of a kind beyond `after`.
 
     They only grow, so the walk ends even while objects come and go.
     """
-    while True:
-        attr = bytearray(struct.pack("<II", number, 0))
-        code = -call(command, attr)
-        if code == errno.ENOENT:
-            return
-        if code > 0:
-            raise refused(code, "cannot list BPF objects")
-        (number,) = struct.unpack_from("<I", attr, 4)
-        yield number
+    try:
+        while (number := _syscalls.bpf_next_id(kind, after)) is not None:
+            yield number
+            after = number
+    except OSError as error:
+        raise refused(error.errno or 0, "cannot list BPF objects") from error
 
 
-def _element(
-    command: Command,
-    fd: int,
-    key: ctypes.Array[ctypes.c_char] | None,
-    value: ctypes.Array[ctypes.c_char],
-) -> int:
-    key_at = 0 if key is None else ctypes.addressof(key)
-    return call(
-        command, bytearray(struct.pack("<IIQQQ", fd, 0, key_at, ctypes.addressof(value), 0))
-    )
-
-
-def _buffer(content: bytes, size: int, what: str) -> ctypes.Array[ctypes.c_char]:
+def _check_size(content: bytes, size: int, what: str) -> None:
     if len(content) != size:
         message = f"a {what} of {len(content)} bytes where the BPF map has {size}"
         raise ValueError(message)
-    return (ctypes.c_char * size).from_buffer_copy(content)
 
 
 def _text(name: bytes) -> str:

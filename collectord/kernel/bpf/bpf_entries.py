@@ -11,17 +11,14 @@ on, because the kernel moves that to the front of its bucket; adding in place mo
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import struct
 from dataclasses import dataclass
 from typing import Final
 
+from collectord._native import _syscalls
 from collectord.kernel.bpf.bpf_calls import (
-    Command,
     MapInfo,
     MapType,
-    call,
     map_info,
     map_lookup,
     map_next_key,
@@ -32,7 +29,6 @@ from collectord.kernel.bpf.bpf_calls import (
 # More is read of no map at once: what reads it keeps a number for each.
 ENTRIES_MAX: Final = 1 << 16
 _BATCH_BYTES: Final = 1 << 18
-_POSITION_BYTES: Final = 8  # a hash's is the number of a bucket, an array's a key
 _STEPS_MIN: Final = 1024
 _WALKS_MAX: Final = 4
 _ARRAYS: Final = (MapType.ARRAY, MapType.PERCPU_ARRAY)
@@ -104,48 +100,28 @@ def _batches(fd: int, info: MapInfo, limit: int) -> Entries | None:
     """Read by batches; None where there are none."""
     if info.type not in _BATCHED:
         return None
-    position = (ctypes.c_char * max(info.key_bytes, _POSITION_BYTES))()
     size = info.key_bytes + info.entry_bytes
     room = min(info.max_entries, limit, max(1, _BATCH_BYTES // size))
-    start_at, count = 0, 0
+    position: bytes | None = None
+    count = 0
     keys, values = [], []
-    key_room, value_room = _room(info, room)
     while True:
-        attr = bytearray(
-            struct.pack(
-                "<QQQQIIQQ",
-                start_at,
-                ctypes.addressof(position),
-                ctypes.addressof(key_room),
-                ctypes.addressof(value_room),
-                room,
-                fd,
-                0,
-                0,
+        try:
+            some_keys, some_values, after = _syscalls.bpf_map_batch(
+                fd, position, info.key_bytes, info.entry_bytes, room
             )
-        )
-        code = -call(Command.MAP_LOOKUP_BATCH, attr)
-        if code == errno.ENOSPC and room < info.max_entries:  # one bucket has more than that
-            room = min(info.max_entries, 2 * room)
-            key_room, value_room = _room(info, room)
-            continue
-        if unsupported(code) and not start_at:
-            return None
-        if code > 0 and code != errno.ENOENT:
-            raise refused(code, f"cannot read BPF map {info.name}")
-        (got,) = struct.unpack_from("<I", attr, 32)
-        keys.append(ctypes.string_at(key_room, got * info.key_bytes))
-        values.append(ctypes.string_at(value_room, got * info.entry_bytes))
-        count += got
-        start_at = ctypes.addressof(position)
-        complete = code == errno.ENOENT or (info.type in _ARRAYS and count >= info.max_entries)
+        except OSError as error:
+            code = error.errno or 0
+            if code == errno.ENOSPC and room < info.max_entries:  # one bucket has more than that
+                room = min(info.max_entries, 2 * room)
+                continue
+            if unsupported(code) and position is None:
+                return None
+            raise refused(code, f"cannot read BPF map {info.name}") from error
+        position = after
+        keys.append(some_keys)
+        values.append(some_values)
+        count += len(some_keys) // info.key_bytes
+        complete = position is None or (info.type in _ARRAYS and count >= info.max_entries)
         if complete or count >= limit:
             return Entries(b"".join(keys), b"".join(values), count, complete)
-
-
-def _room(
-    info: MapInfo, entries: int
-) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]:
-    return (ctypes.c_char * (entries * info.key_bytes))(), (
-        ctypes.c_char * (entries * info.entry_bytes)
-    )()

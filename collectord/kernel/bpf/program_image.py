@@ -7,18 +7,17 @@ what is read is never more than what there was room for.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
+from collectord._native import _syscalls
 from collectord.codec.cursor import U32, U64
 from collectord.codec.perf_bpf import ARRAY_PLACES, BpfArray, BpfImage, Btf, LoadedBpf
 from collectord.errors import KernelError
 from collectord.kernel.bpf import bpf_calls
-from collectord.kernel.bpf.bpf_calls import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,8 +92,9 @@ class LoadedPrograms:
 
 def read_by_id(number: int, arrays: Iterable[BpfArray]) -> BpfImage | None:
     """Do what `read_image` does, by the program's number; None if it is gone."""
-    fd = bpf_calls.call(Command.PROG_GET_FD_BY_ID, bytearray(U32.pack(number)))
-    if fd < 0:
+    try:
+        fd = _syscalls.bpf_open_id("program", number)
+    except OSError:
         return None
     try:
         return read_image(fd, arrays)
@@ -117,17 +117,18 @@ def read_image(fd: int, arrays: Iterable[BpfArray]) -> BpfImage:
     known = bpf_calls.object_info(fd, "BPF program")
     rooms = {array: _array_bytes(known, ARRAY_PLACES[array]) for array in arrays}
     rooms = {array: size for array, size in rooms.items() if 0 < size <= _ARRAY_MAX_BYTES}
-    buffers = {array: ctypes.create_string_buffer(size) for array, size in rooms.items()}
     asked = bytearray(len(known))
-    for array, buffer in buffers.items():
+    for array in rooms:
         place = ARRAY_PLACES[array]
         for at in filter(None, (place.count_at, place.size_at)):
             asked[at : at + U32.size] = known[at : at + U32.size]
-        U64.pack_into(asked, place.at, ctypes.addressof(buffer))
-    given = bytearray(bpf_calls.object_info(fd, "BPF program", bytes(asked)))
+    told, copies = _syscalls.bpf_object_info(
+        fd, bytes(asked), [(ARRAY_PLACES[array].at, size) for array, size in rooms.items()]
+    )
+    given = bytearray(told)
     found = {
-        array: buffer.raw[: _array_bytes(given, ARRAY_PLACES[array])]
-        for array, buffer in buffers.items()
+        array: copy[: _array_bytes(given, ARRAY_PLACES[array])]
+        for array, copy in zip(rooms, copies, strict=True)
     }
     found = {array: data for array, data in found.items() if data}
     # Of these a reader takes the struct's word, and would look where nothing is.
@@ -140,16 +141,16 @@ def read_image(fd: int, arrays: Iterable[BpfArray]) -> BpfImage:
 
 def read_btf(number: int) -> Btf | None:
     """Types that programs were loaded with, by the kernel's number; None if they are gone."""
-    fd = bpf_calls.call(Command.BTF_GET_FD_BY_ID, bytearray(U32.pack(number)))
-    if fd < 0:
+    try:
+        fd = _syscalls.bpf_open_id("btf", number)
+    except OSError:
         return None
     try:
         size = _BTF_INFO.unpack_from(bpf_calls.object_info(fd, "BTF"))[1]
         if not 0 < size <= _BTF_MAX_BYTES:
             return None
-        buffer = ctypes.create_string_buffer(size)
-        bpf_calls.object_info(fd, "BTF", _BTF_INFO.pack(ctypes.addressof(buffer), size))
-        return Btf(number, buffer.raw)
+        _, (data,) = _syscalls.bpf_object_info(fd, _BTF_INFO.pack(0, size), [(0, size)])
+        return Btf(number, data)
     finally:
         os.close(fd)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import struct
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,12 +24,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
+from collectord._native import _syscalls
 from collectord.errors import KernelError, UnsafePath
 from collectord.folders.folder import write_all
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.kernel.bpf import bpf_calls
-from collectord.kernel.bpf.bpf_calls import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -211,9 +210,11 @@ def _decoded(data: bytes) -> _Note | None:
 
 def _info(number: int) -> ProgramInfo:
     """The program of an id. Raises KernelError, ENOENT if it is gone."""
-    fd = bpf_calls.call(Command.PROG_GET_FD_BY_ID, bytearray(struct.pack("<I", number)))
-    if fd < 0:
-        raise bpf_calls.refused(-fd, f"cannot ask about BPF program {number}")
+    try:
+        fd = _syscalls.bpf_open_id("program", number)
+    except OSError as error:
+        message = f"cannot ask about BPF program {number}"
+        raise bpf_calls.refused(error.errno or 0, message) from error
     try:
         return bpf_calls.program_info(fd)
     finally:

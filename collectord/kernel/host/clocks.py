@@ -10,27 +10,15 @@ No other session sees it, unless that one counts this process's page faults itse
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import mmap
 import os
 import struct
-import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from collectord._native import _syscalls
 from collectord.codec.aux_pmu import TimeConversion
-from collectord.codec.perf_attr import (
-    IOC_DISABLE,
-    IOC_ENABLE,
-    EventType,
-    PerfEventAttr,
-    SampleType,
-    SoftwareId,
-)
+from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
 from collectord.model import ClockReading
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _ATTR: Final = PerfEventAttr(
     type=EventType.SOFTWARE,
@@ -61,21 +49,21 @@ _CAP_USER_TIME_ZERO: Final = 1 << 4
 _CAP_USER_TIME_SHORT: Final = 1 << 5
 
 
-def read_clocks(perf_event_open: Callable[[bytes, int, int], int]) -> ClockReading:
+def read_clocks() -> ClockReading:
     """Read all three clocks; `monotonic_ns` is the middle of the bracket.
 
     `perf_ns` is 0 where the perf clock cannot be read (no permission, or locked memory, whose
     pages do not fault).
     """
     try:
-        fd = perf_event_open(_ATTR, 0, -1)
+        fd = _syscalls.perf_event_open(_ATTR, 0, -1)
     except OSError:
         return _bracket(None)[0]
     try:
         with mmap.mmap(fd, 2 * mmap.PAGESIZE) as ring, mmap.mmap(-1, mmap.PAGESIZE) as page:
-            fcntl.ioctl(fd, IOC_ENABLE, 0)
+            _syscalls.perf_enable(fd)
             reading, address = _bracket(page)
-            fcntl.ioctl(fd, IOC_DISABLE, 0)
+            _syscalls.perf_disable(fd)
             perf_ns = _fault_time(ring, address)
     except OSError:
         return _bracket(None)[0]
@@ -84,12 +72,10 @@ def read_clocks(perf_event_open: Callable[[bytes, int, int], int]) -> ClockReadi
     return ClockReading(reading.monotonic_ns, reading.realtime_ns, perf_ns, reading.bracket_ns)
 
 
-def read_time_conversion(
-    perf_event_open: Callable[[bytes, int, int], int], page_bytes: int
-) -> TimeConversion:
+def read_time_conversion(page_bytes: int) -> TimeConversion:
     """How the CPU's counter becomes perf's clock; nothing where the kernel does not tell."""
     try:
-        fd = perf_event_open(_DUMMY, 0, -1)
+        fd = _syscalls.perf_event_open(_DUMMY, 0, -1)
     except OSError:
         return TimeConversion()
     try:
@@ -117,12 +103,7 @@ def read_time_conversion(
 
 def _bracket(page: mmap.mmap | None) -> tuple[ClockReading, int]:
     """Read the clocks, and touch the page between them; also gives the page's address."""
-    first_byte = ctypes.c_char.from_buffer(page) if page is not None else ctypes.c_char()
-    address = ctypes.addressof(first_byte)
-    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    first_byte.value = b"\1"
-    realtime = time.clock_gettime_ns(time.CLOCK_REALTIME)
-    after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    before, realtime, after, address = _syscalls.touch_between_clocks(page)
     return ClockReading((before + after) // 2, realtime, 0, after - before), address
 
 

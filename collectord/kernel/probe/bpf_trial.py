@@ -7,12 +7,12 @@ that the kernel has for such tests and that nobody calls.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+from collectord._native import _syscalls
 from collectord.errors import KernelError
 from collectord.kernel.bpf import bpf_calls
 
@@ -25,10 +25,7 @@ _TRACING: Final = 26
 _TRACE_FENTRY: Final = 24  # enum bpf_attach_type
 # It returns 0.
 _INSTRUCTIONS: Final = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
-_COUNT: Final = 2
 _NAME: Final = b"collectord"
-# The attributes of BPF_PROG_LOAD up to and with `attach_prog_fd`.
-_ATTR: Final = struct.Struct("<IIQQIIQII16sIIIIQIIQIII")
 _JITED_LENGTH_AT: Final = 16  # in struct bpf_prog_info
 
 # net/bpf/test_run.c
@@ -83,14 +80,10 @@ def try_fentry(btf: Path) -> bool:
     with ExitStack() as stack:
         try:
             fd = _load(_TRACING, stack, attach_type=_TRACE_FENTRY, btf_id=number)
-        except KernelError:
+            os.close(_syscalls.bpf_attach_tracing(fd))
+        except (KernelError, OSError):
             return False
-        attachment = bpf_calls.call(
-            bpf_calls.Command.RAW_TRACEPOINT_OPEN, bytearray(struct.pack("<QII", 0, fd, 0))
-        )
-        if attachment >= 0:
-            os.close(attachment)
-        return attachment >= 0
+    return True
 
 
 def function_id(btf: bytes, name: bytes) -> int:
@@ -124,20 +117,11 @@ def function_id(btf: bytes, name: bytes) -> int:
 
 def _load(kind: int, stack: ExitStack, *, attach_type: int = 0, btf_id: int = 0) -> int:
     """A descriptor of the program, on the stack. Raises KernelError."""
-    code = ctypes.create_string_buffer(_INSTRUCTIONS)
-    licence = ctypes.create_string_buffer(b"GPL")
-    attr = bytearray(
-        _ATTR.pack(
-            *(kind, _COUNT, ctypes.addressof(code), ctypes.addressof(licence)),
-            *(0, 0, 0),  # no log
-            *(0, 0, _NAME),  # version, flags
-            *(0, attach_type, 0),  # interface, its own BTF
-            *(0, 0, 0, 0, 0, 0),  # functions and lines of its own BTF
-            *(btf_id, 0),
+    try:
+        fd = _syscalls.bpf_load_program(
+            kind, _INSTRUCTIONS, name=_NAME, attach_type=attach_type, btf_id=btf_id
         )
-    )
-    fd = bpf_calls.call(bpf_calls.Command.PROG_LOAD, attr)
-    if fd < 0:
-        raise bpf_calls.refused(-fd, "cannot load a BPF program")
+    except OSError as error:
+        raise bpf_calls.refused(error.errno or 0, "cannot load a BPF program") from error
     stack.callback(os.close, fd)
     return fd

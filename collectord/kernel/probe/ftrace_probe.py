@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from collectord._native import _core
+from collectord._native import _core, _syscalls
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import FtraceFacts
 from collectord.kernel.host import errno_mapping
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collectord.kernel.linux import LinuxKernel
     from collectord.kernel.tracefs.instance import Instance
 
-_GET_READER: Final = 0x5220  # include/uapi/linux/trace_mmap.h, TRACE_MMAP_IOCTL_GET_READER
-_F_SETPIPE_SZ: Final = 1031  # include/uapi/linux/fcntl.h
 _SPLICE_F_NONBLOCK: Final = 2  # include/linux/splice.h
 
 _SUBBUF_BYTES: Final = 64 << 10
@@ -142,7 +140,7 @@ class _Ring:
     def splices(self) -> bool:
         """Whether whole sub-buffers can be spliced into a pipe."""
         try:
-            fcntl.fcntl(self._feed_fd, _F_SETPIPE_SZ, len(self._page))
+            fcntl.fcntl(self._feed_fd, fcntl.F_SETPIPE_SZ, len(self._page))
             return self._splice() >= 0
         except OSError as error:
             if error.errno in (errno.EINVAL, errno.EPERM, errno.ENOSYS):
@@ -181,7 +179,7 @@ class _Ring:
             read = -1
             while page_map.read != read:
                 read = page_map.read
-                fcntl.ioctl(self._raw_fd, _GET_READER)
+                _syscalls.ftrace_next_reader(self._raw_fd)
                 _core.scan_pages(bytes(self._page), len(self._page))
             return time.thread_time_ns() - began
         finally:

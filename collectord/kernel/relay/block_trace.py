@@ -14,9 +14,7 @@ Facts of kernel/trace/blktrace.c, and what follows:
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import os
 import stat
 import time
@@ -25,15 +23,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from collectord._native import _syscalls
 from collectord._native._core import scan_blktrace
-from collectord.codec.blktrace import (
-    IOC_SETUP,
-    IOC_START,
-    IOC_STOP,
-    IOC_TEARDOWN,
-    Setup,
-    setup_name,
-)
+from collectord.codec.blktrace import Setup, setup_name
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.facts.kernel_facts import SEES_DEVICES
 from collectord.kernel.host.fd_holders import holders_below
@@ -42,17 +34,12 @@ from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote
 from collectord.kernel.relay.relay_channel import RelayFile, open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 _LOG: Final = structlog.get_logger()
 _TRACE: Final = "trace"
 _READ_BYTES: Final = 1 << 20
-# membarrier(2), MEMBARRIER_CMD_GLOBAL: returns when every CPU was outside of all code that runs
-# with preemption off, as tracepoints do (include/uapi/linux/membarrier.h).
-_MEMBARRIER: Final = {"x86_64": 324}
-_MEMBARRIER_GENERIC: Final = 283
-_CMD_GLOBAL: Final = 1
 # linux/time.h; the time of a new inode is this clock's.
 CLOCK_REALTIME_COARSE: Final = 5
 
@@ -100,7 +87,7 @@ class Blktrace:
 
     def start(self) -> None:
         """Begin to trace. Raises KernelError."""
-        self._ioctl(IOC_START, "start")
+        self._control(_syscalls.blktrace_start, "start")
         self._running = True
 
     def quiet(self) -> None:
@@ -111,7 +98,9 @@ class Blktrace:
             # Without a trace a write would set up another kind of one.
             if self._mask.read_text().strip() != "disabled":
                 self._mask.write_text("0")
-            _wait_for_tracepoints()
+            # Until every CPU was outside of all code that runs with preemption off, as
+            # tracepoints do, so that all records that were begun are complete.
+            _syscalls.membarrier_global()
         except OSError as error:
             _LOG.info("trace_not_quieted", device=self.name, error=str(error))
             self.end()
@@ -151,16 +140,16 @@ class Blktrace:
     def _stop(self) -> None:
         if self._running:
             self._running = False
-            self._ioctl(IOC_STOP, "stop")
+            self._control(_syscalls.blktrace_stop, "stop")
 
     def end(self) -> None:
         """Stop the trace. Its files are still there."""
         with suppress(KernelError):  # somebody else ended it
             self._stop()
 
-    def _ioctl(self, request: int, verb: str) -> None:
+    def _control(self, call: Callable[[int], None], verb: str) -> None:
         try:
-            fcntl.ioctl(self._fd, request)
+            call(self._fd)
         except OSError as error:
             raise KernelError(
                 f"cannot {verb} the trace of {self.name}",
@@ -263,19 +252,19 @@ def _set_up(
     fd: int, device: str, setup: Setup, left: TraceNote | None, folder: Path, *, proc: Path
 ) -> str:
     """BLKTRACESETUP; gives the name of the device. A trace that we left is ended before."""
-    data = bytearray(setup.encode())
+    asked = setup.encode()
     try:
-        fcntl.ioctl(fd, IOC_SETUP, data, True)  # noqa: FBT003 - positional-only
+        made = _syscalls.blktrace_setup(fd, asked)
     except OSError as error:
         if error.errno != errno.EBUSY or left is None or not _is_of(left, folder, proc):
             raise _refused(error, device, folder, proc) from error
         leftover = _end(fd, left, folder)
         _LOG.warning("trace_left_behind", **leftover._asdict())
         try:
-            fcntl.ioctl(fd, IOC_SETUP, data, True)  # noqa: FBT003 - positional-only
+            made = _syscalls.blktrace_setup(fd, asked)
         except OSError as again:
             raise _refused(again, device, folder, proc) from again
-    return setup_name(data)
+    return setup_name(made)
 
 
 def _refused(error: OSError, device: str, folder: Path, proc: Path) -> KernelError:
@@ -347,7 +336,7 @@ def _is_of(left: TraceNote, folder: Path, proc: Path) -> bool:
 def _end(fd: int, left: TraceNote, folder: Path) -> Leftover:
     """Stop and remove a trace, and count what it still holds."""
     with suppress(OSError):
-        fcntl.ioctl(fd, IOC_STOP)
+        _syscalls.blktrace_stop(fd)
     dropped = unread = 0
     with suppress(OSError, ValueError):
         dropped = int((folder / "dropped").read_text())
@@ -366,16 +355,7 @@ def _count(path: Path) -> int:
 
 def _tear_down(fd: int) -> None:
     with suppress(OSError):  # gone already
-        fcntl.ioctl(fd, IOC_TEARDOWN)
-
-
-def _wait_for_tracepoints() -> None:
-    """Until all records that were begun are complete. Raises OSError."""
-    number = _MEMBARRIER.get(os.uname().machine, _MEMBARRIER_GENERIC)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(ctypes.c_long(number), ctypes.c_int(_CMD_GLOBAL), ctypes.c_uint(0)) < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+        _syscalls.blktrace_teardown(fd)
 
 
 def traceable(devices: Iterable[str], sys: Path) -> bool:

@@ -6,12 +6,12 @@ All paths lie below one root, so that a copy of the tree serves as well as the k
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from collectord._native import _syscalls
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.errno_mapping import FILTER_REFUSALS
@@ -57,17 +57,18 @@ class Tracefs:
         if self.mounted:
             return
         self._check_place()
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.mount(b"tracefs", os.fsencode(self.root), b"tracefs", 0, None) == 0:
-            return
-        code = ctypes.get_errno()
-        if code == errno.EBUSY and self.mounted:  # mounted by someone else just now
-            return
-        if code == errno.EPERM:
-            raise self._unmounted()
-        if code == errno.ENODEV:
-            raise self._absent()
-        raise KernelError(f"cannot mount tracefs at {self.root}", syscall="mount", errno=code)
+        try:
+            _syscalls.mount(b"tracefs", os.fsencode(self.root), b"tracefs")
+        except OSError as error:
+            code = error.errno or 0
+            if code == errno.EBUSY and self.mounted:  # mounted by someone else just now
+                return
+            if code == errno.EPERM:
+                raise self._unmounted() from error
+            if code == errno.ENODEV:
+                raise self._absent() from error
+            message = f"cannot mount tracefs at {self.root}"
+            raise KernelError(message, syscall="mount", errno=code) from error
 
     def check_mounted(self) -> None:
         """Raise what `ensure_mounted` raises, and never mount."""

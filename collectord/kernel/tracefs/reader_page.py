@@ -16,21 +16,15 @@ The kernel brings the meta page up to date when a ring is mapped for the first t
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import struct
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from collectord._native import _syscalls
 from collectord.codec.ftrace_page import EVENTS_LOST, LENGTH_MASK, LOST_STORED, PAGE_HEADER_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _META: Final = struct.Struct("<IIIIQII")
 _HEADER: Final = struct.Struct("<QQ")
 _COUNT_BYTES: Final = 8
-_FAILED: Final = ctypes.c_void_p(-1).value
 
 
 def handed_out(raw_fd: int) -> bytes | None:
@@ -43,14 +37,12 @@ def handed_out(raw_fd: int) -> bytes | None:
         None if nothing was handed out of it, or if this kernel cannot map the ring.
     """
     try:
-        with _mapped(raw_fd, mmap.PAGESIZE) as meta_at:
-            meta = ctypes.string_at(meta_at, _META.size)
-            meta_bytes, _, subbuf_bytes, _, _, number, read_bytes = _META.unpack(meta)
-            if not read_bytes or read_bytes > subbuf_bytes - PAGE_HEADER_BYTES:
-                return None
-            page_at = meta_bytes + number * subbuf_bytes
-            with _mapped(raw_fd, page_at + subbuf_bytes) as start:
-                page = ctypes.string_at(start + page_at, subbuf_bytes)
+        meta = _syscalls.copy_mapped(raw_fd, 0, _META.size)
+        meta_bytes, _, subbuf_bytes, _, _, number, read_bytes = _META.unpack(meta)
+        if not read_bytes or read_bytes > subbuf_bytes - PAGE_HEADER_BYTES:
+            return None
+        page_at = meta_bytes + number * subbuf_bytes
+        page = _syscalls.copy_mapped(raw_fd, page_at, subbuf_bytes)
     except OSError:
         return None
     return cut(page, read_bytes)
@@ -74,19 +66,3 @@ def cut(page: bytes, data_bytes: int) -> bytes:
         flags, count = flags & ~LOST_STORED, b""
     kept = _HEADER.pack(timestamp_ns, data_bytes | flags) + page[PAGE_HEADER_BYTES:end] + count
     return kept.ljust(len(page), b"\0")
-
-
-@contextmanager
-def _mapped(fd: int, length: int) -> Iterator[int]:
-    """Map the beginning of a file; the file's size is 0, so that the mmap module refuses it."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    address = libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-    if address is None or address == _FAILED:
-        raise OSError(ctypes.get_errno(), "mmap")
-    try:
-        yield address
-    finally:
-        libc.munmap(address, length)

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import pytest
 
-from collectord.codec import perf_attr
 from collectord.codec.perf_attr import (
     ATTR_SIZES_BYTES,
     EventType,
@@ -246,26 +245,3 @@ def test_trailer(sample_type: SampleType, trailer_bytes: int, time_from_end: int
     assert (id_trailer_bytes(attr), id_time_trailer(attr)) == (trailer_bytes, time_from_end)
     without = replace(attr, sample_id_all=False)
     assert (id_trailer_bytes(without), id_time_trailer(without)) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "direction", "number", "argument_bytes"),
-    [
-        ("ENABLE", 0, 0, 0),
-        ("DISABLE", 0, 1, 0),
-        ("REFRESH", 0, 2, 0),
-        ("RESET", 0, 3, 0),
-        ("PERIOD", 1, 4, 8),
-        ("SET_OUTPUT", 0, 5, 0),
-        ("SET_FILTER", 1, 6, 8),
-        ("ID", 2, 7, 8),
-        ("SET_BPF", 1, 8, 4),
-        ("PAUSE_OUTPUT", 1, 9, 4),
-        ("QUERY_BPF", 3, 10, 8),
-        ("MODIFY_ATTRIBUTES", 1, 11, 8),
-    ],
-)
-def test_ioctl_numbers(name: str, direction: int, number: int, argument_bytes: int) -> None:
-    """The numbers are those that _IO, _IOW, _IOR and _IOWR make of '$'."""
-    value = direction << 30 | argument_bytes << 16 | ord("$") << 8 | number
-    assert getattr(perf_attr, f"IOC_{name}") == value
