@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collectord.config.event_spec import EventChoices
 
 
 @dataclass(slots=True)
 class EventOption:
     """One -e with the filters that follow it."""
 
-    text: str
+    choices: EventChoices
     filters: list[str]
 
     @property

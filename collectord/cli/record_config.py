@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import pwd
 import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import record_options
-from collectord.config import event_spec, relay_rules, trace_names
-from collectord.config.event_spec import PmuEvent
+from collectord.config import event_spec, trace_names
+from collectord.config.event_filter import Filter
+from collectord.config.event_spec import PmuEvent, events_of
 from collectord.config.rules import check_config
 from collectord.config.schema import (
     BpfConfig,
@@ -26,7 +26,6 @@ from collectord.config.schema import (
     PerfSourceConfig,
     RelaySourceConfig,
     RetentionConfig,
-    ScopeName,
     SessionConfig,
     TargetConfig,
     TraceEventConfig,
@@ -34,10 +33,8 @@ from collectord.config.schema import (
     TransportName,
 )
 from collectord.errors import UsageError
-from collectord.model import FLIGHT_RECORDER
+from collectord.model import FLIGHT_RECORDER, ScopeKind
 from collectord.plan import budget
-from collectord.text import cpu_list
-from collectord.text.nearest import did_you_mean
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
 
 if TYPE_CHECKING:
@@ -54,7 +51,7 @@ DEFAULT_OUTPUT: Final = {
 }
 # Names of open descriptors, whatever they are of.
 _STREAMS: Final = ("/dev/std", "/dev/fd/", "/proc/self/fd/")
-DEFAULT_EVENT: Final = "cycles|cpu-clock"
+DEFAULT_EVENT: Final = EventConfig(event=event_spec.parse_choices("cycles|cpu-clock"))
 # A chunk that keeps AUX records whole is twice an area; four are the least (plan/aux_areas.py).
 # Staging that is never used takes no memory.
 _STAGED_AREAS: Final = 8
@@ -145,24 +142,15 @@ def _staging(args: argparse.Namespace) -> Bytes:
 
 
 def _may_have_aux(args: argparse.Namespace) -> bool:
-    """Whether an event is a PMU's. What is wrong with one is said in full later."""
-    try:
-        return any(
-            isinstance(event.body, PmuEvent)
-            for option in args.events
-            for choice in event_spec.parse_choices(option.text)
-            for group in choice
-            for event in group.events
-        )
-    except UsageError:
-        return True
+    """Whether an event is a PMU's."""
+    events = (event for option in args.events for event in events_of(option.choices))
+    return any(isinstance(event.body, PmuEvent) for event in events)
 
 
 def _default_output(source: SourceConfig) -> str:
     """As blktrace: files of the device's name, where the user is."""
     if isinstance(source, RelaySourceConfig):
-        (name,) = (*relay_rules.names(source.device), *relay_rules.names(source.path))[:1]
-        return Path(name).name
+        return Path((*source.device, *source.path)[0]).name
     return DEFAULT_OUTPUT[source.kind]
 
 
@@ -230,9 +218,9 @@ def _relay(args: argparse.Namespace) -> tuple[RelaySourceConfig, ...]:
         raise UsageError("several --relay make several sets of files", hint="add --output-dir")
     transport: TransportName = args.transport or "read"
     return tuple(
-        RelaySourceConfig(device=path, transport=transport)
+        RelaySourceConfig(device=(path,), transport=transport)
         if _is_device(path)
-        else RelaySourceConfig(path=path, transport=transport)
+        else RelaySourceConfig(path=(path,), transport=transport)
         for path in (str(Path(name).absolute()) for name in args.relays)
     )
 
@@ -249,7 +237,7 @@ def _by_ftrace(args: argparse.Namespace) -> bool:
     """
     by_ftrace: bool = args.via == record_options.FTRACE
     if args.via == record_options.AUTO:
-        by_ftrace = bool(args.events) and not _perf_only(args)
+        by_ftrace = bool(args.events) and not _perf_only(args) and _may_be_ftrace(args)
     if args.transport and not by_ftrace:
         raise UsageError("--transport is of ftrace's rings", hint="add --via ftrace")
     return by_ftrace
@@ -272,21 +260,36 @@ def _of_perf(args: argparse.Namespace) -> dict[str, bool]:
 def _perf_only(args: argparse.Namespace) -> str:
     """The first option that ftrace's rings have not, "" for none."""
     options = {"-c": args.count not in (None, 1), **_of_perf(args)}
-    for option in args.events:
-        try:
-            trace_names.parse(option.text)
-        except UsageError:
-            options[f"-e {option.text}"] = True
     return next((name for name, given in options.items() if given), "")
 
 
+def _may_be_ftrace(args: argparse.Namespace) -> bool:
+    """Whether ftrace has events of all these kinds."""
+    try:
+        _trace_events(args)
+    except UsageError:
+        return False
+    return True
+
+
+def _trace_events(args: argparse.Namespace) -> tuple[TraceEventConfig, ...]:
+    """The events of an ftrace instance. Raises UsageError for what ftrace does not have."""
+    return tuple(
+        TraceEventConfig(event=trace_names.checked(option.choices), filter=option.filter)
+        for option in args.events
+    )
+
+
 def _perf(args: argparse.Namespace) -> PerfSourceConfig:
-    events = tuple(EventConfig(event=option.text, filter=option.filter) for option in args.events)
+    events = tuple(
+        EventConfig(event=option.choices, filter=Filter.parse(option.filter))
+        for option in args.events
+    )
     return PerfSourceConfig(
         events=events or (DEFAULT_EVENT,),
         frequency=args.freq,
         period=args.count,
-        call_graph=str(args.call_graph or ""),
+        call_graph=args.call_graph,
         ring=args.mmap_pages.data,
         aux=args.mmap_pages.aux,
     )
@@ -296,46 +299,36 @@ def _tracefs(args: argparse.Namespace) -> TracefsSourceConfig:
     if not args.events:
         raise UsageError("--via ftrace has no default event", hint="add -e SYSTEM:NAME")
     wrong = _perf_only(args)
-    if wrong and not wrong.startswith("-e "):  # what is wrong with an event is said in full later
+    if wrong:
         raise UsageError(
             f"{wrong} does not go with --via ftrace",
             hint="its rings have every event of processes or CPUs, and nothing is sampled",
         )
     return TracefsSourceConfig(
-        events=tuple(TraceEventConfig(event=o.text, filter=o.filter) for o in args.events),
+        events=_trace_events(args),
         transport=args.transport or "auto",
         ring=args.mmap_pages.data,
     )
 
 
 def _target(args: argparse.Namespace, *, with_command: bool) -> TargetConfig:
-    scope: ScopeName = "system"
+    scope = ScopeKind.SYSTEM
     if args.pid or args.tid:
-        scope = "process" if args.pid else "thread"
+        scope = ScopeKind.PROCESS if args.pid else ScopeKind.THREAD
     elif args.uid is not None:
-        scope = "user"
+        scope = ScopeKind.USER
     elif args.cgroup is not None:
-        scope = "cgroup"
+        scope = ScopeKind.CGROUP
     elif args.cpu:
-        scope = "cpus"
+        scope = ScopeKind.CPUS
     elif with_command and not args.all_cpus:
-        scope = "command"
+        scope = ScopeKind.COMMAND
     return TargetConfig(
         scope=scope,
-        cpus=cpu_list.render(args.cpu),
+        cpus=args.cpu,
         pids=args.pid or args.tid or (),
-        user=None if args.uid is None else _uid(args.uid),
+        user=args.uid,
         cgroup=args.cgroup or "",
         per_thread=args.per_thread,
         inherit=not args.no_inherit,
     )
-
-
-def _uid(user: str) -> int:
-    if user.isascii() and user.isdigit():
-        return int(user)
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError as error:
-        known = (entry.pw_name for entry in pwd.getpwall())
-        raise UsageError(f"no user {user!r}", text=user, hint=did_you_mean(user, known)) from error

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import VERBS, record_actions
 from collectord.cli.parser import Parser
-from collectord.config import call_graph
+from collectord.config import call_graph, event_spec
+from collectord.config.event_filter import Filter
 from collectord.config.scheduling import FIFO, FIFO_RANGE, DrainPriority
 from collectord.config.schema import BpfTransportName, TransportName
+from collectord.config.users import user_id
 from collectord.errors import UsageError
 from collectord.text import cpu_list
 from collectord.text.units import Nanoseconds, RingSize, UnitError
@@ -110,6 +112,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         metavar="EVENT",
         dest="events",
         action=record_actions.AddEvent,
+        type=_checked(event_spec.parse_choices),
         default=[],
         help="event as perf spells it, repeatable: cycles:u, page-faults, sched:sched_*, "
         "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k', intel_pt// (default: cycles, else "
@@ -144,7 +147,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         "-g",
         dest="call_graph",
         action="store_const",
-        const=call_graph.FP,
+        const=call_graph.CallGraph(call_graph.FP),
         help="record call graphs by frame pointers (default: none)",
     )
     chains.add_argument(
@@ -205,7 +208,11 @@ def _add_scope(made: Parser) -> None:
         "-t", "--tid", metavar="TID", type=_ids, help="these threads: TID[,TID]... (default: -a)"
     )
     whom.add_argument(
-        "-u", "--uid", metavar="USER", help="a user's processes, by name or uid (default: -a)"
+        "-u",
+        "--uid",
+        metavar="USER",
+        type=_checked(user_id),
+        help="a user's processes, by name or uid (default: -a)",
     )
     whom.add_argument(
         "-G",
@@ -292,14 +299,15 @@ def _add_freeze(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--freeze-on",
         metavar="EVENT",
-        default="",
+        type=_checked(event_spec.parse_one),
         help="with --overwrite or -S: have the kernel stop the ring at the moment that EVENT "
         "happens, store what all rings hold, and go on (default: nothing stops them)",
     )
     group.add_argument(
         "--freeze-filter",
         metavar="F",
-        default="",
+        type=Filter.parse,
+        default=Filter(),
         help="filter of the tracepoint of --freeze-on (default: none)",
     )
 

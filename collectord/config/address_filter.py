@@ -59,12 +59,7 @@ class AddressFilter:
         return f"{_ACTIONS[self.action][1]} {self.address:#x}{size}{file}"
 
 
-def parse(text: str) -> str:
-    """Give the filters as PERF_EVENT_IOC_SET_FILTER takes them. Raises as `parse_filters`."""
-    return ",".join(map(str, parse_filters(text)))
-
-
-def parse_filters(text: str) -> tuple[AddressFilter, ...]:
+def parse(text: str) -> tuple[AddressFilter, ...]:
     """Read one filter or several.
 
     Raises:

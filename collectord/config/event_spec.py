@@ -98,6 +98,9 @@ class Tracepoint:
     system: str
     name: str
 
+    def __str__(self) -> str:
+        return f"{self.system}:{self.name}"
+
     @property
     def is_glob(self) -> bool:
         """It may stand for several tracepoints."""
@@ -153,6 +156,15 @@ class EventGroup:
     braced: bool = False
 
 
+# Of these alternatives the first that the host has is meant.
+EventChoices = tuple[tuple[EventGroup, ...], ...]
+
+
+def events_of(choices: EventChoices) -> Iterator[EventSpec]:
+    """Give all events of all alternatives."""
+    return (event for choice in choices for group in choice for event in group.events)
+
+
 def parse(text: str) -> tuple[EventGroup, ...]:
     """Read a comma-separated list of events and groups.
 
@@ -176,13 +188,25 @@ def parse(text: str) -> tuple[EventGroup, ...]:
     return tuple(groups)
 
 
-def parse_choices(text: str) -> tuple[tuple[EventGroup, ...], ...]:
+def parse_choices(text: str) -> EventChoices:
     """Read a list with alternatives, "first|second": of these the first that the host has.
 
     Raises:
         UsageError: as `parse`.
     """
     return tuple(parse(choice) for choice in _split(text, "|"))
+
+
+def parse_one(text: str) -> EventSpec:
+    """Read one event, without alternatives.
+
+    Raises:
+        UsageError: as `parse`, or there are several.
+    """
+    events = tuple(events_of(parse_choices(text)))
+    if len(events) != 1:
+        raise UsageError(f"{text!r} is not one event", text=text)
+    return events[0]
 
 
 def _split(text: str, separator: str) -> Iterator[str]:

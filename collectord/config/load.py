@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.config.document import check_keys, convert, parse
+from msgspec.structs import replace
+
+from collectord.config.decode import decode
+from collectord.config.document import parse
 from collectord.config.problems import raise_first
 from collectord.config.rules import check_config
-from collectord.config.schema import CODE_ONLY, Config
+from collectord.config.schema import Config
 from collectord.errors import ConfigError, UnsafePath
 from collectord.folders.walk import read_file
-from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    from collectord.config.schema import SessionConfig
 
 DEFAULT_PATH: Final = Path("/etc/collectord/collectord.toml")
 DROP_IN_DIRECTORY: Final = "collectord.d"
@@ -38,19 +41,19 @@ def load(paths: Sequence[Path]) -> Config:
     Raises:
         ConfigError: unreadable, no TOML, an unknown key, a wrong type, unit or combination.
     """
-    tables: dict[str, dict[str, Any]] = {}
-    sessions: dict[str, dict[str, Any]] = {}
+    tables: dict[str, Any] = {}
+    sessions: dict[str, SessionConfig] = {}
     for path in paths:
         document = _read(path)
-        check_keys(document, Config, str(path), hidden=CODE_ONLY)
-        raise_first(check_config(convert(document, Config, str(path))), str(path))
-        for key, value in document.items():
-            if key != "session":
-                tables[key] = tables.get(key, {}) | value
-        for session in document.get("session", ()):
-            sessions[session["name"]] = session | {"origin": str(path)}
-    merged = {**tables, "session": tuple(sessions.values())}
-    config = convert(merged, Config, "")
+        config = decode(document, Config, str(path))
+        raise_first(check_config(config), str(path))
+        for name in document.keys() - {"session"}:
+            own = getattr(config, name)
+            given = {key: getattr(own, key) for key in document[name]}
+            tables[name] = replace(tables.get(name, own), **given)
+        for session in config.session:
+            sessions[session.name] = replace(session, origin=str(path))
+    config = Config(**tables, session=tuple(sessions.values()))
     # Values that each file may have had right alone, such as staging and chunk.
     raise_first(check_config(config), ", ".join(map(str, paths)))
     return config
@@ -64,32 +67,4 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot be read: {reason}", path=str(path)) from error
     except UnsafePath as error:
         raise ConfigError(f"cannot be read: it {error.reason}", path=str(path)) from error
-    document = parse(data, str(path))
-    for session in _sessions(document):
-        _resolve_user(session, str(path))
-    return document
-
-
-def _sessions(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    sessions = document.get("session")
-    for session in sessions if isinstance(sessions, list) else ():
-        if isinstance(session, dict):
-            yield session
-
-
-def _resolve_user(session: dict[str, Any], path: str) -> None:
-    """Put a user's id in the place of its name."""
-    target = session.get("target")
-    name = target.get("user") if isinstance(target, dict) else None
-    if not isinstance(target, dict) or not isinstance(name, str):
-        return
-    try:
-        number = name.isascii() and name.isdigit()
-        target["user"] = int(name) if number else pwd.getpwnam(name).pw_uid
-    except (KeyError, ValueError) as error:  # of a number, thousands of digits
-        raise ConfigError(
-            f"no user {name!r}",
-            path=path,
-            key="session.target.user",
-            hint=did_you_mean(name, (entry.pw_name for entry in pwd.getpwall())),
-        ) from error
+    return parse(data, str(path))

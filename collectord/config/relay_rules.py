@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.blktrace import ACTIONS
 from collectord.config.problems import PID_MAX, Problem
-from collectord.model import FLIGHT_RECORDER
+from collectord.model import FLIGHT_RECORDER, ScopeKind
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -21,14 +21,9 @@ _SUBBUF_MIN_BYTES: Final = 256
 _OF_DEVICES: Final = ("actions", "start_lba", "end_lba", "pid")
 
 
-def names(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    """One name or several, as a file may spell them."""
-    return (value,) if isinstance(value, str) else value
-
-
 def check(source: RelaySourceConfig) -> Iterator[Problem]:
     """Problems of a relay source on its own."""
-    devices, paths = names(source.device), names(source.path)
+    devices, paths = source.device, source.path
     if bool(devices) == bool(paths):
         yield Problem(
             "device",
@@ -85,9 +80,9 @@ def check_session(session: SessionConfig) -> Iterator[Problem]:
     """Problems of a relay source in its session."""
     if session.mode == FLIGHT_RECORDER:
         yield Problem("mode", "relay channels make no flight recorder", 'mode = "stream"')
-    if session.target.scope != "system":
+    if session.target.scope is not ScopeKind.SYSTEM:
         yield Problem(
             "kind",
-            f"a relay channel has all CPUs, not scope {session.target.scope!r}",
+            f"a relay channel has all CPUs, not scope '{session.target.scope}'",
             'scope = "system"; blktrace can be narrowed by pid, actions and sectors',
         )

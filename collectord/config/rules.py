@@ -6,22 +6,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from collectord.config import call_graph, event_spec, relay_rules, trace_names
+from collectord.config import relay_rules
 from collectord.config.event_spec import Modifiers, Tracepoint
 from collectord.config.problems import NAME, NAME_WORDS, PID_MAX, Problem, under
 from collectord.config.scheduling import SHARDS_MAX
 from collectord.config.schema import (
     BpfSourceConfig,
-    EventConfig,
     PerfSourceConfig,
     RelaySourceConfig,
-    TraceEventConfig,
     TracefsSourceConfig,
 )
-from collectord.config.trace_probe import Probe, ProbeKind
-from collectord.errors import UsageError
-from collectord.model import FLIGHT_RECORDER, TASK_SCOPES
-from collectord.text import cpu_list
+from collectord.model import FLIGHT_RECORDER, TASK_SCOPES, ScopeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +25,8 @@ if TYPE_CHECKING:
         BpfConfig,
         Config,
         DaemonConfig,
+        EventConfig,
         MetricsConfig,
-        ProbeConfig,
         SessionConfig,
         SourceConfig,
         TargetConfig,
@@ -47,9 +42,15 @@ _CHUNK_ALIGN_BYTES: Final = 4096
 _CHUNK_MIN_BYTES: Final = 128 << 10
 _CHUNK_MAX_BYTES: Final = 1 << 30
 _CHUNKS_MIN: Final = 4
-_RULE_OF_SCOPE: Final = {"cpus": "cpus", "process": "pids", "thread": "pids", "user": "user"}
+_KEY_OF_SCOPE: Final = {
+    ScopeKind.CPUS: "cpus",
+    ScopeKind.PROCESS: "pids",
+    ScopeKind.THREAD: "pids",
+    ScopeKind.USER: "user",
+    ScopeKind.CGROUP: "cgroup",
+}
 # Events of these belong to a CPU: IOC_REFRESH is refused for what children inherit.
-FREEZABLE: Final = ("system", "cpus", "cgroup")
+FREEZABLE: Final = (ScopeKind.SYSTEM, ScopeKind.CPUS, ScopeKind.CGROUP)
 
 
 def check_config(config: Config) -> Iterator[Problem]:
@@ -148,18 +149,11 @@ def _freeze(session: SessionConfig) -> Iterator[Problem]:
     if session.target.scope not in FREEZABLE:
         yield Problem(
             "freeze_on",
-            f"does not go with scope {session.target.scope!r}: a task's event stops no ring",
+            f"does not go with scope '{session.target.scope}': a task's event stops no ring",
             ", ".join(f'scope = "{scope}"' for scope in FREEZABLE),
         )
-    try:
-        choices = event_spec.parse_choices(session.freeze_on)
-    except UsageError as error:
-        yield Problem("freeze_on", error.message, error.hint)
-        return
-    if [len(group.events) for choice in choices for group in choice] != [1]:
-        yield Problem("freeze_on", f"{session.freeze_on!r} is not one event")
     ftrace = any(isinstance(source, TracefsSourceConfig) for source in session.source)
-    spec = choices[0][0].events[0]
+    spec = session.freeze_on
     if ftrace and (not isinstance(spec.body, Tracepoint) or spec.modifiers != Modifiers()):
         yield Problem("freeze_on", "a tracefs source can be frozen by a tracepoint only")
 
@@ -175,10 +169,10 @@ def _program(
     if source.program in programs:
         yield Problem("program", f"{source.program} a second time", "give it its own session")
     programs.add(source.program)
-    if session.target.scope not in ("system", "cpus"):
+    if session.target.scope not in (ScopeKind.SYSTEM, ScopeKind.CPUS):
         yield Problem(
             "kind",
-            f"a BPF program sees whole CPUs, not scope {session.target.scope!r}",
+            f"a BPF program sees whole CPUs, not scope '{session.target.scope}'",
             'scope = "system" or "cpus"; programs have parameters such as pid',
         )
 
@@ -228,25 +222,21 @@ def _target(target: TargetConfig) -> Iterator[Problem]:
         "user": target.user is not None,
         "cgroup": bool(target.cgroup),
     }
-    needed = _RULE_OF_SCOPE.get(scope, scope)
-    if needed in given and not given[needed]:
-        yield Problem(needed, f"scope {scope!r} needs it")
+    needed = _KEY_OF_SCOPE.get(scope)
+    if needed is not None and not given[needed]:
+        yield Problem(needed, f"scope '{scope}' needs it")
     for key, present in given.items():
         # Any scope but `system` can be narrowed to CPUs.
-        if present and key != needed and (key != "cpus" or scope == "system"):
+        if present and key != needed and (key != "cpus" or scope is ScopeKind.SYSTEM):
             hint = 'scope = "cpus"' if key == "cpus" else ""
-            yield Problem(key, f"does not go with scope {scope!r}", hint)
+            yield Problem(key, f"does not go with scope '{scope}'", hint)
     if target.per_thread and scope not in TASK_SCOPES:
-        yield Problem("per_thread", f"does not go with scope {scope!r}", ", ".join(TASK_SCOPES))
+        yield Problem("per_thread", f"does not go with scope '{scope}'", ", ".join(TASK_SCOPES))
     for pid in target.pids:
         if not 0 < pid <= PID_MAX:
             yield Problem("pids", f"{pid} is no pid", f"above 0, up to {PID_MAX}")
-    if isinstance(target.user, int) and target.user < 0:
+    if target.user is not None and target.user < 0:
         yield Problem("user", f"{target.user} is no user id")
-    try:
-        cpu_list.parse(target.cpus)
-    except UsageError as error:
-        yield Problem("cpus", error.message, error.hint)
 
 
 def _perf(source: PerfSourceConfig) -> Iterator[Problem]:
@@ -254,21 +244,7 @@ def _perf(source: PerfSourceConfig) -> Iterator[Problem]:
     if not source.events:
         yield Problem("events", "an event is needed", 'e.g. events = ["cpu-clock"]')
     for index, event in enumerate(source.events):
-        key = f"events[{index}]"
-        if isinstance(event, EventConfig):
-            yield from under(key, _rate(event))
-            key, text = f"{key}.event", event.event
-        else:
-            text = event
-        try:
-            event_spec.parse_choices(text)
-        except UsageError as error:
-            yield Problem(key, error.message, error.hint)
-    if source.call_graph:
-        try:
-            call_graph.parse(source.call_graph)
-        except UsageError as error:
-            yield Problem("call_graph", error.message, error.hint)
+        yield from under(f"events[{index}]", _rate(event))
     if source.aux_flush and source.aux_flush < _AUX_FLUSH_MIN_NS:
         hint = '"0" for never; each flush stops and starts the events'
         yield Problem("aux_flush", "less than 1ms", hint)
@@ -281,33 +257,12 @@ def _tracefs(source: TracefsSourceConfig) -> Iterator[Problem]:
         yield Problem(
             "events", "an event or a probe is needed", 'e.g. events = ["sched:sched_switch"]'
         )
-    for index, event in enumerate(source.events):
-        key = f"events[{index}]"
-        if isinstance(event, TraceEventConfig):
-            key, text = f"{key}.event", event.event
-        else:
-            text = event
-        try:
-            trace_names.parse(text)
-        except UsageError as error:
-            yield Problem(key, error.message, error.hint)
     names: set[str] = set()
     for index, probe in enumerate(source.probes):
-        key = f"probes[{index}]"
-        try:
-            _definition(probe)
-        except UsageError as error:
-            yield Problem(key, error.message, error.hint)
         if probe.name in names:
-            yield Problem(f"{key}.name", f"a second probe {probe.name!r}", "names are unique")
+            message = f"a second probe {probe.name!r}"
+            yield Problem(f"probes[{index}].name", message, "names are unique")
         names.add(probe.name)
-
-
-def _definition(probe: ProbeConfig) -> str:
-    """The probe's definition. Raises UsageError for what the kernel would misunderstand."""
-    kind = ProbeKind(probe.kind)
-    condition = probe.filter if kind is ProbeKind.EPROBE else ""
-    return Probe(kind, probe.name, probe.place, probe.arguments, condition).definition("g")
 
 
 def _rate(settings: PerfSourceConfig | EventConfig) -> Iterator[Problem]:

@@ -7,26 +7,42 @@ go the same way from here.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 
+from collectord.config import call_graph, event_spec, trace_names
+from collectord.config.call_graph import CallGraph
+from collectord.config.decode import Spelt, optional
+from collectord.config.event_filter import Filter
+from collectord.config.event_spec import EventChoices, EventSpec
 from collectord.config.scheduling import DrainCpus, DrainPriority
+from collectord.config.trace_probe import Probe  # noqa: TC001 - decode reads annotations
+from collectord.config.users import user_id
+from collectord.model import ScopeKind
+from collectord.text import cpu_list
 from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, RingSize, Share
 
-ScopeName = Literal["system", "cpus", "process", "thread", "command", "user", "cgroup"]
 Mode = Literal["stream", "flight-recorder"]
 TransportName = Literal["auto", "mmap", "read", "splice"]
 BpfTransportName = Literal["perf", "ringbuf"]
-ProbeKindName = Literal["kprobe", "kretprobe", "uprobe", "uretprobe", "eprobe"]
 When = Literal["always", "present"]
+# Values that a file spells as strings.
+Cpus = Annotated[tuple[int, ...], Spelt(cpu_list.parse)]
+User = Annotated[int | None, Spelt(user_id, short=True)]
+Paths = Annotated[tuple[str, ...], Spelt(lambda path: (path,), short=True)]
+EventSpelling = Annotated[EventChoices, Spelt(event_spec.parse_choices)]
+TraceEventSpelling = Annotated[EventChoices, Spelt(trace_names.parse)]
+OneEvent = Annotated[EventSpec | None, Spelt(optional(event_spec.parse_one))]
+FilterSpelling = Annotated[Filter, Spelt(Filter.parse)]
+CallGraphSpelling = Annotated[CallGraph | None, Spelt(optional(call_graph.parse))]
 
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
 
-class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[daemon]`: the process, its threads and its memory."""
 
     state_dir: str = "/var/lib/collectord"
@@ -41,20 +57,20 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_format: Literal["auto", "console", "json"] = "auto"
 
 
-class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[metrics]`: the Prometheus endpoint."""
 
     listen: str = "127.0.0.1:9590"
     per_cpu: bool = False
 
 
-class ControlConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[control]`: the Unix socket."""
 
     socket: str = "/run/collectord/control.sock"
 
 
-class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[retention]`: limits of the state directory over all sessions; 0 is no limit."""
 
     bytes: Bytes = Bytes(8 * _GIB)
@@ -62,7 +78,7 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     free: Share = Share(percent=10.0)
 
 
-class BpfConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BpfConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[bpf]`: where programs come from, and what compiling them may cost."""
 
     programs: str = "/etc/collectord/bpf"
@@ -74,43 +90,41 @@ class BpfConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     stats: bool = False
 
 
-class TargetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[session.target]`: what is observed."""
 
-    scope: ScopeName = "system"
-    cpus: str = ""
+    scope: ScopeKind = ScopeKind.SYSTEM
+    cpus: Cpus = ()
     pids: tuple[int, ...] = ()
-    user: int | str | None = None
+    user: User = None
     cgroup: str = ""
     per_thread: bool = False
     inherit: bool = True
 
 
-class EventConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EventConfig(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of `events` with settings of its own; left out, the source's apply."""
 
-    event: str
-    filter: str = ""
+    event: EventSpelling
+    filter: FilterSpelling = Filter()
     frequency: int | None = None
     period: int | None = None
 
+    @classmethod
+    def parse_event(cls, text: str) -> EventConfig:
+        """Read an entry that is no more than its event. Raises UsageError."""
+        return cls(event=event_spec.parse_choices(text))
 
-class PerfSourceConfig(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="perf",
-):
+
+class PerfSourceConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="perf"):
     """`[[session.source]]` of kind "perf": events of perf_event_open(2), and their rings."""
 
     kind: ClassVar[Literal["perf"]] = "perf"
-    events: tuple[str | EventConfig, ...]
-    filter: str = ""
+    events: tuple[Annotated[EventConfig, Spelt(EventConfig.parse_event, short=True)], ...]
+    filter: FilterSpelling = Filter()
     frequency: int | None = None
     period: int | None = None
-    call_graph: str = ""
+    call_graph: CallGraphSpelling = None
     max_stack: int = 0
     ring: RingSize = RingSize()
     watermark: Share = Share(percent=25.0)
@@ -122,37 +136,29 @@ class PerfSourceConfig(
     when: When = "always"
 
 
-class TraceEventConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TraceEventConfig(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of a tracefs source's `events` with settings of its own."""
 
-    event: str
+    event: TraceEventSpelling
     filter: str = ""
     when: When = "always"
 
-
-class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry of `probes`: a tracepoint to make, in the terms of the kernel's own syntax."""
-
-    kind: ProbeKindName
-    name: str
-    place: str
-    arguments: str = ""
-    filter: str = ""
+    @classmethod
+    def parse_event(cls, text: str) -> TraceEventConfig:
+        """Read an entry that is no more than its event. Raises UsageError."""
+        return cls(event=trace_names.parse(text))
 
 
 class TracefsSourceConfig(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="tracefs",
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="tracefs"
 ):
     """`[[session.source]]` of kind "tracefs": tracepoints in the rings of an ftrace instance."""
 
     kind: ClassVar[Literal["tracefs"]] = "tracefs"
-    events: tuple[str | TraceEventConfig, ...] = ()
-    probes: tuple[ProbeConfig, ...] = ()
+    events: tuple[
+        Annotated[TraceEventConfig, Spelt(TraceEventConfig.parse_event, short=True)], ...
+    ] = ()
+    probes: tuple[Probe, ...] = ()
     filter: str = ""
     transport: TransportName = "auto"
     ring: RingSize = RingSize()
@@ -165,14 +171,7 @@ class TracefsSourceConfig(
     when: When = "always"
 
 
-class BpfSourceConfig(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="bpf",
-):
+class BpfSourceConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bpf"):
     """`[[session.source]]` of kind "bpf": one program of the catalogue, its events and maps."""
 
     kind: ClassVar[Literal["bpf"]] = "bpf"
@@ -185,19 +184,12 @@ class BpfSourceConfig(
     when: When = "present"
 
 
-class RelaySourceConfig(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag_field="kind",
-    tag="relay",
-):
+class RelaySourceConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="relay"):
     """`[[session.source]]` of kind "relay": blktrace of devices, or channels by path."""
 
     kind: ClassVar[Literal["relay"]] = "relay"
-    device: str | tuple[str, ...] = ()
-    path: str | tuple[str, ...] = ()
+    device: Paths = ()
+    path: Paths = ()
     actions: tuple[str, ...] = ()
     start_lba: int = 0
     end_lba: int = 0
@@ -211,20 +203,20 @@ class RelaySourceConfig(
 SourceConfig = PerfSourceConfig | TracefsSourceConfig | BpfSourceConfig | RelaySourceConfig
 
 
-class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[[session]]`: one recording.
-
-    The fields of CODE_ONLY have no key in a file.
 
     Attributes:
         single_file: record into this one file instead of rotated segments.
         origin: file that the session was read from, "" if built in code.
     """
 
+    code_only: ClassVar[frozenset[str]] = frozenset({"single_file", "origin"})
+
     name: str
     mode: Mode = "stream"
-    freeze_on: str = ""
-    freeze_filter: str = ""
+    freeze_on: OneEvent = None
+    freeze_filter: FilterSpelling = Filter()
     segment_bytes: Bytes = Bytes(256 * _MIB)
     segment_age: Nanoseconds = Nanoseconds(3600 * NS_PER_SECOND)
     directory: str = ""
@@ -234,7 +226,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     origin: str = ""
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The whole configuration."""
 
     daemon: DaemonConfig = DaemonConfig()
@@ -243,6 +235,3 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retention: RetentionConfig = RetentionConfig()
     bpf: BpfConfig = BpfConfig()
     session: tuple[SessionConfig, ...] = ()
-
-
-CODE_ONLY: Final = frozenset({"single_file", "origin"})

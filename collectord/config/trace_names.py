@@ -10,30 +10,32 @@ from collectord.config.event_spec import Modifiers, Tracepoint
 from collectord.errors import UsageError
 
 if TYPE_CHECKING:
-    from collectord.config.event_spec import EventGroup, EventSpec
+    from collectord.config.event_spec import EventChoices, EventSpec
 
 
-def parse(text: str) -> tuple[tuple[EventSpec, ...], ...]:
+def parse(text: str) -> EventChoices:
     """Read a list such as "sched:sched_switch,block:*", with alternatives behind "|".
-
-    Returns:
-        the alternatives, each with its tracepoints.
 
     Raises:
         UsageError: it does not parse, or is something that ftrace does not have.
     """
-    return tuple(
-        tuple(_tracepoint(group, text) for group in choice)
-        for choice in event_spec.parse_choices(text)
-    )
+    return checked(event_spec.parse_choices(text))
 
 
-def _tracepoint(group: EventGroup, text: str) -> EventSpec:
-    if group.braced:
-        raise UsageError(
-            f"ftrace has no groups: {text!r}", text=text, hint="list the events without braces"
-        )
-    (event,) = group.events
+def checked(choices: EventChoices) -> EventChoices:
+    """Give events that ftrace has. Raises UsageError for others."""
+    for group in (group for choice in choices for group in choice):
+        if group.braced:
+            text = f"{{{','.join(event.text for event in group.events)}}}"
+            raise UsageError(
+                f"ftrace has no groups: {text!r}", text=text, hint="list the events without braces"
+            )
+        check_event(group.events[0])
+    return choices
+
+
+def check_event(event: EventSpec) -> None:
+    """Raise UsageError for what is no event of ftrace."""
     if not isinstance(event.body, Tracepoint):
         raise UsageError(
             f"{event.text!r} is no tracepoint",
@@ -46,4 +48,3 @@ def _tracepoint(group: EventGroup, text: str) -> EventSpec:
             text=event.text,
             hint="leave out what is behind the second colon",
         )
-    return event

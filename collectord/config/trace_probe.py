@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from collectord.errors import UsageError
 
@@ -43,16 +44,19 @@ _PLACE: Final[dict[ProbeKind, tuple[re.Pattern[str], str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """One definition, in the terms of the kernel's kprobetrace, uprobetracer and eprobetrace.
+class Probe(msgspec.Struct, frozen=True):
+    """A tracepoint to make, in the terms of the kernel's kprobetrace, uprobetracer, eprobetrace.
 
     Attributes:
         kind: what it is placed on.
         name: the event's name in the session's group.
         place: `SYMBOL[+OFFSET]`, `/PATH:0xOFFSET` (in the file, not in memory), `SYSTEM.EVENT`.
         arguments: what to fetch, such as "path=+0(%di):ustring flags=%si:x32".
-        filter: of an eprobe, over the fields of the event that it is placed on.
+        filter: over the fields of its own event; of an eprobe over those of the event that it
+            is placed on.
+
+    Raises:
+        UsageError: a name, place or argument that could not be, or would be another line.
     """
 
     kind: ProbeKind
@@ -61,25 +65,29 @@ class Probe:
     arguments: str = ""
     filter: str = ""
 
-    def definition(self, group: str) -> str:
-        """The line that makes it; words are apart by one space, as the kernel's log shows them.
-
-        Raises:
-            UsageError: a name, place or argument that could not be, or would be another line.
-        """
+    def __post_init__(self) -> None:
         pattern, form = _PLACE[self.kind]
         if _NAME.fullmatch(self.name) is None or len(self.name) > NAME_MAX:
             raise self.unusable(f"{self.name!r} is no name", f"a C name, up to {NAME_MAX} long")
         if pattern.fullmatch(self.place) is None:
             raise self.unusable(f"{self.place!r} is no place", f"write {form}")
-        condition = f"if {self.filter}" if self.filter else ""
-        if condition and self.kind is not ProbeKind.EPROBE:
-            raise self.unusable("a filter is an eprobe's", "filter the session's event instead")
-        event = f"{_LETTER[self.kind]}:{group}/{self.name}"
-        line = f"{event} {self.place} {self.arguments} {condition}"
-        if not line.isprintable() or "#" in line or ";" in line:
+        text = f"{self.place} {self.arguments} {self._condition}"
+        if not text.isprintable() or "#" in text or ";" in text:
             raise self.unusable("a definition is one line", "without # and ;")
-        return " ".join(line.split())
+
+    @property
+    def event_filter(self) -> str:
+        """The filter that its event gets; an eprobe's is part of its definition."""
+        return "" if self.kind is ProbeKind.EPROBE else self.filter
+
+    def definition(self, group: str) -> str:
+        """Give the line that makes it; words are apart by one space, as in the kernel's log."""
+        event = f"{_LETTER[self.kind]}:{group}/{self.name}"
+        return " ".join(f"{event} {self.place} {self.arguments} {self._condition}".split())
+
+    @property
+    def _condition(self) -> str:
+        return f"if {self.filter}" if self.filter and not self.event_filter else ""
 
     def unusable(self, problem: str, hint: str) -> UsageError:
         """The error for a definition that cannot be."""

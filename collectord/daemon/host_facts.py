@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collectord.config.relay_rules import names as relay_names
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan import relay_source
@@ -28,9 +27,7 @@ def host_facts(config: Config, *, mount: bool) -> KernelFacts:
     """
     names = program_names(config)
     relayed = tuple(
-        name
-        for source in relay_source.sources(config)
-        for name in (*relay_names(source.device), *relay_names(source.path))
+        name for source in relay_source.sources(config) for name in (*source.device, *source.path)
     )
     return probe(
         LinuxKernel(),

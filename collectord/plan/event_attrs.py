@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.aux_pmu import ARM_SPE, decoder_of
@@ -16,7 +16,7 @@ from collectord.codec.perf_attr import (
     SampleType,
     SoftwareId,
 )
-from collectord.config import address_filter
+from collectord.config.event_filter import Filter
 from collectord.config.event_spec import Modifiers
 from collectord.errors import MissingFeature, PlanError, UsageError
 from collectord.model import Basis
@@ -95,14 +95,14 @@ class Sampling:
         period: events per sample.
         call_graph: None for no call chains.
         max_stack: frames of a call chain, 0 for the sysctl's.
-        filter: tracepoint filter.
+        filter: of a tracepoint's fields, or of an AUX event's addresses.
     """
 
     frequency: int | None = None
     period: int | None = None
     call_graph: CallGraph | None = None
     max_stack: int = 0
-    filter: str = ""
+    filter: Filter = field(default_factory=Filter)
 
 
 def resolve(spec: EventSpec, facts: KernelFacts, sampling: Sampling) -> tuple[EventPlan, ...]:
@@ -177,6 +177,7 @@ def read_format(facts: KernelFacts) -> ReadFormat:
 def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -> EventPlan:
     frequency, period, note = _rate(kind, facts, sampling)
     _check_options(kind, spec, facts, sampling)
+    addresses = sampling.filter.addresses if kind.aux else ()
     sample_type = BASE_SAMPLE_TYPE
     # With PERIOD and without freq, perf_swevent_event() makes a sample of every event whatever
     # the period is; and without PERIOD it repeats the sample of a weighted event. So software
@@ -231,9 +232,7 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
         name=name,
         attr=attr,
         basis=Basis.EXACT if exact else Basis.LOST_ONLY,
-        filter=address_filter.parse(sampling.filter)
-        if _by_address(kind, sampling)
-        else (sampling.filter),
+        filter=",".join(map(str, addresses)) or sampling.filter.text,
         tracepoint=kind.tracepoint,
         cpus=kind.cpus,
         uncore=kind.uncore,
@@ -242,10 +241,6 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
         aux=kind.aux,
         counts_bytes=kind.counts_bytes,
     )
-
-
-def _by_address(kind: Kind, sampling: Sampling) -> bool:
-    return kind.aux and bool(sampling.filter)
 
 
 def _rate(kind: Kind, facts: KernelFacts, sampling: Sampling) -> tuple[int, int, str]:
@@ -282,15 +277,13 @@ def _check_options(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sa
             feature="address filters",
             hint="record without --filter, or narrow the scope",
         )
-    if _by_address(kind, sampling):
-        ranges = len(address_filter.parse_filters(sampling.filter))
-        if ranges > kind.address_filters:
-            raise PlanError(
-                f"{text!r}: {ranges} address filters, and PMU {kind.pmu} takes "
-                f"{kind.address_filters}",
-                what=text,
-                hint="fewer of them, or one that covers several",
-            )
+    ranges = len(sampling.filter.addresses) if kind.aux else 0
+    if ranges > kind.address_filters:
+        raise PlanError(
+            f"{text!r}: {ranges} address filters, and PMU {kind.pmu} takes {kind.address_filters}",
+            what=text,
+            hint="fewer of them, or one that covers several",
+        )
     if sampling.filter and kind.tracepoint is None and not kind.aux:
         hint = "only tracepoints and tracing PMUs do"
         raise UsageError(f"{text!r} takes no filter", text=text, hint=hint)

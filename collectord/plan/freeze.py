@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collectord.codec.perf_attr import AuxAction
-from collectord.config import event_spec, trace_names
+from collectord.config.event_spec import Tracepoint
 from collectord.errors import PlanError, UsageError
 from collectord.model import ScopeKind
 from collectord.plan.event_attrs import Sampling, may_exclude_self, resolve
@@ -25,6 +25,8 @@ from collectord.text import cpu_list
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collectord.config.event_filter import Filter
+    from collectord.config.event_spec import EventSpec
     from collectord.config.schema import SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
@@ -32,16 +34,19 @@ if TYPE_CHECKING:
 
 
 def freezing_tracepoint(session: SessionConfig) -> FtraceEvent | None:
-    """The tracepoint that stops rings of ftrace, None for none. Its spelling was checked."""
-    if not session.freeze_on:
+    """Give the tracepoint that stops rings of ftrace, None for none."""
+    if session.freeze_on is None or not isinstance(session.freeze_on.body, Tracepoint):
         return None
-    ((spec,),) = trace_names.parse(session.freeze_on)
-    system, _, name = spec.text.partition(":")
-    return FtraceEvent(system, name, session.freeze_filter)
+    event = session.freeze_on.body
+    return FtraceEvent(event.system, event.name, session.freeze_filter.text)
 
 
 def frozen(
-    session: SessionConfig, scope: Scope, facts: KernelFacts, events: Sequence[EventPlan]
+    freeze_on: EventSpec,
+    freeze_filter: Filter,
+    scope: Scope,
+    facts: KernelFacts,
+    events: Sequence[EventPlan],
 ) -> tuple[EventPlan, ...]:
     """The events of a perf source, arranged, with the one of `freeze_on` that stops them.
 
@@ -50,11 +55,11 @@ def frozen(
         PlanError: it cannot be on each CPU, or another event would start again what it stops.
         MissingFeature, MissingPrivilege: as `resolve`.
     """
-    freezing = _freezing(session, scope, facts)
+    freezing = _freezing(freeze_on, freeze_filter, scope, facts)
     cpus = ring_cpus(scope, facts)
     if freezing.cpus and not set(cpus) <= set(freezing.cpus):
         raise PlanError(
-            f"freeze_on = {session.freeze_on!r} is on CPUs {cpu_list.render(freezing.cpus)} only: "
+            f"freeze_on = {freeze_on.text!r} is on CPUs {cpu_list.render(freezing.cpus)} only: "
             "the rings of the others would go on",
             what="freeze_on",
             hint="a tracepoint or a software event is on every CPU; or observe those CPUs alone",
@@ -83,21 +88,21 @@ def frozen(
     return (owner, member, *(event for event in events if event is not owner))
 
 
-def _freezing(session: SessionConfig, scope: Scope, facts: KernelFacts) -> EventPlan:
-    ((group,),) = event_spec.parse_choices(session.freeze_on)
-    (spec,) = group.events
-    found = resolve(spec, facts, Sampling(period=1, filter=session.freeze_filter))
+def _freezing(
+    freeze_on: EventSpec, freeze_filter: Filter, scope: Scope, facts: KernelFacts
+) -> EventPlan:
+    found = resolve(freeze_on, facts, Sampling(period=1, filter=freeze_filter))
     if len(found) != 1:
         raise UsageError(
-            f"{session.freeze_on!r} is {len(found)} events",
-            text=session.freeze_on,
+            f"{freeze_on.text!r} is {len(found)} events",
+            text=freeze_on.text,
             hint="one event freezes a flight recorder",
         )
     if found[0].aux:
         raise UsageError(
-            f"freeze_on = {session.freeze_on!r}: an event with an AUX area counts nothing, and so "
+            f"freeze_on = {freeze_on.text!r}: an event with an AUX area counts nothing, and so "
             "never stops anything",
-            text=session.freeze_on,
+            text=freeze_on.text,
             hint="a tracepoint, a software event or a counter",
         )
     event = in_scope(found[0], scope)

@@ -12,7 +12,7 @@ from collectord.text.units import show_bytes, show_ns
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.config.schema import ProbeKindName
+    from collectord.config.trace_probe import Probe
     from collectord.model import Transport
 
 
@@ -36,44 +36,13 @@ class FtraceEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbePlan:
-    """One probe to make in the session's own group, and to enable in its instance.
-
-    Attributes:
-        kind: what it is placed on.
-        name: of its event, in the group.
-        place: `SYMBOL[+OFFSET]`, `/PATH:0xOFFSET` or `SYSTEM.EVENT`.
-        arguments: what to fetch, in the kernel's syntax.
-        filter: over the fields of its own event; of an eprobe over those of the event that it
-            is placed on.
-        exclude_self: the daemon's own threads are to be filtered out.
-    """
-
-    kind: ProbeKindName
-    name: str
-    place: str
-    arguments: str = ""
-    filter: str = ""
-    exclude_self: bool = False
-
-    @property
-    def definition_filter(self) -> str:
-        """What belongs into the definition: only an eprobe's filter does."""
-        return self.filter if self.kind == "eprobe" else ""
-
-    @property
-    def event_filter(self) -> str:
-        """What the probe's event gets as its filter in the instance."""
-        return "" if self.kind == "eprobe" else self.filter
-
-
-@dataclass(frozen=True, slots=True)
 class FtracePlan(Payload):
     """An instance of one's own.
 
     Attributes:
         events: to enable, each once.
-        probes: to make and to enable.
+        probes: to make in the session's own group, and to enable.
+        exclude_self: the daemon's own threads are to be filtered out of the probes.
         buffer_bytes: of each CPU's ring, as it is asked for; a flight recorder begins with it.
         subbuf_bytes: a sub-buffer with its header, a power of two of pages.
         overwrite: a full ring gives up its oldest events, else it refuses the newest.
@@ -86,7 +55,7 @@ class FtracePlan(Payload):
     """
 
     events: tuple[FtraceEvent, ...]
-    probes: tuple[ProbePlan, ...]
+    probes: tuple[Probe, ...]
     buffer_bytes: int
     subbuf_bytes: int
     overwrite: bool
@@ -96,6 +65,7 @@ class FtracePlan(Payload):
     keep_ns: int = 0
     max_bytes: int = 0
     freeze: FtraceEvent | None = None
+    exclude_self: bool = False
 
     has_instance: ClassVar[bool] = True
     follows_threads: ClassVar[bool] = False
@@ -110,19 +80,20 @@ class FtracePlan(Payload):
     def is_filtered(self) -> bool:
         """See `Payload`."""
         filtered = [event.filter or event.exclude_self for event in self.events]
-        filtered += [probe.filter or probe.exclude_self for probe in self.probes]
+        filtered += [probe.filter or self.exclude_self for probe in self.probes]
         return any(filtered)
 
     def describe(self) -> Iterator[str]:
         """What `check` prints of it, a line each."""
         for event in self.events:
-            yield f"event {event}{_filter_words(event)}"
+            yield f"event {event}{_filter_words(event.filter, without_self=event.exclude_self)}"
         for probe in self.probes:
             words = f" {probe.arguments}" if probe.arguments else ""
-            words += _filter_words(probe)
+            words += _filter_words(probe.filter, without_self=self.exclude_self)
             yield f"probe {probe.kind} {probe.name} at {probe.place}{words}"
         if self.freeze is not None:
-            yield f"freeze at {self.freeze}{_filter_words(self.freeze)}"
+            words = _filter_words(self.freeze.filter, without_self=self.freeze.exclude_self)
+            yield f"freeze at {self.freeze}{words}"
         full = "overwrites the oldest" if self.overwrite else "refuses the newest"
         yield f"pages {show_bytes(self.subbuf_bytes)} sub-buffers, a full ring {full}"
         yield f"drain {self.transport}: {self.transport_reason}"
@@ -147,7 +118,7 @@ class FtracePlan(Payload):
                     "place": probe.place,
                     "arguments": probe.arguments,
                     "filter": probe.filter,
-                    "exclude_self": probe.exclude_self,
+                    "exclude_self": self.exclude_self,
                 }
                 for probe in self.probes
             ],
@@ -164,6 +135,6 @@ class FtracePlan(Payload):
         return {"ftrace": plan}
 
 
-def _filter_words(event: FtraceEvent | ProbePlan) -> str:
-    words = f", filter {event.filter!r}" if event.filter else ""
-    return words + (", without our own threads" if event.exclude_self else "")
+def _filter_words(text: str, *, without_self: bool) -> str:
+    words = f", filter {text!r}" if text else ""
+    return words + (", without our own threads" if without_self else "")

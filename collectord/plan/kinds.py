@@ -138,7 +138,7 @@ def _tracepoints(pattern: Tracepoint, spec: EventSpec, facts: KernelFacts) -> tu
     if pattern.is_glob:
         found = sorted(name for name in facts.tracepoints if _matches(pattern, name))
     else:
-        name = f"{pattern.system}:{pattern.name}"
+        name = str(pattern)
         found = [name] if name in facts.tracepoints else []
     if not found:
         # First: what may not be searched does not show whether it is mounted.
@@ -157,7 +157,7 @@ def _tracepoints(pattern: Tracepoint, spec: EventSpec, facts: KernelFacts) -> tu
                 f"{spec.text!r}: {facts.tracefs_problem}",
                 need=f"read access to {facts.tracefs_path}/events",
             )
-        raise _unknown(spec.text, f"{pattern.system}:{pattern.name}", facts)
+        raise _unknown(spec.text, str(pattern), facts)
     # "system:name:u" keeps its letters: globs become names, modifiers stay.
     letters = spec.text.split(":")[2:]
     return tuple(

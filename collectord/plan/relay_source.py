@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.blktrace import action_mask
-from collectord.config.relay_rules import names
 from collectord.config.schema import RelaySourceConfig
 from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.facts.kernel_facts import SEES_DEVICES
@@ -68,7 +67,7 @@ def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[RelayDraft]
         MissingFeature, MissingPrivilege: the host lacks it, and nothing allows for that.
     """
     may_fail = source.when == "present"
-    for device in names(source.device):
+    for device in source.device:
         plan = RelayPlan(
             device=device,
             actions=action_mask(source.actions),
@@ -79,7 +78,7 @@ def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[RelayDraft]
             subbufs=source.subbufs or _SUBBUFS,
         )
         yield _drafted(plan, facts, may_fail=may_fail)
-    for path in names(source.path):
+    for path in source.path:
         plan = RelayPlan(
             channel=path,
             subbuf_bytes=source.subbuf,

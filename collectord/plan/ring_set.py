@@ -145,8 +145,8 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
             overwrite = recorder and not any(event.aux for event in events)
             if excludes_self(source.include_self, scope, drained=not overwrite):
                 events = without_self(events, facts)
-            if session.freeze_on:
-                events = frozen(session, scope, facts, events)
+            if session.freeze_on is not None:
+                events = frozen(session.freeze_on, session.freeze_filter, scope, facts, events)
         except ABSENCE as error:
             if source.when != "present":
                 raise

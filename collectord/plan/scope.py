@@ -22,23 +22,19 @@ def scope_of(target: TargetConfig, facts: KernelFacts) -> Scope:
     """The scope of a session; `Scope.cpus` stays empty where all online CPUs are meant.
 
     Raises:
-        PlanError: a CPU that is absent or offline, or a user that is no number yet.
+        PlanError: a CPU that is absent or offline.
     """
-    kind = ScopeKind(target.scope)
-    cpus = cpu_list.parse(target.cpus)
-    _check_cpus(cpus, facts)
-    if isinstance(target.user, str):
-        raise PlanError(f"user {target.user!r} is not resolved to an id", what=target.user)
+    _check_cpus(target.cpus, facts)
     return Scope(
-        kind=kind,
-        cpus=cpus,
+        kind=target.scope,
+        cpus=target.cpus,
         pids=target.pids,
         uid=-1 if target.user is None else target.user,
         cgroup=target.cgroup,
         per_thread=target.per_thread,
         # perf: a ring of one thread cannot take its children's records (perf_mmap: EINVAL), and
         # events of a CPU see every task anyway.
-        inherit=target.inherit and kind in TASK_SCOPES and not target.per_thread,
+        inherit=target.inherit and target.scope in TASK_SCOPES and not target.per_thread,
     )
 
 

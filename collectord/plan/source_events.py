@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.config import call_graph, event_spec
-from collectord.config.event_spec import PmuEvent, Tracepoint
-from collectord.config.schema import BpfSourceConfig, EventConfig, RelaySourceConfig
+from collectord.config.event_spec import PmuEvent, Tracepoint, events_of
+from collectord.config.schema import BpfSourceConfig, RelaySourceConfig
 from collectord.errors import CollectordError, MissingFeature, UnknownEvent, UsageError
 from collectord.model import ScopeKind
 from collectord.plan.event_attrs import Sampling, may_exclude_self, resolve
@@ -16,12 +15,9 @@ from collectord.plan.event_attrs import Sampling, may_exclude_self, resolve
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from collectord.config.event_spec import EventGroup, EventSpec
-    from collectord.config.schema import (
-        Config,
-        PerfSourceConfig,
-        TraceEventConfig,
-    )
+    from collectord.config.event_filter import Filter
+    from collectord.config.event_spec import EventChoices, EventGroup, EventSpec
+    from collectord.config.schema import Config, PerfSourceConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
     from collectord.plan.event_attrs import EventPlan
@@ -35,12 +31,8 @@ def tracepoint_patterns(config: Config) -> tuple[str, ...]:
 
     What a probe must look up, so that it need not read a thousand files.
     """
-    patterns = {
-        f"{event.body.system}:{event.body.name}"
-        for event in _every_event(config)
-        if isinstance(event.body, Tracepoint)
-    }
-    return tuple(sorted(patterns))
+    bodies = (event.body for event in _every_event(config))
+    return tuple(sorted({str(body) for body in bodies if isinstance(body, Tracepoint)}))
 
 
 def pmu_names(config: Config) -> tuple[str, ...]:
@@ -54,13 +46,10 @@ def _every_event(config: Config) -> Iterator[EventSpec]:
         for source in session.source:
             if isinstance(source, BpfSourceConfig | RelaySourceConfig):
                 continue
-            for text in (*map(_text, source.events), *filter(None, (session.freeze_on,))):
-                for choice in event_spec.parse_choices(text):
-                    yield from (event for group in choice for event in group.events)
-
-
-def _text(item: str | EventConfig | TraceEventConfig) -> str:
-    return item if isinstance(item, str) else item.event
+            for entry in source.events:
+                yield from events_of(entry.event)
+            if session.freeze_on is not None:
+                yield session.freeze_on
 
 
 def source_events(
@@ -70,16 +59,14 @@ def source_events(
 
     Adds to `notes` which alternatives were left out. Raises as `build` does.
     """
-    graph = call_graph.parse(source.call_graph) if source.call_graph else None
     number = 0
     filtered = not source.filter
-    for item in source.events:
-        own = item if isinstance(item, EventConfig) else EventConfig(event=item)
+    for own in source.events:
         has_rate = own.frequency is not None or own.period is not None
         sampling = Sampling(
             frequency=own.frequency if has_rate else source.frequency,
             period=own.period if has_rate else source.period,
-            call_graph=graph,
+            call_graph=source.call_graph,
             max_stack=source.max_stack,
             filter=own.filter,
         )
@@ -89,7 +76,7 @@ def source_events(
                 yield replace(in_scope(event, scope), group=number)
             number += 1
     if not filtered:
-        raise UsageError("a filter without a tracepoint", text=source.filter)
+        raise UsageError("a filter without a tracepoint", text=source.filter.text)
 
 
 def without_self(events: Iterable[EventPlan], facts: KernelFacts) -> tuple[EventPlan, ...]:
@@ -98,10 +85,13 @@ def without_self(events: Iterable[EventPlan], facts: KernelFacts) -> tuple[Event
 
 
 def _first_choice(
-    text: str, sampling: Sampling, shared_filter: str, facts: KernelFacts, notes: list[str]
+    choices: EventChoices,
+    sampling: Sampling,
+    shared_filter: Filter,
+    facts: KernelFacts,
+    notes: list[str],
 ) -> list[list[EventPlan]]:
     """Groups of the first alternative that the host has."""
-    choices = event_spec.parse_choices(text)
     missing: list[CollectordError] = []
     for choice in choices:
         try:
@@ -119,7 +109,7 @@ def _first_choice(
 
 
 def _resolve_group(
-    group: EventGroup, sampling: Sampling, shared_filter: str, facts: KernelFacts
+    group: EventGroup, sampling: Sampling, shared_filter: Filter, facts: KernelFacts
 ) -> list[list[EventPlan]]:
     """Events of a braced group in one list, others in a list each."""
     found: list[EventPlan] = []

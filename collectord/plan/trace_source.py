@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.config import trace_names
-from collectord.config.schema import TraceEventConfig, TracefsSourceConfig
+from collectord.config.schema import TracefsSourceConfig
 from collectord.errors import (
     CollectordError,
     MissingFeature,
@@ -18,7 +17,7 @@ from collectord.errors import (
 )
 from collectord.model import FLIGHT_RECORDER, RingRole, ScopeKind, Transport
 from collectord.plan import budget, transport
-from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan, ProbePlan
+from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan
 from collectord.plan.kinds import kinds_of
 from collectord.plan.scope import excludes_self, ring_cpus
 from collectord.plan.session_plan import RingPlan
@@ -27,7 +26,9 @@ from collectord.text.units import NS_PER_SECOND, RingSize, show_bytes, show_ns
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.config.schema import Config, ProbeConfig
+    from collectord.config.event_spec import EventChoices
+    from collectord.config.schema import Config
+    from collectord.config.trace_probe import Probe
     from collectord.facts.kernel_facts import FtraceFacts, KernelFacts
     from collectord.model import Scope
     from collectord.text.units import Share
@@ -128,17 +129,15 @@ def draft(
         _check_instances(facts.ftrace)
         recorder = mode == FLIGHT_RECORDER
         exclude_self = excludes_self(source.include_self, scope, drained=not recorder)
-        probes = tuple(
-            replace(_probe(probe, facts.ftrace), exclude_self=exclude_self)
-            for probe in source.probes
-        )
+        for probe in source.probes:
+            _check_probe(probe, facts.ftrace)
         events = _with(freeze, tuple(_events(source, facts, degraded, exclude_self=exclude_self)))
         chosen = transport.choose(facts.ftrace, source.transport, resized=recorder)
     except _ABSENCE as error:
         if source.when != "present":
             raise
         return TraceDraft(None, degraded=(f"{SOURCE}: {error.message}",))
-    if not events and not probes:
+    if not events and not source.probes:
         return TraceDraft(None, degraded=tuple(degraded))
     cpus = ring_cpus(scope, facts)
     notes: list[str] = []
@@ -163,7 +162,8 @@ def draft(
     percent = RECORDER_PERCENT if recorder else _percent(source.watermark, ring_bytes)
     plan = FtracePlan(
         events=events,
-        probes=probes,
+        probes=source.probes,
+        exclude_self=exclude_self,
         buffer_bytes=wanted_bytes,
         subbuf_bytes=subbuf_bytes,
         overwrite=source.overwrite,
@@ -234,13 +234,12 @@ def _check_instances(facts: FtraceFacts) -> None:
         )
 
 
-def _probe(probe: ProbeConfig, facts: FtraceFacts) -> ProbePlan:
+def _check_probe(probe: Probe, facts: FtraceFacts) -> None:
     here = {"k": facts.kprobes, "u": facts.uprobes, "e": facts.eprobes}
     if not here[probe.kind[0]]:
         raise MissingFeature(
             f"probe {probe.name}: this kernel has no {probe.kind}s", feature=f"{probe.kind}s"
         )
-    return ProbePlan(probe.kind, probe.name, probe.place, probe.arguments, probe.filter)
 
 
 def _events(
@@ -252,8 +251,7 @@ def _events(
     `plan.event_attrs.may_exclude_self`.
     """
     own: dict[str, str] = {}
-    for item in source.events:
-        entry = item if isinstance(item, TraceEventConfig) else TraceEventConfig(event=item)
+    for entry in source.events:
         try:
             names = _first_choice(entry.event, facts)
         except _ABSENCE as error:
@@ -276,12 +274,13 @@ def _events(
         yield FtraceEvent(system, event, text or source.filter, hides_self)
 
 
-def _first_choice(text: str, facts: KernelFacts) -> list[str]:
+def _first_choice(choices: EventChoices, facts: KernelFacts) -> list[str]:
     """Names of the first alternative that the host has."""
     missing: list[CollectordError] = []
-    for choice in trace_names.parse(text):
+    for choice in choices:
         try:
-            kinds = [kind for spec in choice for kind in kinds_of(spec, facts)]
+            specs = [spec for group in choice for spec in group.events]
+            kinds = [kind for spec in specs for kind in kinds_of(spec, facts)]
         except _ABSENCE as error:
             missing.append(error)
             continue

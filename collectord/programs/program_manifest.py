@@ -11,7 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from collectord.config.document import check_keys, convert, parse
+from collectord.config.decode import decode
+from collectord.config.document import parse
 from collectord.config.problems import raise_first
 from collectord.programs import manifest_rules
 
@@ -214,8 +215,6 @@ def load_manifest(text: bytes, path: str) -> BpfManifest:
     Raises:
         ConfigError: no TOML, an unknown key, a wrong type, name, unit or combination.
     """
-    document = parse(text, path)
-    check_keys(document, BpfManifest, path)
-    manifest = convert(document, BpfManifest, path)
+    manifest = decode(parse(text, path), BpfManifest, path)
     raise_first(manifest_rules.check_manifest(manifest), path)
     return manifest

@@ -20,7 +20,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import KernelError, NoSuchTarget
 from collectord.kernel.tracefs.abandoned_rings import OWNER_MARK
 from collectord.kernel.tracefs.instance_events import TraceEvent
@@ -274,16 +273,7 @@ def _settings(plan: SessionPlan, ftrace: FtracePlan) -> InstanceSettings:
         cpus=plan.scope.cpus,
         pids=plan.scope.pids if by_task else (),
         follow_forks=plan.scope.inherit,
-        probes=tuple(
-            Probe(
-                ProbeKind(probe.kind),
-                probe.name,
-                probe.place,
-                probe.arguments,
-                probe.definition_filter,
-            )
-            for probe in ftrace.probes
-        ),
+        probes=ftrace.probes,
     )
 
 
@@ -297,12 +287,12 @@ def _events(
         )
         for event in ftrace.events
     ]
-    probes = {probe.name: probe for probe in ftrace.probes}
-    for event in instance.probe_events:
-        probe = probes[event.name]
-        tids = exclude_tids if probe.exclude_self else ()
-        events.append(replace(event, filter=probe.event_filter, exclude_tids=tids))
-    return events
+    filters = {probe.name: probe.event_filter for probe in ftrace.probes}
+    tids = exclude_tids if ftrace.exclude_self else ()
+    return events + [
+        replace(event, filter=filters[event.name], exclude_tids=tids)
+        for event in instance.probe_events
+    ]
 
 
 def _watch(kernel: Kernel, stack: ExitStack, pid: int) -> int:

@@ -23,6 +23,7 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.aux_trial import can_pause, has_aux, with_aux
 from collectord.source.aux import await_resumed
 from collectord.source.ring import CounterFd
+from tests.support.configs import perf_source
 from tests.support.daemons import running
 
 if TYPE_CHECKING:
@@ -153,8 +154,8 @@ frequency = 19
 
 def sources(*when: When, more: tuple[str, ...] = ()) -> tuple[PerfSourceConfig, ...]:
     """A source of hardware that is absent for each of these, and one for each event more."""
-    absent = [PerfSourceConfig(events=(f"{ABSENT}//",), when=one) for one in when]
-    return (*absent, *(PerfSourceConfig(events=(event,)) for event in more))
+    absent = [perf_source(f"{ABSENT}//", when=one) for one in when]
+    return (*absent, *(perf_source(event) for event in more))
 
 
 def run_until_open(state: Path, *sessions: tuple[PerfSourceConfig, ...]) -> list[SessionBalance]:

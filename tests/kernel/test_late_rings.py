@@ -20,14 +20,15 @@ from collectord.config.schema import (
     DaemonConfig,
     SessionConfig,
     TargetConfig,
-    TracefsSourceConfig,
 )
 from collectord.daemon.daemon import Daemon
 from collectord.daemon.host_facts import host_facts
 from collectord.ledger.ledger_json import to_json
+from collectord.model import ScopeKind
 from collectord.reader.verify import verify
 from collectord.text.units import Nanoseconds, RingSize
 from tests.support import daemons
+from tests.support.configs import tracefs_source
 from tests.support.daemons import EVENT, FILTER, NUMBER
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ COUNT: Final = 2_000
 
 def config(state: Path, **session: Any) -> Config:  # noqa: ANN401 - of the schema
     """One session of this run's marked system calls."""
-    source = TracefsSourceConfig(
-        events=(EVENT,),
+    source = tracefs_source(
+        EVENT,
         filter=FILTER,
         ring=RingSize(512 << 10),
         transport="read",
@@ -138,7 +139,7 @@ def test_cpus_that_were_not_asked_for_are_not_recorded(
     tmp_path: Path, generator: Generator
 ) -> None:
     """A session that names its CPUs has nothing of others."""
-    settings = config(tmp_path / "state", target=TargetConfig(scope="cpus", cpus=str(EARLY)))
+    settings = config(tmp_path / "state", target=TargetConfig(scope=ScopeKind.CPUS, cpus=(EARLY,)))
     daemon = Daemon(settings, facts=host_facts(settings, mount=True))
     stop = asyncio.Event()
 

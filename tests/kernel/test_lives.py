@@ -40,6 +40,7 @@ from collectord.session.maps.map_watch import BpfWatch
 from collectord.session.session import Session
 from collectord.session.session_factory import Surroundings
 from collectord.sink.state_dir import Store
+from tests.support.configs import perf_source, tracefs_source
 
 if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
@@ -104,9 +105,9 @@ async def live(surroundings: Surroundings, plan: SessionPlan) -> None:
 def lives(directory: Path) -> list[Held]:
     """Sessions of each kind, one after the other; gives what was held after some of them."""
     source: dict[str, PerfSourceConfig | TracefsSourceConfig] = {
-        "calls": PerfSourceConfig(events=("sched:sched_switch",)),
-        "window": PerfSourceConfig(events=("sched:sched_switch",)),
-        "trace": TracefsSourceConfig(events=("sched:sched_switch",)),
+        "calls": perf_source("sched:sched_switch"),
+        "window": perf_source("sched:sched_switch"),
+        "trace": tracefs_source("sched:sched_switch"),
     }
     sessions = tuple(
         SessionConfig(

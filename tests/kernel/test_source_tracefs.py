@@ -20,6 +20,7 @@ import pytest
 
 from collectord.codec.ftrace_page import Walk
 from collectord.codec.trace_dat import build_head
+from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import (
     CollectordError,
     KernelError,
@@ -45,7 +46,7 @@ from collectord.model import (
     Stage,
     Transport,
 )
-from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan, ProbePlan
+from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan
 from collectord.plan.session_plan import RingPlan, SessionPlan, SinkPlan
 from collectord.source import tracefs
 from collectord.source.window import Held
@@ -121,7 +122,7 @@ def plan_of(
     session: str,
     scope: Scope = EVERYTHING,
     *events: FtraceEvent,
-    probes: tuple[ProbePlan, ...] = (),
+    probes: tuple[Probe, ...] = (),
     cpus: tuple[int, ...] = CPUS,
     mode: str = "stream",
     **changes: Any,  # noqa: ANN401 - fields of FtracePlan
@@ -411,7 +412,7 @@ def test_probes_are_events(
     kernel: LinuxKernel, stack: ExitStack, session: str, library: probed.Probed
 ) -> None:
     """A probe of the plan counts the calls that its filter lets pass, and its format is known."""
-    probe = ProbePlan("uretprobe", "back", library.place, "value=$retval:s32", "value < 11")
+    probe = Probe(ProbeKind.URETPROBE, "back", library.place, "value=$retval:s32", "value < 11")
     opened = tracefs.open_session(kernel, plan_of(session, probes=(probe,)), stack)
     opened.enable()
     assert [library.loaded.probed(number) for number in range(50)] == list(range(1, 51))
@@ -570,8 +571,8 @@ def test_refused_events(
 
 def test_refused_probe(kernel: LinuxKernel, session: str, library: probed.Probed) -> None:
     """A probe that cannot be placed is told with the kernel's reason; the others go too."""
-    good = ProbePlan("uprobe", "good", library.place)
-    bad = ProbePlan("uprobe", "bad", f"{library.path}.gone:0x10")
+    good = Probe(ProbeKind.UPROBE, "good", library.place)
+    bad = Probe(ProbeKind.UPROBE, "bad", f"{library.path}.gone:0x10")
     plan = plan_of(session, probes=(good, bad))
     refused(kernel, plan, UsageError, r"cannot place uprobe bad at .*given file")
 

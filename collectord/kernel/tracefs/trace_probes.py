@@ -11,8 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from collectord.config.trace_probe import NAME_MAX, Probe, ProbeKind
 from collectord.errors import KernelError, MissingFeature, UsageError

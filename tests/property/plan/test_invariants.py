@@ -25,20 +25,21 @@ from collectord.config.schema import (
     Config,
     Mode,
     PerfSourceConfig,
-    ProbeConfig,
     SessionConfig,
     TargetConfig,
     TracefsSourceConfig,
 )
+from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import CollectordError, PlanError, UsageError
 from collectord.facts.kernel_facts import FtraceFacts, KernelFacts
-from collectord.model import Basis, RingRole, Transport
+from collectord.model import Basis, RingRole, ScopeKind, Transport
 from collectord.plan import budget
 from collectord.plan.build import build
 from collectord.plan.ftrace_plan import FtracePlan
 from collectord.plan.pmu import scatter
 from collectord.text import cpu_list
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share, UnitError
+from tests.support.configs import perf_event, perf_source, trace_event
 from tests.support.hosts import TRACEPOINTS, host
 
 if TYPE_CHECKING:
@@ -168,11 +169,13 @@ def hosts(draw: st.DrawFn) -> KernelFacts:
 
 SOURCES = st.builds(
     PerfSourceConfig,
-    events=st.lists(st.sampled_from([*NAMES, "{cs,page-faults}:u"]), min_size=1, max_size=3).map(
-        tuple
-    ),
+    events=st.lists(
+        st.sampled_from([perf_event(name) for name in (*NAMES, "{cs,page-faults}:u")]),
+        min_size=1,
+        max_size=3,
+    ).map(tuple),
     frequency=st.none() | st.integers(1, 200_000),
-    call_graph=st.sampled_from(["", call_graph.FP, call_graph.DWARF]),
+    call_graph=st.sampled_from([None, *map(call_graph.parse, ("fp", "dwarf"))]),
     ring=st.just(RingSize()) | st.builds(RingSize, st.integers(1, 1 << 24)),
     watermark=st.builds(Share, st.integers(1, 1 << 24)) | st.just(Share(percent=25.0)),
     when=st.sampled_from(["always", "present"]),
@@ -180,10 +183,10 @@ SOURCES = st.builds(
 TARGETS = st.sampled_from(
     [
         TargetConfig(),
-        TargetConfig(scope="process", pids=(1,)),
-        TargetConfig(scope="process", pids=(1,), per_thread=True),
-        TargetConfig(scope="command"),
-        TargetConfig(scope="cgroup", cgroup="a"),
+        TargetConfig(scope=ScopeKind.PROCESS, pids=(1,)),
+        TargetConfig(scope=ScopeKind.PROCESS, pids=(1,), per_thread=True),
+        TargetConfig(scope=ScopeKind.COMMAND),
+        TargetConfig(scope=ScopeKind.CGROUP, cgroup="a"),
     ]
 )
 SESSIONS = st.builds(
@@ -237,9 +240,15 @@ def _check_session(opened: SessionPlan, facts: KernelFacts) -> None:
 TRACED = st.builds(
     TracefsSourceConfig,
     events=st.lists(
-        st.sampled_from(["sched:*", "sched:sched_switch", "raw_syscalls:sys_enter"]), max_size=3
+        st.sampled_from(
+            [
+                trace_event(name)
+                for name in ("sched:*", "sched:sched_switch", "raw_syscalls:sys_enter")
+            ]
+        ),
+        max_size=3,
     ).map(tuple),
-    probes=st.sampled_from([(), (ProbeConfig(kind="kprobe", name="a", place="b"),)]),
+    probes=st.sampled_from([(), (Probe(kind=ProbeKind.KPROBE, name="a", place="b"),)]),
     transport=st.sampled_from(["auto", "mmap", "read", "splice"]),
     ring=st.just(RingSize()) | st.builds(RingSize, st.integers(1, 1 << 31)),
     subbuf=st.just(Bytes(0)) | st.builds(Bytes, st.integers(1, 1 << 20)),
@@ -310,8 +319,8 @@ def _check_attr(attr: PerfEventAttr, facts: KernelFacts, *, sideband: bool) -> N
 @given(st.sets(st.integers(0, 20), min_size=1))
 def test_only_online_cpus_are_planned(cpus: set[int]) -> None:
     """A list with any other CPU is refused, and the error names all of those."""
-    target = TargetConfig(scope="cpus", cpus=cpu_list.render(cpus))
-    source = PerfSourceConfig(events=("cs",))
+    target = TargetConfig(scope=ScopeKind.CPUS, cpus=tuple(sorted(cpus)))
+    source = perf_source("cs")
     config = Config(session=(SessionConfig(name="s", target=target, source=(source,)),))
     wrong = cpus - set(host().cpus_online)
     if not wrong:

@@ -22,22 +22,24 @@ from collectord.cli import (
     record_options,
 )
 from collectord.codec.aux_pmu import AuxPmuFacts
+from collectord.config.call_graph import CallGraph
+from collectord.config.event_spec import parse_one
 from collectord.config.schema import (
     Config,
-    EventConfig,
     PerfSourceConfig,
     RelaySourceConfig,
     TargetConfig,
-    TraceEventConfig,
     TracefsSourceConfig,
 )
 from collectord.daemon.recording import RecordResult
 from collectord.errors import UsageError
 from collectord.facts.kernel_facts import PmuFacts
+from collectord.model import ScopeKind
 from collectord.plan.build import build
 from collectord.plan.session_plan import CorePlan, Plan
 from collectord.text.units import RingSize
 from tests.support import balances
+from tests.support.configs import perf_event, perf_source, trace_event, tracefs_source
 from tests.support.hosts import host
 
 
@@ -70,8 +72,8 @@ def test_default_is_perfs() -> None:
     """Without options: cycles, else cpu-clock, of the whole system, into ./perf.data."""
     made = config()
     session = made.session[0]
-    assert session.source == (PerfSourceConfig(events=("cycles|cpu-clock",)),)
-    assert session.target == TargetConfig(scope="system")
+    assert session.source == (perf_source("cycles|cpu-clock"),)
+    assert session.target == TargetConfig(scope=ScopeKind.SYSTEM)
     assert session.single_file == str(Path.cwd() / "perf.data")
     assert (made.metrics.listen, made.control.socket) == ("", "")
 
@@ -84,9 +86,9 @@ def test_filter_belongs_to_the_event_before_it() -> None:
         *("-e", "sched:sched_wakeup", "--filter", "pid == 1"),
     ).events
     assert events == (
-        EventConfig(event="sched:sched_switch", filter="(prev_pid > 0) && (next_pid > 0)"),
-        EventConfig(event="page-faults"),
-        EventConfig(event="sched:sched_wakeup", filter="pid == 1"),
+        perf_event("sched:sched_switch", filter="(prev_pid > 0) && (next_pid > 0)"),
+        perf_event("page-faults"),
+        perf_event("sched:sched_wakeup", filter="pid == 1"),
     )
 
 
@@ -95,11 +97,9 @@ def test_via_ftrace() -> None:
     words = ("--via", "ftrace", "-e", "sched:*", "--filter", "common_pid > 1", "-e", "a:b|c:d")
     made = config(*words, "--transport", "mmap", "-m", "8M")
     assert made.session[0].source == (
-        TracefsSourceConfig(
-            events=(
-                TraceEventConfig(event="sched:*", filter="common_pid > 1"),
-                TraceEventConfig(event="a:b|c:d"),
-            ),
+        tracefs_source(
+            trace_event("sched:*", filter="common_pid > 1"),
+            trace_event("a:b|c:d"),
             transport="mmap",
             ring=RingSize(8 << 20),
         ),
@@ -143,20 +143,23 @@ def test_filter_without_event() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ((), TargetConfig(scope="system")),
-        (("-a",), TargetConfig(scope="system")),
-        (("--", "true"), TargetConfig(scope="command")),
-        (("-a", "--", "true"), TargetConfig(scope="system")),
-        (("-C", "0", "--", "true"), TargetConfig(scope="cpus", cpus="0")),
-        (("-a", "-C", "1,0-0"), TargetConfig(scope="cpus", cpus="0-1")),
-        (("-p", "1,2,1"), TargetConfig(scope="process", pids=(1, 2))),
-        (("-t", "7", "--per-thread"), TargetConfig(scope="thread", pids=(7,), per_thread=True)),
-        (("-p", "1", "-i"), TargetConfig(scope="process", pids=(1,), inherit=False)),
-        (("-p", "1", "--", "true"), TargetConfig(scope="process", pids=(1,))),
-        (("-p", "1", "-C", "0"), TargetConfig(scope="process", pids=(1,), cpus="0")),
-        (("-u", "root"), TargetConfig(scope="user", user=pwd.getpwnam("root").pw_uid)),
-        (("-u", "1234"), TargetConfig(scope="user", user=1234)),
-        (("-G", "/a"), TargetConfig(scope="cgroup", cgroup="/a")),
+        ((), TargetConfig(scope=ScopeKind.SYSTEM)),
+        (("-a",), TargetConfig(scope=ScopeKind.SYSTEM)),
+        (("--", "true"), TargetConfig(scope=ScopeKind.COMMAND)),
+        (("-a", "--", "true"), TargetConfig(scope=ScopeKind.SYSTEM)),
+        (("-C", "0", "--", "true"), TargetConfig(scope=ScopeKind.CPUS, cpus=(0,))),
+        (("-a", "-C", "1,0-0"), TargetConfig(scope=ScopeKind.CPUS, cpus=(0, 1))),
+        (("-p", "1,2,1"), TargetConfig(scope=ScopeKind.PROCESS, pids=(1, 2))),
+        (
+            ("-t", "7", "--per-thread"),
+            TargetConfig(scope=ScopeKind.THREAD, pids=(7,), per_thread=True),
+        ),
+        (("-p", "1", "-i"), TargetConfig(scope=ScopeKind.PROCESS, pids=(1,), inherit=False)),
+        (("-p", "1", "--", "true"), TargetConfig(scope=ScopeKind.PROCESS, pids=(1,))),
+        (("-p", "1", "-C", "0"), TargetConfig(scope=ScopeKind.PROCESS, pids=(1,), cpus=(0,))),
+        (("-u", "root"), TargetConfig(scope=ScopeKind.USER, user=pwd.getpwnam("root").pw_uid)),
+        (("-u", "1234"), TargetConfig(scope=ScopeKind.USER, user=1234)),
+        (("-G", "/a"), TargetConfig(scope=ScopeKind.CGROUP, cgroup="/a")),
     ],
 )
 def test_scopes(arguments: tuple[str, ...], expected: TargetConfig) -> None:
@@ -199,15 +202,15 @@ def test_snapshots_of_aux() -> None:
     assert config("-S", "-e", "cs", "-e", "{x//,y//}").session[0].mode == "flight-recorder"
     assert config("-e", "intel_pt//").session[0].mode == "stream"
     frozen = config("-S", "-e", "intel_pt//", "--freeze-on", "cs").session[0]
-    assert (frozen.mode, frozen.freeze_on) == ("flight-recorder", "cs")
+    assert (frozen.mode, frozen.freeze_on) == ("flight-recorder", parse_one("cs"))
 
 
 def test_rates_and_call_graphs() -> None:
     """-F, -c, -g and --call-graph reach the source."""
     assert source("-F", "99").frequency == 99
     assert source("-c", "1000").period == 1000
-    assert source("-g").call_graph == "fp"
-    assert source("--call-graph", "dwarf,4096").call_graph == "dwarf,4096"
+    assert source("-g").call_graph == CallGraph("fp")
+    assert source("--call-graph", "dwarf,4096").call_graph == CallGraph("dwarf", 4096)
 
 
 @pytest.mark.parametrize(

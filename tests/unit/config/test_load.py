@@ -15,17 +15,17 @@ import pytest
 
 from collectord.config.load import config_files, load
 from collectord.config.schema import (
-    CODE_ONLY,
     BpfSourceConfig,
     Config,
-    EventConfig,
     PerfSourceConfig,
     RelaySourceConfig,
+    SessionConfig,
 )
 from collectord.errors import ConfigError
 from collectord.plan.build import build
 from collectord.plan.ftrace_plan import FtracePlan
 from collectord.text.units import Bytes, RingSize, Share
+from tests.support.configs import perf_event
 from tests.support.hosts import host
 
 MANUAL = Path(__file__).resolve().parents[3] / "config" / "collectord.toml"
@@ -93,8 +93,8 @@ def test_every_key_is_typed(tmp_path: Path) -> None:
     (source,) = config.session[0].source
     assert isinstance(source, PerfSourceConfig)
     assert source.events == (
-        "cs",
-        EventConfig(event="sched:sched_switch", filter="prev_pid > 0"),
+        perf_event("cs"),
+        perf_event("sched:sched_switch", filter="prev_pid > 0"),
     )
     assert (source.ring, source.watermark) == (RingSize(pages=64), Share(percent=10.0))
 
@@ -117,7 +117,7 @@ def test_drop_ins_win_by_key_and_sessions_by_name(tmp_path: Path) -> None:
     assert [session.name for session in config.session] == ["a", "b"]
     (source,) = config.session[0].source
     assert isinstance(source, PerfSourceConfig)
-    assert source.events == ("cs",)
+    assert source.events == (perf_event("cs"),)
     assert config.session[0].origin.endswith("10.toml")
 
 
@@ -231,7 +231,7 @@ def test_unknown_keys_name_the_nearest(tmp_path: Path, text: str, key: str, word
         ),
         (
             SESSION + '[session.target]\nscope = "user"\nuser = "roott"',
-            "session.target.user",
+            "session[0].target.user",
             'did you mean "root"',
         ),
     ],
@@ -303,7 +303,7 @@ def _keys(struct: type[msgspec.Struct]) -> dict[str, object]:
     return {
         item.encode_name: (item.default, hints[item.name])
         for item in msgspec.structs.fields(struct)
-        if item.name not in CODE_ONLY
+        if item.name not in SessionConfig.code_only
     }
 
 
@@ -357,7 +357,7 @@ def test_the_manuals_examples(tmp_path: Path) -> None:
     (relay,) = disk.source
     assert isinstance(relay, RelaySourceConfig)
     assert relay == RelaySourceConfig(
-        device="/dev/vdb",
+        device=("/dev/vdb",),
         actions=("issue", "complete"),
         # Left out they are 0, and the plan has these.
         subbuf=Bytes(512 << 10),

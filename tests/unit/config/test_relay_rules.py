@@ -22,7 +22,7 @@ from collectord.config.schema import (
 from collectord.daemon.coverage import Coverage
 from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.facts.kernel_facts import KernelFacts, RelayFacts
-from collectord.model import Basis
+from collectord.model import Basis, ScopeKind
 from collectord.plan.build import build
 from collectord.plan.relay_plan import RelayPlan
 from collectord.text.units import Bytes
@@ -44,7 +44,7 @@ def facts(**relay: Any) -> KernelFacts:  # noqa: ANN401 - fields
 
 def config(source: RelaySourceConfig, *, mode: Mode = "stream", scope: Any = "system") -> Config:  # noqa: ANN401
     """One session, `s`, with this source."""
-    target = TargetConfig(scope=scope, cpus="0" if scope == "cpus" else "")
+    target = TargetConfig(scope=ScopeKind(scope), cpus=(0,) if scope == "cpus" else ())
     return Config(session=(SessionConfig(name="s", mode=mode, target=target, source=(source,)),))
 
 
@@ -52,18 +52,22 @@ def config(source: RelaySourceConfig, *, mode: Mode = "stream", scope: Any = "sy
     ("keys", "key", "said"),
     [
         ({}, "device", "neither device nor path"),
-        ({"device": "/dev/vdb", "path": CHANNEL}, "device", "both device and path"),
-        ({"device": "vdb"}, "device", "no absolute path"),
+        ({"device": ("/dev/vdb",), "path": (CHANNEL,)}, "device", "both device and path"),
+        ({"device": ("vdb",)}, "device", "no absolute path"),
         ({"device": ("/dev/vdb", "/dev/vdb")}, "device", "named twice"),
-        ({"path": CHANNEL, "transport": "mmap"}, "transport", "cannot be read by mmap"),
-        ({"path": CHANNEL, "transport": "splice"}, "transport", "no splice"),
-        ({"device": "/dev/vdb", "actions": ("complet",)}, "actions", "'complet' is no action"),
-        ({"path": CHANNEL, "actions": ("complete",)}, "actions", "only blktrace"),
-        ({"path": CHANNEL, "pid": 1}, "pid", "only blktrace"),
-        ({"device": "/dev/vdb", "start_lba": 9, "end_lba": 9}, "end_lba", "not behind start_lba"),
-        ({"device": "/dev/vdb", "pid": -1}, "pid", "below 0"),
-        ({"device": "/dev/vdb", "subbuf": Bytes(64)}, "subbuf", "64 bytes"),
-        ({"device": "/dev/vdb", "subbufs": 1}, "subbufs", "1 sub-buffers"),
+        ({"path": (CHANNEL,), "transport": "mmap"}, "transport", "cannot be read by mmap"),
+        ({"path": (CHANNEL,), "transport": "splice"}, "transport", "no splice"),
+        ({"device": ("/dev/vdb",), "actions": ("complet",)}, "actions", "'complet' is no action"),
+        ({"path": (CHANNEL,), "actions": ("complete",)}, "actions", "only blktrace"),
+        ({"path": (CHANNEL,), "pid": 1}, "pid", "only blktrace"),
+        (
+            {"device": ("/dev/vdb",), "start_lba": 9, "end_lba": 9},
+            "end_lba",
+            "not behind start_lba",
+        ),
+        ({"device": ("/dev/vdb",), "pid": -1}, "pid", "below 0"),
+        ({"device": ("/dev/vdb",), "subbuf": Bytes(64)}, "subbuf", "64 bytes"),
+        ({"device": ("/dev/vdb",), "subbufs": 1}, "subbufs", "1 sub-buffers"),
     ],
 )
 def test_keys_that_do_not_go_together(keys: dict[str, Any], key: str, said: str) -> None:
@@ -75,7 +79,7 @@ def test_keys_that_do_not_go_together(keys: dict[str, Any], key: str, said: str)
 
 def test_mmap_is_refused_with_the_reason() -> None:
     """The kernel does not export what one would have to know."""
-    source = RelaySourceConfig(path=CHANNEL, transport="mmap")
+    source = RelaySourceConfig(path=(CHANNEL,), transport="mmap")
     (problem,) = check_config(config(source))
     assert "produced and consumed are not exported to user space" in problem.hint
 
@@ -85,14 +89,14 @@ def test_mmap_is_refused_with_the_reason() -> None:
 )
 def test_sessions_that_relay_cannot_have(options: dict[str, Any], key: str) -> None:
     """No flight recorder, and no part of the CPUs."""
-    source = RelaySourceConfig(device="/dev/vdb")
+    source = RelaySourceConfig(device=("/dev/vdb",))
     (problem,) = check_config(config(source, **options))
     assert problem.key == f"session[0].{key}"
 
 
 def test_a_device_is_planned_as_blktrace_would() -> None:
     """Four sub-buffers of 512 KiB a CPU, all actions, exact."""
-    (plan,) = build(config(RelaySourceConfig(device="/dev/vdb")), facts()).sessions
+    (plan,) = build(config(RelaySourceConfig(device=("/dev/vdb",))), facts()).sessions
     relay = plan.payload_of(RelayPlan)
     assert (relay.subbuf_bytes, relay.subbufs) == (512 << 10, 4)
     assert relay.actions == ALL_ACTIONS
@@ -121,11 +125,11 @@ def test_each_device_is_a_plan_of_its_own() -> None:
 
 def test_a_channel_is_planned_as_it_is() -> None:
     """A ring for each file; nothing is known of what is lost."""
-    (plan,) = build(config(RelaySourceConfig(path=CHANNEL)), facts()).sessions
+    (plan,) = build(config(RelaySourceConfig(path=(CHANNEL,))), facts()).sessions
     assert [ring.cpu for ring in plan.rings] == [0, 1, 2]
     assert (plan.basis, plan.sink.format) == (Basis.NONE, "relay")
     assert any("what is lost cannot be told" in note for note in plan.notes)
-    (plan,) = build(config(RelaySourceConfig(path="/sys/kernel/debug/one")), facts()).sessions
+    (plan,) = build(config(RelaySourceConfig(path=("/sys/kernel/debug/one",))), facts()).sessions
     assert [ring.cpu for ring in plan.rings] == [-1]
     assert any("one for all CPUs" in line for line in plan.describe())
 
@@ -133,7 +137,7 @@ def test_a_channel_is_planned_as_it_is() -> None:
 def test_a_channel_covers_no_cpus() -> None:
     """Its files are its client's; those of a device are one for each CPU."""
     online = facts().cpus_online
-    channel, device = RelaySourceConfig(path=CHANNEL), RelaySourceConfig(device="/dev/vdb")
+    channel, device = RelaySourceConfig(path=(CHANNEL,)), RelaySourceConfig(device=("/dev/vdb",))
     for source, uncovered in ((channel, 0), (device, 1)):
         coverage = Coverage(build(config(source), facts()).sessions, online)
         assert coverage.covered == frozenset(online)
@@ -144,29 +148,29 @@ def test_a_channel_covers_no_cpus() -> None:
 @pytest.mark.parametrize(
     ("keys", "relay", "error", "said"),
     [
-        ({"device": "/dev/vdc"}, {}, NoSuchTarget, "no block device /dev/vdc"),
-        ({"device": "/dev/vdb"}, {"blktrace": False}, MissingFeature, "cannot trace /dev/vdb"),
-        ({"path": "/sys/kernel/debug/x"}, {}, MissingFeature, "no relay channel"),
+        ({"device": ("/dev/vdc",)}, {}, NoSuchTarget, "no block device /dev/vdc"),
+        ({"device": ("/dev/vdb",)}, {"blktrace": False}, MissingFeature, "cannot trace /dev/vdb"),
+        ({"path": ("/sys/kernel/debug/x",)}, {}, MissingFeature, "no relay channel"),
         (
-            {"device": "/dev/vdb"},
+            {"device": ("/dev/vdb",)},
             {"problem": "debugfs is not mounted", "remedy": "mount it"},
             MissingFeature,
             "debugfs is not mounted; mount it",
         ),
         (
-            {"device": "/dev/vdb"},
+            {"device": ("/dev/vdb",)},
             {"hidden": ("/dev/vda", "/dev/vdb")},
             MissingPrivilege,
             "/dev/vdb is hidden from this process; needs PrivateDevices=no",
         ),
         (
-            {"device": "/dev/disk/by-label/db"},
+            {"device": ("/dev/disk/by-label/db",)},
             {"hidden": ("/dev/vda", "/dev/vdb")},
             NoSuchTarget,
             "no block device /dev/disk/by-label/db; devices are hidden .*PrivateDevices=no",
         ),
         (
-            {"path": CHANNEL},
+            {"path": (CHANNEL,)},
             {"problem": "kernel lockdown closes relay files", "need": "no lockdown"},
             MissingPrivilege,
             "kernel lockdown closes relay files",
@@ -189,5 +193,5 @@ def test_what_the_host_lacks(
 def test_facts_without_relay_leave_it_open() -> None:
     """Facts of an older program do not say that relay is missing."""
     plain = replace(host(), relay=None)
-    (plan,) = build(config(RelaySourceConfig(device="/dev/sdz")), plain).sessions
+    (plan,) = build(config(RelaySourceConfig(device=("/dev/sdz",))), plain).sessions
     assert len(plan.rings) == len(plain.cpus_online)

@@ -10,13 +10,13 @@ import pytest
 from collectord.config.load import load
 from collectord.config.schema import (
     PerfSourceConfig,
-    ProbeConfig,
     SessionConfig,
-    TraceEventConfig,
     TracefsSourceConfig,
 )
+from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import ConfigError
 from collectord.text.units import RingSize, Share
+from tests.support.configs import trace_event, tracefs_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def source(folder: Path, text: str) -> TracefsSourceConfig:
 
 def test_defaults(tmp_path: Path) -> None:
     """Kind and events are enough."""
-    expected = TracefsSourceConfig(events=("sched:sched_switch",))
+    expected = tracefs_source("sched:sched_switch")
     assert source(tmp_path, STREAM) == expected
     assert (expected.transport, expected.overwrite, expected.when) == ("auto", True, "always")
 
@@ -79,11 +79,11 @@ def test_every_key_is_typed(tmp_path: Path) -> None:
         when = "present"
         """,
     )
-    victims = TraceEventConfig(event="oom:mark_victim", filter="pid > 1", when="present")
-    assert found.events == ("block:*", victims)
+    victims = trace_event("oom:mark_victim", filter="pid > 1", when="present")
+    assert found.events == (trace_event("block:*"), victims)
     assert found.probes == (
-        ProbeConfig(kind="kprobe", name="opened", place="do_filp_open", arguments="flags=%dx"),
-        ProbeConfig(kind="eprobe", name="woken", place="sched.sched_wakeup", filter="pid > 1"),
+        Probe(kind=ProbeKind.KPROBE, name="opened", place="do_filp_open", arguments="flags=%dx"),
+        Probe(kind=ProbeKind.EPROBE, name="woken", place="sched.sched_wakeup", filter="pid > 1"),
     )
     assert (found.transport, found.ring, found.subbuf) == ("splice", RingSize(8 << 20), 16 << 10)
     assert (found.watermark, found.keep, found.max) == (Share(percent=50.0), 60 * 10**9, 1 << 30)

@@ -7,9 +7,10 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from collectord.config.schema import Config, SessionConfig, TracefsSourceConfig
+from collectord.config.schema import Config, SessionConfig
 from collectord.daemon import claims
 from collectord.plan.build import build
+from tests.support.configs import tracefs_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _LIMIT_S = 30
 
 def awaited(stop: asyncio.Event, looks: int) -> list[str]:
     """Wait for a salvage that is over after so many looks; gives whom they were for."""
-    source = TracefsSourceConfig(events=("sched:sched_switch",))
+    source = tracefs_source("sched:sched_switch")
     plan = build(Config(session=(SessionConfig(name="calls", source=(source,)),)), host())
     seen: list[str] = []
 

@@ -11,23 +11,23 @@ import pytest
 from collectord.config.schema import (
     BpfSourceConfig,
     Config,
-    PerfSourceConfig,
     SessionConfig,
     TargetConfig,
-    TracefsSourceConfig,
 )
 from collectord.daemon.coverage import Coverage
 from collectord.errors import KernelError
 from collectord.facts.kernel_facts import BpfFacts
+from collectord.model import ScopeKind
 from collectord.plan.build import build
 from tests.support.bpf_pairs import SOURCE, program
+from tests.support.configs import perf_source, tracefs_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
 
-PERF = PerfSourceConfig(events=("sched:sched_switch",))
-FTRACE = TracefsSourceConfig(events=("sched:sched_switch",))
+PERF = perf_source("sched:sched_switch")
+FTRACE = tracefs_source("sched:sched_switch")
 CPUS = (0, 1, 2, 3)
 
 
@@ -40,7 +40,7 @@ def plan(source: Any = PERF, **target: Any) -> SessionPlan:  # noqa: ANN401 - of
 
 def test_a_cpu_that_leaves_is_missed_by_its_number() -> None:
     """As long as it is offline, by sessions that have a ring there and by no other."""
-    whole, one = plan(), plan(scope="cpus", cpus="0-1")
+    whole, one = plan(), plan(scope=ScopeKind.CPUS, cpus=(0, 1))
     coverage = Coverage([whole], CPUS)
     assert coverage.trouble(whole) == ""
     assert coverage.covered == set(CPUS)
@@ -59,7 +59,7 @@ def test_a_cpu_that_returns_has_lost_its_events(*, seen: bool) -> None:
     for session, said in {
         plan(): "CPU 1,3: back online, and not recorded since it was offline",
         plan(FTRACE): "",
-        plan(scope="process", pids=(1,)): "",
+        plan(scope=ScopeKind.PROCESS, pids=(1,)): "",
     }.items():
         coverage = Coverage([session], CPUS)
         if seen:
@@ -79,7 +79,7 @@ def test_names_of_a_cpu_that_returns_are_missed() -> None:
         name="calls", source=(BpfSourceConfig(program="p", transport="ringbuf"),)
     )
     (ringbuf,) = build(Config(session=(buffered,)), facts).sessions
-    for session in (ringbuf, plan(scope="cpus", cpus="0")):
+    for session in (ringbuf, plan(scope=ScopeKind.CPUS, cpus=(0,))):
         coverage = Coverage([session], CPUS)
         coverage.change(CPUS, [1, 3])
         assert coverage.trouble(session).startswith("CPU 1,3: back online, and what tasks were")
@@ -91,8 +91,8 @@ def test_a_cpu_that_is_new_has_no_ring() -> None:
     for session, said in {
         plan(): "CPU 4: online since the start, not recorded",
         plan(FTRACE): "CPU 4: online since the start, its ring is read at the end",
-        plan(scope="process", pids=(1,)): "CPU 4: online since the start, not recorded",
-        plan(scope="cpus", cpus="0-3"): "",
+        plan(scope=ScopeKind.PROCESS, pids=(1,)): "CPU 4: online since the start, not recorded",
+        plan(scope=ScopeKind.CPUS, cpus=(0, 1, 2, 3)): "",
     }.items():
         coverage = Coverage([session], CPUS)
         coverage.change([*CPUS, 4])

@@ -10,23 +10,24 @@ import pytest
 
 from collectord.codec.aux_pmu import AuxPmuFacts
 from collectord.codec.perf_attr import AuxAction, EventType
-from collectord.config.event_spec import parse
+from collectord.config.event_filter import Filter
+from collectord.config.event_spec import parse, parse_one
 from collectord.config.rules import check_config
 from collectord.config.schema import (
     Config,
     DaemonConfig,
     EventConfig,
-    PerfSourceConfig,
     SessionConfig,
     TargetConfig,
 )
 from collectord.errors import MissingFeature, PlanError, UsageError
 from collectord.facts.kernel_facts import PmuFacts
-from collectord.model import Basis, RingRole
+from collectord.model import Basis, RingRole, ScopeKind
 from collectord.plan.aux_areas import Framing, HeadRule
 from collectord.plan.build import build
 from collectord.plan.source_events import pmu_names
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
+from tests.support.configs import perf_event, perf_source
 from tests.support.hosts import host, unprivileged
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def plan(
     **settings: Any,  # noqa: ANN401
 ) -> Plan:
     """The plan of one session with one source."""
-    source = PerfSourceConfig(events=events, **settings)
+    source = perf_source(*events, **settings)
     one = SessionConfig(name="s", mode=mode, source=(source,), target=target or TargetConfig())
     config = Config(session=(one,), daemon=daemon or DaemonConfig())
     return build(config, facts or tracing())
@@ -220,8 +221,8 @@ def test_one_area_a_ring_and_one_decoder_a_session() -> None:
     both = SessionConfig(
         name="s",
         source=(
-            PerfSourceConfig(events=("intel_pt//",)),
-            PerfSourceConfig(events=("arm_spe_0//",)),
+            perf_source("intel_pt//"),
+            perf_source("arm_spe_0//"),
         ),
     )
     with pytest.raises(PlanError, match="one kind of trace"):
@@ -248,7 +249,7 @@ def test_pausing_events_join_the_group() -> None:
 
 def test_a_tracing_event_leads_its_group() -> None:
     """Wherever it stands in the braces, and with what is the leader's to have."""
-    found = session("{cs,plain//,cpu-clock}", target=TargetConfig(scope="command"))
+    found = session("{cs,plain//,cpu-clock}", target=TargetConfig(scope=ScopeKind.COMMAND))
     owner, *members, _ = found.events
     assert owner.name == "plain//"
     assert (owner.group, owner.leader) == (0, True)
@@ -300,21 +301,21 @@ def test_a_wrong_action_is_told() -> None:
 
 def test_addresses_filter_a_tracing_event() -> None:
     """In the kernel's spelling; a PMU that takes none says so."""
-    found = session(EventConfig(event="intel_pt//u", filter="filter 4096/512@/bin/true"))
+    found = session(perf_event("intel_pt//u", filter="filter 4096/512@/bin/true"))
     assert found.events[0].filter == "filter 0x1000/0x200@/bin/true"
     with pytest.raises(MissingFeature, match="takes no address filters"):
-        session(EventConfig(event="plain//", filter="filter 0x1000/0x200"))
+        session(perf_event("plain//", filter="filter 0x1000/0x200"))
     with pytest.raises(UsageError):
-        session(EventConfig(event="intel_pt//", filter="prev_pid == 0"))
+        session(perf_event("intel_pt//", filter="prev_pid == 0"))
 
 
 def test_a_pmu_takes_so_many_addresses() -> None:
     """As sysfs tells; one more is refused before anything is opened."""
     ranges = [f"filter {at:#x}/16@/bin/true" for at in (0, 64, 128)]
-    both = session(EventConfig(event="intel_pt//u", filter=",".join(ranges[:2])))
+    both = session(perf_event("intel_pt//u", filter=",".join(ranges[:2])))
     assert both.events[0].filter.count("filter ") == 2
     with pytest.raises(PlanError, match="3 address filters, and PMU intel_pt takes 2") as caught:
-        session(EventConfig(event="intel_pt//u", filter=",".join(ranges)))
+        session(perf_event("intel_pt//u", filter=",".join(ranges)))
     assert caught.value.hint
 
 
@@ -347,7 +348,7 @@ def test_spe_has_a_period_and_follows_tasks() -> None:
     """Its period is the sampling interval; its `cpumask` makes it no uncore PMU."""
     assert session("arm_spe_0//").events[0].attr.sample_period == 4096
     assert session("arm_spe_0//", period=1000).events[0].attr.sample_period == 1000
-    found = session("arm_spe_0//", target=TargetConfig(scope="process", pids=(7,)))
+    found = session("arm_spe_0//", target=TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)))
     assert [ring.cpu for ring in found.rings if ring.role is RingRole.DATA] == [0, 1]
 
 
@@ -363,8 +364,8 @@ def test_absent_hardware_degrades_or_fails() -> None:
     with pytest.raises(MissingFeature, match="no PMU 'intel_pt'"):
         session("intel_pt//", facts=bare)
     sources = (
-        PerfSourceConfig(events=("intel_pt//",), when="present"),
-        PerfSourceConfig(events=(SWITCH,)),
+        perf_source("intel_pt//", when="present"),
+        perf_source(SWITCH),
     )
     config = Config(session=(SessionConfig(name="s", source=sources),))
     (found,) = build(config, bare).sessions
@@ -376,13 +377,13 @@ def frozen(*events: str, pauses: bool, scope: Any = "system", **settings: Any) -
     """A flight recorder of events that a context switch freezes."""
     facts = tracing()
     pmus = {**facts.pmus, "plain": replace(PLAIN, aux_pause=pauses)}
-    target = TargetConfig(scope=scope, cgroup="/web" if scope == "cgroup" else "")
+    target = TargetConfig(scope=ScopeKind(scope), cgroup="/web" if scope == "cgroup" else "")
     one = SessionConfig(
         name="s",
         mode="flight-recorder",
-        freeze_on=SWITCH,
-        freeze_filter="prev_pid == 1",
-        source=(PerfSourceConfig(events=events, **settings),),
+        freeze_on=parse_one(SWITCH),
+        freeze_filter=Filter.parse("prev_pid == 1"),
+        source=(perf_source(*events, **settings),),
         target=target,
     )
     (found,) = build(Config(session=(one,)), replace(facts, pmus=pmus)).sessions
@@ -426,8 +427,8 @@ def test_a_tracing_event_freezes_nothing(event: str) -> None:
     one = SessionConfig(
         name="s",
         mode="flight-recorder",
-        freeze_on=event,
-        source=(PerfSourceConfig(events=("cs",)),),
+        freeze_on=parse_one(event),
+        source=(perf_source("cs"),),
     )
     with pytest.raises(UsageError, match="never stops anything") as caught:
         build(Config(session=(one,)), tracing())
@@ -459,14 +460,14 @@ def test_check_prints_the_areas() -> None:
 
 def test_the_probe_learns_which_pmus_are_meant() -> None:
     """Those of events in slashes, but for the ones that are never traced."""
-    source = PerfSourceConfig(events=("plain//", "cpu/event=1/", SWITCH, "x//|y//"))
+    source = perf_source("plain//", "cpu/event=1/", SWITCH, "x//|y//")
     config = Config(session=(SessionConfig(name="s", source=(source,)),))
     assert pmu_names(config) == ("plain", "x", "y")
 
 
 def test_a_flush_is_not_too_often() -> None:
     """Each one stops the trace for a moment."""
-    source = PerfSourceConfig(events=("cs_etm//",), aux_flush=Nanoseconds(1000))
+    source = perf_source("cs_etm//", aux_flush=Nanoseconds(1000))
     config = Config(session=(SessionConfig(name="s", source=(source,)),))
     (problem,) = check_config(config)
     assert problem.key == "session[0].source[0].aux_flush"

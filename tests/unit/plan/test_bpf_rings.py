@@ -12,7 +12,7 @@ from collectord.config.schema import BpfSourceConfig, Config, SessionConfig, Tar
 from collectord.daemon.coverage import Coverage
 from collectord.errors import MissingFeature, PlanError
 from collectord.facts.kernel_facts import BpfFacts
-from collectord.model import Basis, RingRole
+from collectord.model import Basis, RingRole, ScopeKind
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.source import bpf_buffer
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 README: Final = Path(__file__).parents[3] / "README.md"
 MIB: Final = 1 << 20
 OWN_OUTPUT: Final = SOURCE + "BPF_PERF_OUTPUT(events);\n"
-ONE_CPU: Final = TargetConfig(scope="cpus", cpus="1")
+ONE_CPU: Final = TargetConfig(scope=ScopeKind.CPUS, cpus=(1,))
 
 
 def facts(*programs: tuple[str, str], **changes: Any) -> KernelFacts:  # noqa: ANN401 - any field

@@ -12,19 +12,19 @@ from collectord.config.rules import check_session
 from collectord.config.schema import (
     BpfSourceConfig,
     Config,
-    PerfSourceConfig,
     SessionConfig,
     TargetConfig,
 )
 from collectord.daemon.coverage import Coverage
 from collectord.errors import ConfigError, MissingFeature, MissingPrivilege, PlanError, UsageError
 from collectord.facts.kernel_facts import BpfFacts
-from collectord.model import Basis, RingRole
+from collectord.model import Basis, RingRole, ScopeKind
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.bpf_source import obstacle, require
 from collectord.plan.build import build
 from collectord.text.units import RingSize
 from tests.support.bpf_pairs import MANIFEST, SOURCE, program
+from tests.support.configs import perf_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def test_programs_of_a_session_share_rings() -> None:
     """Each CPU has one ring for all, as large as the largest that is asked for."""
     known = facts(("one", SOURCE), ("two", SOURCE))
     small, large = source("one", ring=RingSize(1 << 16)), source("two", ring=RingSize(1 << 20))
-    cpus = TargetConfig(scope="cpus", cpus="1")
+    cpus = TargetConfig(scope=ScopeKind.CPUS, cpus=(1,))
     (session,) = plan(known, small, large, target=cpus).sessions
     (ring,) = [ring for ring in session.rings if ring.role is RingRole.DATA]
     assert (ring.cpu, ring.data_bytes) == (1, 1 << 20)
@@ -167,7 +167,7 @@ def test_metrics_of_one_name_and_two_kinds() -> None:
 
 def test_kinds_that_do_not_go_together() -> None:
     """Perf and BPF rings of one session would share files."""
-    session = SessionConfig(name="s", source=(source(), PerfSourceConfig(events=("cs",))))
+    session = SessionConfig(name="s", source=(source(), perf_source("cs")))
     (problem,) = [found for found in check_session(session) if found.key.endswith("kind")]
     assert "own session" in problem.hint
 

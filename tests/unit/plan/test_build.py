@@ -22,7 +22,9 @@ from collectord.model import Basis, RingRole, ScopeKind
 from collectord.plan.build import build
 from collectord.plan.session_plan import Plan, RetentionPlan, RingPlan, SessionPlan
 from collectord.plan.source_events import tracepoint_patterns
+from collectord.text import cpu_list
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
+from tests.support.configs import perf_event, perf_source
 from tests.support.hosts import host, unprivileged
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def config(
 
 def perf(*events: str | EventConfig, **settings: Any) -> PerfSourceConfig:  # noqa: ANN401
     """A perf source."""
-    return PerfSourceConfig(events=events, **settings)
+    return perf_source(*events, **settings)
 
 
 def session(
@@ -103,15 +105,15 @@ def test_ring_sizes_follow_what_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("target", "cpus", "inherit"),
     [
-        (TargetConfig(scope="cpus", cpus="1,3"), [1, 3], False),
-        (TargetConfig(scope="process", pids=(7,)), [0, 1, 2, 3], True),
-        (TargetConfig(scope="process", pids=(7,), inherit=False), [0, 1, 2, 3], False),
-        (TargetConfig(scope="process", pids=(7,), cpus="2"), [2], True),
-        (TargetConfig(scope="thread", pids=(7,), per_thread=True), [-1], False),
-        (TargetConfig(scope="thread", pids=(7,), per_thread=True, cpus="0"), [0], False),
-        (TargetConfig(scope="user", user=1000), [0, 1, 2, 3], True),
-        (TargetConfig(scope="cgroup", cgroup="a/b"), [0, 1, 2, 3], False),
-        (TargetConfig(scope="command"), [0, 1, 2, 3], True),
+        (TargetConfig(scope=ScopeKind.CPUS, cpus=(1, 3)), [1, 3], False),
+        (TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)), [0, 1, 2, 3], True),
+        (TargetConfig(scope=ScopeKind.PROCESS, pids=(7,), inherit=False), [0, 1, 2, 3], False),
+        (TargetConfig(scope=ScopeKind.PROCESS, pids=(7,), cpus=(2,)), [2], True),
+        (TargetConfig(scope=ScopeKind.THREAD, pids=(7,), per_thread=True), [-1], False),
+        (TargetConfig(scope=ScopeKind.THREAD, pids=(7,), per_thread=True, cpus=(0,)), [0], False),
+        (TargetConfig(scope=ScopeKind.USER, user=1000), [0, 1, 2, 3], True),
+        (TargetConfig(scope=ScopeKind.CGROUP, cgroup="a/b"), [0, 1, 2, 3], False),
+        (TargetConfig(scope=ScopeKind.COMMAND), [0, 1, 2, 3], True),
     ],
 )
 def test_each_scope_has_its_rings(target: TargetConfig, cpus: list[int], inherit: bool) -> None:
@@ -139,7 +141,7 @@ def test_each_scope_has_its_rings(target: TargetConfig, cpus: list[int], inherit
 def test_cpus_that_are_not_there_are_named(cpus: str, words: str) -> None:
     """The error says which, and which there are."""
     with pytest.raises(PlanError) as caught:
-        session(SWITCH, target=TargetConfig(scope="cpus", cpus=cpus))
+        session(SWITCH, target=TargetConfig(scope=ScopeKind.CPUS, cpus=cpu_list.parse(cpus)))
     assert words in str(caught.value)
 
 
@@ -147,7 +149,7 @@ def test_own_threads_are_left_out_of_wide_tracepoints() -> None:
     """Unless include_self, and never where the scope has them not or events are no tracepoints."""
     assert [event.exclude_self for event in session(SWITCH, "cs").events] == [True, False, False]
     assert not session(SWITCH, include_self=True).events[0].exclude_self
-    narrow = session(SWITCH, target=TargetConfig(scope="process", pids=(7,)))
+    narrow = session(SWITCH, target=TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)))
     assert not narrow.events[0].exclude_self
 
 
@@ -160,7 +162,9 @@ def test_own_threads_stay_in_what_is_about_two_tasks() -> None:
 
 def test_groups_have_one_leader() -> None:
     """The leader alone is disabled at first: the members follow it."""
-    plan = session("cycles", "{cycles,instructions}:u", target=TargetConfig(scope="command"))
+    plan = session(
+        "cycles", "{cycles,instructions}:u", target=TargetConfig(scope=ScopeKind.COMMAND)
+    )
     alone, leader, member, dummy = plan.events
     assert [e.group for e in plan.events] == [0, 1, 1, 2]
     assert [e.leader for e in plan.events] == [True, True, False, True]
@@ -259,18 +263,18 @@ def test_several_sources_share_one_sideband() -> None:
 
 def test_filters_reach_the_tracepoints() -> None:
     """An event's own filter goes before the source's, which only tracepoints take."""
-    own = EventConfig(event="sched:sched_wakeup", filter="pid == 1")
+    own = perf_event("sched:sched_wakeup", filter="pid == 1")
     plan = build(config(perf(SWITCH, own, "cs", filter="prev_pid == 2")), host()).sessions[0]
     assert [e.filter for e in plan.events] == ["prev_pid == 2", "pid == 1", "", ""]
     with pytest.raises(UsageError, match="filter without a tracepoint"):
         session("cs", filter="x == 1")
     with pytest.raises(UsageError, match="takes no filter"):
-        build(config(perf(EventConfig(event="cs", filter="x == 1"))), host())
+        build(config(perf(perf_event("cs", filter="x == 1"))), host())
 
 
 def test_an_events_own_rate_goes_before_the_sources() -> None:
     """Frequency or period of the entry replace both of the source."""
-    slow = EventConfig(event="cs", period=10)
+    slow = perf_event("cs", period=10)
     plan = build(config(perf("cycles", slow, frequency=99)), host()).sessions[0]
     assert [(e.attr.freq, e.attr.sample_period) for e in plan.events[:2]] == [
         (True, 99),
@@ -292,9 +296,9 @@ def test_uncore_events_go_to_their_cpus() -> None:
     assert [len(ring.events) for ring in rings(beside, RingRole.DATA)] == [2, 1, 2, 1]
     assert beside.files == 6 + 4
     with pytest.raises(PlanError, match="whole machine"):
-        session("uncore_imc/event=1/", target=TargetConfig(scope="process", pids=(7,)))
+        session("uncore_imc/event=1/", target=TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)))
     with pytest.raises(PlanError, match="on CPUs 0,2 only"):
-        session("uncore_imc/event=1/", target=TargetConfig(scope="cpus", cpus="1"))
+        session("uncore_imc/event=1/", target=TargetConfig(scope=ScopeKind.CPUS, cpus=(1,)))
 
 
 def test_sinks_are_folders_or_one_file() -> None:
@@ -347,10 +351,20 @@ def test_descriptors_are_counted_against_the_limit() -> None:
     ("events", "target", "level", "words"),
     [
         ("cs", TargetConfig(), 2, "whole CPUs takes CAP_PERFMON (or"),
-        (SWITCH, TargetConfig(scope="process", pids=(7,)), 1, "tracepoints take CAP_PERFMON"),
-        ("cs:k", TargetConfig(scope="process", pids=(7,)), 2, "kernel mode takes CAP_PERFMON"),
-        ("cs", TargetConfig(scope="user", user=1), 2, "another user's processes"),
-        ("cs", TargetConfig(scope="process", pids=(7,)), 3, "takes CAP_SYS_ADMIN"),
+        (
+            SWITCH,
+            TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)),
+            1,
+            "tracepoints take CAP_PERFMON",
+        ),
+        (
+            "cs:k",
+            TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)),
+            2,
+            "kernel mode takes CAP_PERFMON",
+        ),
+        ("cs", TargetConfig(scope=ScopeKind.USER, user=1), 2, "another user's processes"),
+        ("cs", TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)), 3, "takes CAP_SYS_ADMIN"),
     ],
 )
 def test_missing_privileges_are_foreseen(
@@ -404,7 +418,7 @@ def test_half_a_ring_is_no_late_watermark() -> None:
 
 def test_patterns_are_what_a_probe_must_read() -> None:
     """Every tracepoint of every alternative, groups included, and nothing else."""
-    found = tracepoint_patterns(config(perf("cycles|a:b", "{c:d*,cs}", EventConfig(event="e:f"))))
+    found = tracepoint_patterns(config(perf("cycles|a:b", "{c:d*,cs}", perf_event("e:f"))))
     assert found == ("a:b", "c:d*", "e:f")
 
 
@@ -436,7 +450,7 @@ def test_describe_tells_all_of_it() -> None:
         "warning: ",
     ):
         assert words in text
-    per_thread = TargetConfig(scope="thread", pids=(7,), per_thread=True)
+    per_thread = TargetConfig(scope=ScopeKind.THREAD, pids=(7,), per_thread=True)
     text = "\n".join(session(SWITCH, target=per_thread).describe())
     assert "thread 7 per-thread" in text
     assert "files 2 descriptors a thread" in text

@@ -17,6 +17,7 @@ from collectord.codec.perf_attr import (
     SampleType,
 )
 from collectord.config import call_graph
+from collectord.config.event_filter import Filter
 from collectord.config.event_spec import parse
 from collectord.errors import (
     MissingFeature,
@@ -163,7 +164,7 @@ def test_basis_of_each_kind(text: str, sampling: dict[str, int], basis: Basis) -
 
 def test_tracepoints_have_id_raw_data_and_filter() -> None:
     """The id is the config, and the record's fields come with the sample."""
-    (plan,) = plans("sched:sched_switch", filter="prev_pid != 0")
+    (plan,) = plans("sched:sched_switch", filter=Filter.parse("prev_pid != 0"))
     assert (plan.attr.type, plan.attr.config) == (EventType.TRACEPOINT, 300)
     assert plan.attr.sample_type & SampleType.RAW
     assert plan.tracepoint == ("sched", "sched_switch")
@@ -286,7 +287,7 @@ def test_dynamic_pmus_and_aliases_resolve() -> None:
 def test_filters_are_for_tracepoints() -> None:
     """Any other event refuses one."""
     with pytest.raises(UsageError):
-        plans("cycles", filter="x == 1")
+        plans("cycles", filter=Filter.parse("x == 1"))
 
 
 def test_frame_pointer_call_graphs() -> None:

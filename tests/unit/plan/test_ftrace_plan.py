@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from collectord.config.event_spec import parse_one
 from collectord.config.schema import (
     Config,
     DaemonConfig,
     PerfSourceConfig,
-    ProbeConfig,
     SessionConfig,
     TargetConfig,
     TraceEventConfig,
     TracefsSourceConfig,
 )
+from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import (
     CollectordError,
     MissingFeature,
@@ -29,13 +30,14 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.facts.kernel_facts import FtraceFacts, KernelFacts
-from collectord.model import Basis, RingRole, Transport
+from collectord.model import Basis, RingRole, ScopeKind, Transport
 from collectord.plan import trace_source
 from collectord.plan.build import build
 from collectord.plan.ftrace_plan import FtracePlan
 from collectord.plan.session_plan import Payload
 from collectord.plan.source_events import tracepoint_patterns
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
+from tests.support.configs import perf_source, trace_event, tracefs_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
 
 SWITCH = "sched:sched_switch"
 CALL = "raw_syscalls:sys_enter"
-KPROBE = ProbeConfig(kind="kprobe", name="opened", place="do_filp_open", filter="x > 1")
-EPROBE = ProbeConfig(kind="eprobe", name="woken", place="sched.sched_wakeup", filter="pid > 1")
+KPROBE = Probe(kind=ProbeKind.KPROBE, name="opened", place="do_filp_open", filter="x > 1")
+EPROBE = Probe(kind=ProbeKind.EPROBE, name="woken", place="sched.sched_wakeup", filter="pid > 1")
 SECOND_NS = 1_000_000_000
 
 
@@ -61,7 +63,7 @@ def planned(
     **settings: Any,  # noqa: ANN401
 ) -> SessionPlan:
     """The only session of a plan."""
-    source = TracefsSourceConfig(events=events, **settings)
+    source = tracefs_source(*events, **settings)
     made = config(source, mode=mode, target=target or TargetConfig())
     (found,) = build(made, facts or host()).sessions
     return found
@@ -80,7 +82,7 @@ def instance(plan: SessionPlan) -> FtracePlan:
 def excluding(plan: FtracePlan) -> list[str]:
     """What of it leaves our own threads out."""
     events = [str(event) for event in plan.events if event.exclude_self]
-    return events + [probe.name for probe in plan.probes if probe.exclude_self]
+    return events + [probe.name for probe in plan.probes if plan.exclude_self]
 
 
 def recorder(**settings: Any) -> SessionPlan:  # noqa: ANN401
@@ -103,7 +105,7 @@ def test_each_cpu_has_a_ring_and_no_sideband() -> None:
 
 def test_events_by_wildcard_once_each() -> None:
     """A wildcard stands for all that match; an entry of its own keeps its filter."""
-    own = TraceEventConfig(event=SWITCH, filter="prev_pid > 0")
+    own = trace_event(SWITCH, filter="prev_pid > 0")
     found = ftrace("sched:sched_process_*", own, "sched:*", filter="common_pid > 1").events
     assert len({(event.system, event.name) for event in found}) == len(found) == 6
     filters = {event.name: event.filter for event in found}
@@ -119,7 +121,7 @@ def test_first_choice_that_the_host_has() -> None:
 
 def test_two_filters_for_one_event() -> None:
     """An instance has one filter for an event, so that a second one is an error."""
-    entries = [TraceEventConfig(event=SWITCH, filter=text) for text in ("a > 1", "b > 1")]
+    entries = [trace_event(SWITCH, filter=text) for text in ("a > 1", "b > 1")]
     assert ftrace(entries[0], entries[0]).events[0].filter == "a > 1"
     with pytest.raises(UsageError, match="two filters for sched:sched_switch"):
         ftrace(*entries)
@@ -127,15 +129,15 @@ def test_two_filters_for_one_event() -> None:
 
 def test_what_a_probe_must_look_up() -> None:
     """Tracepoints of tracefs sources are among those that a probe reads."""
-    source = TracefsSourceConfig(events=(SWITCH, TraceEventConfig(event="block:*")))
+    source = tracefs_source(SWITCH, trace_event("block:*"))
     assert tracepoint_patterns(config(source)) == ("block:*", SWITCH)
 
 
 def test_when_a_probe_must_try_ftrace() -> None:
     """Only for tracefs sources, and costs only where a transport is to be chosen."""
-    perf = Config(session=(SessionConfig(name="p", source=(PerfSourceConfig(events=("cs",)),)),))
-    fixed = config(TracefsSourceConfig(events=(SWITCH,), transport="read"))
-    auto = config(TracefsSourceConfig(events=(SWITCH,)))
+    perf = Config(session=(SessionConfig(name="p", source=(perf_source("cs"),)),))
+    fixed = config(tracefs_source(SWITCH, transport="read"))
+    auto = config(tracefs_source(SWITCH))
     found = [(trace_source.is_used(c), trace_source.chooses(c)) for c in (perf, fixed, auto)]
     assert found == [(False, False), (True, False), (True, True)]
 
@@ -158,7 +160,7 @@ def test_what_ftrace_does_not_have(text: str, words: str) -> None:
 
 def test_a_file_is_blamed_for_its_events() -> None:
     """What a configuration file misspells is its error, and names it."""
-    source = TracefsSourceConfig(events=("sched:sched_swicth",))
+    source = tracefs_source("sched:sched_swicth")
     with pytest.raises(PlanError, match=r"^c\.toml: session 's': unknown event"):
         build(config(source, origin="c.toml"), host())
 
@@ -166,7 +168,7 @@ def test_a_file_is_blamed_for_its_events() -> None:
 @pytest.mark.parametrize("when", ["always", "present"])
 def test_events_that_may_be_absent(when: Any) -> None:  # noqa: ANN401 - parametrized
     """With `when = "present"` an event that the kernel lacks is left out, and that is said."""
-    entry = TraceEventConfig(event="oom:mark_victim", when=when)
+    entry = trace_event("oom:mark_victim", when=when)
     if when == "always":
         with pytest.raises(UnknownEvent):
             planned(SWITCH, entry)
@@ -179,13 +181,13 @@ def test_events_that_may_be_absent(when: Any) -> None:  # noqa: ANN401 - paramet
 
 def test_a_source_that_is_absent_altogether() -> None:
     """Nothing of it is opened, and its session is there to say why."""
-    absent = TraceEventConfig(event="oom:mark_victim", when="present")
-    whole = build(config(TracefsSourceConfig(events=(absent,))), host())
+    absent = trace_event("oom:mark_victim", when="present")
+    whole = build(config(tracefs_source(absent)), host())
     (plan,) = whole.sessions
     assert (plan.source, plan.payload, plan.is_absent) == ("tracefs", Payload(), True)
     assert plan.degraded == ("tracefs: unknown event 'oom:mark_victim'",)
     assert "session s records nothing: tracefs: unknown event" in whole.warnings[0]
-    source = TracefsSourceConfig(events=(SWITCH,), when="present")
+    source = tracefs_source(SWITCH, when="present")
     without = host(ftrace=FtraceFacts(instances=False, problem="no tracefs"))
     (plan,) = build(config(source), without).sessions
     assert plan.is_absent
@@ -216,18 +218,19 @@ def test_probes_and_their_filters() -> None:
     """An eprobe's filter is in its definition, that of others is their event's."""
     kprobe, eprobe = ftrace(probes=(KPROBE, EPROBE)).probes
     assert (kprobe.kind, kprobe.name, kprobe.place) == ("kprobe", "opened", "do_filp_open")
-    assert (kprobe.definition_filter, kprobe.event_filter) == ("", "x > 1")
-    assert (eprobe.definition_filter, eprobe.event_filter) == ("pid > 1", "")
+    assert (kprobe.definition("g"), kprobe.event_filter) == ("p:g/opened do_filp_open", "x > 1")
+    definition = "e:g/woken sched.sched_wakeup if pid > 1"
+    assert (eprobe.definition("g"), eprobe.event_filter) == (definition, "")
 
 
 @pytest.mark.parametrize(
     ("target", "cpus", "excludes"),
     [
         (TargetConfig(), [0, 1, 2, 3], True),
-        (TargetConfig(scope="cpus", cpus="1,3"), [1, 3], True),
-        (TargetConfig(scope="process", pids=(7,)), [0, 1, 2, 3], False),
-        (TargetConfig(scope="process", pids=(7,), cpus="2"), [2], False),
-        (TargetConfig(scope="command"), [0, 1, 2, 3], False),
+        (TargetConfig(scope=ScopeKind.CPUS, cpus=(1, 3)), [1, 3], True),
+        (TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)), [0, 1, 2, 3], False),
+        (TargetConfig(scope=ScopeKind.PROCESS, pids=(7,), cpus=(2,)), [2], False),
+        (TargetConfig(scope=ScopeKind.COMMAND), [0, 1, 2, 3], False),
     ],
 )
 def test_scopes(target: TargetConfig, cpus: list[int], excludes: bool) -> None:
@@ -254,8 +257,8 @@ def test_our_threads_stay_in_what_names_another_task() -> None:
 
 def test_our_threads_stay_in_what_freezes_the_rings() -> None:
     """Whoever stops them, what they hold tells of it."""
-    source = TracefsSourceConfig(events=(CALL, SWITCH), include_self=False)
-    made = config(source, mode="flight-recorder", freeze_on=CALL)
+    source = tracefs_source(CALL, SWITCH, include_self=False)
+    made = config(source, mode="flight-recorder", freeze_on=parse_one(CALL))
     (plan,) = build(made, host()).sessions
     assert excluding(instance(plan)) == [SWITCH]
 
@@ -263,10 +266,10 @@ def test_our_threads_stay_in_what_freezes_the_rings() -> None:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        (TargetConfig(scope="thread", pids=(7,)), "the thread scope"),
-        (TargetConfig(scope="user", user=1), "the user scope"),
-        (TargetConfig(scope="cgroup", cgroup="a"), "the cgroup scope"),
-        (TargetConfig(scope="process", pids=(7,), per_thread=True), "per-thread rings"),
+        (TargetConfig(scope=ScopeKind.THREAD, pids=(7,)), "the thread scope"),
+        (TargetConfig(scope=ScopeKind.USER, user=1), "the user scope"),
+        (TargetConfig(scope=ScopeKind.CGROUP, cgroup="a"), "the cgroup scope"),
+        (TargetConfig(scope=ScopeKind.PROCESS, pids=(7,), per_thread=True), "per-thread rings"),
     ],
 )
 def test_scopes_that_ftrace_does_not_have(target: TargetConfig, words: str) -> None:
@@ -380,7 +383,7 @@ def test_recorder_settings() -> None:
 
 def both() -> Plan:
     """A session with sources of both kinds."""
-    sources = (PerfSourceConfig(events=("cs",)), TracefsSourceConfig(events=(SWITCH,)))
+    sources = (perf_source("cs"), tracefs_source(SWITCH))
     return build(Config(session=(SessionConfig(name="s", source=sources),)), host())
 
 
@@ -402,20 +405,18 @@ def test_sources_of_two_kinds_are_two_plans_of_one_name() -> None:
 
 def test_absent_parts_of_a_mixed_session_are_told_once() -> None:
     """What one kind lacks is told with the other, or in its own plan."""
-    perf = PerfSourceConfig(events=("oom:mark_victim",), when="present")
-    absent = TraceEventConfig(event="oom:mark_victim", when="present")
-    traced = TracefsSourceConfig(events=(absent,))
+    perf = perf_source("oom:mark_victim", when="present")
+    absent = trace_event("oom:mark_victim", when="present")
+    traced = tracefs_source(absent)
 
     def sessions(*sources: PerfSourceConfig | TracefsSourceConfig) -> tuple[SessionPlan, ...]:
         return build(Config(session=(SessionConfig(name="s", source=sources),)), host()).sessions
 
-    (only,) = sessions(PerfSourceConfig(events=("cs",)), traced)
+    (only,) = sessions(perf_source("cs"), traced)
     assert only.degraded == ("tracefs: unknown event 'oom:mark_victim'",)
-    (only,) = sessions(perf, TracefsSourceConfig(events=(SWITCH,)))
+    (only,) = sessions(perf, tracefs_source(SWITCH))
     assert only.degraded == ("perf: unknown event 'oom:mark_victim'",)
-    perf_plan, trace_plan = sessions(
-        PerfSourceConfig(events=("cs",)), TracefsSourceConfig(events=(SWITCH, absent))
-    )
+    perf_plan, trace_plan = sessions(perf_source("cs"), tracefs_source(SWITCH, absent))
     assert perf_plan.degraded == ()
     assert len(trace_plan.degraded) == 1
 
@@ -427,7 +428,8 @@ def test_the_plan_as_json() -> None:
     event = {"name": SWITCH, "filter": "", "exclude_self": True}
     assert traced["ftrace"]["events"] == [event]
     assert traced["ftrace"]["transport"] == "read"
-    assert set(traced["ftrace"]) == set(FtracePlan.__slots__)
+    # What is left out of probes is told with each of them.
+    assert {*traced["ftrace"], "exclude_self"} == set(FtracePlan.__slots__)
 
 
 def test_ftrace_facts_survive_json() -> None:
@@ -443,7 +445,7 @@ def test_ftrace_facts_survive_json() -> None:
 
 def test_a_sub_buffer_fits_a_chunk() -> None:
     """What the staging could not hold is refused, with both ways out."""
-    made = config(TracefsSourceConfig(events=(SWITCH,), subbuf=Bytes(512 << 10)))
+    made = config(tracefs_source(SWITCH, subbuf=Bytes(512 << 10)))
     small = msgspec.structs.replace(made, daemon=DaemonConfig(chunk=Bytes(256 << 10)))
     with pytest.raises(PlanError, match="does not fit into a chunk") as refused:
         build(small, host())

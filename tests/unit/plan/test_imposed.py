@@ -10,12 +10,11 @@ import pytest
 
 from collectord.config.schema import (
     Config,
-    PerfSourceConfig,
     SessionConfig,
     SourceConfig,
-    TracefsSourceConfig,
 )
 from collectord.plan.build import build
+from tests.support.configs import perf_source, tracefs_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -38,15 +37,15 @@ def planned(source: SourceConfig, mode: Mode = "stream") -> SessionPlan:
 @pytest.mark.parametrize(
     ("source", "mode", "options"),
     [
-        (TracefsSourceConfig(events=(CALL,)), "stream", {"filter"}),
-        (TracefsSourceConfig(events=(CALL,)), "flight-recorder", set()),
-        (TracefsSourceConfig(events=(CALL,), include_self=True), "stream", set()),
-        (TracefsSourceConfig(events=(SWITCH,)), "stream", set()),
-        (TracefsSourceConfig(events=(SWITCH,), filter="prev_pid > 1"), "stream", {"filter"}),
-        (PerfSourceConfig(events=(CALL,)), "stream", {"filter"}),
-        (PerfSourceConfig(events=(SWITCH,)), "stream", set()),
-        (PerfSourceConfig(events=("cs",), call_graph="fp"), "stream", {"call chain"}),
-        (PerfSourceConfig(events=("cs",), call_graph="dwarf"), "stream", {"call chain"}),
+        (tracefs_source(CALL), "stream", {"filter"}),
+        (tracefs_source(CALL), "flight-recorder", set()),
+        (tracefs_source(CALL, include_self=True), "stream", set()),
+        (tracefs_source(SWITCH), "stream", set()),
+        (tracefs_source(SWITCH, filter="prev_pid > 1"), "stream", {"filter"}),
+        (perf_source(CALL), "stream", {"filter"}),
+        (perf_source(SWITCH), "stream", set()),
+        (perf_source("cs", call_graph="fp"), "stream", {"call chain"}),
+        (perf_source("cs", call_graph="dwarf"), "stream", {"call chain"}),
     ],
 )
 def test_options_cost_beside_the_record(
@@ -64,15 +63,15 @@ def test_ftrace_is_the_cheaper_way_to_record_a_tracepoint() -> None:
     """By what each was measured to take."""
     costs = [
         planned(source).to_dict()["imposed"]["event_ns"]
-        for source in (TracefsSourceConfig(events=(CALL,)), PerfSourceConfig(events=(CALL,)))
+        for source in (tracefs_source(CALL), perf_source(CALL))
     ]
     assert costs == sorted(costs)
 
 
 def test_the_manual_has_these_figures() -> None:
     """README.md tells what `check` is to expect."""
-    chain = PerfSourceConfig(events=("cs",), call_graph="fp")
-    sources = (TracefsSourceConfig(events=(CALL,)), PerfSourceConfig(events=(CALL,)), chain)
+    chain = perf_source("cs", call_graph="fp")
+    sources = (tracefs_source(CALL), perf_source(CALL), chain)
     ftrace, perf, chained = (planned(source).to_dict()["imposed"]["parts"] for source in sources)
     text = " ".join(README.read_text().split())
     assert f"an ftrace event {ftrace['record']} ns, " in text

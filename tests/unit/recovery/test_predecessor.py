@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from collectord.config.schema import Config, DaemonConfig, PerfSourceConfig, SessionConfig
+from collectord.config.schema import Config, DaemonConfig, SessionConfig
 from collectord.plan.build import build
 from collectord.recovery.predecessor import repair_leftovers
 from tests.support import trace_segments as support
+from tests.support.configs import perf_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def test_a_kill_before_the_first_record_is_counted(tmp_path: Path) -> None:
     """It left a segment that holds nothing, which is removed; a clean stop leaves none."""
-    source = PerfSourceConfig(events=("sched:sched_switch",))
+    source = perf_source("sched:sched_switch")
     session = SessionConfig(name="calls", source=(source,))
     config = Config(daemon=DaemonConfig(state_dir=str(tmp_path)), session=(session,))
     plan = build(config, host())

@@ -11,21 +11,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from collectord._native._core import RingCounters
+from collectord.config.event_filter import Filter
+from collectord.config.event_spec import parse_one
 from collectord.config.schema import (
     Config,
     EventConfig,
-    PerfSourceConfig,
     SessionConfig,
     TargetConfig,
 )
 from collectord.control import signals
 from collectord.errors import PlanError, UnknownEvent, UsageError
 from collectord.ledger.record_ledger import Bracket, balance_ring, balance_session
-from collectord.model import Basis, Geometry, Produced, RingLabel, RingRole
+from collectord.model import Basis, Geometry, Produced, RingLabel, RingRole, ScopeKind
 from collectord.plan.build import build
 from collectord.plan.source_events import tracepoint_patterns
 from collectord.source.ring import OverwritableRing
 from collectord.text.units import RingSize
+from tests.support.configs import perf_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def config(
 ) -> Config:
     """One flight recorder."""
     ring = RingSize(1 << 20)
-    source = PerfSourceConfig(events=events, ring=ring, include_self=include_self)
+    source = perf_source(*events, ring=ring, include_self=include_self)
     session = SessionConfig(name="box", mode="flight-recorder", source=(source,), **settings)
     return Config(session=(session,))
 
@@ -101,7 +103,9 @@ def test_its_sideband_is_streamed() -> None:
 def test_a_freeze_leads_all_events() -> None:
     """It is first, tells of its first sample, and the others are its group, braced or not."""
     event = "sched:sched_wakeup"
-    plan = planned(SWITCH, "{cs,faults}", freeze_on=event, freeze_filter="prio < 5")
+    plan = planned(
+        SWITCH, "{cs,faults}", freeze_on=parse_one(event), freeze_filter=Filter.parse("prio < 5")
+    )
     *events, dummy = plan.events
     freezing, *members = events
     assert plan.freezes
@@ -118,19 +122,19 @@ def test_a_freeze_leads_all_events() -> None:
 
 def test_a_freeze_is_looked_up() -> None:
     """A probe of the kernel must know its tracepoint too."""
-    assert tracepoint_patterns(config("cs", freeze_on=SWITCH)) == (SWITCH,)
+    assert tracepoint_patterns(config("cs", freeze_on=parse_one(SWITCH))) == (SWITCH,)
     with pytest.raises(UnknownEvent):
-        planned("cs", freeze_on="sched:nothing")
+        planned("cs", freeze_on=parse_one("sched:nothing"))
     with pytest.raises(UsageError, match="is 3 events"):
-        planned("cs", freeze_on="sched:sched_[sw]*")
+        planned("cs", freeze_on=parse_one("sched:sched_[sw]*"))
 
 
 def test_a_freeze_reaches_every_ring() -> None:
     """An event that only some CPUs have cannot stop the rings of the others."""
     with pytest.raises(PlanError, match="is on CPUs 0,2 only"):
-        planned(SWITCH, freeze_on="uncore_imc/event=1/")
-    here = TargetConfig(scope="cpus", cpus="0,2")
-    assert planned(SWITCH, freeze_on="uncore_imc/event=1/", target=here).freezes
+        planned(SWITCH, freeze_on=parse_one("uncore_imc/event=1/"))
+    here = TargetConfig(scope=ScopeKind.CPUS, cpus=(0, 2))
+    assert planned(SWITCH, freeze_on=parse_one("uncore_imc/event=1/"), target=here).freezes
 
 
 def test_a_group_is_where_its_leader_is() -> None:

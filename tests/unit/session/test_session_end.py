@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collectord.config.schema import Config, DaemonConfig, PerfSourceConfig, SessionConfig
+from collectord.config.schema import Config, DaemonConfig, SessionConfig
 from collectord.daemon.daemon import Daemon
 from collectord.errors import KernelError, UsageError
 from collectord.kernel.linux import LinuxKernel
@@ -28,6 +28,7 @@ from collectord.session.session import Session
 from collectord.session.session_factory import Surroundings
 from collectord.sink.state_dir import Store
 from collectord.source.base import Abilities
+from tests.support.configs import perf_source
 from tests.support.hanging import hanging_ring
 from tests.support.hosts import host
 
@@ -90,7 +91,7 @@ class Sink:
 
 def config(state: Path, *names: str) -> Config:
     """Sessions of these names."""
-    source = PerfSourceConfig(events=("sched:sched_switch",))
+    source = perf_source("sched:sched_switch")
     sessions = tuple(SessionConfig(name=name, source=(source,)) for name in names)
     return Config(daemon=DaemonConfig(state_dir=str(state)), session=sessions)
 
@@ -279,7 +280,7 @@ def test_an_absent_flight_recorder_says_why(
         SessionConfig(
             name=name,
             mode="flight-recorder",
-            source=(PerfSourceConfig(events=events, when="present", period=1),),
+            source=(perf_source(*events, when="present", period=1),),
         )
         for name, events in {"pt": ("cycles",), "shut": ("sched:sched_switch",)}.items()
     )

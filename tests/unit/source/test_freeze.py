@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from collectord.codec.perf_attr import AuxAction, PerfEventAttr
-from collectord.config.schema import Config, PerfSourceConfig, SessionConfig, TargetConfig
+from collectord.config.event_spec import parse_one
+from collectord.config.schema import Config, SessionConfig, TargetConfig
 from collectord.facts.kernel_facts import PmuFacts
 from collectord.kernel.port import CounterReading
+from collectord.model import ScopeKind
 from collectord.plan.build import build
 from collectord.source import perf
+from tests.support.configs import perf_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -111,9 +114,9 @@ def opened(kernel: Events, request: pytest.FixtureRequest) -> Iterator[OpenPerf]
     session = SessionConfig(
         name="s",
         mode="flight-recorder",
-        freeze_on=SWITCH,
-        target=TargetConfig(scope="cpus", cpus="1"),
-        source=(PerfSourceConfig(events=("cs", "plain//")),),
+        freeze_on=parse_one(SWITCH),
+        target=TargetConfig(scope=ScopeKind.CPUS, cpus=(1,)),
+        source=(perf_source("cs", "plain//"),),
     )
     (plan,) = build(Config(session=(session,)), facts).sessions
     rings = tuple(ring for ring in plan.rings if ring.aux is not None)

@@ -193,25 +193,33 @@ def test_probe_definitions(probe: Probe, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "probe",
+    ("kind", "name", "place", "arguments", "condition"),
     [
-        Probe(ProbeKind.KPROBE, "a-b", "do_exit"),
-        Probe(ProbeKind.KPROBE, "a" * 64, "do_exit"),
-        Probe(ProbeKind.KPROBE, "a", "/bin/sh:0x10"),
-        Probe(ProbeKind.KPROBE, "a", ""),
-        Probe(ProbeKind.KPROBE, "a", "do_exit", filter="x > 1"),
-        Probe(ProbeKind.UPROBE, "a", "/bin/sh:main"),
-        Probe(ProbeKind.UPROBE, "a", "do_exit"),
-        Probe(ProbeKind.UPROBE, "a", "/bin/sh:0x10", "x=%di\np:other/x do_exit"),
-        Probe(ProbeKind.UPROBE, "a", "/bin/sh:0x10", "x=%di # y=%si"),
-        Probe(ProbeKind.UPROBE, "a", "/bin/sh:0x10", "x=%di; -:other/x"),
-        Probe(ProbeKind.EPROBE, "a", "sched_switch"),
+        (ProbeKind.KPROBE, "a-b", "do_exit", "", ""),
+        (ProbeKind.KPROBE, "a" * 64, "do_exit", "", ""),
+        (ProbeKind.KPROBE, "a", "/bin/sh:0x10", "", ""),
+        (ProbeKind.KPROBE, "a", "", "", ""),
+        (ProbeKind.UPROBE, "a", "/bin/sh:main", "", ""),
+        (ProbeKind.UPROBE, "a", "do_exit", "", ""),
+        (ProbeKind.UPROBE, "a", "/bin/sh:0x10", "x=%di\np:other/x do_exit", ""),
+        (ProbeKind.UPROBE, "a", "/bin/sh:0x10", "x=%di # y=%si", ""),
+        (ProbeKind.UPROBE, "a", "/bin/sh:0x10", "x=%di; -:other/x", ""),
+        (ProbeKind.EPROBE, "a", "sched_switch", "", ""),
+        (ProbeKind.EPROBE, "a", "sched.sched_switch", "", "x > 1\n-:other/x"),
     ],
 )
-def test_unusable_probes(probe: Probe) -> None:
-    """What cannot be a definition, or would be one more, never reaches the kernel."""
-    with pytest.raises(UsageError, match=f"{probe.kind} {probe.name}: "):
-        probe.definition("g")
+def test_unusable_probes(
+    kind: ProbeKind, name: str, place: str, arguments: str, condition: str
+) -> None:
+    """What cannot be a definition, or would be one more, is no probe."""
+    with pytest.raises(UsageError, match=f"{kind} {name}: "):
+        Probe(kind, name, place, arguments, condition)
+
+
+def test_only_an_eprobes_filter_is_part_of_its_definition() -> None:
+    """That of others is over the fields of their own event."""
+    kprobe = Probe(ProbeKind.KPROBE, "a", "do_exit", filter="x > 1")
+    assert (kprobe.definition("g"), kprobe.event_filter) == ("p:g/a do_exit", "x > 1")
 
 
 def test_group_is_a_c_name() -> None:

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users, by name or by number."""
+
+from __future__ import annotations
+
+import pwd
+
+from collectord.errors import UsageError
+from collectord.text.nearest import did_you_mean
+
+
+def user_id(text: str) -> int:
+    """Give a user's id. Raises UsageError where nobody has the name."""
+    try:
+        return int(text) if text.isascii() and text.isdigit() else pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError) as error:  # of a number, thousands of digits
+        known = (entry.pw_name for entry in pwd.getpwall())
+        raise UsageError(f"no user {text!r}", text=text, hint=did_you_mean(text, known)) from error
