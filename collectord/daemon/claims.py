@@ -18,7 +18,7 @@ import structlog
 from collectord.errors import SinkError
 from collectord.folders.walk import remove_made
 from collectord.kernel.host.fd_holders import lock_owner
-from collectord.sink.output_dir import open_home
+from collectord.sink.output_dir import open_output_dir
 from collectord.sink.segment import lock, sink_errors
 from collectord.source.tracefs import instance_session
 
@@ -82,7 +82,7 @@ def claim_places(
     for session in plan.sessions:
         if session.sink.single_file is not None:
             continue
-        folder = open_home(Path(session.sink.directory))
+        folder = open_output_dir(Path(session.sink.directory))
         stack.callback(remove_made, folder.made)
         stack.enter_context(folder)
         status = os.fstat(folder.fd)

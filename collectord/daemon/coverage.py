@@ -58,14 +58,14 @@ class Coverage:
         self._counted_ns = now_ns
         return self._uncovered_ns
 
-    def look(self, watch: CpuWatch) -> bool:
+    def poll(self, watch: CpuWatch) -> bool:
         """See what came and went; what cannot be seen now is at the next look.
 
         Returns:
             whether `trouble` may say another thing than before.
         """
         try:
-            change = watch.look()
+            change = watch.poll()
         except KernelError as error:  # out of descriptors, for one
             if not self._blind:
                 _LOG.error("cpus_not_seen", error=str(error))

@@ -21,7 +21,7 @@ import structlog
 from collectord.daemon.claims import await_salvages, claim_places
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.host_facts import host_facts
-from collectord.daemon.session_polls import Looks
+from collectord.daemon.session_polls import SessionPolls
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.kernel.host.cpu_watch import CpuWatch
 from collectord.kernel.host.identity import read_host
@@ -32,11 +32,11 @@ from collectord.plan.session_plan import RetentionPlan
 from collectord.recovery.predecessor import Repaired, repair_leftovers, salvage_traces
 from collectord.session.daemon_status import DaemonStatus
 from collectord.session.drain_loop import Drain
-from collectord.session.file_workers import Workers
+from collectord.session.file_workers import FileWorkers
 from collectord.session.maps.map_watch import BpfWatch
 from collectord.session.ring_snapshot import Snapshot, Trigger
-from collectord.session.session_factory import Surroundings
-from collectord.sink.state_dir import Store
+from collectord.session.session_factory import SessionContext
+from collectord.sink.state_dir import StateDir
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Daemon:
         self._repaired = Repaired()
         self._left_records = 0
         self._coverage = Coverage(self.plan.sessions, self._kernel.online_cpus())
-        self._looks: Looks | None = None  # while it collects
+        self._polls: SessionPolls | None = None  # while it collects
         self._config_sha256 = hashlib.sha256(repr(config).encode()).hexdigest()
 
     async def run(
@@ -124,7 +124,7 @@ class Daemon:
             self._kernel.reserve_files(self.plan.files + self.plan.reserved_files)
             await await_salvages(self.plan, self._kernel, stop)
             devices = claim_places(self.plan, self._kernel, stack, shared=not salvage_all)
-            workers = stack.enter_context(Workers(devices))
+            workers = stack.enter_context(FileWorkers(devices))
             store = self._store()
             self._repaired = repair_leftovers(self.plan, self._state_dir)
             self._left_records = salvage_traces(
@@ -155,15 +155,15 @@ class Daemon:
             await asyncio.gather(*map(_close, self._sessions))
             recorders = [s.recorder for s in self._sessions if s.recorder is not None]
             self.snapshots.extend(one for recorder in recorders for one in recorder.snapshots)
-            await self._watch.look(workers.of())
+            await self._watch.poll(workers.of())
             if keep_counted:
                 self.counted = await self._watch.contents(workers.of())
         return tuple(session.balance() for session in self._sessions)
 
     def status(self) -> DaemonStatus:
         """Readings of the last flush interval, and the core's counters as they are now."""
-        if self._looks is not None:
-            self._looks.refresh()
+        if self._polls is not None:
+            self._polls.refresh()
         return DaemonStatus(
             sessions=tuple(session.balance() for session in self._sessions),
             core=self._drain.core.counters(),
@@ -242,10 +242,10 @@ class Daemon:
         return tuple(fd for source in sources for fd in source.target_fds)
 
     async def _open(
-        self, stop: asyncio.Event, store: Store, workers: Workers, stack: AsyncExitStack
+        self, stop: asyncio.Event, store: StateDir, workers: FileWorkers, stack: AsyncExitStack
     ) -> bool:
         """Open and begin all sessions; False if `stop` came before all were open."""
-        surroundings = self._surroundings(store, workers, stats=self._count_costs(stack))
+        context = self._context(store, workers, stats=self._count_costs(stack))
         await asyncio.sleep(_SIGNALS_PAUSE_S)
         if stop.is_set():
             return False
@@ -256,17 +256,17 @@ class Daemon:
                 return False
             own = await stack.enter_async_context(AsyncExitStack())
             with blame(self._config_of(plan)):
-                self._sessions.append(await surroundings.open(plan, own))
-        stack.push_async_callback(self._watch.rest)
+                self._sessions.append(await context.open(plan, own))
+        stack.push_async_callback(self._watch.join)
         for number, session in enumerate(self._sessions):
             stack.push_async_callback(session.close)
-            await self._begin(number, session, surroundings)
+            await self._begin(number, session, context)
         self._coverage = Coverage(
             [session.plan for session in self._sessions], self._kernel.online_cpus()
         )
         return True
 
-    async def _begin(self, number: int, session: AnySession, surroundings: Surroundings) -> None:
+    async def _begin(self, number: int, session: AnySession, context: SessionContext) -> None:
         """Start a session; one that may fail is replaced by the reason."""
         try:
             with blame(self._config_of(session.plan)):
@@ -275,7 +275,7 @@ class Daemon:
             if not session.plan.contains(error):
                 raise
             await session.close()
-            self._sessions[number] = surroundings.failed(session.plan, error)
+            self._sessions[number] = context.failed(session.plan, error)
 
     def _count_costs(self, stack: AsyncExitStack) -> bool:
         """Have the kernel count what BPF programs cost, if that is wanted and permitted."""
@@ -289,8 +289,8 @@ class Daemon:
         stack.callback(self._kernel.close, fd)
         return True
 
-    def _surroundings(self, store: Store, workers: Workers, *, stats: bool) -> Surroundings:
-        return Surroundings(
+    def _context(self, store: StateDir, workers: FileWorkers, *, stats: bool) -> SessionContext:
+        return SessionContext(
             kernel=self._kernel,
             drain=self._drain,
             host=self._host,
@@ -318,7 +318,7 @@ class Daemon:
         stopping = asyncio.ensure_future(stop.wait())
         stopping.add_done_callback(lambda _: self._drain.wake())
         self._tell_of_cpus()
-        self._looks = looks = Looks(
+        self._polls = polls = SessionPolls(
             self._sessions,
             kernel=self._kernel,
             watch=self._watch,
@@ -328,27 +328,27 @@ class Daemon:
             stretched=on_tick is None,
         )
         try:
-            while await self._drain.next_pass(stop, passes=looks.passes):
-                looks.look()
+            while await self._drain.next_pass(stop, passes=polls.passes):
+                polls.poll()
                 if on_tick is not None:
                     on_tick(self.status())
         finally:
-            self._looks = None
+            self._polls = None
         stopping.cancel()
 
     def _look_at_cpus(self, cpus: CpuWatch) -> None:
         """See which CPUs there are, and tell the sessions which of them they lack."""
-        if self._coverage.look(cpus):
+        if self._coverage.poll(cpus):
             self._tell_of_cpus()
 
     def _tell_of_cpus(self) -> None:
         for session in self._sessions:
             session.note("cpus", self._coverage.trouble(session.plan))
 
-    def _store(self) -> Store:
+    def _store(self) -> StateDir:
         rotated = [s.sink.retention for s in self.plan.sessions if s.sink.single_file is None]
         retention = rotated[0] if rotated else RetentionPlan()
-        return Store(self._state_dir, retention)
+        return StateDir(self._state_dir, retention)
 
 
 def _no_recorder(names: Sequence[str], sessions: Sequence[AnySession]) -> UsageError:
@@ -391,7 +391,7 @@ async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             await task
 
 
-async def _keep_limits(store: Store, worker: Executor) -> None:
+async def _keep_limits(store: StateDir, worker: Executor) -> None:
     """Look after age and free space, which change without a segment of ours being sealed."""
     while True:
         await asyncio.sleep(_LIMITS_INTERVAL_S)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _QUIET_PASSES: Final = 2
 
 
-class Looks:
+class SessionPolls:
     """When each session is looked at, all of them together.
 
     Args:
@@ -56,7 +56,7 @@ class Looks:
         self._looked_ns = 0
         self.passes = 1  # the next look is at the pass that comes as many after the last
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look at all sessions."""
         self._looked_ns = time.monotonic_ns()
         self._before()
@@ -72,4 +72,4 @@ class Looks:
     def refresh(self) -> None:
         """Look, if the last look is longer ago than a flush interval: figures are asked for."""
         if time.monotonic_ns() - self._looked_ns > self._flush_ns:
-            self.look()
+            self.poll()

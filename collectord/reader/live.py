@@ -76,22 +76,22 @@ class _Tail:
         self._clock = clock
         self._grew_s = clock()
 
-    def news(self) -> Iterator[Happening]:
-        """What came since the last call. Raises as `BpfSegment.news`."""
+    def read_new(self) -> Iterator[Happening]:
+        """What came since the last call. Raises as `BpfSegment.read_new`."""
         segment = self.segment
         deleted = segment.deleted  # asked before the look, it has the last word
-        grew, now_s = segment.look(), self._clock()
+        grew, now_s = segment.poll(), self._clock()
         if grew:
             self._grew_s = now_s
         quiet = deleted or now_s - self._grew_s >= QUIET_S
         if grew or (quiet and segment.keeps):
-            yield from segment.news(everything=quiet)
+            yield from segment.read_new(everything=quiet)
         elif quiet:
             self._grew_s = now_s
             if not deleted and segment.is_abandoned():
                 # Its writer may have gone on since the look, and ended: what it left decides.
-                if segment.look():
-                    yield from segment.news(everything=True)
+                if segment.poll():
+                    yield from segment.read_new(everything=True)
                 self.abandoned = not (segment.sealed or segment.deleted)
         self.over = segment.sealed or deleted or self.abandoned
 
@@ -166,7 +166,7 @@ class LiveStreams:
         self._go_on()
 
     def poll(self) -> Iterator[tuple[BpfSegment, Happening]]:
-        """What came since the last call, by streams. Raises as `BpfSegment.news`."""
+        """What came since the last call, by streams. Raises as `BpfSegment.read_new`."""
         if not self._alone:
             try:
                 if self._changes.are_recent():
@@ -177,7 +177,7 @@ class LiveStreams:
                 self._known.clear()  # the directory went with its last segment, and may come again
         self._go_on()
         for run, tail in [*self._tails.items()]:
-            for happening in tail.news():
+            for happening in tail.read_new():
                 yield tail.segment, happening
             if tail.over:
                 if tail.abandoned:
@@ -226,7 +226,7 @@ class LiveStreams:
                     continue
                 self._tails[run] = _Tail(opened, self._clock)
                 if run in self._fresh:
-                    opened.segment.look()
+                    opened.segment.poll()
                     opened.segment.skip()
                 self._fresh.discard(run)
             if run not in self._tails:

@@ -84,7 +84,7 @@ class BpfSegment:
         events: of BPF programs, in the file's order.
         run: of the stream that wrote it, "" where nobody tells.
         complete: its manifest tells all that was lost.
-        sealed: no more comes: `look` has seen the seal.
+        sealed: no more comes: `poll` has seen the seal.
 
     Raises:
         UsageError: there is no such event in it, or another program wrote it.
@@ -117,7 +117,7 @@ class BpfSegment:
         self._totals: Counter[BpfEvent] = Counter()
 
     def comm(self, tid: int) -> str:
-        """Name of a task, as it was at the time of what `by_time` or `news` gave last."""
+        """Name of a task, as it was at the time of what `by_time` or `read_new` gave last."""
         return self._comms.get(tid, _NAMELESS) if tid else _IDLE
 
     @property
@@ -133,11 +133,11 @@ class BpfSegment:
         return True
 
     def by_time(self) -> Iterator[Happening]:
-        """What happened, in the order of time. Raises as `news`."""
-        self.look()
-        yield from self.news(everything=True)
+        """What happened, in the order of time. Raises as `read_new`."""
+        self.poll()
+        yield from self.read_new(everything=True)
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Take notice of what the writer has written since; False if there is nothing new.
 
         Raises:
@@ -161,13 +161,13 @@ class BpfSegment:
         return self._order.waits
 
     def skip(self) -> None:
-        """Pass over the events that were there at the last look. Raises as `news`."""
+        """Pass over the events that were there at the last look. Raises as `read_new`."""
         self._order.with_samples = False
-        for _ in self.news(everything=True):
+        for _ in self.read_new(everything=True):
             pass
         self._order.with_samples = True
 
-    def news(self, *, everything: bool) -> Iterator[Happening]:
+    def read_new(self, *, everything: bool) -> Iterator[Happening]:
         """What there was at the last look and has not been given, in the order of time.
 
         Without `everything`, or the seal, the last rounds are kept back: what comes may be older.

@@ -23,7 +23,7 @@ from collectord.ledger.cut import cut_of_counters
 from collectord.model import LOSS_PAIRS, Reason, RingRole, Stage
 from collectord.plan.trace_source import RECORDER_PERCENT
 from collectord.recovery.page_segment import salvage
-from collectord.recovery.prior_run import read_trail
+from collectord.recovery.prior_run import read_prior_run
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import Identity, RingEntry
 from collectord.source.tracefs import RECORD_SESSION
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collectord.kernel.tracefs.abandoned_rings import Leftover
     from collectord.kernel.tracefs.ring_stats import CpuStats
     from collectord.ledger.cut import Cut
-    from collectord.recovery.prior_run import Trail
+    from collectord.recovery.prior_run import PriorRun
 
 _LOG: Final = structlog.get_logger()
 _SOURCE: Final = "tracefs"
@@ -110,7 +110,7 @@ def _salvage(
     make_room: Callable[[int], bool],
 ) -> Salvaged:
     before = {cpu: ring.stats for cpu, ring in leftover.rings.items()}
-    trail = read_trail(
+    trail = read_prior_run(
         directory,
         session=leftover.session,
         boot_id=host.boot_id,
@@ -167,7 +167,9 @@ def _salvage(
     return Salvaged(leftover.name, info.path if info is not None else None, ledger)
 
 
-def balance(stats: Mapping[int, CpuStats], trail: Trail, salvaged: int, *, recorder: bool) -> Cut:
+def balance(
+    stats: Mapping[int, CpuStats], trail: PriorRun, salvaged: int, *, recorder: bool
+) -> Cut:
     """Give the final balance of a killed session, from the kernel's counters and from its files.
 
     It is `exact` unless a ring was reset, after which the counters tell of losses only.
@@ -200,7 +202,7 @@ def balance(stats: Mapping[int, CpuStats], trail: Trail, salvaged: int, *, recor
     )
 
 
-def _was_reset(stats: Mapping[int, CpuStats], trail: Trail) -> bool:
+def _was_reset(stats: Mapping[int, CpuStats], trail: PriorRun) -> bool:
     """More of a ring is stored than its kernel knows to have handed out."""
     handed_out = {cpu: ring.read_events for cpu, ring in stats.items()}
     return any(n > handed_out.get(cpu, 0) for cpu, n in trail.stored_by_cpu.items())

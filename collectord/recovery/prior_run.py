@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collectord.folders.folder import Folder
 
 
-class Trail(NamedTuple):
+class PriorRun(NamedTuple):
     """What the segments of one process hold together, those that retention deleted included.
 
     Attributes:
@@ -38,9 +38,9 @@ class Trail(NamedTuple):
     stored_by_cpu: Mapping[int, int]
 
 
-def read_trail(
+def read_prior_run(
     directory: Path, *, session: str, boot_id: str, since_ns: int, subbuf_bytes: int
-) -> Trail:
+) -> PriorRun:
     """Find the sealed segments of the process that wrote as `session`, and what they count up to.
 
     It is the first one whose segments are all of that time: recordings of one name may have been
@@ -60,12 +60,14 @@ def read_trail(
         try:
             opened = open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
-            return Trail("", 0, "", {}, {})
+            return PriorRun("", 0, "", {}, {})
     with opened as folder:
         return _read_trail(folder, (session, boot_id), since_ns, subbuf_bytes)
 
 
-def _read_trail(folder: Folder, process: tuple[str, str], since_ns: int, step_bytes: int) -> Trail:
+def _read_trail(
+    folder: Folder, process: tuple[str, str], since_ns: int, step_bytes: int
+) -> PriorRun:
     found: list[tuple[Path, Manifest]] = []
     for group in group_files(folder):
         if group.paths.format != TRACE_DAT or not group.sealed:
@@ -77,7 +79,7 @@ def _read_trail(folder: Folder, process: tuple[str, str], since_ns: int, step_by
     others = {manifest.run for _, manifest in found if manifest.started_ns < since_ns}
     found = [(path, manifest) for path, manifest in found if manifest.run not in others]
     if not found:
-        return Trail("", 0, "", {}, {})
+        return PriorRun("", 0, "", {}, {})
     _, first = min(found, key=lambda one: one[1].started_ns)
     stored = 0
     pages: dict[int, bytes] = {}
@@ -88,7 +90,7 @@ def _read_trail(folder: Folder, process: tuple[str, str], since_ns: int, step_by
             pages |= _last_pages(folder, path, manifest, step_bytes)
             for ring in manifest.rings:
                 by_cpu[ring.cpu] = max(by_cpu[ring.cpu], ring.stored_total)
-    return Trail(first.run, stored, first.scope, pages, by_cpu)
+    return PriorRun(first.run, stored, first.scope, pages, by_cpu)
 
 
 def _last_pages(

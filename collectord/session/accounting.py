@@ -11,7 +11,7 @@ import structlog
 from collectord.errors import KernelError
 from collectord.ledger.cut import cut
 from collectord.ledger.record_ledger import balance_session
-from collectord.session.aux_counter_reader import AuxMeter
+from collectord.session.aux_counter_reader import AuxCounterReader
 from collectord.session.flush_clocks import FlushClocks
 from collectord.session.late_rings import LateRings
 from collectord.sink.base import Closing, Opening
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from collectord.model import ClockReading, Geometry, RingLabel
     from collectord.plan.aux_areas import AuxPlan
     from collectord.plan.session_plan import SessionPlan
-    from collectord.session.counter_reader import Drained, Meter
+    from collectord.session.counter_reader import CounterReader, Drained
     from collectord.session.health import Health
     from collectord.sink.base import GivenUp, SegmentInfo, Sink
     from collectord.sink.manifest import SnapshotNote
-    from collectord.sink.state_dir import Store
+    from collectord.sink.state_dir import StateDir
     from collectord.source.base import OpenSource
 
 _LOG: Final = structlog.get_logger()
 
 
-class Accounts:
+class Accounting:
     """What a session's counters say, and what of it its segments are told.
 
     Args:
@@ -57,7 +57,7 @@ class Accounts:
         source: OpenSource,
         rings: Sequence[Drained],
         stream: Stream,
-        meter: Meter,
+        meter: CounterReader,
         kernel: Kernel,
         health: Health,
     ) -> None:
@@ -65,7 +65,7 @@ class Accounts:
         self._tracing = source.abilities.tracing
         self._rings = rings
         self._meter = meter
-        self._aux = AuxMeter(kernel, rings)
+        self._aux = AuxCounterReader(kernel, rings)
         self._late = LateRings(plan, source.abilities)
         self._kernel = kernel
         self._health = health
@@ -189,7 +189,7 @@ class Accounts:
         """All segments are sealed: what passed unseen is what was found in them."""
         self._meter.settle({})
 
-    def take_late(self, sink: Sink, store: Store) -> SegmentInfo | None:
+    def take_late(self, sink: Sink, store: StateDir) -> SegmentInfo | None:
         """Store what rings hold that nobody drained; see `LateRings.take`. For a worker."""
         return self._late.take(self._kernel, sink, store, self._cut)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collectord.source.ring import AuxHandle
 
 
-class AuxMeter:
+class AuxCounterReader:
     """Reads the figures of areas around full passes.
 
     A counter costs an interrupt of its CPU: it is not read while nothing was taken from the area.

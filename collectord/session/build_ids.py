@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collectord._native import _core
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.port import Kernel
-    from collectord.session.task_group import Jobs
+    from collectord.session.task_group import TaskGroup
 
 # Device, inode, its generation is not told; name.
 _File = tuple[int, int, int, bytes]
@@ -44,11 +44,11 @@ class BuildIds:
         self._files: dict[bytes, _File] = {}  # by the records that tell them; all are known
         self._lock = threading.Lock()
 
-    def look(self, jobs: Jobs) -> None:
+    def poll(self, tasks: TaskGroup) -> None:
         """Have those of the files read that are new since the last look."""
         self._since, records = self._stream.mapped_files(self._since)
         if records:
-            jobs.start(jobs.in_worker(self._read, records))
+            tasks.start(tasks.in_worker(self._read, records))
 
     def features(self) -> Features:
         """Give the build-ids of the code that ran in a segment; called in a thread.

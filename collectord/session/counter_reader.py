@@ -45,7 +45,7 @@ class Drained:
     areas: tuple[DrainedArea, ...] = ()
 
 
-class Meter:
+class CounterReader:
     """Reads the counters around full passes and keeps the last bracket of each ring.
 
     A kernel counter costs an interrupt of the CPU that runs the event: each is read once per

@@ -65,7 +65,7 @@ class Heard:
     listener: RingListener
     rings: frozenset[int]
 
-    def tell(self, event: _core.Event) -> None:
+    def notify(self, event: _core.Event) -> None:
         """Have the one hear it whom it concerns."""
         match event:
             case _core.SegmentClosed():
@@ -243,7 +243,7 @@ class Drain:
     def _dispatch(self, event: _core.Event) -> None:
         heard = self._heard.get(event.stream)
         if heard is not None:
-            heard.tell(event)
+            heard.notify(event)
         elif event.stream in self._heard:
             about = getattr(event, "ring", None), getattr(event, "token", None)
             self._early[(type(event), event.stream, *about)] = event

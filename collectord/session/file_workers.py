@@ -17,7 +17,7 @@ _THREADS: Final = 2  # one prepares the next segment while the other seals the l
 _OTHERS: Final = 0  # stands for the file system of what is no session's, or writes one file
 
 
-class Workers:
+class FileWorkers:
     """Two threads for each file system; entered, all run, so that their ids are known.
 
     Args:

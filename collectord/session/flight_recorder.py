@@ -12,19 +12,19 @@ import structlog
 
 from collectord.errors import CollectordError, KernelError, UsageError
 from collectord.session.ring_snapshot import Trigger, summarise
-from collectord.session.snapshot_segments import Collected
+from collectord.session.snapshot_segments import SnapshotSegments
 from collectord.sink.manifest import SnapshotNote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.plan.session_plan import SessionPlan
-    from collectord.session.accounting import Accounts
+    from collectord.session.accounting import Accounting
     from collectord.session.drain_loop import StreamDrain
     from collectord.session.health import Health
-    from collectord.session.ring_snapshot import Snapshot, Windows
-    from collectord.session.rotation import Segments
-    from collectord.session.task_group import Jobs
+    from collectord.session.ring_snapshot import RingSnapshot, Snapshot
+    from collectord.session.rotation import Rotation
+    from collectord.session.task_group import TaskGroup
     from collectord.sink.base import SegmentInfo
     from collectord.source.base import OpenSource, Recording
 
@@ -34,7 +34,7 @@ LAST_PAUSE_S: Final = 0.01
 _SNAPSHOTS_KEPT: Final = 1000
 
 
-class Recorder:
+class FlightRecorder:
     """Stores what the rings of a flight recorder hold, in segments of their own.
 
     Args:
@@ -43,10 +43,10 @@ class Recorder:
         recording: stops them for a snapshot, or tells that the kernel has.
         windows: of the rings.
         segments: where they go.
-        accounts: read once a window has been drained.
+        accounting: read once a window has been drained.
         drain: brings the windows to the files.
         health: told while a frozen ring is not stored.
-        jobs: where that is done.
+        tasks: where that is done.
 
     Attributes:
         snapshots: the last ones that nobody waited for: of freezes, and of the end.
@@ -60,22 +60,22 @@ class Recorder:
         source: OpenSource,
         *,
         recording: Recording,
-        windows: Windows,
-        segments: Segments,
-        accounts: Accounts,
+        windows: RingSnapshot,
+        segments: Rotation,
+        accounting: Accounting,
         drain: StreamDrain,
         health: Health,
-        jobs: Jobs,
+        tasks: TaskGroup,
     ) -> None:
         self._plan = plan
         self._source = source
         self._recording = recording
         self._windows = windows
         self._segments = segments
-        self._accounts = accounts
+        self._accounting = accounting
         self._drain = drain
         self._health = health
-        self._jobs = jobs
+        self._tasks = tasks
         self._log = _LOG.bind(session=plan.name)
         self._one = asyncio.Lock()
         self._freezing = False
@@ -93,7 +93,7 @@ class Recorder:
 
     @property
     def looks_for_freeze(self) -> bool:
-        """Nothing tells that the kernel has stopped a ring but `look`."""
+        """Nothing tells that the kernel has stopped a ring but `poll`."""
         return self._plan.freezes and not self._recording.freeze_fds
 
     # Life: begin, look .. look, end, take_last, tell_last.
@@ -101,9 +101,9 @@ class Recorder:
     def begin(self) -> None:
         """Watch for rings that the kernel stops."""
         for fd in self._recording.freeze_fds:
-            asyncio.get_running_loop().add_reader(fd, self.look)
+            asyncio.get_running_loop().add_reader(fd, self.poll)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """If the kernel has stopped a ring, have the others stop, and store what they hold."""
         if not self._plan.freezes or self._freezing or self._ended:
             return
@@ -120,7 +120,7 @@ class Recorder:
         self._freezing = True
         self._log.warning("ring_frozen")
         if self._plan.sink.single_file is None:
-            self._jobs.start(self._store_frozen())
+            self._tasks.start(self._store_frozen())
 
     async def _store_frozen(self) -> None:
         try:
@@ -134,7 +134,7 @@ class Recorder:
         self._health.note("freeze", "")
         if made is not None:
             self.snapshots.append(made)
-        self.look()  # a ring that froze meanwhile would wait for the next tick
+        self.poll()  # a ring that froze meanwhile would wait for the next tick
 
     def end(self) -> None:
         """The source is about to be stopped for good: what stands still is not started again."""
@@ -152,9 +152,9 @@ class Recorder:
         if before is None:
             self._lost = self._windows.lost()
         under_way = before.under_way() if before is not None else None
-        self._segments.collected = Collected(await self._windows.take_last(), under_way)
+        self._segments.collected = SnapshotSegments(await self._windows.take_last(), under_way)
 
-    def tell_last(self) -> None:
+    def notify_last(self) -> None:
         """All segments are sealed, or cannot be: say what came of the last windows."""
         collected = self._segments.collected
         if collected is None:
@@ -191,7 +191,7 @@ class Recorder:
                 )
             # Before the windows are: segments may close while they are taken.
             note = SnapshotNote(trigger=trigger, taken_ns=time.monotonic_ns())
-            self._segments.collected = collected = Collected(note)
+            self._segments.collected = collected = SnapshotSegments(note)
             self._lost = self._windows.lost()
             try:
                 collected.note = await self._windows.take(trigger)
@@ -207,25 +207,25 @@ class Recorder:
                 self._count(well=True)
             return made
 
-    async def _store(self, collected: Collected) -> Snapshot | None:
+    async def _store(self, collected: SnapshotSegments) -> Snapshot | None:
         """Bring windows that were taken to segments, and these to an end."""
         if self._ended:  # the end takes all
             return None
         await self._windows.hold()
         # A pass that had begun before may drain on: this one begins after it.
         await self._drain.written_pass()
-        self._accounts.measure()
+        self._accounting.measure()
         given = self._windows.given()
         if self._segments.has_pages or given > self._given:
             await self._segments.make_next()
             if self._ended:
                 return None
-            self._segments.turn(collected)
+            self._segments.rotate_for(collected)
             self._given = given
         infos = await collected.ends()
         return self._summarise(collected, infos)
 
-    def _summarise(self, collected: Collected, infos: Sequence[SegmentInfo]) -> Snapshot:
+    def _summarise(self, collected: SnapshotSegments, infos: Sequence[SegmentInfo]) -> Snapshot:
         """Say what came of windows, all of which is written or given up."""
         lost = self._windows.lost().since(self._lost)
         return summarise(self._plan.name, self._plan.source, collected.note, infos, lost)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from collectord.ledger.record_ledger import RingBalance
     from collectord.plan.session_plan import SessionPlan
-    from collectord.session.counter_reader import Meter
+    from collectord.session.counter_reader import CounterReader
     from collectord.source.base import Tracing
 
 _LOG: Final = structlog.get_logger()
@@ -38,7 +38,9 @@ class Health:
         meter: its readings show what is missing, and what is stored again.
     """
 
-    def __init__(self, plan: SessionPlan, tracing: Sequence[Tracing], meter: Meter) -> None:
+    def __init__(
+        self, plan: SessionPlan, tracing: Sequence[Tracing], meter: CounterReader
+    ) -> None:
         self._reasons = {f"plan/{n}": reason for n, reason in enumerate(plan.degraded)}
         self._planned = len(self._reasons)
         self._tracing = tracing
@@ -86,7 +88,7 @@ class Health:
         self.note("drain", "")
         return True
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look for what nobody tells, in a reading that is new."""
         if self._tracing:
             self._look_for_foreign_readers()
@@ -145,7 +147,7 @@ class Health:
     def look_for_suppression(self) -> None:
         """Look for foreign programs, which no balance tells of."""
         try:
-            changed = self._meter.suppression.look()
+            changed = self._meter.suppression.poll()
         except KernelError as error:  # too many programs, for one
             if self.note("programs", f"BPF programs on its events not seen: {error}"):
                 self._log.error("programs_not_seen", error=str(error))

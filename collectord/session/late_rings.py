@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import SessionPlan
     from collectord.sink.base import SegmentInfo, Sink
-    from collectord.sink.state_dir import Store
+    from collectord.sink.state_dir import StateDir
     from collectord.source.base import Abilities, LateRing, Tracing
 
 _LOG: Final = structlog.get_logger()
@@ -94,7 +94,7 @@ class LateRings:
         )
 
     def take(
-        self, kernel: Kernel, sink: Sink, store: Store, ledger: Callable[[], Mapping[str, Any]]
+        self, kernel: Kernel, sink: Sink, store: StateDir, ledger: Callable[[], Mapping[str, Any]]
     ) -> SegmentInfo | None:
         """Store what they hold, once the session's own segments are sealed; the rest is lost.
 
@@ -124,7 +124,7 @@ class LateRings:
         instance: Tracing,
         kernel: Kernel,
         sink: Sink,
-        store: Store,
+        store: StateDir,
         ledger: Callable[[], Mapping[str, Any]],
     ) -> SegmentInfo | None:
         rings = tuple(self._entries())

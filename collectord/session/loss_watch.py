@@ -79,7 +79,7 @@ class LossWatch:
         """Where records are being lost."""
         return tuple(self._losing.values())
 
-    def look(self, *, new: bool) -> None:
+    def poll(self, *, new: bool) -> None:
         """Compare, unless neither is anything new nor was anything lost.
 
         Args:

@@ -41,7 +41,7 @@ class ProgramImages:
         self._programs |= {image.id: image for image in read.programs}
         self._types |= {btf.id: btf for btf in read.types}
 
-    def tell(self, running: Collection[int]) -> LoadedBpf:
+    def loaded(self, running: Collection[int]) -> LoadedBpf:
         """Give what ran in a file that ends now; the next one has those that run on."""
         told = LoadedBpf(tuple(self._programs.values()), tuple(self._types.values()))
         self._programs = {i: image for i, image in self._programs.items() if i in running}

@@ -84,7 +84,7 @@ class ProgramWatch:
             self._images.learn(self._known)
             return b"".join(self._encoded(symbols, 0) for symbols in found)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Tell of the programs that were loaded or unloaded since the last look."""
         with self._lock:
             now_ns = time.monotonic_ns()
@@ -100,7 +100,7 @@ class ProgramWatch:
             ids: lists programs beyond one, once for all streams. Raises KernelError.
 
         Returns:
-            False: call `look`.
+            False: call `poll`.
         """
         if not self._lock.acquire(blocking=False):
             return True  # a look is on its way
@@ -119,7 +119,7 @@ class ProgramWatch:
     def images(self) -> LoadedBpf:
         """Code and types of those that a file tells of, which ends now."""
         with self._lock:
-            return self._images.tell(self._known)
+            return self._images.loaded(self._known)
 
     def _beyond(self, ids: ListPrograms) -> bool:
         """Whether there are programs that came after the last one that is known."""

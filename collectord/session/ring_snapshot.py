@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from collectord._native._core import AuxCounters
     from collectord.kernel.port import Kernel
-    from collectord.session.counter_reader import Drained, Meter
+    from collectord.session.counter_reader import CounterReader, Drained
     from collectord.session.drain_loop import StreamDrain
     from collectord.sink.base import SegmentInfo
     from collectord.source.base import Recording
@@ -135,7 +135,7 @@ def summarise(
     )
 
 
-class Windows:
+class RingSnapshot:
     """Takes the windows of the rings that are held, of any kind.
 
     Overwritable perf rings are copied out in one go while they stand still, into memory that is
@@ -156,7 +156,7 @@ class Windows:
         recording: Recording,
         rings: Sequence[Drained],
         *,
-        meter: Meter,
+        meter: CounterReader,
         drain: StreamDrain,
         kernel: Kernel,
     ) -> None:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collectord._native import _core
     from collectord.codec.perf_features import Features
     from collectord.plan.session_plan import SinkPlan
-    from collectord.session.accounting import Accounts
+    from collectord.session.accounting import Accounting
     from collectord.session.drain_loop import StreamDrain
     from collectord.session.health import Health
-    from collectord.session.snapshot_segments import Collected
-    from collectord.session.task_group import Jobs
+    from collectord.session.snapshot_segments import SnapshotSegments
+    from collectord.session.task_group import TaskGroup
     from collectord.sink.base import Closing, OpenSegment, SegmentInfo, Sink
-    from collectord.sink.state_dir import Store
+    from collectord.sink.state_dir import StateDir
 
 _LOG: Final = structlog.get_logger()
 # What waits for a seal that may succeed later; each keeps its files open.
@@ -41,7 +41,7 @@ _WAITING_MAX: Final = 4
 _ROOM_BYTES: Final = 64 << 20
 
 
-class Segments:
+class Rotation:
     """The files of one stream, from their creation to their seal. See `drain_loop.StreamListener`.
 
     Args:
@@ -50,10 +50,10 @@ class Segments:
         sink: makes and seals them.
         store: makes room when the disk is full.
         drain: empties the rings before a cut.
-        accounts: tell what a manifest says.
+        accounting: tell what a manifest says.
         describe: tells what a file says at its end of what was recorded; called in a thread.
         health: told what goes wrong.
-        jobs: where file work is done.
+        tasks: where file work is done.
         shown: readers of the running file are to see what was written until the last tick.
         session: its name, for the log.
     """
@@ -64,12 +64,12 @@ class Segments:
         *,
         stream: _core.Stream,
         sink: Sink,
-        store: Store,
+        store: StateDir,
         drain: StreamDrain,
-        accounts: Accounts,
+        accounting: Accounting,
         describe: Callable[[], Features],
         health: Health,
-        jobs: Jobs,
+        tasks: TaskGroup,
         shown: bool,
         session: str,
     ) -> None:
@@ -78,10 +78,10 @@ class Segments:
         self._sink = sink
         self._store = store
         self._drain = drain
-        self._accounts = accounts
+        self._accounting = accounting
         self._describe = describe
         self._health = health
-        self._jobs = jobs
+        self._tasks = tasks
         self._shown = shown
         self._log = _LOG.bind(session=session)
         self._open: dict[int, OpenSegment] = {}  # the running and the prepared one
@@ -97,7 +97,7 @@ class Segments:
         self._finished = asyncio.Event()
         self._write_errors = self._given_up = self._early = 0
         self._last_shown: tuple[int, Mapping[int, int]] = (0, {})
-        self.collected: Collected | None = None  # what the segments that end now belong to
+        self.collected: SnapshotSegments | None = None  # what the segments that end now belong to
         self.stats = SinkStats()
         self.sealed: tuple[str, ...] = ()  # paths, without what retention has deleted
 
@@ -114,9 +114,9 @@ class Segments:
         if self._shown:
             self._show_running()
         if self._wanted:
-            self._jobs.start(self._prepare_or_degrade())
+            self._tasks.start(self._prepare_or_degrade())
         if self._unsealed and not self._sealing.locked():
-            self._jobs.start(self._seal_waiting())
+            self._tasks.start(self._seal_waiting())
         age_ns = self._plan.segment_age_ns
         if age_ns and time.monotonic_ns() - self._since_ns >= age_ns:
             self.rotate()
@@ -150,9 +150,9 @@ class Segments:
             self._stream.finish()
             await self._finished.wait()
 
-    async def add_last(self, make: Callable[[Sink, Store], SegmentInfo | None]) -> None:
+    async def add_last(self, make: Callable[[Sink, StateDir], SegmentInfo | None]) -> None:
         """Have a last segment beside those of the stream, if there is anything for it."""
-        info = await self._jobs.in_worker(make, self._sink, self._store)
+        info = await self._tasks.in_worker(make, self._sink, self._store)
         if info is not None:
             self.sealed += (str(info.path),)
             self._log.info("segment_sealed", path=str(info.path), samples=info.manifest.samples)
@@ -168,7 +168,7 @@ class Segments:
         try:
             # First: a sink that sealed nothing takes its directory away.
             await self._refresh_stats()
-            await self._jobs.in_worker(self._sink.close)
+            await self._tasks.in_worker(self._sink.close)
         except SinkError as error:  # all records are stored or counted
             self._log.error("segments_left_open", error=str(error))
 
@@ -184,7 +184,7 @@ class Segments:
             path = self._plan.directory
             raise SinkError("no segment to go on in: the snapshot is not closed", path=path)
 
-    def turn(self, collected: Collected) -> None:
+    def rotate_for(self, collected: SnapshotSegments) -> None:
         """Have a snapshot wait for all that was written until now, and the rest go elsewhere.
 
         Call it when all that was drained is written. A segment that reached its limit has been
@@ -210,7 +210,7 @@ class Segments:
         if self.collected is not None:
             self.collected.expect(closed.token)
         self._early += closed.early
-        self._jobs.start(self._seal(self._open.pop(closed.token), closed))
+        self._tasks.start(self._seal(self._open.pop(closed.token), closed))
         if closed.final:
             self._finished.set()
 
@@ -220,12 +220,12 @@ class Segments:
         self._since_ns = time.monotonic_ns()
         if not self._ending and self._plan.single_file is None:
             self._wanted = True
-            self._jobs.start(self._prepare_or_degrade())
+            self._tasks.start(self._prepare_or_degrade())
 
     def space_wanted(self, error: int) -> None:
         """Make room, then let the writer try again, or give the chunk up."""
         full = error == errno.EXFULL
-        self._jobs.start(self._make_segment() if full else self._make_room(error))
+        self._tasks.start(self._make_segment() if full else self._make_room(error))
 
     def write_failed(self, error: int) -> None:
         """Count it, and try another file; the records are in the ledger as sink/dropped."""
@@ -239,8 +239,8 @@ class Segments:
     async def _prepare(self) -> None:
         async with self._preparing:
             self._token += 1
-            opening = self._accounts.opening()
-            segment = await self._jobs.in_worker(self._sink.next_segment, self._token, opening)
+            opening = self._accounting.opening()
+            segment = await self._tasks.in_worker(self._sink.next_segment, self._token, opening)
             self._open[segment.token] = segment
             try:
                 self._hand_over(segment)
@@ -301,7 +301,7 @@ class Segments:
         made = False
         try:
             directory = Path(self._plan.directory)
-            made = await self._jobs.in_worker(self._store.make_room, _ROOM_BYTES, directory)
+            made = await self._tasks.in_worker(self._store.make_room, _ROOM_BYTES, directory)
         except SinkError as failure:
             self._log.error("no_room_made", error=str(failure))
         if made and self._wanted:
@@ -316,11 +316,11 @@ class Segments:
 
     async def _seal(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
         async with self._sealing:
-            features = await self._jobs.in_worker(self._describe)
+            features = await self._tasks.in_worker(self._describe)
             if not self._ending:
                 await self._health.heard(self._drain.full_pass())
-                self._accounts.measure()
-            closing = self._accounts.closing(
+                self._accounting.measure()
+            closing = self._accounting.closing(
                 recount=closed.final and not self._unsealed,
                 snapshot=self.collected.note if self.collected is not None else None,
             )
@@ -334,7 +334,7 @@ class Segments:
             while self._unsealed and not failed:
                 segment, closed, closing = self._unsealed[0]
                 try:
-                    info = await self._jobs.in_worker(self._sink.seal, segment, closed, closing)
+                    info = await self._tasks.in_worker(self._sink.seal, segment, closed, closing)
                 except SinkError as error:
                     if error.errno not in PASSING or len(self._unsealed) > _WAITING_MAX:
                         await self._give_up(error)
@@ -351,13 +351,13 @@ class Segments:
             if self._health.note("seal", failed) and failed:
                 self._log.error("segment_not_sealed", error=failed)
         try:
-            await self._jobs.in_worker(self._store.make_room)
+            await self._tasks.in_worker(self._store.make_room)
             await self._refresh_stats()
         except SinkError as error:
             self._log.error("limits_not_kept", error=str(error))
 
     def _sealed(self, info: SegmentInfo) -> None:
-        self._accounts.found(info)
+        self._accounting.found(info)
         self.sealed += (str(info.path), *map(str, info.more))
         self._log.info("segment_sealed", path=str(info.path), samples=info.manifest.samples)
 
@@ -368,11 +368,11 @@ class Segments:
         self._given_up += 1
         left = end = None
         try:
-            end = await self._jobs.in_worker(self._sink.give_up, segment, closed)
+            end = await self._tasks.in_worker(self._sink.give_up, segment, closed)
         except SinkError as failure:
             self._log.error("segment_not_left", error=str(failure))
         else:
-            self._accounts.given_up(end)
+            self._accounting.given_up(end)
             self._store.leave(end.left)
             for info in end.infos:
                 self._sealed(info)
@@ -384,17 +384,17 @@ class Segments:
 
     def _tell(self, token: int, end: SegmentInfo | SinkError | None) -> None:
         if self.collected is not None:
-            self.collected.tell(token, end)
+            self.collected.notify(token, end)
 
     async def _refresh_stats(self) -> None:
-        stats = await self._jobs.in_worker(
+        stats = await self._tasks.in_worker(
             self._store.stats,
             Path(self._plan.directory),
             self._write_errors,
             self._given_up,
         )
         self.stats = replace(stats, early=self._early)
-        gone = await self._jobs.in_worker(_missing, self.sealed)
+        gone = await self._tasks.in_worker(_missing, self.sealed)
         self.sealed = tuple(path for path in self.sealed if path not in gone)
 
     # Show.
@@ -405,14 +405,14 @@ class Segments:
         segment = self._open.get(token)
         if segment is None or self._showing.locked() or (token, sizes) == self._last_shown:
             return
-        self._jobs.start(self._show(segment, sizes))
+        self._tasks.start(self._show(segment, sizes))
 
     async def _show(self, segment: OpenSegment, sizes: Mapping[int, int]) -> None:
         async with self._showing:
             if segment.token not in self._open:
                 return  # it closed meanwhile, and its seal writes the same
             try:
-                await self._jobs.in_worker(self._sink.flush, segment, sizes)
+                await self._tasks.in_worker(self._sink.flush, segment, sizes)
             except SinkError as error:
                 self._health.note("show", str(error))
             else:

@@ -17,14 +17,14 @@ import structlog
 
 from collectord.errors import KernelError
 from collectord.model import FLIGHT_RECORDER
-from collectord.session.accounting import Accounts
+from collectord.session.accounting import Accounting
 from collectord.session.build_ids import BuildIds
-from collectord.session.flight_recorder import LAST_PAUSE_S, Recorder
+from collectord.session.flight_recorder import LAST_PAUSE_S, FlightRecorder
 from collectord.session.health import Health
 from collectord.session.loss_watch import LossWatch
-from collectord.session.ring_snapshot import Windows
-from collectord.session.rotation import Segments
-from collectord.session.task_group import Jobs
+from collectord.session.ring_snapshot import RingSnapshot
+from collectord.session.rotation import Rotation
+from collectord.session.task_group import TaskGroup
 from collectord.source.aux import AuxFlush
 from collectord.text.units import NS_PER_SECOND
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading
     from collectord.plan.session_plan import SessionPlan
-    from collectord.session.counter_reader import Drained, Meter
+    from collectord.session.counter_reader import CounterReader, Drained
     from collectord.session.drain_loop import Drain
     from collectord.session.program_watch import ListPrograms, ProgramWatch
     from collectord.sink.base import Sink
-    from collectord.sink.state_dir import Store
+    from collectord.sink.state_dir import StateDir
     from collectord.source.base import OpenSource
 
 _LOG: Final = structlog.get_logger()
@@ -76,11 +76,11 @@ class Session:
         source: OpenSource,
         rings: tuple[Drained, ...],
         stream: _core.Stream,
-        meter: Meter,
+        meter: CounterReader,
         sink: Sink,
         kernel: Kernel,
         drain: Drain,
-        store: Store,
+        store: StateDir,
         worker: Executor,
         programs: ProgramWatch | None = None,
     ) -> None:
@@ -95,9 +95,9 @@ class Session:
         self._passes = drain.of(stream)
         self._flush = AuxFlush(kernel, [drained.handle for drained in rings])
         self._log = _LOG.bind(session=plan.name)
-        self._jobs = Jobs(worker)
+        self._tasks = TaskGroup(worker)
         self._health = Health(plan, self.abilities.tracing, meter)
-        self._accounts = Accounts(
+        self._accounting = Accounting(
             plan,
             source=source,
             rings=rings,
@@ -111,32 +111,34 @@ class Session:
         mapping = next((event.attr for event in plan.events if event.attr.mmap2), None)
         self._build_ids = BuildIds(kernel, stream, mapping)
         self._programs = programs
-        self._segments = Segments(
+        self._segments = Rotation(
             plan.sink,
             stream=stream,
             sink=sink,
             store=store,
             drain=self._passes,
-            accounts=self._accounts,
+            accounting=self._accounting,
             describe=self._describe,
             health=self._health,
-            jobs=self._jobs,
+            tasks=self._tasks,
             shown=bool(self.abilities.tracing),
             session=plan.name,
         )
         self.recorder = None
         if plan.mode == FLIGHT_RECORDER:
             (recording,) = self.abilities.recording
-            self.recorder = Recorder(
+            self.recorder = FlightRecorder(
                 plan,
                 source,
                 recording=recording,
-                windows=Windows(recording, rings, meter=meter, drain=self._passes, kernel=kernel),
+                windows=RingSnapshot(
+                    recording, rings, meter=meter, drain=self._passes, kernel=kernel
+                ),
                 segments=self._segments,
-                accounts=self._accounts,
+                accounting=self._accounting,
                 drain=self._passes,
                 health=self._health,
-                jobs=self._jobs,
+                tasks=self._tasks,
             )
         self._stopping = asyncio.Event()
 
@@ -152,9 +154,9 @@ class Session:
         self._drain.listen(self._segments, self._stream, self, numbers)
         for sideband in self.abilities.sideband:
             sideband.enable_sideband()
-            self._stream.load_sideband(await self._jobs.in_worker(sideband.running_state))
+            self._stream.load_sideband(await self._tasks.in_worker(sideband.running_state))
         if self._programs is not None:
-            self._stream.load_sideband(await self._jobs.in_worker(self._programs.running))
+            self._stream.load_sideband(await self._tasks.in_worker(self._programs.running))
         await self._segments.begin()
         self.source.enable()
         for drained in self._rings.values():
@@ -162,7 +164,7 @@ class Session:
         if self.recorder is not None:
             self.recorder.begin()
         if self._flush.interval_ns:
-            self._jobs.start(self._flush_aux())
+            self._tasks.start(self._flush_aux())
 
     async def _flush_aux(self) -> None:
         """Have CoreSight give its trace, which it does when it is stopped, until the end."""
@@ -192,20 +194,20 @@ class Session:
         Returns:
             whether the session is quiet: the next look may come a flush interval later.
         """
-        new = self._accounts.measure()
+        new = self._accounting.measure()
         if new:
-            self._accounts.read_clocks(clocks)
+            self._accounting.read_clocks(clocks)
             self._look_at_reading()
         lost, self._lost = self._lost, self._meter.lost
-        self._losses.look(new=self._lost != lost)
+        self._losses.poll(new=self._lost != lost)
         self._health.look_at_disk(self._stream.waits_ns())
         self._health.look_for_suppression()
         if self.recorder is not None:
-            self.recorder.look()
+            self.recorder.poll()
         self._segments.tick()
-        self._build_ids.look(self._jobs)
+        self._build_ids.poll(self._tasks)
         if self._programs is not None and not self._programs.pass_over(programs):
-            self._jobs.start(self._jobs.in_worker(self._programs.look))
+            self._tasks.start(self._tasks.in_worker(self._programs.poll))
         return self._is_quiet()
 
     def _is_quiet(self) -> bool:
@@ -223,7 +225,7 @@ class Session:
         )
 
     def _look_at_reading(self) -> None:
-        self._health.look()
+        self._health.poll()
         for instance in self.abilities.tracing:
             self._health.note("window", instance.keep_window(self._meter.held()))
             if self.recorder is not None:
@@ -234,7 +236,7 @@ class Session:
         features = self._build_ids.features()
         if self._programs is None:
             return features
-        self._programs.look()
+        self._programs.poll()
         return replace(features, bpf=self._programs.images())
 
     def note(self, about: str, trouble: str) -> None:
@@ -254,18 +256,18 @@ class Session:
             await self._health.heard(self.recorder.take_last())
         self._health.look_for_suppression()
         if self._programs is not None:
-            await self._jobs.in_worker(self._programs.look)
+            await self._tasks.in_worker(self._programs.poll)
         await self._drain_to_the_end()
         self._losses.end()
         self._health.look_for_suppression()
-        self._health.look()
+        self._health.poll()
         await self._segments.finish()
-        await self._jobs.join()
+        await self._tasks.join()
         if self.recorder is not None:
-            self.recorder.tell_last()
+            self.recorder.notify_last()
         if self._segments.all_sealed:
-            self._accounts.settle()
-        await self._segments.add_last(self._accounts.take_late)
+            self._accounting.settle()
+        await self._segments.add_last(self._accounting.take_late)
         await self._segments.close()
 
     async def _stop_source(self) -> None:
@@ -293,8 +295,8 @@ class Session:
         try:
             for _ in range(_LAST_PASSES):
                 heard = await self._health.heard(self._passes.written_pass())
-                self._accounts.measure(last=True)
-                if not heard or self._accounts.are_even():
+                self._accounting.measure(last=True)
+                if not heard or self._accounting.are_even():
                     return
                 await asyncio.sleep(LAST_PAUSE_S)
         finally:
@@ -312,7 +314,7 @@ class Session:
         recorder = self.recorder
         state = "degraded" if reasons else "running"
         return replace(
-            self._accounts.balance(),
+            self._accounting.balance(),
             state="stopped" if self._stopping.is_set() else state,
             segments=self._segments.sealed,
             degraded_reasons=reasons,

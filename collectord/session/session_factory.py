@@ -14,7 +14,7 @@ from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.kernel.host.device_names import HostNames
 from collectord.kernel.tracefs.instance_note import remove_note, write_note
 from collectord.model import RingRole, ScopeKind
-from collectord.session.counter_reader import Drained, DrainedArea, Meter
+from collectord.session.counter_reader import CounterReader, Drained, DrainedArea
 from collectord.session.maps.map_reader import BpfReader
 from collectord.session.program_watch import ProgramWatch
 from collectord.session.ringless_session import RinglessSession
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collectord.model import ClockReading
     from collectord.plan.session_plan import SessionPlan
     from collectord.session.drain_loop import Drain
-    from collectord.session.file_workers import Workers
+    from collectord.session.file_workers import FileWorkers
     from collectord.session.maps.map_watch import BpfWatch
-    from collectord.sink.state_dir import Store
+    from collectord.sink.state_dir import StateDir
     from collectord.source.base import OpenSource
 
 _LOG: Final = structlog.get_logger()
@@ -42,7 +42,7 @@ AnySession = Session | RinglessSession
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SessionContext:
     """What all sessions of a daemon are opened with.
 
     Attributes:
@@ -57,8 +57,8 @@ class Surroundings:
     host: Host
     facts: KernelFacts
     clock: ClockReading
-    store: Store
-    workers: Workers
+    store: StateDir
+    workers: FileWorkers
     watch: BpfWatch
     stats: bool
     child: int | None
@@ -145,7 +145,7 @@ class Surroundings:
             source=source,
             rings=tuple(rings),
             stream=stream,
-            meter=Meter(source, rings, plan.events),
+            meter=CounterReader(source, rings, plan.events),
             sink=sink,
             kernel=self.kernel,
             drain=self.drain,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     End = asyncio.Future[SegmentInfo | None]
 
 
-class Collected:
+class SnapshotSegments:
     """The segments that one snapshot goes into, whose ends it waits for.
 
     Args:
@@ -34,7 +34,7 @@ class Collected:
         if token not in self._ends:
             self._ends[token] = asyncio.get_running_loop().create_future()
 
-    def tell(self, token: int, end: SegmentInfo | SinkError | None) -> None:
+    def notify(self, token: int, end: SegmentInfo | SinkError | None) -> None:
         """A segment was sealed, dropped as it was empty, or can be neither."""
         waiting = self._ends.get(token)
         if waiting is None or waiting.done():

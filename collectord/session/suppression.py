@@ -63,7 +63,7 @@ class Suppression:
         self._windows: deque[Window] = deque(maxlen=_WINDOWS_MAX)
         self._ever: set[int] = set()
 
-    def look(self) -> list[tuple[EventPlan, tuple[int, ...]]]:
+    def poll(self) -> list[tuple[EventPlan, tuple[int, ...]]]:
         """Ask which foreign programs there are now; gives what changed. Raises KernelError."""
         changed = []
         for index, event in self._events.items():

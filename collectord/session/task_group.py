@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-class Jobs:
+class TaskGroup:
     """The tasks of one session.
 
     Args:

@@ -72,7 +72,7 @@ class _Damage:
         return min(self._parts[0].offset, size) if self._parts else size
 
 
-def look(view: memoryview, unsound: Iterable[Part] = ()) -> Kept:
+def examine(view: memoryview, unsound: Iterable[Part] = ()) -> Kept:
     """Find what is sound; `unsound` is what does not match its checksum."""
     damage = _Damage([*unsound, *_cut_before(view)])
     cuts: list[Part] = []

@@ -32,7 +32,7 @@ from collectord.sink.manifest import (
     link,
     thin,
 )
-from collectord.sink.output_dir import Home
+from collectord.sink.output_dir import OutputDir
 from collectord.sink.segment import (
     FULL,
     publish,
@@ -113,7 +113,7 @@ class FileSink(ABC):
         layouts: Mapping[str, EventLayout] = NO_LAYOUTS,
         make_room: Callable[[int], bool] = lambda _need_bytes: False,
         form: str = "",
-        home: Home | None = None,
+        home: OutputDir | None = None,
     ) -> None:
         """Make the directory ready.
 
@@ -143,7 +143,7 @@ class FileSink(ABC):
         self._sealed_any = False
         self._clock: Literal["monotonic", "perf"] = "monotonic"
         self._form = form or self.FORMAT
-        self._home = home or Home(plan, self._form)
+        self._home = home or OutputDir(plan, self._form)
 
     @property
     def so_far(self) -> SoFar:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import SinkPlan
 
 
-class Home:
+class OutputDir:
     """The folder that a sink's files go to, held open.
 
     Args:
@@ -54,7 +54,7 @@ class Home:
         self.base = ""
         self._sequence = 0
         self._borrowed = folder is not None
-        self.folder = folder or open_home(Path(plan.directory))
+        self.folder = folder or open_output_dir(Path(plan.directory))
         self._made = self.folder.made
         if plan.single_file is None:
             self._continue()
@@ -102,7 +102,7 @@ class Home:
     def _find_again(self) -> None:
         """Take the folder that has the name now, if the open one was deleted."""
         if not self._borrowed and self.folder.is_deleted:
-            self.folder = open_home(self.folder.path)
+            self.folder = open_output_dir(self.folder.path)
 
     def remove_made(self) -> None:
         """Leave no empty directory behind a recording that never was."""
@@ -114,7 +114,7 @@ class Home:
             self.folder.close()
 
 
-class FollowingHome(Home):
+class FollowingHome(OutputDir):
     """Where the files go that belong to those of another sink: under their names.
 
     Args:
@@ -123,7 +123,7 @@ class FollowingHome(Home):
         leader: its last name is taken, but for the format, in its folder.
     """
 
-    def __init__(self, plan: SinkPlan, file_format: str, leader: Home) -> None:
+    def __init__(self, plan: SinkPlan, file_format: str, leader: OutputDir) -> None:
         super().__init__(plan, file_format, leader.folder)
         self._leader = leader
 
@@ -142,7 +142,7 @@ class FollowingHome(Home):
         return paths, fd
 
 
-def open_home(path: Path) -> Folder:
+def open_output_dir(path: Path) -> Folder:
     """Open a folder for segments, and make it if it is not there.
 
     Raises:

@@ -82,7 +82,7 @@ class _Keeping:
         return Kept(self.end, tuple(self.cuts), self.samples, first_ns, last_ns, self.reason)
 
 
-def look(data: memoryview, base: int, time_offset: int, *, torn: bool) -> Kept:
+def examine(data: memoryview, base: int, time_offset: int, *, torn: bool) -> Kept:
     """Find what is sound.
 
     Args:

@@ -24,7 +24,7 @@ from collectord.codec.perf_section import Feature
 from collectord.errors import CodecError
 from collectord.folders.folder import write_all
 from collectord.sink.manifest import Span
-from collectord.sink.perf_chunks import look, padding
+from collectord.sink.perf_chunks import examine, padding
 from collectord.sink.scan import mapped, read_first, scan, xxh3
 from collectord.sink.segment import BLOCK_BYTES, PERF_DATA
 from collectord.sink.stored_file import Check, Finding, FinishedFile, Part, Survey, Track
@@ -171,7 +171,7 @@ class PerfFile:
             written = sum(span.bytes for span in sealed.spans if span.part == "data")
             end = min(start + written, size_bytes)
         with mapped(self._fd, size_bytes) as view, view[start : max(start, end)] as data:
-            found = look(data, start, time_offset(self._head.attrs), torn=sealed is None)
+            found = examine(data, start, time_offset(self._head.attrs), torn=sealed is None)
             with data[: found.end] as kept:
                 sums = () if found.cuts else sums_of(kept)
         cuts = [Part(start + cut.offset, cut.bytes) for cut in found.cuts]

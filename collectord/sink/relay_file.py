@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord._native import _core
 from collectord.folders.folder import write_all
-from collectord.sink.blk_records import look, messages
+from collectord.sink.blk_records import examine, messages
 from collectord.sink.scan import mapped
 from collectord.sink.segment import BLKTRACE, BLOCK_BYTES
 from collectord.sink.stored_file import Check, Finding, FinishedFile, Survey, Track
@@ -70,7 +70,7 @@ class RelayFile:
             if not self._walked:
                 return Survey({_ALL: Track(size, size, sums_of(view))})
             spans = () if sealed is None else sealed.spans
-            found = look(view, (part for span in spans for part in unsound(view, span)))
+            found = examine(view, (part for span in spans for part in unsound(view, span)))
             with view[: found.end] as kept:
                 sums = () if found.cuts else sums_of(kept)
         return Survey(

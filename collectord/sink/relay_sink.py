@@ -22,7 +22,7 @@ from collectord.errors import SinkError
 from collectord.sink.base import GivenUp, SegmentInfo, SoFar
 from collectord.sink.file_sink import Contents, FileSink, Place
 from collectord.sink.manifest import with_counts
-from collectord.sink.output_dir import FollowingHome, Home
+from collectord.sink.output_dir import FollowingHome, OutputDir
 from collectord.sink.relay_file import finish
 from collectord.sink.segment import PASSING
 
@@ -50,12 +50,12 @@ class _OneFile(FileSink):
         form: str,
         ring: int | None,
         channel: str,
-        leader: Home | None,
+        leader: OutputDir | None,
         make_room: Callable[[int], bool],
     ) -> None:
         self._ring = ring
         self._sealed: dict[int, SegmentInfo] = {}
-        home = Home(plan, form) if leader is None else FollowingHome(plan, form, leader)
+        home = OutputDir(plan, form) if leader is None else FollowingHome(plan, form, leader)
         super().__init__(
             plan, identity, events=(channel,), make_room=make_room, form=form, home=home
         )
@@ -66,7 +66,7 @@ class _OneFile(FileSink):
         return self._ring
 
     @property
-    def home(self) -> Home:
+    def home(self) -> OutputDir:
         """Where the files go."""
         return self._home
 

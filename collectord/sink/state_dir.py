@@ -33,7 +33,7 @@ _COUNT_MAX_BYTES = 64
 _EVICTION_WAIT_S = 1.0
 
 
-class Store:
+class StateDir:
     """The segments of all sessions below one directory. Calls may come from any thread."""
 
     def __init__(self, root: Path, plan: RetentionPlan) -> None:

@@ -28,7 +28,7 @@ from collectord.sink.segment import BLOCK_BYTES, TRACE_DAT
 from collectord.sink.sparse import punch
 from collectord.sink.stored_file import Check, Finding, FinishedFile, Part, Survey, Track
 from collectord.sink.sums import Sums, data_span, sums_of, unsound
-from collectord.sink.trace_pages import empty_pages, look
+from collectord.sink.trace_pages import empty_pages, examine
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -285,7 +285,7 @@ class TraceFile:
                 place = Place(extent.offset, extent.capacity_bytes)
                 if self._places is not None:
                     place = self._places[cpu]
-                found = look(self._fd, view, place, step_bytes, bad)
+                found = examine(self._fd, view, place, step_bytes, bad)
                 if found.bytes:
                     with view[place.offset : place.offset + found.bytes] as kept:
                         sums = () if found.cuts else sums_of(kept)

@@ -47,7 +47,7 @@ class Kept(NamedTuple):
     fault: str
 
 
-def look(
+def examine(
     fd: int, view: memoryview, place: Place, step_bytes: int, unsound: Sequence[Part] | None
 ) -> Kept:
     """Find what is sound.

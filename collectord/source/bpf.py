@@ -311,7 +311,7 @@ class OpenBpf:
     def _counts_of(self, cpu: int) -> Counts:
         """Counts of all that share rings on a CPU, which are read for all CPUs at once.
 
-        A ring that is read for the second time has them read anew. `Meter` has the core's
+        A ring that is read for the second time has them read anew. `CounterReader` has the core's
         counters of all rings by then.
         """
         if not self._counted or cpu in self._counted_for:

@@ -57,7 +57,7 @@ def test_the_live_bracket_holds(
         )
         with daemon(start_cli, config) as collector:
 
-            def look() -> dict[str, Any]:
+            def poll() -> dict[str, Any]:
                 session = collector.session()
                 assert session["unaccounted"] == 0, session
                 assert [ring["unaccounted"] for ring in session["rings"]] == [0] * threads
@@ -65,13 +65,13 @@ def test_the_live_bracket_holds(
 
             running.go()
             while len(readings) < READINGS:
-                readings.add(look()["produced"])
+                readings.add(poll()["produced"])
                 if losing and len(readings) == READINGS // 2:
                     with stopped(collector.process):  # nobody empties what this fills
                         burst.run()
                     losing = False
             generated = running.end()["events"] + (BURST if pages == SMALL else 0)
-            daemons.wait_for(lambda: look()["produced"] >= generated, "all that was made")
+            daemons.wait_for(lambda: poll()["produced"] >= generated, "all that was made")
             assert _series(collector.metrics(), "collectord_unaccounted_records") == [0]
     result = daemon_result(tmp_path)
     check_balance(result, [perf] if pages == SMALL else [], generated=generated)

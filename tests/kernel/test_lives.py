@@ -35,11 +35,11 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.plan.build import build
 from collectord.plan.session_plan import RetentionPlan
 from collectord.session.drain_loop import Drain
-from collectord.session.file_workers import Workers
+from collectord.session.file_workers import FileWorkers
 from collectord.session.maps.map_watch import BpfWatch
 from collectord.session.session import Session
-from collectord.session.session_factory import Surroundings
-from collectord.sink.state_dir import Store
+from collectord.session.session_factory import SessionContext
+from collectord.sink.state_dir import StateDir
 from tests.support.configs import perf_source, tracefs_source
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ def held_by_process() -> Held:
     )
 
 
-async def live(surroundings: Surroundings, plan: SessionPlan) -> None:
+async def live(context: SessionContext, plan: SessionPlan) -> None:
     """One session, from its opening to its end, with something to record."""
     async with AsyncExitStack() as own:
-        session = await surroundings.open(plan, own)
+        session = await context.open(plan, own)
         assert isinstance(session, Session)
         await session.begin()
         await asyncio.sleep(0.001)
@@ -124,14 +124,14 @@ def lives(directory: Path) -> list[Held]:
 
     async def scenario() -> list[Held]:
         held = []
-        with Drain(whole.core) as drain, Workers({}) as workers:
-            surroundings = Surroundings(
+        with Drain(whole.core) as drain, FileWorkers({}) as workers:
+            context = SessionContext(
                 kernel=kernel,
                 drain=drain,
                 host=read_host(),
                 facts=facts,
                 clock=kernel.clocks(),
-                store=Store(directory, RetentionPlan()),
+                store=StateDir(directory, RetentionPlan()),
                 workers=workers,
                 watch=BpfWatch(),
                 stats=False,
@@ -139,7 +139,7 @@ def lives(directory: Path) -> list[Held]:
             )
             for number in range(SESSIONS):
                 for plan in whole.sessions:
-                    await live(surroundings, plan)
+                    await live(context, plan)
                 if number % BETWEEN == BETWEEN - 1:
                     held.append(held_by_process())
         return held

@@ -182,4 +182,4 @@ def test_a_cpu_is_not_offline_because_somebody_writes_it() -> None:
     """A message that is made by a write to a CPU's `uevent` comes to the watch, and is no news."""
     with CpuWatch() as watch:
         CPU0_UEVENT.write_text("offline")
-        assert watch.look().left == frozenset()
+        assert watch.poll().left == frozenset()

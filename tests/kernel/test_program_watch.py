@@ -145,7 +145,7 @@ def test_a_late_look_tells_nothing_that_readers_have_passed(
     watch.running()
     with programs.harmless_program():
         loaded_ns = time.monotonic_ns()
-        watch.look()
+        watch.poll()
         assert fed.times
         assert max(fed.times) <= loaded_ns
     # A round has ended since; then nobody knows which have.
@@ -154,6 +154,6 @@ def test_a_late_look_tells_nothing_that_readers_have_passed(
         with programs.harmless_program():
             late_ns = time.monotonic_ns()
             round_ns = late_ns if known else 0
-            watch.look()
+            watch.poll()
             assert fed.times
             assert min(fed.times) >= late_ns

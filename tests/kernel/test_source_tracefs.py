@@ -628,12 +628,12 @@ def test_the_filter_trial_is_nobodys_leftover(
     seen: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
     words = kernel_tracefs._refusal_words
 
-    def look(path: Path, text: str) -> str:
+    def poll(path: Path, text: str) -> str:
         found = words(path, text)
         seen.append((find_live(kernel.tracefs, name), find_leftovers(kernel.tracefs, name)))
         return found
 
-    monkeypatch.setattr(kernel_tracefs, "_refusal_words", look)
+    monkeypatch.setattr(kernel_tracefs, "_refusal_words", poll)
     assert "Field not found" in kernel.filter_refusal("sched", "sched_switch", "nothing == 1")
     assert seen == [((name,), ())]
     assert not (kernel.tracefs.root / "instances" / name).exists()

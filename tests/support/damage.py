@@ -28,10 +28,10 @@ from collectord.cli import events, segments
 from collectord.errors import CodecError, CollectordError
 from collectord.plan.session_plan import SinkPlan
 from collectord.reader.verify import list_segments, verify
-from collectord.recovery.prior_run import read_trail
+from collectord.recovery.prior_run import read_prior_run
 from collectord.sink.formats import open_stored
 from collectord.sink.outcome import Action
-from collectord.sink.output_dir import Home
+from collectord.sink.output_dir import OutputDir
 from collectord.sink.repair import repair
 from collectord.sink.segment import PARTIAL, SegmentPaths
 from collectord.sink.stored_file import Check
@@ -216,9 +216,9 @@ class Case:
 
     def _daemon_start(self) -> None:
         with contextlib.suppress(CollectordError):
-            Home(SinkPlan(format="perf.data", directory=str(self._directory)), "perf.data")
+            OutputDir(SinkPlan(format="perf.data", directory=str(self._directory)), "perf.data")
         with contextlib.suppress(CollectordError):
-            read_trail(
+            read_prior_run(
                 self._directory,
                 session="exec",
                 boot_id=perf_segments.IDENTITY.boot_id,

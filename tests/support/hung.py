@@ -49,7 +49,7 @@ class _Figures:
         self._daemon = daemon
         self._produced: dict[str, int] = {}
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """See what is told now; gives whether each changed often enough."""
         for one in self._daemon.status()["sessions"]:
             name = one["name"]
@@ -104,7 +104,7 @@ def check_others_go_on(
             with hung():
                 figures, before = _Figures(daemon), sealed()
                 daemons.wait_for(
-                    lambda: figures.look() and sealed() >= before + _SEALED,
+                    lambda: figures.poll() and sealed() >= before + _SEALED,
                     f"figures and segments: {figures.changes}",
                 )
                 (snapshot,) = daemon.post("/v1/snapshot", {})["snapshots"]

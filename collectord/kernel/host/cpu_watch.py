@@ -66,7 +66,7 @@ class CpuWatch:
         if self._uevents is not None:
             self._uevents.close()
 
-    def look(self) -> CpuChange:
+    def poll(self) -> CpuChange:
         """Look which CPUs are online, and which were not since the last look.
 
         Raises:

@@ -59,7 +59,7 @@ class BpfWatch:
         """Why the last look at a session's programs failed, "" if it did not."""
         return self._troubles.get(session, "")
 
-    async def rest(self) -> None:
+    async def join(self) -> None:
         """Wait for a look that is on its way: descriptors must not close under it."""
         if self._look is not None:
             await self._look
@@ -73,9 +73,9 @@ class BpfWatch:
         if self._readers and (self._look is None or self._look.done()):
             self._look = asyncio.get_running_loop().create_task(self._read(worker))
 
-    async def look(self, worker: Executor) -> None:
+    async def poll(self, worker: Executor) -> None:
         """Look a last time, when programs count no more."""
-        await self.rest()
+        await self.join()
         await self._read(worker)
 
     async def contents(self, worker: Executor) -> dict[str, Contents]:

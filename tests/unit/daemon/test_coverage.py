@@ -122,12 +122,12 @@ def test_a_look_that_fails_changes_nothing() -> None:
     """Sysfs cannot be read for want of a descriptor: what was seen last stands."""
 
     class Watch:
-        def look(self) -> None:
+        def poll(self) -> None:
             raise KernelError("cannot read /sys/devices/system/cpu/online")
 
     session = plan()
     coverage = Coverage([session], CPUS)
     watch: Any = Watch()
-    coverage.look(watch)
+    coverage.poll(watch)
     assert coverage.online == set(CPUS)
     assert coverage.trouble(session) == ""

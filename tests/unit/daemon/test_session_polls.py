@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collectord.daemon.session_polls import Looks
+from collectord.daemon.session_polls import SessionPolls
 from collectord.session.maps.map_watch import BpfWatch
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ class OneSession:
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet
-        self.looks = 0
+        self.polls = 0
 
     def tick(self, clocks: Callable[[], ClockReading], _programs: object) -> bool:
         """Count it."""
         clocks()
-        self.looks += 1
+        self.polls += 1
         return self.quiet
 
     def note(self, about: str, trouble: str) -> None:
@@ -56,7 +56,7 @@ class Rig:
         self.watch = BpfWatch()
         sessions: Any = self.sessions
         kernel: Any = SimpleNamespace(clocks=self._clocks, bpf_program_ids=lambda _: ())
-        self.looks = Looks(
+        self.polls = SessionPolls(
             sessions,
             kernel=kernel,
             watch=self.watch,
@@ -79,10 +79,10 @@ def test_every_other_flush_is_left_out_while_all_are_quiet(
 ) -> None:
     """All are looked at together, with one reading of the clocks."""
     rig = Rig(quiet)
-    assert rig.looks.passes == 1
-    rig.looks.look()
-    assert rig.looks.passes == passes
-    assert [one.looks for one in rig.sessions] == [1] * len(quiet)
+    assert rig.polls.passes == 1
+    rig.polls.poll()
+    assert rig.polls.passes == passes
+    assert [one.polls for one in rig.sessions] == [1] * len(quiet)
     assert (rig.read, rig.called) == (bool(quiet), 1)
 
 
@@ -92,16 +92,16 @@ def test_a_session_that_is_quiet_no_more_is_looked_at_at_each_flush() -> None:
     passes = []
     for quiet in (True, False, True):
         rig.sessions[0].quiet = quiet
-        rig.looks.look()
-        passes.append(rig.looks.passes)
+        rig.polls.poll()
+        passes.append(rig.polls.passes)
     assert passes == [2, 1, 2]
 
 
 def test_nothing_is_left_out_where_each_look_is_shown() -> None:
     """A live line has its figures once per flush interval."""
     rig = Rig(stretched=False)
-    rig.looks.look()
-    assert rig.looks.passes == 1
+    rig.polls.poll()
+    assert rig.polls.passes == 1
 
 
 def test_maps_of_programs_are_read_at_each_flush() -> None:
@@ -111,18 +111,18 @@ def test_maps_of_programs_are_read_at_each_flush() -> None:
         rig = Rig()
         reader: Any = SimpleNamespace(read=lambda: ())
         rig.watch.add("one", reader)
-        rig.looks.look()
-        await rig.watch.rest()
-        return rig.looks.passes
+        rig.polls.poll()
+        await rig.watch.join()
+        return rig.polls.passes
 
     assert asyncio.run(passes()) == 1
 
 
-@pytest.mark.parametrize(("flush_ns", "looks"), [(_HOUR_NS, 1), (-1, 3)])
-def test_who_asks_gets_figures_of_the_last_flush_interval(flush_ns: int, looks: int) -> None:
+@pytest.mark.parametrize(("flush_ns", "polls"), [(_HOUR_NS, 1), (-1, 3)])
+def test_who_asks_gets_figures_of_the_last_flush_interval(flush_ns: int, polls: int) -> None:
     """Older ones are read anew, and others are not."""
     rig = Rig(flush_ns=flush_ns)
-    rig.looks.look()
+    rig.polls.poll()
     for _ in range(2):
-        rig.looks.refresh()
-    assert rig.sessions[0].looks == looks
+        rig.polls.refresh()
+    assert rig.sessions[0].polls == polls

@@ -15,7 +15,7 @@ from collectord.ledger.aux_ledger import AuxBracket, AuxReading, aux_cut, aux_js
 from collectord.ledger.ledger_json import to_json
 from collectord.model import Basis, RingLabel, RingRole
 from collectord.plan.aux_areas import HeadRule
-from collectord.session.aux_counter_reader import AuxMeter
+from collectord.session.aux_counter_reader import AuxCounterReader
 from tests.support import balances
 
 LABEL = RingLabel("s", "perf", RingRole.AUX, 1)
@@ -107,7 +107,7 @@ class Area:
 def test_truncated_bytes_never_go_down() -> None:
     """What is traced and not handed over yet is not truncated; in the end all is known."""
     area = Area()
-    meter = AuxMeter(area, [area.drained()])  # type: ignore[arg-type]  # as much of it as is called
+    meter = AuxCounterReader(area, [area.drained()])  # type: ignore[arg-type]  # as much of it as is called
     seen = []
     for area.traced, area.head in ((3_000, 0), (20_000, 1_000), (20_000, 4_500), (21_000, 5_000)):
         meter.measure()

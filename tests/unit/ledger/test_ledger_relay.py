@@ -23,7 +23,7 @@ from collectord.model import (
     RingRole,
     Stage,
 )
-from collectord.session.counter_reader import Drained, Meter
+from collectord.session.counter_reader import CounterReader, Drained
 from collectord.source.base import Abilities
 from collectord.source.ring import BlktraceRing, ChannelRing
 from tests.support import balances
@@ -79,7 +79,7 @@ class Rig:
             label=RingLabel("s", "relay", RingRole.DATA, 0),
         )
         self.trace = Trace()
-        self.meter = Meter(self.trace, [Drained(handle, ring)], ())  # type: ignore[arg-type]
+        self.meter = CounterReader(self.trace, [Drained(handle, ring)], ())  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Let go of the core, whoever still has this."""

@@ -36,7 +36,7 @@ from collectord.model import (
     RingRole,
     Transport,
 )
-from collectord.session.counter_reader import Drained, Meter
+from collectord.session.counter_reader import CounterReader, Drained
 from collectord.source.base import Abilities
 from collectord.source.ring import (
     BlktraceRing,
@@ -112,7 +112,7 @@ def shown_ring(handle: RingHandle, counters: RingCounters) -> list[tuple[str, st
     reading = Produced(value=10**6, lost=None, read_events=10**6)
     ring: Any = SimpleNamespace(id=0, counters=lambda: counters)
     source: Any = SimpleNamespace(abilities=Abilities(), read_produced=lambda _: reading)
-    meter = Meter(source, [Drained(handle, ring)], ())
+    meter = CounterReader(source, [Drained(handle, ring)], ())
     running = meter.balances()
     meter.close()
     both = (running, meter.balances())

@@ -133,15 +133,15 @@ def test_any_rounds_are_sorted(
         assert isinstance(segment, BpfSegment)
         for cut in sorted(cuts):
             writer.tear(whole[: int(cut * len(whole))])
-            segment.look()
-            found += segment.news(everything=False)
+            segment.poll()
+            found += segment.read_new(everything=False)
         for chunks in made:
             writer.write(*chunks)
-        segment.look()
-        found += segment.news(everything=False)
+        segment.poll()
+        found += segment.read_new(everything=False)
         path = writer.seal()
-        segment.look()
-        found += segment.news(everything=False)
+        segment.poll()
+        found += segment.read_new(everything=False)
         assert segment.sealed
         assert not segment.keeps
     assert not [one for one in found if not isinstance(one, Record)]
@@ -292,10 +292,10 @@ def test_body_that_comes_after_the_marker_was_seen(writer: support.Writer) -> No
         assert isinstance(segment, BpfSegment)
         body = chunk(number(1))
         writer.tear(body[:24] + bytes(len(number(1)) - 24) + body[len(number(1)) :])
-        assert not segment.look()
+        assert not segment.poll()
         writer.write(body, chunk(ends_round=True))
-        assert segment.look()
-        assert numbers(segment.news(everything=True)) == [1]
+        assert segment.poll()
+        assert numbers(segment.read_new(everything=True)) == [1]
 
 
 def test_last_rounds_are_kept_back(writer: support.Writer) -> None:
@@ -303,20 +303,20 @@ def test_last_rounds_are_kept_back(writer: support.Writer) -> None:
     with open_events(writer.path) as segment:
         assert isinstance(segment, BpfSegment)
         writer.write(chunk(number(20), ends_round=True))
-        assert segment.look()
-        assert list(segment.news(everything=False)) == []
+        assert segment.poll()
+        assert list(segment.read_new(everything=False)) == []
         assert segment.keeps
-        assert not segment.look()
+        assert not segment.poll()
         writer.write(chunk(number(15, cpu=1), number(30, cpu=1), ends_round=True))
-        assert segment.look()
-        assert numbers(segment.news(everything=False)) == [15, 20]
-        assert numbers(segment.news(everything=True)) == [30]
+        assert segment.poll()
+        assert numbers(segment.read_new(everything=False)) == [15, 20]
+        assert numbers(segment.read_new(everything=True)) == [30]
         assert not segment.keeps
         writer.write(chunk(number(40)))
         writer.seal()
-        assert segment.look()
-        assert numbers(segment.news(everything=False)) == [40]
-        assert not segment.look()
+        assert segment.poll()
+        assert numbers(segment.read_new(everything=False)) == [40]
+        assert not segment.poll()
 
 
 def test_beginning_can_be_skipped(writer: support.Writer) -> None:
@@ -324,11 +324,11 @@ def test_beginning_can_be_skipped(writer: support.Writer) -> None:
     writer.write(chunk(number(1), comm(1, 500, b"known"), lost(2, 3), ends_round=True))
     with open_events(writer.path) as segment:
         assert isinstance(segment, BpfSegment)
-        segment.look()
+        segment.poll()
         segment.skip()
         writer.write(chunk(number(10), ends_round=True))
-        segment.look()
-        assert numbers(segment.news(everything=True)) == [10]
+        segment.poll()
+        assert numbers(segment.read_new(everything=True)) == [10]
         assert segment.comm(500) == "known"
 
 

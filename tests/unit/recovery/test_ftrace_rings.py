@@ -19,7 +19,7 @@ from collectord.kernel.tracefs.mount import Tracefs
 from collectord.kernel.tracefs.ring_stats import CpuStats
 from collectord.model import Basis
 from collectord.recovery.ftrace_rings import balance, salvage_leftovers
-from collectord.recovery.prior_run import Trail, read_trail
+from collectord.recovery.prior_run import PriorRun, read_prior_run
 from collectord.sink.repair import repair
 from collectord.sink.segment import SegmentPaths
 from tests.support import segments as perf_support
@@ -40,8 +40,8 @@ EVENTS = (
 )
 
 
-def _trail(directory: Path, since_ns: int = 0) -> Trail:
-    return read_trail(
+def _prior_run(directory: Path, since_ns: int = 0) -> PriorRun:
+    return read_prior_run(
         directory,
         session=support.IDENTITY.session,
         boot_id=support.IDENTITY.boot_id,
@@ -69,8 +69,8 @@ def _stats(read_events: int, entries: int = 0) -> CpuStats:
     )
 
 
-def _stored(by_cpu: dict[int, int]) -> Trail:
-    return Trail("run", sum(by_cpu.values()), "system", {}, by_cpu)
+def _stored(by_cpu: dict[int, int]) -> PriorRun:
+    return PriorRun("run", sum(by_cpu.values()), "system", {}, by_cpu)
 
 
 @pytest.mark.parametrize("count", range(1, len(EVENTS)))
@@ -101,7 +101,7 @@ def test_trail_counts_what_was_deleted(tmp_path: Path) -> None:
     first = support.write_segment(sink, 1, (2, 1))
     support.write_segment(sink, 2, (1, 0))
     _delete(first)
-    trail = _trail(tmp_path)
+    trail = _prior_run(tmp_path)
     assert trail.stored == 4 * support.PER_PAGE
     assert trail.stored_by_cpu == {0: 3 * support.PER_PAGE, 1: support.PER_PAGE}
     assert trail.last_pages == {0: support.sub_buffer(0)}
@@ -119,7 +119,7 @@ def test_trail_of_repaired_segments(tmp_path: Path) -> None:
 
     perf_support.killed(work)
     assert len(repair(tmp_path)) == 2
-    trail = _trail(tmp_path)
+    trail = _prior_run(tmp_path)
     assert trail.stored_by_cpu == {0: 3 * support.PER_PAGE, 1: support.PER_PAGE}
     assert trail.stored == 4 * support.PER_PAGE
 
@@ -159,14 +159,14 @@ def test_trail_is_of_one_process(tmp_path: Path) -> None:
     support.write_segment(beside, 2)
     own.seal(segment, support.fill(segment, (1, 0)), support.closing())
     support.write_segment(support.make_sink(tmp_path))
-    trail = _trail(tmp_path, segment.manifest.started_ns)
+    trail = _prior_run(tmp_path, segment.manifest.started_ns)
     assert trail.stored_by_cpu == {0: support.PER_PAGE, 1: 0}
     assert trail.stored == support.PER_PAGE
 
 
 def test_no_trail(tmp_path: Path) -> None:
     """Without a segment, or a directory, nothing is stored."""
-    assert _trail(tmp_path) == _trail(tmp_path / "none") == Trail("", 0, "", {}, {})
+    assert _prior_run(tmp_path) == _prior_run(tmp_path / "none") == PriorRun("", 0, "", {}, {})
 
 
 def test_balance_adds_up() -> None:

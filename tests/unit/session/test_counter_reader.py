@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from collectord._native._core import RingCounters
 from collectord.model import Basis, Geometry, Produced, Reason, RingLabel, RingRole, Stage
-from collectord.session.counter_reader import Drained, Meter
+from collectord.session.counter_reader import CounterReader, Drained
 from collectord.source.base import Abilities
 from collectord.source.ring import PerfRing, RingHandle
 
@@ -61,7 +61,7 @@ class Rig:
         self.counters = RingCounters(*zeros)._replace(fill_buckets=())
         ring: Any = SimpleNamespace(id=0, counters=lambda: self.counters)
         one: Any = self.source
-        self.meter = Meter(one, [Drained(replace(HANDLE), ring)], ())
+        self.meter = CounterReader(one, [Drained(replace(HANDLE), ring)], ())
 
     def drain(self, samples: int) -> None:
         """The core takes them, and they are stored."""
@@ -166,7 +166,7 @@ def test_counts_that_are_read_at_once_are_read_behind_the_cores() -> None:
     rings: Any = [SimpleNamespace(id=cpu, counters=source.counters) for cpu in range(2)]
     handles = [replace(HANDLE, label=label) for label in labels]
     drained = [Drained(handle, ring) for handle, ring in zip(handles, rings, strict=True)]
-    meter = Meter(source, drained, ())
+    meter = CounterReader(source, drained, ())
     for read in (meter.measure, meter.measure, meter.close):
         read()
         brackets = meter.brackets.values()

@@ -41,12 +41,12 @@ class Rig:
         self.reads += 1
         return LossReading(dict(self.lost), self.starved, 1000, 100_000, self.unit)
 
-    def look(self, *, new: bool = True, **lost: int) -> None:
+    def poll(self, *, new: bool = True, **lost: int) -> None:
         """Lose records at the ring, and look a second after the last look."""
         self.lost[FULL] += lost.get("full", 0)
         self._now += SECOND
         with structlog.testing.capture_logs() as events:
-            self.watch.look(new=new)
+            self.watch.poll(new=new)
         self.events += events
 
     def told(self) -> list[str]:
@@ -62,9 +62,9 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 def test_a_loss_is_told_with_place_cause_and_rate(rig: Rig) -> None:
     """From the first look that has more of it than the one before."""
-    rig.look()
+    rig.poll()
     assert not rig.watch.losing
-    rig.look(full=2_500_000)
+    rig.poll(full=2_500_000)
     (losing,) = rig.watch.losing
     assert (losing.key, losing.per_second, losing.lost) == (FULL, 2_500_000, 2_500_000)
     assert rig.reasons["losing/kernel_ring/ring_full"] == (
@@ -75,8 +75,8 @@ def test_a_loss_is_told_with_place_cause_and_rate(rig: Rig) -> None:
 
 def test_the_rate_is_that_of_the_last_interval(rig: Rig) -> None:
     """And what was lost is what was lost since it began."""
-    rig.look(full=500)
-    rig.look(full=300)
+    rig.poll(full=500)
+    rig.poll(full=300)
     (losing,) = rig.watch.losing
     assert (losing.per_second, losing.lost) == (300, 800)
 
@@ -84,17 +84,17 @@ def test_the_rate_is_that_of_the_last_interval(rig: Rig) -> None:
 def test_rings_that_wait_for_chunks_are_the_disks_doing(rig: Rig) -> None:
     """As many bytes less a second as the lost records have, at the size of the read ones."""
     rig.starved = 1
-    rig.look(full=2_000_000)
+    rig.poll(full=2_000_000)
     (losing,) = rig.watch.losing
     assert losing.cause == "the disk takes 200.0 MB/s less than comes"
 
 
 def test_a_cause_may_change_while_it_lasts(rig: Rig) -> None:
     """It is that of the last interval with a loss."""
-    rig.look(full=1)
+    rig.poll(full=1)
     rig.starved = 7
-    rig.look(full=1)
-    rig.look()
+    rig.poll(full=1)
+    rig.poll()
     (losing,) = rig.watch.losing
     assert losing.cause.startswith("the disk takes")
     assert rig.told() == ["losing_began"]
@@ -113,7 +113,7 @@ def test_a_cause_may_change_while_it_lasts(rig: Rig) -> None:
 def test_other_places(rig: Rig, key: LossKey, cause: str) -> None:
     """Each loss of the ledger has a cause in words."""
     rig.lost[key] = 3
-    rig.look()
+    rig.poll()
     (losing,) = rig.watch.losing
     assert (losing.key, losing.cause) == (key, cause)
 
@@ -121,22 +121,22 @@ def test_other_places(rig: Rig, key: LossKey, cause: str) -> None:
 def test_bytes_of_a_channel_are_no_records(rig: Rig) -> None:
     """The words have the unit of the session's figures."""
     rig.unit = "bytes"
-    rig.look(full=9)
+    rig.poll(full=9)
     assert rig.reasons["losing/kernel_ring/ring_full"].startswith("losing 9 bytes/s")
 
 
 def test_it_is_told_once_and_is_over_after_five_looks_without(rig: Rig) -> None:
     """A ring that fills up every other second is one trouble."""
-    rig.look(full=5)
+    rig.poll(full=5)
     for _ in range(3):
         for _ in range(4):
-            rig.look()
+            rig.poll()
             assert rig.reasons["losing/kernel_ring/ring_full"]
-        rig.look(full=2)
+        rig.poll(full=2)
     assert rig.told() == ["losing_began"]
     for _ in range(5):
         assert rig.watch.losing
-        rig.look()
+        rig.poll()
     assert not rig.watch.losing
     assert rig.reasons["losing/kernel_ring/ring_full"] == ""
     assert rig.told() == ["losing_began", "losing_ended"]
@@ -148,29 +148,29 @@ def test_it_is_told_once_and_is_over_after_five_looks_without(rig: Rig) -> None:
 
 def test_it_ends_though_nothing_is_new(rig: Rig) -> None:
     """A session whose load has ended is well again."""
-    rig.look(full=5)
+    rig.poll(full=5)
     for _ in range(5):
-        rig.look(new=False)
+        rig.poll(new=False)
     assert not rig.watch.losing
 
 
 def test_a_quiet_session_is_not_read(rig: Rig) -> None:
     """Where nothing is new and nothing was lost there is nothing to compare."""
     reads = rig.reads
-    rig.look(new=False)
+    rig.poll(new=False)
     assert rig.reads == reads
 
 
 def test_a_snapshots_pause_is_no_such_loss(rig: Rig) -> None:
     """It is over when it is seen."""
     rig.lost[Stage.KERNEL_RING, Reason.PAUSED] = 14
-    rig.look()
+    rig.poll()
     assert not rig.watch.losing
 
 
 def test_the_end_of_a_session_ends_it(rig: Rig) -> None:
     """What is closed loses nothing more."""
-    rig.look(full=5)
+    rig.poll(full=5)
     with structlog.testing.capture_logs() as events:
         rig.watch.end()
     assert [one["event"] for one in events] == ["losing_ended"]
@@ -179,7 +179,7 @@ def test_the_end_of_a_session_ends_it(rig: Rig) -> None:
 
 def test_what_the_status_says(rig: Rig) -> None:
     """Each place with its figures."""
-    rig.look(full=5)
+    rig.poll(full=5)
     (losing,) = rig.watch.losing
     session = replace(balances.session("busy"), losing=(losing,))
     assert to_json(session)["losing"] == [

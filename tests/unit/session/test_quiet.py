@@ -20,8 +20,8 @@ from collectord.plan.build import build
 from collectord.session.drain_loop import Drain
 from collectord.session.flush_clocks import FlushClocks
 from collectord.session.program_watch import ProgramWatch
-from collectord.session.rotation import Segments
-from collectord.session.task_group import Jobs
+from collectord.session.rotation import Rotation
+from collectord.session.task_group import TaskGroup
 from tests.support.hosts import host
 from tests.unit.session.test_session_end import config
 
@@ -107,7 +107,7 @@ def test_a_new_program_is_looked_at() -> None:
     one = watch(kernel, fed)
     kernel.ids.append(7)
     assert not one.pass_over(kernel.bpf_program_ids)
-    one.look()
+    one.poll()
     assert len(fed) == 1
     assert one.pass_over(kernel.bpf_program_ids)
 
@@ -119,7 +119,7 @@ def test_a_program_that_went_is_told_within_sixteen_looks() -> None:
     kernel.ids.clear()
     for _ in range(16):
         if not one.pass_over(kernel.bpf_program_ids):
-            one.look()
+            one.poll()
     assert len(fed) == 1
 
 
@@ -157,20 +157,20 @@ def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None
     async def scenario(stack: ExitStack) -> list[Mapping[int, int]]:
         shown = Shown(tmp_path, stack)
         one: Any = shown
-        jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
-        accounts: Any = SimpleNamespace(opening=lambda: None)
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
+        accounting: Any = SimpleNamespace(opening=lambda: None)
         health: Any = SimpleNamespace(note=lambda *_: True)
         plan: Any = SimpleNamespace(single_file=None, segment_age_ns=0)
-        segments = Segments(
+        segments = Rotation(
             plan,
             stream=one,
             sink=one,
             store=one,
             drain=one,
-            accounts=accounts,
+            accounting=accounting,
             describe=lambda: one,
             health=health,
-            jobs=jobs,
+            tasks=tasks,
             shown=True,
             session="box",
         )
@@ -178,7 +178,7 @@ def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None
         for size in (0, 0, 4096, 4096, 8192):
             shown.sizes[1] = size
             segments.tick()
-            await jobs.join()
+            await tasks.join()
         return shown.shown
 
     with ExitStack() as stack:
@@ -216,12 +216,12 @@ def test_cpus_that_stay_are_no_news(tmp_path: Path) -> None:
     online.write_text("0-3\n")
     (plan,) = build(config(tmp_path, "calls"), host()).sessions
     with CpuWatch(tmp_path) as cpus:
-        coverage = Coverage([plan], cpus.look().online)
-        assert not coverage.look(cpus)
+        coverage = Coverage([plan], cpus.poll().online)
+        assert not coverage.poll(cpus)
         online.write_text("0-2\n")
-        assert coverage.look(cpus)
+        assert coverage.poll(cpus)
         assert coverage.trouble(plan) == "CPU 3: offline"
-        assert not coverage.look(cpus)
+        assert not coverage.poll(cpus)
 
 
 def test_a_stop_ends_the_wait_for_a_pass(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from collectord.cli.output import snapshot_text
 from collectord.errors import KernelError, SinkError
-from collectord.session.flight_recorder import Recorder
-from collectord.session.ring_snapshot import Trigger, Windows
-from collectord.session.snapshot_segments import Collected
+from collectord.session.flight_recorder import FlightRecorder
+from collectord.session.ring_snapshot import RingSnapshot, Trigger
+from collectord.session.snapshot_segments import SnapshotSegments
 from collectord.sink.manifest import SnapshotNote
 from tests.support.commands import snapshot
 
@@ -96,10 +96,10 @@ class Kernel:
         )
 
 
-def windows(kernel: Any, *copied: bool) -> Windows:  # noqa: ANN401 - a Kernel, as all it is
+def windows(kernel: Any, *copied: bool) -> RingSnapshot:  # noqa: ANN401 - a Kernel, as all it is
     """Of rings with the descriptors 0, 1, .., whose windows are copied or drained."""
     rings = [kernel.ring(fd, copied=one) for fd, one in enumerate(copied)]
-    return Windows(kernel, rings, meter=kernel, drain=kernel, kernel=kernel)
+    return RingSnapshot(kernel, rings, meter=kernel, drain=kernel, kernel=kernel)
 
 
 def test_overwritable_rings_do_not_wait_for_aux_areas() -> None:
@@ -157,7 +157,7 @@ class Files:
     """Segments of a session: one runs, and a snapshot of it ends as the test says."""
 
     def __init__(self, end: SinkError | None) -> None:
-        self.collected: Collected | None = None
+        self.collected: SnapshotSegments | None = None
         self._end = end
 
     has_pages = True
@@ -165,28 +165,28 @@ class Files:
     async def make_next(self) -> None:
         """There is one."""
 
-    def turn(self, collected: Collected) -> None:
+    def rotate_for(self, collected: SnapshotSegments) -> None:
         """The running one ends, well or not."""
         collected.expect(7)
-        collected.tell(7, self._end)
+        collected.notify(7, self._end)
 
 
-def recorder(files: Any, kernel: Any, *, freezes: bool = False) -> Recorder:  # noqa: ANN401 - stand for several
+def recorder(files: Any, kernel: Any, *, freezes: bool = False) -> FlightRecorder:  # noqa: ANN401 - stand for several
     """Of one ring that overwrites."""
     plan: Any = SimpleNamespace(
         name="box", source="perf", sink=SimpleNamespace(single_file=None), freezes=freezes
     )
     anything: Any = SimpleNamespace(measure=lambda: None)
-    return Recorder(
+    return FlightRecorder(
         plan,
         kernel,
         recording=kernel,
         windows=windows(kernel, COPIED),
         segments=files,
-        accounts=anything,
+        accounting=anything,
         drain=kernel,
         health=anything,
-        jobs=anything,
+        tasks=anything,
     )
 
 
@@ -247,7 +247,7 @@ def test_a_snapshot_tells_its_own_loss() -> None:
         made.end()
         await made.take_last()
         kernel.lost += 40
-        made.tell_last()
+        made.notify_last()
         return [one.lost.events["sink/disk_full"] for one in (*told, *made.snapshots) if one]
 
     assert asyncio.run(scenario()) == [7, 7, 40]
@@ -266,7 +266,7 @@ def test_the_end_tells_the_loss_of_what_is_under_way() -> None:
         await made.take_last()
         assert await waiting is None
         kernel.lost += 40
-        made.tell_last()
+        made.notify_last()
         return [one.lost.events["sink/disk_full"] for one in made.snapshots]
 
     assert asyncio.run(scenario()) == [47]
@@ -275,19 +275,19 @@ def test_the_end_tells_the_loss_of_what_is_under_way() -> None:
 def test_the_end_takes_over_what_is_under_way() -> None:
     """A snapshot that waits for its segment gets it, though the session ends meanwhile."""
 
-    async def scenario(finish: Callable[[Collected], None]) -> tuple[int, bool]:
-        first = Collected(NOTE)
+    async def scenario(finish: Callable[[SnapshotSegments], None]) -> tuple[int, bool]:
+        first = SnapshotSegments(NOTE)
         first.expect(1)
         waiting = asyncio.ensure_future(first.ends())
         await asyncio.sleep(0)
-        last = Collected(NOTE, first.under_way())
+        last = SnapshotSegments(NOTE, first.under_way())
         last.expect(2)
         finish(last)
         return len(await asyncio.wait_for(waiting, 10)), last.told()[1]
 
-    def both(last: Collected) -> None:
-        last.tell(1, None)
-        last.tell(2, None)
+    def both(last: SnapshotSegments) -> None:
+        last.notify(1, None)
+        last.notify(2, None)
 
     assert asyncio.run(scenario(both)) == (0, True)
-    assert asyncio.run(scenario(lambda last: last.tell(1, None))) == (0, False)
+    assert asyncio.run(scenario(lambda last: last.notify(1, None))) == (0, False)

@@ -17,9 +17,9 @@ from collectord.codec.perf_features import Features
 from collectord.errors import ShardSilent, SinkError
 from collectord.ledger.record_ledger import SinkStats
 from collectord.session.health import Health
-from collectord.session.rotation import Segments
-from collectord.session.snapshot_segments import Collected
-from collectord.session.task_group import Jobs
+from collectord.session.rotation import Rotation
+from collectord.session.snapshot_segments import SnapshotSegments
+from collectord.session.task_group import TaskGroup
 from collectord.sink.base import GivenUp
 from collectord.sink.manifest import SnapshotNote
 from tests.support import segments as support
@@ -73,25 +73,25 @@ class Stream:
         path.write_bytes(bytes(2 * DATA_OFFSET))
 
 
-async def _begun(stream: Stream, jobs: Jobs) -> Segments:
+async def _begun(stream: Stream, tasks: TaskGroup) -> Rotation:
     """Segments of a stream, which has its first and was offered the next."""
     one: Any = stream
-    segments = Segments(
+    segments = Rotation(
         SimpleNamespace(single_file=None),  # type: ignore[arg-type]  # as much as is looked at
         stream=one,
         sink=one,
         store=one,
         drain=one,
-        accounts=SimpleNamespace(opening=lambda: None),  # type: ignore[arg-type]  # likewise
+        accounting=SimpleNamespace(opening=lambda: None),  # type: ignore[arg-type]  # likewise
         describe=Features,
         health=SimpleNamespace(note=lambda *_: True),  # type: ignore[arg-type]  # likewise
-        jobs=jobs,
+        tasks=tasks,
         shown=False,
         session="box",
     )
     await segments.begin()
     segments.segment_wanted()
-    await jobs.join()
+    await tasks.join()
     return segments
 
 
@@ -111,13 +111,13 @@ def test_an_empty_segment_is_not_waited_for(
 
     async def scenario(stack: ExitStack) -> tuple[list[int], int]:
         stream = Stream(tmp_path, stack)
-        jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
-        segments = await _begun(stream, jobs)
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
+        segments = await _begun(stream, tasks)
         for token in written:
             stream.write(token)
         stream.token = running
-        collected = Collected(SnapshotNote(trigger="request", taken_ns=1))
-        segments.turn(collected)
+        collected = SnapshotSegments(SnapshotNote(trigger="request", taken_ns=1))
+        segments.rotate_for(collected)
         return sorted(collected.under_way()), stream.rotated
 
     with ExitStack() as stack:
@@ -149,9 +149,9 @@ def test_a_segment_that_is_made_too_late_is_the_sinks(tmp_path: Path) -> None:
     """It fails nothing; what closes the sink takes its file away."""
 
     async def scenario(stack: ExitStack) -> list[int]:
-        jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
         stream = Ended(tmp_path, stack)
-        await _begun(stream, jobs)
+        await _begun(stream, tasks)
         return stream.refused
 
     with ExitStack() as stack:
@@ -207,9 +207,9 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
 
     async def scenario(stack: ExitStack) -> tuple[FullDisk, SinkStats, tuple[str, ...]]:
         disk = FullDisk(tmp_path, stack)
-        jobs = Jobs(stack.enter_context(ThreadPoolExecutor(1)))
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
         one: Any = disk
-        accounts: Any = SimpleNamespace(
+        accounting: Any = SimpleNamespace(
             opening=lambda: None,
             measure=lambda: None,
             closing=lambda **_: support.closing(),
@@ -224,16 +224,16 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
             directory=str(tmp_path),
         )
         health = Health(plan, (), one)
-        segments = Segments(
+        segments = Rotation(
             plan,
             stream=one,
             sink=one,
             store=one,
             drain=one,
-            accounts=accounts,
+            accounting=accounting,
             describe=Features,
             health=health,
-            jobs=jobs,
+            tasks=tasks,
             shown=False,
             session="box",
         )
@@ -241,13 +241,13 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
         for token in range(1, 8):
             disk.token = token
             segments.segment_wanted()
-            await jobs.join()
+            await tasks.join()
             told: Any = SimpleNamespace(token=token, final=False, samples=0, early=token > 5)
             segments.segment_closed(told)
-            await jobs.join()
+            await tasks.join()
         disk.full = False
         segments.tick()
-        await jobs.join()
+        await tasks.join()
         return disk, segments.stats, health.reasons
 
     with ExitStack() as stack:

@@ -19,14 +19,14 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.model import Reason, Stage
 from collectord.plan.build import build
 from collectord.session import drain_loop
-from collectord.session.accounting import Accounts
-from collectord.session.counter_reader import Meter
+from collectord.session.accounting import Accounting
+from collectord.session.counter_reader import CounterReader
 from collectord.session.drain_loop import Drain
 from collectord.session.health import Health
 from collectord.session.ringless_session import RinglessSession
 from collectord.session.session import Session
-from collectord.session.session_factory import Surroundings
-from collectord.sink.state_dir import Store
+from collectord.session.session_factory import SessionContext
+from collectord.sink.state_dir import StateDir
 from collectord.source.base import Abilities
 from tests.support.configs import perf_source
 from tests.support.hanging import hanging_ring
@@ -119,11 +119,11 @@ def session_of(
         source=source,
         rings=(),
         stream=stream or drain.core.add_stream(),
-        meter=Meter(source, (), plan.events),
+        meter=CounterReader(source, (), plan.events),
         sink=sink,
         kernel=LinuxKernel(),
         drain=drain,
-        store=Store(Path(plan.sink.directory).parent, plan.sink.retention),
+        store=StateDir(Path(plan.sink.directory).parent, plan.sink.retention),
         worker=worker,
     )
 
@@ -233,11 +233,11 @@ def test_the_last_reading_is_final(tmp_path: Path) -> None:
     whole = build(config(tmp_path, "calls"), host())
     (plan,) = whole.sessions
     source: Any = Source()
-    meter = Meter(source, (), plan.events)
+    meter = CounterReader(source, (), plan.events)
 
     async def scenario() -> None:
         with Drain(whole.core) as drain:
-            accounts = Accounts(
+            accounting = Accounting(
                 plan,
                 source=source,
                 rings=(),
@@ -247,9 +247,9 @@ def test_the_last_reading_is_final(tmp_path: Path) -> None:
                 health=Health(plan, (), meter),
             )
             source.dropped = 1
-            assert accounts.measure(last=True)
+            assert accounting.measure(last=True)
             source.dropped = 2
-            assert not accounts.measure()
+            assert not accounting.measure()
 
     asyncio.run(scenario())
     assert sum(meter.shared_losses.values()) == 1
@@ -285,19 +285,19 @@ def test_an_absent_flight_recorder_says_why(
         for name, events in {"pt": ("cycles",), "shut": ("sched:sched_switch",)}.items()
     )
     plain = config(tmp_path, "plain")
-    opens = Surroundings.open
+    opens = SessionContext.open
 
     async def open_or_fail(
-        surroundings: Surroundings, plan: SessionPlan, stack: AsyncExitStack
+        context: SessionContext, plan: SessionPlan, stack: AsyncExitStack
     ) -> RinglessSession | Session:
         source: Any = Source()
         if plan.name == "plain":
             return RinglessSession(plan, source)
         if plan.name == "shut":
-            return surroundings.failed(plan, KernelError("no more memory"))
-        return await opens(surroundings, plan, stack)
+            return context.failed(plan, KernelError("no more memory"))
+        return await opens(context, plan, stack)
 
-    monkeypatch.setattr(Surroundings, "open", open_or_fail)
+    monkeypatch.setattr(SessionContext, "open", open_or_fail)
     whole = Config(daemon=plain.daemon, session=(*plain.session, *recorders))
     daemon = Daemon(whole, facts=host(hardware_pmu=False))
 
@@ -335,12 +335,12 @@ def test_sessions_end_beside_each_other(tmp_path: Path, monkeypatch: pytest.Monk
             await super().close()
 
     async def open_waiting(
-        _surroundings: Surroundings, plan: SessionPlan, _stack: object
+        _context: SessionContext, plan: SessionPlan, _stack: object
     ) -> RinglessSession:
         source: Any = Source()
         return Waiting(plan, source)
 
-    monkeypatch.setattr(Surroundings, "open", open_waiting)
+    monkeypatch.setattr(SessionContext, "open", open_waiting)
     daemon = Daemon(config(tmp_path, "first", "second"), facts=host())
 
     async def scenario() -> Any:  # noqa: ANN401 - balances
@@ -360,12 +360,12 @@ def test_every_session_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.Monk
     sources = {"first": Source(stops=False), "second": Source()}
 
     async def open_ringless(
-        _surroundings: Surroundings, plan: SessionPlan, _stack: object
+        _context: SessionContext, plan: SessionPlan, _stack: object
     ) -> RinglessSession:
         source: Any = sources[plan.name]
         return RinglessSession(plan, source)
 
-    monkeypatch.setattr(Surroundings, "open", open_ringless)
+    monkeypatch.setattr(SessionContext, "open", open_ringless)
     daemon = Daemon(config(tmp_path, *sources), facts=host())
 
     async def scenario() -> Any:  # noqa: ANN401 - balances

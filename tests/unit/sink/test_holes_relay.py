@@ -11,7 +11,7 @@ import pytest
 
 from collectord import cli
 from collectord.reader.verify import verify
-from collectord.sink.blk_records import look
+from collectord.sink.blk_records import examine
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
@@ -88,7 +88,7 @@ def test_one_bit_of_a_sealed_record_costs_its_chunk(tmp_path: Path) -> None:
     chunk = 1 << 20
     tear(info.path, chunk + 500_000, bytes([data[4][chunk + 500_000] ^ 1]))
     (outcome,) = repair(tmp_path, sealed=True)
-    (cut,) = look(memoryview(outcome.path.read_bytes())).cuts
+    (cut,) = examine(memoryview(outcome.path.read_bytes())).cuts
     assert chunk - 100 < cut.offset <= chunk
     assert 2 * chunk <= cut.end < 2 * chunk + 100
 
@@ -102,11 +102,11 @@ def test_repaired_again(tmp_path: Path) -> None:
     tear(segment.paths.partial, 40_000, b"\xff" * 100)
     outcome = next(one for one in repair(tmp_path) if one.samples)
     left = outcome.path.read_bytes()
-    (first,) = look(memoryview(left)).cuts
+    (first,) = examine(memoryview(left)).cuts
     assert first.offset <= 40_000
     assert first.end >= 40_100
     torn = left[:90_000] + bytes(300) + left[90_300:]
-    again, second = look(memoryview(torn)).cuts
+    again, second = examine(memoryview(torn)).cuts
     assert again == first
     assert second.offset <= 90_000
     assert second.end >= 90_300
@@ -120,7 +120,7 @@ def test_one_record_costs_itself(record_number: int, damaged: int) -> None:
     data = bytearray(b"".join(whole))
     at = sum(map(len, whole[:record_number]))
     data[at + damaged] ^= 0x40
-    found = look(memoryview(data))
+    found = examine(memoryview(data))
     assert found.cuts == (Part(at, len(whole[record_number])),)
     assert found.end == len(data)
 

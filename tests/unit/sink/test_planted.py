@@ -18,7 +18,7 @@ from collectord.plan.session_plan import RetentionPlan
 from collectord.reader.verify import list_segments, verify
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
-from collectord.sink.state_dir import Store, count_unclean_stops
+from collectord.sink.state_dir import StateDir, count_unclean_stops
 from tests.support import segments as support
 from tests.support.patience import patient
 
@@ -163,7 +163,7 @@ def test_folder_that_was_deleted_meanwhile(tmp_path: Path) -> None:
 
 def test_store_without_a_folder(tmp_path: Path) -> None:
     """There is nothing to delete where nothing is."""
-    assert not Store(tmp_path / "absent", RetentionPlan(bytes=1)).make_room(1)
+    assert not StateDir(tmp_path / "absent", RetentionPlan(bytes=1)).make_room(1)
 
 
 def test_segments_folder_that_is_a_link(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collectord.plan.session_plan import RetentionPlan
 from collectord.sink import retention
 from collectord.sink.retention import Eviction, EvictReason, evict
 from collectord.sink.segment import Group, group_files, segment_name
-from collectord.sink.state_dir import Store
+from collectord.sink.state_dir import StateDir
 from tests.support import segments as support
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_segments_that_were_given_up_go_in_their_turn(tmp_path: Path) -> None:
     for path in (oldest, older):
         path.rename(f"{path}.partial")
         _manifest(path).rename(f"{path}.json.partial")
-    store = Store(tmp_path, RetentionPlan(bytes=1))
+    store = StateDir(tmp_path, RetentionPlan(bytes=1))
     assert not store.make_room()
     store.leave([oldest.with_name(oldest.name + ".partial")])
     assert store.make_room()
@@ -189,7 +189,7 @@ def test_space_for_a_write(tmp_path: Path) -> None:
 def test_space_on_another_filesystem(tmp_path: Path, disk: Path) -> None:
     """What a full disk lacks is not made by deleting what another one has."""
     kept = _segment(tmp_path, "exec", 2)
-    store = Store(tmp_path, RetentionPlan(age_ns=1 << 62))
+    store = StateDir(tmp_path, RetentionPlan(age_ns=1 << 62))
     assert not store.room_for(disk)(SEGMENT_BYTES)
     assert not store.room_for(disk / "gone")(SEGMENT_BYTES)
     assert kept.exists()
@@ -204,7 +204,7 @@ def test_a_session_on_a_filesystem_of_its_own(tmp_path: Path) -> None:
         floor = RetentionPlan(free_bytes=_free_bytes(disk) + 1)
         assert [gone.path for gone in evict(tmp_path, floor, NOW_NS)] == [own]
         own = _segment(tmp_path, "disk", 1)
-        assert Store(tmp_path, RetentionPlan(age_ns=1 << 62)).room_for(disk)(SEGMENT_BYTES)
+        assert StateDir(tmp_path, RetentionPlan(age_ns=1 << 62)).room_for(disk)(SEGMENT_BYTES)
         assert (older.exists(), own.exists()) == (True, False)
 
 

@@ -44,12 +44,12 @@ def test_unreadable_cpu_list_is_an_error(tmp_path: Path) -> None:
 def test_watch_sees_what_left(cpu_folder: Path) -> None:
     """Each look gives the CPUs that are online, and those that went since the last one."""
     with CpuWatch(cpu_folder.parents[2]) as watch:
-        assert watch.look() == CpuChange(frozenset({0, 1, 3}), frozenset())
+        assert watch.poll() == CpuChange(frozenset({0, 1, 3}), frozenset())
         (cpu_folder / "online").write_text("0-3\n")
-        assert watch.look() == CpuChange(frozenset(range(4)), frozenset())
+        assert watch.poll() == CpuChange(frozenset(range(4)), frozenset())
         (cpu_folder / "online").write_text("0\n")
-        assert watch.look() == CpuChange(frozenset({0}), frozenset({1, 2, 3}))
-        assert watch.look() == CpuChange(frozenset({0}), frozenset())
+        assert watch.poll() == CpuChange(frozenset({0}), frozenset({1, 2, 3}))
+        assert watch.poll() == CpuChange(frozenset({0}), frozenset())
 
 
 def test_without_sysfs_no_watch_begins(cpu_folder: Path) -> None:
