@@ -12,6 +12,7 @@ from collectord.cli.bpf_report import describe, say_report
 from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.config.schema import BpfConfig, DaemonConfig
+from collectord.daemon.host_facts import bpf_wanted
 from collectord.errors import BpfError, CollectordError, UsageError
 from collectord.kernel.bpf import catalogue
 from collectord.kernel.bpf.catalogue import LOCAL
@@ -22,7 +23,7 @@ from collectord.plan import bpf_source
 from collectord.programs import bpf_program
 from collectord.session.maps.answers import describe_tables
 from collectord.session.maps.map_metrics import MapReader
-from collectord.source import bcc_client, bpf_host
+from collectord.source import bcc_client
 from collectord.source.bpf_event import event_layout
 from collectord.text.units import NS_PER_SECOND
 
@@ -212,4 +213,4 @@ def _config(args: argparse.Namespace) -> BpfConfig:
 
 
 def _facts(kernel: LinuxKernel, config: BpfConfig, names: tuple[str, ...] | None) -> KernelFacts:
-    return probe(kernel, (), mount=True, bpf=bpf_host.wanted(config, names))
+    return probe(kernel, (), mount=True, bpf=bpf_wanted(config, names))

@@ -9,9 +9,9 @@ from collectord.cli import EXIT_OK, VERBS
 from collectord.cli.output import emit, say, wrapped
 from collectord.cli.parser import Parser
 from collectord.config.schema import BpfConfig
+from collectord.daemon.host_facts import bpf_wanted
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.kernel_probe import probe
-from collectord.source import bpf_host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Probe this host and print what was found."""
     args = parser().parse_args(arguments)
-    programs = bpf_host.wanted(BpfConfig(), None)
+    programs = bpf_wanted(BpfConfig(), None)
     facts = probe(LinuxKernel(), ftrace=True, measure=True, bpf=programs, relay=True)
     if args.json:
         emit(facts.to_json().decode() + "\n")

@@ -14,6 +14,7 @@ from collectord.codec.perf_attr import EventType, PerfEventAttr
 from collectord.config.event_names import NAMED_EVENTS
 from collectord.config.event_spec import PmuEvent
 from collectord.config.schema import BpfConfig
+from collectord.daemon.host_facts import bpf_wanted
 from collectord.errors import (
     CollectordError,
     KernelError,
@@ -26,7 +27,6 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import checks, checks_aux
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan import bpf_source, pmu
-from collectord.source import bpf_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
     """Print the events that match, in perf's order of kinds."""
     args = parser().parse_args(arguments)
     kernel = LinuxKernel()
-    facts = probe(kernel, mount=True, bpf=bpf_host.wanted(BpfConfig(), None), relay=True)
+    facts = probe(kernel, mount=True, bpf=bpf_wanted(BpfConfig(), None), relay=True)
     found = [
         listed
         for listing in (_named, _pmu_events, _aux_events, _tracepoints, _programs, _relay)

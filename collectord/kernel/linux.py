@@ -22,7 +22,6 @@ from collectord.kernel.bpf import (
     bpf_calls,
     bpf_entries,
     kernel_headers,
-    loaded_programs,
     program_image,
 )
 from collectord.kernel.bpf.program_notes import RUN, ProgramNotes
@@ -401,7 +400,7 @@ class LinuxKernel:
 
     def bpf_symbols(self, ids: Sequence[int]) -> tuple[BpfSymbols, ...]:
         """See `Kernel.bpf_symbols`."""
-        return tuple(loaded_programs.symbols(ids))
+        return tuple(program_image.symbols(ids))
 
     def mapped_build_ids(self, mappings: Sequence[Mmap2]) -> tuple[bytes, ...]:
         """See `Kernel.mapped_build_ids`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BPF programs that are loaded and unloaded while a session records.
+"""BPF programs that are loaded and unloaded while a session records, and their code.
 
 The kernel would tell of them, but not without harm to other listeners (see
 `plan.event_attrs.sideband_event`), so it is asked which there are, at each look of the daemon. A
@@ -15,23 +15,26 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from collectord.codec.perf_bpf import LoadedBpf
 from collectord.codec.perf_record import SampleId
 from collectord.codec.perf_sideband import KSYMBOL_UNREGISTER, BpfEvent, BpfEventType, Ksymbol
 from collectord.codec.perf_sideband import encode as encode_record
 from collectord.errors import KernelError
-from collectord.session.program_images import ProgramImages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from collectord._native._core import RingMap
     from collectord.codec.bpf_symbols import BpfFunction, BpfSymbols
     from collectord.codec.perf_attr import PerfEventAttr
-    from collectord.codec.perf_bpf import LoadedBpf
+    from collectord.codec.perf_bpf import BpfImage, Btf
     from collectord.kernel.port import Kernel
 
     # Gives the ids beyond one, oldest first.
     ListPrograms = Callable[[int], Sequence[int]]
+
+# Code and types of programs that a stream keeps: each of its files has them.
+ROOM_BYTES: Final = 4 << 20
 
 _LOG: Final = structlog.get_logger()
 _PROGRAMS_MAX: Final = 4096
@@ -196,3 +199,36 @@ def _gone(record: Ksymbol | BpfEvent) -> Ksymbol | BpfEvent:
 
 def _overlap(one: BpfFunction, other: BpfFunction) -> bool:
     return one.addr < other.addr + other.length and other.addr < one.addr + one.length
+
+
+class ProgramImages:
+    """Programs that run in the file that is written, or have run in it.
+
+    Args:
+        kernel: reads them.
+        room_bytes: for all of them; those that come when there is none left are not kept.
+    """
+
+    def __init__(self, kernel: Kernel, room_bytes: int = ROOM_BYTES) -> None:
+        self._kernel = kernel
+        self._room_bytes = room_bytes
+        self._programs: dict[int, BpfImage] = {}
+        self._types: dict[int, Btf] = {}
+
+    def learn(self, ids: Iterable[int]) -> None:
+        """Read programs as long as they are loaded."""
+        held = LoadedBpf(tuple(self._programs.values()), tuple(self._types.values()))
+        new = [number for number in ids if number not in self._programs]
+        if not new:
+            return
+        read = self._kernel.loaded_bpf(new, self._room_bytes - held.size_bytes)
+        self._programs |= {image.id: image for image in read.programs}
+        self._types |= {btf.id: btf for btf in read.types}
+
+    def loaded(self, running: Collection[int]) -> LoadedBpf:
+        """Give what ran in a file that ends now; the next one has those that run on."""
+        told = LoadedBpf(tuple(self._programs.values()), tuple(self._types.values()))
+        self._programs = {i: image for i, image in self._programs.items() if i in running}
+        types = {image.btf_id for image in self._programs.values()}
+        self._types = {i: btf for i, btf in self._types.items() if i in types}
+        return told

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord.config.schema import BpfConfig
+from collectord.daemon.host_facts import bpf_wanted
 from collectord.kernel.bpf import bpf_calls
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import bpf_trial
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan import bpf_source
-from collectord.source import bpf_host
 from tests.support import bpf
 from tests.support.bpf_pairs import MANIFEST, SOURCE, write
 from tests.support.daemons import wait_for
@@ -176,7 +176,7 @@ def test_trials_leave_nothing() -> None:
 
 def test_facts_of_this_host() -> None:
     """What was found agrees with what the kernel shows, and shipped programs can be planned."""
-    facts = probe(LinuxKernel(), (), bpf=bpf_host.wanted(BpfConfig(), ("syscall_stream",)))
+    facts = probe(LinuxKernel(), (), bpf=bpf_wanted(BpfConfig(), ("syscall_stream",)))
     assert facts.bpf.problem == ""
     assert facts.bpf.btf is Path("/sys/kernel/btf/vmlinux").exists()
     assert facts.bpf.kprobes is Path("/sys/bus/event_source/devices/kprobe").exists()

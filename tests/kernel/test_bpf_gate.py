@@ -11,12 +11,13 @@ import pytest
 
 from collectord.config.load import load
 from collectord.config.schema import BpfConfig
+from collectord.daemon.host_facts import bpf_wanted
 from collectord.kernel.host.device_names import HostNames
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan.build import build
 from collectord.session.maps.map_reader import BpfReader
-from collectord.source import SOURCES, bpf_host
+from collectord.source import SOURCES
 from tests.support import bpf_load
 from tests.support.bpf_counts import DEVICE, child, counting, program, total, unprobed
 from tests.support.bpf_load import request
@@ -158,7 +159,7 @@ def _opened(directory: Path, **programs: str) -> Iterator[tuple[OpenSource, BpfR
         f'[daemon]\nstate_dir = "{directory}/state"\n[[session]]\nname = "maps"\n{sources}'
     )
     kernel = LinuxKernel()
-    facts = probe(kernel, (), bpf=bpf_host.wanted(BpfConfig(), tuple(programs)))
+    facts = probe(kernel, (), bpf=bpf_wanted(BpfConfig(), tuple(programs)))
     (plan,) = build(load([path]), facts).sessions
     with ExitStack() as stack:
         source = SOURCES[plan.source](kernel, plan, stack)

@@ -20,7 +20,7 @@ from collectord.codec.perf_sideband import (
     Ksymbol,
     decode,
 )
-from collectord.kernel.bpf import bpf_calls, loaded_programs
+from collectord.kernel.bpf import bpf_calls, program_image
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.event_attrs import sideband_event
 from collectord.session.program_watch import ProgramWatch
@@ -75,7 +75,7 @@ def test_functions_have_the_kernels_names(
     require("BPF")
     with programs.harmless_program(), recording(start_cli, tmp_path, "--bpf", "execsnoop"):
         before = listed()
-        found = loaded_programs.symbols(bpf_calls.program_ids())
+        found = program_image.symbols(bpf_calls.program_ids())
         names = {function.addr: function.name for one in found for function in one.functions}
         after = listed()
     assert any(name.endswith(b"_passes") for name in names.values())

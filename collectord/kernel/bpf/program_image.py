@@ -7,6 +7,7 @@ what is read is never more than what there was room for.
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 from itertools import islice
@@ -14,14 +15,16 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from collectord._native import _syscalls
+from collectord.codec.bpf_symbols import symbols_of
 from collectord.codec.cursor import U32, U64
 from collectord.codec.perf_bpf import ARRAY_PLACES, BpfArray, BpfImage, Btf, LoadedBpf
 from collectord.errors import KernelError
 from collectord.kernel.bpf import bpf_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from collectord.codec.bpf_symbols import BpfSymbols
     from collectord.codec.perf_bpf import ArrayPlace
 
 # What names the functions of a program; a few bytes for each of them.
@@ -164,3 +167,12 @@ def _array_bytes(info: bytes | bytearray, place: ArrayPlace) -> int:
         size: int = U32.unpack_from(info, place.size_at)[0]
         return count * size
     return count * place.entry_bytes
+
+
+def symbols(ids: Iterable[int]) -> Iterator[BpfSymbols]:
+    """Give the symbols of these programs; what was unloaded meanwhile is left out."""
+    types = functools.cache(read_btf)  # of several programs they are often the same
+    for number in ids:
+        image = read_by_id(number, NAMING)
+        if image is not None:
+            yield symbols_of(image, types(image.btf_id) if image.btf_id else None)
