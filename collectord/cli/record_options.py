@@ -17,7 +17,7 @@ from collectord.config.schema import BpfTransportName, TransportName
 from collectord.config.users import user_id
 from collectord.errors import UsageError
 from collectord.text import cpu_list
-from collectord.text.units import Nanoseconds, RingSize, UnitError
+from collectord.text.units import Nanoseconds, RingSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -351,7 +351,7 @@ def _checked(parse_text: Callable[[str], Any]) -> Callable[[str], Any]:
     def checked(text: str) -> Any:  # noqa: ANN401  # what the parser gives
         try:
             return parse_text(text)
-        except (UsageError, UnitError) as error:
+        except UsageError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return checked

@@ -6,15 +6,14 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, Union
 
 import msgspec
+from msgspec.structs import replace
 
 from collectord.errors import ConfigError, UsageError
 from collectord.text.nearest import did_you_mean
-from collectord.text.units import UnitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +34,7 @@ _TYPE_NAMES: Final[dict[object, str]] = {
 _WORDS: Final = (str, int, float)
 
 
-@dataclass(frozen=True, slots=True)
-class Spelt:
+class Spelt(msgspec.Struct, frozen=True):
     """Annotates a type whose values a file spells as a string.
 
     Attributes:
@@ -53,8 +51,7 @@ def optional(parse: Callable[[str], object]) -> Callable[[str], object]:
     return lambda text: parse(text) if text else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     """Where a value stands: a file and a dotted key."""
 
     path: str
@@ -147,8 +144,6 @@ def _parsed(parse: Callable[[Any], object], value: object, place: _Place) -> obj
         return parse(value)
     except UsageError as error:
         raise place.error(error.message, error.hint) from error
-    except UnitError as error:
-        raise place.error(str(error)) from error
 
 
 def _chosen(choices: Mapping[str, object], name: str, place: _Place) -> object:

@@ -8,7 +8,6 @@ from typing import Final, Self
 
 from collectord.errors import UsageError
 from collectord.text import cpu_list
-from collectord.text.units import UnitError
 
 AUTO: Final = "auto"
 NORMAL: Final = "normal"
@@ -55,17 +54,17 @@ class DrainPriority:
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "auto", "normal", "nice:-10" or "fifo:10". Raises UnitError."""
+        """Read "auto", "normal", "nice:-10" or "fifo:10". Raises UsageError."""
         word = text.strip() if isinstance(text, str) else ""
         if word in (AUTO, NORMAL):
             return cls(word)
         match = _LEVEL.fullmatch(word)
         if match is None:
-            raise UnitError(f"{text!r} is no priority: {_PRIORITY_HINT}")
+            raise UsageError(f"{text!r} is no priority", hint=_PRIORITY_HINT)
         low, high = _RANGES[match[1]]
         level = int(match[2])
         if not low <= level <= high:
-            raise UnitError(f"{text!r} is out of range: {_PRIORITY_HINT}")
+            raise UsageError(f"{text!r} is out of range", hint=_PRIORITY_HINT)
         return cls(match[1], level)
 
 
@@ -88,14 +87,14 @@ class DrainCpus:
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "auto" or "2-3,5". Raises UnitError."""
+        """Read "auto" or "2-3,5". Raises UsageError."""
         word = text.strip() if isinstance(text, str) else ""
         if word == AUTO:
             return cls()
         try:
             cpus = cpu_list.parse(word)
         except UsageError as error:
-            raise UnitError(f"{error.message}: {_CPUS_HINT}") from error
+            raise UsageError(error.message, hint=_CPUS_HINT) from error
         if not cpus:
-            raise UnitError(f"{text!r} is no list of CPUs: {_CPUS_HINT}")
+            raise UsageError(f"{text!r} is no list of CPUs", hint=_CPUS_HINT)
         return cls(cpus)

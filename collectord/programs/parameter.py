@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from collectord.text.units import Bytes, Nanoseconds, UnitError, show_bytes, show_ns
+from collectord.errors import UsageError
+from collectord.text.units import Bytes, Nanoseconds, show_bytes, show_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +104,7 @@ def _number(parameter: ParameterConfig, given: str | int | bool) -> int:
     unit = Nanoseconds if parameter.type == "duration" else Bytes
     try:
         return int(unit.parse(given))
-    except UnitError as error:
+    except UsageError as error:
         raise ValueError(str(error)) from error
 
 

@@ -7,6 +7,8 @@ import re
 from decimal import Decimal
 from typing import Final, Self
 
+from collectord.errors import UsageError
+
 NS_PER_SECOND: Final = 1_000_000_000
 SIZE_UNITS: Final = {
     "B": 1,
@@ -38,22 +40,18 @@ _QUANTITY: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]+|%)?", re.A
 _MAX: Final = (1 << 63) - 1
 
 
-class UnitError(ValueError):
-    """A value without its unit, with another one, or out of range. The text names the units."""
-
-
 def _scale(text: object, units: dict[str, int], hint: str) -> int:
     match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
-        raise UnitError(f"{text!r} is not {hint}")
+        raise UsageError(f"{text!r} is not {hint}", text=f"{text}")
     unit = match[2] or ""
     if not unit and match[1].strip("0."):
-        raise UnitError(f"{text!r} has no unit: {hint}")
+        raise UsageError(f"{text!r} has no unit", text=f"{text}", hint=hint)
     if unit and unit not in units:
-        raise UnitError(f"unit {unit!r} is not known: {hint}")
+        raise UsageError(f"unit {unit!r} is not known", text=f"{text}", hint=hint)
     value = int(Decimal(match[1]) * units.get(unit, 1))
     if value > _MAX:
-        raise UnitError(f"{text!r} is beyond 63 bits")
+        raise UsageError(f"{text!r} is beyond 63 bits", text=f"{text}")
     return value
 
 
@@ -64,7 +62,7 @@ class Bytes(int):
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "64MiB". Raises UnitError."""
+        """Read "64MiB". Raises UsageError."""
         return cls(_scale(text, SIZE_UNITS, _SIZE_HINT))
 
 
@@ -75,7 +73,7 @@ class Nanoseconds(int):
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "10s". Raises UnitError."""
+        """Read "10s". Raises UsageError."""
         return cls(_scale(text, TIME_UNITS_NS, _TIME_HINT))
 
 
@@ -101,12 +99,12 @@ class Share:
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "25%", above 0 and up to 100, or a size. Raises UnitError."""
+        """Read "25%", above 0 and up to 100, or a size. Raises UsageError."""
         if isinstance(text, str) and text.strip().endswith(PERCENT):
             match = _QUANTITY.fullmatch(text.strip())
             percent = float(match[1]) if match else 0.0
             if not 0 < percent <= 100:  # noqa: PLR2004 - percent
-                raise UnitError(f"{text!r} is not between 0% and 100%")
+                raise UsageError(f"{text!r} is not between 0% and 100%", text=text)
             return cls(percent=percent)
         hint = f'{_SIZE_HINT}, or a share, e.g. "25%"'
         return cls(_scale(text, SIZE_UNITS, hint))
@@ -134,7 +132,7 @@ class RingSize:
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "2MiB", "128pages" or "auto". Raises UnitError."""
+        """Read "2MiB", "128pages" or "auto". Raises UsageError."""
         if isinstance(text, str) and text.strip() == "auto":
             return cls()
         hint = f'{_SIZE_HINT}, or pages, e.g. "128pages", or "auto"'
@@ -143,10 +141,10 @@ class RingSize:
             pages = int(match[1])
             if 0 < pages <= _MAX >> 12:
                 return cls(pages=pages)
-            raise UnitError(f"{text!r} is no ring: {hint}")
+            raise UsageError(f"{text!r} is no ring", text=f"{text}", hint=hint)
         size = _scale(text, SIZE_UNITS, hint)
         if size == 0:
-            raise UnitError(f"{text!r} is no ring: {hint}")
+            raise UsageError(f"{text!r} is no ring", text=f"{text}", hint=hint)
         return cls(size)
 
     def in_bytes(self, page_size: int, default_bytes: int) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from collectord.config.scheduling import AUTO, FIFO, NICE, NORMAL, DrainCpus, DrainPriority
-from collectord.text.units import UnitError
+from collectord.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_priorities(text: str, policy: str, level: int) -> None:
 )
 def test_no_priorities(text: object) -> None:
     """Anything else is refused, with what is allowed."""
-    with pytest.raises(UnitError, match='"fifo:1" to "fifo:99"'):
+    with pytest.raises(UsageError, match='"fifo:1" to "fifo:99"'):
         DrainPriority.parse(text)
 
 
@@ -47,5 +47,5 @@ def test_cpus() -> None:
 @pytest.mark.parametrize("text", ["", "any", "3-2", "1,,2", "99999", 5])
 def test_no_cpus(text: object) -> None:
     """Anything else is refused, with what is allowed."""
-    with pytest.raises(UnitError, match='"auto", or CPUs as in "2-3,5"'):
+    with pytest.raises(UsageError, match='"auto", or CPUs as in "2-3,5"'):
         DrainCpus.parse(text)

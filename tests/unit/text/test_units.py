@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from collectord.errors import UsageError
 from collectord.text.units import (
     Bytes,
     Nanoseconds,
     RingSize,
     Share,
-    UnitError,
     show_bytes,
     show_ns,
 )
@@ -46,14 +46,14 @@ def test_durations(text: str, duration_ns: int) -> None:
 )
 def test_wrong_sizes_name_the_units(text: object) -> None:
     """A bare number, another unit or no number at all is refused with what is allowed."""
-    with pytest.raises(UnitError, match=r"MiB|63 bits"):
+    with pytest.raises(UsageError, match=r"MiB|63 bits"):
         Bytes.parse(text)
 
 
 @pytest.mark.parametrize("text", ["10", "10 sec", "1M", "s", 10, 1.5])
 def test_wrong_durations_name_the_units(text: object) -> None:
     """The message lists the units of time, not of size."""
-    with pytest.raises(UnitError, match="ns, us, ms, s, m, h or d"):
+    with pytest.raises(UsageError, match="ns, us, ms, s, m, h or d"):
         Nanoseconds.parse(text)
 
 
@@ -69,7 +69,7 @@ def test_shares_are_percents_or_sizes() -> None:
 @pytest.mark.parametrize("text", ["0%", "101%", "%", "x%", "-5%", "25", 25])
 def test_wrong_shares_are_refused(text: object) -> None:
     """Percent lie above 0 and up to 100, and a bare number is neither."""
-    with pytest.raises(UnitError):
+    with pytest.raises(UsageError):
         Share.parse(text)
 
 
@@ -85,7 +85,7 @@ def test_ring_sizes_are_bytes_pages_or_automatic() -> None:
 @pytest.mark.parametrize("text", ["0", "0pages", "1.5pages", "128", 128, "half"])
 def test_wrong_ring_sizes_are_refused(text: object) -> None:
     """No ring, part of a page, and numbers without unit."""
-    with pytest.raises(UnitError, match="pages"):
+    with pytest.raises(UsageError, match="pages"):
         RingSize.parse(text)
 
 
