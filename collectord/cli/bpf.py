@@ -193,7 +193,8 @@ def _load(
         manifest = program.manifest
         MapReader(kernel, program.name, loaded.tables, manifest.metric, HostNames())
         describe_tables(kernel, program.name, loaded.tables, manifest.answer)
-    return loaded, layout, headers
+        hides = any(kernel.may_hide_events(one.fd) for one in loaded.programs)
+    return loaded, layout, headers, hides
 
 
 def _given(words: Sequence[str]) -> dict[str, str]:

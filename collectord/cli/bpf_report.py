@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from collectord.programs.bpf_program import BpfProgram
     from collectord.source.bcc_client import Loaded
 
-    # Descriptors are closed; the layout of its event if it has one; the tree of headers.
-    Loading = tuple[Loaded, Layout | None, str]
+    # Descriptors are closed; the layout of its event if it has one; the tree of headers; whether
+    # it may hide events.
+    Loading = tuple[Loaded, Layout | None, str, bool]
 
 _UNSEEN_MISSES: Final = "this kernel does not count the runs that it leaves out"
 _EXACT: Final = "collectord_submit() counts every event"
@@ -95,7 +96,7 @@ def describe(
         "outputs": [
             _output(program, table, facts.release) for table in bpf_program.outputs(program.source)
         ],
-        "may_suppress": not bpf_program.passes(program, facts.release),
+        "may_suppress": None if loading is None else loading[3],
         **(_loaded(*loading[:2]) if loading is not None else {}),
     }
 
@@ -234,7 +235,8 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     for output in report["outputs"]:
         yield f"events by {output['table']}: basis {output['basis']}, {output['reason']}"
     if report["may_suppress"]:
-        yield "it may hide events of its tracepoints from perf: a way out does not return 1"
+        why = "a way out does not return 1, or the kernel counts no runs that it leaves out"
+        yield f"it may hide events of its tracepoints from perf: {why}"
     for function in report.get("functions", ()):
         yield f"runs {function['name']} at {', '.join(function['attachments'])}"
     event = report.get("event")

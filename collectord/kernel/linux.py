@@ -25,6 +25,7 @@ from collectord.kernel.bpf import (
     program_image,
 )
 from collectord.kernel.bpf.program_notes import RUN, ProgramNotes
+from collectord.kernel.bpf.program_returns import may_hide_events
 from collectord.kernel.host import code_files, cpus, errno_mapping, processes, targets
 from collectord.kernel.host.capabilities import effective_capabilities
 from collectord.kernel.host.clocks import read_clocks, read_time_conversion
@@ -214,15 +215,17 @@ class LinuxKernel:
 
     def own_programs(self, programs: Mapping[int, int], stack: ExitStack) -> None:
         """See `Kernel.own_programs`."""
-        self._own_programs.update(programs)
-        for program in programs:
+        passing = {number: fd for number, fd in programs.items() if not may_hide_events(fd)}
+        self._own_programs.update(passing)
+        for program in passing:
             stack.callback(self._own_programs.pop, program)
-        self._program_notes.add(map(bpf_calls.program_info, programs.values()))
+        self._program_notes.add(map(bpf_calls.program_info, passing.values()))
 
     def loading_programs(self, stack: ExitStack) -> AbstractContextManager[None]:
         """See `Kernel.loading_programs`."""
         return self._program_notes.loading(stack)
 
+    may_hide_events = staticmethod(may_hide_events)
     map_info = staticmethod(bpf_calls.map_info)
     map_lookup = staticmethod(bpf_calls.map_lookup)
     map_update = staticmethod(bpf_calls.map_update)

@@ -133,12 +133,15 @@ class Kernel(Protocol):
             stack: is given the programs' descriptors in the block.
         """
 
+    def may_hide_events(self, fd: int) -> bool:
+        """Whether a BPF program may hide events of its tracepoint, by its own instructions."""
+
     def own_programs(self, programs: Mapping[int, int], stack: ExitStack) -> None:
-        """Leave these programs, which hide no event, out of `query_bpf` until the stack closes.
+        """Leave those of these programs that hide no event out of `query_bpf`.
 
-        Those of other processes of this program leave them out, too, until they are unloaded.
-
-        One whose run the kernel left out even once, which hides the event, is not left out.
+        That ends when the stack closes. Other processes of this program leave them out, too, until
+        they are unloaded. What a program's instructions may return decides; one whose run the
+        kernel left out even once, which hides the event, is not left out either.
 
         Args:
             programs: a descriptor of each, by its id.

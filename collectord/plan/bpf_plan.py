@@ -45,14 +45,12 @@ class ProgramPlan:
         values: of all its parameters, as `programs.bpf_program.parameters` gives them.
         outputs: where it submits events; none if it fills maps only.
         gated: it counts only where its gate is open (collectord.h).
-        passes: on a tracepoint it never hides an event from perf.
     """
 
     program: BpfProgram
     values: dict[str, int | str]
     outputs: tuple[OutputPlan, ...]
     gated: bool
-    passes: bool
 
     @property
     def name(self) -> str:
@@ -123,7 +121,6 @@ class BpfPlan(Payload):
                     "parameters": one.values,
                     "events": [output.event_index for output in one.outputs],
                     "transports": [output.transport for output in one.outputs],
-                    "passes": one.passes,
                 }
                 for one in self.programs
             ],

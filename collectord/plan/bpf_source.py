@@ -145,7 +145,6 @@ def _plan(
         bpf_program.parameters(program, given),
         tuple(outputs),
         gated=c_source.includes(program.source, bpf_program.HEADER) >= 0,
-        passes=bpf_program.passes(program, facts.release),
     )
     return planned, events
 

@@ -15,7 +15,7 @@ from collectord.programs.program_manifest import BpfManifest  # noqa: TC001 - of
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from collectord.programs.program_manifest import ParameterConfig
 
@@ -46,7 +46,6 @@ _NEEDED_BY_KIND: Final = {
 }
 _MISSES_COUNTED: Final = (6, 7)
 _MISSED_UNCOUNTED: Final = frozenset({"kprobe", "kretprobe", "perf_event"})
-_TRACEPOINT_HEADS: Final = ("TRACEPOINT_PROBE", r"tracepoint__\w+")
 _MAP: Final = re.compile(r"\bBPF_[A-Z_0-9]+\s*\(\s*(\w+)")
 _SUBMITS: Final = re.compile(r"\bperf_submit\w*|\bbpf_perf_event_output\b")
 
@@ -175,36 +174,17 @@ def misses_are_counted(program: BpfProgram, release: str) -> bool:
         return False
     if not tracepoints(program):
         return True
+    return tracepoint_misses_are_counted(release)
+
+
+def tracepoint_misses_are_counted(release: str) -> bool:
+    """Whether a kernel counts the runs of programs on tracepoints that it leaves out."""
     return numbers(release) >= _MISSES_COUNTED
 
 
 def numbers(release: str) -> tuple[int, ...]:
     """The first two numbers of a kernel's release, (0, 0) of none."""
     return tuple(map(int, re.findall(r"\d+", release)[:2])) or (0, 0)
-
-
-def passes(program: BpfProgram, release: str) -> bool:
-    """It hides no event from perf but by a run that the kernel leaves out, and counts."""
-    if not tracepoints(program):
-        return True
-    functions = tracepoint_functions(program.manifest)
-    return misses_are_counted(program, release) and passes_events(program.source, functions)
-
-
-def passes_events(source: str, functions: Collection[str] = ()) -> bool:
-    """On a tracepoint it never returns what hides the event from perf.
-
-    Args:
-        source: the program's text.
-        functions: those that are attached to tracepoints otherwise than by their names.
-    """
-    heads = (*_TRACEPOINT_HEADS, *map(re.escape, functions))
-    return c_source.always_returns_one(source, heads)
-
-
-def tracepoint_functions(manifest: BpfManifest) -> tuple[str, ...]:
-    """Functions that the manifest attaches to tracepoints."""
-    return tuple(one.function for one in manifest.attach if one.kind == "tracepoint")
 
 
 def outputs(source: str) -> tuple[str, ...]:

@@ -131,8 +131,7 @@ def _programs(
             timeout_s=plan.compile_ns / NS_PER_SECOND,
             memory_bytes=plan.compile_bytes,
         )
-        if one.passes:
-            kernel.own_programs({f.id: f.fd for f in loaded.programs}, stack)
+        kernel.own_programs({f.id: f.fd for f in loaded.programs}, stack)
         maps: dict[str, MapInfo] = {
             name: kernel.map_info(loaded.tables[name].fd)
             for name in (_GATE, _COUNTS)

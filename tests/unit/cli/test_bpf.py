@@ -53,13 +53,14 @@ class Setting:
         self.program: BpfProgram = PROGRAM
         self.failure: CollectordError | None = None
         self.values: dict[str, int | str] = {}
+        self.hides = False
 
     def load(self, *given: Any) -> object:  # noqa: ANN401 - what the verb passes on
         """Note the values of the parameters, and succeed or fail."""
         self.values = given[-1]
         if self.failure is not None:
             raise self.failure
-        return LOADED, LAYOUT, "/h/merged"
+        return LOADED, LAYOUT, "/h/merged", self.hides
 
 
 @pytest.fixture
@@ -137,36 +138,44 @@ def test_wrong_parameters(
 
 
 @pytest.mark.parametrize(
-    ("source", "ledger", "hides"),
+    ("source", "ledger"),
     [
-        (SOURCE, ("exact", "counts every event"), False),
-        (SOURCE.replace("return 1;", "return 0;"), ("exact", "counts every event"), True),
+        (SOURCE, ("exact", "counts every event")),
         (
             SOURCE + "void f(void *c) { collectord_ring.perf_submit(c, c, 1); }\n",
             ("lost_only", "past collectord_submit()"),
-            False,
         ),
         (
             SOURCE.replace("#define COLLECTORD_EVENT struct event", "BPF_PERF_OUTPUT(own);"),
             ("lost_only", "does not submit by collectord_submit()"),
-            False,
         ),
     ],
 )
 def test_what_the_ledger_rests_on(
     source: str,
     ledger: tuple[str, str],
-    hides: bool,
     setting: Setting,
     checked: Callable[..., tuple[int, dict[str, Any], str]],
 ) -> None:
-    """Exact or not, and why; and whether it may hide events from perf."""
+    """Exact or not, and why."""
     setting.program = replace(PROGRAM, source=source)
     _, report, _ = checked()
     (output,) = report["outputs"]
     assert output["basis"] == ledger[0]
     assert ledger[1] in output["reason"]
-    assert report["may_suppress"] is hides
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_what_hides_events_is_told(
+    hides: bool,
+    setting: Setting,
+    checked: Callable[..., tuple[int, dict[str, Any], str]],
+) -> None:
+    """The loaded program decides it; of one that does not load it is not known."""
+    setting.hides = hides
+    assert checked()[1]["may_suppress"] is hides
+    setting.failure = BpfError("it does not compile", program="switches", step="compile")
+    assert checked()[1]["may_suppress"] is None
 
 
 @pytest.mark.parametrize(

@@ -160,58 +160,6 @@ def test_what_is_counted(source: str, counts: bool, outputs: tuple[str, ...] | N
     assert outputs is None or bpf_program.outputs(source) == outputs
 
 
-def probe(body: str, before: str = "") -> str:
-    """A program with one function on a tracepoint."""
-    return f"{before}\nTRACEPOINT_PROBE(a, b)\n{{\n{body}\n}}\n"
-
-
-@pytest.mark.parametrize(
-    ("source", "passes"),
-    [
-        (SOURCE, True),
-        (probe("return 1;"), True),
-        (probe("if (x) { return (1); } return 1;"), True),
-        (probe("return 0;"), False),
-        (probe("if (x) return 0; return 1;"), False),
-        (probe("if (x) return; return 1;"), False),
-        (probe("return x;"), False),
-        (probe("return 1 - 1;"), False),
-        (probe("return 10;"), False),
-        (probe("if (x) return 1;"), True),
-        (probe("x();"), False),
-        (probe("return 1; x();"), False),
-        (probe("/* return 0; */ // return 0;\nreturn 1;"), True),
-        (probe('x("} return 0; {"); return 1;'), True),
-        (probe("x('}'); return 0;"), False),
-        (probe("x('\"'); return 0; y('\"'); return 1;"), False),
-        (probe("re\\\nturn 0; return 1;"), False),
-        (probe("STOP; return 1;", "#define STOP return 0"), False),
-        (probe("A; return 1;", "#define A B\n#define B return 0"), False),
-        (probe("return 1;", "#define UNUSED return 0"), True),
-        (probe("STOP; return 1;", "#define STOP return 1"), True),
-        (probe("progs.call(args, 0); return 1;"), False),
-        (probe("return 1;") + "int helper(void) { return 0; }", True),
-        ("int tracepoint__a__b(struct tracepoint__a__b *args) { return 0; }", False),
-        ("int tracepoint__a__b(struct tracepoint__a__b *args) { return 1; }", True),
-        ("#define P TRACEPOINT_PROBE(a, b)\nP { return 1; }", False),
-        ("RAW_TRACEPOINT_PROBE(a) { return 0; }", True),
-        ("int kprobe__a(void *ctx) { return 0; }", True),
-        ("TRACEPOINT_PROBE(a, b) { return 1;", False),
-        ("", True),
-    ],
-)
-def test_what_hides_events_from_perf(source: str, passes: bool) -> None:
-    """Whatever is not plainly `return 1` on each way out of a tracepoint's function."""
-    assert bpf_program.passes_events(source) is passes
-
-
-def test_functions_that_the_manifest_attaches() -> None:
-    """They are looked into as well, by their names."""
-    source = "int mine(void *ctx) { return 0; }"
-    assert bpf_program.passes_events(source)
-    assert not bpf_program.passes_events(source, ["mine"])
-
-
 def found(source: str = SOURCE, manifest: str = MANIFEST) -> dict[str, str]:
     """Problems by key."""
     return {

@@ -32,7 +32,6 @@ def program(maps: FakeMaps, name: str, *, answer: AnswerConfig = SIZES) -> OpenP
         values={},
         outputs=(),
         gated=True,
-        passes=True,
     )
     function = LoadedProgram("on_call", FUNCTION_FD, 9, ())
     return OpenProgram(plan, Loaded(maps.tables, (function,), (), ""), None)
