@@ -59,7 +59,7 @@ def saturated_stream(settings: Settings) -> list[Row]:
             _figures(ours),
             _figures(defaults),
             _median(ours) / _median(defaults),
-            math.nan if problems else 0.12,
+            math.nan if problems else 0.08,
             "x",
             notes,
             runs,
@@ -69,7 +69,7 @@ def saturated_stream(settings: Settings) -> list[Row]:
             _figures(ours),
             _figures(tuned),
             _median(ours) / _median(tuned),
-            math.nan if problems else 0.4,
+            math.nan if problems else 0.16,
             "x",
         ),
         Row(

@@ -177,7 +177,7 @@ def saturated_bpf(settings: Settings) -> list[Row]:
             ours.figures,
             peer.figures,
             ours.median / peer.median,
-            1 / 50,
+            0.008,
             "x",
             (note,),
             runs,

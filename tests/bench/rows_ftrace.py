@@ -138,7 +138,7 @@ def saturated_ftrace(settings: Settings) -> list[Row]:
             group.figures,
             f"{peer.figures} ({peer.name})",
             group.median / peer.median,
-            None if group is not auto else math.nan if problems else 1.0,
+            None if group is not auto else math.nan if problems else 0.25,
             "x",
             notes if group is auto else (),
             runs if group is auto else (),
