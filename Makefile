@@ -15,7 +15,13 @@ STAMPS := $(VENV)/.stamps
 BIN := $(VENV)/bin
 CONFIG ?= config/collectord.toml
 FUZZ_SECONDS ?= 600
-LANES ?= unit,property,golden,kernel
+COMMA := ,
+# Lanes that need neither root nor a kernel's interfaces.
+FREE_LANES := unit,property,golden
+LANES ?=
+# Versions of what is installed for development: `make LOCK= setup` takes the newest instead.
+LOCK ?= constraints.txt
+PYTHONS ?= 3.11 3.12 3.13
 
 # What `make install` puts where.
 prefix ?= /opt/collectord
@@ -33,20 +39,31 @@ NATIVE := $(shell find collectord/_native -type f ! -name '*.pyi' ! -name '*.pyc
 # Changes as soon as there is a module more, or one less, or one elsewhere.
 MODULES := $(shell find collectord -name '*.py' | LC_ALL=C sort | cksum | cut -d ' ' -f 1)
 
-# The first Python that has the version, venv and the headers. python3 may be a version manager's.
-define find_python
-for candidate in "$${PYTHON:-}" python3 python3.13 python3.12 python3.11 /usr/bin/python3; do
-    [ -n "$$candidate" ] || continue
-    if "$$candidate" -c 'import ensurepip, os, sys, sysconfig, venv; sys.exit(not (
+# Whether a Python has the version, venv and the headers.
+define usable_python
+usable_python() {
+    "$$1" -c 'import ensurepip, os, sys, sysconfig, venv; sys.exit(not (
             sys.version_info >= (3, 11)
             and os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))))' \
-            2>/dev/null; then
+            2>/dev/null
+}
+endef
+
+# The first that is usable. python3 may be a version manager's.
+define find_python
+$(usable_python)
+python=
+for candidate in "$${PYTHON:-}" python3 python3.13 python3.12 python3.11 /usr/bin/python3; do
+    [ -n "$$candidate" ] || continue
+    if usable_python "$$candidate"; then
         python=$$candidate
         break
     fi
 done
-[ -n "$${python:-}" ] || { echo "no Python >= 3.11 with venv and headers; set PYTHON" >&2; exit 1; }
+[ -n "$$python" ] || { echo "no Python >= 3.11 with venv and headers; set PYTHON" >&2; exit 1; }
 endef
+
+PIP_INSTALL = $(BIN)/pip install -q $(addprefix -c ,$(LOCK))
 
 # $(call install_packages,NAMES): installs those of NAMES that dpkg does not have.
 define install_packages
@@ -71,7 +88,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: setup
-setup: $(STAMPS)/dev $(STAMPS)/run | packages-test packages-bpf ## system packages, .venv, the native core; fast when nothing changed
+setup: $(STAMPS)/test $(STAMPS)/run | packages-test packages-bpf ## system packages, .venv, the native core; fast when nothing changed
 
 .PHONY: packages-run
 packages-run:
@@ -119,13 +136,13 @@ $(STAMPS)/venv: | packages-run
 	touch $@
 
 # What the core is built with, and what the program imports.
-$(STAMPS)/requirements: pyproject.toml $(STAMPS)/venv
+$(STAMPS)/requirements: pyproject.toml $(LOCK) $(STAMPS)/venv
 	@$(BIN)/python - >$(STAMPS)/requirements.txt <<-END
 	import tomllib
 	project = tomllib.load(open("pyproject.toml", "rb"))
 	print(*project["build-system"]["requires"], *project["project"]["dependencies"], sep="\n")
 	END
-	$(BIN)/pip install -q -r $(STAMPS)/requirements.txt
+	$(PIP_INSTALL) -r $(STAMPS)/requirements.txt
 	touch $@
 
 $(STAMPS)/modules-$(MODULES): | $(STAMPS)/venv
@@ -138,42 +155,98 @@ $(STAMPS)/run: $(STAMPS)/requirements collectord/__init__.py $(NATIVE) $(STAMPS)
 	@$(BIN)/pip install -q --no-build-isolation --no-deps -e .
 	touch $@
 
-$(STAMPS)/dev: $(STAMPS)/venv pyproject.toml
-	@$(BIN)/pip install -q --group dev
+# The dependency groups of pyproject.toml.
+$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/dev: $(STAMPS)/venv pyproject.toml $(LOCK)
+	@$(PIP_INSTALL) --group $(@F)
 	touch $@
+
+.PHONY: lock
+lock: $(STAMPS)/requirements ## constraints.txt again, with the newest versions for every Python
+	@$(BIN)/pip install -q uv
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate \
+	    --upgrade $(STAMPS)/requirements.txt --group dev -o constraints.txt
+	sed -i '1i # Versions that development and CI use, for every Python: `make lock` makes it again.' \
+	    constraints.txt
+
+.PHONY: hooks
+hooks: $(STAMPS)/dev $(STAMPS)/lint $(STAMPS)/run ## git runs formatting and lint before a commit
+	@$(BIN)/pre-commit install
 
 .PHONY: run
 run: $(STAMPS)/run ## the daemon in the foreground with config/collectord.toml; Ctrl-C stops it
 	@exec $(BIN)/collectord run --config $(CONFIG)
 
 .PHONY: test
-test: setup packages-clang ## every lane but vm; the kernel lane needs root
+test: setup packages-clang ## every lane but vm; the kernel lane needs root; PYTEST= chooses
 	@if [ -n '$(PYTEST)' ]; then exec $(BIN)/pytest --lanes=$(LANES) $(PYTEST); fi
-	# The native lane wants nothing but time, and the others mostly wait: it runs behind them.
-	mkdir -p build
-	nice -n 19 $(BIN)/pytest --lanes=native tests/native >build/native.log 2>&1 </dev/null &
-	behind=$$!
-	trap 'kill $$behind 2>/dev/null || true' EXIT
-	status=0 native=0
 	rm -rf build/cache
-	$(BIN)/pytest --lanes=$(LANES) --ignore=tests/native -o cache_dir=build/cache || status=$$?
-	wait $$behind || native=$$?
-	cat build/native.log
-	if [ $$status = 1 ]; then status=0; $(BIN)/python -m tests.again build/cache || status=$$?; fi
-	exit $$((status ? status : native))
+	exec $(BIN)/python -m tests.lanes
+
+.PHONY: test-pythons
+test-pythons: packages-test ## the lanes without a kernel under each of PYTHONS (3.11 3.12 3.13), if it is here
+	@$(usable_python)
+	mkdir -p build
+	status=0 told=
+	for version in $(PYTHONS); do
+	    if [[ $$($(BIN)/python --version 2>/dev/null) = "Python $$version."* ]]; then
+	        told+="  Python $$version: that of \`make test\`"$$'\n'
+	        continue
+	    fi
+	    found=
+	    for python in "python$$version" "$${PYENV_ROOT:-$$HOME/.pyenv}/versions/$$version".*/bin/python3; do
+	        if [[ $$("$$python" --version 2>/dev/null) = "Python $$version."* ]] &&
+	                usable_python "$$python"; then
+	            found=$$python
+	            break
+	        fi
+	    done
+	    if [ -z "$$found" ]; then
+	        told+="  Python $$version: NOT RUN, there is none with venv and headers here"$$'\n'
+	        continue
+	    fi
+	    venv=build/python$$version
+	    began=$$SECONDS
+	    result=ok
+	    $(MAKE) VENV="$$venv" PYTHON="$$found" "$$venv/.stamps/test" "$$venv/.stamps/run" &&
+	        COLLECTORD_EXAMPLES=0.1 "$$venv/bin/pytest" -q -n 2 -p no:cacheprovider \
+	            --lanes=$(FREE_LANES) $(addprefix tests/,$(subst $(COMMA), ,$(FREE_LANES))) ||
+	        result=FAILED status=1
+	    told+="  Python $$version: $$result, $$((SECONDS - began)) s"$$'\n'
+	done
+	printf 'the lanes without a kernel:\n%s' "$$told" | tee build/pythons.txt
+	exit $$status
+
+.PHONY: check
+check: lint ## formatting, lint and the lanes without a kernel, with few examples each: under a minute
+	@COLLECTORD_EXAMPLES=0.05 $(BIN)/pytest -q -n 3 --lanes=$(FREE_LANES) \
+	    $(addprefix tests/,$(subst $(COMMA), ,$(FREE_LANES)))
 
 .PHONY: test-vm
 test-vm: setup ## tests in a virtual machine with Linux 6.12, as root; VM_TESTS= chooses
 	@exec $(BIN)/python -m tests.vm -- $(VM_TESTS)
 
 .PHONY: lint
-lint: $(STAMPS)/dev $(STAMPS)/run ## ruff, mypy, the order of the packages, dead code and dependencies
-	@$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+lint: $(STAMPS)/lint $(STAMPS)/test $(STAMPS)/run ## formatting, ruff, order of the packages, dead code, dependencies, mypy, spelling
+	@$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/vulture
 	$(BIN)/deptry .
 	$(BIN)/mypy
+	$(BIN)/codespell
+	PATH=$(BIN):$$PATH $(BIN)/cython-lint collectord/_native
+
+.PHONY: format
+format: $(STAMPS)/lint ## Python, and the lines of C that are not committed yet, as lint wants them
+	@$(BIN)/ruff format .
+	$(BIN)/ruff check --fix --quiet . || true
+	PATH=$(BIN):$$PATH $(BIN)/git-clang-format --quiet --extensions c,h || true
+
+.PHONY: tidy
+tidy: $(STAMPS)/lint packages-clang ## clang-tidy on the core
+	@cmake -S tests/native -B build/tidy -G Ninja -DCMAKE_C_COMPILER=clang >/dev/null
+	printf '%s\0' collectord/_native/*.c |
+	    xargs -0 -P "$$(nproc)" -n 4 $(BIN)/clang-tidy --quiet -p build/tidy
 
 .PHONY: bench
 bench: setup ## side by side with perf record; as root, on an idle machine
@@ -192,6 +265,25 @@ fuzz: setup packages-clang ## libFuzzer on every parser of the core, FUZZ_SECOND
 	    "$$target" -max_total_time=$$(($(FUZZ_SECONDS) / $${#targets[@]})) -timeout=10 \
 	        -print_final_stats=1 "$$corpus" $$([ ! -d "$$kept" ] || echo "$$kept")
 	done
+
+.PHONY: release
+release: $(STAMPS)/dev $(STAMPS)/run ## sdist and wheel of VERSION=x.y.z in dist, and its tag v x.y.z
+	@refuse() { echo "release: $$1" >&2; exit 1; }
+	version='$(VERSION)'
+	[[ $$version =~ ^[0-9]+\.[0-9]+\.[0-9]+$$ ]] || refuse "say which: make release VERSION=x.y.z"
+	[ -z "$$(git status --porcelain)" ] || refuse "the tree is not clean; commit or stash"
+	! git rev-parse -q --verify "refs/tags/v$$version" >/dev/null || refuse "v$$version exists"
+	grep -qx "__version__ = \"$$version\"" collectord/__init__.py ||
+	    refuse "collectord/__init__.py has another version"
+	grep -q "^## \[$$version\]" CHANGELOG.md || refuse "CHANGELOG.md has no section [$$version]"
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist >/dev/null
+	for file in collectord/py.typed collectord/bpf/collectord.h; do
+	    $(BIN)/python -m zipfile -l dist/*.whl | grep -q "^$$file " || refuse "the wheel lacks $$file"
+	done
+	git tag -a "v$$version" -m "collectord $$version"
+	ls -l dist
+	echo "tagged v$$version; git push origin v$$version publishes it"
 
 # A service must not depend on an interpreter in somebody's home, so it gets the system's.
 .PHONY: install

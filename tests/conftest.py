@@ -23,7 +23,9 @@ import pytest
 
 from tests.support import features, leaks, perf_tools
 from tests.support import generator as generator_support
+from tests.support import mutant as mutant_support
 from tests.support import trace_cmds as trace_cmd_support
+from tests.support.examples import examples
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parent.parent
 TRACEFS: Final = Path("/sys/kernel/tracing")
 CLI_TIMEOUT_S: Final = patient(120)
+BESIDE: Final = "COLLECTORD_BESIDE" in os.environ  # of tests/lanes.py
 IN_GUEST: Final = "COLLECTORD_GUEST" in os.environ  # of `make test-vm`
 
 # Times are not asserted: machines that run the tests are shared. Hypothesis would fail a test when
@@ -39,6 +42,7 @@ IN_GUEST: Final = "COLLECTORD_GUEST" in os.environ  # of `make test-vm`
 hypothesis.settings.register_profile(
     "unhurried",
     deadline=None,
+    max_examples=examples(100),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("unhurried")
@@ -52,17 +56,25 @@ def _lane(path: Path) -> str:
     return parts[0] if len(parts) > 1 else "top"
 
 
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether pytest-xdist started this process, to run a part of the tests (`-n 2`)."""
+    return hasattr(config, "workerinput")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--lanes names the lanes that must run."""
     parser.addoption("--lanes", default="", help="comma-separated; fail if one passed no test")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Orphans of the processes under test are seen as leaks, and Ctrl-C reaches them.
 
-    A shell without job control has what it starts in the background ignore it.
+    A shell without job control has what it starts in the background ignore it. Of several
+    processes that run tests each has its own mounts: those of one are no leak of another.
     """
     leaks.adopt_orphans()
+    if _is_worker(config) and os.geteuid() == 0:
+        leaks.hide_mounts()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -95,7 +107,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
+    call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A skip that does not name a missing kernel feature is a failure."""
     report = yield
@@ -104,9 +116,13 @@ def pytest_runtest_makereport(
         if not isinstance(call.excinfo.value, features.MissingFeature):
             report.outcome = "failed"
             report.longrepr = f"skipped without require(feature): {call.excinfo.value}"
-    if report.when == "call" and report.passed:
-        _passed[_lane(item.path)] += 1
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count what passed, in the process that reports it: with xdist the one that was started."""
+    if report.when == "call" and report.passed:
+        _passed[_lane(ROOT / report.nodeid.partition("::")[0])] += 1
 
 
 @pytest.hookimpl(wrapper=True)
@@ -123,6 +139,8 @@ def pytest_make_collect_report(
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A lane that ran nothing fails the run, with a status that allows no second run."""
+    if _is_worker(session.config):
+        return
     ended = exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
     if ended and _idle_lanes(session.config):
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
@@ -148,12 +166,13 @@ def _idle_lanes(config: pytest.Config) -> list[str]:
 def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Set up first and torn down last of a test's own fixtures, so it sees what they leave.
 
-    The native lane runs beside the others (`make test`), whose mounts and instances come and go.
+    Only tests of a kernel make instances of tracefs. Those that `make test` runs beside the kernel
+    lane have mounts of their own, but see its instances come and go.
     """
-    of_host = _lane(request.path) != "native"
-    before = leaks.Holdings.now(of_host=of_host)
+    instances = _lane(request.path) in {"kernel", "vm"} and not BESIDE
+    before = leaks.Holdings.now(instances=instances)
     yield
-    left = leaks.leaked_since(before, of_host=of_host)
+    left = leaks.leaked_since(before, instances=instances)
     if left:
         pytest.fail("left behind: " + "; ".join(left), pytrace=False)
 
@@ -174,6 +193,12 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> generator_support.Gen
     return generator_support.Generator(
         generator_support.build(tmp_path_factory.mktemp("generator"))
     )
+
+
+@pytest.fixture(scope="session")
+def mutant(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The core that loses one record (tests/support/mutant.py)."""
+    return mutant_support.build(tmp_path_factory.mktemp("mutant"))
 
 
 @pytest.fixture(scope="session")

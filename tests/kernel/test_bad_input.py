@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 SYSCTL: Final = Path("/proc/sys/kernel")
 SOMEBODY: Final = 300_000 + os.getpid()  # no account has this uid, and no process but ours

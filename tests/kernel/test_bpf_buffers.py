@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 
-COUNT: Final = 200_000
+COUNT: Final = 60_000
 FAST: Final = 1_000_000
 FEW: Final = 20_000
 BURSTS: Final = 3

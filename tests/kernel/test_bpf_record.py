@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 
-COUNT: Final = 200_000
+COUNT: Final = 60_000
 FAST: Final = 1_000_000
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 RING_FULL: Final = "kernel_ring/ring_full"

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("tracefs")
 
 CALLS: Final = 2_000
 # Far more than the smallest rings hold, at a pace that nobody drains.
-OVERLOAD: Final = 300_000
+OVERLOAD: Final = 100_000
 SWITCH: Final = "sched:sched_switch"
 EXEC: Final = "sched:sched_process_exec"
 # `    COMM-PID   [CPU] SECONDS.NANOSECONDS: NAME: FIELDS`

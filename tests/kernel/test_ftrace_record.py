@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("tracefs")
 
 TRANSPORTS: Final = ("read", "mmap", "splice")
-COUNT: Final = 200_000
+COUNT: Final = 100_000
 # Far more than the smallest rings hold, at full speed; and so much that nobody drains at first.
-OVERLOAD: Final = 1_000_000
+OVERLOAD: Final = 300_000
 UNREAD: Final = 50_000
 CORE: Final = f"""
 {USUAL_PRIORITY}

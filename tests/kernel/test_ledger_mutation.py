@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import cython_cmake
 import pytest
 
 from tests.support.daemons import NUMBER
@@ -38,32 +37,6 @@ spec.loader.exec_module(sys.modules[name])
 from collectord.cli import main
 sys.exit(main())
 """
-
-
-@pytest.fixture(scope="module")
-def mutant(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The core, built to lose the last sample of the first span that has any."""
-    build = tmp_path_factory.mktemp("mutant")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    options = {
-        "CMAKE_BUILD_TYPE": "RelWithDebInfo",
-        "CMAKE_MODULE_PATH": Path(cython_cmake.__file__).parent / "cmake",
-        "COLLECTORD_MUTATION": "ON",
-        "Python_EXECUTABLE": sys.executable,
-    }
-    words = [f"-D{key}={value}" for key, value in options.items()]
-    native = ROOT / "collectord/_native"
-    commands: tuple[list[str | Path], ...] = (
-        ["cmake", "-S", native, "-B", build, "-G", "Ninja", *words],
-        ["cmake", "--build", build],
-    )
-    for command in commands:
-        done = subprocess.run(
-            command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    (core,) = build.glob("_core*.so")
-    return core
 
 
 @pytest.mark.parametrize(

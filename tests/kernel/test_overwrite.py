@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 from collectord.kernel.linux import LinuxKernel
-from tests.kernel.test_ledger_mutation import mutant as _mutant
 from tests.kernel.test_ledger_mutation import record_with
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("tracefs")
 
-mutant = _mutant
 CPUS: Final = LinuxKernel().online_cpus()
 # A system call that nobody makes but to stop a ring.
 TRIGGER: Final = NUMBER + 500_000

@@ -21,6 +21,7 @@ from collectord.errors import CollectordError, ConfigError
 from collectord.plan.build import build
 from tests.support import balances
 from tests.support.commands import Commands, serve_unix
+from tests.support.examples import examples
 from tests.support.hosts import host
 
 CONFIG: Final = """
@@ -134,7 +135,7 @@ def check_text(text: bytes) -> None:
             assert error.exit_code == ConfigError.exit_code, str(error)  # noqa: PT017  # or none
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(key=st.sampled_from(KEYS), value=VALUES)
 @example(key=KEYS[0], value=DIGITS)
 @example(key=KEYS[1], value=NUMBERS[1])
@@ -145,7 +146,7 @@ def test_values_of_a_configuration(key: int, value: str) -> None:
     check_text("\n".join(lines).encode(errors="surrogatepass"))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     place=st.integers(0, len(CONFIG)),
     length=st.integers(0, 30),
@@ -196,7 +197,7 @@ BODIES: Final = st.one_of(
 MARK: Final = "/v1/mark"
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(place=st.sampled_from([MARK, "/v1/snapshot"]), body=BODIES)
 @example(place=MARK, body=b"[" * 60_000)
 @example(place=MARK, body=b'{"text": ' + b"[" * 30_000 + b"]" * 30_000 + b"}")

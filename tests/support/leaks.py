@@ -16,6 +16,8 @@ from typing import Final
 from tests.support.patience import patient
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_CLONE_NEWNS: Final = 0x20000
+_MS_REC_PRIVATE: Final = 0x4000 | 0x40000
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 # A joined thread and a killed child are seen in /proc for a moment after the join.
 _GRACE_S: Final = patient(2)
@@ -28,6 +30,17 @@ _TRACEFS_ROOTS: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tr
 def adopt_orphans() -> None:
     """Make this process the parent of its descendants' orphans, so that they are seen."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def hide_mounts() -> None:
+    """Give this thread mounts of its own, which are not those of other processes under test.
+
+    Raises:
+        OSError: the kernel refuses it, as to anybody but root.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS) or libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None):
+        raise OSError(ctypes.get_errno(), "mounts of its own")
 
 
 def _fds() -> frozenset[str]:
@@ -48,6 +61,10 @@ def _threads() -> frozenset[str]:
 
 def _children() -> dict[int, str]:
     """Living children by pid. Orphans that ended are reaped on the way."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there is none, as after most tests: all of /proc need not be read
+        return {}
     own = os.getpid()
     found = {}
     for entry in Path("/proc").glob("[1-9]*"):
@@ -89,14 +106,14 @@ class Holdings:
     mounts: frozenset[str]
 
     @staticmethod
-    def now(*, of_host: bool = True) -> Holdings:
-        """Take stock; what belongs to the host, instances and mounts, only with `of_host`."""
+    def now(*, instances: bool = True) -> Holdings:
+        """Take stock; instances of tracefs only with `instances`."""
         return Holdings(
             fds=_fds(),
             threads=_threads(),
             processes=frozenset(f"process {pid} ({name})" for pid, name in _children().items()),
-            instances=_instances() if of_host else frozenset(),
-            mounts=mounts(_MOUNTINFO.read_text()) if of_host else frozenset(),
+            instances=_instances() if instances else frozenset(),
+            mounts=mounts(_MOUNTINFO.read_text()),
         )
 
     def beyond(self, earlier: Holdings) -> list[str]:
@@ -108,17 +125,19 @@ class Holdings:
         )
 
 
-def leaked_since(earlier: Holdings, *, of_host: bool = True) -> list[str]:
-    """What has been left behind since `earlier`, which was taken with the same `of_host`.
+def leaked_since(earlier: Holdings, *, instances: bool = True) -> list[str]:
+    """What has been left behind since `earlier`, which was taken with the same `instances`.
 
     Left processes are killed, so that one test's leak is not the next one's too.
     """
-    left = Holdings.now(of_host=of_host).beyond(earlier)
+    left = Holdings.now(instances=instances).beyond(earlier)
     if not left:
         return []
     gc.collect()
     deadline = time.monotonic() + _GRACE_S
-    while (left := Holdings.now(of_host=of_host).beyond(earlier)) and time.monotonic() < deadline:
+    while (
+        left := Holdings.now(instances=instances).beyond(earlier)
+    ) and time.monotonic() < deadline:
         time.sleep(0.01)
     for item in left:
         if item.startswith("process "):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import signal
@@ -234,6 +235,7 @@ def mounted(kind: str, directory: Path, options: str = "") -> Iterator[Path]:
     try:
         yield directory
     finally:
+        gc.collect()  # an error that was caught may hold the files of its frames until then
         subprocess.run(["umount", directory], check=True)
 
 

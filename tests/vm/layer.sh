@@ -79,9 +79,9 @@ dependencies)
     merge
     with_pip "$1"
     mkdir -p "$root$checkout"
-    cp -p "$2/pyproject.toml" "$2/Makefile" "$root$checkout"
-    inside make .venv/.stamps/requirements .venv/.stamps/dev
-    rm "$root$checkout"/{pyproject.toml,Makefile}
+    cp -p "$2"/{pyproject.toml,constraints.txt,Makefile} "$root$checkout"
+    inside make .venv/.stamps/requirements .venv/.stamps/test
+    rm "$root$checkout"/{pyproject.toml,constraints.txt,Makefile}
     ;;
 product)
     merge

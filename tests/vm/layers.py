@@ -164,7 +164,8 @@ class Layers:
         return self._entry("base", made_of, build)
 
     def _dependencies(self, base: Path) -> Path:
-        made_of = (base.name, *(self._digest(name) for name in ("pyproject.toml", "Makefile")))
+        files = ("pyproject.toml", "constraints.txt", "Makefile")
+        made_of = (base.name, *map(self._digest, files))
         return self._layer("dependencies", made_of, (base / "tree",), self._cache, self._source())
 
     def _product(self, base: Path, dependencies: Path) -> Path:

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from collectord._native import _core
 from collectord.codec.aux_record import HIDDEN_MAGIC, AuxPiece, auxtrace_index, iter_pieces
 from tests.support.aux_pmu import TIME_OFFSET, TIME_TRAILER, Pmu
+from tests.support.examples import examples
 
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
 _WAIT_MS: Final = 10_000
@@ -194,5 +195,5 @@ class AuxDrain(RuleBasedStateMachine):
             assert not any(begin < cut < end for cut in ends), (begin, end)
 
 
-AuxDrain.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+AuxDrain.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30)
 TestAuxDrain = AuxDrain.TestCase

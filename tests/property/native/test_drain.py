@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from collectord._native import _core
+from tests.support.examples import examples
 from tests.support.sums import assert_sums
 
 if TYPE_CHECKING:
@@ -328,5 +329,5 @@ class Drain(RuleBasedStateMachine):
         return samples
 
 
-Drain.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+Drain.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
 TestDrain = Drain.TestCase

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from collectord._native import _core
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -234,5 +235,5 @@ class Windows(RuleBasedStateMachine):
             assert found[producer.number] == producer.stored
 
 
-Windows.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+Windows.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30)
 TestWindows = Windows.TestCase

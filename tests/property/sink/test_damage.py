@@ -15,6 +15,7 @@ from collectord.sink.manifest import Manifest, decode
 from collectord.sink.repair import repair
 from tests.support import segments as support
 from tests.support.chunks import footed, samples_in
+from tests.support.examples import examples
 
 _PER_CHUNK: Final = 40
 _WRITTEN: Final = [support.sample_record(number) for number in range(6 * _PER_CHUNK)]
@@ -26,7 +27,7 @@ _DAMAGE: Final = st.tuples(
 
 
 @given(damages=st.lists(_DAMAGE, min_size=1, max_size=4))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_nothing_is_invented(damages: list[tuple[float, bytes, int]]) -> None:
     """What is kept was written; a chunk that was not touched is kept; the result is sound."""
     with tempfile.TemporaryDirectory() as name:

@@ -28,6 +28,7 @@ from tests.support import bpf_segments as support
 from tests.support import segments as perf_support
 from tests.support import trace_segments
 from tests.support.bpf_segments import EXITS, OPENS, S_NS, chunk, comm, exited, fork, lost, sample
+from tests.support.examples import examples
 from tests.support.samples import Sample, encode_sample
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def rounds(draw: st.DrawFn) -> list[list[bytes]]:
     return made
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(rounds(), st.lists(st.floats(0, 1), max_size=6))
 def test_any_rounds_are_sorted(
     tmp_path_factory: pytest.TempPathFactory, made: list[list[bytes]], cuts: list[float]

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the lanes of `make test`, and say how long each took: `python -m tests.lanes`.
+
+The kernel lane mostly waits, and other work disturbs it. The other lanes need nothing but a
+processor: they run behind it, one after the other, at the lowest priority and with mounts of their
+own. What they print comes when all have ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tests import again
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+LOGS: Final = ROOT / "build" / "lanes"
+CACHE: Final = ROOT / "build" / "cache"
+_PYTEST: Final = (sys.executable, "-m", "pytest")
+_LOWEST_PRIORITY: Final = ("nice", "-n", "19")
+_OWN_MOUNTS: Final = ("unshare", "--mount", "--propagation", "private")
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane, or several that one pytest runs.
+
+    Attributes:
+        name: what it is called in the table.
+        words: the command.
+    """
+
+    name: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a lane ended.
+
+    Attributes:
+        name: of the lane.
+        status: its exit status.
+        seconds: that it took.
+    """
+
+    name: str
+    status: int
+    seconds: float
+
+
+KERNEL: Final = Lane(
+    "kernel",
+    (
+        *(*_PYTEST, "--lanes=kernel", "-m", "not beside", "tests/kernel"),
+        *("-o", f"cache_dir={CACHE}", "--durations=15"),
+    ),
+)
+BEHIND: Final = (
+    Lane(
+        "unit, property, golden",
+        (
+            *(*_PYTEST, "-n", "2", "--lanes=top,unit,property,golden", "-p", "no:cacheprovider"),
+            *("--cov", "--cov-report=term:skip-covered", "tests", "--ignore=tests/kernel"),
+            *("--ignore=tests/native", "--ignore=tests/vm"),
+        ),
+    ),
+    Lane(
+        "kernel, beside",
+        (*_PYTEST, "--lanes=kernel", "-m", "beside", "tests/kernel", "-p", "no:cacheprovider"),
+    ),
+    Lane("native", (*_PYTEST, "--lanes=native", "tests/native", "-p", "no:cacheprovider")),
+)
+
+
+class Runner:
+    """Runs commands, of which `stop` ends those that still run."""
+
+    def __init__(self) -> None:
+        self._behind: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def front(self, lane: Lane) -> Ended:
+        """Run a lane in this terminal, to its end; Ctrl-C reaches it by itself."""
+        began = time.monotonic()
+        with subprocess.Popen(lane.words, cwd=ROOT, stdin=subprocess.DEVNULL) as process:
+            return Ended(lane.name, process.wait(), time.monotonic() - began)
+
+    def behind(self, lane: Lane) -> Ended:
+        """Run a lane that gets what others leave, to its end. It prints to `log_of`."""
+        began = time.monotonic()
+        prefix = (*_LOWEST_PRIORITY, *(_OWN_MOUNTS if os.geteuid() == 0 else ()))
+        with log_of(lane).open("wb") as log:
+            with self._lock:
+                if self._stopped:
+                    return Ended(lane.name, -signal.SIGTERM, 0.0)
+                process = subprocess.Popen(
+                    (*prefix, *lane.words),
+                    cwd=ROOT,
+                    env={**os.environ, "COLLECTORD_BESIDE": "1"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # which `stop` ends as a whole
+                )
+                self._behind.add(process)
+            status = process.wait()
+        with self._lock:
+            self._behind.discard(process)
+        return Ended(lane.name, status, time.monotonic() - began)
+
+    def stop(self) -> None:
+        """End what runs behind, and start nothing more."""
+        with self._lock:
+            self._stopped = True
+            for process in self._behind:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+
+
+def log_of(lane: Lane) -> Path:
+    """Where the output of a lane that runs behind is kept."""
+    return LOGS / f"{lane.name.replace(', ', '-')}.log"
+
+
+def table(ended: Sequence[Ended], total_s: float) -> str:
+    """Each lane with its time and how it ended, and the time of all, which overlap."""
+    rows = [
+        f"  {one.name:<24} {one.seconds:6.0f} s  {'ok' if one.status == 0 else 'FAILED'}"
+        for one in ended
+    ]
+    return "\n".join(["lanes:", *rows, f"  {'all':<24} {total_s:6.0f} s"])
+
+
+def run(front: Lane, behind: Sequence[Lane]) -> list[Ended]:
+    """Run `front` and, beside it, the lanes behind it; gives how each ended, `front` first."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    runner = Runner()
+    ended: list[Ended] = []
+    thread = threading.Thread(target=lambda: ended.extend(map(runner.behind, behind)))
+    thread.start()
+    try:
+        first = runner.front(front)
+        thread.join()
+    finally:
+        runner.stop()
+        thread.join()
+    return [first, *ended]
+
+
+def _second_run(first: Ended, lanes: Sequence[Ended]) -> list[Ended]:
+    """The kernel lane's tests that failed once more, where that may be (tests/again.py)."""
+    if first.status != 1:
+        return [first, *lanes]
+    began = time.monotonic()
+    status = again.main(CACHE)
+    seconds = first.seconds + time.monotonic() - began
+    return [Ended(first.name, status, seconds), *lanes]
+
+
+def main() -> int:
+    """Run all lanes.
+
+    Returns:
+        0 if all passed, else the status of the first that did not.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    began = time.monotonic()
+    first, *lanes = run(KERNEL, BEHIND)
+    for lane in BEHIND:
+        sys.stdout.write(log_of(lane).read_text(errors="replace"))
+    ended = _second_run(first, lanes)
+    again.say(f"\n{table(ended, time.monotonic() - began)}")
+    return next((abs(one.status) for one in ended if one.status), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

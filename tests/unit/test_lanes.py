@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How `make test` runs its lanes side by side, and what it says of them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import lanes
+from tests.lanes import Ended, Lane
+from tests.support.examples import examples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def program(name: str, text: str) -> Lane:
+    """A lane that is a Python program."""
+    return Lane(name, (sys.executable, "-c", text))
+
+
+@pytest.fixture(autouse=True)
+def _logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "LOGS", tmp_path / "lanes")
+
+
+def test_each_lane_runs_and_says_how_it_ended() -> None:
+    """Those behind run in their order, whatever becomes of one, and their output is kept."""
+    behind = [program("one, two", "print('said'); raise SystemExit(3)"), program("three", "")]
+    ended = lanes.run(program("front", "raise SystemExit(1)"), behind)
+    assert [(one.name, one.status) for one in ended] == [
+        ("front", 1),
+        ("one, two", 3),
+        ("three", 0),
+    ]
+    assert lanes.log_of(behind[0]).read_text() == "said\n"
+
+
+def test_lanes_behind_know_that_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel lane's instances come and go beside them."""
+    monkeypatch.delenv("COLLECTORD_BESIDE", raising=False)
+    told = program("told", "import os; raise SystemExit('COLLECTORD_BESIDE' not in os.environ)")
+    assert [one.status for one in lanes.run(told, [told])] == [1, 0]
+
+
+def test_nothing_is_left_of_lanes_that_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the front ends by an interrupt, what runs behind ends with all that it started."""
+    started = "import subprocess, sys; subprocess.run([sys.executable, '-c', WAIT])"
+    behind = program("behind", f"WAIT = 'import time; time.sleep(600)'; {started}")
+
+    def interrupted(_runner: lanes.Runner, _lane: Lane) -> Ended:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lanes.Runner, "front", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lanes.run(program("front", ""), [behind, behind])
+
+
+def test_the_table_names_each_lane_and_its_time() -> None:
+    """What failed stands out."""
+    text = lanes.table([Ended("kernel", 0, 61.4), Ended("native", 1, 9.6)], 71.0)
+    assert text.splitlines() == [
+        "lanes:",
+        "  kernel                       61 s  ok",
+        "  native                       10 s  FAILED",
+        "  all                          71 s",
+    ]
+
+
+def test_a_share_of_the_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few at least, and never more than asked for."""
+    assert examples(100) <= 100
+    monkeypatch.setattr("tests.support.examples.SHARE", 0.05)
+    assert [examples(count) for count in (10_000, 100, 20, 2)] == [500, 5, 3, 2]
