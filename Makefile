@@ -28,12 +28,15 @@ prefix ?= /opt/collectord
 bindir ?= /usr/local/bin
 libdir ?= /usr/local/lib
 sysconfdir ?= /etc
+datadir ?= /usr/local/share
+mandir ?= $(datadir)/man
 INSTALL_PYTHON ?= /usr/bin/python3
 
 PACKAGES_RUN := python3 python3-dev python3-venv gcc libc6-dev cmake ninja-build libxxhash-dev
 PACKAGES_TEST := linux-perf trace-cmd clang
 # What compiles BPF programs. The headers of the running kernel if the archive has them.
 PACKAGES_BPF := python3-bpfcc
+PACKAGES_DOCS := curl
 PACKAGES_VM := debootstrap e2fsprogs mount util-linux
 NATIVE := $(shell find collectord/_native -type f ! -name '*.pyi' ! -name '*.pyc' ! -name '*.so')
 # Changes as soon as there is a module more, or one less, or one elsewhere.
@@ -88,7 +91,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: setup
-setup: $(STAMPS)/test $(STAMPS)/run | packages-test packages-bpf ## system packages, .venv, the native core; fast when nothing changed
+setup: $(STAMPS)/test $(STAMPS)/run | packages-test packages-bpf packages-docs ## system packages, .venv, the native core; fast when nothing changed
 
 .PHONY: packages-run
 packages-run:
@@ -104,6 +107,11 @@ packages-bpf:
 	    ! apt-cache show "linux-headers-$$release" &>/dev/null || headers=linux-headers-$$release
 	fi
 	$(call install_packages,$(PACKAGES_BPF) $$headers)
+
+# What the commands of the manual call.
+.PHONY: packages-docs
+packages-docs:
+	@$(call install_packages,$(PACKAGES_DOCS))
 
 # libFuzzer and the sanitizers' run-time are in a package that is named by clang's version.
 .PHONY: packages-test
@@ -156,7 +164,7 @@ $(STAMPS)/run: $(STAMPS)/requirements collectord/__init__.py $(NATIVE) $(STAMPS)
 	touch $@
 
 # The dependency groups of pyproject.toml.
-$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/dev: $(STAMPS)/venv pyproject.toml $(LOCK)
+$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/man: $(STAMPS)/venv pyproject.toml $(LOCK)
 	@$(PIP_INSTALL) --group $(@F)
 	touch $@
 
@@ -164,7 +172,7 @@ $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/dev: $(STAMPS)/venv pyproject.toml $(LOC
 lock: $(STAMPS)/requirements ## constraints.txt again, with the newest versions for every Python
 	@$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate \
-	    --upgrade $(STAMPS)/requirements.txt --group dev -o constraints.txt
+	    --upgrade $(STAMPS)/requirements.txt --group dev --group docs -o constraints.txt
 	sed -i '1i # Versions that development and CI use, for every Python: `make lock` makes it again.' \
 	    constraints.txt
 
@@ -248,6 +256,16 @@ tidy: $(STAMPS)/lint packages-clang ## clang-tidy on the core
 	printf '%s\0' collectord/_native/*.c |
 	    xargs -0 -P "$$(nproc)" -n 4 $(BIN)/clang-tidy --quiet -p build/tidy
 
+# The generator prints a notice of its successor otherwise.
+.PHONY: docs
+docs: $(STAMPS)/docs ## the manual in build/site; a broken link or anchor fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+.PHONY: man
+man: $(STAMPS)/man $(STAMPS)/run ## manual pages and shell completion in build/man
+	@rm -rf build/man
+	$(BIN)/python docs/tools/manual_pages.py build/man
+
 .PHONY: bench
 bench: setup ## side by side with perf record; as root, on an idle machine
 	@exec $(BIN)/python -m tests.bench $(BENCH)
@@ -287,7 +305,7 @@ release: $(STAMPS)/dev $(STAMPS)/run ## sdist and wheel of VERSION=x.y.z in dist
 
 # A service must not depend on an interpreter in somebody's home, so it gets the system's.
 .PHONY: install
-install: $(STAMPS)/venv ## venv in /opt/collectord, configuration and units; honours DESTDIR
+install: $(STAMPS)/venv man ## venv in /opt/collectord, configuration, units, manual pages and completion; honours DESTDIR
 	@root=$(DESTDIR)$(prefix)
 	if [ -e "$$root" ] && [ ! -e "$$root/pyvenv.cfg" ]; then
 	    echo "$$root exists and is no virtual environment" >&2
@@ -310,6 +328,12 @@ install: $(STAMPS)/venv ## venv in /opt/collectord, configuration and units; hon
 	    >"$(DESTDIR)$(libdir)/systemd/system/collectord.service"
 	install -m 644 systemd/collectord.sysusers "$(DESTDIR)$(libdir)/sysusers.d/collectord.conf"
 	install -m 644 systemd/collectord.tmpfiles "$(DESTDIR)$(libdir)/tmpfiles.d/collectord.conf"
+	install -D -m 644 -t "$(DESTDIR)$(mandir)/man1" build/man/man1/collectord.1
+	install -D -m 644 -t "$(DESTDIR)$(mandir)/man5" build/man/man5/collectord.toml.5
+	share="$(DESTDIR)$(datadir)"
+	install -D -m 644 -t "$$share/bash-completion/completions" build/man/completion/bash/collectord
+	install -D -m 644 -t "$$share/zsh/site-functions" build/man/completion/zsh/_collectord
+	install -D -m 644 -t "$$share/fish/vendor_completions.d" build/man/completion/fish/collectord.fish
 	if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then
 	    systemd-sysusers collectord.conf
 	    systemd-tmpfiles --create collectord.conf

@@ -18,7 +18,7 @@
       BpfError          program, step, text         exit 1
 
 A corrupt ring is not an exception: the native pass returns a reason code and the ring is
-quarantined. The exit codes are part of the command-line contract (README, "Exit status").
+quarantined. The exit codes are part of the command-line contract (docs/cli.md).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Basis(StrEnum):
-    """What a ring's balance rests on (README, "The ledger")."""
+    """What a ring's balance rests on (docs/ledger.md)."""
 
     EXACT = "exact"
     LOST_ONLY = "lost_only"

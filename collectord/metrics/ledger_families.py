@@ -45,7 +45,7 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
     )
     yield highest(
         "collectord_session_losing",
-        "1 while records are being lost there: at present, not ever.",
+        "1 while records are being lost at that stage; 0 once five flush intervals had no loss.",
         (*SESSION, "stage"),
         (
             ((*of_session(session), stage), stage in {place.key[0] for place in session.losing})
@@ -126,7 +126,7 @@ def _channels(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
     """Of relay channels whose format nobody knows: their figures are bytes."""
     yield counter(
         "collectord_channel_stored_bytes",
-        "Bytes of relay channels written to segments; their records nobody knows.",
+        "Bytes of relay channels written to segments; the records in them are not counted.",
         labelling.names,
         ((labels, part.stored) for labels, part in parts),
     )

@@ -111,7 +111,7 @@ def _host(status: DaemonStatus, kernel_release: str) -> Iterator[Metric]:
     )
     yield counter(
         "collectord_records_left_behind",
-        "Records of block traces that a killed run left unread or that had found no room then.",
+        "Records of block traces that a killed run left unread, or that found no room then.",
         (),
         [((), status.left_records)],
     )
@@ -189,7 +189,7 @@ def _segments(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
     )
     yield counter(
         "collectord_segments_early",
-        "Segments that ended before all was read that names their samples.",
+        "Segments that ended before everything was read that names their samples.",
         SESSION,
         ((of_session(s), s.sink.early) for s in sessions),
     )

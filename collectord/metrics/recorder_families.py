@@ -51,8 +51,8 @@ def families(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
     )
     yield gauge(
         "collectord_recorder_window_seconds",
-        "How far back a flight recorder's rings go without a gap; 0 of a stream of ftrace. Of AUX "
-        "areas nobody knows.",
+        "How far back a snapshot would reach without a gap. 0 of a stream; none of AUX areas, "
+        "whose age is unknown.",
         SESSION,
         (
             (of_session(s), window_ns(s.rings) / NS_PER_SECOND)

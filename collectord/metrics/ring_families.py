@@ -92,7 +92,7 @@ def _fills(rings: Rings, names: Labels) -> Iterator[Metric]:
     )
     yield highest(
         "collectord_buffer_fill_high_watermark_ratio",
-        "Fill of the ring that was ever fullest; 1 is full.",
+        "Highest fill that any of the rings ever had; 1 is full.",
         names,
         ((labels, ring.high_watermark_bytes / ring.capacity_bytes) for labels, ring in rings),
     )

@@ -180,7 +180,7 @@ def overloaded(settings: Settings) -> list[Row]:
     return [
         Row(f"{work}: oldest figures of any session", each, "-", oldest, 2, "intervals", notes),
         Row(f"{work}: lost by the other sessions", str(others), "-", others, 0, "records"),
-        # Disabled as it happens an event is counted and not written: README, "The ledger".
+        # Disabled as it happens an event is counted and not written: docs/ledger.md, "Findings".
         Row(f"{work}: unaccounted, {BUSY}", balance, "-", uneven, 1, "records"),
         Row(
             f"{work}: a snapshot, beyond its own writing",

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +18,7 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import bpf_trial
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan import bpf_source
-from tests.support import bpf
+from tests.support import bpf, manual
 from tests.support.bpf_pairs import MANIFEST, SOURCE, write
 from tests.support.daemons import wait_for
 
@@ -187,14 +186,12 @@ def test_facts_of_this_host() -> None:
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-def test_the_readmes_own_program(tmp_path: Path, run_cli: Run) -> None:
-    """The pair that README shows is one: it compiles, attaches and counts what it submits."""
-    readme = (ROOT / "README.md").read_text()
-    for suffix in (".bpf.c", ".toml"):
-        head = rf"^    (?:/\*|#) \S*/forks{re.escape(suffix)}.*\n"
-        found = re.search(head + r"((?:    .*\n|\n)+)", readme, re.MULTILINE)
-        assert found
-        (tmp_path / f"forks{suffix}").write_text(textwrap.dedent(found[1]))
+def test_the_manuals_own_program(tmp_path: Path, run_cli: Run) -> None:
+    """The pair that the manual shows is one: it compiles, attaches and counts what it submits."""
+    for block in manual.blocks(manual.DOCS / "bpf.md"):
+        name = manual.named_file(block, "/etc/collectord/bpf")
+        if name and name.startswith("forks."):
+            (tmp_path / name).write_text(block.text)
     status, report, err = check(run_cli, "forks", "--program-dir", tmp_path)
     assert (status, err) == (0, "")
     assert report["may_suppress"] is False

@@ -83,9 +83,9 @@ def _default_config(directory: Path) -> Path:
 
 
 def _documented_metrics() -> dict[str, str]:
-    """README's table: names and types."""
+    """Give the names and types of the table of docs/metrics.md."""
     rows = re.findall(
-        r"^\| `(collectord_\w+)` \| (\w+) \|", (ROOT / "README.md").read_text(), re.MULTILINE
+        r"^\| `(collectord_\w+)` \| (\w+) \|", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE
     )
     assert rows
     return dict(rows)

@@ -121,7 +121,7 @@ def test_an_overloaded_session_holds_up_no_other(
                 assert daemon.metric(LOSING.format(BUSY, "perf")) == 1
                 assert daemon.metric(LOSING.format(QUIET, "perf")) == 0
             # Rings and staging are full still. An event that is disabled as it happens is counted
-            # by this kernel and not written (README, "The ledger"), so none happens any more.
+            # by this kernel and not written (docs/ledger.md), so none happens any more.
             ended = daemon.stop()
         _check_log(ended)
         for name in SESSIONS:

@@ -40,8 +40,8 @@ def test_what_may_be_had_is_had() -> None:
     )
     assert had == allowed
     assert len(set(had)) == len(had)
-    drop_in = "AmbientCapabilities=~CAP_SYS_ADMIN\n    CapabilityBoundingSet=~CAP_SYS_ADMIN\n"
-    assert drop_in in (ROOT / "README.md").read_text()
+    drop_in = "AmbientCapabilities=~CAP_SYS_ADMIN\nCapabilityBoundingSet=~CAP_SYS_ADMIN\n"
+    assert drop_in in (ROOT / "docs/security.md").read_text()
     assert "CAP_SYS_ADMIN" in had
 
 

@@ -146,9 +146,9 @@ def test_error_text_is_one_visible_line(
     assert capsys.readouterr().err == "collectord: no event 'a\\x1b[2J\\nb'\n"
 
 
-def test_exit_statuses_of_readme() -> None:
-    """README lists every status that the program can give by itself, and no other."""
-    table = (ROOT / "README.md").read_text().partition("### Exit status")[2].partition("##")[0]
+def test_exit_statuses_of_the_manual() -> None:
+    """docs/cli.md lists every status that the program can give by itself, and no other."""
+    table = (ROOT / "docs/cli.md").read_text().partition("## Exit status")[2].partition("##")[0]
     listed = {int(status) for status in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     of_command = {cli.EXIT_RECORD_FAILED, cli.EXIT_NOT_EXECUTABLE, cli.EXIT_NO_COMMAND}
     own = of_command | {cli.EXIT_OK, cli.EXIT_INTERRUPTED}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics: names, series, figures, and what the README says of them."""
+"""The metrics: names, series, figures, and what the manual says of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support import balances
 if TYPE_CHECKING:
     from collectord.session.daemon_status import DaemonStatus
 
-README: Final = Path(__file__).resolve().parents[3] / "README.md"
+DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
 SERIES_MAX: Final = 300
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -325,11 +325,11 @@ def test_no_created_series() -> None:
         assert b"_created" not in text
 
 
-def test_readme_table_is_the_live_set() -> None:
-    """README's metrics table has the live names, types, labels and texts, and no other row."""
+def test_the_table_of_the_manual_is_the_live_set() -> None:
+    """docs/metrics.md has the live names, types, labels and texts, and no other row."""
     rows = re.findall(
         r"^\| `(collectord_\w+)` \| (\w+) \| ([\w, ]*) \| (.+) \|$",
-        README.read_text(),
+        (DOCS / "metrics.md").read_text(),
         re.MULTILINE,
     )
     status = balances.status()
@@ -353,9 +353,9 @@ def test_readme_table_is_the_live_set() -> None:
     assert len(rows) == len(live)
 
 
-def test_readme_names_every_loss() -> None:
-    """README explains each stage and reason that a source can have, and no other."""
-    rows = re.findall(r"^\| `(\w+/\w+)` \|", README.read_text(), re.MULTILINE)
+def test_the_manual_names_every_loss() -> None:
+    """docs/ledger.md explains each stage and reason that a source can have, and no other."""
+    rows = re.findall(r"^\| `(\w+/\w+)` \|", (DOCS / "ledger.md").read_text(), re.MULTILINE)
     assert rows == list(
         dict.fromkeys(
             f"{stage}/{reason}"
