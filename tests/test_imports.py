@@ -148,6 +148,22 @@ def test_privileged_calls_stay_behind_the_seam(path: Path) -> None:
             assert last not in PRIVILEGED_NAMES, f"{path}:{node.lineno}: {called}"
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in MODULES
+        if not any(_within(_name(path), f"collectord.{name}") for name in ("cli", "kernel"))
+    ],
+    ids=_name,
+)
+def test_the_kernel_is_passed_in(path: Path) -> None:
+    """Verbs choose who carries privileged calls out; all behind them is given a `Kernel`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+        assert "LinuxKernel" not in names, ast.unparse(node)
+
+
 def test_the_bcc_worker_stands_alone() -> None:
     """Its files import the standard library, bcc and each other, and no module imports them."""
     own = {name.rpartition(".")[2] for name in WORKER}

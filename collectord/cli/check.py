@@ -14,6 +14,7 @@ from collectord.daemon.host_facts import host_facts
 from collectord.errors import ConfigError, UnsafePath
 from collectord.facts.kernel_facts import KernelFacts
 from collectord.folders.walk import read_file
+from collectord.kernel.linux import LinuxKernel
 from collectord.plan.build import build
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _facts(path: Path | None, config: Config) -> KernelFacts:
     if path is None:
-        return host_facts(config, mount=False)
+        return host_facts(LinuxKernel(), config, mount=False)
     try:
         return KernelFacts.from_json(read_file(path, _FACTS_MAX_BYTES), path=str(path))
     except OSError as error:

@@ -31,6 +31,7 @@ from collectord.daemon import recording
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError
 from collectord.kernel.host.device_names import HostNames
+from collectord.kernel.linux import LinuxKernel
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
@@ -128,10 +129,12 @@ async def _record(
     on_tick: Callable[[DaemonStatus], None],
 ) -> RecordResult:
     with signals.stop_event((*signals.STOP_SIGNALS, signal.SIGHUP)) as stop:
-        facts = host_facts(config, mount=True)
+        kernel = LinuxKernel()
+        facts = host_facts(kernel, config, mount=True)
         if args.snapshot:
             check_snapshot(build(config, facts))
         return await recording.record(
+            kernel,
             config,
             facts,
             command=command or None,

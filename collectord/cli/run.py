@@ -18,6 +18,7 @@ from collectord.config.load import config_files, load
 from collectord.control import http, service, signals
 from collectord.control.listener import serve
 from collectord.daemon.daemon import Daemon
+from collectord.kernel.linux import LinuxKernel
 from collectord.metrics import prometheus
 from collectord.session.ring_snapshot import Trigger
 
@@ -73,7 +74,7 @@ async def _serve(config: Config) -> int:
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())
         stack.enter_context(signals.hangups())
-        daemon = Daemon(config)  # it probes: a signal may not end it midway
+        daemon = Daemon(LinuxKernel(), config)  # it probes: a signal may not end it midway
         stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
         manager = stack.enter_context(service.connect())
         servers = _claim(stack, daemon, config)

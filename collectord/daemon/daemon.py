@@ -25,7 +25,6 @@ from collectord.daemon.session_polls import SessionPolls
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.kernel.host.cpu_watch import CpuWatch
 from collectord.kernel.host.identity import read_host
-from collectord.kernel.linux import LinuxKernel
 from collectord.model import FLIGHT_RECORDER
 from collectord.plan.build import blame, build
 from collectord.plan.session_plan import RetentionPlan
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config, SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.port import Kernel
+    from collectord.kernel.port import Kernel, LocalKernel
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import Plan, SessionPlan
     from collectord.session.maps.map_watch import Contents
@@ -63,6 +62,7 @@ class Daemon:
     """One configuration, run once.
 
     Args:
+        kernel: whose rings are opened.
         config: what to collect.
         facts: what the kernel can do; by default it is probed.
         child: pid of the process that sessions of the `command` scope observe.
@@ -74,11 +74,16 @@ class Daemon:
     """
 
     def __init__(
-        self, config: Config, *, facts: KernelFacts | None = None, child: int | None = None
+        self,
+        kernel: LocalKernel,
+        config: Config,
+        *,
+        facts: KernelFacts | None = None,
+        child: int | None = None,
     ) -> None:
         self._config = config
-        self._kernel: Kernel = LinuxKernel()
-        self._facts = facts or host_facts(config, mount=True)
+        self._kernel: Kernel = kernel
+        self._facts = facts or host_facts(kernel, config, mount=True)
         self.plan: Plan = build(config, self._facts)
         self._child = child
         self._sessions: list[AnySession] = []

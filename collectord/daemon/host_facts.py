@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.bpf_probe import BpfWanted
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan import relay_source
@@ -18,12 +17,14 @@ from collectord.source import bcc_client
 if TYPE_CHECKING:
     from collectord.config.schema import BpfConfig, Config
     from collectord.facts.kernel_facts import KernelFacts
+    from collectord.kernel.port import LocalKernel
 
 
-def host_facts(config: Config, *, mount: bool) -> KernelFacts:
+def host_facts(kernel: LocalKernel, config: Config, *, mount: bool) -> KernelFacts:
     """Probe this host for what a configuration needs to know.
 
     Args:
+        kernel: this host's.
         config: what is to be planned.
         mount: mount tracefs where it is not.
     """
@@ -32,7 +33,7 @@ def host_facts(config: Config, *, mount: bool) -> KernelFacts:
         name for source in relay_source.sources(config) for name in (*source.device, *source.path)
     )
     return probe(
-        LinuxKernel(),
+        kernel,
         tracepoint_patterns(config),
         mount=mount,
         ftrace=is_used(config),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.facts.kernel_facts import KernelFacts
+    from collectord.kernel.port import LocalKernel
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import Plan
     from collectord.session.daemon_status import DaemonStatus
@@ -49,6 +50,7 @@ class RecordResult:
 
 
 async def record(
+    kernel: LocalKernel,
     config: Config,
     facts: KernelFacts,
     *,
@@ -60,6 +62,7 @@ async def record(
     """Record until the command or the targets end, the duration is over, or `stop`.
 
     Args:
+        kernel: of this host.
         config: one or more sessions; those of the `command` scope observe the command.
         facts: of this host.
         command: argv, or None.
@@ -75,7 +78,9 @@ async def record(
         child = None
         if command:
             child = await stack.enter_async_context(workload.waiting(command))
-        daemon = Daemon(config, facts=facts, child=child.pid if child is not None else None)
+        daemon = Daemon(
+            kernel, config, facts=facts, child=child.pid if child is not None else None
+        )
         stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
 
         async def on_open() -> None:

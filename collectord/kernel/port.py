@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager, ExitStack
+    from pathlib import Path
 
     from collectord._native._core import AuxMap, PageMap, RingMap
     from collectord.codec.aux_pmu import TimeConversion
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collectord.kernel.tracefs.abandoned_rings import Leftover
     from collectord.kernel.tracefs.instance import Instance
     from collectord.kernel.tracefs.instance_settings import InstanceSettings
+    from collectord.kernel.tracefs.mount import Tracefs
     from collectord.model import ClockReading
 
 
@@ -360,3 +362,19 @@ class Kernel(Protocol):
         Raises:
             KernelError: tracefs is absent or may not be read.
         """
+
+
+class LocalKernel(Kernel, Protocol):
+    """The kernel of this process, of which the probe reads files as well."""
+
+    @property
+    def proc(self) -> Path:
+        """Root of procfs."""
+
+    @property
+    def sys(self) -> Path:
+        """Root of sysfs."""
+
+    @property
+    def tracefs(self) -> Tracefs:
+        """The tracefs below that, mounted or not."""

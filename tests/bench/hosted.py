@@ -23,6 +23,7 @@ from collectord.cli import log, record_config, record_options
 from collectord.control import signals
 from collectord.daemon import recording
 from collectord.daemon.host_facts import host_facts
+from collectord.kernel.linux import LinuxKernel
 from collectord.ledger.ledger_json import to_json
 from collectord.text.units import Nanoseconds
 from tests.bench.collectors import EVENT, GENERATOR_CPU
@@ -60,9 +61,11 @@ async def _record(config: Config, command: list[str]) -> dict[str, Any]:
         staging["chunks_free_min"] = status.core.chunks_free_min
 
     with signals.stop_event() as stop:
+        kernel = LinuxKernel()
         result = await recording.record(
+            kernel,
             config,
-            host_facts(config, mount=True),
+            host_facts(kernel, config, mount=True),
             command=command,
             duration_ns=0,
             on_tick=on_tick,

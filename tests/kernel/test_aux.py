@@ -166,9 +166,9 @@ def run_until_open(state: Path, *sessions: tuple[PerfSourceConfig, ...]) -> list
             SessionConfig(name=f"s{number}", source=one) for number, one in enumerate(sessions)
         ),
     )
-    facts = host_facts(config, mount=True)
+    facts = host_facts(LinuxKernel(), config, mount=True)
     pmus = {**facts.pmus, ABSENT: PmuFacts(type=0x7FFFFFFF)}
-    daemon = Daemon(config, facts=replace(facts, pmus=pmus))
+    daemon = Daemon(LinuxKernel(), config, facts=replace(facts, pmus=pmus))
     seen: list[SessionBalance] = []
 
     async def scenario() -> None:

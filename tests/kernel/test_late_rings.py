@@ -23,6 +23,7 @@ from collectord.config.schema import (
 )
 from collectord.daemon.daemon import Daemon
 from collectord.daemon.host_facts import host_facts
+from collectord.kernel.linux import LinuxKernel
 from collectord.ledger.ledger_json import to_json
 from collectord.model import ScopeKind
 from collectord.reader.verify import verify
@@ -62,8 +63,8 @@ def collected(
     settings: Config, generator: Generator, *, count: int = COUNT
 ) -> tuple[SessionBalance, SessionBalance]:
     """Balances of a session without the ring of CPU `LATE`: while it runs, and at its end."""
-    facts = host_facts(settings, mount=True)
-    daemon = Daemon(settings, facts=replace(facts, cpus_online=(EARLY,)))
+    facts = host_facts(LinuxKernel(), settings, mount=True)
+    daemon = Daemon(LinuxKernel(), settings, facts=replace(facts, cpus_online=(EARLY,)))
     seen: list[SessionBalance] = []
 
     def on_tick(status: Any) -> None:  # noqa: ANN401 - of the daemon
@@ -140,7 +141,7 @@ def test_cpus_that_were_not_asked_for_are_not_recorded(
 ) -> None:
     """A session that names its CPUs has nothing of others."""
     settings = config(tmp_path / "state", target=TargetConfig(scope=ScopeKind.CPUS, cpus=(EARLY,)))
-    daemon = Daemon(settings, facts=host_facts(settings, mount=True))
+    daemon = Daemon(LinuxKernel(), settings, facts=host_facts(LinuxKernel(), settings, mount=True))
     stop = asyncio.Event()
 
     async def on_open() -> None:

@@ -118,9 +118,9 @@ def lives(directory: Path) -> list[Held]:
         for name, one in source.items()
     )
     config = Config(daemon=DaemonConfig(state_dir=str(directory)), session=sessions)
-    facts = host_facts(config, mount=True)
-    whole = build(config, facts)
     kernel = LinuxKernel()
+    facts = host_facts(kernel, config, mount=True)
+    whole = build(config, facts)
 
     async def scenario() -> list[Held]:
         held = []

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from collectord.kernel.host.limits import Limits
-    from collectord.kernel.linux import LinuxKernel
+    from collectord.kernel.port import LocalKernel
 
 BCC_REMEDY: Final = "apt install python3-bpfcc (PyPI's package bcc is something else)"
 _PMUS: Final = "bus/event_source/devices"
@@ -55,7 +55,7 @@ class BpfWanted:
     headers: str = ""
 
 
-def probe_bpf(kernel: LinuxKernel, wanted: BpfWanted) -> BpfFacts:
+def probe_bpf(kernel: LocalKernel, wanted: BpfWanted) -> BpfFacts:
     """Look at the running kernel, at this user, and at the programs.
 
     A program that does nothing is loaded, and gone again; nothing else changes.
@@ -102,7 +102,7 @@ class _Problem:
 
 
 def _problems(
-    kernel: LinuxKernel, refusal: KernelError | None, no_bcc: str, no_headers: KernelError | None
+    kernel: LocalKernel, refusal: KernelError | None, no_bcc: str, no_headers: KernelError | None
 ) -> Iterator[_Problem]:
     """Why no program can run, what is to be put right first before the rest."""
     if isinstance(refusal, MissingFeature):
@@ -122,7 +122,7 @@ def _problems(
         yield _Problem(no_headers.message, no_headers.hint)
 
 
-def _with_trials(kernel: LinuxKernel, facts: BpfFacts) -> tuple[BpfFacts, KernelError | None]:
+def _with_trials(kernel: LocalKernel, facts: BpfFacts) -> tuple[BpfFacts, KernelError | None]:
     """What loading a program tells; and the refusal if none can be loaded."""
     try:
         jit = bpf_trial.try_load()

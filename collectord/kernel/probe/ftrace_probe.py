@@ -30,7 +30,7 @@ from collectord.model import Transport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from collectord.kernel.linux import LinuxKernel
+    from collectord.kernel.port import LocalKernel
     from collectord.kernel.tracefs.instance import Instance
 
 _SPLICE_F_NONBLOCK: Final = 2  # include/linux/splice.h
@@ -43,7 +43,7 @@ _MARKERS: Final = 4000
 _MARKER: Final = b"x" * 40
 
 
-def probe_ftrace(kernel: LinuxKernel, *, measure: bool) -> FtraceFacts:
+def probe_ftrace(kernel: LocalKernel, *, measure: bool) -> FtraceFacts:
     """Try what a tracefs source needs.
 
     Args:
@@ -88,7 +88,7 @@ def probe_ftrace(kernel: LinuxKernel, *, measure: bool) -> FtraceFacts:
 
 
 def _tried(
-    kernel: LinuxKernel, instance: Instance, cpu: int, facts: FtraceFacts, *, measure: bool
+    kernel: LocalKernel, instance: Instance, cpu: int, facts: FtraceFacts, *, measure: bool
 ) -> FtraceFacts:
     with ExitStack() as stack:
         ring = _Ring(kernel, instance, cpu, stack)
@@ -98,7 +98,7 @@ def _tried(
 
 
 @contextmanager
-def _on_one_cpu(kernel: LinuxKernel) -> Iterator[int]:
+def _on_one_cpu(kernel: LocalKernel) -> Iterator[int]:
     """Keep this thread on one CPU, whose ring its markers go to."""
     before = os.sched_getaffinity(0)
     cpu = min(before & set(kernel.online_cpus()))
@@ -113,7 +113,7 @@ class _Ring:
     """The ring of one CPU, filled with markers and emptied again."""
 
     def __init__(
-        self, kernel: LinuxKernel, instance: Instance, cpu: int, stack: ExitStack
+        self, kernel: LocalKernel, instance: Instance, cpu: int, stack: ExitStack
     ) -> None:
         self._kernel = kernel
         self._page = bytearray(instance.effective().subbuf_bytes)

@@ -36,7 +36,7 @@ from collectord.programs import bpf_program
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from collectord.kernel.linux import LinuxKernel
+    from collectord.kernel.port import LocalKernel
     from collectord.kernel.probe.bpf_probe import BpfWanted
 
 _DUMMY: Final = PerfEventAttr(
@@ -53,7 +53,7 @@ _PURPOSE: Final = Purpose("a test event")
 
 
 def probe(
-    kernel: LinuxKernel,
+    kernel: LocalKernel,
     wanted: Iterable[str] | None = None,
     *,
     mount: bool = False,
@@ -172,7 +172,7 @@ def probe(
 class _Attempts:
     """Opens events to see what happens, and closes them at once."""
 
-    def __init__(self, kernel: LinuxKernel) -> None:
+    def __init__(self, kernel: LocalKernel) -> None:
         self._kernel = kernel
 
     def refusal(self, attr: PerfEventAttr, *, pid: int, cpu: int) -> KernelError | None:
@@ -221,7 +221,7 @@ class _Attempts:
 
 
 def _tracepoints(
-    kernel: LinuxKernel, wanted: Iterable[str] | None, *, mount: bool
+    kernel: LocalKernel, wanted: Iterable[str] | None, *, mount: bool
 ) -> tuple[dict[str, int], str, str, str]:
     """Ids by name; or why they cannot be read, the privilege to read them, and the remedy."""
     tracefs = kernel.tracefs
@@ -250,7 +250,7 @@ def _chosen(names: tuple[str, ...], wanted: tuple[str, ...] | None) -> Iterable[
     return dict.fromkeys(name for found in matches for name in found)
 
 
-def _ids(kernel: LinuxKernel, names: Iterable[str]) -> dict[str, int]:
+def _ids(kernel: LocalKernel, names: Iterable[str]) -> dict[str, int]:
     ids = {}
     for name in names:
         system, _, event = name.partition(":")
@@ -261,7 +261,7 @@ def _ids(kernel: LinuxKernel, names: Iterable[str]) -> dict[str, int]:
     return ids
 
 
-def _names_task(kernel: LinuxKernel, name: str) -> bool:
+def _names_task(kernel: LocalKernel, name: str) -> bool:
     """Whether one of the tracepoint's own fields is a task's id; arguments of system calls aside.
 
     The task in which it happens is in `common_pid`; the other one may be any.

@@ -19,7 +19,7 @@ from collectord.kernel.relay.relay_channel import GLOBAL, files_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from collectord.kernel.linux import LinuxKernel
+    from collectord.kernel.port import LocalKernel
 
 # Clients of relay in the kernel: their channels, below debugfs. Nothing tells a relay file from
 # others but its name; those of blktrace come and go with it.
@@ -32,7 +32,7 @@ _KNOWN: Final = (
 _NUMBER: Final = re.compile(r"\d+$", re.ASCII)
 
 
-def probe_relay(kernel: LinuxKernel, wanted: Iterable[str] | None) -> RelayFacts:
+def probe_relay(kernel: LocalKernel, wanted: Iterable[str] | None) -> RelayFacts:
     """Look at what is there; nothing is changed.
 
     Args:

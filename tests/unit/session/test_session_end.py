@@ -299,7 +299,7 @@ def test_an_absent_flight_recorder_says_why(
 
     monkeypatch.setattr(SessionContext, "open", open_or_fail)
     whole = Config(daemon=plain.daemon, session=(*plain.session, *recorders))
-    daemon = Daemon(whole, facts=host(hardware_pmu=False))
+    daemon = Daemon(LinuxKernel(), whole, facts=host(hardware_pmu=False))
 
     async def scenario() -> list[str]:
         stop, said = asyncio.Event(), []
@@ -341,7 +341,7 @@ def test_sessions_end_beside_each_other(tmp_path: Path, monkeypatch: pytest.Monk
         return Waiting(plan, source)
 
     monkeypatch.setattr(SessionContext, "open", open_waiting)
-    daemon = Daemon(config(tmp_path, "first", "second"), facts=host())
+    daemon = Daemon(LinuxKernel(), config(tmp_path, "first", "second"), facts=host())
 
     async def scenario() -> Any:  # noqa: ANN401 - balances
         stop = asyncio.Event()
@@ -366,7 +366,7 @@ def test_every_session_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.Monk
         return RinglessSession(plan, source)
 
     monkeypatch.setattr(SessionContext, "open", open_ringless)
-    daemon = Daemon(config(tmp_path, *sources), facts=host())
+    daemon = Daemon(LinuxKernel(), config(tmp_path, *sources), facts=host())
 
     async def scenario() -> Any:  # noqa: ANN401 - balances
         stop = asyncio.Event()
