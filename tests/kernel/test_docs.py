@@ -8,6 +8,8 @@ not every host can run is marked in the manual, and tests/unit/docs parses it.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -28,15 +30,29 @@ RUN: Final = [
     if not block.parsed_only and block.page != manual.README
 ]
 PAGES: Final = list(dict.fromkeys(block.page for block in RUN))
+# Fails to open a file, as the manual's examples see others do, often enough for a short recording.
+_BUSY: Final = """
+import os, time
+while True:
+    try:
+        open("/nonexistent")
+    except FileNotFoundError:
+        time.sleep(0.01)
+"""
 
 pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManualHost]:
-    """A daemon with its default places and sessions."""
-    with manual_host.running(tmp_path_factory.mktemp("manual")) as started:
-        yield started
+    """A daemon with its default places and sessions, on a host where something happens."""
+    busy = subprocess.Popen([sys.executable, "-c", _BUSY])
+    try:
+        with manual_host.running(tmp_path_factory.mktemp("manual")) as started:
+            yield started
+    finally:
+        busy.kill()
+        busy.wait()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -111,8 +111,9 @@ def test_programs_that_come_and_go_during_a_recording_are_told(
         BpfEventType.UNLOAD,
     ]
     assert (numbers[1], BpfEventType.LOAD) in events
+    comm = Path("/proc/self/comm").read_text().strip()
     for perf in perfs:
-        frames = Counter(perf.script(segment, "--comm", "pytest", "-F", "ip,sym"))
+        frames = Counter(perf.script(segment, "--comm", comm, "-F", "ip,sym"))
         named = Counter(line.split("_")[-1] for line in frames.elements())
         assert (named["known"], named["late"]) == (RUNS, RUNS), perf.version
 

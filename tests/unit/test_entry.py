@@ -30,7 +30,7 @@ import asyncio, os, signal, sys
 from collectord.cli import run
 last, config = int(sys.argv[1]), sys.argv[2]
 class Daemon:
-    def __init__(self, config):
+    def __init__(self, kernel, config):
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGHUP):
             os.kill(os.getpid(), number)
         os.kill(os.getpid(), last)
