@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running session: its counters, rotation, flight recorder and health."""
+"""The parts of a running session: counters, rotation, flight recorder and health."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a session: read around full passes, balanced, and cut for manifests."""
+"""The counters of a session: read around full passes, balanced, and cut for manifests."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _LOG: Final = structlog.get_logger()
 
 
 class Accounting:
-    """What a session's counters say, and what of it its segments are told.
+    """The counters and the balance of a session, and the part of them that each manifest gets.
 
     Args:
-        plan: of the session.
-        source: tells the kernel's counters as text, and of rings that nobody drains.
-        rings: all of them.
-        stream: tells how far they are drained.
-        meter: reads their counters; AUX areas, and rings that nobody drains, are read here.
+        plan: the session's plan.
+        source: reads the kernel's counters as text, and counts the rings that nobody drains.
+        rings: all rings of the session.
+        stream: knows how far the rings are drained.
+        meter: reads the rings' counters; AUX areas and rings that nobody drains are read here.
         kernel: reads the clocks.
-        health: told while counters cannot be read.
+        health: notes while counters cannot be read.
     """
 
     def __init__(
@@ -71,25 +71,25 @@ class Accounting:
         self._health = health
         self._log = _LOG.bind(session=plan.name)
         self._clocks = FlushClocks()
-        self._since_ns = time.monotonic_ns()  # the end of what sealed segments tell of
+        self._since_ns = time.monotonic_ns()  # until when sealed segments account
         self._closed = False
         self._stream = stream
-        self._read_at = stream.issued_generation()  # as of the readings that passes are to follow
+        self._read_at = stream.issued_generation()  # when readings began that a pass must follow
 
     def measure(self, *, last: bool = False) -> bool:
-        """Take a reading; where it fails the last one stands, and that is said.
+        """Take a reading; if it fails, keep the last one, and report the failure.
 
-        Where the rings are not done with a full pass since the last reading, what is produced and
-        lost is told all the same, and compared with what was counted before a pass that is done.
+        If no full pass has ended since the last reading, the new counts of produced and lost
+        records are compared with what was counted before the last pass that has ended.
 
         Args:
-            last: the events are disabled, and all is drained and written.
+            last: the events are disabled, and all records are drained and written.
 
         Returns:
-            whether a ring's balance may be another than before.
+            whether the balance of a ring may have changed.
         """
         if self._closed and not last:
-            return False  # a seal that began before the end asks late: the last reading is final
+            return False  # a seal that began before the end comes late: the last reading is final
         new = True
         try:
             if last:
@@ -117,21 +117,21 @@ class Accounting:
         return new
 
     def read_clocks(self, read: Callable[[], ClockReading]) -> None:
-        """Note the clocks for the next segment that is sealed, if this flush is to be noted."""
+        """Note the clocks for the next segment that is sealed, if it is this flush's turn."""
         self._clocks.flushed(read)
 
     def are_even(self) -> bool:
-        """Whether nothing is unaccounted, in records or in bytes, as of the last reading."""
+        """Whether no record and no byte is unaccounted as of the last reading."""
         missing = [ring.unaccounted for ring in self._meter.balances()]
         missing += [area.unaccounted for area in self._aux.balances()]
         return not any(missing)
 
     def balance(self, since_ns: int | None = None) -> SessionBalance:
-        """The balance as of the last reading; touches neither rings nor kernel counters.
+        """Return the balance as of the last reading; reads neither rings nor kernel counters.
 
         Args:
-            since_ns: what its basis is to hold for: the time from then on; None: now, and once the
-                session is closed all of it.
+            since_ns: the basis holds for the time from then on. None: for now, and for all the
+                time once the session is closed.
         """
         if since_ns is None and self._closed:
             since_ns = 0
@@ -148,19 +148,19 @@ class Accounting:
         )
 
     def opening(self) -> Opening:
-        """Give what a segment is told as it is created."""
+        """Return what a new segment is told about the clocks and the rings."""
         return Opening(clock=self._kernel.clocks(), rings=self._entries())
 
     def closing(self, *, recount: bool, snapshot: SnapshotNote | None) -> Closing:
-        """Give what a segment is told as it is sealed: the balance, and the news since the last.
+        """Return what a sealed segment is told: the balance, and the changes since the last one.
 
         Args:
-            recount: it is the last one, and no other waits to be sealed: what it is found to hold
-                completes the count.
-            snapshot: that it belongs to.
+            recount: it is the last segment and no other waits to be sealed, so the events found in
+                it complete the count.
+            snapshot: the snapshot that the segment belongs to.
         """
-        # A program that the next look finds may have come right after this one: what is claimed
-        # here ends before.
+        # The next poll may find a program that was attached right after this one: the claim ends
+        # before this poll.
         until_ns = time.monotonic_ns()
         self._health.look_for_suppression()
         return Closing(
@@ -175,31 +175,31 @@ class Accounting:
         )
 
     def found(self, info: SegmentInfo) -> None:
-        """Count what a segment was found to hold as it was sealed."""
+        """Count the events that were found in a segment as it was sealed."""
         self._since_ns = max(self._since_ns, info.manifest.ledger.get("until_ns", 0))
         self._meter.found({entry.ring: entry.samples for entry in info.manifest.rings})
 
     def given_up(self, end: GivenUp) -> None:
-        """Count what a segment held that was closed without a seal."""
+        """Count the events of a segment that was closed without a seal."""
         self._meter.found(end.events)
         self._meter.removed(end.lost_events)
         self._aux.removed(end.lost_aux_bytes)
 
     def settle(self) -> None:
-        """All segments are sealed: what passed unseen is what was found in them."""
+        """Count as passed what was found in the segments, now that all are sealed."""
         self._meter.settle({})
 
     def take_late(self, sink: Sink, store: StateDir) -> SegmentInfo | None:
-        """Store what rings hold that nobody drained; see `LateRings.take`. For a worker."""
+        """Store the contents of rings that nobody drained; see `LateRings.take`. For a worker."""
         return self._late.take(self._kernel, sink, store, self._cut)
 
     def _recut(self, found: Mapping[int, int]) -> Mapping[str, Any]:
-        """The final balance, from what the last segment holds too. Called by the seal."""
+        """Return the final balance, with the events of the last segment. The seal calls it."""
         self._meter.settle(found)
         return self._cut()
 
     def _cut(self, until_ns: int | None = None) -> dict[str, Any]:
-        """Give what a manifest says, of the time until then; None: until now."""
+        """Return a manifest's ledger for the time until `until_ns`; None: until now."""
         if until_ns is None:
             until_ns = time.monotonic_ns()
         bounds = zip(self._meter.shared_bounds, self._late.bounds, strict=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readings of a session's AUX areas; what `counter_reader` does for records, in bytes."""
+"""The readings of a session's AUX areas: as `counter_reader` for records, but in bytes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class AuxCounterReader:
-    """Reads the figures of areas around full passes.
+    """Reads the counters of AUX areas around full passes.
 
-    A counter costs an interrupt of its CPU: it is not read while nothing was taken from the area.
+    To read a counter interrupts its CPU: it is not read while nothing was taken from the area.
     """
 
     def __init__(self, kernel: Kernel, rings: Iterable[Drained]) -> None:
@@ -36,11 +36,11 @@ class AuxCounterReader:
             self._next.append(reading)
 
     def removed(self, sizes: Mapping[int, int]) -> None:
-        """Count bytes of a segment whose file somebody deleted, by the core's AUX ring id."""
+        """Count the bytes of a segment whose file somebody deleted, by the core's AUX ring id."""
         self._removed.update(sizes)
 
     def _counters(self, ring: AuxRing) -> AuxCounters:
-        """The core's counters; what it stored and somebody deleted is not stored any more."""
+        """Return the core's counters, where deleted bytes count as lost instead of stored."""
         counters, removed = ring.counters(), self._removed[ring.id]
         return counters._replace(
             stored_bytes=counters.stored_bytes - removed,
@@ -51,7 +51,7 @@ class AuxCounterReader:
         """Take a reading.
 
         Args:
-            passed: a full pass is done that began after the last reading of which this was true.
+            passed: a full pass has ended that began after the last reading with `passed` set.
 
         Raises:
             KernelError: a counter cannot be read.
@@ -72,7 +72,7 @@ class AuxCounterReader:
             )
 
     def close(self) -> None:
-        """Take the final reading: the events are disabled and all is drained and written.
+        """Take the final reading, once the events are disabled and all is drained and written.
 
         Raises:
             KernelError: a counter cannot be read.
@@ -88,14 +88,14 @@ class AuxCounterReader:
             )
 
     def balances(self) -> tuple[AuxBalance, ...]:
-        """The balance of each area as of the last reading."""
+        """Return the balance of each area as of the last reading."""
         return tuple(
             balance_aux(handle.label, handle.plan, bracket)
             for (handle, _), bracket in zip(self._areas, self._brackets, strict=True)
         )
 
     def _read(self, handle: AuxHandle) -> AuxReading:
-        """The counters, and then the head: what is counted by then may be handed over later."""
+        """Read the counters before the head: bytes that are counted may be handed over later."""
         readings = [self._kernel.read_counter(c.fd, c.read_format) for c in handle.counters]
         losses = [reading.lost for reading in readings if reading.lost is not None]
         return AuxReading(
@@ -106,5 +106,5 @@ class AuxCounterReader:
 
 
 def _truncated(handle: AuxHandle, last: AuxBracket) -> int:
-    """Give the bytes that are known to be lost for want of room, and stay so."""
+    """Return the bytes that are known to be lost for lack of room."""
     return truncated_bytes(last, handle.plan.data_bytes) or 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build-ids of the code that a session's mappings name.
 
-They are read here and not asked of the kernel with each mapping (see
+They are read here and not requested from the kernel with each mapping (see
 `plan.event_attrs.sideband_event`): once for each file, soon after it was mapped, while its process
 or its name still leads to it.
 """
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.session.task_group import TaskGroup
 
-# Device, inode, its generation is not told; name.
+# Device major and minor, inode, file name. The inode's generation is not known.
 _File = tuple[int, int, int, bytes]
 
 
 class BuildIds:
-    """Build-ids of the files that one stream saw mapped.
+    """The build-ids of the files that one stream saw mapped.
 
     Args:
-        kernel: reads them.
-        stream: tells the files.
-        attr: of the event that recorded the mappings; None of a stream without.
+        kernel: reads the build-ids.
+        stream: lists the files.
+        attr: of the event that recorded the mappings; None for a stream without such an event.
     """
 
     def __init__(self, kernel: Kernel, stream: _core.Stream, attr: PerfEventAttr | None) -> None:
@@ -41,20 +41,20 @@ class BuildIds:
         self._attr = attr
         self._since = 0
         self._known: dict[_File, bytes] = {}
-        self._files: dict[bytes, _File] = {}  # by the records that tell them; all are known
+        self._files: dict[bytes, _File] = {}  # by the mapping records; all files in it are known
         self._lock = threading.Lock()
 
     def poll(self, tasks: TaskGroup) -> None:
-        """Have those of the files read that are new since the last look."""
+        """Start to read the build-ids of files that were mapped since the last poll."""
         self._since, records = self._stream.mapped_files(self._since)
         if records:
             tasks.start(tasks.in_worker(self._read, records))
 
     def features(self) -> Features:
-        """Give the build-ids of the code that ran in a segment; called in a thread.
+        """Return the build-ids of the code that ran in a segment. Called in a thread.
 
-        Of files of one name that counts to which it leads from here, as with perf record, or
-        else the last one whose build-id is known.
+        If several files have one name, the file counts that the name leads to here, as in perf
+        record, or else the last one whose build-id is known.
         """
         with self._lock:
             _, records = self._stream.mapped_files()
@@ -63,7 +63,7 @@ class BuildIds:
             self._known = {file: self._known[file] for file in files}
             if not files:
                 return Features()
-            # Readers know a file by its name. Processes with another root have others there.
+            # Readers know a file by its name. Processes with another root see other files there.
             found: dict[bytes, _File] = {}
             for file in filter(self._known.get, files):
                 if not self._is_here(found.get(file[-1])):
@@ -79,7 +79,7 @@ class BuildIds:
             self._files |= self._learn(records)
 
     def _learn(self, records: bytes) -> dict[bytes, _File]:
-        """Have the files that the records tell known; those seen before are not decoded again."""
+        """Read the build-ids of the records' files; records seen before are not decoded again."""
         files: dict[bytes, _File] = {}
         new: dict[_File, Mmap2] = {}
         if self._attr is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readings of a session's rings: kernel counters, the core's counters, foreign programs."""
+"""The readings of a session's rings: kernel counters, core counters and foreign programs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from collectord.source.base import OpenSource
     from collectord.source.ring import AuxHandle, RingHandle
 
-# What comes to a quiet ring between two readings is less.
+# A ring is quiet if less than this was added between two readings.
 _QUIET_BYTES: Final = 32 << 10
 _QUIET_RECORDS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class DrainedArea:
-    """An AUX area as its source opened it, and as the core drains it."""
+    """An AUX area: its source's handle and the core's ring."""
 
     handle: AuxHandle
     ring: AuxRing
@@ -38,7 +38,7 @@ class DrainedArea:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A ring as its source opened it, and as the core drains it; its AUX area if it has one."""
+    """A ring: its source's handle, the core's ring, and its AUX area if it has one."""
 
     handle: RingHandle
     ring: Ring
@@ -48,9 +48,8 @@ class Drained:
 class CounterReader:
     """Reads the counters around full passes and keeps the last bracket of each ring.
 
-    A kernel counter costs an interrupt of the CPU that runs the event: each is read once per
-    call, as the end of one bracket and the beginning of the next, and not at all while its ring
-    does nothing.
+    To read a kernel counter interrupts the CPU that runs the event. So each is read once per call,
+    as the end of one bracket and the beginning of the next, and not at all while its ring is idle.
     """
 
     def __init__(
@@ -66,8 +65,8 @@ class CounterReader:
         self._brackets: dict[RingLabel, Bracket] = {}
         self._next: dict[RingLabel, Produced] = {}
         self._overwritten: Counter[RingLabel] = Counter()
-        self.lost = 0  # a sum that rises with each loss, and with what tells why
-        self.is_quiet = False  # little came to any ring between the last two readings
+        self.lost = 0  # a sum that rises with each loss and with each sign of its cause
+        self.is_quiet = False  # little was added to any ring between the last two readings
         self._shared = self._shared_before = self._lost_of_all()
         for label, drained in self._rings.items():
             counters = self._counters(drained)
@@ -76,7 +75,7 @@ class CounterReader:
             self._next[label] = reading
 
     def _counters(self, drained: Drained) -> RingCounters:
-        """The core's counters; what it stored and somebody deleted is not stored any more."""
+        """Return the core's counters, where deleted records count as lost instead of stored."""
         counters, removed = drained.ring.counters(), self._removed.get(drained.ring.id, 0)
         if not removed:
             return counters
@@ -85,9 +84,10 @@ class CounterReader:
         )
 
     def _all_counters(self) -> list[tuple[Drained, RingCounters]]:
-        """Give what the core counted of each ring, before any of the kernel's counters is read.
+        """Return the core's counters of each ring, read before any of the kernel's counters.
 
-        A source may read those of several rings at once, and what comes meanwhile is not in them.
+        A source may read those of several rings at once; records that arrive meanwhile are not in
+        them.
         """
         return [(drained, self._counters(drained)) for drained in self._rings.values()]
 
@@ -98,12 +98,12 @@ class CounterReader:
 
     @property
     def shared_losses(self) -> Mapping[LossKey, int]:
-        """What was lost of all rings together, as of the last reading."""
+        """The losses that belong to no single ring, as of the last reading."""
         return self._shared
 
     @property
     def shared_bounds(self) -> tuple[int, int]:
-        """The same as a number, of the reading before the last one and of that."""
+        """The sums of the shared losses as of the last two readings, the older one first."""
         return sum(self._shared_before.values()), sum(self._shared.values())
 
     def _read(self, drained: Drained, counters: RingCounters) -> Produced:
@@ -121,10 +121,10 @@ class CounterReader:
         """Take a reading.
 
         Args:
-            passed: a full pass is done that began after the last reading of which this was true.
+            passed: a full pass has ended that began after the last reading with `passed` set.
 
         Returns:
-            whether anything is new: if not, all balances are as they were.
+            whether anything has changed; if not, all balances are as they were.
         """
         new = False
         quiet = True
@@ -156,7 +156,7 @@ class CounterReader:
         return new
 
     def close(self) -> None:
-        """Take the final reading: the events are disabled and all is drained and written."""
+        """Take the final reading, once the events are disabled and all is drained and written."""
         self.suppression.end()
         self.count_overwritten()
         for drained, counters in self._all_counters():
@@ -167,7 +167,7 @@ class CounterReader:
         self._read_shared()
 
     def before_windows(self) -> Mapping[RingLabel, Produced]:
-        """Read the counters of overwritable rings, for `count_overwritten` thereafter."""
+        """Read the counters of overwritable rings, for a later call of `count_overwritten`."""
         return {
             label: self._source.read_produced(drained.handle)
             for label, drained in self._rings.items()
@@ -175,14 +175,16 @@ class CounterReader:
         }
 
     def count_overwritten(self, before: Mapping[RingLabel, Produced] | None = None) -> None:
-        """See what is in no window: all that was written before these, and is in none yet.
+        """Count the records that were overwritten before any window was taken of them.
 
-        A ring's records are counted by the kernel as they are written, and by the core as a window
-        is taken; of what is in the ring between two windows nobody counts records. So the first
-        reading has to be made shortly before the windows are, or when nothing comes any more.
+        The kernel counts a ring's records as they are written, and the core counts them as a
+        window is taken; nobody counts the records in the ring between two windows. So the first
+        reading has to be made shortly before the windows are taken, or when no more records
+        arrive.
 
         Args:
-            before: of `before_windows`; None: the events are disabled, and the last windows taken.
+            before: of `before_windows`; None: the events are disabled and the last windows are
+                taken.
         """
         readings = before if before is not None else self.before_windows()
         for label, reading in readings.items():
@@ -194,18 +196,19 @@ class CounterReader:
             self._overwritten[label] = max(gone, self._overwritten[label])
 
     def found(self, samples: Mapping[int, int]) -> None:
-        """Count what the seal of a segment found, by the core's ring id."""
+        """Count the events that the seal of a segment found, by the core's ring id."""
         self._found.update(samples)
 
     def removed(self, samples: Mapping[int, int]) -> None:
-        """Count what was stored in a file that somebody deleted, by the core's ring id."""
+        """Count the events of a file that somebody deleted, by the core's ring id."""
         self._removed.update(samples)
 
     def settle(self, last: Mapping[int, int]) -> None:
-        """All is in segments: what passed unseen is as much as was found in them.
+        """Set the passed events to those found in segments, once all events are in segments.
 
         Args:
-            last: what is in the last one, by the core's ring id, unless `found` has it already.
+            last: events of the last segment, by the core's ring id, unless `found` has them
+                already.
         """
         for label, drained in self._rings.items():
             if drained.handle.is_unseen:
@@ -213,7 +216,7 @@ class CounterReader:
                 self._brackets[label] = replace(self._brackets[label], walked=found)
 
     def take_losses(self) -> dict[int, int]:
-        """Losses by event id since the last call, from the kernel's exact counters."""
+        """Return the losses by event id since the last call, from the kernel's exact counters."""
         taken = {}
         for bracket in self._brackets.values():
             for event_id, _, lost in bracket.after.per_event:
@@ -223,10 +226,10 @@ class CounterReader:
         return taken
 
     def balances(self, since_ns: int | None = None) -> tuple[RingBalance, ...]:
-        """The balance of each ring as of the last reading.
+        """Return the balance of each ring as of the last reading.
 
         Args:
-            since_ns: the basis is that of the time from then on, 0 for all; None: of now.
+            since_ns: the basis holds for the time from then on, 0 for all time. None: for now.
         """
         return tuple(
             drained.handle.balance(
@@ -238,25 +241,25 @@ class CounterReader:
         )
 
     def foreign_reads(self) -> int:
-        """What others took out of its rings, as of the last reading."""
+        """Return how many events other readers took out of the rings, as of the last reading."""
         return sum(
             drained.handle.foreign_reads(self._brackets[label])
             for label, drained in self._rings.items()
         )
 
     def resets(self) -> int:
-        """How often others emptied its rings, as of the last reading."""
+        """Return how often others emptied the rings, as of the last reading."""
         return sum(
             drained.handle.resets(self._brackets[label]) for label, drained in self._rings.items()
         )
 
     def held(self) -> list[Held]:
-        """What is in the rings of a flight recorder of ftrace, as of the last reading."""
+        """Return what the rings of an ftrace flight recorder hold, as of the last reading."""
         readings = ((label.cpu, self._brackets[label].after) for label in self._rings)
         return [Held(cpu, one.unread_bytes, one.oldest_unread_age_ns) for cpu, one in readings]
 
     def losses(self) -> LossReading:
-        """What was lost by now, as of the last reading, with what tells why."""
+        """Return the losses as of the last reading, with the counters that show their cause."""
         lost = Counter(self._shared)
         starved = records = size_bytes = 0
         for bracket in self._brackets.values():
@@ -272,7 +275,7 @@ class CounterReader:
         return LossReading(lost, starved, records, size_bytes, unit)
 
     def _basis(self, handle: RingHandle, since_ns: int | None) -> Basis:
-        """What a program hid, a reset wiped out, or came while a ring grew, was never counted."""
+        """Return the basis: events hidden, reset, or added as a ring grew are not counted."""
         if self._brackets[handle.label].after.uncounted:
             return Basis.LOST_ONLY
         hidden = self.suppression.hid((c.event_index for c in handle.counters), since_ns)
@@ -287,7 +290,7 @@ class CounterReader:
 
 
 def _told(counters: RingCounters, kernel: Produced) -> int:
-    """Sum all that a loss is told by; some of it more than once."""
+    """Sum all counters that indicate a loss; some losses are in several of them."""
     return (
         (kernel.lost or 0)
         + sum(kernel.losses.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a daemon and all its sessions, for metrics, the control API and the live line."""
+"""The status of a daemon and its sessions, for metrics, the control API and the live line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """All that metrics, the control API and the live line show."""
+    """All values that metrics, the control API and the live line show."""
 
     sessions: tuple[SessionBalance, ...]
     core: CoreCounters

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drain stage: the native core, and its notices on the event loop.
 
-The core drains and writes by itself, whether or not this thread runs; what comes here is what
-only the controlling thread can do: prepare and seal files, make room, count.
+The core drains and writes by itself, whether or not this thread runs. Its notices are about work
+that only the controlling thread can do: prepare and seal files, make room, count.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ if TYPE_CHECKING:
     from collectord.source.base import OpenSource
     from collectord.source.ring import RingHandle
 
-# A pass takes milliseconds. A ring that leaves may wait two seconds for a chunk.
+# A pass takes milliseconds. A ring that is removed may wait two seconds for a chunk.
 _ANSWER_S: Final = 5.0
 _LEAVE_S: Final = 2.0 + _ANSWER_S
 
 
 class StreamListener(Protocol):
-    """Who is told about a stream and its segments. Called on the event loop."""
+    """The receiver of notices about a stream and its segments. Called on the event loop."""
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
-        """The stream's segment got its last byte."""
+        """Handle the end of the stream's segment: its last byte is written."""
 
     def segment_wanted(self) -> None:
-        """The stream has no segment to go on to."""
+        """Handle that the stream has no segment to continue in."""
 
     def space_wanted(self, errno: int) -> None:
-        """The disk is full and the writer waits."""
+        """Handle a full disk: the writer waits."""
 
     def write_failed(self, errno: int) -> None:
-        """A chunk was given up; its records are counted as lost."""
+        """Handle that a chunk was given up; its records are counted as lost."""
 
 
 class RingListener(Protocol):
-    """Who is told about rings. Called on the event loop."""
+    """The receiver of notices about rings. Called on the event loop."""
 
     def ring_faulty(self, ring: int, reason: str, position: int, *, quarantined: bool) -> None:
-        """A ring's contents were refused; it goes on behind them, or is not read any more."""
+        """Handle refused contents of a ring, which is read on behind them or quarantined."""
 
     def ring_hung_up(self, ring: int) -> None:
-        """A ring's task, or its channel, is gone."""
+        """Handle that a ring's task, or its channel, is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Who listens to a stream, and to those of its rings that are named."""
+    """The receivers of notices about a stream, and about those of its rings that are listed."""
 
     files: StreamListener
     listener: RingListener
     rings: frozenset[int]
 
     def notify(self, event: _core.Event) -> None:
-        """Have the one hear it whom it concerns."""
+        """Pass an event on to the receiver it is for."""
         match event:
             case _core.SegmentClosed():
                 self.files.segment_closed(event)
@@ -88,7 +88,7 @@ class Heard:
 
 
 class Drain:
-    """Owns the core. Enter it on the event loop; leaving stops the core's threads."""
+    """The owner of the core. Enter it on the event loop; leaving stops the core's threads."""
 
     def __init__(self, plan: CorePlan) -> None:
         self.core = _core.Core(
@@ -100,11 +100,11 @@ class Drain:
         )
         self._plan = plan
         self._shard_of: dict[tuple[int, int], int] = {}  # by CPU, else by thread
-        self._places: dict[int, tuple[int, int]] = {}  # of rings that were dealt so
+        self._places: dict[int, tuple[int, int]] = {}  # of rings that were dealt to shards
         self._dealt = 0
         self._placement: Placement | None = None
         self._heard: dict[int, Heard | None] = {}  # by stream; None: nobody listens yet
-        self._early: dict[tuple[object, ...], _core.Event] = {}  # of whom nobody listens to yet
+        self._early: dict[tuple[object, ...], _core.Event] = {}  # of streams nobody listens to yet
         self._followed = 0  # the generation that was waited for last
         self._notified = asyncio.Event()
 
@@ -124,21 +124,21 @@ class Drain:
         self.core.stop()
 
     def add_stream(self, source: OpenSource) -> _core.Stream:
-        """Have a stream for a source's rings, whose notices are kept until somebody listens."""
+        """Create a stream for a source's rings; its notices are kept until somebody listens."""
         stream = source.add_stream(self.core)
         self._heard[stream.id] = None
         return stream
 
     def forget(self, stream: _core.Stream) -> None:
-        """Tell nobody of a stream any more; its rings have been removed."""
+        """Send no more notices about a stream whose rings have been removed."""
         del self._heard[stream.id]
         self._early = {key: e for key, e in self._early.items() if e.stream != stream.id}
 
     def add_ring(self, stream: _core.Stream, handle: RingHandle) -> _core.Ring:
-        """Begin to drain a ring, on the shard of its CPU, or of its thread where it has none.
+        """Begin to drain a ring, on the shard of its CPU, or of its thread if it has no CPU.
 
-        So what names a sample is read with it, and before it. A planned CPU's shard is one of its
-        node of memory.
+        So the records that name a sample are read with it, and before it. The shard of a planned
+        CPU is on the CPU's memory node.
         """
         label = handle.label
         shard = self._plan.drain.shard_of(label.cpu)
@@ -153,7 +153,7 @@ class Drain:
         return ring
 
     def threads(self) -> RunningThreads:
-        """How the drain threads are scheduled, and what they lack of what is planned."""
+        """Return how the drain threads are scheduled, and how that falls short of the plan."""
         return self._placement.read() if self._placement is not None else RunningThreads()
 
     def listen(
@@ -163,9 +163,9 @@ class Drain:
         listener: RingListener,
         rings: Iterable[int],
     ) -> None:
-        """Tell `files` about this stream, and `listener` about rings of these ids.
+        """Notify `files` about this stream, and `listener` about rings of these ids.
 
-        What there was to tell of them before is told now; of each kind of notice the last.
+        Earlier notices are passed on now: the last one of each kind.
         """
         self._heard[stream.id] = Heard(files, listener, frozenset(rings))
         early, self._early = self._early, {}
@@ -173,18 +173,18 @@ class Drain:
             self._dispatch(event)
 
     def of(self, stream: _core.Stream) -> StreamDrain:
-        """One stream's part of it."""
+        """Return the drain of one stream."""
         return StreamDrain(self, stream)
 
     async def next_pass(self, stop: asyncio.Event, *, passes: int = 1) -> bool:
         """Wait for the next full pass that the flush timer begins, or for a later one to begin.
 
         Args:
-            stop: who sets it calls `wake`.
-            passes: which one, counted from the last; those between wake nobody.
+            stop: whoever sets it calls `wake`.
+            passes: which pass, counted from the last; those between wake nobody.
 
         Returns:
-            False: `stop` was set.
+            False if `stop` was set.
         """
         issued = self.core.issued_generation()
         followed = max(self._followed or issued, issued - 1)
@@ -198,26 +198,26 @@ class Drain:
         return not stop.is_set()
 
     def wake(self) -> None:
-        """Have who waits look again."""
+        """Make waiting coroutines check their conditions again."""
         self._notified.set()
 
     async def reached(self, read: Callable[[], int], generation: int) -> None:
-        """Wait until a number that the core tells is as high as this."""
+        """Wait until a generation that the core reports has reached `generation`."""
         while read() < generation:
             self._notified.clear()
             if read() < generation:
                 await self._notified.wait()
 
     async def answered(self, rings: Iterable[_core.Ring | _core.AuxRing]) -> None:
-        """Wait until shards have done all that these rings were told. Raises ShardSilent."""
+        """Wait until shards have carried out all requests for these rings. Raises ShardSilent."""
         for ring in rings:
             await self._until(partial(getattr, ring, "answered"), ring.shard, _ANSWER_S)
 
     async def remove(self, rings: Collection[_core.Ring]) -> None:
-        """Have rings drained once more, and left: then their maps may be closed.
+        """Drain rings a last time and remove them: then their maps may be closed.
 
         Raises:
-            ShardSilent: a ring was not left; whoever reads it may be at it still.
+            ShardSilent: a ring was not released; its drain thread may be reading it still.
         """
         for ring in rings:
             self.core.remove_ring(ring)
@@ -250,11 +250,11 @@ class Drain:
 
 
 class StreamDrain:
-    """One stream's part of the drain: its rings are waited for, whatever others are at.
+    """One stream's part of the drain: only its own rings are waited for.
 
     Args:
-        drain: the core's.
-        stream: whose rings.
+        drain: the drain of the core.
+        stream: the stream whose rings are drained.
     """
 
     def __init__(self, drain: Drain, stream: _core.Stream) -> None:
@@ -262,12 +262,12 @@ class StreamDrain:
         self._stream = stream
 
     async def full_pass(self) -> int:
-        """Have every ring drained up to where it is now; returns the pass's generation.
+        """Drain every ring up to its present head; return the pass's generation.
 
-        It may take as long as chunks are short, while the drain threads make passes.
+        It may take as long as chunks are short, as long as the drain threads make passes.
 
         Raises:
-            ShardSilent: one of them makes none.
+            ShardSilent: a drain thread makes no passes.
         """
         generation = asked = self._drain.core.request_flush()
         while True:
@@ -283,11 +283,11 @@ class StreamDrain:
                 return generation
 
     async def written_pass(self) -> None:
-        """Have all that is in the rings now on disk, or lost. Raises ShardSilent."""
+        """Wait until all that is in the rings now is on disk, or lost. Raises ShardSilent."""
         await self.written(await self.full_pass())
 
     async def answered(self, rings: Iterable[_core.Ring | _core.AuxRing]) -> None:
-        """See `Drain.answered`."""
+        """Wait as `Drain.answered` does."""
         await self._drain.answered(rings)
 
     async def written(self, generation: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads for file work: the event loop waits for no disk, and no session for another's."""
+"""Threads for file work: neither the event loop nor another session waits for a disk."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from typing import Self
 
 _THREADS: Final = 2  # one prepares the next segment while the other seals the last
-_OTHERS: Final = 0  # stands for the file system of what is no session's, or writes one file
+_OTHERS: Final = 0  # the file system of work without a session, or of a single file
 
 
 class FileWorkers:
-    """Two threads for each file system; entered, all run, so that their ids are known.
+    """Two threads for each file system; all run once it is entered, so that their ids are known.
 
     Args:
         devices: the file system of each session, by its name.
@@ -48,6 +48,6 @@ class FileWorkers:
         self._stack.close()
 
     def of(self, session: str = "") -> Executor:
-        """Give the threads of a session's file system; of what is no session's, the first."""
+        """Return the threads of a session's file system; without a session, the first ones."""
         first = next(iter(self._workers))
         return self._workers[self._devices.get(session, first)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flight recorder's part of a session: windows taken on demand, on a freeze and at the end."""
+"""A session's flight recorder: windows taken on request, on a freeze and at the end."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
     from collectord.source.base import OpenSource, Recording
 
 _LOG: Final = structlog.get_logger()
-# A virtual CPU may be off for some time while it holds the last record.
+# A virtual CPU may be descheduled for some time while it writes the last record.
 LAST_PAUSE_S: Final = 0.01
 _SNAPSHOTS_KEPT: Final = 1000
 
 
 class FlightRecorder:
-    """Stores what the rings of a flight recorder hold, in segments of their own.
+    """Stores the contents of a flight recorder's rings in segments of their own.
 
     Args:
-        plan: of the session.
+        plan: the session's plan.
         source: stops the rings for good.
-        recording: stops them for a snapshot, or tells that the kernel has.
-        windows: of the rings.
-        segments: where they go.
-        accounting: read once a window has been drained.
+        recording: stops the rings for a snapshot, or reports that the kernel has.
+        windows: takes the windows of the rings.
+        segments: the files that the windows go to.
+        accounting: is read once a window has been drained.
         drain: brings the windows to the files.
-        health: told while a frozen ring is not stored.
-        tasks: where that is done.
+        health: notes while a frozen ring is not stored.
+        tasks: runs the work of storing a frozen ring.
 
     Attributes:
         snapshots: the last ones that nobody waited for: of freezes, and of the end.
-        stored: how many were stored, those that added nothing to the one before included.
-        failed: how many were not, or not at once.
+        stored: how many were stored, including those that added nothing to the one before.
+        failed: how many were not stored, or not at once.
     """
 
     def __init__(
@@ -81,22 +81,22 @@ class FlightRecorder:
         self._freezing = False
         self._ended = False
         self._given = 0
-        self._lost = windows.lost()  # when the snapshot that is made began
+        self._lost = windows.lost()  # as the snapshot in progress began
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
         self.stored = 0
         self.failed = 0
 
     @property
     def paused_ns(self) -> int:
-        """Time that the rings stood still for snapshots."""
+        """The time during which the rings were stopped for snapshots."""
         return self._windows.paused_ns
 
     @property
     def looks_for_freeze(self) -> bool:
-        """Nothing tells that the kernel has stopped a ring but `poll`."""
+        """Whether only `poll` can find out that the kernel has stopped a ring."""
         return self._plan.freezes and not self._recording.freeze_fds
 
-    # Life: begin, look .. look, end, take_last, tell_last.
+    # Life: begin, poll .. poll, end, take_last, notify_last.
 
     def begin(self) -> None:
         """Watch for rings that the kernel stops."""
@@ -104,7 +104,7 @@ class FlightRecorder:
             asyncio.get_running_loop().add_reader(fd, self.poll)
 
     def poll(self) -> None:
-        """If the kernel has stopped a ring, have the others stop, and store what they hold."""
+        """If the kernel has stopped a ring, stop the others and store what they hold."""
         if not self._plan.freezes or self._freezing or self._ended:
             return
         try:
@@ -113,7 +113,7 @@ class FlightRecorder:
             if self._plan.sink.single_file is None:
                 self._recording.pause()
             else:
-                self._source.disable()  # what comes later has no place in the one file
+                self._source.disable()  # later records have no place in the single file
         except KernelError as error:
             self._log.error("freeze_not_seen", error=str(error))
             return
@@ -134,20 +134,20 @@ class FlightRecorder:
         self._health.note("freeze", "")
         if made is not None:
             self.snapshots.append(made)
-        self.poll()  # a ring that froze meanwhile would wait for the next tick
+        self.poll()  # a ring that froze meanwhile would have to wait for the next tick
 
     def end(self) -> None:
-        """The source is about to be stopped for good: what stands still is not started again."""
+        """Prepare for the final stop of the source: stopped rings are not started again."""
         self._ended = True
         self._windows.end()
         for fd in self._recording.freeze_fds:
             asyncio.get_running_loop().remove_reader(fd)
 
     async def take_last(self) -> None:
-        """Nothing comes any more: have all that the rings hold stored. Raises ShardSilent."""
-        # A record that was begun when its event was disabled is there a moment later.
+        """Store all that the rings hold, now that no records arrive. Raises ShardSilent."""
+        # A record that was begun when its event was disabled becomes visible a moment later.
         await asyncio.sleep(LAST_PAUSE_S)
-        # A snapshot that is under way goes into the same segments, and waits for them.
+        # A snapshot in progress goes into the same segments, and waits for them.
         before = self._segments.collected
         if before is None:
             self._lost = self._windows.lost()
@@ -155,7 +155,7 @@ class FlightRecorder:
         self._segments.collected = SnapshotSegments(await self._windows.take_last(), under_way)
 
     def notify_last(self) -> None:
-        """All segments are sealed, or cannot be: say what came of the last windows."""
+        """Record the result of the last windows, once all segments are sealed or cannot be."""
         collected = self._segments.collected
         if collected is None:
             return
@@ -172,13 +172,13 @@ class FlightRecorder:
             trigger: one of `ring_snapshot.Trigger`, for the manifests.
 
         Returns:
-            None where the session ends, which stores all.
+            None if the session is ending, which stores everything.
 
         Raises:
-            SinkError: a segment cannot be created or sealed; it will be, once there is room.
+            SinkError: a segment cannot be created or sealed now; it will be, once there is room.
             KernelError: the rings cannot be stopped, or not started again.
-            ShardSilent: a drain thread stands still.
-            UsageError: all goes into one file, at the end.
+            ShardSilent: a drain thread does not respond.
+            UsageError: the session writes a single file, at its end.
         """
         async with self._one:
             if self._ended:
@@ -189,7 +189,7 @@ class FlightRecorder:
                     text=self._plan.sink.single_file,
                     hint="with --output-dir DIR each snapshot gets a file of its own",
                 )
-            # Before the windows are: segments may close while they are taken.
+            # Segments may close while the windows are taken, so this comes first.
             note = SnapshotNote(trigger=trigger, taken_ns=time.monotonic_ns())
             self._segments.collected = collected = SnapshotSegments(note)
             self._lost = self._windows.lost()
@@ -208,11 +208,11 @@ class FlightRecorder:
             return made
 
     async def _store(self, collected: SnapshotSegments) -> Snapshot | None:
-        """Bring windows that were taken to segments, and these to an end."""
-        if self._ended:  # the end takes all
+        """Write the windows that were taken to segments, and end these."""
+        if self._ended:  # the end of the session takes all windows
             return None
         await self._windows.hold()
-        # A pass that had begun before may drain on: this one begins after it.
+        # A pass in progress may continue to drain: this one begins after it.
         await self._drain.written_pass()
         self._accounting.measure()
         given = self._windows.given()
@@ -226,7 +226,7 @@ class FlightRecorder:
         return self._summarise(collected, infos)
 
     def _summarise(self, collected: SnapshotSegments, infos: Sequence[SegmentInfo]) -> Snapshot:
-        """Say what came of windows, all of which is written or given up."""
+        """Return the snapshot of windows, all of which are written or given up."""
         lost = self._windows.lost().since(self._lost)
         return summarise(self._plan.name, self._plan.source, collected.note, infos, lost)
 

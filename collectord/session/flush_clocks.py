@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readings of the clocks at flushes, spread over a segment that is written."""
+"""Clock readings at flushes, spread over the segment that is being written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_STRIDE: Final = 8
 
 
 class FlushClocks:
-    """The readings of one segment: at each eighth flush at first, at ever fewer as it grows."""
+    """The readings of one segment: at every eighth flush at first, more rarely as it grows."""
 
     def __init__(self) -> None:
         self._readings: list[ClockReading] = []
@@ -25,7 +25,7 @@ class FlushClocks:
         self._stride = _FIRST_STRIDE
 
     def flushed(self, read: Callable[[], ClockReading]) -> None:
-        """Take a reading if this flush is to have one."""
+        """Take a reading if it is this flush's turn."""
         self._flushes += 1
         if self._flushes % self._stride:
             return
@@ -35,7 +35,7 @@ class FlushClocks:
             self._stride *= 2
 
     def take(self) -> tuple[ClockReading, ...]:
-        """Give the readings, in order; what comes now is another segment's."""
+        """Return the readings in order, and begin anew for another segment."""
         taken = tuple(self._readings)
         self._readings.clear()
         self._flushes, self._stride = 0, _FIRST_STRIDE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a session: looked for at each tick, told by others, and over again."""
+"""The troubles of a session: found at each tick, reported by others, and cleared when over."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _GIVEN_UP: Final = tuple(
     loss_name((Stage.SINK, reason)) for reason in (Reason.DISK_FULL, Reason.DROPPED)
 )
 _WRITE_TROUBLES: Final = {"disk", "write"}
-# A disk that keeps records waiting for longer is hung, or far too slow for what comes.
+# A disk that makes records wait for longer hangs, or is far too slow for the data rate.
 _WAIT_LIMIT_NS: Final = 10_000_000_000
 
 
 class Health:
-    """The reasons for which a session is degraded, by what they are about.
+    """The reasons for which a session is degraded, by subject.
 
     Args:
-        plan: what it lacks from the beginning.
-        tracing: instances of ftrace, which know who else is about.
-        meter: its readings show what is missing, and what is stored again.
+        plan: lists what is missing from the beginning.
+        tracing: ftrace instances, which know other readers of their rings.
+        meter: its readings show losses, and that records are stored again.
     """
 
     def __init__(
@@ -47,25 +47,25 @@ class Health:
         self._meter = meter
         self._directory = plan.sink.directory
         self._log = _LOG.bind(session=plan.name)
-        self._stolen = 0  # as of the last look
+        self._stolen = 0  # as of the last poll
         self._progress: tuple[int, int] | None = None  # stored and given up, while writes fail
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the session is degraded, each in words; none while it is well."""
+        """The reasons why the session is degraded, as sentences; empty while it is well."""
         return tuple(self._reasons.values())
 
     @property
     def is_well(self) -> bool:
-        """There is no trouble but what the plan said."""
+        """Whether there is no trouble but that of the plan."""
         return len(self._reasons) == self._planned
 
     def has(self, about: str) -> bool:
-        """There is trouble about this."""
+        """Whether there is trouble about this subject."""
         return about in self._reasons
 
     def note(self, about: str, trouble: str) -> bool:
-        """Say what is wrong from now on, "" when nothing is; gives whether that is news."""
+        """Set the trouble about a subject, "" for none; return whether that is a change."""
         before = self._reasons.get(about, "")
         if trouble:
             self._reasons[about] = trouble
@@ -74,10 +74,10 @@ class Health:
         return trouble != before
 
     async def heard(self, answer: Awaitable[object]) -> bool:
-        """Wait for drain threads, and for no longer than one takes that does not answer.
+        """Wait for drain threads, but not for one that does not respond.
 
         Returns:
-            False: there is such a one. It is named, and what is asked of it may come later.
+            False if there is such a thread. It is named, and may carry out the request later.
         """
         try:
             await answer
@@ -89,7 +89,7 @@ class Health:
         return True
 
     def poll(self) -> None:
-        """Look for what nobody tells, in a reading that is new."""
+        """Check a new reading for troubles that nobody reports."""
         if self._tracing:
             self._look_for_foreign_readers()
             self._look_for_resets()
@@ -100,10 +100,10 @@ class Health:
             self._progress = None
 
     def look_at_disk(self, waits_ns: int) -> None:
-        """Tell of writes that do not end: nothing is lost by them as long as staging has room.
+        """Report writes that do not end; they lose nothing as long as staging has room.
 
         Args:
-            waits_ns: for how long what is written first has waited; 0 if nothing does.
+            waits_ns: how long the oldest pending write has waited; 0 without one.
         """
         told = self.has("wait")
         if waits_ns >= _WAIT_LIMIT_NS and not _WRITE_TROUBLES & self._reasons.keys():
@@ -116,9 +116,9 @@ class Health:
             self._log.info("writes_go_on", directory=self._directory)
 
     def _look_for_recovery(self, rings: Sequence[RingBalance], troubles: AbstractSet[str]) -> None:
-        """Trouble with writing is over once records are stored and none is given up any more.
+        """Clear write troubles once records are stored and none is given up any more.
 
-        The first look at it has nothing to compare with.
+        The first call has nothing to compare with.
         """
         stored = sum(ring.stored for ring in rings)
         given_up = sum(ring.lost[key] for ring in rings for key in _GIVEN_UP)
@@ -130,7 +130,7 @@ class Health:
         self._progress = (stored, given_up)
 
     def _look_for_foreign_readers(self) -> None:
-        """Somebody who reads the same ftrace rings takes events away; say who."""
+        """Report another reader of the same ftrace rings, which takes events away."""
         stolen = self._meter.foreign_reads()
         if stolen > self._stolen:
             who = "".join(one.other_readers() for one in self._tracing) or "unknown"
@@ -139,16 +139,16 @@ class Health:
         self._stolen = stolen
 
     def _look_for_resets(self) -> None:
-        """Somebody emptied an ftrace ring, or changed its clock, which empties it too."""
+        """Report that somebody emptied an ftrace ring, maybe by a change of its clock."""
         resets = self._meter.resets()
         if resets and self.note("reset", f"somebody emptied the rings {resets} times"):
             self._log.warning("rings_reset", times=resets)
 
     def look_for_suppression(self) -> None:
-        """Look for foreign programs, which no balance tells of."""
+        """Look for foreign programs, whose effect no balance shows."""
         try:
             changed = self._meter.suppression.poll()
-        except KernelError as error:  # too many programs, for one
+        except KernelError as error:  # for example too many programs
             if self.note("programs", f"BPF programs on its events not seen: {error}"):
                 self._log.error("programs_not_seen", error=str(error))
             return

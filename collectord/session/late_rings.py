@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rings that nobody drains: the kernel made them for CPUs that came online during a session.
 
-Its counters tell what went into them. While the session runs that is in flight. At the end
+Their counters tell what was written to them. While the session runs, that is in flight. At the end
 those of ftrace go into a last segment, as a killed process's do; what cannot be taken is lost, as
 `kernel_ring/uncovered`.
 """
@@ -36,11 +36,11 @@ _UNCOVERED: Final = loss_name((Stage.KERNEL_RING, Reason.UNCOVERED))
 
 
 class LateRings:
-    """The rings of one session that the kernel made after it was opened.
+    """The rings of one session that the kernel made after the session was opened.
 
     Args:
-        plan: of the session.
-        abilities: of its source, which is asked for them at each reading.
+        plan: the session's plan.
+        abilities: of the session's source, which lists these rings at each reading.
     """
 
     def __init__(self, plan: SessionPlan, abilities: Abilities) -> None:
@@ -58,16 +58,16 @@ class LateRings:
         self._produced = sum(ring.produced.value or 0 for ring in self._rings)
         if last:
             self._produced_before = self._produced
-            # One file has no room for other CPUs than those it was made for.
+            # The single file has no room for CPUs other than those it was made for.
             self._given_up = self._plan.sink.single_file is not None
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Events produced, as of the reading before the last one and of that; equal at the end."""
+        """The events produced as of the last two readings, the older first; equal at the end."""
         return self._produced_before, self._produced
 
     def balances(self) -> tuple[RingBalance, ...]:
-        """The balance of each, as of the last reading."""
+        """Return the balance of each ring as of the last reading."""
         return tuple(map(self._balance, self._rings))
 
     def _balance(self, ring: LateRing) -> RingBalance:
@@ -102,13 +102,13 @@ class LateRings:
             kernel: reads the clocks.
             sink: the session's, whose segments this one follows.
             store: makes room when the disk is full.
-            ledger: the balance for the manifest, once they are empty.
+            ledger: returns the balance for the manifest, once the rings are empty.
 
         Returns:
             None if there was nothing to take, or no place for it.
         """
         info = None
-        for instance in self._tracing:  # what others hold was counted as it was read
+        for instance in self._tracing:  # other rings were counted as they were read
             if not self._rings or self._given_up:
                 break
             self._given_up = True

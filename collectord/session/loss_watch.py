@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses while they happen: where a session loses records, why, and how many a second.
 
-The ledger says what was lost; this says that more is being lost. It begins with the first reading
-that has more losses than the one before, and is over when several had no more.
+The ledger says what was lost; this says that losses are going on. A loss begins with the first
+reading that has more losses than the one before, and is over after several without any.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 LOSING_BEGAN: Final = "losing_began"
 LOSING_ENDED: Final = "losing_ended"
 _LOG: Final = structlog.get_logger()
-# Looks without a loss after which it is over: a ring that fills up every other second is one
-# trouble, and told once.
+# Polls without a loss after which it is over: a ring that fills up every other second is one
+# trouble, and reported once.
 _LOOKS_WITHOUT: Final = 5
 _FULL: Final = {Reason.RING_FULL, Reason.OVERRUN, Reason.COMMIT_OVERRUN}
 _CAUSES: Final = {
@@ -39,14 +39,14 @@ _CAUSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LossReading:
-    """Sums over a session's rings, sideband included, that only rise.
+    """Sums over a session's rings, including sideband, that only rise.
 
     Attributes:
-        lost: records, by stage and reason.
-        starved: times that a ring was left alone as no staging chunk was free.
-        records: that were read, of any type.
-        bytes: the same.
-        unit: of `lost` and `records`; "bytes" of a channel whose records nobody knows.
+        lost: lost records, by stage and reason.
+        starved: times that a ring was left alone because no staging chunk was free.
+        records: records read, of any type.
+        bytes: bytes of these records.
+        unit: of `lost` and `records`; "bytes" for a channel whose records cannot be counted.
     """
 
     lost: Mapping[LossKey, int]
@@ -60,9 +60,9 @@ class LossWatch:
     """Compares readings of a session's losses, once per flush interval.
 
     Args:
-        session: its name.
-        read: the sums as of the last reading of the counters.
-        health: told while records are lost.
+        session: the session's name.
+        read: returns the sums as of the last reading of the counters.
+        health: notes while records are lost.
     """
 
     def __init__(self, session: str, read: Callable[[], LossReading], health: Health) -> None:
@@ -72,18 +72,18 @@ class LossWatch:
         self._last = read()
         self._looked_ns = time.monotonic_ns()
         self._losing: dict[LossKey, Losing] = {}
-        self._without: dict[LossKey, int] = {}  # looks since the last loss
+        self._without: dict[LossKey, int] = {}  # polls since the last loss
 
     @property
     def losing(self) -> tuple[Losing, ...]:
-        """Where records are being lost."""
+        """The losses that are going on."""
         return tuple(self._losing.values())
 
     def poll(self, *, new: bool) -> None:
-        """Compare, unless neither is anything new nor was anything lost.
+        """Compare the readings, unless nothing has changed and no loss is going on.
 
         Args:
-            new: counters may be others than at the last look.
+            new: counters may have changed since the last poll.
         """
         now_ns = time.monotonic_ns()
         began_ns, self._looked_ns = self._looked_ns, now_ns
@@ -93,7 +93,7 @@ class LossWatch:
         seconds = max(now_ns - began_ns, 1) / NS_PER_SECOND
         for key, total in self._last.lost.items():
             lost = total - before.lost.get(key, 0)
-            # A snapshot's pause is over when it is seen, and told with the snapshot.
+            # A snapshot's pause is over when it is seen, and is reported with the snapshot.
             if key[1] is Reason.PAUSED or not (lost or key in self._losing):
                 continue
             self._without[key] = 0 if lost else self._without[key] + 1
@@ -103,7 +103,7 @@ class LossWatch:
                 self._note(key, lost, seconds, began_ns, before)
 
     def end(self) -> None:
-        """Say that nothing more can be lost: the session is closed."""
+        """End all losses: the session is closed and cannot lose more."""
         for key in tuple(self._losing):
             self._over(key)
 
@@ -133,7 +133,7 @@ class LossWatch:
         )
 
     def _cause(self, key: LossKey, per_second: int, before: LossReading) -> str:
-        """Give what is behind it, as far as the counters tell."""
+        """Return the cause of a loss, as far as the counters tell."""
         stage, reason = key
         if reason is Reason.DISK_FULL:
             return "the disk is full"
@@ -146,7 +146,7 @@ class LossWatch:
         return "the kernel refuses them"
 
     def _size(self, per_second: int) -> str:
-        """Give what as many records are a second, of the size that those have which were read."""
+        """Return the data rate of that many records a second, by the mean size of records read."""
         if not self._last.records:
             return ""
         return f" {per_second * self._last.bytes / self._last.records / 1e6:.1f} MB/s"

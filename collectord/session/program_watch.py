@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """BPF programs that are loaded and unloaded while a session records, and their code.
 
-The kernel would tell of them, but not without harm to other listeners (see
-`plan.event_attrs.sideband_event`), so it is asked which there are, at each look of the daemon. A
-program that comes and goes between two looks is not seen.
+The kernel could report them, but this would harm other listeners (see
+`plan.event_attrs.sideband_event`), so each poll of the daemon lists them. A program that comes and
+goes between two polls is not seen.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collectord.codec.perf_bpf import BpfImage, Btf
     from collectord.kernel.port import Kernel
 
-    # Gives the ids beyond one, oldest first.
+    # Returns the ids greater than one, oldest first.
     ListPrograms = Callable[[int], Sequence[int]]
 
-# Code and types of programs that a stream keeps: each of its files has them.
+# Room for the code and types of programs of a stream: each of its files has them.
 ROOM_BYTES: Final = 4 << 20
 
 _LOG: Final = structlog.get_logger()
@@ -44,14 +44,14 @@ _KERNEL_PID: Final = 0xFFFFFFFF
 
 
 class ProgramWatch:
-    """The programs as one stream is told of them. The calls may come from any thread.
+    """The programs that one stream's records describe. The calls may come from any thread.
 
     Args:
-        kernel: lists them.
+        kernel: lists the programs.
         ring: takes the records.
-        attr: of the event whose records they are.
-        event_id: its id.
-        round_ns: tells how far readers that sort may have come; see `Stream.round_ns`.
+        attr: of the event that the records belong to.
+        event_id: the id of that event.
+        round_ns: returns how far readers that sort may have come; see `Stream.round_ns`.
         perf_clock: the stream's times are of perf's clock, not of CLOCK_MONOTONIC.
     """
 
@@ -79,7 +79,7 @@ class ProgramWatch:
         self._may_list = True
 
     def running(self) -> bytes:
-        """Tell the programs that are loaded, as records of time 0; looks tell later changes."""
+        """Return records of time 0 for the loaded programs; polls add later changes."""
         with self._lock:
             self._looked_ns = time.monotonic_ns()
             found = self._symbols(self._ids(0))
@@ -88,7 +88,7 @@ class ProgramWatch:
             return b"".join(self._encoded(symbols, 0) for symbols in found)
 
     def poll(self) -> None:
-        """Tell of the programs that were loaded or unloaded since the last look."""
+        """Add records for the programs that were loaded or unloaded since the last poll."""
         with self._lock:
             now_ns = time.monotonic_ns()
             self._looks += 1
@@ -97,16 +97,16 @@ class ProgramWatch:
             self._looked_ns = now_ns
 
     def pass_over(self, ids: ListPrograms) -> bool:
-        """Look whether there is anything to look at, without waiting for anything.
+        """Check without waiting whether `poll` has anything to do.
 
         Args:
             ids: lists programs beyond one, once for all streams. Raises KernelError.
 
         Returns:
-            False: call `poll`.
+            False if `poll` has to be called.
         """
         if not self._lock.acquire(blocking=False):
-            return True  # a look is on its way
+            return True  # a poll is in progress
         try:
             if not (self._looks + 1) % _LOOKS_PER_LIST:
                 return False
@@ -120,12 +120,12 @@ class ProgramWatch:
         return True
 
     def images(self) -> LoadedBpf:
-        """Code and types of those that a file tells of, which ends now."""
+        """Return code and types of the programs that a file describes, which ends now."""
         with self._lock:
             return self._images.loaded(self._known)
 
     def _beyond(self, ids: ListPrograms) -> bool:
-        """Whether there are programs that came after the last one that is known."""
+        """Whether there are programs newer than the last known one."""
         return bool(ids(max(self._known, default=0)))
 
     def _ids(self, after: int) -> Sequence[int]:
@@ -145,10 +145,10 @@ class ProgramWatch:
         return list(self._kernel.bpf_symbols([i for i in ids if i not in self._known]))
 
     def _earliest_ns(self) -> int:
-        """The time of which a record is in time, if it is fed now, for readers that sort.
+        """Return the earliest time that a record may have if it is fed now, for readers that sort.
 
-        They go by the ends of rounds: at one they hand out what is no later than all that stands
-        before the last one. The record will stand before the end of the next.
+        They go by the ends of rounds: at each they hand out what is no later than all that stands
+        before the round before. The record will stand before the end of the next round.
         """
         return max(self._round_ns() or time.monotonic_ns(), self._looked_ns)
 
@@ -161,12 +161,12 @@ class ProgramWatch:
         now_ns = max(looked_ns, earliest_ns)
         booted_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
         times = {
-            # Not before the look that did not see it, whatever the host's sleep did to the clocks.
+            # Not before the poll that did not see it, even if the host's sleep changed the clocks.
             symbols.id: min(max(symbols.loaded_ns - booted_ns, earliest_ns), now_ns)
             for symbols in new
         }
         for gone in [known for number, known in self._known.items() if number not in set(ids)]:
-            # Its place may be another's by now.
+            # Another program may be in its place by now.
             after = [
                 times[symbols.id]
                 for symbols in new
@@ -174,7 +174,7 @@ class ProgramWatch:
             ]
             gone_ns = max(min([now_ns, *after]) - 1, earliest_ns)
             if not self._ring.feed(self._encoded(gone, gone_ns, gone=True)):
-                return  # the next look tells it, and what comes behind it
+                return  # the next poll reports it, and what follows
             del self._known[gone.id]
         for symbols in new:
             if not self._ring.feed(self._encoded(symbols, times[symbols.id])):
@@ -182,7 +182,7 @@ class ProgramWatch:
             self._known[symbols.id] = symbols
 
     def _encoded(self, symbols: BpfSymbols, time_ns: int, *, gone: bool = False) -> bytes:
-        """The records of a program, of a CLOCK_MONOTONIC time; 0 is taken at once by readers."""
+        """Encode a program's records at a CLOCK_MONOTONIC time; readers take 0 at once."""
         if time_ns and self._perf_clock:
             clocks = self._kernel.clocks()
             time_ns += clocks.perf_ns - clocks.monotonic_ns
@@ -202,11 +202,11 @@ def _overlap(one: BpfFunction, other: BpfFunction) -> bool:
 
 
 class ProgramImages:
-    """Programs that run in the file that is written, or have run in it.
+    """The programs that run, or have run, while the current file is written.
 
     Args:
-        kernel: reads them.
-        room_bytes: for all of them; those that come when there is none left are not kept.
+        kernel: reads the programs.
+        room_bytes: for all of them; once it is used up, further programs are not kept.
     """
 
     def __init__(self, kernel: Kernel, room_bytes: int = ROOM_BYTES) -> None:
@@ -216,7 +216,7 @@ class ProgramImages:
         self._types: dict[int, Btf] = {}
 
     def learn(self, ids: Iterable[int]) -> None:
-        """Read programs as long as they are loaded."""
+        """Read programs while they are loaded."""
         held = LoadedBpf(tuple(self._programs.values()), tuple(self._types.values()))
         new = [number for number in ids if number not in self._programs]
         if not new:
@@ -226,7 +226,7 @@ class ProgramImages:
         self._types |= {btf.id: btf for btf in read.types}
 
     def loaded(self, running: Collection[int]) -> LoadedBpf:
-        """Give what ran in a file that ends now; the next one has those that run on."""
+        """Return what ran in a file that ends now; those still running stay for the next one."""
         told = LoadedBpf(tuple(self._programs.values()), tuple(self._types.values()))
         self._programs = {i: image for i, image in self._programs.items() if i in running}
         types = {image.btf_id for image in self._programs.values()}

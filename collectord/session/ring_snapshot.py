@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows of a flight recorder's rings: taken at one moment, and what came of them."""
+"""The windows of a flight recorder's rings: how they are taken, and what resulted."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class Trigger(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What left the rings and reached no file, by `<stage>/<reason>` as in the ledger.
+    """Events and bytes that left the rings and reached no file, by `<stage>/<reason>`.
 
     Attributes:
-        events: of the rings.
-        aux_bytes: of the trace in AUX areas.
+        events: events of the rings.
+        aux_bytes: bytes of trace in AUX areas.
     """
 
     events: Mapping[str, int]
     aux_bytes: Mapping[str, int]
 
     def since(self, before: Lost) -> Lost:
-        """Give the difference from an earlier reading."""
+        """Return the difference from an earlier reading."""
         return Lost(
             {name: count - before.events[name] for name, count in self.events.items()},
             {name: count - before.aux_bytes[name] for name, count in self.aux_bytes.items()},
@@ -57,20 +57,20 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a flight recorder held, in segments of its own.
+    """The contents of a flight recorder, in segments of their own.
 
     Attributes:
-        segments: paths, more than one where the window is larger than a segment; none where there
-            was nothing to store.
-        samples: events in them.
+        segments: paths; several if the window is larger than a segment, none if there was nothing
+            to store.
+        samples: events in the segments.
         bytes: of the records that came out of the rings, and of the trace in their AUX areas.
-        first_ns, last_ns: times of the oldest and the newest event, 0 without one that has a time:
-            the trace in AUX areas tells it to decoders only.
-        repeated: events that were left out, because the snapshot before took them; what it lost
-            of them is lost.
-        repeated_bytes: the same, with records that are no events.
-        paused_ns: time that the rings stood still.
-        lost: what was taken out of the rings for it, and is in no file.
+        first_ns, last_ns: times of the oldest and the newest event, 0 if no event has a time: only
+            decoders can read the times in AUX trace.
+        repeated: events that were left out because the snapshot before took them; those of them
+            that it lost are lost.
+        repeated_bytes: bytes of these events, and of other repeated records.
+        paused_ns: time during which the rings were stopped.
+        lost: events and bytes taken out of the rings for it that are in no file.
     """
 
     session: str
@@ -88,13 +88,13 @@ class Snapshot:
 
     @property
     def seconds(self) -> float | None:
-        """Time between the oldest and the newest event; None where no event has a time."""
+        """The time between the oldest and the newest event; None if no event has a time."""
         if not self.last_ns:
             return None
         return (self.last_ns - self.first_ns) / NS_PER_SECOND
 
     def to_json(self) -> dict[str, Any]:
-        """The snapshot in `--json` and in the answer of `/v1/snapshot`."""
+        """Return the snapshot as in `--json` and in the answer of `/v1/snapshot`."""
         return {
             "session": self.session,
             "source": self.source,
@@ -116,7 +116,7 @@ class Snapshot:
 def summarise(
     session: str, source: str, note: SnapshotNote, infos: Sequence[SegmentInfo], lost: Lost
 ) -> Snapshot:
-    """A snapshot from the segments that it went into, and what went into none."""
+    """Return a snapshot from the segments that it went into, and the losses."""
     manifests = [info.manifest for info in infos]
     dated = [manifest for manifest in manifests if manifest.last_ns]
     return Snapshot(
@@ -138,17 +138,17 @@ def summarise(
 class RingSnapshot:
     """Takes the windows of the rings that are held, of any kind.
 
-    Overwritable perf rings are copied out in one go while they stand still, into memory that is
-    there for that, when the pass that their shard is at is over: how long it takes depends neither
-    on the disk nor on AUX areas, which stand still until the drain has copied them. Pages of
-    ftrace are taken while the ring goes on.
+    Overwritable perf rings are copied in one go while they are stopped, into memory reserved for
+    that, once the current pass of their shard is over: the time depends neither on the disk nor on
+    AUX areas, which are stopped until the drain has copied them. Pages of ftrace are taken while
+    the ring goes on.
 
     Args:
-        recording: has the rings stand still.
+        recording: stops the rings.
         rings: all rings of a session.
-        meter: counts what they overwrote.
-        drain: empties what has no window to be copied.
-        kernel: lets overwritable rings go on before the others.
+        meter: counts the events that the rings overwrote.
+        drain: empties the rings without a window to copy.
+        kernel: resumes overwritable rings before the others.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class RingSnapshot:
         self.paused_ns = 0
 
     async def hold(self) -> None:
-        """Have the rings left alone, but at the end, which drains all. Raises ShardSilent."""
+        """Have the rings left alone, except at the end, which drains all. Raises ShardSilent."""
         await self._hold(self._rings, held=True)
 
     async def _hold(self, drained: Sequence[Drained], *, held: bool) -> None:
@@ -183,13 +183,13 @@ class RingSnapshot:
         await self._drain.answered(rings)
 
     async def take(self, trigger: str) -> SnapshotNote:
-        """Have the windows in our memory, and let the rings go on.
+        """Take the windows into our memory, and let the rings go on.
 
-        What is copied comes with the next full pass, the rest is in staging.
+        Copied windows come with the next full pass, the rest is in staging.
 
         Raises:
             KernelError: the rings cannot be stopped, or not started again.
-            ShardSilent: a drain thread stands still.
+            ShardSilent: a drain thread does not respond.
         """
         before = self._meter.before_windows()
         for drained in self._rings:
@@ -202,7 +202,7 @@ class RingSnapshot:
                 self._let_copied_go_on()
                 await self._hold(self._drained, held=False)
                 await self._drain.full_pass()
-                # Before they go on: what comes now is of the next window.
+                # Hold them before they go on: later records belong to the next window.
                 await self._hold(self._drained, held=True)
         finally:
             if not self._ended:
@@ -213,26 +213,26 @@ class RingSnapshot:
         return self._note(trigger, begun_ns, paused_ns)
 
     def _let_copied_go_on(self) -> None:
-        """Resume what is copied: what it refuses is lost, and a pass over AUX areas takes long.
+        """Resume copied rings early: paused ones lose events, and AUX areas take long to drain.
 
-        `Recording.resume` does it once more, which changes nothing.
+        `Recording.resume` resumes them once more, which changes nothing.
         """
         for drained in self._copied if not self._ended else ():
             self._kernel.pause_output(drained.handle.fd, paused=False)
 
     def end(self) -> None:
-        """The source is about to be stopped for good: what stands still is not started again."""
+        """Prepare for the final stop of the source: stopped rings are not started again."""
         self._ended = True
 
     async def take_last(self) -> SnapshotNote:
-        """As `take`, when nothing comes any more. Raises ShardSilent."""
+        """Take the windows as `take` does, when no more records arrive. Raises ShardSilent."""
         await self._hold(self._rings, held=False)
         return self._note(Trigger.END, time.monotonic_ns(), 0)
 
     def given(self) -> int:
-        """Records, and bytes of AUX areas, that the rings have given until now.
+        """Return the records, plus the bytes of AUX areas, that the rings have given so far.
 
-        Those of ftrace are not counted: the stream tells their bytes.
+        Those of ftrace are not counted: the stream counts their bytes.
         """
         records = sum(d.handle.given(d.ring.counters()) for d in self._rings)
         return records + sum(area.taken_bytes for area in self._areas())
@@ -241,7 +241,7 @@ class RingSnapshot:
         return [area.ring.counters() for drained in self._rings for area in drained.areas]
 
     def lost(self) -> Lost:
-        """What the rings have given until now and reached no file."""
+        """Return what the rings have given so far and reached no file."""
         rings = [drained.ring.counters() for drained in self._rings]
         areas = self._areas()
         return Lost(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session without rings: BPF programs that only fill maps, or one that could not be opened."""
+"""A session without rings: BPF programs that only fill maps, or a session that failed to open."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class RinglessSession:
-    """Nothing to drain, nothing to store: a state, and what the source can tell.
+    """A session with nothing to drain or store: a state, and the abilities of its source.
 
     Args:
-        plan: what was to be opened.
-        source: what was opened; None if nothing could be.
-        failure: why nothing could be, "" if it is open or the plan says it.
-        absent: the host lacks what it takes, which is no failure.
+        plan: of the session.
+        source: the opened source; None if it could not be opened.
+        failure: why it could not be opened, "" if it is open or the plan says why.
+        absent: the host lacks what the session needs, which is no failure.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class RinglessSession:
             self.source.enable()
 
     def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> bool:
-        """Nothing: there is no ring to measure and no segment to rotate."""
+        """Do nothing: there is no ring to measure and no segment to rotate."""
         del clocks, programs
         return True
 
     def note(self, about: str, trouble: str) -> None:
-        """Say what is wrong from now on, "" when nothing is."""
+        """Set the trouble about a subject, "" for none."""
         self._troubles[about] = trouble
 
     async def close(self) -> None:
-        """Stop to fill maps. What failed stays what it was."""
+        """Stop filling maps. A failed session keeps its state."""
         if self.source is not None and self._state != "stopped":
             self._state = "stopped"
             self.source.disable()
 
     def balance(self) -> SessionBalance:
-        """A balance without rings: nothing was produced that could be stored."""
+        """Return a balance without rings: nothing was produced that could be stored."""
         reasons = tuple(filter(None, (self._failure, *self._troubles.values())))
         degraded = self._state == "running" and bool(reasons)
         return balance_session(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The segments of a running session: the next one prepared beside the running one, then sealed.
+"""The segments of a running session: each prepared beside the running one, and sealed at its end.
 
-The core writes without this module; it tells when it wants a file, filled one, or cannot write.
+The core writes without this module; it gives notice when it needs a file, filled one, or cannot
+write.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from collectord.sink.state_dir import StateDir
 
 _LOG: Final = structlog.get_logger()
-# What waits for a seal that may succeed later; each keeps its files open.
+# Segments that wait for a seal that may succeed later; each keeps its files open.
 _WAITING_MAX: Final = 4
-# What a writer that met a full disk asks for: some seconds of a busy stream.
+# The room to make for a writer that met a full disk: some seconds of a busy stream.
 _ROOM_BYTES: Final = 64 << 20
 
 
@@ -47,15 +48,15 @@ class Rotation:
     Args:
         plan: where the files go, and when the next one begins.
         stream: writes them.
-        sink: makes and seals them.
+        sink: creates and seals them.
         store: makes room when the disk is full.
         drain: empties the rings before a cut.
-        accounting: tell what a manifest says.
-        describe: tells what a file says at its end of what was recorded; called in a thread.
-        health: told what goes wrong.
-        tasks: where file work is done.
+        accounting: supplies the figures of a manifest.
+        describe: returns what the end of a file says about what was recorded; called in a thread.
+        health: notes troubles.
+        tasks: runs file work.
         shown: readers of the running file are to see what was written until the last tick.
-        session: its name, for the log.
+        session: the session's name, for the log.
     """
 
     def __init__(
@@ -97,19 +98,19 @@ class Rotation:
         self._finished = asyncio.Event()
         self._write_errors = self._given_up = self._early = 0
         self._last_shown: tuple[int, Mapping[int, int]] = (0, {})
-        self.collected: SnapshotSegments | None = None  # what the segments that end now belong to
+        self.collected: SnapshotSegments | None = None  # the snapshot of segments that end now
         self.stats = SinkStats()
-        self.sealed: tuple[str, ...] = ()  # paths, without what retention has deleted
+        self.sealed: tuple[str, ...] = ()  # paths, without those that retention has deleted
 
     # Life: begin, tick .. tick, end, finish, close.
 
     async def begin(self) -> None:
-        """Have the first segment there. Raises SinkError."""
+        """Create the first segment. Raises SinkError."""
         await self._prepare()
         self._since_ns = time.monotonic_ns()
 
     def tick(self) -> None:
-        """Show what is there, try again what failed, rotate by age."""
+        """Show what has been written, retry what failed, rotate by age."""
         self._leave_removed()
         if self._shown:
             self._show_running()
@@ -123,11 +124,11 @@ class Rotation:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing that failed waits for a tick."""
+        """Whether nothing that failed waits for a tick."""
         return not self._wanted and not self._unsealed
 
     def _leave_removed(self) -> None:
-        """Go on in another file once somebody has deleted the one that is written."""
+        """Continue in another file if somebody has deleted the one that is written."""
         token, _ = self._stream.track_bytes()
         running = self._open.get(token)
         if running is None or self._plan.single_file is not None:
@@ -136,22 +137,22 @@ class Rotation:
             self.rotate()
 
     def rotate(self) -> None:
-        """Go on in a new segment as soon as the running one has what names its samples."""
+        """Continue in a new segment once the running one has the records that name its samples."""
         self._since_ns = time.monotonic_ns()
         self._stream.rotate()
 
     def end(self) -> None:
-        """The session ends: no new segment is prepared, and who cuts has drained and measured."""
+        """Prepare no new segment: the session is ending, drained and measured before each cut."""
         self._ending = True
 
     async def finish(self) -> None:
-        """Have the stream end, and wait for its last segment to be closed."""
+        """End the stream, and wait for its last segment to be closed."""
         if self._open:
             self._stream.finish()
             await self._finished.wait()
 
     async def add_last(self, make: Callable[[Sink, StateDir], SegmentInfo | None]) -> None:
-        """Have a last segment beside those of the stream, if there is anything for it."""
+        """Add a last segment beside those of the stream, if there is anything for it."""
         info = await self._tasks.in_worker(make, self._sink, self._store)
         if info is not None:
             self.sealed += (str(info.path),)
@@ -159,14 +160,14 @@ class Rotation:
 
     @property
     def all_sealed(self) -> bool:
-        """Nothing that was closed waits to be sealed."""
+        """Whether no closed segment waits to be sealed."""
         return not self._unsealed
 
     async def close(self) -> None:
-        """Give up what is open still; the next start repairs what could not be sealed."""
+        """Give up what is still open; the next start repairs what could not be sealed."""
         self._given_up += len(self._unsealed)
         try:
-            # First: a sink that sealed nothing takes its directory away.
+            # Before the sink closes: a sink that sealed nothing removes its directory.
             await self._refresh_stats()
             await self._tasks.in_worker(self._sink.close)
         except SinkError as error:  # all records are stored or counted
@@ -174,22 +175,22 @@ class Rotation:
 
     @property
     def has_pages(self) -> bool:
-        """There are sub-buffers in the segment that is written."""
+        """Whether there are sub-buffers in the segment that is written."""
         return any(self._stream.track_bytes()[1].values())
 
     async def make_next(self) -> None:
-        """Have a segment there to go on in. Raises SinkError."""
+        """Create the next segment to continue in. Raises SinkError."""
         await self._prepare_or_degrade()
         if self._wanted:
             path = self._plan.directory
             raise SinkError("no segment to go on in: the snapshot is not closed", path=path)
 
     def rotate_for(self, collected: SnapshotSegments) -> None:
-        """Have a snapshot wait for all that was written until now, and the rest go elsewhere.
+        """Make a snapshot wait for what was written until now, and continue in another segment.
 
         Call it when all that was drained is written. A segment that reached its limit has been
-        closed by then, though its notice may be on the way; the one that runs now may be empty,
-        and an empty one is not closed before something is written to it.
+        closed by then, though its notice may be on the way. The running segment may be empty, and
+        an empty one is not closed before something is written to it.
         """
         token, sizes = self._stream.track_bytes()
         for closed in self._open:
@@ -203,10 +204,10 @@ class Rotation:
             collected.expect(token)
             self.rotate()
 
-    # What the core tells.
+    # Notices of the core.
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
-        """Seal it."""
+        """Seal the segment."""
         if self.collected is not None:
             self.collected.expect(closed.token)
         self._early += closed.early
@@ -223,12 +224,12 @@ class Rotation:
             self._tasks.start(self._prepare_or_degrade())
 
     def space_wanted(self, error: int) -> None:
-        """Make room, then let the writer try again, or give the chunk up."""
+        """Make room, then let the writer try again, or give up the chunk."""
         full = error == errno.EXFULL
         self._tasks.start(self._make_segment() if full else self._make_room(error))
 
     def write_failed(self, error: int) -> None:
-        """Count it, and try another file; the records are in the ledger as sink/dropped."""
+        """Count the error, and try another file; the records are in the ledger as sink/dropped."""
         self._write_errors += 1
         self.rotate()
         self._health.note("write", f"writes fail: {errno.errorcode.get(error, error)}")
@@ -245,11 +246,11 @@ class Rotation:
             try:
                 self._hand_over(segment)
             except BrokenPipeError:
-                return  # the stream has ended meanwhile: the sink takes the file away
+                return  # the stream has ended meanwhile: the sink removes the file
             self._has_next = True
 
     def _hand_over(self, segment: OpenSegment) -> None:
-        """Give the stream its next file, by the kind of its format."""
+        """Give the stream its next file, as its format requires."""
         if segment.files:
             self._stream.prepare_files(
                 segment.token, files=segment.files, limit_bytes=segment.limit_bytes
@@ -274,8 +275,8 @@ class Rotation:
             )
 
     async def _prepare_or_degrade(self) -> None:
-        """Without a next segment the running one goes on; each tick tries again."""
-        if not self._wanted:  # another job was quicker, and the stream takes only one
+        """Create the next segment; if that fails the running one goes on until a later try."""
+        if not self._wanted:  # another task was quicker, and the stream takes only one
             return
         self._wanted = False
         try:
@@ -289,9 +290,9 @@ class Rotation:
             self._health.note("segment", "")
 
     async def _make_segment(self) -> None:
-        """The running segment has no room and no successor: have one, or let the data go."""
+        """Create a segment if the running one is full without a successor, or let the data go."""
         async with self._preparing:
-            pass  # one may be in work
+            pass  # one may be in preparation
         if not self._has_next and self._plan.single_file is None:
             self._wanted = True
             await self._prepare_or_degrade()
@@ -328,7 +329,7 @@ class Rotation:
         await self._seal_waiting()
 
     async def _seal_waiting(self) -> None:
-        """Seal what waits for it; what a full disk keeps from it is tried again at each tick."""
+        """Seal the waiting segments; what a full disk prevents is tried again at each tick."""
         async with self._sealing, self._showing:
             failed = ""
             while self._unsealed and not failed:
@@ -362,7 +363,7 @@ class Rotation:
         self._log.info("segment_sealed", path=str(info.path), samples=info.manifest.samples)
 
     async def _give_up(self, error: SinkError) -> None:
-        """Go on without the first that waits, and count what it held where that is by now."""
+        """Give up the first waiting segment, and count its events by where they are now."""
         segment, closed, _ = self._unsealed.pop(0)
         self._tell(segment.token, error)
         self._given_up += 1
@@ -400,7 +401,7 @@ class Rotation:
     # Show.
 
     def _show_running(self) -> None:
-        """Have readers of the running trace.dat see what was written to it until now."""
+        """Show readers of the running trace.dat what has been written to it until now."""
         token, sizes = self._stream.track_bytes()
         segment = self._open.get(token)
         if segment is None or self._showing.locked() or (token, sizes) == self._last_shown:
@@ -421,5 +422,5 @@ class Rotation:
 
 
 def _missing(paths: Iterable[str]) -> set[str]:
-    """Those that retention has deleted: the list stays as short as the directory."""
+    """Return the paths that retention has deleted: the list stays as short as the directory."""
     return {path for path in paths if not Path(path).exists()}

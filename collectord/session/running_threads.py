@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core's drain threads: scheduled as planned, or with a note of what was refused."""
+"""The scheduling of the core's drain threads: as planned, or with a note of what was refused."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunningThread:
-    """A drain thread at this moment.
+    """The present state of a drain thread.
 
     Attributes:
         name: as `ps -L` shows it.
         tid: its kernel id.
         drains: CPUs whose rings it drains.
-        scheduling: what is in effect.
+        scheduling: the policy in effect.
     """
 
     name: str
@@ -35,14 +35,14 @@ class RunningThread:
 
 @dataclass(frozen=True, slots=True)
 class RunningThreads:
-    """All of them, and what they lack of what was asked for, each a reason."""
+    """All drain threads, and the reasons why they fall short of the plan."""
 
     threads: tuple[RunningThread, ...] = ()
     lacks: tuple[str, ...] = ()
 
 
 class Placement:
-    """Gives the threads what is planned, once they run.
+    """Applies the planned scheduling to the threads, once they run.
 
     Args:
         plan: of the threads.
@@ -55,7 +55,7 @@ class Placement:
         self.lacks = tuple(dict.fromkeys(self._give()))
 
     def read(self) -> RunningThreads:
-        """Look at what is in effect."""
+        """Return what is in effect."""
         found = []
         for number, (tid, thread) in enumerate(self._pairs()):
             scheduling = thread_scheduling.scheduling(tid)

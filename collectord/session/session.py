@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A running session: its rings in the core, from the first reading to the last one.
 
-The core drains and writes without this module. What happens here is slow or rare: once per flush
-interval a reading, and the order in which things begin and end. Files are `rotation`'s matter,
-windows of a flight recorder `flight_recorder`'s, figures `accounting`'s.
+The core drains and writes without this module. The work here is slow or rare: a reading once per
+flush interval, and the order in which things begin and end. `rotation` handles files,
+`flight_recorder` the windows of a flight recorder, `accounting` the counters.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ class Session:
     """One opened plan.
 
     Args:
-        plan: what was opened.
+        plan: the plan.
         source: its events, still disabled.
-        rings: its rings, which the core drains already.
-        stream: what they feed.
+        rings: its rings, which the core already drains.
+        stream: the stream of these rings.
         meter: reads their counters.
-        sink: makes and seals the stream's files.
+        sink: creates and seals the stream's files.
         kernel: reads the clocks.
-        drain: the core.
+        drain: the drain of the core.
         store: makes room when the disk is full.
         worker: threads for file work, so that the event loop never waits for a disk.
-        programs: tells the stream of BPF programs; None of a stream without sideband.
+        programs: reports BPF programs to the stream; None for a stream without sideband.
 
     Attributes:
-        recorder: of a flight recorder; None of a stream.
+        recorder: the flight recorder; None in streaming mode.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Session:
             kernel=kernel,
             health=self._health,
         )
-        self._lost = meter.lost  # as of the last look
+        self._lost = meter.lost  # as of the last tick
         self._losses = LossWatch(plan.name, meter.losses, self._health)
         mapping = next((event.attr for event in plan.events if event.attr.mmap2), None)
         self._build_ids = BuildIds(kernel, stream, mapping)
@@ -145,7 +145,7 @@ class Session:
     # Life: begin, tick .. tick, close.
 
     async def begin(self) -> None:
-        """Start. What runs already is known before the first segment, and that before any sample.
+        """Start: learn what already runs, create the first segment, and then enable the events.
 
         Raises:
             SinkError: the first segment cannot be created.
@@ -167,7 +167,7 @@ class Session:
             self._tasks.start(self._flush_aux())
 
     async def _flush_aux(self) -> None:
-        """Have CoreSight give its trace, which it does when it is stopped, until the end."""
+        """Stop CoreSight regularly until the end, because it hands over its trace only then."""
         while not self._stopping.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(
@@ -183,16 +183,16 @@ class Session:
                 self._health.note("flush", "")
 
     def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> bool:
-        """After a full pass, if one was done: count, rotate, look.
+        """After a full pass, if one was done: count, rotate, check.
 
-        Where nothing is new there is nothing but the look.
+        If nothing is new, only the checks are done.
 
         Args:
             clocks: reads them, once for all sessions.
-            programs: lists BPF programs beyond one, likewise.
+            programs: lists BPF programs beyond one, once for all sessions.
 
         Returns:
-            whether the session is quiet: the next look may come a flush interval later.
+            whether the session is quiet: the next tick may come a flush interval later.
         """
         new = self._accounting.measure()
         if new:
@@ -211,9 +211,9 @@ class Session:
         return self._is_quiet()
 
     def _is_quiet(self) -> bool:
-        """Little comes, nothing is wrong, and nothing is to be seen soon that only a look sees."""
+        """Whether little arrives, nothing is wrong, and nothing is due that only ticks see."""
         if self.recorder is None:
-            unseen = bool(self.abilities.tracing)  # what is written is shown by a tick
+            unseen = bool(self.abilities.tracing)  # a tick shows what has been written
         else:
             unseen = self.recorder.looks_for_freeze
         return (
@@ -229,10 +229,10 @@ class Session:
         for instance in self.abilities.tracing:
             self._health.note("window", instance.keep_window(self._meter.held()))
             if self.recorder is not None:
-                instance.learn_comms()  # the kernel forgets them before a snapshot is made
+                instance.learn_comms()  # the kernel forgets them before a snapshot is taken
 
     def _describe(self) -> Features:
-        """Give the features about the code that ran in a segment that ends; called in a thread."""
+        """Return the features of the code that ran in an ending segment; called in a thread."""
         features = self._build_ids.features()
         if self._programs is None:
             return features
@@ -240,7 +240,7 @@ class Session:
         return replace(features, bpf=self._programs.images())
 
     def note(self, about: str, trouble: str) -> None:
-        """Say what is wrong with the session from now on, "" when nothing is."""
+        """Set the trouble about a subject, "" for none."""
         self._health.note(about, trouble)
 
     async def close(self) -> None:
@@ -271,7 +271,7 @@ class Session:
         await self._segments.close()
 
     async def _stop_source(self) -> None:
-        """Have nothing more written; what has been is still to be read."""
+        """Stop the source; what it has written is still to be read."""
         areas = [area.ring for area in self._areas.values()]
         for area in areas:
             area.stop()
@@ -279,17 +279,17 @@ class Session:
         await self._health.heard(self._passes.answered(areas))
         try:
             self.source.disable()
-        except KernelError as error:  # what it has written is stored all the same
+        except KernelError as error:  # what it has written is stored nevertheless
             self._health.note("stop", f"not stopped: {error}")
             self._log.error("source_not_stopped", error=str(error))
         for drained in self._rings.values():
             drained.handle.end(drained.ring)
 
     async def _drain_to_the_end(self) -> None:
-        """Drain until the balance is even, or until nothing more can come, or is heard.
+        """Drain until the balance is even, no more records can come, or a drain thread is silent.
 
-        DISABLE interrupts the CPU that runs the event, maybe in the middle of a record that is
-        counted already: it becomes visible when that CPU goes on, after DISABLE has returned.
+        DISABLE interrupts the CPU that runs the event, perhaps in the middle of a record that is
+        already counted: it becomes visible when that CPU goes on, after DISABLE has returned.
         """
         watch = asyncio.create_task(self._watch_disk())
         try:
@@ -303,7 +303,7 @@ class Session:
             watch.cancel()
 
     async def _watch_disk(self) -> None:
-        """Look at the disk as ticks do, which a session that ends has no more, until cancelled."""
+        """Check the disk until cancelled, as ticks do, which end before the session."""
         while True:
             await asyncio.sleep(1)
             self._health.look_at_disk(self._stream.waits_ns())
@@ -326,10 +326,10 @@ class Session:
             sideband=self._stream.sideband_counters(),
         )
 
-    # What the core tells of rings (drain.loop.RingListener).
+    # Notices of the core about rings (drain_loop.RingListener).
 
     def ring_faulty(self, ring: int, reason: str, position: int, *, quarantined: bool) -> None:
-        """Say so; a ring in quarantine fills up, and the kernel counts what it refuses."""
+        """Report the fault; a quarantined ring fills up, and the kernel counts what it refuses."""
         label = self._label(ring)
         trouble = f"{'quarantined' if quarantined else 'had invalid contents'}: {reason}"
         self._health.note(f"ring/{ring}", f"ring {label} {trouble}")
@@ -337,7 +337,7 @@ class Session:
         self._log.error(event, ring=label, reason=reason, position=position)
 
     def ring_hung_up(self, ring: int) -> None:
-        """Say what that means, if it is news."""
+        """Report what that means, unless it was reported."""
         handle = self._rings[ring].handle
         meaning = handle.hung_up()
         if meaning and not self._stopping.is_set():
@@ -345,6 +345,6 @@ class Session:
             self._log.warning("ring_hung_up", ring=str(handle.label), meaning=meaning)
 
     def _label(self, number: int) -> str:
-        """Of a ring, or of an AUX area, by the core's number."""
+        """Return the label of a ring or an AUX area, by the core's number."""
         one = self._rings[number] if number in self._rings else self._areas[number]
         return str(one.handle.label)

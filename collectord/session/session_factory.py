@@ -43,12 +43,12 @@ AnySession = Session | RinglessSession
 
 @dataclass(frozen=True, slots=True)
 class SessionContext:
-    """What all sessions of a daemon are opened with.
+    """Shared objects with which all sessions of a daemon are opened.
 
     Attributes:
         clock: a reading at the start.
-        watch: looks at BPF programs.
-        stats: the kernel counts what they cost.
+        watch: reads BPF programs.
+        stats: whether the kernel counts the run time of BPF programs.
         child: pid of the process that sessions of the `command` scope observe.
     """
 
@@ -64,10 +64,10 @@ class SessionContext:
     child: int | None
 
     async def open(self, plan: SessionPlan, stack: AsyncExitStack) -> AnySession:
-        """Open a session; the stack undoes it backwards.
+        """Open a session; the stack undoes it in reverse order.
 
-        What it fails with does not reach the other sessions, where the plan allows it; hardware
-        that turns out to be absent does not reach its other sources either.
+        A failure does not affect the other sessions, if the plan allows it; hardware that turns
+        out to be absent does not affect its other sources either.
 
         Raises:
             CollectordError: the session cannot be opened; nothing of it is left open.
@@ -83,11 +83,11 @@ class SessionContext:
                     raise
                 else:
                     return self.failed(plan, error)
-        # What a BPF program lacks is told as its failure: it may be of the program's making.
+        # A BPF program that lacks something has failed: the cause may be the program itself.
         return RinglessSession(plan, None, absent=not plan.payload.has_programs)
 
     def failed(self, plan: SessionPlan, error: CollectordError) -> RinglessSession:
-        """What stands for a session that cannot be, and says why."""
+        """Return a placeholder for a session that cannot be opened, with the reason."""
         self.watch.forget(plan.name)
         said = error.text if isinstance(error, BpfError) else ""
         _LOG.error("session_failed", session=plan.name, error=str(error), text=said)
@@ -118,7 +118,7 @@ class SessionContext:
         return self._drained(plan, source, own)
 
     def _drained(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> Session:
-        """Give the rings to the core, and make the sink."""
+        """Add the rings to the core, and make the sink."""
         core = self.drain.core
         stream = self.drain.add_stream(source)
         own.callback(self.drain.forget, stream)
@@ -157,7 +157,7 @@ class SessionContext:
     def _watched_programs(
         self, plan: SessionPlan, source: OpenSource, stream: _core.Stream, own: AsyncExitStack
     ) -> ProgramWatch | None:
-        """Give the watch of BPF programs for a stream with sideband; None without one."""
+        """Return the watch of BPF programs for a stream with sideband; None for one without."""
         sideband = [ring for ring in source.rings if ring.label.role is RingRole.SIDEBAND]
         counter = next((counter for ring in sideband for counter in ring.counters), None)
         if counter is None:
@@ -176,5 +176,5 @@ class SessionContext:
 
 
 def _own_threads() -> tuple[int, ...]:
-    """Kernel ids of this process's threads, the core's and the workers' included."""
+    """Return the kernel ids of this process's threads, including the core's and the workers'."""
     return tuple(sorted(int(entry.name) for entry in Path("/proc/self/task").iterdir()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: from a plan and the opened events to the sink that carries them."""
+"""Sink stage: from a plan and the opened events to the sink that writes them."""
 
 from __future__ import annotations
 
@@ -49,15 +49,16 @@ def make_sink(
     clock: ClockReading,
     make_room: Callable[[int], bool],
 ) -> Sink:
-    """The sink of a session.
+    """Make the sink of a session.
 
     Args:
-        plan: what is recorded, and where to.
+        plan: says what is recorded, and where to.
         source: the opened events.
-        rings: its rings as the core knows them.
-        kernel: reads formats of tracepoints, build-ids, BPF programs, and what the machine is.
-        host: where it is recorded.
-        facts: names of the PMUs.
+        rings: its rings in the core.
+        kernel: reads formats of tracepoints, build-ids, BPF programs and properties of the
+            machine.
+        host: the recording host.
+        facts: has the names of the PMUs.
         clock: a reading at the start; ties record times to the wall clock.
         make_room: see `FileSink`.
 
@@ -104,9 +105,9 @@ def make_sink(
 
 
 def _places(plan: SessionPlan, rings: Sequence[Drained]) -> list[IdPlace]:
-    """Ids of all events in the events' order, each with its CPU and thread.
+    """Return the ids of all events in the events' order, each with its CPU and thread.
 
-    Rings are numbered as those of one event are: perf has one ring for all that is of a CPU.
+    Rings are numbered per event: perf has one ring for all events of a CPU.
     """
     places = []
     for event in plan.events:
@@ -128,9 +129,9 @@ def _places(plan: SessionPlan, rings: Sequence[Drained]) -> list[IdPlace]:
 def _aux_info(
     plan: SessionPlan, rings: Sequence[Drained], kernel: Kernel, facts: KernelFacts
 ) -> bytes | None:
-    """What perf's decoder wants to know of the trace, None where it has no decoder for it.
+    """Return what perf's decoder needs to know about the trace; None if it has no decoder for it.
 
-    A file has one such record, so a session has one PMU with a decoder: the plan sees to that.
+    A file has one such record, so a session has one PMU with a decoder: the plan ensures that.
     """
     areas = [area for drained in rings for area in drained.handle.areas]
     pmu = next((area.plan.pmu for area in areas if area.plan.pmu in facts.aux_pmus), "")
@@ -153,7 +154,7 @@ def _aux_info(
 
 
 def _layouts(programs: Iterable[OpenProgram]) -> dict[str, EventLayout]:
-    """What the programs' samples carry, by the name of the event."""
+    """Return the layouts of the programs' samples, by the name of the event."""
     return {
         program.plan.name: EventLayout(
             program=program.plan.name,
@@ -193,7 +194,7 @@ class _Clocks(TypedDict, total=False):
 
 
 def _clocks(plan: SessionPlan, clock: ClockReading) -> _Clocks:
-    """How the records' clock goes with the wall clock; perf's own has no number to name it by."""
+    """Relate the records' clock to the wall clock; perf's own clock has no clock id."""
     if plan.perf_clock:
         return {}
     return {
@@ -203,7 +204,7 @@ def _clocks(plan: SessionPlan, clock: ClockReading) -> _Clocks:
 
 
 def _groups(events: tuple[EventPlan, ...]) -> tuple[Group, ...]:
-    """Event groups of more than one member, by the position of their leader."""
+    """Return the event groups of more than one member, by the position of their leader."""
     groups = []
     for position, leader in enumerate(events):
         members = [event for event in events if event.group == leader.group]

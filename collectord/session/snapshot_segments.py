@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The segments that one snapshot goes into, until the last of them has ended."""
+"""The segments of one snapshot, until the last of them has ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SnapshotSegments:
 
     Args:
         note: for their manifests.
-        ends: of segments that an earlier one, which is taken over, still waits for.
+        ends: of segments for which an earlier snapshot, which this one takes over, still waits.
     """
 
     def __init__(self, note: SnapshotNote, ends: Mapping[int, End] | None = None) -> None:
@@ -30,12 +30,12 @@ class SnapshotSegments:
         self._ends = dict(ends or {})
 
     def expect(self, token: int) -> None:
-        """This segment belongs to it."""
+        """Add a segment to the snapshot."""
         if token not in self._ends:
             self._ends[token] = asyncio.get_running_loop().create_future()
 
     def notify(self, token: int, end: SegmentInfo | SinkError | None) -> None:
-        """A segment was sealed, dropped as it was empty, or can be neither."""
+        """Note that a segment was sealed, or dropped because it was empty, or can be neither."""
         waiting = self._ends.get(token)
         if waiting is None or waiting.done():
             return
@@ -45,17 +45,17 @@ class SnapshotSegments:
             waiting.set_result(end)
 
     async def ends(self) -> list[SegmentInfo]:
-        """Wait for all of them; gives those that hold something. Raises SinkError."""
+        """Wait for all of them; return those that are not empty. Raises SinkError."""
         return _sealed(await asyncio.gather(*self._ends.values()))
 
     def told(self) -> tuple[list[SegmentInfo], bool]:
-        """Give the segments that are sealed by now, and whether all are, without a failure."""
+        """Return the segments sealed so far, and whether all are, without a failure."""
         told = [end for end in self._ends.values() if end.done()]
         well = [end for end in told if end.exception() is None]
         return _sealed(end.result() for end in well), len(well) == len(self._ends)
 
     def under_way(self) -> dict[int, End]:
-        """Give the ends that are still awaited, by token."""
+        """Return the ends that are still awaited, by token."""
         return {token: end for token, end in self._ends.items() if not end.done()}
 
 

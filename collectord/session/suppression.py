@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When foreign BPF programs were on a session's tracepoints, where they can hide events.
+"""The times when foreign BPF programs were on a session's tracepoints and could hide events.
 
-What they hide is in no counter of the kernel. So nothing is claimed of the time from the last look
-that found none of them to the first one that finds none again; before and after it the balance is
-exact as ever.
+No counter of the kernel has hidden events. So nothing is claimed for the time from the last poll
+without such programs to the first one without them again; before and after it the balance is
+exact.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WINDOWS_MAX: Final = 1000
 class Window:
     """A time in which an event may have been hidden; `until_ns` is None while it lasts.
 
-    Times are CLOCK_MONOTONIC. `programs` are ids, none where nobody could tell whose they are.
+    Times are CLOCK_MONOTONIC. `programs` are ids, empty if the owners could not be determined.
     """
 
     event: EventPlan
@@ -35,7 +35,7 @@ class Window:
     until_ns: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The window as manifests and `--json` have it."""
+        """Return the window as in manifests and `--json`."""
         return {
             "event": self.event.name,
             "programs": list(self.programs),
@@ -45,10 +45,10 @@ class Window:
 
 
 class Suppression:
-    """The windows of one session; the oldest are forgotten where there are a thousand.
+    """The windows of one session; beyond a thousand the oldest are forgotten.
 
     Args:
-        sources: asked which programs there are; without one no event can be hidden.
+        sources: know which programs there are; without a source no event can be hidden.
         events: of the session; those that are tracepoints can be hidden.
     """
 
@@ -64,7 +64,7 @@ class Suppression:
         self._ever: set[int] = set()
 
     def poll(self) -> list[tuple[EventPlan, tuple[int, ...]]]:
-        """Ask which foreign programs there are now; gives what changed. Raises KernelError."""
+        """Find the present foreign programs; return the changes. Raises KernelError."""
         changed = []
         for index, event in self._events.items():
             programs = self._sources[index].suppressed_by(index)
@@ -81,7 +81,7 @@ class Suppression:
         return changed
 
     def end(self) -> None:
-        """Nobody looks again: whose a program is that cannot be told by now counts as foreign."""
+        """Make the final decision: a program whose owner is still unknown counts as foreign."""
         for index in self._undecided - self._running.keys():
             self._change(index, (), time.monotonic_ns())
         self._undecided.clear()
@@ -98,12 +98,12 @@ class Suppression:
         self._windows.append(self._running[index])
 
     def programs(self, indexes: Iterable[int]) -> tuple[int, ...]:
-        """Ids of those that are on these events now."""
+        """Return the ids of the programs that are on these events now."""
         running = (self._running[index] for index in set(indexes) if index in self._running)
         return tuple(sorted({program for window in running for program in window.programs}))
 
     def hid(self, indexes: Iterable[int], since_ns: int | None) -> bool:
-        """Whether any of these events may have been hidden since then; None: is now."""
+        """Whether any of these events may have been hidden since then; None: may be now."""
         wanted = set(indexes)
         if since_ns is None:
             return not wanted.isdisjoint(self._running)
@@ -115,5 +115,5 @@ class Suppression:
         return [w for w in self._windows if w.until_ns is None or w.until_ns > since_ns]
 
     def to_json(self, since_ns: int) -> list[dict[str, Any]]:
-        """The windows that did not end before then."""
+        """Return the windows that did not end before then."""
         return [window.to_json() for window in self._since(since_ns)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work beside the event loop's notices: tasks that are waited for at the end, and file work."""
+"""Work beside the event loop's notices: tasks that are awaited at the end, and file work."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class TaskGroup:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, job: Coroutine[Any, Any, None]) -> None:
-        """Have it done, and let it be done before `join` returns."""
+        """Start a task, which `join` waits for."""
         task = asyncio.get_running_loop().create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def join(self) -> None:
-        """Wait until nothing is under way, what was started meanwhile included."""
+        """Wait until no task runs, including those started meanwhile."""
         while self._tasks:
             await asyncio.gather(*self._tasks)
 
     async def in_worker(self, call: Callable[..., T], *args: object) -> T:
-        """Have a thread call it, and wait for that."""
+        """Call a function in a worker thread, and wait for its result."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, call, *args)

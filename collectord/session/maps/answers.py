@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a BPF program's manifest answers from its maps: histograms, tables and stacks."""
+"""The answers that a BPF manifest asks of its maps: histograms, tables and stacks."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from collectord.programs.program_manifest import AnswerConfig, ColumnConfig
     from collectord.session.maps.table import BpfKernel, Table, TableContents, TableType, Value
 
-    # Names of addresses in a process, or in the kernel as process -1; one list for each request.
+    # Returns names of addresses in a process, or in the kernel as process -1: a list per request.
     Symbols = Callable[[Sequence[tuple[int, Sequence[int]]]], Sequence[Sequence[str]]]
-    Cell = Callable[[int], Value]  # of an entry by its number
+    Cell = Callable[[int], Value]  # the value of an entry, by the entry's number
 
 KERNEL: Final = -1
-_KERNEL_MARK: Final = "_[k]"  # as flame graphs tell kernel frames
+_KERNEL_MARK: Final = "_[k]"  # marks kernel frames, as in flame graphs
 _LOST: Final = "[lost stack]"
-_NO_STACK: Final = -14  # -EFAULT: there was none, e.g. of a kernel thread's user mode
-_ROWS_MAX: Final = 256  # of a histogram with its empty slots
+_NO_STACK: Final = -14  # -EFAULT: there was no stack, e.g. of a kernel thread's user mode
+_ROWS_MAX: Final = 256  # for a histogram with its empty slots
 _FIGURES: Final = ("decimal", "duration", "bytes")
 _KEY: Final = "key"
 _LEAF: Final = "value"
@@ -46,9 +46,9 @@ class Section:
     """One histogram.
 
     Attributes:
-        by: title and text of what sets it apart.
+        by: titles and texts of the fields that distinguish it.
         slots: lowest value, highest value and count, from the first slot that is not empty to the
-            last, those between them included unless they are very many.
+            last, including empty ones between them unless they are very many.
     """
 
     by: tuple[tuple[str, str], ...]
@@ -65,7 +65,7 @@ class HistogramAnswer:
     complete: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the answer for `--json`."""
         return {
             "kind": "histogram",
             "title": self.title,
@@ -89,11 +89,11 @@ class TableAnswer:
     """Entries of a map.
 
     Attributes:
-        columns: titles, and whether the column is of figures.
-        fields: of the columns.
+        columns: titles, and whether the column holds numbers.
+        fields: names of the columns' fields.
         rows: text of each cell.
-        values: the same as they are in the map.
-        left_out: rows beyond the limit.
+        values: the values of the cells as they are in the map.
+        left_out: number of rows beyond the limit.
     """
 
     title: str
@@ -105,7 +105,7 @@ class TableAnswer:
     complete: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the answer for `--json`."""
         return {
             "kind": "table",
             "title": self.title,
@@ -123,7 +123,7 @@ class TableAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FoldedAnswer:
-    """Stacks and what they count in `unit`: frames from the outermost inwards, most first."""
+    """Stacks and their counts in `unit`: frames from the outermost in, highest count first."""
 
     title: str
     unit: str
@@ -131,7 +131,7 @@ class FoldedAnswer:
     complete: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the answer for `--json`."""
         return {
             "kind": "folded",
             "title": self.title,
@@ -147,11 +147,11 @@ Answer = HistogramAnswer | TableAnswer | FoldedAnswer
 def describe_tables(
     kernel: BpfKernel, program: str, tables: Mapping[str, Table], answers: Iterable[AnswerConfig]
 ) -> dict[str, TableType]:
-    """The tables that answers are made of, when the program is loaded: what is wrong is told then.
+    """Describe the tables that answers need, as the program is loaded: errors are raised then.
 
     Raises:
         BpfError: the manifest names a table or field that the program does not have.
-        KernelError: a map does not tell its sizes.
+        KernelError: the sizes of a map cannot be read.
     """
     found: dict[str, TableType] = {}
     for config in answers:
@@ -165,18 +165,18 @@ def describe_tables(
 
 
 def read_tables(kernel: BpfKernel, tables: Mapping[str, TableType]) -> dict[str, TableContents]:
-    """Read them, while their descriptors are open. Raises KernelError."""
+    """Read the tables while their descriptors are open. Raises KernelError."""
     return {name: read_table(kernel, table) for name, table in tables.items()}
 
 
 def make_answer(
     config: AnswerConfig, contents: Mapping[str, TableContents], names: Names, symbols: Symbols
 ) -> Answer:
-    """Answer from what the tables held.
+    """Make an answer from the contents of the tables.
 
     Args:
-        config: what is asked.
-        contents: of the tables, by name, as `read_tables` gave them.
+        config: the answer as the manifest declares it.
+        contents: of the tables, by name, as `read_tables` returned them.
         names: of interfaces and devices.
         symbols: names addresses; called once for a folded answer, never for another.
     """
@@ -188,7 +188,7 @@ def make_answer(
 
 
 def _check(config: AnswerConfig, table: TableType) -> None:
-    """All fields that an answer names are there. Raises BpfError."""
+    """Check that all fields of an answer exist. Raises BpfError."""
     if config.kind == "table":
         for name in (*(column.field for column in config.columns), *filter(None, [config.sort])):
             _find(table, name)
@@ -276,12 +276,12 @@ def _table(config: AnswerConfig, contents: TableContents, names: Names) -> Table
 
 
 def _rank(value: Value) -> tuple[float, str]:
-    """Numbers from the largest, text from A."""
+    """Return a sort key: numbers from the largest, text from A."""
     return (-value, "") if isinstance(value, int | float) else (0, str(value))
 
 
 def _find(table: TableType, name: str) -> tuple[str, Field]:
-    """A column's field: of the key, else of the leaf; `key.` and `value.` tell them apart.
+    """Find a column's field: of the key, else of the leaf; `key.` and `value.` tell them apart.
 
     Keys and leaves that are no structs are the fields `key` and `value`.
     """
@@ -297,7 +297,7 @@ def _find(table: TableType, name: str) -> tuple[str, Field]:
 
 
 def _cell(contents: TableContents, name: str) -> Cell:
-    """Looks a column up by the number of the entry."""
+    """Return a function that looks a column up by the number of the entry."""
     what, field = _find(contents.type, name)
     if what == _LEAF and is_number(field):
         return contents.numbers(field).__getitem__
@@ -348,7 +348,7 @@ def _folded(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An entry; a stack that was there and is not known is None."""
+    """An entry of a stack table; a stack that could not be kept is None."""
 
     first: tuple[str, ...]
     pid: int
@@ -358,10 +358,10 @@ class _Row:
 
 
 def _stack(number: int | None, known: Mapping[int, tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Addresses of a stack by its id, which is minus an errno where it could not be kept."""
+    """Return a stack's addresses by its id, which is minus an errno if it could not be kept."""
     if number is None:
         return ()
-    signed = (number + (1 << 31)) % (1 << 32) - (1 << 31)  # an int, whatever it was put into
+    signed = (number + (1 << 31)) % (1 << 32) - (1 << 31)  # an int, whatever type holds it
     return () if signed == _NO_STACK else known.get(signed)
 
 
@@ -392,7 +392,7 @@ def _frames(row: _Row, named: Mapping[tuple[int, int], str]) -> Iterator[str]:
 
 
 def _frame(name: str) -> str:
-    """A frame's text: what stands between frames is not in it, nor what a terminal obeys."""
+    """Return a frame's text, without frame separators and terminal control characters."""
     return visible(name).replace(";", ":")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots of histograms in BPF maps: which values they hold, and the buckets they become.
+"""Slots of histograms in BPF maps: the values they hold, and the buckets made from them.
 
 BCC's bpf_log2l() gives the position of a value's highest bit, counted from 1: slot k holds the
 values from 2^(k-1) to 2^k - 1, and slot 1 holds 0 too. In a linear histogram slot k holds those
@@ -13,15 +13,15 @@ from typing import Final
 
 LINEAR: Final = "linear"
 BOUNDS_MAX: Final = 64
-_LOG2_SLOT_MAX: Final = 64  # of values of 64 bits; a program can put anything into a key
-# First and last slot whose bound a metric has, by the unit of what is observed: buckets cost a
-# series each. 255 ns to 137 s, 1 us to 134 s, 1 ms to 4.6 h, up to 1 TiB, up to 4294967295.
+_LOG2_SLOT_MAX: Final = 64  # for values of 64 bits; a program can put anything into a key
+# First and last slot that bounds a metric's bucket, by the unit of the values: each bucket costs a
+# series. 255 ns to 137 s, 1 us to 134 s, 1 ms to 4.6 h, up to 1 TiB, up to 4294967295.
 _LOG2_SLOTS: Final = {"ns": (8, 37), "us": (1, 27), "ms": (1, 24), "bytes": (1, 40)}
 _LOG2_SLOTS_OF_OTHERS: Final = (1, 32)
 
 
 def slot_range(scale: str, slot: int, step: int = 1) -> tuple[int, int]:
-    """Lowest and highest value that a slot holds."""
+    """Return the lowest and highest value that a slot holds."""
     if scale == LINEAR:
         return slot * step, (slot + 1) * step - 1
     if slot <= 1:
@@ -32,12 +32,12 @@ def slot_range(scale: str, slot: int, step: int = 1) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Buckets of a metric, made of one slot or several.
+    """Buckets of a metric, each made of one or several slots.
 
     Attributes:
         bounds: highest value of each bucket but the last, in the unit of the slots.
-        first: slot of the first bound; what is in lower ones is in its bucket.
-        slots: that make one bucket.
+        first: slot of the first bound; lower slots are in its bucket.
+        slots: number of slots per bucket.
     """
 
     bounds: tuple[int, ...]
@@ -45,19 +45,19 @@ class Buckets:
     slots: int
 
     def index(self, slot: int) -> int:
-        """The bucket that a slot is in; the last one for all that is above every bound."""
+        """Return the bucket of a slot; the last one if the slot is above every bound."""
         return min(max(0, slot - self.first) // self.slots, len(self.bounds))
 
 
 def buckets(scale: str, unit: str, *, step: int = 1, slots: int | None = None) -> Buckets:
-    """The buckets of a histogram, the same from the first look to the last.
+    """Return the buckets of a histogram, which stay the same from the first poll to the last.
 
     Args:
         scale: of the slots, "log2" or "linear".
-        unit: of what is observed.
+        unit: of the observed values.
         step: of a linear scale.
-        slots: that the map has, None where their number does not follow from its size. The last
-            one gets no bound, because programs put there what is too large for it.
+        slots: number of slots in the map, None if the map's size does not tell it. The last one
+            gets no bound, because programs count too large values there.
     """
     if scale != LINEAR:
         first, last = _LOG2_SLOTS.get(unit, _LOG2_SLOTS_OF_OTHERS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label values of what BPF programs count: text, and a bounded number of them."""
+"""Label values of the counts of BPF programs: text, and a bounded number of values."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ OTHER: Final = "other"
 
 
 class Labels:
-    """Gives each combination of field values the labels under which it counts, for good.
+    """Assigns label values to each combination of field values, permanently.
 
     Args:
         configs: the labels.
         names: of interfaces and devices.
-        sets_max: combinations, that of all `other` not among them.
+        sets_max: number of combinations, the one of all `other` not included.
 
-    A label shows as many values as it may; what comes later is `other`. What is shown stays shown
-    and what is `other` stays that, else a counter would go back.
+    A label shows a limited number of values; later ones become `other`. A value that is shown
+    stays shown, and one that is `other` stays `other`, because a counter must not decrease.
     """
 
     def __init__(self, configs: Sequence[LabelConfig], names: Names, sets_max: int) -> None:
@@ -39,7 +39,7 @@ class Labels:
         self.names = tuple(config.name for config in configs)
 
     def of(self, values: tuple[Value, ...]) -> tuple[str, ...]:
-        """The label values of one combination of field values."""
+        """Return the label values of one combination of field values."""
         made = tuple(map(self._text, self._configs, self._shown, values))
         if made in self._sets:
             return made

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps of a BPF program to the metrics that its manifest declares.
+"""The metrics that a BPF program's manifest declares, made from its maps.
 
-Reading takes system calls and time that grows with what the maps hold: it is for a worker thread,
-once per flush interval. A scrape is given what was read last.
+Reading takes system calls and time that grows with the contents of the maps: it is for a worker
+thread, once per flush interval. A scrape gets the last values read.
 
-A program's counters are kept here once more, as what they grew by from look to look. So they go on
-when an entry leaves its map (an LRU map drops those that nobody used for long), and when the
-program deletes one and begins anew: what was counted between the last look and the deletion is
-missing then, but nothing is counted twice.
+A program's counters are summed up here, by their growth from poll to poll. So the sums stay when
+an entry leaves its map (an LRU map drops entries unused for long), and when the program deletes an
+entry and starts it anew: then the counts between the last poll and the deletion are missing, but
+nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from collectord.programs.program_manifest import MetricConfig
     from collectord.session.maps.table import BpfKernel, Table, TableContents, TableType, Value
 
-# Series of one metric, a histogram's buckets each counted.
+# Series of one metric; each bucket of a histogram counts as one.
 SERIES_MAX: Final = 4096
 _SERIES_BESIDE_BUCKETS: Final = 3  # +Inf, _count, _sum
 _PER_SECOND: Final = {"ns": NS_PER_SECOND, "us": 1_000_000, "ms": 1_000}
 
 
 class MapReader:
-    """Reads a program's maps, and keeps what its counters and histograms add up to.
+    """Reads a program's maps, and keeps the sums of its counters and histograms.
 
     Args:
         kernel: reads maps.
         program: its name, for errors.
         tables: of the program, by name.
-        metrics: of its manifest.
+        metrics: of the program's manifest.
         names: of interfaces and devices.
 
     Raises:
         BpfError: a metric names a table or field that the program does not have.
-        KernelError: a map does not tell its sizes.
+        KernelError: the sizes of a map cannot be read.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class MapReader:
             self._metrics.append(_metric(config, self._tables, names))
 
     def read(self) -> tuple[MetricValues, ...]:
-        """Look at all maps. One thread at a time.
+        """Read all maps and return the metrics. One thread at a time.
 
         Raises:
-            KernelError: a map cannot be read; what was read of others is kept.
+            KernelError: a map cannot be read; the values of the others are kept.
         """
         for name, table in self._tables.items():
             contents = read_table(self._kernel, table)
@@ -86,16 +86,16 @@ class MapReader:
 
     @property
     def truncated(self) -> dict[str, bool]:
-        """Of each table whether the last look left out entries, or may have."""
+        """Whether the last reading of each table left out entries, or may have."""
         return {name: not last.entries.complete for name, last in self._last.items()}
 
 
 class Growth:
-    """What the counters in a table's leaves grew by since the last look.
+    """The growth of the counters in a table's leaves since the last reading.
 
     Args:
-        table: it is about.
-        value: field of the leaf that counts.
+        table: the table.
+        value: the counting field of the leaf.
     """
 
     def __init__(self, table: TableType, value: str) -> None:
@@ -103,18 +103,18 @@ class Growth:
         self._last: dict[bytes, float] = {}
 
     def since_last(self, contents: TableContents) -> list[tuple[bytes, float]]:
-        """Keys and by how much their counters grew, those of the others left out."""
+        """Return keys and the growth of their counters, without those that did not grow."""
         now = dict(zip(contents.keys(), contents.numbers(self._field), strict=True))
         last = self._last
         grown = []
         for key, value in now.items():
             before = last.get(key, 0)
-            # Less than before: the entry was deleted, and counts anew since.
+            # A lower value means that the entry was deleted and counts anew.
             growth = value - before if value >= before else value
             if growth > 0:
                 grown.append((key, growth))
         if not contents.entries.complete:
-            # What was left out may come back; of a map without end not all can be remembered.
+            # Left-out entries may come back; not all can be remembered if the map is unbounded.
             unseen = [item for item in last.items() if item[0] not in now]
             now = {**dict(unseen[-len(now) :]), **now}
         self._last = now
@@ -122,9 +122,9 @@ class Growth:
 
 
 class _Metric:
-    """A metric: what its table's entries add up to, by labels.
+    """A metric: the sums of its table's entries, by labels.
 
-    Subclasses add up.
+    Subclasses define the sum.
     """
 
     def __init__(self, config: MetricConfig, table: TableType, labels: Labels) -> None:
@@ -134,11 +134,11 @@ class _Metric:
         self._divisor = _PER_SECOND.get(config.unit, 1)
 
     def take(self, table: str, contents: TableContents) -> None:
-        """Add up a new look at a table, if it is the metric's."""
+        """Add a new reading of a table, if it is the metric's table."""
         raise NotImplementedError
 
     def values(self) -> MetricValues:
-        """What has been added up."""
+        """Return the sums so far."""
         return MetricValues(
             name=self._config.name,
             type=self._config.type,
@@ -160,9 +160,9 @@ class _Metric:
     def _by_labels(
         self, pick: Picker, items: Iterable[tuple[bytes, float]]
     ) -> list[tuple[tuple[str, ...], list[tuple[bytes, float]]]]:
-        """Share items out by the labels of their keys.
+        """Group items by the labels of their keys.
 
-        Where not all label values can be shown, those that count most come first.
+        The groups with the highest counts come first, in case not all label values can be shown.
         """
         if not self._config.labels:
             return [((), list(items))]
@@ -174,7 +174,7 @@ class _Metric:
 
 
 class _Counter(_Metric):
-    """A counter: what the leaves grew by."""
+    """A counter: the growth of the leaves."""
 
     def __init__(self, config: MetricConfig, table: TableType, labels: Labels) -> None:
         super().__init__(config, table, labels)
@@ -192,7 +192,7 @@ class _Counter(_Metric):
 
 
 class _Gauge(_Metric):
-    """A gauge: what the leaves hold. Labels whose entries are gone show 0."""
+    """A gauge: the values of the leaves. Labels whose entries are gone show 0."""
 
     def __init__(self, config: MetricConfig, table: TableType, labels: Labels) -> None:
         super().__init__(config, table, labels)
@@ -213,7 +213,7 @@ class _Gauge(_Metric):
 
 
 class _Histogram(_Metric):
-    """A histogram: what the slots grew by, and the sum of what was observed if it is kept."""
+    """A histogram: the growth of the slots, and the sum of observed values if it is kept."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class _Histogram(_Metric):
 
 
 class _Sums:
-    """The table with the sums of a histogram: with its labels in the key, or of one number."""
+    """The table with the sums of a histogram: keyed by its labels, or a single number."""
 
     def __init__(self, config: MetricConfig, table: TableType) -> None:
         self.pick = Picker(table.key, [table.key_field(one.field) for one in config.labels])
@@ -270,7 +270,7 @@ class _Sums:
         self._first = bytes(table.info.key_bytes)
 
     def grown(self, contents: TableContents) -> list[tuple[bytes, float]]:
-        """As `Growth.since_last`; without labels, of key 0 alone."""
+        """Return the growth as `Growth.since_last`; without labels, that of key 0 alone."""
         grown = self._growth.since_last(contents)
         if self._first_only:
             return [item for item in grown if item[0] == self._first]
@@ -278,7 +278,7 @@ class _Sums:
 
 
 def _buckets(config: MetricConfig, table: TableType) -> Buckets:
-    # An array that is indexed by slots has one for each; of a hash the keys are not known.
+    # An array indexed by slots has an entry for each; the keys of a hash are not known.
     array = table.info.type in (MapType.ARRAY, MapType.PERCPU_ARRAY)
     slots = table.info.max_entries if array and not config.slot else None
     return buckets(config.scale, config.unit, step=config.step, slots=slots)

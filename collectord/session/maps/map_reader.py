@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at all BPF programs of a session: their cost, their failures, their maps.
+"""Readings of all BPF programs of a session: their cost, their failures, their maps.
 
-It is for a worker thread, once per flush interval; metrics show the last one.
+They are for a worker thread, once per flush interval; metrics show the last one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collectord.source.base import Programs
     from collectord.source.bpf import Counts, OpenProgram
 
-# errno of a failed submission, by the counter in collectord.h; see `source.bpf.Counts`.
+# The errno of a failed submission, by the counter in collectord.h; see `source.bpf.Counts`.
 FAILURES: Final = {
     "ENOSPC": "no_space",
     "EBUSY": "busy",
@@ -38,18 +38,18 @@ class _Reader:
 
 
 class BpfReader:
-    """Looks at the programs of a session.
+    """Reads the programs of a session.
 
     Args:
         kernel: reads maps and counters.
-        session: its name.
-        source: its programs.
+        session: the session's name.
+        source: has the session's programs.
         names: of interfaces and devices.
-        stats: the kernel counts runs and run time (`bpf_calls.enable_stats`).
+        stats: whether the kernel counts runs and run time (`bpf_calls.enable_stats`).
 
     Raises:
         BpfError: a manifest names a table or field that its program does not have.
-        KernelError: a map does not tell its sizes.
+        KernelError: the sizes of a map cannot be read.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class BpfReader:
         ]
 
     def read(self) -> tuple[BpfStatus, ...]:
-        """Look at all programs. One thread at a time.
+        """Read all programs. One thread at a time.
 
         Raises:
-            KernelError: a map or a counter cannot be read. What counters grew by meanwhile is in
-                the next look.
+            KernelError: a map or a counter cannot be read. The next reading has the growth of
+                counters in the meantime.
         """
         return tuple(
             BpfStatus(
@@ -99,9 +99,9 @@ class BpfReader:
         )
 
     def read_answers(self) -> dict[str, dict[str, TableContents]]:
-        """What the `[[answer]]`s of each program are made of, by program and table.
+        """Read the tables that the `[[answer]]`s of each program need, by program and table.
 
-        It is for the session's end: when programs count no more and their maps are open still.
+        It is for the session's end: programs count no more, and their maps are still open.
 
         Raises:
             KernelError: a map cannot be read.
@@ -125,7 +125,7 @@ class BpfReader:
 
 
 def failures(counts: Iterable[Counts]) -> dict[str, int] | None:
-    """Submissions that failed on all CPUs, by errno; None of a program that counts none."""
+    """Return the failed submissions on all CPUs, by errno; None if the program counts none."""
     each = tuple(counts)
     if not each:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of BPF programs that run: values, read once per flush interval."""
+"""The status of running BPF programs: values, read once per flush interval."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MetricType = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series of a metric; of a histogram one set of buckets.
+    """One series of a metric; for a histogram one set of buckets.
 
     Attributes:
         labels: values of the metric's own labels.
-        value: of a counter or gauge; of a histogram the sum of what was observed, None where the
+        value: of a counter or gauge; for a histogram the sum of the observed values, None if the
             program does not keep it.
-        counts: of a histogram, what fell into each of its buckets; the last one has no bound.
+        counts: for a histogram the count of each bucket; the last bucket has no bound.
     """
 
     labels: tuple[str, ...]
@@ -40,9 +40,9 @@ class MetricValues:
     Attributes:
         name: without the prefix.
         type: of the metric.
-        help: what it says.
-        label_names: its own labels.
-        bounds: of a histogram, the highest value of each bucket but the last.
+        help: the metric's help text.
+        label_names: names of its own labels.
+        bounds: for a histogram the highest value of each bucket but the last.
         series: one for each set of label values, at most a few thousand.
     """
 
@@ -56,14 +56,14 @@ class MetricValues:
 
 @dataclass(frozen=True, slots=True)
 class FunctionRuns:
-    """What the kernel counted of one function of a program since it was loaded.
+    """The kernel's counts for one function of a program since it was loaded.
 
     Attributes:
         function: its name in the program's text.
-        id: the kernel's, of all programs.
-        runs: times it ran, None where that is not counted.
-        run_time_ns: spent in it, likewise.
-        recursion_misses: times it did not run because a program ran on that CPU already, None
+        id: the kernel's program id.
+        runs: how often it ran, None if that is not counted.
+        run_time_ns: time spent in it, None if that is not counted.
+        recursion_misses: how often it did not run because a program was running on that CPU, None
             before Linux 5.12.
     """
 
@@ -76,16 +76,16 @@ class FunctionRuns:
 
 @dataclass(frozen=True, slots=True)
 class BpfStatus:
-    """A program of a session, as it was last looked at.
+    """A program of a session, as of its last reading.
 
     Attributes:
-        session: its name.
-        program: its name.
-        functions: that are attached.
-        submit_failures: times that an event was not submitted, by errno; None of a program that
-            does not count them.
-        metrics: what its manifest exports.
-        tables: maps that are read for it; whether one held more than was read at the last look.
+        session: the session's name.
+        program: the program's name.
+        functions: the attached functions.
+        submit_failures: how often an event was not submitted, by errno; None if the program does
+            not count them.
+        metrics: the metrics that its manifest exports.
+        tables: the maps read for it, and whether each held more than the last reading took.
     """
 
     session: str
@@ -97,13 +97,13 @@ class BpfStatus:
 
 
 def session_json(balance: SessionBalance, programs: Iterable[BpfStatus]) -> dict[str, Any]:
-    """A session's entry in `--json` and in `/v1/status`: its balance, and its BPF programs."""
+    """Return a session's entry in `--json` and `/v1/status`: its balance and its BPF programs."""
     own = [one for one in programs if one.session == balance.name] if balance.source == BPF else []
     return {**ledger_json.to_json(balance), "programs": [_program_json(one) for one in own]}
 
 
 def _program_json(status: BpfStatus) -> dict[str, Any]:
-    """Its counters; what its maps hold are metrics."""
+    """Return a program's counters; the contents of its maps are metrics."""
     failures = status.submit_failures
     return {
         "program": status.program,

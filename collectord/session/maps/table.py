@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of BPF programs: a map with the C types of its keys and leaves, read and taken apart."""
+"""Tables of BPF programs: maps with the C types of their keys and leaves, read and decoded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collectord.kernel.bpf.bpf_calls import MapInfo, ProgramInfo
     from collectord.kernel.bpf.bpf_entries import Entries
 
-# A field of a key, hashable.
+# A field of a key; hashable.
 Value = int | float | bool | str | bytes | tuple[float, ...]
 
 _CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
@@ -31,15 +31,15 @@ _FLOAT_CODES: Final = {4: "f", 8: "d"}
 
 
 class Table(Protocol):
-    """What is asked of `source.bcc_client.LoadedTable`."""
+    """The parts of `source.bcc_client.LoadedTable` that are used here."""
 
     @property
     def name(self) -> str:
-        """In the program's text."""
+        """The table's name in the program's text."""
 
     @property
     def fd(self) -> int:
-        """Of the map."""
+        """The descriptor of the map."""
 
     @property
     def key(self) -> object:
@@ -51,16 +51,16 @@ class Table(Protocol):
 
 
 class BpfKernel(Protocol):
-    """What is asked of `kernel.port.Kernel`."""
+    """The parts of `kernel.port.Kernel` that are used here."""
 
     def map_info(self, fd: int) -> MapInfo:
-        """Sizes of a BPF map."""
+        """Return the sizes of a BPF map."""
 
     def map_entries(self, fd: int, *, info: MapInfo, limit: int = ENTRIES_MAX) -> Entries:
-        """All entries of a BPF map, or the first ones."""
+        """Return all entries of a BPF map, or the first ones."""
 
     def program_info(self, fd: int) -> ProgramInfo:
-        """What the kernel counted of a BPF program."""
+        """Return the kernel's counts of a BPF program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class TableType:
     """A table's sizes and types, which never change.
 
     Attributes:
-        program: it belongs to.
+        program: the program that the table belongs to.
         name: in the program's text.
         fd: of the map.
         info: sizes of the map.
         key: type of the keys; without fields for stacks, which have none.
-        leaf: type of the leaves, likewise.
+        leaf: type of the leaves; without fields for stacks too.
     """
 
     program: str
@@ -84,26 +84,26 @@ class TableType:
     leaf: Layout
 
     def key_field(self, name: str) -> Field:
-        """A field of the keys. Raises BpfError if there is none."""
+        """Return a field of the keys. Raises BpfError if there is none."""
         return self._field(self.key, name, "key")
 
     def leaf_field(self, name: str) -> Field:
-        """A field of the leaves. Raises BpfError if there is none."""
+        """Return a field of the leaves. Raises BpfError if there is none."""
         return self._field(self.leaf, name, "leaf")
 
     def number(self, name: str) -> Field:
-        """A field of the leaves that is one number. Raises BpfError if there is none."""
+        """Return a field of the leaves that is one number. Raises BpfError if there is none."""
         field = self.leaf_field(name)
         if not is_number(field):
             raise self.wrong(f"{field.name or 'its leaf'} ({field.ctype}) is no number")
         return field
 
     def has_key_field(self, name: str) -> bool:
-        """The keys have such a field."""
+        """Whether the keys have such a field."""
         return any(field.name == name for field in self.key.fields)
 
     def wrong(self, message: str, hint: str = "") -> BpfError:
-        """The error for a manifest that says of this table what is not so."""
+        """Return the error for a manifest that contradicts this table."""
         return BpfError(
             f"{self.program}: table {self.name}: {message}",
             program=self.program,
@@ -127,24 +127,24 @@ class TableType:
 
 @dataclass(frozen=True, slots=True)
 class TableContents:
-    """What a table held at one look."""
+    """The contents of a table at one reading."""
 
     type: TableType
     entries: Entries
 
     def keys(self) -> list[bytes]:
-        """Keys, in the order of the entries."""
+        """Return the keys, in the order of the entries."""
         return _chunks(self.entries.keys, self.type.info.key_bytes)
 
     def leaves(self) -> list[bytes]:
-        """Leaves of the first CPU, in the order of the entries."""
+        """Return the leaves of the first CPU, in the order of the entries."""
         info = self.type.info
         return [
             leaf[: info.value_bytes] for leaf in _chunks(self.entries.values, info.entry_bytes)
         ]
 
     def numbers(self, field: Field) -> list[float]:
-        """A field of each leaf that is a number (`TableType.number`), added up over the CPUs."""
+        """Return a number field (`TableType.number`) of each leaf, added up over the CPUs."""
         unpacked = _per_cpu(self.type, field).iter_unpack(self.entries.values)
         if self.type.info.cpus == 1:
             return [value for (value,) in unpacked]
@@ -154,11 +154,11 @@ class TableContents:
 def describe_table(
     kernel: BpfKernel, program: str, tables: Mapping[str, Table], name: str
 ) -> TableType:
-    """What is known of a program's table.
+    """Return the description of a program's table.
 
     Raises:
         BpfError: there is no such table, or its types cannot be described.
-        KernelError: the kernel does not tell its sizes.
+        KernelError: the sizes of the map cannot be read.
     """
     table = tables.get(name)
     if table is None:
@@ -192,7 +192,7 @@ def read_table(kernel: BpfKernel, table: TableType, *, limit: int = ENTRIES_MAX)
 
 
 def known_stacks(contents: TableContents) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Ids and addresses of a table of stacks, from the innermost frame outwards."""
+    """Yield ids and addresses of a table of stacks, from the innermost frame outwards."""
     info = contents.type.info
     addresses = struct.Struct(f"<{info.value_bytes // 8}Q")
     for key, value in zip(
@@ -204,11 +204,11 @@ def known_stacks(contents: TableContents) -> Iterator[tuple[int, tuple[int, ...]
 
 
 class Picker:
-    """Takes some fields out of keys or leaves.
+    """Extracts some fields of keys or leaves.
 
     Args:
         layout: of the keys or leaves.
-        fields: of it, in the order in which they are given out.
+        fields: the fields, in the order in which they are returned.
     """
 
     def __init__(self, layout: Layout, fields: Sequence[Field]) -> None:
@@ -217,7 +217,7 @@ class Picker:
         self._decode = bpf_struct.decoder(msgspec.structs.replace(layout, fields=chosen))
 
     def __call__(self, content: bytes) -> tuple[Value, ...]:
-        """The fields of one key or leaf; arrays as tuples, so that it can be looked up."""
+        """Return the fields of one key or leaf; arrays as tuples, so that they are hashable."""
         values = self._decode(content)
         return tuple(
             tuple(value) if isinstance(value, list) else value
@@ -226,12 +226,12 @@ class Picker:
 
 
 def is_number(field: Field) -> bool:
-    """The field is one number, and no array or text."""
+    """Whether the field is one number, not an array or text."""
     return _code(field) is not None
 
 
 def _per_cpu(table: TableType, field: Field) -> struct.Struct:
-    """One field of every CPU's leaf, out of an entry's value."""
+    """Return the unpacker of one field of every CPU's leaf in an entry's value."""
     code = _code(field)
     after = table.info.cpu_bytes - field.offset - field.size
     return struct.Struct("<" + f"{field.offset}x{code}{after}x" * table.info.cpus)
