@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: what the daemon needs of every sink, and the values that pass between them."""
+"""Sink stage: the interface of all sinks, and the values that pass through it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What is known when a segment is created.
+    """The facts known when a segment is created.
 
     Attributes:
         clock: reading at the creation.
         rings: the rings that will feed it.
-        run: of an earlier process, whose segments this one goes on with; "" for the sink's own.
+        run: of an earlier process, whose segments this one continues; "" for the sink's own.
         stored_before: events in the segments of that process.
     """
 
@@ -38,7 +38,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What is known when a segment has got its last byte.
+    """The facts known when a segment has received its last byte.
 
     Attributes:
         clock: reading at the close.
@@ -47,12 +47,12 @@ class Closing:
         flushes: readings at flushes since the segment was created, in order.
         lost_samples: event id to samples lost in this segment; zeros are left out.
         build_ids: path to build-id (hex), where known.
-        features: what a file's feature sections say that was not known at its start.
-        ring_stats: CPU to what the kernel counted of its ring, as text for people.
-        recovered: the data are what a killed process left, found by a later one.
-        recut: given what the seal found of each ring, by its id, makes the balance anew: for
-            data that nobody has counted before.
-        snapshot: what asked for a flight recorder's segment; None of a stream's.
+        features: contents of the file's feature sections that were not known at its start.
+        ring_stats: CPU to the kernel's counters of its ring, as text for people.
+        recovered: the data were left by a killed process and found by a later one.
+        recut: makes the balance anew from the events that the seal found of each ring, by its id:
+            for data that nobody has counted before.
+        snapshot: the snapshot that a flight recorder's segment belongs to; None for a stream's.
     """
 
     clock: ClockReading
@@ -70,20 +70,20 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """A file that is ready for, or receives, data. The sink owns both fds.
+    """A file that is ready for data, or receives them. The sink owns both fds.
 
     Attributes:
-        token: as `Stream.prepare` or `prepare_pages` takes it and SegmentClosed returns it.
+        token: passed to `Stream.prepare` or `prepare_pages`, and returned in SegmentClosed.
         fd: for the data; O_DIRECT if `direct`.
         meta_fd: buffered, for head and tail; holds the lock that keeps repairs away.
-        data_offset: where data begins, in bytes, a multiple of 4096.
+        data_offset: where data begin, in bytes, a multiple of 4096.
         limit_bytes: data after which the stream moves on to the next segment.
         step_bytes: space that the writer allocates ahead.
-        tail_bytes: room that the seal takes behind the data, beside an index of AUX pieces.
-        direct: False where the filesystem refuses O_DIRECT.
-        folder: where its names are.
-        offsets: ring id to where its sub-buffers go, for formats that keep the rings apart.
-        capacity_bytes: room for each ring from its offset on.
+        tail_bytes: room that the seal needs behind the data, beside an index of AUX pieces.
+        direct: False if the filesystem refuses O_DIRECT.
+        folder: the folder of its files.
+        offsets: ring id to the offset of its sub-buffers, for formats that keep the rings apart.
+        capacity_bytes: room for each ring, from its offset.
         files: ring id to the descriptor of its file, for segments that are sets of files.
     """
 
@@ -105,7 +105,7 @@ class OpenSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """A sealed segment; `more` are other files of a set, whose rings the manifest tells too."""
+    """A sealed segment; `more` are other files of a set, whose rings are also in the manifest."""
 
     token: int
     path: Path
@@ -118,11 +118,11 @@ class GivenUp:
     """A segment that was closed without a seal.
 
     Attributes:
-        left: files that are there as they were, for a repair.
-        events: ring id to the events that its file held, gone or not.
-        lost_events: the same of rings whose file nobody can find any more.
-        lost_aux_bytes: AUX ring id to the bytes that went with such a file.
-        infos: of files of a set that were sealed all the same.
+        left: files that stay unchanged, for a repair.
+        events: ring id to the events that its file held, even if the file is gone.
+        lost_events: ring id to the events whose file cannot be found any more.
+        lost_aux_bytes: AUX ring id to the bytes that were lost with such a file.
+        infos: the files of a set that were sealed nevertheless.
     """
 
     left: tuple[Path, ...] = ()
@@ -133,7 +133,7 @@ class GivenUp:
 
 
 class SoFar(NamedTuple):
-    """The segments that a sink has sealed: their session, their run, their events together."""
+    """The segments that a sink has sealed: their session, their run, and their events in total."""
 
     identity: Identity
     run: str
@@ -145,15 +145,15 @@ class Sink(Protocol):
 
     @property
     def so_far(self) -> SoFar:
-        """What is sealed by now, for whoever goes on with it."""
+        """The segments sealed so far, for a sink that continues them."""
 
     def next_segment(self, token: int, opening: Opening) -> OpenSegment:
-        """Create the next file. Raises SinkError, ENOSPC included; nothing is left behind."""
+        """Create the next file. Raises SinkError, also for ENOSPC; nothing is left behind."""
 
     def seal(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> SegmentInfo | None:
-        """Make the segment final; None if it held nothing and was dropped. Raises SinkError."""
+        """Make the segment final; return None if it was empty and dropped. Raises SinkError."""
 
     def give_up(self, segment: OpenSegment, closed: SegmentClosed) -> GivenUp:
         """Close a segment that cannot be sealed, and leave its data for a repair."""
@@ -164,15 +164,15 @@ class Sink(Protocol):
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
     ) -> None:
-        """Have the running file, and any copy of it, show what it holds by now.
+        """Show in the running file, and in any copy of it, what it holds by now.
 
-        Does nothing for a segment that was sealed meanwhile, and where a format shows its data
+        Does nothing for a segment that was sealed meanwhile, or if the format shows its data
         anyway. Raises SinkError; the next call makes up for it.
 
         Args:
             segment: the running one.
-            track_bytes: ring id to bytes on the file, as `Stream.track_bytes` gives them.
-            stats: CPU to what the kernel counts of its ring, as text for people.
+            track_bytes: ring id to bytes in the file, as `Stream.track_bytes` returns them.
+            stats: CPU to the kernel's counters of its ring, as text for people.
         """
 
     def discard(self, segment: OpenSegment) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: what is sound of one CPU's records of blktrace, and how damage is cut out of them.
+"""Sink stage: find the sound records of blktrace of one CPU, and cut damage out of them.
 
-Records follow each other without alignment, each with its length. Behind damage they go on where
-one begins that another one follows, with numbers above that of the last one that is kept. What
-lies between becomes a message, in its place: blkparse lists it and goes on. Where no checksum says
-how far damage reaches, the record before it goes too: its end may be damaged without showing.
+Records follow each other without alignment, each with its length. Behind damage they resume where
+a record begins that another one follows, with numbers above that of the last record kept. The part
+between becomes a message, in its place: blkparse lists it and goes on. If no checksum shows how
+far damage reaches, the record before it is cut out too: its end may be damaged invisibly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _OK: Final = "ok"
 _MAGIC: Final = re.compile(re.escape(MAGIC_BYTES))
-# What a message says that a repair has made, and how one is found.
+# The text of a message made by a repair, and a pattern that finds such messages.
 _CUT: Final = b"CUT OUT\0"
 _CUT_BEFORE: Final = re.compile(
     re.escape(MAGIC_BYTES) + b".{%d}" % (RECORD.size - len(MAGIC_BYTES)) + re.escape(_CUT),
@@ -32,18 +32,18 @@ _CUT_BEFORE: Final = re.compile(
 )
 _MESSAGE_MIN_BYTES: Final = RECORD.size + len(_CUT)
 _MESSAGE_MAX_BYTES: Final = RECORD.size + 0xFFFF
-# So many in a row are taken for records.
+# This many in a row count as records.
 _ROW: Final = 2
 
 
 class Kept(NamedTuple):
-    """What can be kept of a file; places are in it.
+    """The records of a file that can be kept; offsets are those of the file.
 
     Attributes:
-        end: what is behind it is given up.
+        end: the data behind it are given up.
         cuts: damage before it, to be made into messages.
-        events: those that are kept.
-        first_ns, last_ns: time of the first and the last one, 0 where there is none.
+        events: events that are kept.
+        first_ns, last_ns: times of the first and the last event, 0 if there is none.
         fault: why records are not kept, "" if at most the last one is cut short.
     """
 
@@ -56,24 +56,24 @@ class Kept(NamedTuple):
 
 
 class _Damage:
-    """What is known to be damaged. It is asked for places that only go on."""
+    """The damaged parts of a file. Offsets must be queried in ascending order."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self._parts = deque(sorted(parts))
 
     def behind(self, at: int) -> int:
-        """The first place from here on that is not in it."""
+        """Return the first offset from `at` on that is not damaged."""
         while self._parts and self._parts[0].offset <= at:
             at = max(at, self._parts.popleft().end)
         return at
 
     def next(self, size: int) -> int:
-        """Where more of it begins in a file of this size, or the end."""
+        """Return where the next damage begins in a file of this size, or the end."""
         return min(self._parts[0].offset, size) if self._parts else size
 
 
 def examine(view: memoryview, unsound: Iterable[Part] = ()) -> Kept:
-    """Find what is sound; `unsound` is what does not match its checksum."""
+    """Find the sound records; `unsound` are the parts that do not match their checksums."""
     damage = _Damage([*unsound, *_cut_before(view)])
     cuts: list[Part] = []
     times: list[int] = []
@@ -91,7 +91,8 @@ def examine(view: memoryview, unsound: Iterable[Part] = ()) -> Kept:
             cuts += [Part(end, at - end)] if at > end else []
             times += [found.first_ns, found.last_ns] if found.events else []
             end, events, number = at + found.end, events + found.events, found.sequence
-        # Also the length of a record may be damaged, and so seem to reach over others or the end.
+        # The length of a record may be damaged too, so that it seems to reach over others or the
+        # end.
         behind = past if short and past < len(view) else at + found.end + RECORD.size
         at = _resume(view, behind, damage, number)
     return Kept(end, tuple(cuts), events, min(times, default=0), max(times, default=0), fault)
@@ -103,14 +104,14 @@ def _walk(view: memoryview, at: int, past: int, number: int | None) -> BlktraceS
 
 
 def _cut_before(view: memoryview) -> Iterator[Part]:
-    """Messages that an earlier repair has made."""
+    """Yield the messages that an earlier repair has made."""
     for found in _CUT_BEFORE.finditer(view):
         *_, extra = RECORD.unpack_from(view, found.start())
         yield Part(found.start(), RECORD.size + extra)
 
 
 def _resume(view: memoryview, at: int, damage: _Damage, number: int | None) -> int | None:
-    """Find where records go on, from a place on."""
+    """Find where records resume, from an offset on."""
     while True:
         at = damage.behind(at)
         found = _MAGIC.search(view, at)
@@ -127,7 +128,7 @@ def _resume(view: memoryview, at: int, damage: _Damage, number: int | None) -> i
 
 
 def messages(view: memoryview, cut: Part) -> Iterator[tuple[int, bytes]]:
-    """Give what to write where, so that readers go on: of the time of the record behind."""
+    """Yield offsets and bytes of messages for readers, with the time of the record behind."""
     at = cut.offset
     while at < cut.end:
         size = min(cut.end - at, _MESSAGE_MAX_BYTES)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the tracks of a file moved together, so that it is as long as what it holds.
+"""Sink stage: move the tracks of a file together, so that it is as long as its contents.
 
 A file whose CPUs have extents of their own is written with gaps of gigabytes between the tracks.
-They cost no space, but what reads the file from end to end (gzip, scp, an upload) reads zeros.
-Where the filesystem can take a gap out of a file (ext4, XFS), that moves no data; elsewhere what
-is behind the gap is copied within the file, which btrfs does by reference.
+The gaps cost no space, but programs that read the whole file (gzip, scp, an upload) read zeros. If
+the filesystem can take a gap out of a file (ext4, XFS), that moves no data; otherwise the data
+behind the gap are copied within the file, which btrfs does by reference.
 
-A gap that was taken out shows in the file's length: until the head tells the new places, the old
-ones and the length tell together where the tracks are.
+A gap that was taken out shows in the file's length: until the head has the new offsets, the old
+offsets and the length together tell where the tracks are.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from collectord.sink.sparse import punch
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-# EINVAL: its blocks are larger than what lies between the tracks is aligned to.
+# EINVAL: the filesystem's blocks are larger than the alignment of the tracks.
 _CANNOT: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _PIECE_BYTES: Final = 1 << 20
-_STAMP_BYTES: Final = 8  # a page that was written begins with its time
+_STAMP_BYTES: Final = 8  # a written page begins with its time
 
 
 def past(places: Mapping[int, Place]) -> int:
-    """Give the end of the last track; without a track, the place of the first."""
+    """Return the end of the last track; without a track, the offset of the first."""
     ends = [place.offset + place.bytes for place in places.values() if place.bytes]
     return max(ends, default=min(place.offset for place in places.values()))
 
 
 def compacted(places: Mapping[int, Place]) -> dict[int, Place]:
-    """Give the places of the tracks when there is no gap before any of them."""
+    """Return the places of the tracks once there is no gap before any of them."""
     return _closed(places, len(_gaps(places)))
 
 
@@ -47,10 +47,10 @@ def located(fd: int, places: Mapping[int, Place]) -> dict[int, Place] | None:
 
     Args:
         fd: the file.
-        places: as its head tells them.
+        places: the places in its head.
 
     Returns:
-        Where the tracks are; None: the file's length is not one that a seal leaves.
+        the present places; None if no seal leaves a file of this length.
     """
     gaps = _gaps(places)
     left = os.fstat(fd).st_size - past(places)
@@ -64,11 +64,11 @@ def located(fd: int, places: Mapping[int, Place]) -> dict[int, Place] | None:
 def close_gaps(fd: int, places: Mapping[int, Place]) -> Generator[str, None, Mapping[int, Place]]:
     """Move the tracks together; yields after each change that a kill may follow.
 
-    The file ends with its last track, and its head tells these places, on the disk too.
+    The file must end with its last track, and its head must have these places, on the disk too.
 
     Returns:
-        Where the tracks are now: as they were if the filesystem cannot take gaps out, nor has room
-        for copies. What was copied stays as well where it was, behind the new end.
+        the new places of the tracks: the old ones if the filesystem can neither take gaps out nor
+        has room for copies. Copied data also stay at their old place, behind the new end.
 
     Raises:
         OSError: the file cannot be changed, or read.
@@ -94,7 +94,7 @@ def _written_cpus(places: Mapping[int, Place]) -> list[int]:
 
 
 def _gaps(places: Mapping[int, Place]) -> list[int]:
-    """How much lies between each track and the one before it, or the start."""
+    """Return the size of the gap before each track."""
     end = min(place.offset for place in places.values())
     gaps = []
     for cpu in _written_cpus(places):
@@ -104,7 +104,7 @@ def _gaps(places: Mapping[int, Place]) -> list[int]:
 
 
 def _closed(places: Mapping[int, Place], count: int) -> dict[int, Place]:
-    """Give the places of the tracks once the gaps before the first `count` are closed."""
+    """Return the places of the tracks once the gaps before the first `count` are closed."""
     gaps = iter(_gaps(places)[:count])
     end = min(place.offset for place in places.values())
     gone = 0
@@ -128,9 +128,9 @@ def _are_written(fd: int, places: Mapping[int, Place]) -> bool:
 
 
 def _copied(fd: int, places: Mapping[int, Place], target: Mapping[int, Place]) -> bool:
-    """Copy the tracks to where they are to be, and wait for the disk; False: nothing has changed.
+    """Copy the tracks to their new places, and wait for the disk; False if nothing has changed.
 
-    No copy may reach into what is copied later, or again after a kill.
+    No copy may overwrite what is copied later, or again after a kill.
     """
     moved = [cpu for cpu in _written_cpus(places) if places[cpu] != target[cpu]]
     if past(target) > min(places[cpu].offset for cpu in moved):

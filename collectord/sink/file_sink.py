@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: what the sinks of all file formats share: names, manifests, room, the seal."""
+"""Sink stage: the common base of all sinks of files: names, manifests, room, the seal."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ if TYPE_CHECKING:
 
 NO_LAYOUTS: Final[Mapping[str, EventLayout]] = MappingProxyType({})
 UNLIMITED_BYTES: Final = 1 << 62
-# What a segment needs to begin with, asked for when its creation met a full disk.
+# The space to begin a segment, requested when its creation met a full disk.
 _BEGIN_BYTES: Final = 1 << 20
-# Room for a sealed manifest: the balance, what it says of a ring and its part of the file, an id
-# with its losses. What it does not need it gives back. What it says of events comes on top.
+# Room for a sealed manifest: the balance, a ring's entry and its part of the file, an id with its
+# losses. Unused room is given back. The descriptions of events are added.
 _MANIFEST_BYTES: Final = 32 << 10
 _RING_MANIFEST_BYTES: Final = 512
-# Chunks of a ring, or a stream, in a part of a segment of this size: small ones may stand between.
+# Chunks of a ring or stream in a part of a segment of this size: small ones may come between.
 _CHUNKS_MOST: Final = 4
 _CHUNKS_OF_BYTES: Final = 1 << 20
-# A segment without a limit has room for those of its first part.
+# A segment without a limit has room for the chunks of its first part.
 _CHUNKS_ROOM_BYTES: Final = 256 << 20
 _ID_MANIFEST_BYTES: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the data of a new file go; see `OpenSegment`.
+    """The layout of a new data file; see `OpenSegment`.
 
     Attributes:
-        lost_ids: events whose losses its manifest may tell, at most.
+        lost_ids: the maximum number of events whose losses its manifest may list.
     """
 
     data_offset: int
@@ -85,7 +85,7 @@ class Place:
 
 
 class Contents(NamedTuple):
-    """What a finished file holds, as its manifest tells it."""
+    """The contents of a finished file, as in its manifest."""
 
     rings: tuple[RingEntry, ...]
     first_ns: int
@@ -102,7 +102,7 @@ class FileSink(ABC):
     """
 
     FORMAT: ClassVar[str]
-    DIRECT: ClassVar[bool] = True  # data go around the page cache where the filesystem lets them
+    DIRECT: ClassVar[bool] = True  # data bypass the page cache if the filesystem allows it
 
     def __init__(
         self,
@@ -118,13 +118,13 @@ class FileSink(ABC):
         """Make the directory ready.
 
         Args:
-            plan: where the files go and when they end.
-            identity: whose they are.
-            events: their names, for the manifests.
-            layouts: of the events that no format describes, by name, for the manifests.
-            make_room: called with bytes wanted when the disk is full; True if some were freed.
-            form: of files that have a number in their format; FORMAT for others.
-            home: where the files go, if that is not for the plan alone to say.
+            plan: says where the files go and when they end.
+            identity: host and session of the files.
+            events: names of the events, for the manifests.
+            layouts: of the events that the format does not describe, by name, for the manifests.
+            make_room: called with the bytes needed when the disk is full; True if some were freed.
+            form: of files whose format includes a number; FORMAT for others.
+            home: where the files go, if the plan alone does not decide that.
 
         Raises:
             SinkError: the directory cannot be made, read or written.
@@ -139,7 +139,7 @@ class FileSink(ABC):
         self._sealing = threading.Lock()
         self._run = uuid.uuid4().hex
         self._stored = 0  # events in the sealed segments of this run
-        self._stored_by_ring: Counter[int] = Counter()  # the same, by ring id
+        self._stored_by_ring: Counter[int] = Counter()  # events in these segments, by ring id
         self._sealed_any = False
         self._clock: Literal["monotonic", "perf"] = "monotonic"
         self._form = form or self.FORMAT
@@ -147,38 +147,38 @@ class FileSink(ABC):
 
     @property
     def so_far(self) -> SoFar:
-        """Give what is sealed by now, for whoever goes on with it."""
+        """The segments sealed so far, for a sink that continues them."""
         with self._lock:
             return SoFar(self._identity, self._run, self._stored)
 
-    # What a format does its own way.
+    # Defined by each format.
 
     @abstractmethod
     def _begin(self, token: int, fd: int) -> Place:
-        """Write all that precedes the data, and wait for the disk. Raises OSError."""
+        """Write the part of the file before the data, and wait for the disk. Raises OSError."""
 
     @abstractmethod
     def _finish(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> Generator[str, None, tuple[FinishedFile, Contents]]:
-        """Make an end of the file and wait for the disk. May be run again after any step."""
+        """Finish the file and wait for the disk. May be run again after any step."""
 
     @abstractmethod
     def _is_empty(self, closed: SegmentClosed) -> bool:
-        """Whether the segment got nothing from a ring."""
+        """Whether the segment got no data from any ring."""
 
     @abstractmethod
     def _may_hold_data(self, segment: OpenSegment) -> bool:
-        """Whether anything was written into the segment, as far as the file tells."""
+        """Whether anything was written into the segment, as far as the file shows."""
 
-    # What they have in common.
+    # Common to all formats.
 
     def next_segment(self, token: int, opening: Opening) -> OpenSegment:
         """Create a file with its head written, and its open manifest.
 
         Raises:
-            SinkError: nothing could be created, and nothing is left behind. With errno ENOSPC or
-                EDQUOT `make_room` had nothing left to give.
+            SinkError: nothing could be created, and nothing is left behind. If errno is ENOSPC or
+                EDQUOT, `make_room` could not free anything either.
         """
         while True:
             try:
@@ -196,15 +196,15 @@ class FileSink(ABC):
     ) -> SegmentInfo | None:
         """Make a segment final.
 
-        One that holds nothing but replay is dropped, unless it is the first of this sink or the
-        last of its stream: only the last one's balance is final.
+        A segment that holds only replay is dropped, unless it is the first of this sink or the
+        last of its stream: only the balance of the last one is final.
 
         Returns:
             None for a segment that was dropped.
 
         Raises:
-            SinkError: the call may be made again where its errno is in `PASSING`; else the
-                segment is to be given up.
+            SinkError: the call may be repeated if its errno is in `PASSING`; otherwise the segment
+                has to be given up.
         """
         with self._sealing, sink_errors("cannot seal the segment", segment.paths.partial):
             if not segment.folder.is_named(segment.paths.partial.name, segment.meta_fd):
@@ -223,15 +223,16 @@ class FileSink(ABC):
                     return info
 
     def give_up(self, segment: OpenSegment, closed: SegmentClosed) -> GivenUp:
-        """Close a segment that cannot be sealed. Its data stay for a repair, if they are there.
+        """Close a segment that cannot be sealed. Its data stay for a repair, if they exist.
 
         Raises:
-            SinkError: the file system does not say, or what lies beside the data stays.
+            SinkError: the file system does not answer, or the files beside the data cannot be
+                deleted.
         """
         paths = segment.paths
         with self._sealing, sink_errors("cannot leave the segment", paths.partial):
             try:
-                names = (paths.partial, paths.data)  # the last steps of a seal may be what failed
+                names = (paths.partial, paths.data)  # the last steps of a seal may have failed
                 left = [p for p in names if segment.folder.is_named(p.name, segment.meta_fd)]
                 events = self._held(segment, closed)
             finally:
@@ -245,14 +246,14 @@ class FileSink(ABC):
         return GivenUp(events=events, lost_events=events, lost_aux_bytes=aux_bytes)
 
     def _held(self, segment: OpenSegment, closed: SegmentClosed) -> Mapping[int, int]:
-        """How many events a segment holds, by ring id."""
+        """Return the number of events in a segment, by ring id."""
         del segment
         return {ring: samples for ring, samples, _ in closed.rings}
 
     def seal_steps(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> Generator[str, None, SegmentInfo]:
-        """Do what `seal` does, yielding the name of each step that a kill may follow."""
+        """Run the steps of `seal`; yields the name of each step that a kill may follow."""
         file, held = yield from self._finish(segment, closed, closing)
         opened = segment.manifest
         rings = self._with_totals(held.rings)
@@ -307,9 +308,9 @@ class FileSink(ABC):
         self._forget(segment)
 
     def close(self) -> None:
-        """Discard segments that hold no data; those that do are left for the repair.
+        """Discard segments without data; those with data are left for the repair.
 
-        Directories that were made for nothing go as well.
+        Directories that were made but not used are removed as well.
 
         Raises:
             SinkError: a file cannot be deleted.
@@ -379,7 +380,7 @@ class FileSink(ABC):
         )
 
     def _go_on(self, opening: Opening) -> None:
-        """Count on from what an earlier process stored."""
+        """Continue the counts of an earlier process."""
         with self._lock:
             self._stored = max(self._stored, opening.stored_before)
             for entry in opening.rings:
@@ -387,7 +388,7 @@ class FileSink(ABC):
                 self._stored_by_ring[entry.ring] = max(known, entry.stored_total)
 
     def _with_totals(self, rings: Iterable[RingEntry]) -> tuple[RingEntry, ...]:
-        """Enter what was stored of each ring, with what the entry tells itself."""
+        """Set the total of events stored for each ring, including those of the entry itself."""
         return tuple(
             msgspec.structs.replace(
                 entry, stored_total=self._stored_by_ring[entry.ring] + entry.samples
@@ -417,7 +418,7 @@ def _no_file(segment: OpenSegment) -> SinkError:
 
 
 def _open_data(fd: int, *, direct: bool) -> tuple[int, bool]:
-    """Open a file again for data: around the page cache, or through it if that is refused."""
+    """Open a file again for data: without the page cache, or with it if that is refused."""
     try:
         if direct:
             return reopen(fd, os.O_WRONLY | os.O_DIRECT), True

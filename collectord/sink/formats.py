@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: which format a data file has, told by its first bytes."""
+"""Sink stage: identify the format of a data file by its first bytes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def open_stored(fd: int, set_format: str = "") -> StoredFile:
 
     Args:
         fd: the file.
-        set_format: `SegmentPaths.set_format`; files of sets have no head that would tell.
+        set_format: `SegmentPaths.set_format`; files of sets have no head to identify them.
 
     Raises:
-        CodecError: it is of no format that this program writes, or its head is damaged.
+        CodecError: its format is not one that this program writes, or its head is damaged.
     """
     if set_format:
         return RelayFile(fd, set_format)
@@ -45,6 +45,6 @@ def open_stored(fd: int, set_format: str = "") -> StoredFile:
 
 
 def begins_as_ours(fd: int) -> bool:
-    """Tell whether the first bytes are those of a format that this program writes."""
+    """Whether the first bytes are those of a format that this program writes."""
     first = os.pread(fd, _MAGIC_BYTES, 0)
     return any(first.startswith(magic) for magic in _BY_MAGIC)

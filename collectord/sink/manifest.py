@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the manifest beside each segment, what it says and how it is written down.
+"""Sink stage: the manifest beside each segment: its contents and its encoding.
 
-A running segment has an open manifest, `<segment>.json.partial`: what its repair needs and the
-file itself cannot tell. A sealed one has `<segment>.json`. Keys keep the order of the fields
+A running segment has an open manifest, `<segment>.json.partial`: the facts that a repair needs and
+that the file itself lacks. A sealed one has `<segment>.json`. Keys keep the order of the fields
 here; unknown keys of the same schema are ignored, a later schema is left to its own version.
 """
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SCHEMA: Final = 2
-# That are read: in the first, the data had one checksum of all their bytes.
+# The schemas that can be read: in schema 1 the data had one checksum of all their bytes.
 SCHEMAS: Final = frozenset({1, SCHEMA})
 # Clock readings at flushes that a manifest keeps, spread evenly over the segment.
 FLUSH_CLOCKS_MAX: Final = 64
-# No count, size or place in a file is beyond it, and sums of a few stay numbers of 64 bits.
+# No count, size or offset in a file exceeds it, and sums of a few stay within 64 bits.
 COUNT_MAX: Final = 1 << 61
 
-# Ranges hold where a manifest is read: anybody may have written it.
+# Ranges are checked when a manifest is read: anybody may have written it.
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
-TimeNs = Annotated[int, msgspec.Meta(ge=0)]  # a damaged record may tell any of 64 bits
+TimeNs = Annotated[int, msgspec.Meta(ge=0)]  # a damaged record may hold any number of 64 bits
 Number = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 31) - 1)]  # -1: none
 FileName = Annotated[str, msgspec.Meta(pattern=r"\A(?!\.\.?\Z)[^/\0]+\Z", max_length=255)]
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose segments these are: constant for a sink's life.
+    """The origin of segments, constant for a sink's life.
 
     Attributes:
         kernel: release of the running kernel, as `uname -r` prints it.
@@ -61,13 +61,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One ring that fed the segment; `samples` and `bytes` are what this segment holds of it.
+    """A ring that fed the segment; `samples` and `bytes` are its part of this segment.
 
     Attributes:
-        offset: where the ring's sub-buffers begin in the file; 0 where rings share one section.
-        stored_total: events of it in this segment and in those of its run that were sealed before,
-            those that were deleted since included. Of an open segment: those sealed before its
-            creation.
+        offset: where the ring's sub-buffers begin in the file; 0 if rings share one section.
+        stored_total: events of the ring in this segment and in those of its run that were sealed
+            before, including deleted ones. In an open manifest: those sealed before its creation.
     """
 
     ring: Count
@@ -85,7 +84,7 @@ class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
 class Span(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the file and its checksum, 16 hex digits: the XXH3-64 of its bytes.
 
-    That of data is of the checksums of their chunks, and `chunks` names these, see `sink.sums`.
+    The checksum of data is that of their chunks' checksums, which `chunks` lists; see `sink.sums`.
 
     The spans of a perf.data segment cover the file without gap: `head` up to the data, `data` as
     the writer wrote it, `tail` from there on (loss records of the close, feature table and
@@ -116,7 +115,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the file that was damaged: a repair has made it into what readers pass over."""
+    """A damaged part of the file, which a repair has replaced by bytes that readers skip."""
 
     offset: Count
     bytes: Count
@@ -125,14 +124,14 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 class SnapshotNote(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot that a segment of a flight recorder belongs to; several may belong to one.
 
-    How far back the segment reaches is in its `first_ns` and `last_ns`.
+    The segment's `first_ns` and `last_ns` tell how far back it reaches.
 
     Attributes:
-        trigger: what asked for it: "request", "signal", "freeze" or "end".
-        taken_ns: MONOTONIC when it did.
-        paused_ns: time that the rings stood still for it.
+        trigger: the cause: "request", "signal", "freeze" or "end".
+        taken_ns: MONOTONIC time when it was triggered.
+        paused_ns: time during which the rings were stopped for it.
         repeated: samples that were left out, because the snapshot before has them.
-        repeated_bytes: the same, with records that are no samples.
+        repeated_bytes: bytes of these samples, and of other repeated records.
     """
 
     trigger: str
@@ -143,12 +142,12 @@ class SnapshotNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """What the samples of an event carry as raw data.
+    """The raw data in the samples of an event.
 
     Attributes:
-        program: that submits them.
+        program: the program that submits them.
         layout: of the struct.
-        columns: what a table shows of it, in this order; none: all fields.
+        columns: the fields that a table shows, in this order; empty: all fields.
     """
 
     program: str
@@ -157,21 +156,21 @@ class EventLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):
-    """What the open and the sealed manifest share.
+    """The fields common to the open and the sealed manifest.
 
     Attributes:
         segment: name of the data file once sealed.
-        started_ns: REALTIME at creation; tells two recordings of one name apart.
+        started_ns: REALTIME at creation; distinguishes two recordings of one name.
         direct: data was written with O_DIRECT, else through the page cache.
         data_offset: where the data section starts, in bytes.
         events: names of the events, in the order of the file's attributes.
         rings: the rings that feed it; those known at creation in the open manifest.
-        run: one value for all segments of one stream, another for each other stream.
-        stored_before: events in the segments of this run that were sealed before this one, those
-            that were deleted since included. Of an open one: sealed before its creation.
-        layouts: what is in the samples, by the name of the event, for events whose raw data have
-            no description elsewhere.
-        clock: which of a `ClockReading` stamps the records.
+        run: the same value for all segments of one stream, another for each other stream.
+        stored_before: events in the segments of this run that were sealed before this one,
+            including deleted ones. In an open manifest: sealed before its creation.
+        layouts: contents of the samples, by the name of the event, for events whose raw data are
+            not described elsewhere.
+        clock: the clock of a `ClockReading` that stamps the records.
     """
 
     schema: int = SCHEMA
@@ -197,7 +196,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenManifest(Common, frozen=True, kw_only=True):
-    """Manifest of a running segment; all else that its repair needs is in the file's head."""
+    """Manifest of a running segment; the file's head has all else that its repair needs."""
 
 
 class Manifest(Common, frozen=True, kw_only=True):
@@ -206,24 +205,25 @@ class Manifest(Common, frozen=True, kw_only=True):
     Attributes:
         complete: the segment holds all that was stored for it, sealed by its own sink.
         recovered: sealed by a repair, after the process that wrote it had died.
-        first_ns, last_ns: lowest and highest sample time, 0 where there is no sample.
-        records: records in the data section but padding and rounds, replay and loss included;
-            None where nobody counted.
+        first_ns, last_ns: lowest and highest sample time, 0 if there is no sample.
+        records: records in the data section except padding and rounds, including replay and loss;
+            None if they were not counted.
         samples: events: PERF_RECORD_SAMPLE among them, or ftrace's.
-        replayed: sideband records of the replay among them; None where nobody counted.
-        produced: events that the kernel counted; None where the basis is not `exact`.
-        ledger: the balance with its basis, as the ledger gives it.
+        replayed: sideband records of the replay among them; None if they were not counted.
+        produced: events that the kernel counted; None if the basis is not `exact`.
+        ledger: the balance with its basis.
         lost_samples: event id to samples lost in this segment, also in the file as LOST_SAMPLES.
         bytes: size of the file.
         allocated_bytes: blocks that the file occupies.
         build_ids: path to build-id, where known.
         previous: None for the first manifest of its directory.
-        snapshot: what asked for the segment, of a flight recorder; None where nobody knows.
-        cut: what a repair has cut out.
-        cut_samples: events that the segment held before; None where nobody knows.
-        replaces: SHA-256 of the manifest of the seal, of a segment that was damaged since; "" of
-            others.
-        early: it ended before all was read that names its samples: the next one may have that.
+        snapshot: the snapshot of a flight recorder's segment; None if unknown.
+        cut: the parts that a repair has cut out.
+        cut_samples: the events in them; None if unknown.
+        replaces: SHA-256 of the manifest written by the seal, if the segment was damaged since;
+            else "".
+        early: it ended before all records were read that name its samples: the next one may have
+            them.
     """
 
     complete: bool
@@ -257,18 +257,18 @@ M = TypeVar("M", OpenManifest, Manifest)
 
 
 def encode(manifest: OpenManifest | Manifest) -> bytes:
-    """Give the manifest as indented JSON with a newline at its end."""
+    """Return the manifest as indented JSON with a newline at its end."""
     return msgspec.json.format(encode_json(manifest), indent=1) + b"\n"
 
 
 def events_bytes(names: Sequence[str], layouts: Mapping[str, EventLayout]) -> int:
-    """What names and descriptions of events take of a manifest as `encode` gives it, in bytes."""
+    """Return the bytes that `encode` needs in a manifest for names and layouts of events."""
     told = {"events": names, "layouts": dict(layouts)}
     return len(msgspec.json.format(encode_json(told), indent=1))
 
 
 def decode(data: bytes, kind: type[M]) -> M | None:
-    """Read a manifest of this schema; None if the bytes are no such thing (damaged, foreign)."""
+    """Read a manifest of this schema; None if the bytes are not one (damaged, foreign)."""
     try:
         manifest = decode_json(data, kind)
     except msgspec.DecodeError:
@@ -277,7 +277,7 @@ def decode(data: bytes, kind: type[M]) -> M | None:
 
 
 def foreign_schema(data: bytes) -> int | None:
-    """Tell the schema of a manifest that only another version reads; None for others, or none."""
+    """Return the schema of a manifest that only another version reads; None for other bytes."""
     try:
         schema = decode_json(data, _SchemaOnly).schema
     except msgspec.DecodeError:
@@ -286,14 +286,14 @@ def foreign_schema(data: bytes) -> int | None:
 
 
 class Damage(NamedTuple):
-    """Why bytes are no manifest, in one line; `readable` but for values that cannot be."""
+    """The reason why bytes are not a manifest; `readable` if only their values are invalid."""
 
     reason: str
     readable: bool
 
 
 def damage(data: bytes, kind: type[OpenManifest | Manifest]) -> Damage | None:
-    """Say why bytes are no manifest; None for one of any version, and for no bytes."""
+    """Return why bytes are not a manifest; None for one of any version, and for no bytes."""
     if not data or foreign_schema(data) is not None:
         return None
     try:
@@ -313,7 +313,7 @@ def _is_of_this_version(data: bytes) -> bool:
 
 
 def layout_faults(manifest: OpenManifest | Manifest) -> Iterator[str]:
-    """Say which events are described as they cannot be; nothing else tells what their data are."""
+    """Yield the events whose layouts are invalid; nothing else describes their data."""
     events = frozenset(manifest.events)
     for event, described in manifest.layouts.items():
         if event not in events:
@@ -325,14 +325,14 @@ def layout_faults(manifest: OpenManifest | Manifest) -> Iterator[str]:
 
 
 def is_manifest(data: bytes) -> bool:
-    """Tell whether the bytes are a manifest, of whatever version."""
+    """Whether the bytes are a manifest of any version."""
     return decode(data, Manifest) is not None or foreign_schema(data) is not None
 
 
 def with_counts(
     rings: Sequence[RingEntry], counts: Mapping[int, tuple[int, int]]
 ) -> tuple[RingEntry, ...]:
-    """Enter samples and bytes of the rings, by ring id; one that is not in `counts` had none."""
+    """Set samples and bytes of the rings, by ring id; 0 for a ring that is not in `counts`."""
     return tuple(
         msgspec.structs.replace(entry, samples=samples, bytes=size)
         for entry in rings
@@ -341,7 +341,7 @@ def with_counts(
 
 
 def data_times(manifest: Manifest) -> tuple[int, int] | None:
-    """REALTIME of the first and the last record, in ns; None where no record tells its time."""
+    """Return the REALTIME of the first and last record, in ns; None if no record has a time."""
     if not manifest.last_ns:
         return None
     opened = manifest.clocks.open
@@ -356,12 +356,12 @@ def data_times(manifest: Manifest) -> tuple[int, int] | None:
 
 
 def link(name: str, data: bytes) -> Link:
-    """Refer to the manifest `name` with these bytes."""
+    """Return the link to the manifest `name` with these bytes."""
     return Link(manifest=name, sha256=hashlib.sha256(data).hexdigest())
 
 
 def thin(readings: Sequence[ClockReading]) -> tuple[ClockReading, ...]:
-    """Keep at most FLUSH_CLOCKS_MAX readings, evenly spread, the first and the last included."""
+    """Keep at most FLUSH_CLOCKS_MAX readings, evenly spread, including the first and the last."""
     last = len(readings) - 1
     if last < FLUSH_CLOCKS_MAX:
         return tuple(readings)
@@ -370,6 +370,6 @@ def thin(readings: Sequence[ClockReading]) -> tuple[ClockReading, ...]:
 
 
 def common_fields(manifest: OpenManifest | Manifest) -> dict[str, Any]:
-    """Give the fields that go from the open manifest to the sealed one of this schema, by name."""
+    """Return the fields that a sealed manifest of this schema takes from the open one, by name."""
     fields = {name: getattr(manifest, name) for name in Common.__struct_fields__}
     return fields | {"schema": SCHEMA}

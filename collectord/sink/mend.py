@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: a sealed segment that was damaged since, and what becomes of it.
+"""Sink stage: repair a sealed segment that was damaged since.
 
-What is not sound is made into what readers pass over, in place, and a new manifest says what was
-cut out. A kill between the two leaves a segment that the next repair finds as damaged as before.
+Unsound parts are replaced in place by bytes that readers skip, and a new manifest lists them. If a
+kill comes in between, the next repair finds the segment as damaged as before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def mend_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome | N
     """Repair one sealed segment of a folder, yielding after each step that a kill may follow.
 
     Returns:
-        None for a sound one, and for one that no manifest of this program tells of.
+        None for a sound one, and for one without a manifest of this program.
     """
     paths = group.paths
     try:
@@ -65,7 +65,7 @@ def mend_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome | N
 
 
 class _Damaged(NamedTuple):
-    """A sealed segment, and what is wrong with it."""
+    """A sealed segment and its damage."""
 
     folder: Folder
     paths: SegmentPaths
@@ -80,7 +80,7 @@ def _mend(damaged: _Damaged) -> Generator[str, None, Outcome]:
     file = _file(damaged)
     if file is None:
         return _left(damaged, "its head is damaged")
-    # What its manifest says of the data is what they are mended by.
+    # The manifest's spans are what the data are repaired by.
     fault = next(layout_faults(manifest), "") or span_fault(
         manifest, manifest.bytes, sparse=file.sparse
     )
@@ -91,7 +91,7 @@ def _mend(damaged: _Damaged) -> Generator[str, None, Outcome]:
         return _left(damaged, "nothing can be cut out of it")
     finished = yield from file.finish(found)
     rings = with_tracks(manifest.rings, file.offsets, found)
-    if not file.offsets:  # nobody knows whose records were cut out
+    if not file.offsets:  # the ring of the records that were cut out is unknown
         rings = with_counts(rings, {})
     mended = msgspec.structs.replace(_manifest(damaged, found, finished), rings=rings)
     folder.write_claimed(paths.new_manifest.name, encode(mended))
@@ -109,7 +109,7 @@ def _left(damaged: _Damaged, why: str) -> Outcome:
 
 
 def _file(damaged: _Damaged) -> StoredFile | None:
-    """Read the head, if it is as it was sealed."""
+    """Read the head, if it is unchanged since the seal."""
     manifest, fd = damaged.manifest, damaged.fd
     with mapped(fd, os.fstat(fd).st_size) as view:
         for span in manifest.spans:
@@ -123,7 +123,7 @@ def _file(damaged: _Damaged) -> StoredFile | None:
 
 
 def _manifest(damaged: _Damaged, found: Survey, finished: FinishedFile) -> Manifest:
-    """Say what the segment holds by now, and what it held."""
+    """Return the manifest for what the segment holds by now, and what it held."""
     sealed = damaged.manifest
     before = sealed.samples + (sealed.cut_samples or 0)
     return msgspec.structs.replace(

@@ -65,7 +65,7 @@ class Orphan(NamedTuple):
 
 
 def repair_orphan(orphan: Orphan) -> Generator[str, None, Outcome]:
-    """Seal what is whole of it, remove it, or leave it alone; yields as `repair.repair_steps`."""
+    """Seal its sound data, remove it, or leave it alone; yields as `repair.repair_steps`."""
     folder, paths = orphan.folder, orphan.source
     if not orphan.found.bytes and not _has_sisters(folder, paths):
         remove(folder, paths)
@@ -81,7 +81,7 @@ def repair_orphan(orphan: Orphan) -> Generator[str, None, Outcome]:
 
 
 def _contradiction(orphan: Orphan) -> str:
-    """Say what its manifest tells that cannot be: then it, or the data, is not what it seems."""
+    """Return what is impossible in its manifest: then it, or the data, is not what it seems."""
     opened, file = orphan.opened, orphan.file
     if orphan.damage is not None and orphan.damage.readable:
         return f"its manifest cannot be true: {orphan.damage.reason}"
@@ -96,7 +96,7 @@ def _contradiction(orphan: Orphan) -> str:
 
 
 def _has_sisters(folder: Folder, paths: SegmentPaths) -> bool:
-    """Whether other files of a set hold something: then an empty one stays in its place."""
+    """Whether other files of its set hold data: then an empty one stays in its place."""
     if not paths.set_format:
         return False
     for entry in folder.entries():
@@ -110,7 +110,7 @@ def _has_sisters(folder: Folder, paths: SegmentPaths) -> bool:
 
 
 def _seal(orphan: Orphan, target: SegmentPaths) -> Generator[str, None, Outcome]:
-    """Seal it as `target`, which differs from its own name where that is taken."""
+    """Seal it as `target`, which differs from its own name if that is taken."""
     folder, found = orphan.folder, orphan.found
     file = yield from orphan.file.finish(found)
     opened = orphan.opened or _without_manifest(orphan)
@@ -145,7 +145,7 @@ def _seal(orphan: Orphan, target: SegmentPaths) -> Generator[str, None, Outcome]
 def with_tracks(
     rings: tuple[RingEntry, ...], offsets: Mapping[int, int], found: Survey
 ) -> tuple[RingEntry, ...]:
-    """Enter what is kept of rings that have a part of the file for themselves."""
+    """Set what is kept of rings that have a part of the file to themselves."""
     return tuple(
         msgspec.structs.replace(
             entry, samples=track.samples, bytes=track.bytes, offset=offsets[entry.cpu]
@@ -157,7 +157,7 @@ def with_tracks(
 
 
 def _without_manifest(orphan: Orphan) -> OpenManifest:
-    """What can be said of an orphan whose open manifest is gone."""
+    """Return a manifest for an orphan whose open manifest is gone."""
     return OpenManifest(
         format=orphan.file.format,
         segment=orphan.source.name,
@@ -177,7 +177,7 @@ def _without_manifest(orphan: Orphan) -> OpenManifest:
 
 
 def _before(folder: Folder, paths: SegmentPaths) -> Link | None:
-    """Refer to the newest manifest before this one's in the folder: what it is chained to."""
+    """Return the link to the newest manifest before this one in the folder, for the chain."""
     if not paths.rotated:
         return None
     before = [
@@ -192,7 +192,7 @@ def _before(folder: Folder, paths: SegmentPaths) -> Link | None:
 
 
 def _sealed_of_run(folder: Folder, paths: SegmentPaths, name: str) -> list[Manifest]:
-    """Manifests of the run, to count on from: each may be sealed after this one's creation."""
+    """Return the run's manifests, for its counts: each may be newer than this open manifest."""
     if not paths.rotated or not name:
         return []
     manifests = [
@@ -206,7 +206,7 @@ def _sealed_of_run(folder: Folder, paths: SegmentPaths, name: str) -> list[Manif
 def _with_totals(
     rings: tuple[RingEntry, ...], run_so_far: list[Manifest]
 ) -> tuple[RingEntry, ...]:
-    """Count on for each ring. Its number is of one process; where it is stays."""
+    """Continue each ring's total. Ring ids belong to one process; role, CPU and thread stay."""
     before: Counter[tuple[str, int, int]] = Counter()
     for entry in (entry for manifest in run_so_far for entry in manifest.rings):
         before[_place(entry)] = max(before[_place(entry)], entry.stored_total)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: what a repair has made of a segment."""
+"""Sink stage: the result of a repair for each file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """The outcome of a repair. DAMAGED: it is sealed, and its data or manifest are not sound."""
+    """The kind of outcome. DAMAGED: it is sealed, and its data or manifest are not sound."""
 
     RECOVERED = "recovered"
     COMPLETED = "completed"
@@ -29,21 +29,21 @@ class Action(StrEnum):
     FAILED = "failed"
 
 
-# Something is wrong that stays so.
+# The outcomes after which something is still wrong.
 UNREPAIRED: Final = frozenset({Action.REFUSED, Action.DAMAGED, Action.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One file that a repair came to.
+    """The result of a repair for one file.
 
     Attributes:
-        path: the sealed segment of RECOVERED and COMPLETED, else the file as it was found.
+        path: the sealed segment for RECOVERED and COMPLETED, else the file as it was found.
         detail: one line for the user.
-        samples: what a recovered segment holds.
+        samples: events in a recovered segment.
         bytes: its size.
         allocated_bytes: blocks that it occupies.
-        set_aside: a manifest that nobody can read, where it is by now; None without.
+        set_aside: the new path of an unreadable manifest; None without one.
     """
 
     path: Path
@@ -56,19 +56,19 @@ class Outcome:
 
     @property
     def damaged(self) -> bool:
-        """Whether something is wrong that no repair makes good."""
+        """Whether something is wrong that a repair cannot mend."""
         return self.action in UNREPAIRED or self.set_aside is not None
 
 
 def refused(paths: SegmentPaths, reason: str) -> Outcome:
-    """A segment that is left as it is."""
+    """Return the outcome for a segment that is left as it is."""
     return Outcome(paths.partial, Action.REFUSED, f"left alone: {reason}")
 
 
 def recovered(
     path: Path, file: FinishedFile, found: Survey, detail: str, set_aside: Path | None = None
 ) -> Outcome:
-    """A segment that holds by now what was found sound."""
+    """Return the outcome for a segment that now holds what was found sound."""
     return Outcome(
         path=path,
         action=Action.RECOVERED,
@@ -81,7 +81,7 @@ def recovered(
 
 
 def recovered_fields(file: FinishedFile, found: Survey) -> dict[str, Any]:
-    """Give the fields of a manifest that tell what a repair has kept."""
+    """Return the manifest fields that describe what a repair has kept."""
     return {
         "complete": False,
         "recovered": True,
@@ -101,7 +101,7 @@ def recovered_fields(file: FinishedFile, found: Survey) -> dict[str, Any]:
 
 
 def kept_text(found: Survey) -> str:
-    """Say in one line what a repair keeps of a file, and what not."""
+    """Return one line about what a repair keeps of a file, and what not."""
     parts = [f"{found.samples} samples kept"]
     if found.cuts:
         size, places = sum(cut.bytes for cut in found.cuts), len(found.cuts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the directory of one sink: the names it takes there, and the chain it continues."""
+"""Sink stage: the directory of one sink: the names used in it, and the chain it continues."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class OutputDir:
     """The folder that a sink's files go to, held open.
 
     Args:
-        plan: the directory, or the one file.
+        plan: names the directory, or the one file.
         file_format: of the files; numbers and chain are those of its segments.
-        folder: of another sink that writes to the same one, which closes it.
+        folder: of another sink that writes to the same folder and closes it.
 
     Attributes:
-        folder: it.
+        folder: the open folder.
         previous: the manifest that was sealed last, which the next one refers to.
-        base: the last name that was taken, without the format.
+        base: the last name that was used, without the format.
 
     Raises:
         SinkError: the directory cannot be made, read or written, or others may change it.
@@ -71,7 +71,7 @@ class OutputDir:
                 self.previous = link(name.name, raw) if raw else self.previous
 
     def claim(self, started_ns: int) -> tuple[SegmentPaths, int]:
-        """Create and lock a data file under a name that nobody has.
+        """Create and lock a data file under an unused name.
 
         Raises:
             SinkError: it cannot be created.
@@ -85,7 +85,7 @@ class OutputDir:
                 name = segment_name(started_ns, self._sequence, self._format)
                 paths = SegmentPaths(self.folder.path, name)
                 self.base = name.removesuffix(self._format)
-                if self.folder.stat(name) is not None:  # another recording's, which is sealed
+                if self.folder.stat(name) is not None:  # a sealed segment of another recording
                     continue
             with sink_errors("cannot create a segment", paths.partial):
                 try:
@@ -100,27 +100,27 @@ class OutputDir:
                 os.close(fd)
 
     def _find_again(self) -> None:
-        """Take the folder that has the name now, if the open one was deleted."""
+        """Open the folder that has the name now, if the open one was deleted."""
         if not self._borrowed and self.folder.is_deleted:
             self.folder = open_output_dir(self.folder.path)
 
     def remove_made(self) -> None:
-        """Leave no empty directory behind a recording that never was."""
+        """Remove the empty directories made for a recording that stored nothing."""
         remove_made(self._made)
 
     def close(self) -> None:
-        """Let go of the folder. It may be done again."""
+        """Close the folder. May be called again."""
         if not self._borrowed:
             self.folder.close()
 
 
 class FollowingHome(OutputDir):
-    """Where the files go that belong to those of another sink: under their names.
+    """The place of files that accompany those of another sink, under their names.
 
     Args:
-        plan: the directory, or this sink's one file.
+        plan: names the directory, or this sink's one file.
         file_format: of the files.
-        leader: its last name is taken, but for the format, in its folder.
+        leader: its folder and its last name, except for the format, are used.
     """
 
     def __init__(self, plan: SinkPlan, file_format: str, leader: OutputDir) -> None:
@@ -128,7 +128,7 @@ class FollowingHome(OutputDir):
         self._leader = leader
 
     def claim(self, started_ns: int) -> tuple[SegmentPaths, int]:
-        """Create and lock the file of the leader's name. Raises SinkError (EEXIST)."""
+        """Create and lock the file with the leader's name. Raises SinkError (EEXIST)."""
         self.folder = self._leader.folder
         if self._plan.single_file is not None:
             return super().claim(started_ns)
@@ -137,13 +137,13 @@ class FollowingHome(OutputDir):
             if self.folder.stat(paths.data.name) is not None:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             fd = self.folder.create(paths.partial.name)
-            # Nobody repairs an empty file beside a leader that is locked.
+            # No repair touches an empty file beside a leader that is locked.
             lock(fd)
         return paths, fd
 
 
 def open_output_dir(path: Path) -> Folder:
-    """Open a folder for segments, and make it if it is not there.
+    """Open a folder for segments; make it if it does not exist.
 
     Raises:
         SinkError: it cannot be made, read or written, or others may change it.
@@ -159,12 +159,12 @@ def open_output_dir(path: Path) -> Folder:
 
 
 def single_paths(folder: Folder, name: str) -> SegmentPaths:
-    """Names of a recording to one file of a folder.
+    """Return the names of a recording to one file of a folder.
 
     Raises:
-        SinkError: there is something else of that name, or of the one that the file is kept by
-            which it replaces. The seal renames onto both, and that must not be a directory, a
-            device or a link that somebody relies on.
+        SinkError: something else has that name, or the name under which the replaced file is kept.
+            The seal renames onto both, which must not be a directory, a device or a link that
+            somebody relies on.
     """
     paths = SegmentPaths(folder.path, name)
     if not name:
@@ -195,16 +195,16 @@ def _check_replaceable(folder: Folder, paths: SegmentPaths) -> None:
             errno=errno.EEXIST,
             hint="the manifest's name is the file's with .json: choose another name",
         )
-    # A recording that was killed leaves these beside its data, and a repair judges them.
+    # A recording that was killed leaves these beside its data for a repair.
     if folder.stat(paths.partial.name) is None:
         for path in (paths.open_manifest, paths.new_manifest):
             _check_beside(folder, path)
 
 
 def _check_beside(folder: Folder, path: Path) -> None:
-    """Refuse what stands where a recording has its manifest while it is written, but for one.
+    """Refuse foreign files at the names of a manifest that is being written.
 
-    What is no file of ours is refused when it should be replaced.
+    A file of another user is refused when it would be replaced.
     """
     status = folder.stat(path.name)
     if status is None or status.st_uid != os.geteuid():

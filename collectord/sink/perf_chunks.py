@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: what is sound of a perf.data file's data section, and how damage is cut out of it.
+"""Sink stage: find the sound chunks of a perf.data file's data section, and cut out damage.
 
 The section consists of chunks that begin and end at multiples of 4096 bytes. Each ends with a
-padding record, and that with a footer: magic, the chunk's place in the file, and the XXH3-64 of
-all before the checksum (chunk.h of the core). A chunk is sound if that holds and its records fit.
-What lies between sound chunks is cut out: in its place come records that every reader passes over.
+padding record, whose end is a footer: magic, the chunk's offset in the file, and the XXH3-64 of
+all bytes before the checksum (chunk.h of the core). A chunk is sound if that holds and its records
+fit. The parts between sound chunks are cut out: they become records that every reader skips.
 
-Files of older versions have no footers. There damage shows where a record cannot be one, and what
-follows is taken up again at the next place where records lead to a chunk's end.
+Files of older versions have no footers. There damage is visible only as an invalid record; reading
+resumes at the next place where records lead to a chunk's end.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _WORD: Final = 8
 _WORDS: Final = PAGE_BYTES // _WORD
 _HEADER: Final = struct.Struct("<IHH")
 _KNOWN: Final = frozenset(RecordType)
-# What stands in the place of damage, behind a header: no piece of AUX data begins with it.
+# Replaces damage, after a header: no piece of AUX data begins with it.
 _CUT: Final = b"CUT OUT\0"
 _PADDING_MAX_BYTES: Final = 65528
-# A chunk of an older version is looked through that far for its end.
+# The end of a chunk of an older version is searched this far.
 _CHUNK_MAX_BYTES: Final = 16 << 20
 
 
 class Kept(NamedTuple):
-    """What can be kept of a data section; places count from its beginning.
+    """The part of a data section that can be kept; offsets count from its beginning.
 
     Attributes:
-        end: what is behind it is given up.
+        end: the data behind it are given up.
         cuts: damage before it, to be made into padding.
         samples: events that are kept.
-        first_ns, last_ns: lowest and highest time of one, 0 where there is none.
-        reason: why the data end there, "" if they just do.
+        first_ns, last_ns: lowest and highest time of an event, 0 if there is none.
+        reason: why the kept data end there, "" if the data simply end.
     """
 
     end: int
@@ -57,7 +57,7 @@ class Kept(NamedTuple):
 
 
 class _Keeping:
-    """Puts together what is kept, in the order of its places."""
+    """Collects the kept parts, in the order of their offsets."""
 
     def __init__(self) -> None:
         self.end = self.samples = 0
@@ -66,7 +66,7 @@ class _Keeping:
         self.reason = ""
 
     def keep(self, at: int, found: Scan) -> None:
-        """Keep the records from `at` on that a walk has found."""
+        """Keep the records that a walk from `at` on has found."""
         if not found.end:
             return
         if at > self.end:
@@ -83,11 +83,11 @@ class _Keeping:
 
 
 def examine(data: memoryview, base: int, time_offset: int, *, torn: bool) -> Kept:
-    """Find what is sound.
+    """Find the sound part.
 
     Args:
         data: the section, and what may be behind it.
-        base: where it begins in the file.
+        base: the section's offset in the file.
         time_offset: where samples carry their time.
         torn: a writer was killed, and may have left a part of the last chunk.
     """
@@ -114,7 +114,7 @@ def examine(data: memoryview, base: int, time_offset: int, *, torn: bool) -> Kep
 
 
 def _told(data: memoryview, base: int) -> Iterator[Part]:
-    """The chunks that footers tell of, sound or not."""
+    """Yield the chunks described by footers, sound or not."""
     size = len(data) // PAGE_BYTES * PAGE_BYTES
     with data[:size] as whole, whole.cast("Q") as words:
         magics, places = words[_WORDS - 3 :: _WORDS], words[_WORDS - 2 :: _WORDS]
@@ -148,7 +148,7 @@ def _look_without_footers(data: memoryview, time_offset: int, keeping: _Keeping)
 
 
 def _begins_chunk(data: memoryview, start: int) -> bool:
-    """Whether records lead from here to padding that ends where a chunk may."""
+    """Whether records lead from here to padding that ends at a possible chunk end."""
     at = start
     while at + HEADER_BYTES <= len(data) and at - start < _CHUNK_MAX_BYTES:
         kind, _, size = _HEADER.unpack_from(data, at)
@@ -161,7 +161,7 @@ def _begins_chunk(data: memoryview, start: int) -> bool:
 
 
 def padding(part: Part) -> Iterator[tuple[int, bytes]]:
-    """Give what to write where, so that readers pass over a part; the rest of it may stay."""
+    """Yield offsets and bytes to write so that readers skip a part; its other bytes may stay."""
     at, left = part.offset, part.bytes
     while left:
         size = min(left, _PADDING_MAX_BYTES)

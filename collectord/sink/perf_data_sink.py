@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 # Space that the writer allocates ahead: long extents, and little to give back at the close.
 STEP_BYTES: Final = 16 << 20
-# On the disk, or up to the largest size that a file of this process may have.
+# The disk is full, or the file has the largest size allowed for this process.
 _NO_ROOM: Final = FULL | {errno.EFBIG}
-# Room behind the data for what becomes known of the code that ran; without it it is left out.
+# Room behind the data for features of the code that ran; if it is missing, they are left out.
 _CODE_BYTES: Final = 128 << 10
 _NO_RECORDS: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
 
@@ -58,15 +58,15 @@ class PerfDataSink(FileSink):
         """Make the directory ready.
 
         Args:
-            plan: where the files go and when they end.
-            identity: whose they are.
+            plan: says where the files go and when they end.
+            identity: host and session of the files.
             attrs: the events with all their ids; a file with an unknown id is unreadable.
             features: feature sections that stay the same; the sample time is added at the seal.
             tracing_data: perf's TRACING_DATA section, required with tracepoints.
-            targets: records that say which ids, threads and CPUs the events are of.
-            aux_info: records that decoders of AUX traces need ahead of the trace.
-            layouts: of what BPF programs submit, by the name of the event, for the manifests.
-            make_room: called with bytes wanted when the disk is full; True if some were freed.
+            targets: records that assign ids, threads and CPUs to the events.
+            aux_info: records that decoders of AUX traces need before the trace.
+            layouts: of the events that BPF programs submit, by name, for the manifests.
+            make_room: called with the bytes needed when the disk is full; True if some were freed.
 
         Raises:
             SinkError: the directory cannot be made, read or written.
@@ -86,7 +86,7 @@ class PerfDataSink(FileSink):
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
     ) -> None:
-        """Nothing: a running perf.data is whole to nobody before its seal or repair."""
+        """Do nothing: a running perf.data is not readable before its seal or repair."""
 
     def _begin(self, token: int, fd: int) -> Place:
         del token
@@ -100,7 +100,7 @@ class PerfDataSink(FileSink):
         )
 
     def _tail_bytes(self) -> int:
-        """What readers need behind the data: losses of each id, features but for AUX places."""
+        """Return the size of the part behind the data that readers need, without the AUX index."""
         every = {event_id: 1 for section in self._attrs for event_id in section.ids}
         losses = sum(map(len, self._loss_records(every)))
         features = Features(sample_time=(0, 0), auxtrace_index=(0,))
@@ -112,7 +112,7 @@ class PerfDataSink(FileSink):
         losses = self._loss_records(closing.lost_samples)
         data = DataSection(
             sums=closed.sums,
-            # A file without data is to readers one that was never completed.
+            # Readers take a file without data for one that was never completed.
             appended=b"".join(losses) or (b"" if closed.sums else _NO_RECORDS),
             first_ns=closed.first_ns,
             last_ns=closed.last_ns,
@@ -124,7 +124,7 @@ class PerfDataSink(FileSink):
         except OSError as error:
             if error.errno not in _NO_ROOM or data.features == Features():
                 raise
-            # The room that the writer keeps is for what readers cannot do without.
+            # The room that the writer reserves is for the parts that readers need.
             data = replace(data, features=Features())
             file = yield from finish(segment.meta_fd, self._head, data)
         counts = {ring: (samples, size) for ring, samples, size in closed.rings}
@@ -139,7 +139,7 @@ class PerfDataSink(FileSink):
         )
 
     def _loss_records(self, lost_samples: Mapping[int, int]) -> list[bytes]:
-        """LOST_SAMPLES per id. Time 0: readers take them at once, whatever was flushed before."""
+        """Return LOST_SAMPLES records by id, of time 0: readers take these without a flush."""
         return [
             encode_record(LostSamples(count), section.attr, SampleId(id=event_id))
             for section in self._attrs
@@ -151,7 +151,7 @@ class PerfDataSink(FileSink):
         return not closed.records and not any(size for _, size, _ in closed.aux)
 
     def _may_hold_data(self, segment: OpenSegment) -> bool:
-        """The first record's type is never 0; of a file that cannot be read nothing is known."""
+        """Whether the first record's type is not 0; True for a file that cannot be read."""
         try:
             return bool(os.pread(segment.meta_fd, 1, segment.data_offset).strip(b"\0"))
         except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the parts of a perf.data file around its data section, as one open file has them."""
+"""Sink stage: the parts of an open perf.data file around its data section."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from collectord._native._core import Sum
     from collectord.sink.manifest import Manifest
 
-_FIRST_BYTES: Final = HEADER_BYTES + 8  # what tells how long a head is
+_FIRST_BYTES: Final = HEADER_BYTES + 8  # enough to know the length of a head
 _SHARED: Final = -1  # the one track of a survey: all CPUs write into one section
 
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
-    """What a data section holds, when no more comes.
+    """The contents of a data section, once it is complete.
 
     Attributes:
         sums: checksums of what the writer wrote.
         appended: records that the close adds behind it.
-        auxtrace_index: where in the file its AUXTRACE records stand.
-        features: what else became known since the head was written.
+        auxtrace_index: offsets of its AUXTRACE records in the file.
+        features: further features that became known since the head was written.
     """
 
     sums: tuple[Sum, ...]
@@ -60,19 +60,19 @@ class DataSection:
 
     @property
     def written_bytes(self) -> int:
-        """Give the length of what the writer wrote."""
+        """The length of what the writer wrote."""
         return sum(one.bytes for one in self.sums)
 
 
 def write_head(fd: int, head: Head) -> None:
-    """Write all that precedes the data, wait for the disk, and free its cache."""
+    """Write the part before the data, wait for the disk, and free its cache."""
     write_all(fd, head.image, 0)
     os.fdatasync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read_head(fd: int) -> Head:
-    """Read back what `write_head` wrote, the header as it is by now.
+    """Read back what `write_head` wrote, with the present header.
 
     Raises:
         CodecError: the file does not begin with a whole head.
@@ -83,11 +83,11 @@ def read_head(fd: int) -> Head:
 def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, FinishedFile]:
     """Write the tail behind the data, cut the file there, write the header, wait for the disk.
 
-    The tail goes into room that the writer has kept for it: cut first, and on a full disk another
-    file takes that room.
+    The tail goes into room that the writer has reserved for it: if the file were cut first,
+    another file could take that room on a full disk.
 
-    Yields after each step, and may be run again after any: nothing of the data is touched, and
-    what follows the data never passes for a record (a feature table's entry has record size 0).
+    Yields after each step, and may be run again after any: the data are not touched, and the bytes
+    behind them can never be taken for a record (a feature table's entry has record size 0).
     """
     end = head.write_offset + data.written_bytes
     data_bytes = data.written_bytes + len(data.appended)
@@ -124,7 +124,7 @@ def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, Finis
 
 
 def time_offset(attrs: Sequence[AttrSection]) -> int:
-    """Where samples carry their time: 0 if nowhere, or if the events do not agree on it.
+    """Return where samples carry their time: 0 if nowhere, or if the events differ in it.
 
     A dummy event writes no samples, so its own layout does not matter.
     """
@@ -138,7 +138,7 @@ def _is_dummy(section: AttrSection) -> bool:
 
 
 def holds_auxtrace(head: Head) -> bool:
-    """Whether the file tells a decoder of AUX traces what it needs to know."""
+    """Whether the file has the information that a decoder of AUX traces needs."""
     return any(h.type == RecordType.AUXTRACE_INFO for h in iter_records(head.first_records))
 
 
@@ -164,7 +164,7 @@ class PerfFile:
         self.offsets: Mapping[int, int] = {}
 
     def survey(self, sealed: Manifest | None = None) -> Survey:
-        """Find the sound chunks, and of the last one the whole records."""
+        """Find the sound chunks, and the whole records of the last one."""
         size_bytes = os.fstat(self._fd).st_size
         start, end, written = self.data_offset, size_bytes, 0
         if sealed is not None:
@@ -177,7 +177,7 @@ class PerfFile:
         cuts = [Part(start + cut.offset, cut.bytes) for cut in found.cuts]
         size = found.end
         if sealed is not None and end == start + written and size < written:
-            # What follows the data stands: so they stay as long as they were.
+            # The part behind the data stays, so the data must keep their length.
             cuts.append(Part(start + size, written - size))
             size, sums = written, ()
         self._sealed = sealed
@@ -191,7 +191,7 @@ class PerfFile:
         )
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
-        """Cut out what is damaged, and make an end of the file behind what is kept."""
+        """Cut out damage, and finish the file behind what is kept."""
         track = found.tracks[_SHARED]
         sums = track.sums
         if found.cuts:
@@ -217,7 +217,7 @@ class PerfFile:
         return replace(file, cuts=found.cuts)
 
     def _standing(self, data: Span, cuts: tuple[Part, ...]) -> FinishedFile | None:
-        """Give the file if what follows its data is as it was sealed, and still true."""
+        """Return the file if the part behind its data is as it was sealed, and still valid."""
         if self._sealed is None or self._has_aux:
             return None
         status = os.fstat(self._fd)
@@ -236,7 +236,7 @@ class PerfFile:
         )
 
     def _auxtrace_index(self, size_bytes: int) -> tuple[int, ...]:
-        """Find the AUXTRACE records in what is kept; only a file that tells of AUX has any."""
+        """Find the AUXTRACE records in what is kept; only a file with AUX information has any."""
         if not self._has_aux:
             return ()
         end = self.data_offset + size_bytes

@@ -43,7 +43,7 @@ def finish(fd: int, sums: Sequence[Sum]) -> Generator[str, None, FinishedFile]:
 
 
 class RelayFile:
-    """See `StoredFile`. Such a file has no head, and may be empty."""
+    """A file of a relay segment; see `StoredFile`. It has no head, and may be empty."""
 
     source = "relay"
     sparse = False
@@ -52,16 +52,16 @@ class RelayFile:
     offsets: Mapping[int, int] = {}
 
     def __init__(self, fd: int, form: str) -> None:
-        """Look at an open file of this format, `blktrace.N` or `relay.N`."""
+        """Open a file of this format, `blktrace.N` or `relay.N`, by its descriptor."""
         self._fd = fd
         self.format = form
         self.data_bytes = os.fstat(fd).st_size
         self._walked = form.startswith(BLKTRACE)
 
     def survey(self, sealed: Manifest | None = None) -> Survey:
-        """Find the sound records; of bytes that nobody knows all are kept.
+        """Find the sound records; bytes of an unknown format are all kept.
 
-        Nothing tells what could be cut out of those, so a sealed file of them is left as it is.
+        Nothing shows what to cut out of such bytes, so a sealed file of them is left as it is.
         """
         size = self.data_bytes if sealed is None else min(self.data_bytes, sealed.bytes)
         if not size or (sealed is not None and not self._walked):
@@ -83,7 +83,7 @@ class RelayFile:
         )
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
-        """Cut out what is damaged, and what is behind the last record that is kept."""
+        """Cut out damage, and the bytes behind the last record that is kept."""
         track = found.tracks.get(_ALL, Track(0, 0, ()))
         sums = track.sums
         if found.cuts:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sink stage: segments that are sets of files, one for each CPU, as blktrace writes them.
 
-    <UTC start>-<seq>.blktrace.0, .blktrace.1 ..    what `blkparse -i <UTC start>-<seq>` reads
-    <UTC start>-<seq>.relay.0 ..                    bytes of a channel that nobody knows
+- <UTC start>-<seq>.blktrace.0, .blktrace.1 ..: input of `blkparse -i <UTC start>-<seq>`
+- <UTC start>-<seq>.relay.0 ..: bytes of a channel of unknown format
 
-All files of a segment have one name but for the number, each its own manifest, and each number
-from 0 on its file, with data or without: blkparse stops at the first that is missing.
+All files of a segment have the same name except for the number, and a manifest each. There is a
+file for each number from 0 on, even without data: blkparse stops at the first missing one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class _OneFile(FileSink):
-    """The files of one number."""
+    """The files with one number."""
 
     FORMAT = ""
     DIRECT = False
@@ -62,18 +62,18 @@ class _OneFile(FileSink):
 
     @property
     def ring(self) -> int | None:
-        """The core's id of the ring that is written here, None without."""
+        """The core's id of the ring that is written here, None without one."""
         return self._ring
 
     @property
     def home(self) -> OutputDir:
-        """Where the files go."""
+        """The directory of the files."""
         return self._home
 
     def seal_once(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> SegmentInfo:
-        """Seal, or give what was sealed: a disk that is full may stop a set half-way."""
+        """Seal, or return the earlier result: a full disk may interrupt a set half-way."""
         if segment.token not in self._sealed:
             info = self.seal(segment, closed, closing)
             if info is None:
@@ -82,7 +82,7 @@ class _OneFile(FileSink):
         return self._sealed[segment.token]
 
     def sealed(self, token: int) -> SegmentInfo | None:
-        """The result of `seal_once`."""
+        """Return the result of `seal_once`, None without one."""
         return self._sealed.get(token)
 
     def _held(self, segment: OpenSegment, closed: SegmentClosed) -> Mapping[int, int]:
@@ -90,7 +90,7 @@ class _OneFile(FileSink):
         return {ring: count for ring, count in events.items() if ring == self._ring}
 
     def forget_sealed(self, token: int) -> None:
-        """The whole set is sealed."""
+        """Forget the result, once the whole set is sealed."""
         self._sealed.pop(token, None)
 
     def may_hold_data(self, segment: OpenSegment) -> bool:
@@ -107,7 +107,7 @@ class _OneFile(FileSink):
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
     ) -> None:
-        """Nothing: what is written is there to be read."""
+        """Do nothing: what is written can be read at once."""
 
     def _begin(self, token: int, fd: int) -> Place:
         del token, fd
@@ -132,7 +132,7 @@ class _OneFile(FileSink):
         )
 
     def _is_void(self, closed: SegmentClosed, closing: Closing) -> bool:
-        """The set decides."""
+        """Return False: the set decides."""
         del closed, closing
         return False
 
@@ -147,10 +147,10 @@ class RelaySink:
     """The segments of one relay stream. See `sink.base.Sink`.
 
     Args:
-        plan: where the files go and when they end.
-        identity: whose they are.
+        plan: says where the files go and when they end.
+        identity: host and session of the files.
         cpus: ring id to CPU; -1 is a channel with one file.
-        channel: what was read, for the manifests.
+        channel: the channel's name, for the manifests.
         make_room: see `FileSink`.
 
     Raises:
@@ -187,7 +187,7 @@ class RelaySink:
 
     @property
     def so_far(self) -> SoFar:
-        """Give what is sealed by now, in the run of the first file."""
+        """The segments sealed so far, in the run of the first file."""
         stored = sum(part.so_far.stored for part in self._parts)
         return self._parts[0].so_far._replace(stored=stored)
 
@@ -203,7 +203,7 @@ class RelaySink:
                         undo.callback(part.discard, segment)
                         made.append(segment)
                 except SinkError as error:
-                    # A follower's name is taken: what is left of another set.
+                    # A follower's name is taken by the remains of another set.
                     if error.errno == errno.EEXIST and self._plan.single_file is None and made:
                         continue
                     raise
@@ -249,7 +249,7 @@ class RelaySink:
         )
 
     def give_up(self, segment: OpenSegment, closed: SegmentClosed) -> GivenUp:
-        """Close the files that cannot be sealed; the others of the set are. Raises SinkError."""
+        """Close the unsealed files of a set; the others stay sealed. Raises SinkError."""
         made = self._sets.pop(segment.token)
         infos = tuple(filter(None, (part.sealed(segment.token) for part in self._parts)))
         ends = [
@@ -272,7 +272,7 @@ class RelaySink:
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
     ) -> None:
-        """Nothing: what is written is there to be read."""
+        """Do nothing: what is written can be read at once."""
 
     def discard(self, segment: OpenSegment) -> None:
         """Delete the files of a segment that never received data. Raises SinkError."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: seal what a killed process left behind, or finish what it had nearly sealed.
+"""Sink stage: seal what a killed process left behind, or finish an interrupted seal.
 
-Runs on start and for `collectord segments repair`. It may run again after it was killed at any
-point, and beside a running daemon: a segment that is being written is locked by its writer.
+It runs at start and for `collectord segments repair`. It may be killed at any point and run again,
+and may run beside a daemon: a segment that is being written is locked by its writer.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 def repair(target: Path, *, sealed: bool = False) -> list[Outcome]:
     """Repair all segments in a folder and in the session folders directly below it, or one file.
 
-    Files that are no segments are left alone and not mentioned; what cannot be repaired is told
-    as REFUSED, DAMAGED or FAILED and does not keep the others from their repair.
+    Files that are no segments are left alone and not mentioned. Segments that cannot be repaired
+    are reported as REFUSED, DAMAGED or FAILED, and the others are repaired nevertheless.
 
     Args:
         target: the folder, or a segment's data file.
-        sealed: look at the data of sealed segments as well, and cut out of them what is damaged.
+        sealed: also check the data of sealed segments, and cut out damage.
 
     Raises:
-        SinkError: the folder cannot be read, or is one that a repair must not write to.
+        SinkError: the folder cannot be read, or a repair must not write to it.
     """
     outcomes: list[Outcome] = []
     only = target.name.removesuffix(PARTIAL) if target.is_file() else ""
@@ -78,7 +78,7 @@ def repair(target: Path, *, sealed: bool = False) -> list[Outcome]:
 
 
 def _repair_all(folder: Folder, only: str, *, sealed: bool) -> Iterator[Outcome]:
-    """Repair what a folder holds itself, or one of it. Raises SinkError if it cannot be read."""
+    """Repair the segments of a folder, or one of them. Raises SinkError if it cannot be read."""
     for group in group_files(folder):
         if only and group.paths.name != only:
             continue
@@ -94,7 +94,7 @@ def _repair_all(folder: Folder, only: str, *, sealed: bool) -> Iterator[Outcome]
 
 
 def make_way(folder: Folder, paths: SegmentPaths) -> None:
-    """Seal what an earlier recording to the same file left behind.
+    """Seal the remains of an earlier recording to the same file.
 
     Raises:
         SinkError: another recording writes the file, or its remains cannot be repaired.
@@ -116,13 +116,13 @@ def repair_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome |
     """Repair one segment of a folder, yielding after each step that a kill may follow.
 
     Returns:
-        None where there was nothing to do, or somebody else did it meanwhile.
+        None if there was nothing to do, or somebody else did it meanwhile.
     """
     paths = group.paths
     try:
         fd = folder.open(paths.partial.name, write=True)
     except FileNotFoundError:
-        # A segment's data file is created first, so what was listed beside it is left over.
+        # The data file of a segment is created first, so the files listed beside it are leftovers.
         return _remove_leftovers(folder, group)
     try:
         if not lock(fd):
@@ -165,7 +165,7 @@ def _repair_locked(folder: Folder, paths: SegmentPaths, fd: int) -> Generator[st
 
 
 def _was_sealed(sealed: Manifest, opened: OpenManifest | None, file: StoredFile, fd: int) -> bool:
-    """The manifest is of this very file, which had all its bytes."""
+    """Whether the manifest belongs to this very file, which had all its bytes."""
     if opened is not None and opened.started_ns != sealed.started_ns:
         return False
     same_size = os.fstat(fd).st_size == sealed.bytes
@@ -175,7 +175,7 @@ def _was_sealed(sealed: Manifest, opened: OpenManifest | None, file: StoredFile,
 def _without_head(
     folder: Folder, paths: SegmentPaths, fd: int, error: CodecError, *, known: bool
 ) -> Outcome:
-    """A file whose head does not parse: its creation was cut short, or it is none of ours."""
+    """Handle a file with an invalid head: its creation was cut short, or it is foreign."""
     if known or (os.fstat(fd).st_size and not begins_as_ours(fd)):
         return refused(paths, f"its head is damaged: {error}")
     remove(folder, paths)
@@ -183,7 +183,7 @@ def _without_head(
 
 
 def _remove_leftovers(folder: Folder, group: Group) -> Outcome | None:
-    """Clear what lies beside a segment that is sealed, was discarded, or was evicted."""
+    """Remove the files beside a segment that is sealed, was discarded, or was evicted."""
     paths = group.paths
     if not group.sealed:
         remove(folder, paths)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: which sealed segments go when the limits are reached, oldest first."""
+"""Sink stage: delete the oldest sealed segments when the limits are reached."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class EvictReason(StrEnum):
-    """Which limit a segment fell to."""
+    """The limit for which a segment was deleted."""
 
     AGE = "age"
     QUOTA = "quota"
@@ -39,7 +39,7 @@ class EvictReason(StrEnum):
 
 
 class Eviction(NamedTuple):
-    """A segment that was deleted, its manifest with it; `bytes` are allocated ones."""
+    """A segment that was deleted with its manifest; `bytes` are allocated ones."""
 
     path: Path
     reason: EvictReason
@@ -47,9 +47,9 @@ class Eviction(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A segment, or all files of a set, which go together.
+    """A segment, or all files of a set, which are deleted together.
 
-    `place` is its folder's name, and `device` the file system that has it.
+    `place` is the name of its folder, and `device` the file system that it is on.
     """
 
     place: str
@@ -70,26 +70,26 @@ def evict(
 ) -> list[Eviction]:
     """Delete the oldest sealed segments of all sessions below `root` until the limits hold.
 
-    Segments that are being written count towards the quota and are never touched; neither are
+    Segments that are being written count towards the quota but are never deleted; neither are
     orphans (repair seals them first) and recordings with a name from `record -o`. Beside a running
-    trace.dat segment the newest sealed one stays too: it tells how far the rings are stored, which
-    outlive their process. The age is that of the last write. A limit of 0 is no limit.
+    trace.dat segment the newest sealed one stays too: it records up to where the rings are stored,
+    which outlive their process. The age is that of the last write. A limit of 0 is no limit.
+
+    Folders that cannot be entered, or that others may write to, are skipped.
 
     Args:
         root: the state directory, one directory per session below it.
         plan: the limits.
         now_ns: REALTIME.
-        need_bytes: what a write that met a full disk wants; at least that much is freed, if
-            there is that much.
-        left: running segments that were given up, by their paths: they go as sealed ones do.
-        device: the file system that the write is to (st_dev), None for that of `root`: what others
-            have is deleted for none.
-
-    Folders that cannot be entered, or that others may write to, are passed over.
+        need_bytes: space for a write that met a full disk; at least that much is freed, if
+            possible.
+        left: paths of running segments that were given up: they are treated as sealed ones.
+        device: the file system that is written to (st_dev), None for that of `root`: segments on
+            others are not deleted for this write.
 
     Raises:
-        SinkError: the directory cannot be read, or something should go and nothing could be
-            deleted.
+        SinkError: the directory cannot be read, or nothing could be deleted although something
+            should be.
     """
     with sink_errors("cannot read the directory", root, reading=True):
         folder = open_folder(root, Trust.WRITE)
@@ -133,14 +133,14 @@ def _evict(
         wanted_bytes[segment.device] -= segment.bytes
     short = any(size > 0 for size in wanted_bytes.values())
     if short or (plan.bytes and used_bytes > plan.bytes):
-        failures += closed  # what is missing may lie there
+        failures += closed  # the missing space may be in these folders
     if failures and not evictions:
         raise failures[0]
     return evictions
 
 
 def _missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:
-    """Give what a file system has less than the least that is to be free, negative if more."""
+    """Return by how much a file system falls short of the required free space, negative if not."""
     share_bytes = int(space.f_blocks * space.f_frsize * plan.free_percent / 100)
     return max(plan.free_bytes, share_bytes) - space.f_bavail * space.f_frsize
 
@@ -148,10 +148,10 @@ def _missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:
 def _usage(
     root: Folder, left: Collection[Path]
 ) -> tuple[list[_Held], int, dict[int, os.statvfs_result], list[SinkError]]:
-    """Give the segments that may go, oldest first, and what there is beside them.
+    """Return the segments that may be deleted, oldest first, and the usage.
 
-    That is the allocated bytes of all segments, the room on each file system, and the errors of
-    folders that cannot be entered; what those hold is not counted.
+    The usage is the allocated bytes of all segments, the room on each file system, and the errors
+    of folders that cannot be entered; their contents are not counted.
     """
     held: list[_Held] = []
     spaces: dict[int, os.statvfs_result] = {}
@@ -177,7 +177,7 @@ def _usage(
 def _measured(
     folder: Folder, place: str, device: int, left: Collection[Path]
 ) -> tuple[list[_Held], int]:
-    """Give the segments of a folder that may go, and the allocated bytes of all of it."""
+    """Return the segments of a folder that may be deleted, and its allocated bytes."""
     sets: defaultdict[str, list[_Held]] = defaultdict(list)
     used_bytes = 0
     groups = [group for group in group_files(folder) if group.paths.rotated]
@@ -207,14 +207,14 @@ def _joined(parts: Sequence[_Held]) -> _Held:
 
 
 def _end_of_trail(groups: list[Group]) -> Group | None:
-    """The newest sealed trace.dat segment of a session that goes on, or whose end was a crash."""
+    """Return the newest sealed trace.dat segment of a session that runs or has crashed."""
     traces = [group for group in groups if group.paths.format == TRACE_DAT]
     sealed = [group for group in traces if group.sealed]
     return sealed[-1] if sealed and len(sealed) < len(traces) else None
 
 
 def _measure(folder: Folder, group: Group) -> tuple[int, int]:
-    """Give allocated bytes and last write of a segment's files; those that vanished count 0."""
+    """Return allocated bytes and last write of a segment's files; missing ones count 0."""
     size_bytes = written_ns = 0
     for suffix in group.suffixes:
         status = folder.stat(group.paths.name + suffix)
@@ -226,7 +226,7 @@ def _measure(folder: Folder, group: Group) -> tuple[int, int]:
 
 
 def _delete(folder: Folder, group: Group) -> bool:
-    """Delete data, then manifest; False if somebody else had deleted all of it."""
+    """Delete data, then manifest; return False if all of it was already deleted."""
     deleted = False
     for suffix in sorted(group.suffixes, key=lambda suffix: suffix == MANIFEST):
         name = group.paths.name + suffix

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: read a segment's data section back, for repair and verify."""
+"""Sink stage: read back a segment's data section, for repair and verify."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _INVALID: Final = "a record has"
 
 
 class Hash(Protocol):
-    """A hash of what it was given."""
+    """A running hash."""
 
     def update(self, data: memoryview, /) -> None:
-        """Go on with these bytes."""
+        """Add these bytes."""
 
     def hexdigest(self) -> str:
-        """Give it as text."""
+        """Return the hash as text."""
 
 
 class Scan(NamedTuple):
-    """What a walk over a data section found.
+    """The result of a walk over a data section.
 
     Attributes:
         end: offset past the last whole record.
         last: offset of that record.
         samples: PERF_RECORD_SAMPLE records.
-        first_ns, last_ns: lowest and highest sample time, 0 where there is none.
+        first_ns, last_ns: lowest and highest sample time, 0 if there is none.
         reason: why the walk ended before the data did, "" if it did not.
     """
 
@@ -79,11 +79,11 @@ def _reason(data: memoryview, end: int) -> str:
 
 
 def scan_torn(data: memoryview, time_offset: int) -> Scan:
-    """Walk a data section whose writer died, and leave out a record that was half written.
+    """Walk a data section whose writer died, without a record that was half written.
 
-    Writers write whole pages, so a walk that ends inside a page met a write that was cut. A last
-    record that lies on two pages may then lack its second part, though its header is whole; and
-    where no record can be, what is in its place may have begun in the one before.
+    Writers write whole pages, so a walk that ends inside a page met a write that was cut short. A
+    last record that spans two pages may then lack its second part, though its header is whole; and
+    an invalid record may have begun in the one before.
     """
     found = scan(data, time_offset)
     crosses = found.last // PAGE_BYTES < (found.end - 1) // PAGE_BYTES
@@ -93,10 +93,10 @@ def scan_torn(data: memoryview, time_offset: int) -> Scan:
 
 
 def read_first(fd: int, size_bytes: int) -> bytes:
-    """Read the beginning of a file, whose size may be what damage says.
+    """Read the beginning of a file, with a size that may come from damaged data.
 
     Raises:
-        CodecError: the file is shorter; no memory is taken for what it does not have.
+        CodecError: the file is shorter; no memory is allocated in that case.
     """
     there_bytes = os.fstat(fd).st_size
     if there_bytes < size_bytes:
@@ -118,12 +118,12 @@ def mapped(fd: int, size_bytes: int) -> Iterator[memoryview]:
 
 
 def xxh3(data: memoryview | bytes) -> str:
-    """XXH3-64 as manifests write it, 16 hex digits."""
+    """Return the XXH3-64 as in manifests, 16 hex digits."""
     return digest(xxhash.xxh3_64(), data)
 
 
 def digest(state: Hash, data: memoryview | bytes) -> str:
-    """Hash piece by piece, so that Ctrl-C ends it in time, and give the hex digits."""
+    """Return the hash in hex digits; it works in pieces, so that Ctrl-C ends it in time."""
     for at in range(0, len(data), _PIECE_BYTES):
         with memoryview(data)[at : at + _PIECE_BYTES] as piece:
             state.update(piece)

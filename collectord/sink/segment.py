@@ -7,8 +7,8 @@
     NAME.json, NAME      sealed
     NAME.json.damaged    an open manifest that could not be read when its segment was repaired
 
-NAME is `<UTC start>-<seq>.<format>` in a state directory, or what `record -o` was given. Numbers
-and the chain of manifests go on within one format: a directory may hold the segments of a perf
+NAME is `<UTC start>-<seq>.<format>` in a state directory, or the argument of `record -o`. Numbers
+and the chain of manifests continue within one format: a directory may hold the segments of a perf
 and of a tracefs source.
 """
 
@@ -45,15 +45,15 @@ DAMAGED_MANIFEST: Final = ".json.damaged"
 PERF_DATA: Final = "perf.data"
 TRACE_DAT: Final = "trace.dat"
 FORMATS: Final = (PERF_DATA, TRACE_DAT)
-# Of sets of files, one for each CPU: its number comes behind.
+# Formats of sets of files, one for each CPU: its number follows.
 BLKTRACE: Final = "blktrace"
 RELAY: Final = "relay"
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # what `make_room` may help against
-# A manifest has some hundred bytes for each ring and build-id; what has more is none.
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # `make_room` may help against these
+# A manifest has some hundred bytes for each ring and build-id; a larger file is not a manifest.
 MANIFEST_MAX_BYTES: Final = 16 << 20
-# What passes: the same may succeed later.
+# Errors that may pass: the same call may succeed later.
 PASSING: Final = FULL | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-BLOCK_BYTES: Final = 512  # unit of st_blocks, whatever the filesystem's own is
+BLOCK_BYTES: Final = 512  # unit of st_blocks, whatever the filesystem's block size
 
 _FORMAT: Final = "|".join([*map(re.escape, FORMATS), rf"(?:{BLKTRACE}|{RELAY})\.\d+"])
 _SET: Final = re.compile(
@@ -80,11 +80,11 @@ _HINTS: Final = {
 
 @contextmanager
 def sink_errors(message: str, path: Path, *, reading: bool = False) -> Iterator[None]:
-    """Turn an OSError of the block into a SinkError that says what to do.
+    """Turn an OSError of the block into a SinkError with a hint.
 
     Args:
-        message: what cannot be done.
-        path: with what.
+        message: what failed.
+        path: the file or directory concerned.
         reading: the block writes nothing.
 
     Raises:
@@ -102,44 +102,44 @@ def sink_errors(message: str, path: Path, *, reading: bool = False) -> Iterator[
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentPaths:
-    """The names that one segment has in its life. Ordered by directory, then by age."""
+    """The names of a segment's files during its life. Ordered by directory, then by age."""
 
     directory: Path
     name: str
 
     @property
     def data(self) -> Path:
-        """The sealed segment."""
+        """The path of the sealed segment."""
         return self.directory / self.name
 
     @property
     def partial(self) -> Path:
-        """The segment while it is written."""
+        """The path of the segment while it is written."""
         return self.directory / (self.name + PARTIAL)
 
     @property
     def manifest(self) -> Path:
-        """The sealed manifest."""
+        """The path of the sealed manifest."""
         return self.directory / (self.name + MANIFEST)
 
     @property
     def open_manifest(self) -> Path:
-        """What a repair needs while the segment is written."""
+        """The path of the manifest that a repair needs while the segment is written."""
         return self.directory / (self.name + OPEN_MANIFEST)
 
     @property
     def new_manifest(self) -> Path:
-        """The sealed manifest before its rename."""
+        """The path of the sealed manifest before its rename."""
         return self.directory / (self.name + NEW_MANIFEST)
 
     @property
     def damaged_manifest(self) -> Path:
-        """An open manifest that nobody can read, set aside."""
+        """The path of an unreadable open manifest that was set aside."""
         return self.directory / (self.name + DAMAGED_MANIFEST)
 
     @property
     def old(self) -> SegmentPaths:
-        """The names that the file gets which a recording of this name replaces, as with perf."""
+        """The names under which a replaced file of this name is kept, as with perf."""
         match = _SET.fullmatch(self.name)
         if match is None:
             return SegmentPaths(self.directory, f"{self.name}.old")
@@ -148,44 +148,44 @@ class SegmentPaths:
 
     @property
     def rotated(self) -> bool:
-        """The name is one that a session gives, not one from `record -o`."""
+        """Whether a session made the name, as opposed to `record -o`."""
         return _NAME.fullmatch(self.name) is not None
 
     @property
     def sequence(self) -> int:
-        """Number of the segment among those of its format, 0 for a name from `record -o`."""
+        """The number of the segment among those of its format, 0 for a name from `record -o`."""
         match = _NAME.fullmatch(self.name)
         return int(match["seq"]) if match else 0
 
     @property
     def format(self) -> str:
-        """One of FORMATS, or a set's with its number, by the name; "" for one from `record -o`."""
+        """One of FORMATS, or a set's with its number, by the name; "" for a `record -o`."""
         match = _NAME.fullmatch(self.name)
         return match["format"] if match else ""
 
     @property
     def set_name(self) -> str:
-        """What the files of a set have in common; of other segments the name."""
+        """The common part of the names of a set's files; for other segments the name."""
         match = _SET.fullmatch(self.name)
         return f"{match['base']}.{match['kind']}" if match else self.name
 
     @property
     def set_format(self) -> str:
-        """Format of a file of a set, `blktrace.N` or `relay.N`, also of a `record -o`; else ""."""
+        """A set's format, `blktrace.N` or `relay.N`, also of a `record -o`; "" for other files."""
         match = _SET.fullmatch(self.name)
         return f"{match['kind']}.{match['number']}" if match else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Files of one segment that a directory holds, by suffix as in `SegmentPaths`."""
+    """The files of one segment in a directory, by suffix as in `SegmentPaths`."""
 
     paths: SegmentPaths
     suffixes: frozenset[str]
 
     @property
     def sealed(self) -> bool:
-        """Nothing of it is being written, or was left half-way."""
+        """Whether no part of it is being written, or was left half-way."""
         return not self.suffixes & {PARTIAL, OPEN_MANIFEST, NEW_MANIFEST}
 
 
@@ -198,7 +198,7 @@ def segment_name(started_ns: int, sequence: int, suffix: str) -> str:
 def group_files(folder: Folder) -> list[Group]:
     """Sort the files of one folder into segments, oldest first; foreign files are left out.
 
-    A name that no session gives counts only with an open or a sealed manifest beside it.
+    A name that no session makes counts only with an open or a sealed manifest beside it.
 
     Raises:
         SinkError: the directory cannot be read.
@@ -223,7 +223,7 @@ def _is_single(group: Group) -> bool:
 
 
 def session_names(root: Folder) -> list[str]:
-    """Give the names of the session folders in a folder, and first "" for itself.
+    """Return the names of the session folders in a folder, and first "" for the folder itself.
 
     Raises:
         SinkError: the folder cannot be read.
@@ -233,7 +233,7 @@ def session_names(root: Folder) -> list[str]:
 
 
 def segment_directories(root: Path) -> list[Path]:
-    """Give `root` and the session directories directly below it, for who opens them later.
+    """Return `root` and the session directories directly below it, to be opened later.
 
     Raises:
         SinkError: the directory cannot be read.
@@ -243,7 +243,7 @@ def segment_directories(root: Path) -> list[Path]:
 
 
 def session_folder(root: Folder, name: str) -> AbstractContextManager[Folder]:
-    """Open one of `session_names` for the length of a block. Raises SinkError."""
+    """Open one of `session_names` for the duration of a block. Raises SinkError."""
     if not name:
         return nullcontext(root)
     with sink_errors("cannot read the directory", root.path / name, reading=True):
@@ -251,9 +251,9 @@ def session_folder(root: Folder, name: str) -> AbstractContextManager[Folder]:
 
 
 def lock(fd: int) -> bool:
-    """Claim a running segment; False if its writer, or a repair, holds it.
+    """Lock a running segment; return False if its writer, or a repair, holds the lock.
 
-    The claim (flock) ends with the last copy of the fd, so a killed writer never leaves one.
+    The lock (flock) ends with the last copy of the fd, so a killed writer never leaves one.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -267,7 +267,7 @@ def read_manifest(folder: Folder, path: Path) -> bytes:
 
     Raises:
         OSError: it cannot be read.
-        UnsafePath: it is no plain file, or larger than a manifest can be.
+        UnsafePath: it is not a plain file, or larger than a manifest can be.
     """
     try:
         return folder.read(path.name, MANIFEST_MAX_BYTES)
@@ -276,7 +276,7 @@ def read_manifest(folder: Folder, path: Path) -> bytes:
 
 
 def read_other_manifest(folder: Folder, path: Path) -> bytes:
-    """Read a manifest that something else is about; one that is no plain file is none."""
+    """Read a manifest that is only referred to; return b"" if it is not a plain file."""
     try:
         return read_manifest(folder, path)
     except UnsafePath:
@@ -284,7 +284,7 @@ def read_other_manifest(folder: Folder, path: Path) -> bytes:
 
 
 def run(steps: Generator[str, None, T]) -> T:
-    """Do all steps and give their result."""
+    """Run all steps and return their result."""
     while True:
         try:
             next(steps)
@@ -298,9 +298,9 @@ def publish(
 ) -> Iterator[str]:
     """Give a finished and synced data file its final name; yields after each step.
 
-    A kill after any step leaves what `repair` completes: before the manifest's rename the segment
-    is an orphan, after it only the later steps are due. `source` and `target` differ only where
-    a repair found the name taken.
+    After a kill at any step `repair` completes the work: before the manifest's rename the segment
+    is an orphan, after it only the later steps are missing. `source` and `target` differ only if a
+    repair found the name taken.
     """
     folder.write_claimed(target.new_manifest.name, manifest)
     yield "manifest written"
@@ -311,7 +311,7 @@ def publish(
 
 
 def _keep_old(folder: Folder, paths: SegmentPaths) -> Iterator[str]:
-    """Keep what a recording to one file would replace, and give up what was kept before."""
+    """Keep the file that a recording to one file replaces, and delete the one kept before."""
     status = folder.stat(paths.data.name)
     if status is None or not (status.st_size or paths.set_format):  # of a set each number counts
         return
@@ -325,24 +325,24 @@ def _keep_old(folder: Folder, paths: SegmentPaths) -> Iterator[str]:
 
 
 def publish_data(folder: Folder, source: SegmentPaths, target: SegmentPaths) -> Iterator[str]:
-    """Do what `publish` does after the manifest's rename."""
+    """Run the steps of `publish` after the manifest's rename."""
     folder.rename(source.partial.name, target.data.name)
     yield "segment renamed"
     folder.sync()
     yield "directory synced"
-    # Last and unsynced: an open manifest that comes back after a power loss is removed on start.
+    # Last and unsynced: an open manifest that reappears after a power loss is removed at start.
     folder.discard(source.open_manifest.name)
     folder.discard(source.new_manifest.name)
     yield "open manifest removed"
 
 
 def remove(folder: Folder, paths: SegmentPaths) -> None:
-    """Delete what a segment has while it is written. The data first: a manifest alone is clear."""
+    """Delete the files of an unfinished segment. Data first: a manifest alone is recognisable."""
     folder.discard(paths.partial.name)
     remove_beside(folder, paths)
 
 
 def remove_beside(folder: Folder, paths: SegmentPaths) -> None:
-    """Delete what lies beside the data while they are written."""
+    """Delete the files beside the data of an unfinished segment."""
     for path in (paths.new_manifest, paths.open_manifest):
         folder.discard(path.name)

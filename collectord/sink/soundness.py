@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: whether a sealed file is what its manifest says."""
+"""Sink stage: check a sealed file against its manifest."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from collectord.sink.segment import SegmentPaths
 
-# Chunks that one line names; `chunks` of the finding are all.
+# The number of chunks that a line names; `chunks` of the finding has all.
 _NAMED_MAX: Final = 8
 
 
 def contents_findings(fd: int, paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
-    """Compare a sealed file with its manifest."""
+    """Yield the differences between a sealed file and its manifest."""
     size_bytes = os.fstat(fd).st_size
     if size_bytes != manifest.bytes:
         yield Finding(Check.SIZE, f"{size_bytes} bytes, its manifest says {manifest.bytes}")
@@ -42,7 +42,7 @@ def contents_findings(fd: int, paths: SegmentPaths, manifest: Manifest) -> Itera
         )
         return
     yield from (Finding(Check.MANIFEST, fault) for fault in layout_faults(manifest))
-    # First, as spans over each other would have their bytes hashed again and again.
+    # Checked first: overlapping spans would have their bytes hashed again and again.
     if fault := span_fault(manifest, size_bytes, sparse=file.sparse):
         yield Finding(Check.CHECKSUM, fault)
         return
@@ -73,7 +73,7 @@ def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
 
 
 def span_fault(manifest: Manifest, size_bytes: int, *, sparse: bool) -> str:
-    """Say where the spans are not one behind the other, or leave out what is no hole."""
+    """Return where spans overlap, or leave gaps in a file without holes; "" if nowhere."""
     at = 0
     for start, past in _spans(manifest, size_bytes):
         if start < at or (start > at and not sparse):
@@ -83,13 +83,13 @@ def span_fault(manifest: Manifest, size_bytes: int, *, sparse: bool) -> str:
 
 
 def _spans(manifest: Manifest, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of each span, and last of what is behind the file's end."""
+    """Yield begin and end of each span, and last the file's end."""
     yield from ((span.offset, span.offset + span.bytes) for span in manifest.spans)
     yield size_bytes, size_bytes
 
 
 def _gap_findings(fd: int, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
-    """What no checksum covers must be a hole."""
+    """Yield data in the parts that no checksum covers, which must be holes."""
     at = 0
     for start, past in _spans(manifest, len(view)):
         stray = stray_byte(fd, view, at, start)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: holes in files, made where room was not used and checked where nothing belongs."""
+"""Sink stage: make holes in files for unused room, and check that holes are empty."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PIECE_BYTES: Final = 1 << 20
 def punch(fd: int, start: int, end: int) -> None:
     """Make a hole of the bytes from `start` to `end`; the file keeps its length.
 
-    Where the filesystem knows no holes, what is written from `start` on becomes zeros.
+    If the filesystem has no holes, the bytes written from `start` on become zeros.
 
     Args:
         fd: of the file, open for reading and writing.
         start: a multiple of the machine's page size.
-        end: likewise, and not behind the file's end.
+        end: a multiple of it too, and not behind the file's end.
 
     Raises:
         OSError: the file cannot be changed.
@@ -41,7 +41,7 @@ def punch(fd: int, start: int, end: int) -> None:
 
 
 def _clear(fd: int, start: int, end: int) -> None:
-    """Write zeros over what is there, up to the first piece that was never written."""
+    """Overwrite data with zeros, up to the first piece that was never written."""
     for at in range(start, end, _PIECE_BYTES):
         found = os.pread(fd, min(_PIECE_BYTES, end - at), at)
         if not found.strip(b"\0"):
@@ -50,13 +50,13 @@ def _clear(fd: int, start: int, end: int) -> None:
 
 
 def stray_byte(fd: int, view: memoryview, start: int, end: int) -> int | None:
-    """Give the offset of the first byte from `start` to `end` that is not 0, None if all are.
+    """Return the offset of the first byte from `start` to `end` that is not 0, None if all are.
 
     Args:
-        fd: the file, whose holes are passed by.
+        fd: the file, whose holes are skipped.
         view: its bytes.
-        start: of the range to look at.
-        end: of the range to look at.
+        start: beginning of the range.
+        end: end of the range.
     """
     for first, past in written(fd, start, end):
         for at in range(first, past, _PIECE_BYTES):
@@ -69,7 +69,7 @@ def stray_byte(fd: int, view: memoryview, start: int, end: int) -> int | None:
 
 
 def written(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Give the parts of a range that are no holes."""
+    """Yield the parts of a range that are not holes."""
     at = start
     while at < end:
         try:

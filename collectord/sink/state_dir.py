@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the state directory as a whole: its limits, and what they have deleted."""
+"""Sink stage: the state directory as a whole: its limits and its deletions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger()
 _UNCLEAN_STOPS = ".unclean_stops"
 _COUNT_MAX_BYTES = 64
-# For so long it is waited for another thread that deletes.
+# The time to wait for another thread that deletes.
 _EVICTION_WAIT_S = 1.0
 
 
@@ -46,29 +46,29 @@ class StateDir:
 
     @property
     def limited(self) -> bool:
-        """Whether anything is ever deleted. What was recorded by hand is deleted by hand."""
+        """Whether anything is ever deleted. Recordings made by hand are never deleted."""
         plan = self._plan
         return any((plan.bytes, plan.age_ns, plan.free_bytes, plan.free_percent))
 
     def room_for(self, directory: Path) -> Callable[[int], bool]:
-        """Give `make_room` for writes below a directory."""
+        """Return `make_room` for writes below a directory."""
         return partial(self.make_room, directory=directory)
 
     def make_room(self, need_bytes: int = 0, directory: Path | None = None) -> bool:
         """Delete the oldest segments until the limits hold and `need_bytes` were freed.
 
         Args:
-            need_bytes: what a write wants.
-            directory: whose file system it is to, if that is not the state directory's.
+            need_bytes: space for a write.
+            directory: where it is written, if not on the state directory's file system.
 
         Returns:
-            Whether anything was deleted.
+            whether anything was deleted.
 
         Raises:
             SinkError: the directory cannot be read, or a file not deleted.
         """
         if not self.limited or not self._evicting.acquire(timeout=_EVICTION_WAIT_S):
-            return False  # who is at it waits for a disk that does not answer
+            return False  # the other thread waits for a disk that does not answer
         try:
             device = None if directory is None else _device(directory)
             now_ns = time.time_ns()
@@ -89,7 +89,7 @@ class StateDir:
         return bool(evictions)
 
     def leave(self, partials: Iterable[Path]) -> None:
-        """These were given up, and are to go in their turn as sealed segments do."""
+        """Mark running segments as given up: they are deleted in their turn as sealed ones are."""
         with self._lock:
             self._left.update(partials)
 
@@ -113,10 +113,10 @@ class StateDir:
 
 
 def count_unclean_stops(root: Path, *, add: bool) -> int:
-    """How often a process ended without sealing what it wrote below `root`, this time included.
+    """Return how often a process ended without sealing what it wrote below `root`, with this time.
 
-    The count outlives the processes: each new one would begin at the same figure otherwise, and a
-    counter that never rises tells nobody anything.
+    The count is kept in a file: otherwise each process would start at the same value, and a
+    counter that never rises is useless.
 
     Raises:
         SinkError: the count cannot be written.
@@ -140,5 +140,5 @@ def _device(directory: Path) -> int:
 
 def _allocated(folder: Folder, name: str) -> int:
     status = folder.stat(name)
-    # None: it was deleted since it was listed.
+    # None: it was deleted after it was listed.
     return status.st_blocks * BLOCK_BYTES if status is not None else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: a data file as repair and verify take it, whatever its format is."""
+"""Sink stage: a data file of any format, as repair and verify use it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Check(StrEnum):
-    """What was looked at, in this order; a segment's first finding ends its checks."""
+    """The subject of a check, in this order; a segment's first finding ends its checks."""
 
     FILE = "file"
     MANIFEST = "manifest"
@@ -30,20 +30,20 @@ class Check(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """Where some bytes of a file stand."""
+    """The offset and length of some bytes of a file."""
 
     offset: int
     bytes: int
 
     @property
     def end(self) -> int:
-        """What follows them."""
+        """The offset behind the last byte."""
         return self.offset + self.bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong; `detail` is one line for the user, `chunks` are what is not sound."""
+    """A fault; `detail` is one line for the user, `chunks` are the unsound parts."""
 
     check: Check
     detail: str
@@ -54,7 +54,7 @@ class Track(NamedTuple):
     """A part of a file's data that was written on its own, from its beginning.
 
     Attributes:
-        bytes: of whole records or sub-buffers.
+        bytes: size of the whole records or sub-buffers.
         samples: events in them.
         sums: their checksums.
     """
@@ -66,14 +66,14 @@ class Track(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What can be kept of a file whose writer died.
+    """The data that can be kept of a file whose writer died.
 
     Attributes:
-        tracks: by CPU where the CPUs have data of their own, else one with key -1.
-        first_ns, last_ns: lowest and highest time of an event, 0 where there is none.
-        cuts: damage between them, to be made into what readers pass over, in place.
-        cut_bytes: behind them, to be given up.
-        reason: why the data end there, "" if they just do.
+        tracks: by CPU if the CPUs have data of their own, else one with key -1.
+        first_ns, last_ns: lowest and highest time of an event, 0 if there is none.
+        cuts: damage between them, to be replaced in place by bytes that readers skip.
+        cut_bytes: bytes behind them, to be given up.
+        reason: why the kept data end there, "" if the data simply end.
     """
 
     tracks: Mapping[int, Track] = field(default_factory=dict)
@@ -85,12 +85,12 @@ class Survey:
 
     @property
     def bytes(self) -> int:
-        """Data that are kept."""
+        """The size of the data that are kept."""
         return sum(track.bytes for track in self.tracks.values())
 
     @property
     def samples(self) -> int:
-        """Events that are kept."""
+        """The number of events that are kept."""
         return sum(track.samples for track in self.tracks.values())
 
 
@@ -100,11 +100,11 @@ class FinishedFile:
 
     Attributes:
         bytes: its length.
-        allocated_bytes: of its blocks.
-        data_bytes: of its spans of data.
+        allocated_bytes: size of its blocks.
+        data_bytes: size of its spans of data.
         spans: its parts.
-        offsets: CPU to where its data begin by now, for CPUs that have a part of their own.
-        cuts: what was damaged, and is passed over by readers.
+        offsets: CPU to the present offset of its data, for CPUs that have a part of their own.
+        cuts: damaged parts, which readers skip.
     """
 
     bytes: int
@@ -122,10 +122,10 @@ class StoredFile(Protocol):
         format: of the file, as manifests name it.
         source: kind of the source that such files come from.
         sparse: there may be holes, and nothing else, between the spans of its manifest.
-        data_offset: where its data begin.
-        data_bytes: as it claims itself.
+        data_offset: offset of its data.
+        data_bytes: size of its data according to its head.
         events: names of its events.
-        offsets: CPU to where its data begin, for CPUs that have a part of their own.
+        offsets: CPU to the offset of its data, for CPUs that have a part of their own.
     """
 
     format: str
@@ -137,14 +137,15 @@ class StoredFile(Protocol):
     offsets: Mapping[int, int]
 
     def survey(self, sealed: Manifest | None = None) -> Survey:
-        """Look for all that is sound, claimed or not.
+        """Find all sound data, whether the head claims them or not.
 
         Args:
-            sealed: of a file that was damaged since its seal; of others a killed writer left them.
+            sealed: the manifest of a file that was damaged since its seal; None if a writer was
+                killed.
         """
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
         """Claim what is kept, give up the rest, wait for the disk; yields after each step."""
 
     def findings(self, view: memoryview, manifest: Manifest) -> Iterator[Finding]:
-        """Compare the data of a sealed file with its manifest."""
+        """Yield the differences between the data of a sealed file and its manifest."""

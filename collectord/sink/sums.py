@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: checksums of a file's data, one for each chunk, as the core gives them.
+"""Sink stage: checksums of a file's data, one for each chunk, as the core computes them.
 
-A chunk is what was written in one piece, about 1 MiB; what is small shares one with its
-neighbours. Manifests name the chunks of a span in their order, each by its length and its XXH3-64:
+A chunk is what was written in one piece, about 1 MiB; small pieces share one with their
+neighbours. Manifests list the chunks of a span in their order, each by its length and its XXH3-64:
 
-    1048576:0123456789abcdef 40960:fedcba9876543210
+- 1048576:0123456789abcdef 40960:fedcba9876543210
 
-Folded into one they are the XXH3-64 of their checksums, of 8 bytes each, as they are written.
+The checksum of the span is the XXH3-64 of the chunks' checksums, of 8 bytes each, in that order.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _PART_BYTES: Final = 1 << 20
 _PART_STEP: Final = 16384
 _SUM: Final = re.compile(r"([1-9][0-9]{0,18}):([0-9a-f]{16})")
-# What a manifest takes for one chunk, with its separator.
+# The size of one chunk in a manifest, with its separator.
 SUM_TEXT_BYTES: Final = 26
 
 
 class Sums:
-    """The checksums of bytes that come piece by piece."""
+    """The checksums of bytes that arrive in pieces."""
 
     def __init__(self) -> None:
         self._ended: list[Sum] = []
@@ -42,7 +42,7 @@ class Sums:
         self._part_bytes = _PART_BYTES
 
     def take(self, data: memoryview) -> None:
-        """Go on with these bytes."""
+        """Add these bytes."""
         at = 0
         while at < len(data):
             if self._open_bytes == self._part_bytes:
@@ -61,26 +61,26 @@ class Sums:
 
     @property
     def all(self) -> tuple[Sum, ...]:
-        """Those of what came so far."""
+        """The checksums of the bytes so far."""
         if not self._open_bytes:
             return tuple(self._ended)
         return (*self._ended, Sum(self._open_bytes, self._open.intdigest()))
 
 
 def sums_of(data: memoryview) -> tuple[Sum, ...]:
-    """Give the checksums of all these bytes."""
+    """Return the checksums of all these bytes."""
     sums = Sums()
     sums.take(data)
     return sums.all
 
 
 def fold(sums: Iterable[Sum]) -> str:
-    """Give the one checksum of all."""
+    """Return the one checksum of all."""
     return xxh3(b"".join(one.xxh3.to_bytes(8, "big") for one in sums))
 
 
 def data_span(offset: int, sums: Sequence[Sum]) -> Span:
-    """Describe data that begin at `offset` of a file."""
+    """Return the span of data that begin at `offset` of a file."""
     return Span(
         part="data",
         offset=offset,
@@ -91,7 +91,7 @@ def data_span(offset: int, sums: Sequence[Sum]) -> Span:
 
 
 def chunks_of(span: Span) -> tuple[Sum, ...] | None:
-    """Read the chunks of a span; None if it tells none that could be, or if they are not all."""
+    """Return the chunks of a span; None if it lists invalid chunks, or not all."""
     found = [_SUM.fullmatch(text) for text in span.chunks.split(" ")]
     sums = tuple(Sum(int(one[1]), int(one[2], 16)) for one in found if one is not None)
     whole = len(sums) == len(found) and sum(one.bytes for one in sums) == span.bytes <= COUNT_MAX
@@ -99,9 +99,9 @@ def chunks_of(span: Span) -> tuple[Sum, ...] | None:
 
 
 def unsound(view: memoryview, span: Span) -> Iterator[Part]:
-    """Find the parts of a file that do not match the checksums of this span of it.
+    """Yield the parts of a span that do not match their checksums.
 
-    The span as a whole, where it names no chunks (those of schema 1), or not as it should.
+    The part is the whole span if it lists no chunks (as in schema 1), or invalid ones.
     """
     chunks = chunks_of(span)
     told = [(span.bytes, span.xxh3)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: trace.dat segments, an extent for each CPU, that open at every instant."""
+"""Sink stage: trace.dat segments, an extent for each CPU, readable at every moment."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from collectord.sink.manifest import Identity
     from collectord.sink.stored_file import FinishedFile
 
-# Room for each CPU where nothing limits a segment: sparse, and within what ext4 takes for a file.
+# Room for each CPU if a segment has no limit: sparse, and within ext4's largest file.
 _EXTENT_BYTES: Final = 64 << 30
 _EXTENT_MIN_BYTES: Final = 1 << 20
-# A segment without a successor goes on in the rest of its extents.
+# A segment without a successor continues in the rest of its extents.
 _EXTENT_PER_LIMIT: Final = 2
-# Space that the writer allocates ahead, for each CPU: all of them hold no more than this part of
-# a segment's limit.
+# Space that the writer allocates ahead for each CPU: for all CPUs together it is no more than this
+# part of a segment's limit.
 _STEP_BYTES: Final = 4 << 20
 _AHEAD_PER_LIMIT: Final = 4
 
@@ -58,7 +58,7 @@ class _Held(NamedTuple):
 
 @dataclass(slots=True)
 class _Shown:
-    """The head of an open file, and what was last written over it."""
+    """The head of an open file, and the values last written over it."""
 
     head: Head
     sizes: Mapping[int, int] = field(default_factory=dict)
@@ -88,15 +88,15 @@ class TraceDatSink(FileSink):
         """Make the directory ready.
 
         Args:
-            plan: where the files go and when they end.
-            identity: whose they are.
-            metadata: formats of the events and what else readers need; tells the size of a
-                sub-buffer as well.
+            plan: says where the files go and when they end.
+            identity: host and session of the files.
+            metadata: formats of the events and whatever else readers need; has the size of a
+                sub-buffer too.
             cpus: ring id to CPU.
-            make_room: called with bytes wanted when the disk is full; True if some were freed.
-            comms: names of tasks that are known by now, by pid. May be called from any thread.
-            recount: sub-buffers go to the files unseen; the seal reads them once to count and
-                hash them.
+            make_room: called with the bytes needed when the disk is full; True if some were freed.
+            comms: returns the names of tasks known so far, by pid. Called from any thread.
+            recount: sub-buffers go to the files unseen; the seal reads them once to count and hash
+                them.
 
         Raises:
             SinkError: the directory cannot be made, read or written.
@@ -117,12 +117,12 @@ class TraceDatSink(FileSink):
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
     ) -> None:
-        """Claim what is on the file by now, and tell the names of tasks and the statistics.
+        """Claim what the file holds by now, and update the names of tasks and the statistics.
 
         Raises:
             SinkError: the file cannot be written.
         """
-        # A seal has the last word on a file, and closes it: its mark is made under the lock.
+        # A seal has the last word on a file, and closes it: it sets its mark under the lock.
         with self._lock, sink_errors("cannot update the segment", segment.paths.partial):
             shown = self._shown.get(segment.token)
             if shown is None or shown.closing or segment.token not in self._open:
@@ -134,7 +134,7 @@ class TraceDatSink(FileSink):
                 shown.sizes = sizes
 
     def _changes(self, shown: _Shown, stats: Mapping[int, str]) -> Iterator[Patch]:
-        """What the head does not say yet, beside the sizes."""
+        """Yield patches for what the head lacks, except the sizes."""
         for cpu, text in stats.items():
             if cpu in shown.head.extents and shown.stats.get(cpu) != text:
                 yield shown.head.cpustat_patch(cpu, text)
@@ -186,7 +186,7 @@ class TraceDatSink(FileSink):
         with self._lock:
             again, shown.closing = shown.closing, True
         head, places = shown.head, None
-        if again:  # a full disk ended it half-way
+        if again:  # a full disk interrupted it
             head = read_head(segment.meta_fd)
             places = standing(segment.meta_fd, head)
         held = self._hold(segment, closed)
@@ -210,7 +210,7 @@ class TraceDatSink(FileSink):
         )
 
     def _hold(self, segment: OpenSegment, closed: SegmentClosed) -> _Held:
-        """Tell what each ring left in the file; asked again, its tracks may have been moved."""
+        """Return each ring's data in the file, as first found: the seal may move them later."""
         shown = self._shown[segment.token]
         if shown.held is None:
             seen = all(sums for _, size, sums in closed.tracks if size)
@@ -242,7 +242,7 @@ class TraceDatSink(FileSink):
 
 
 def _told(closed: SegmentClosed) -> _Held:
-    """Give the contents of a file whose pages the writer saw, as it tells them."""
+    """Return the contents of a file whose pages the writer saw, as it reported them."""
     samples = {ring: count for ring, count, _ in closed.rings}
     tracks = {ring: Track(size, samples.get(ring, 0), sums) for ring, size, sums in closed.tracks}
     return _Held(tracks, closed.first_ns, closed.last_ns)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sink stage: a trace.dat file on disk: its head, the tracks of its CPUs, and its end.
 
-A track is what an extent holds from its beginning: whole sub-buffers, one after the other. While
+A track is the data of an extent from its beginning: whole sub-buffers, one after the other. While
 the file is written the extents are sparse, so behind a track there is a hole, or zeros that were
-never written; in a sealed file one track follows the other.
+never written; in a sealed file the tracks follow each other.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from collectord.codec.trace_dat_head import Head, Metadata, Patch
     from collectord.sink.manifest import Manifest
 
-# More than every format, every symbol and every name of a task that a kernel has.
+# More than all formats, symbols and task names of any kernel take.
 _HEAD_MAX_BYTES: Final = 256 << 20
-_PIECE_BYTES: Final = 1 << 20  # a multiple of every size that a sub-buffer may have
+_PIECE_BYTES: Final = 1 << 20  # a multiple of every possible sub-buffer size
 _PAGE_HEADER_BYTES: Final = 16
 _NAME: Final = re.compile(rb"name: (\S+)\n")
 
 
 def write_head(fd: int, head: Head, patches: Iterable[Patch]) -> None:
-    """Make a file that is whole and claims nothing, wait for the disk, and free its cache.
+    """Write a file that is whole and claims no data, wait for the disk, and free its cache.
 
     Raises:
-        OSError: EFBIG if the filesystem does not take files of that length.
+        OSError: EFBIG if the filesystem does not allow files of that length.
     """
     write_all(fd, head.image, 0)
     write_patches(fd, patches)
@@ -58,13 +58,13 @@ def write_head(fd: int, head: Head, patches: Iterable[Patch]) -> None:
 
 
 def write_patches(fd: int, patches: Iterable[Patch]) -> None:
-    """Write over parts of the head in place."""
+    """Overwrite parts of the head in place."""
     for patch in patches:
         write_all(fd, patch.data, patch.offset)
 
 
 def read_head(fd: int) -> Head:
-    """Read back the head as it is by now.
+    """Read back the present head.
 
     Raises:
         CodecError: the file does not begin with a whole head.
@@ -76,7 +76,7 @@ def read_head(fd: int) -> Head:
 
 
 def event_names(metadata: Metadata) -> tuple[str, ...]:
-    """Give the events whose formats are known, as SYSTEM:NAME."""
+    """Return the names of the events whose formats are known, as SYSTEM:NAME."""
     return tuple(
         f"{system}:{found[1].decode(errors='backslashreplace')}"
         for system, formats in metadata.events.items()
@@ -86,9 +86,9 @@ def event_names(metadata: Metadata) -> tuple[str, ...]:
 
 
 def standing(fd: int, head: Head) -> dict[int, Place] | None:
-    """Give the places of the tracks of a file whose seal had begun: its claims hold by then.
+    """Return the places of the tracks of a file whose seal had begun: by then its claims are true.
 
-    None: it is still what a writer left.
+    None: the file is still as a writer left it.
     """
     if os.fstat(fd).st_size >= head.file_bytes:
         return None
@@ -105,17 +105,17 @@ def finish(
 ) -> Generator[str, None, FinishedFile]:
     """Claim the tracks, move them together, give back all other room, wait for the disk.
 
-    A full disk does not keep a file from its end: without room for copies the tracks stay where
-    they are, with holes between them. Yields after each step, and may be run again after any, with
-    the head and the places of that time. The file is whole after each step but those in which gaps
-    are closed; `standing` tells then where the tracks are.
+    A full disk does not prevent the file from being finished: without room for copies the tracks
+    stay where they are, with holes between them. Yields after each step, and may be run again
+    after any, with the head and the places of that time. The file is whole after each step except
+    those that close gaps; `standing` then finds the tracks.
 
     Args:
         fd: the file.
         head: as it was built or read.
         tracks: by CPU; a CPU without one has no data.
         patches: of the head, beside the places and sizes.
-        places: where the tracks are, if the head does not tell it.
+        places: the places of the tracks, if they are not those in the head.
     """
     extents = head.extents
     at = {cpu: places[cpu].offset if places else extent.offset for cpu, extent in extents.items()}
@@ -157,9 +157,9 @@ def finish(
 
 
 class Recount:
-    """Counts and hashes whole sub-buffers that come piece by piece.
+    """Counts and hashes whole sub-buffers that arrive in pieces.
 
-    A page that cannot be walked counts for nothing; what follows it does.
+    A page that cannot be walked is not counted; the pages behind it are.
     """
 
     def __init__(self, sub_buffer_bytes: int) -> None:
@@ -169,7 +169,7 @@ class Recount:
         self.first_ns = self.last_ns = 0
 
     def take(self, piece: memoryview) -> None:
-        """Go on with these sub-buffers."""
+        """Add these sub-buffers."""
         self._sums.take(piece)
         self._bytes += len(piece)
         at = 0
@@ -183,12 +183,12 @@ class Recount:
 
     @property
     def track(self) -> Track:
-        """What came so far."""
+        """The data so far."""
         return Track(self._bytes, self._samples, self._sums.all)
 
 
 def recount(fd: int, at: int, size_bytes: int, count: Recount) -> None:
-    """Read a track of an open file once, around the page cache where the filesystem lets it.
+    """Read a track of an open file once, without the page cache if the filesystem allows it.
 
     Raises:
         OSError: it cannot be read, or is shorter.
@@ -211,7 +211,7 @@ def recount(fd: int, at: int, size_bytes: int, count: Recount) -> None:
 def _opened(fd: int) -> Iterator[int]:
     try:
         again = reopen(fd, os.O_RDONLY | os.O_DIRECT)
-    except OSError:  # a filesystem that knows no O_DIRECT
+    except OSError:  # a filesystem without O_DIRECT
         again = reopen(fd, os.O_RDONLY)
     try:
         yield again
@@ -220,7 +220,7 @@ def _opened(fd: int) -> Iterator[int]:
 
 
 def holds_data(fd: int, head: Head) -> bool:
-    """A page that was written has a time; of a file that cannot be read nothing is known."""
+    """Whether any page was written, which has a time; True for a file that cannot be read."""
     try:
         return any(
             os.pread(fd, _PAGE_HEADER_BYTES, extent.offset).strip(b"\0")
@@ -235,7 +235,7 @@ def _fault(found: PageScan) -> str:
 
 
 def widest(times: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """From the earliest first to the latest last time of tracks; those without an event have 0."""
+    """Return the earliest first and the latest last time of tracks; 0 stands for no event."""
     known = [pair for pair in times if pair[0]]
     return (
         min((first for first, _ in known), default=0),
@@ -244,7 +244,7 @@ def widest(times: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _unsound(view: memoryview, sealed: Manifest) -> list[Part] | None:
-    """What does not match its checksum; None where no chunk has one of its own."""
+    """Return the parts that do not match their checksums; None if no chunk has one of its own."""
     data = [span for span in sealed.spans if span.part == "data"]
     if not all(span.chunks for span in data):
         return None
@@ -301,7 +301,7 @@ class TraceFile:
         return Survey(tracks, first_ns, last_ns, tuple(cuts), cut_bytes, ", ".join(reasons))
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
-        """Cut out what is damaged, claim the pages that are kept, and move them together."""
+        """Cut out damage, claim the pages that are kept, and move them together."""
         tracks = found.tracks
         extents = self._head.extents
         before = self._places or {c: Place(e.offset, 0) for c, e in extents.items()}
@@ -326,7 +326,7 @@ class TraceFile:
     def _summed(
         self, tracks: Mapping[int, Track], places: Mapping[int, Place]
     ) -> dict[int, Track]:
-        """Take the checksums of what is there by now."""
+        """Compute the checksums of the present data."""
         with mapped(self._fd, os.fstat(self._fd).st_size) as view:
             summed = {}
             for cpu, track in tracks.items():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: what is sound of one CPU's pages in a trace.dat file, and how damage is cut out.
+"""Sink stage: find the sound pages of one CPU in a trace.dat file, and cut damage out.
 
 A page (an ftrace sub-buffer) begins with its time and the length of its events, which fill that
-length exactly. One that is damaged becomes a page without events, in its place: readers go on with
-the next one. Where no checksum tells how far damage reaches, the page before and the one behind it
-go too: its ends may be in them without showing.
+length exactly. A damaged page becomes one without events, in its place: readers go on with the
+next one. If no checksum shows how far damage reaches, the pages before and behind it are cut out
+too: the damage may reach into them invisibly.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 _WORD: Final = 8
 _STAMP: Final = struct.Struct("<Q")
-# A page without events that a repair has made: no time, no length, and this.
+# The mark of a page without events made by a repair: no time, no length, and this.
 _CUT: Final = int.from_bytes(b"CUT OUT\0", "little")
 _EMPTY: Final = struct.Struct("<QQQ")
 
 
 class Kept(NamedTuple):
-    """What can be kept of one CPU's pages; places are in the file.
+    """The pages of one CPU that can be kept; offsets are those of the file.
 
     Attributes:
-        bytes: from the first page on; what is behind them is given up.
+        bytes: size from the first page on; the data behind are given up.
         cuts: damaged pages among them.
         samples: events that are kept.
-        first_ns, last_ns: time of the first and the last one, 0 where there is none.
+        first_ns, last_ns: times of the first and the last event, 0 if there is none.
         fault: why pages are not kept, "" if they end where nothing was written.
     """
 
@@ -50,14 +50,14 @@ class Kept(NamedTuple):
 def examine(
     fd: int, view: memoryview, place: Place, step_bytes: int, unsound: Sequence[Part] | None
 ) -> Kept:
-    """Find what is sound.
+    """Find the sound pages.
 
     Args:
-        fd: the file, whose holes are passed by.
+        fd: the file, whose holes are skipped.
         view: its bytes.
         place: where the pages are, or may be.
-        step_bytes: of a page.
-        unsound: what does not match its checksum; None: there are no checksums.
+        step_bytes: size of a page.
+        unsound: the parts that do not match their checksums; None: there are no checksums.
     """
     end = min(place.offset + place.bytes, len(view))
     bad = sorted([*(unsound or ()), *_cut_before(fd, view, (place.offset, end), step_bytes)])
@@ -85,7 +85,7 @@ def examine(
 def _cut_before(
     fd: int, view: memoryview, bounds: tuple[int, int], step_bytes: int
 ) -> Iterator[Part]:
-    """Pages that an earlier repair has made."""
+    """Yield the pages that an earlier repair has made."""
     start, end = bounds
     step = step_bytes // _WORD
     for first, past in written(fd, start, end):
@@ -98,13 +98,13 @@ def _cut_before(
 
 
 def _next_page(fd: int, view: memoryview, where: Part, pages: tuple[int, int, int]) -> int | None:
-    """Find the first page that was written, is sound, and not older than what is before.
+    """Find the first page that was written, is sound, and is not older than those before.
 
     Args:
         fd: the file.
         view: its bytes.
-        where: to look.
-        pages: where the first of all begins, how long they are, and the time of what is before.
+        where: the part to search.
+        pages: offset of the very first page, size of a page, and time of the pages before.
     """
     start, step_bytes, last_ns = pages
     for first, past in written(fd, where.offset, where.end):
@@ -144,7 +144,7 @@ def _together(
 
 
 def empty_pages(view: memoryview, cut: Part, step_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Give what to write where, so that there are no events: of the time of the page behind."""
+    """Yield offsets and bytes of pages without events, with the time of the page behind."""
     (time_ns,) = _STAMP.unpack_from(view, cut.end)
     for at in range(cut.offset, cut.end, step_bytes):
         yield at, _EMPTY.pack(time_ns, 0, _CUT)
