@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program's entry, and `python -m collectord`: signals first, then long imports."""
+"""The program's entry, and `python -m collectord`: signal handling first, then slow imports."""
 
 import gc
 import signal
@@ -8,8 +8,8 @@ from typing import Final
 
 from collectord.control import stray
 
-# Verbs that have rings to drain and segments to seal, with the signals that do not end them
-# besides those that end none of them.
+# Verbs with rings to drain and segments to seal, and the signals that do not end them, in addition
+# to those that end no verb.
 _COLLECTING: Final = {"run": (signal.SIGHUP,), "record": ()}
 
 
@@ -21,7 +21,8 @@ def main() -> int:
     with stray.abrupt_interrupt():
         from collectord import cli  # noqa: PLC0415  # a tenth of a second
     status = cli.main()
-    # The interpreter, as it ends, looks three times through all that was ever imported.
+    # The interpreter at its end traverses all imported objects three times; frozen ones are
+    # skipped.
     gc.freeze()
     return status
 

@@ -55,11 +55,11 @@ class UsageError(CollectordError):
 
 
 class UnknownEvent(UsageError):
-    """An event that nothing on this host has; `hint` names the nearest one."""
+    """An event that does not exist on this host; `hint` names the nearest one."""
 
 
 class ConfigError(CollectordError):
-    """A configuration file is wrong. `key` is dotted, e.g. `session[0].source[1].ring`."""
+    """An error in a configuration file. `key` is dotted, e.g. `session[0].source[1].ring`."""
 
     exit_code: ClassVar[int] = 6
 
@@ -81,7 +81,7 @@ class PlanError(CollectordError):
 
 
 class KernelError(CollectordError):
-    """A system call failed for a reason that no narrower class names."""
+    """A failed system call, for a reason without a narrower class."""
 
     def __init__(self, message: str, *, syscall: str = "", errno: int = 0, hint: str = "") -> None:
         why = ": ".join(part for part in (syscall, os.strerror(errno) if errno else "") if part)
@@ -92,7 +92,7 @@ class KernelError(CollectordError):
 
 
 class MissingPrivilege(KernelError):
-    """The kernel refuses for want of a privilege. `need` is the least that would give it."""
+    """A refusal of the kernel for lack of a privilege. `need` is the least that would suffice."""
 
     exit_code: ClassVar[int] = 4
 
@@ -104,7 +104,7 @@ class MissingPrivilege(KernelError):
 
 
 class MissingFeature(KernelError):
-    """This kernel or machine lacks `feature`. `source` is the source that wants it, where told."""
+    """A feature that this kernel or machine lacks. `source` is the source that needs it, or ""."""
 
     exit_code: ClassVar[int] = 5
     source: str = ""
@@ -117,7 +117,7 @@ class MissingFeature(KernelError):
 
 
 class NoSuchTarget(KernelError):
-    """A pid, thread, user, cgroup or CPU that does not exist, or no longer does."""
+    """A pid, thread, user, cgroup or CPU that does not exist, or no longer exists."""
 
     def __init__(self, message: str, *, target: str, errno: int = 0, hint: str = "") -> None:
         super().__init__(message, errno=errno, hint=hint)
@@ -125,7 +125,7 @@ class NoSuchTarget(KernelError):
 
 
 class RingSetupError(KernelError):
-    """A ring could not be opened or mapped at any acceptable size."""
+    """A ring that could not be opened or mapped at any acceptable size."""
 
     def __init__(
         self, message: str, *, ring: str, syscall: str = "", errno: int = 0, hint: str = ""
@@ -135,7 +135,7 @@ class RingSetupError(KernelError):
 
 
 class ShardSilent(CollectordError):
-    """A drain thread did not do what it was told. `shard` is its number, as in `drain/0`."""
+    """A drain thread that did not respond. `shard` is its number, as in `drain/0`."""
 
     def __init__(self, shard: int, seconds: float) -> None:
         super().__init__(
@@ -146,7 +146,7 @@ class ShardSilent(CollectordError):
 
 
 class CodecError(CollectordError):
-    """Bytes that do not follow their format. `offset` counts from the start of the input."""
+    """Bytes that violate their format. `offset` counts from the start of the input."""
 
     def __init__(self, message: str, *, offset: int, reason: str) -> None:
         super().__init__(f"{message} at byte {offset} ({reason})")
@@ -155,7 +155,7 @@ class CodecError(CollectordError):
 
 
 class SinkError(CollectordError):
-    """A segment, manifest or state directory cannot be written or read."""
+    """A segment, manifest or state directory that cannot be written or read."""
 
     def __init__(self, message: str, *, path: str, errno: int = 0, hint: str = "") -> None:
         detail = f"{message}: {path}" + (f" ({os.strerror(errno)})" if errno else "")
@@ -165,7 +165,7 @@ class SinkError(CollectordError):
 
 
 class UnsafePath(SinkError):
-    """A name leads to what is no plain file, or to where somebody else could have put anything."""
+    """A name of something that is not a plain file, or that another user could have replaced."""
 
     def __init__(self, reason: str, *, path: str, errno: int = 0, hint: str = "") -> None:
         CollectordError.__init__(self, f"{path}: {reason}", hint=hint)
@@ -175,10 +175,10 @@ class UnsafePath(SinkError):
 
 
 class BpfError(CollectordError):
-    """A BPF program cannot be compiled, loaded, attached or described.
+    """A BPF program that cannot be compiled, loaded, attached or described.
 
-    `step` is one of these, or "worker" where the process that does them failed. `text` is what the
-    compiler or the verifier said, several lines.
+    `step` is one of these, or "worker" if the process that runs them failed. `text` is the output
+    of the compiler or the verifier, several lines.
     """
 
     def __init__(

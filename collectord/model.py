@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Basis(StrEnum):
-    """What a ring's balance rests on (docs/ledger.md)."""
+    """The basis of a ring's balance (docs/ledger.md)."""
 
     EXACT = "exact"
     LOST_ONLY = "lost_only"
@@ -20,13 +20,13 @@ class Basis(StrEnum):
 
     @staticmethod
     def weakest(bases: list[Basis]) -> Basis:
-        """The basis of a whole is the weakest basis of its parts; of nothing, `none`."""
+        """Return the weakest basis of the parts, the basis of the whole; `none` without parts."""
         order = [Basis.NONE, Basis.LOST_ONLY, Basis.EXACT]
         return min(bases, key=order.index, default=Basis.NONE)
 
 
 class Stage(StrEnum):
-    """Where on the way from kernel to disk a record was lost."""
+    """The stage on the way from kernel to disk where a record was lost."""
 
     KERNEL_RING = "kernel_ring"
     PROGRAM = "program"
@@ -35,7 +35,7 @@ class Stage(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a record was lost."""
+    """The reason why a record was lost."""
 
     RING_FULL = "ring_full"
     PAUSED = "paused"
@@ -53,7 +53,7 @@ LossKey = tuple[Stage, Reason]
 
 
 def loss_name(key: LossKey) -> str:
-    """`<stage>/<reason>`, as JSON and the summary name a loss."""
+    """Return `<stage>/<reason>`, as JSON and the summary name a loss."""
     return "/".join(key)
 
 
@@ -98,12 +98,12 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
 
 
 def loss_pairs(source: str) -> tuple[LossKey, ...]:
-    """The pairs of a source, by its label: those of its kind ("relay-2" is a relay source)."""
+    """Return the pairs of a source's kind, by its label ("relay-2" is a relay source)."""
     return LOSS_PAIRS[source.partition("-")[0]]
 
 
 class Transport(StrEnum):
-    """How the pages of an ftrace ring come out of the kernel."""
+    """The way in which pages of an ftrace ring are taken out of the kernel."""
 
     READ = "read"
     MMAP = "mmap"
@@ -113,7 +113,7 @@ class Transport(StrEnum):
 class RingRole(StrEnum):
     """`data` rings carry counted events; `sideband` rings carry the dummy event's records.
 
-    `aux` names the AUX area of a data ring, where it is told apart from that.
+    `aux` names the AUX area of a data ring, where the two are distinguished.
     """
 
     DATA = "data"
@@ -122,7 +122,7 @@ class RingRole(StrEnum):
 
 
 class ScopeKind(StrEnum):
-    """perf's deployments of an event (design: scopes)."""
+    """The ways in which perf attaches an event (design: scopes)."""
 
     SYSTEM = "system"
     CPUS = "cpus"
@@ -135,16 +135,16 @@ class ScopeKind(StrEnum):
 
 # Scopes whose events follow tasks; the others observe whole CPUs.
 TASK_SCOPES: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.COMMAND, ScopeKind.USER)
-# The mode of a session whose rings are read when somebody asks, and overwritten until then.
+# The mode of a session whose rings are overwritten, and read only on request.
 FLIGHT_RECORDER: Final = "flight-recorder"
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is observed.
+    """The observed part of the system.
 
     Attributes:
-        kind: the deployment.
+        kind: system, CPUs, tasks, user or cgroup.
         cpus: CPUs to observe; empty means all online ones.
         pids: process ids of a PROCESS scope, thread ids of a THREAD scope.
         uid: user of a USER scope.
@@ -162,7 +162,7 @@ class Scope:
     inherit: bool = True
 
     def describe(self) -> str:
-        """The scope in a few words, as `check` and `--json` print it."""
+        """Return the scope in a few words, as `check` and `--json` print it."""
         words: list[str] = [str(self.kind)]
         if self.pids:
             words.append(",".join(map(str, self.pids)))
@@ -188,9 +188,9 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class RingLabel:
-    """Who a ring belongs to, as logs, manifests and `--json` name it.
+    """The owner of a ring, as logs, manifests and `--json` name it.
 
-    cpu -1 is no one CPU: the ring of a thread, or with tid -1 of all CPUs.
+    A cpu of -1 means no single CPU: the ring of a thread, or with tid -1 of all CPUs.
     """
 
     session: str
@@ -209,20 +209,20 @@ class Produced:
     """One reading of a ring's kernel counters.
 
     Attributes:
-        value: events that the kernel counted, None where it counts something else.
-        lost: records that the kernel could not write (PERF_FORMAT_LOST), None before 6.0.
+        value: events that the kernel counted, None if it counts something else.
+        lost: records that the kernel could not write (PERF_FORMAT_LOST), None before Linux 6.0.
         per_event: (event id, value, lost) in the order of the ring's counter fds.
-        losses: `lost` by stage and reason, where the kernel tells reasons apart.
-        overwritten: events that a flight recorder's ring gave up for newer ones; None where nobody
-            counts them.
-        read_events: events that an ftrace ring handed out, to whichever reader; None of others.
-        unread: (gauge) events that it holds.
-        unread_bytes: (gauge) the same in bytes, approximately.
+        losses: `lost` by stage and reason, if the kernel distinguishes reasons.
+        overwritten: events that a flight recorder's ring overwrote with newer ones; None if not
+            counted.
+        read_events: events that an ftrace ring handed out to any reader; None for others.
+        unread: (gauge) events in the ring.
+        unread_bytes: (gauge) bytes of these events, approximately.
         oldest_unread_ns: time of the oldest of them, None if there is none.
         now_ns: time of the reading, in the clock of `oldest_unread_ns`.
-        resets: times that somebody else emptied the ring and set its counters back.
-        uncounted: something went by that is in none of the counters, as it is in a reset.
-        capacity_bytes: of the ring, where that changes; 0: as it was opened.
+        resets: times that somebody else emptied the ring and reset its counters.
+        uncounted: some events are in none of the counters, as after a reset.
+        capacity_bytes: of the ring, if it changes; 0: as it was opened.
     """
 
     value: int | None
@@ -241,13 +241,13 @@ class Produced:
 
     @property
     def oldest_unread_age_ns(self) -> int | None:
-        """How long the oldest unread event has been there, None if there is none."""
+        """The age of the oldest unread event, None if there is none."""
         return None if self.oldest_unread_ns is None else self.now_ns - self.oldest_unread_ns
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """One reading of the three clocks, in ns, and how far apart the bracket's ends were."""
+    """One reading of the three clocks, in ns, and the distance between the bracket's ends."""
 
     monotonic_ns: int
     realtime_ns: int

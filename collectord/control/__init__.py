@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the daemon is seen and told: HTTP, the service manager, signals."""
+"""The interfaces that show and control the daemon: HTTP, the service manager, signals."""

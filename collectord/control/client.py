@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other end of the control API: what the verbs ask a running daemon for."""
+"""The client of the control API: the requests of the verbs to a running daemon."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class _UnixConnection(HTTPConnection):
 
 
 def post(path: Path, place: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Ask the daemon behind a control socket to do something, and wait for its answer.
+    """Send a request to the daemon behind a control socket, and return its answer.
 
     Args:
         path: the socket.
-        place: of the API, such as "/v1/mark".
-        body: of the request, as JSON.
+        place: the path in the API, such as "/v1/mark".
+        body: the request, as JSON.
 
     Raises:
-        UsageError: the daemon does not understand, or knows no such session.
-        MissingPrivilege: the socket is not for this user.
+        UsageError: the daemon does not understand, or has no such session.
+        MissingPrivilege: this user may not use the socket.
         KernelError: no daemon answers.
-        CollectordError: what the daemon ran into.
+        CollectordError: the daemon reported an error.
     """
     return _ask(path, "POST", place, json.dumps(body))
 
 
 def get(path: Path, place: str) -> dict[str, Any]:
-    """Read a place of the API, such as "/v1/status". Raises as `post`."""
+    """Read a path of the API, such as "/v1/status". Raises as `post`."""
     return _ask(path, "GET", place, None)
 
 

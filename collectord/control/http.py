@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     StatusReader = Callable[[], DaemonStatus]
 
-# As the unit and tmpfiles.d have it: the one directory that is made where it is missing.
+# As in the unit and tmpfiles.d: the only directory that is created if it is missing.
 RUN_DIRECTORY: Final = Path("/run/collectord")
 # The owner and the socket's group may control the daemon.
 SOCKET_UMASK: Final = 0o117
@@ -62,13 +62,13 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class Commands(Protocol):
-    """What a daemon does when it is asked to. Errors are of the `CollectordError` tree."""
+    """The commands that a daemon carries out on request. Raises CollectordError."""
 
     async def mark(self, text: str, session: str | None) -> int:
-        """Write a marker into the ftrace rings of a session, or of all; gives how many took it."""
+        """Write a marker to the ftrace rings of a session, or of all; return how many took it."""
 
     async def snapshot(self, names: Sequence[str]) -> list[Snapshot]:
-        """Store what these flight recorders hold, or all."""
+        """Store the contents of these flight recorders, or of all."""
 
 
 class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +85,7 @@ class SnapshotRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def metrics_app(registry: CollectorRegistry) -> web.Application:
-    """The scrape endpoint over `registry`."""
+    """Return the scrape endpoint over `registry`."""
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
@@ -101,7 +101,7 @@ def metrics_app(registry: CollectorRegistry) -> web.Application:
 
 
 def control_app(status: StatusReader, commands: Commands) -> web.Application:
-    """The control API."""
+    """Return the control API."""
 
     async def whole(_request: web.Request) -> web.Response:
         return _json(status_json(status()))
@@ -144,17 +144,17 @@ def control_app(status: StatusReader, commands: Commands) -> web.Application:
 
 
 async def _body(request: web.Request, kind: type[Body]) -> Body:
-    """The request's JSON; of none the defaults.
+    """Return the request's JSON; the defaults for an empty body.
 
     Raises:
-        UsageError: it is no JSON, or another object, or does not come.
+        UsageError: it is not JSON, or another object, or does not arrive.
     """
     try:
         async with asyncio.timeout(REQUEST_S):
             data = await request.read()
-        # Not msgspec's decoder: it refuses bytes of a marker that are no UTF-8.
+        # Not msgspec's decoder: it refuses bytes of a marker that are not UTF-8.
         document = json.loads(data or b"{}")
-        os.fsencode(json.dumps(document, ensure_ascii=False))  # other lone surrogates are no bytes
+        os.fsencode(json.dumps(document, ensure_ascii=False))  # other surrogates are not bytes
         return msgspec.convert(document, kind)
     except TimeoutError as error:
         raise UsageError(f"not a request: no end of it within {REQUEST_S:.0f} s") from error
@@ -163,12 +163,12 @@ async def _body(request: web.Request, kind: type[Body]) -> Body:
     except RecursionError as error:
         raise UsageError("not a request: nested too deeply") from error
     except (ValueError, web.RequestPayloadError, ConnectionError) as error:
-        # Of the decoder or msgspec; or the rest of the body is malformed, or does not come.
+        # From the decoder or msgspec; or the rest of the body is malformed, or does not arrive.
         raise UsageError(f"not a request: {error}") from error
 
 
 async def _answer(work: Awaitable[dict[str, Any]]) -> web.Response:
-    """The result, or the error with the exit status that it has on the command line."""
+    """Return the result, or the error with its exit status on the command line."""
     try:
         return _json(await work)
     except CollectordError as error:
@@ -177,7 +177,7 @@ async def _answer(work: Awaitable[dict[str, Any]]) -> web.Response:
 
 
 def status_json(status: DaemonStatus) -> dict[str, Any]:
-    """`/v1/status`: plain data, times in RFC 3339."""
+    """Return the document of `/v1/status`: plain data, times in RFC 3339."""
     started = datetime.fromtimestamp(status.started_ns / NS_PER_SECOND, tz=UTC)
     return {
         "version": __version__,
@@ -196,7 +196,7 @@ def status_json(status: DaemonStatus) -> dict[str, Any]:
 
 
 def _drain_json(drain: RunningThreads) -> dict[str, Any]:
-    """The drain threads as they are scheduled now."""
+    """Return the drain threads with their present scheduling."""
     return {
         "lacks": list(drain.lacks),
         "threads": [
@@ -216,7 +216,7 @@ def _drain_json(drain: RunningThreads) -> dict[str, Any]:
 
 @contextmanager
 def claim_tcp(address: str) -> Iterator[tuple[socket.socket, ...]]:
-    """Listen on HOST:PORT, at each address that the host has; port 0 asks for a free one.
+    """Listen on HOST:PORT, at each address of the host; port 0 selects a free one.
 
     Connections wait until somebody accepts them.
 
@@ -261,12 +261,12 @@ def _listening(family: int, place: Any) -> socket.socket:  # noqa: ANN401  # as 
 
 @contextmanager
 def claim_unix(path: Path) -> Iterator[tuple[socket.socket, ...]]:
-    """Listen on a Unix socket that its owner and group may use; removed at the end.
+    """Listen on a Unix socket that its owner and group may use; it is removed at the end.
 
     Connections wait until somebody accepts them.
 
     Raises:
-        KernelError: another daemon serves it, or it cannot be made.
+        KernelError: another daemon serves it, or it cannot be created.
     """
     with _unix_socket(path) as bound:
         yield (bound,)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A listener gives each peer a few connections, and each request a little time.
+"""A listener with limits: a few connections per peer, and a short time per request.
 
-When all places are taken, the connection that has waited longest for its request gives up its
-own: somebody who connects and sends nothing keeps nobody out. The last descriptors of the process
-are not for peers, they are for segments.
+When all places are taken, the connection that has waited longest for its request is closed: a peer
+that connects and sends nothing keeps nobody out. The last descriptors of the process are reserved
+for segments.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _LOG: Final = structlog.get_logger()
 CONNECTIONS_MAX: Final = 16
-# Several scrapers behind one address, or one with what is left of its earlier connections.
+# Room for several scrapers behind one address, or one with remains of its earlier connections.
 PER_PEER_MAX: Final = 8
-# The head of a request, its body, and the reading of the answer have this each.
+# The limit for each of: the head of a request, its body, and the reading of the answer.
 REQUEST_S: Final = 10.0
 BODY_BYTES: Final = 64 << 10
 _LINE_BYTES: Final = 4 << 10
@@ -42,7 +42,7 @@ _REASON_CHARS: Final = 200
 
 
 def _tell_refusal(record: logging.LogRecord) -> bool:
-    """Say in one line that a request was malformed; pass on what else the server logs."""
+    """Log one line for a malformed request; pass on the server's other records."""
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, HttpProcessingError):
         return True
@@ -59,8 +59,8 @@ class Listener:
     """Accepts the connections of one server.
 
     Args:
-        name: in the log.
-        reserved_files: descriptors that are left for others.
+        name: for the log.
+        reserved_files: descriptors that are left for other uses.
     """
 
     def __init__(self, name: str, reserved_files: int) -> None:
@@ -71,7 +71,7 @@ class Listener:
 
     @web.middleware
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request, whose connection keeps its place meanwhile."""
+        """Answer a request; its connection keeps its place meanwhile."""
         self._busy.add(request.protocol)
         try:
             response = await handler(request)
@@ -80,14 +80,14 @@ class Listener:
                     await response.prepare(request)
                     await response.write_eof()
             except (TimeoutError, ConnectionError):
-                # It does not read, or is gone: the server finds no connection any more.
+                # The peer does not read, or is gone: the server finds no connection any more.
                 self._close(request.protocol)
             return response
         finally:
             self._busy.discard(request.protocol)
 
     async def accept(self, server: web.Server, bound: socket.socket) -> None:
-        """Accept connections one by one, for ever."""
+        """Accept connections one by one, without end."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -109,10 +109,10 @@ class Listener:
             self._transports[handler] = transport
 
     def _has_place(self, server: web.Server, fd: int, peer: str) -> bool:
-        """Whether one more connection may stay; one that only waits is closed for it."""
+        """Whether one more connection may stay; an idle one is closed for it if necessary."""
         living = set(server.connections)
         self._transports = {h: t for h, t in self._transports.items() if h in living}
-        # The lowest free number is given first: all below this one are taken.
+        # The kernel assigns the lowest free number: all below this one are taken.
         if fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - self._reserved_files:
             self._say_refused("the last descriptors are for segments")
             self._close_one(list(self._transports))
@@ -123,7 +123,7 @@ class Listener:
         return len(self._transports) < CONNECTIONS_MAX or self._close_one(list(self._transports))
 
     def _close_one(self, handlers: Sequence[web.RequestHandler]) -> bool:
-        """Close the oldest of these connections that waits for a request, if there is one."""
+        """Close the oldest of these connections that waits for a request; False without one."""
         waiting = next((handler for handler in handlers if handler not in self._busy), None)
         if waiting is None:
             self._say_refused("all connections are in use")
@@ -132,7 +132,7 @@ class Listener:
         return True
 
     def _close(self, handler: web.RequestHandler) -> None:
-        """Close a connection at once, whatever has not been sent."""
+        """Close a connection at once, even if data are unsent."""
         handler.force_close()
         transport = self._transports.pop(handler, None)
         if transport is not None:
@@ -143,7 +143,7 @@ class Listener:
 
 
 def _host(address: object) -> str:
-    """The peer's address without its port, "" for a Unix socket."""
+    """Return the peer's address without its port, "" for a Unix socket."""
     return str(address[0]) if isinstance(address, tuple) else ""
 
 
@@ -151,12 +151,12 @@ def _host(address: object) -> str:
 async def serve(
     app: web.Application, bound: Sequence[socket.socket], *, name: str, reserved_files: int = 0
 ) -> AsyncIterator[None]:
-    """Serve an app on sockets that listen, for the length of a block.
+    """Serve an app on listening sockets for the duration of a block.
 
     Args:
         app: not frozen yet.
-        bound: they are made non-blocking.
-        name: in the log.
+        bound: the sockets; they are made non-blocking.
+        name: for the log.
         reserved_files: see `Listener`.
     """
     listener = Listener(name, reserved_files)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the service manager is told: sd_notify(3). Outside of a service nothing is sent."""
+"""Notifications to the service manager: sd_notify(3). Outside of a service none are sent."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Service:
         self._notifier = notifier
 
     def ready(self, status: str) -> None:
-        """All planned rings are open. `status` is the line that `systemctl status` shows."""
+        """Report that all planned rings are open. `systemctl status` shows `status`."""
         self._send(f"READY=1\nSTATUS={status}")
 
     def stopping(self, status: str) -> None:
-        """The final flush begins."""
+        """Report that the final flush begins."""
         self._send(f"STOPPING=1\nSTATUS={status}")
 
     def _send(self, state: str) -> None:
@@ -34,7 +34,7 @@ class Service:
 
 @contextmanager
 def connect() -> Iterator[Service]:
-    """The socket that NOTIFY_SOCKET names, closed at the end."""
+    """Connect to the socket that NOTIFY_SOCKET names; it is closed at the end."""
     if not os.environ.get("NOTIFY_SOCKET"):
         yield Service(None)
         return

@@ -27,7 +27,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def snapshots(take: Callable[[], Coroutine[Any, Any, object]]) -> Iterator[None]:
-    """Have SIGUSR2 store what the flight recorders hold. What goes wrong is logged.
+    """Store the contents of the flight recorders on SIGUSR2. Errors are logged.
 
     Args:
         take: makes the snapshots.
@@ -53,7 +53,7 @@ def snapshots(take: Callable[[], Coroutine[Any, Any, object]]) -> Iterator[None]
 
 @contextmanager
 def hangups() -> Iterator[None]:
-    """Have SIGHUP say in the log that it changes nothing."""
+    """Log on SIGHUP that it changes nothing."""
 
     def on_signal() -> None:
         hint = "the configuration is read at the start: restart"
@@ -65,11 +65,11 @@ def hangups() -> Iterator[None]:
 
 @contextmanager
 def stop_event(numbers: Sequence[signal.Signals] = STOP_SIGNALS) -> Iterator[asyncio.Event]:
-    """An event of the running loop that is set by the first stop signal.
+    """Yield an event of the running loop that is set by the first stop signal.
 
-    After a moment SIGINT has its usual meaning again: a second Ctrl-C gives up the final flush,
-    and the next start repairs what it left. timeout(1) sends two at once, which are one. A SIGHUP
-    that nohup(1) has turned off stays off.
+    After a moment SIGINT has its usual meaning again: a second Ctrl-C abandons the final flush,
+    and the next start repairs the rest. timeout(1) sends two signals at once, which count as one.
+    A SIGHUP that nohup(1) has turned off stays off.
 
     Args:
         numbers: the stop signals.
@@ -94,10 +94,10 @@ def stop_event(numbers: Sequence[signal.Signals] = STOP_SIGNALS) -> Iterator[asy
 def _handled(
     number: signal.Signals, handler: Callable[..., object], *arguments: object
 ) -> Iterator[None]:
-    """Have the running loop handle a signal for the length of a block.
+    """Let the running loop handle a signal for the duration of a block.
 
-    The handler before comes back at the end. The loop leaves the default action, which may end
-    the process: until the handler is there the signal waits.
+    The previous handler is restored at the end. The loop sets the default action first, which may
+    end the process: the signal is blocked until the handler is restored.
     """
     loop = asyncio.get_running_loop()
     before = signal.getsignal(number)

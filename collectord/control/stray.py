@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals before there is a loop for them: those without a use, and Ctrl-C.
+"""Signals before an event loop handles them: those without a use, and Ctrl-C.
 
-It imports next to nothing: it is done ahead of all that takes time to import. SIGTERM has its
+This module imports almost nothing, because it runs before all slow imports. SIGTERM has its
 default action until a loop handles it: the process ends at once, and nothing has begun.
 """
 
@@ -21,10 +21,11 @@ _STRAY: Final = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 
 
 def ignore(*more: signal.Signals) -> None:
-    """Have signals do nothing that are not for us, from here to the process's end.
+    """Ignore signals that have no use here, until the process ends.
 
-    A handler that does nothing is not SIG_IGN: an exec resets it, so that commands and workers
-    have their defaults. The interpreter's end would reset it too: from there on it is SIG_IGN.
+    An empty handler is used instead of SIG_IGN because an exec resets it, so that commands and
+    workers have their defaults. The interpreter would reset it at its end too: from then on
+    SIG_IGN is used.
 
     Args:
         more: beyond SIGUSR1, SIGUSR2 and SIGALRM.
@@ -37,10 +38,10 @@ def ignore(*more: signal.Signals) -> None:
 
 @contextmanager
 def abrupt_interrupt() -> Iterator[None]:
-    """Have Ctrl-C end the process at once and without a word while modules are imported.
+    """Let Ctrl-C end the process at once and silently while modules are imported.
 
-    Nothing has begun yet, and an exception that comes up inside of the import system may be
-    swallowed there. Where Ctrl-C is turned off it stays so.
+    Nothing has begun yet, and an exception raised inside the import system may be swallowed there.
+    If Ctrl-C is turned off, it stays off.
     """
     before = signal.getsignal(signal.SIGINT)
     if before != signal.SIG_IGN:

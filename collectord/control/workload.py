@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command of `record -- COMMAND`: there before the rings open, running only after."""
+"""The command of `record -- COMMAND`: its process exists before the rings open, and runs after."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-# The shell waits on fd 3 and then becomes the command, under the pid that the events were opened
-# for; its exec is the one that `enable_on_exec` waits for. Without a line (we died, or gave up)
-# the command never runs.
+# The shell waits on fd 3 and then becomes the command, with the pid that the events were opened
+# for; its exec is the one that `enable_on_exec` waits for. Without a line (this process died, or
+# gave up) the command never runs.
 _WAIT_FD: Final = 3
 _SCRIPT: Final = 'read -r go <&3 && exec 3<&- && exec "$@"'
 _KILL_AFTER_S: Final = 5.0
@@ -25,7 +25,7 @@ class Workload:
     """A child process that waits to become its command.
 
     Attributes:
-        pid: of the child, the same before and after.
+        pid: of the child, which stays the same.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -53,14 +53,14 @@ class Workload:
         os.write(self._go_fd, b"\n")
 
     async def wait(self) -> int:
-        """The command's exit status, negative for a signal."""
+        """Return the command's exit status, negative for a signal."""
         await self._exited.wait()
         if self.status is None:
             raise RuntimeError("the child is gone and left no status")
         return self.status
 
     async def end(self) -> None:
-        """Close what belongs to it, after SIGTERM and then SIGKILL if it still runs."""
+        """End the command by SIGTERM, then SIGKILL if it still runs; close its descriptors."""
         os.close(self._go_fd)
         if self.status is None:
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
@@ -80,7 +80,7 @@ class Workload:
 
 @asynccontextmanager
 async def waiting(command: Sequence[str]) -> AsyncIterator[Workload]:
-    """A child for the length of a block; it does not outlive it."""
+    """Yield a child process, which does not outlive the block."""
     workload = Workload(command)
     try:
         yield workload

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open stage, before the first ring: places that only one daemon can have are taken.
+"""Open stage, before the first ring: claim what only one daemon can have.
 
-What is refused here leaves nothing behind, and says what to change.
+A refusal here leaves nothing behind, and says what to change.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _LOOK_S: Final = 0.05
 
 
 async def await_salvages(plan: Plan, kernel: Kernel, stop: asyncio.Event) -> None:
-    """Wait while another process salvages what a crash left of the sessions' ftrace instances.
+    """Wait while another process salvages the sessions' ftrace instances after a crash.
 
-    That takes as long as writing what the rings hold. Who has an instance still after half a
-    minute is met as any other holder.
+    It takes as long as writing the rings' contents. A process that still has an instance after
+    half a minute is treated as any other holder.
 
     Args:
         plan: of the sessions.
         kernel: has the instances.
-        stop: nobody waits any more.
+        stop: ends the wait.
     """
     names = [instance_session(s) for s in plan.sessions if s.payload.has_instance]
     awaited = False
@@ -59,16 +59,16 @@ async def await_salvages(plan: Plan, kernel: Kernel, stop: asyncio.Event) -> Non
 def claim_places(
     plan: Plan, kernel: Kernel, stack: AsyncExitStack, *, shared: bool
 ) -> dict[str, int]:
-    """Look at the names of ftrace instances, and make and lock the directories of segments.
+    """Check the names of ftrace instances, and make and lock the directories of segments.
 
     Args:
         plan: of the sessions.
         kernel: has the instances.
-        stack: gives the directories up, and removes those that stayed empty.
+        stack: unlocks the directories, and removes those that stayed empty.
         shared: others may write to the same directories.
 
     Returns:
-        The file system (st_dev) that each session's segments go to, by its name.
+        the file system (st_dev) that each session's segments go to, by the session's name.
 
     Raises:
         KernelError: a process has an instance of that name.

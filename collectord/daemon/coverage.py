@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which CPUs are seen, by all sessions together and by each.
+"""The CPUs that are covered, by all sessions together and by each.
 
-On a CPU that is offline nothing is produced: that is uncovered time, not loss. What happens on one
-that came online without a ring goes unseen, or is read at the end alone.
+On an offline CPU nothing is produced: that is uncovered time, not loss. Events on a CPU that came
+online without a ring are not recorded, or only read at the end.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LOG: Final = structlog.get_logger()
 
 
 class Coverage:
-    """The CPUs that are online, and those on which a session lacks what it should have.
+    """The online CPUs, and those on which a session lacks rings that it should have.
 
     Args:
-        sessions: those that were opened.
+        sessions: the opened sessions.
         online: CPUs that are online.
     """
 
@@ -44,7 +44,7 @@ class Coverage:
 
     @property
     def covered(self) -> frozenset[int]:
-        """CPUs, online or not, on which every session has what it should have."""
+        """The CPUs, online or not, on which every session has what it should have."""
         return (self._planned | self.online) - self._uncovered
 
     @property
@@ -52,21 +52,21 @@ class Coverage:
         return frozenset[int]().union(*(one.lacks(self.online) for one in self._sessions.values()))
 
     def uncovered_ns(self) -> int:
-        """Time so far that CPUs were without what they should have had, added up."""
+        """Return the time so far that CPUs were without what they should have had, added up."""
         now_ns = time.monotonic_ns()
         self._uncovered_ns += len(self._uncovered) * (now_ns - self._counted_ns)
         self._counted_ns = now_ns
         return self._uncovered_ns
 
     def poll(self, watch: CpuWatch) -> bool:
-        """See what came and went; what cannot be seen now is at the next look.
+        """Find the CPUs that came and went; if that fails, the next poll finds them.
 
         Returns:
-            whether `trouble` may say another thing than before.
+            whether `trouble` may have changed.
         """
         try:
             change = watch.poll()
-        except KernelError as error:  # out of descriptors, for one
+        except KernelError as error:  # for example out of descriptors
             if not self._blind:
                 _LOG.error("cpus_not_seen", error=str(error))
             self._blind = True
@@ -78,7 +78,7 @@ class Coverage:
         return False
 
     def change(self, online: Iterable[int], left: Iterable[int] = ()) -> None:
-        """Know which CPUs are online from now on, and which went offline, back or not."""
+        """Set the online CPUs, and those that went offline, even if they are back."""
         before = self.online, self._uncovered
         self.uncovered_ns()
         self.online = frozenset(online)
@@ -92,13 +92,13 @@ class Coverage:
             one.let_go(left | (one.planned - self.online))
 
     def trouble(self, plan: SessionPlan) -> str:
-        """Say what a session lacks, with the numbers of the CPUs; "" if nothing."""
+        """Return what a session lacks, with the numbers of the CPUs; "" if nothing."""
         seen = self._sessions.get((plan.name, plan.source))
         return "; ".join(seen.troubles(self.online)) if seen is not None else ""
 
 
 class _Seen:
-    """One session's view of the CPUs."""
+    """One session's coverage of the CPUs."""
 
     def __init__(self, plan: SessionPlan) -> None:
         rings = [ring.cpu for ring in plan.rings if ring.role is RingRole.DATA and ring.cpu >= 0]
@@ -107,7 +107,7 @@ class _Seen:
         self.planned = frozenset(cpus if payload.watches_cpus else ())
         self._all_wanted = bool(self.planned) and not plan.scope.cpus
         # The kernel detaches events of a CPU that goes offline, and does not attach them again. A
-        # ring of ftrace or relay is the CPU's own and stays, as does an event that is a task's.
+        # ring of ftrace or relay belongs to the CPU and stays, as does an event of a task.
         attached = payload.leaves_with_cpu and not plan.per_task
         self._detachable = frozenset(rings) if attached else frozenset[int]()
         names = [ring.cpu for ring in plan.rings if ring.role is RingRole.SIDEBAND]
@@ -117,17 +117,17 @@ class _Seen:
         self._unnamed: frozenset[int] = frozenset()
 
     def let_go(self, left: frozenset[int]) -> None:
-        """See that these CPUs were offline."""
+        """Note that these CPUs were offline."""
         self._detached |= left & self._detachable
         self._unnamed |= left & self._naming
 
     def lacks(self, online: frozenset[int]) -> frozenset[int]:
-        """CPUs on which it is without what it should have."""
+        """Return the CPUs on which the session lacks what it should have."""
         new = online - self.planned if self._all_wanted else frozenset[int]()
         return new | self._detached | (self.planned - online)
 
     def troubles(self, online: frozenset[int]) -> Iterator[str]:
-        """The same in words."""
+        """Yield what the session lacks, in words."""
         if offline := self.planned - online:
             yield f"{_names(offline)}: offline"
         if back := self._detached & online:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The main path: load, probe, plan, open, drain, sink, close.
 
-`run` and `record` are the same path. They differ in what ends them, and in where the
-configuration comes from.
+`run` and `record` take the same path. They differ in what ends them, and in the origin of the
+configuration.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ if TYPE_CHECKING:
 _LOG: Final = structlog.get_logger()
 _LIMITS_INTERVAL_S: Final = 10.0
 _SNAPSHOTS_KEPT: Final = 1000
-# Compiling takes time, without a look at signals meanwhile.
+# Compiling takes time, during which signals are not handled.
 _SIGNALS_PAUSE_S: Final = 0.01
 
 
 class Daemon:
-    """One configuration, run once.
+    """A single run of one configuration.
 
     Args:
-        kernel: whose rings are opened.
+        kernel: its rings are opened.
         config: what to collect.
         facts: what the kernel can do; by default it is probed.
         child: pid of the process that sessions of the `command` scope observe.
 
     Attributes:
         plan: what is opened.
-        counted: once it has run, what answers of BPF programs are made of, by session.
-        snapshots: the last ones that were asked for; once it has run, with all others.
+        counted: the tables for answers of BPF programs, by session; set at the end of the run.
+        snapshots: the last ones that were requested; after the run also all others.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class Daemon:
             on_open: awaited once all rings are open and enabled.
             on_close: called when the final flush begins.
             on_tick: called with the status once per flush interval.
-            salvage_all: take over what killed processes left of any ftrace session, not only of
-                those that are planned here, and have the directories of segments alone.
-            keep_counted: read at the end what answers of BPF programs are made of.
+            salvage_all: salvage the remains of killed processes for all ftrace sessions, not only
+                for those planned here, and use the directories of segments exclusively.
+            keep_counted: read at the end the tables for answers of BPF programs.
 
         Raises:
             CollectordError: a session cannot be opened or begun; nothing is left open.
@@ -140,7 +140,7 @@ class Daemon:
                 room_for=store.room_for,
                 everything=salvage_all,
             )
-            await await_salvages(self.plan, self._kernel, stop)  # which began meanwhile
+            await await_salvages(self.plan, self._kernel, stop)  # those that began meanwhile
             stack.enter_context(self._drain)
             for device in {*devices.values()}:
                 self._drain.core.add_disk(device)
@@ -166,7 +166,7 @@ class Daemon:
         return tuple(session.balance() for session in self._sessions)
 
     def status(self) -> DaemonStatus:
-        """Readings of the last flush interval, and the core's counters as they are now."""
+        """Return the readings of the last flush interval, and the core's present counters."""
         if self._polls is not None:
             self._polls.refresh()
         return DaemonStatus(
@@ -187,15 +187,15 @@ class Daemon:
     async def snapshot(
         self, names: Sequence[str] = (), trigger: str = Trigger.REQUEST
     ) -> list[Snapshot]:
-        """Store what the flight recorders hold, all of them at one moment.
+        """Store the contents of the flight recorders, all at the same moment.
 
         Args:
-            names: of sessions; none for all flight recorders.
+            names: of sessions; empty for all flight recorders.
             trigger: one of `ring_snapshot.Trigger`.
 
         Raises:
-            UsageError: there is no flight recorder of that name, or none at all, or what there is
-                could not be opened.
+            UsageError: there is no flight recorder of that name, or none at all, or it could not
+                be opened.
             SinkError: a segment cannot be written.
             KernelError: rings cannot be stopped, or not started again.
         """
@@ -216,7 +216,7 @@ class Daemon:
         return snapshots
 
     async def mark(self, text: str, session: str | None = None) -> int:
-        """Write a marker into the ftrace rings of a session, or of all; gives how many took it.
+        """Write a marker to the ftrace rings of a session, or of all; return how many took it.
 
         Raises:
             UsageError: there is no such session, or none records ftrace.
@@ -242,14 +242,14 @@ class Daemon:
 
     @property
     def target_fds(self) -> tuple[int, ...]:
-        """Readable once a process or thread that was named has exited."""
+        """The descriptors that become readable once a named process or thread has exited."""
         sources = [s.source for s in self._sessions if s.source is not None]
         return tuple(fd for source in sources for fd in source.target_fds)
 
     async def _open(
         self, stop: asyncio.Event, store: StateDir, workers: FileWorkers, stack: AsyncExitStack
     ) -> bool:
-        """Open and begin all sessions; False if `stop` came before all were open."""
+        """Open and begin all sessions; return False if `stop` came before all were open."""
         context = self._context(store, workers, stats=self._count_costs(stack))
         await asyncio.sleep(_SIGNALS_PAUSE_S)
         if stop.is_set():
@@ -272,7 +272,7 @@ class Daemon:
         return True
 
     async def _begin(self, number: int, session: AnySession, context: SessionContext) -> None:
-        """Start a session; one that may fail is replaced by the reason."""
+        """Start a session; one that may fail is replaced by a placeholder with the reason."""
         try:
             with blame(self._config_of(session.plan)):
                 await session.begin()
@@ -283,7 +283,7 @@ class Daemon:
             self._sessions[number] = context.failed(session.plan, error)
 
     def _count_costs(self, stack: AsyncExitStack) -> bool:
-        """Have the kernel count what BPF programs cost, if that is wanted and permitted."""
+        """Let the kernel count the cost of BPF programs, if configured and permitted."""
         if not any(plan.payload.counts_costs for plan in self.plan.sessions):
             return False
         try:
@@ -342,7 +342,7 @@ class Daemon:
         stopping.cancel()
 
     def _look_at_cpus(self, cpus: CpuWatch) -> None:
-        """See which CPUs there are, and tell the sessions which of them they lack."""
+        """Find the present CPUs, and notify the sessions of those that they lack."""
         if self._coverage.poll(cpus):
             self._tell_of_cpus()
 
@@ -357,7 +357,7 @@ class Daemon:
 
 
 def _no_recorder(names: Sequence[str], sessions: Sequence[AnySession]) -> UsageError:
-    """Why there is no snapshot of these sessions, which were named, or are all there are."""
+    """Return why there is no snapshot of these sessions: the named ones, or all of them."""
     shut = [session for session in sessions if session.plan.mode == FLIGHT_RECORDER]
     if shut:
         balances = [session.balance() for session in shut]
@@ -370,13 +370,13 @@ def _no_recorder(names: Sequence[str], sessions: Sequence[AnySession]) -> UsageE
 
 
 def _shut_text(balance: SessionBalance) -> str:
-    """Of a session that could not be opened: its state is that, and its reasons say why."""
+    """Return the text about a session that could not be opened: its state and its reasons."""
     why = "is degraded, its hardware is absent" if balance.state == "degraded" else "has failed"
     return f"{balance.name} {why}: {'; '.join(balance.degraded_reasons)}"
 
 
 async def _close(session: AnySession) -> None:
-    """End a session; what it fails with is said, and the others come to their end too."""
+    """End a session; log its errors, so that the others are ended too."""
     try:
         await session.close()
     except CollectordError as error:
@@ -386,7 +386,7 @@ async def _close(session: AnySession) -> None:
 
 @asynccontextmanager
 async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Work beside a block; it ends with the block, and what it raises is not lost."""
+    """Run work beside a block; it ends with the block, and its errors are raised."""
     task = asyncio.ensure_future(work)
     try:
         yield
@@ -397,7 +397,7 @@ async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 async def _keep_limits(store: StateDir, worker: Executor) -> None:
-    """Look after age and free space, which change without a segment of ours being sealed."""
+    """Check age and free space, which change even if no segment of ours is sealed."""
     while True:
         await asyncio.sleep(_LIMITS_INTERVAL_S)
         try:

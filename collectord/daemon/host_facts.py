@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probe stage: what this host can do, as far as a configuration needs to know."""
+"""Probe stage: the abilities of this host, as far as a configuration needs them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def host_facts(kernel: LocalKernel, config: Config, *, mount: bool) -> KernelFacts:
-    """Probe this host for what a configuration needs to know.
+    """Probe this host for the facts that a configuration needs.
 
     Args:
-        kernel: this host's.
-        config: what is to be planned.
-        mount: mount tracefs where it is not.
+        kernel: of this host.
+        config: the configuration to be planned.
+        mount: mount tracefs if it is not mounted.
     """
     names = program_names(config)
     relayed = tuple(
@@ -45,10 +45,10 @@ def host_facts(kernel: LocalKernel, config: Config, *, mount: bool) -> KernelFac
 
 
 def bpf_wanted(config: BpfConfig, names: tuple[str, ...] | None) -> BpfWanted:
-    """Give what `kernel_probe.probe` is to look for, of BPF programs.
+    """Return what `kernel_probe.probe` has to check about BPF programs.
 
     Args:
-        config: where programs, bcc and headers are.
+        config: has the paths of programs, bcc and headers.
         names: programs, None for all.
     """
 

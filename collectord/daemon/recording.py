@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """What `record` ends with.
+    """The result of `record`.
 
     Attributes:
         balances: of its sessions.
         command_status: negative for a signal, None if no command ran.
         plan: what was recorded.
-        programs: BPF programs, as they were looked at last.
-        snapshots: of flight recorders, those at the end included.
-        counted: what their answers are made of, by session.
+        programs: the last status of BPF programs.
+        snapshots: of flight recorders, including those at the end.
+        counted: the tables for answers of BPF programs, by session.
     """
 
     balances: tuple[SessionBalance, ...]
@@ -84,7 +84,7 @@ async def record(
         stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
 
         async def on_open() -> None:
-            """Everything counts: let the command run, and watch for the end."""
+            """Let the command run, now that all events count, and watch for the end."""
             if child is not None:
                 child.go()
                 stack.enter_context(_stop_after(child.wait(), stop))

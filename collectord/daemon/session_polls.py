@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The looks of a daemon at all its sessions: at each flush, or at every other one.
+"""The polls of a daemon's sessions: at each flush, or at every other one.
 
-Nothing is drained or written by a look: it reads counters, and sees to what is due.
+A poll drains and writes nothing: it reads counters, and starts work that is due.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from collectord.session.maps.map_watch import BpfWatch
     from collectord.session.session_factory import AnySession
 
-# While all sessions are quiet: figures are never older than two flush intervals.
+# Used while all sessions are quiet: figures are never older than two flush intervals.
 _QUIET_PASSES: Final = 2
 
 
 class SessionPolls:
-    """When each session is looked at, all of them together.
+    """The schedule of the polls, which are common to all sessions.
 
     Args:
         sessions: all of the daemon.
-        kernel: read once for all of them.
+        kernel: read once for all sessions.
         watch: of their BPF programs, whose maps are read at each flush.
-        worker: where that is done.
-        before: called at the beginning of each look.
+        worker: where the maps are read.
+        before: called at the beginning of each poll.
         flush_ns: the flush interval.
-        stretched: quiet sessions may be looked at less often; False where each look is shown.
+        stretched: quiet sessions may be polled less often; False if each poll is shown.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class SessionPolls:
         self._flush_ns = flush_ns
         self._stretched = stretched
         self._looked_ns = 0
-        self.passes = 1  # the next look is at the pass that comes as many after the last
+        self.passes = 1  # the number of passes from the last poll to the next
 
     def poll(self) -> None:
-        """Look at all sessions."""
+        """Poll all sessions."""
         self._looked_ns = time.monotonic_ns()
         self._before()
-        # One reading does for all sessions.
+        # One reading is enough for all sessions.
         clocks, programs = cache(self._kernel.clocks), cache(self._kernel.bpf_program_ids)
         quiet = self._stretched and self._watch.is_idle
         for session in self._sessions:
@@ -70,6 +70,6 @@ class SessionPolls:
         self.passes = _QUIET_PASSES if quiet else 1
 
     def refresh(self) -> None:
-        """Look, if the last look is longer ago than a flush interval: figures are asked for."""
+        """Poll for up-to-date figures if the last poll is older than a flush interval."""
         if time.monotonic_ns() - self._looked_ns > self._flush_ns:
             self.poll()

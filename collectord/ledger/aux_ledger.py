@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger of AUX areas, in bytes: produced = stored + lost + overwritten + in flight.
 
-What the kernel handed over is its own `aux_head`, what was traced at all is the event's counter
-where the PMU counts bytes; what is stored was counted by the writer. So
+`aux_head` is the kernel's count of the bytes handed over; the event's counter is the count of all
+bytes traced, if the PMU counts bytes; the writer counts the stored bytes. So
 
-    truncated = counter - head        no room in the area, in the kernel
-    unaccounted = head - stored - lost behind the ring - in flight
+- truncated = counter - head: no room in the area, in the kernel
+- unaccounted = head - stored - lost behind the ring - in flight
 
-and neither is computed from the other side's figures. Where the PMU does not count, lost bytes
-are known by their occurrences only: AUX records with the flag TRUNCATED.
+and neither is computed from the other side's figures. If the PMU does not count, lost bytes are
+known only by their occurrences: AUX records with the flag TRUNCATED.
 
-While the event runs the counter is ahead of the head by what is traced and not handed over yet,
-which is at most what the area holds. So what is certainly truncated is the difference without
-that, and it never goes down; the last reading has all. Where by then the head is ahead of the
-counter, or less is truncated than was certain before, the two contradict each other, and that is
-unaccounted.
+While the event runs the counter is ahead of the head by the bytes that are traced and not handed
+over yet, at most as many as the area holds. So only the difference beyond that is certainly
+truncated, and it never goes down; the last reading has all. If the head is then ahead of the
+counter, or less is truncated than was certain before, the two contradict each other, and the
+difference is unaccounted.
 
-An area that runs free has no such balance: what nobody asked for is overwritten. Of one whose
-head counts, the overwritten bytes are known; of one whose head is a place, nothing is.
+A free-running area has no such balance: data that no snapshot took are overwritten. If its head
+counts bytes, the overwritten bytes are known; if its head is an offset, nothing is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collectord.plan.aux_areas import AuxPlan
 
 TRUNCATED: Final = (Stage.KERNEL_RING, Reason.TRUNCATED)
-# What bytes of AUX can be lost by; each exists from the beginning.
+# The reasons for which AUX bytes can be lost; each exists from the beginning.
 AUX_LOSS_PAIRS: Final[tuple[LossKey, ...]] = (
     TRUNCATED,
     (Stage.STAGING, Reason.QUARANTINED),
@@ -49,12 +49,12 @@ FLAGS: Final = ("truncated", "partial", "collision")
 
 @dataclass(frozen=True, slots=True)
 class AuxReading:
-    """One reading of the kernel's figures of an area.
+    """One reading of the kernel's counters of an area.
 
     Attributes:
-        head: bytes that the kernel handed over; of a free-running area see `HeadRule`.
-        traced: bytes that the PMU counted, lost ones too; None where it does not count bytes.
-        lost_records: records of its events that did not fit the data ring, None before 6.0.
+        head: bytes that the kernel handed over; for a free-running area see `HeadRule`.
+        traced: bytes that the PMU counted, including lost ones; None if it does not count bytes.
+        lost_records: records of its events that did not fit the data ring, None before Linux 6.0.
     """
 
     head: int
@@ -64,10 +64,10 @@ class AuxReading:
 
 @dataclass(frozen=True, slots=True)
 class AuxBracket:
-    """Kernel figures around a pass, and the core's counters after it.
+    """The kernel's counters around a pass, and the core's counters after it.
 
     Attributes:
-        truncated: bytes that earlier readings have shown to be truncated.
+        truncated: bytes that earlier readings have proved to be truncated.
     """
 
     before: AuxReading
@@ -79,25 +79,25 @@ class AuxBracket:
 
 @dataclass(frozen=True, slots=True)
 class AuxBalance:
-    """One area's balance; all in bytes but where a name says otherwise.
+    """One area's balance; all values are bytes unless the name says otherwise.
 
     Attributes:
-        basis: `exact` where every byte that was traced is counted by somebody else than us,
-            `lost_only` where what was lost is known by its occurrences.
-        produced: bytes traced, or, where the PMU does not count, handed over; None if unknown.
-        lost: keyed `<stage>/<reason>`; truncated bytes are None where the PMU does not count.
-        overwritten: gone before a snapshot took them; None where nobody knows.
-        repeated: in a snapshot's window, and stored with an earlier one.
+        basis: `exact` if the PMU counts every byte that is traced, independently of this program,
+            `lost_only` if losses are known only by their occurrences.
+        produced: bytes traced, or handed over if the PMU does not count; None if unknown.
+        lost: keyed `<stage>/<reason>`; truncated bytes are None if the PMU does not count.
+        overwritten: bytes overwritten before a snapshot took them; None if unknown.
+        repeated: bytes in a snapshot's window that an earlier one has stored.
         lost_records: AUX records that did not fit the data ring; no byte is lost by that.
-        unrecorded: bytes that no AUX record told of.
+        unrecorded: bytes that no AUX record described.
         orphaned: bytes that were taken without the record that says where they end.
-        pieces: that the trace was stored in.
-        enables: times that its events were enabled again, `restarts` of them as the kernel had
-            stopped one for want of room.
-        window: bytes that the area holds for a snapshot, 0 of a stream.
+        pieces: number of pieces in which the trace was stored.
+        enables: how often its events were enabled again, `restarts` of them after the kernel had
+            stopped one for lack of room.
+        window: bytes that the area holds for a snapshot, 0 in streaming mode.
         last_window: bytes that the last snapshot found, `last_taken` of them new.
-        fill_buckets: passes by fill, as of a ring.
-        stopped_ns: time that a full area had its event stopped.
+        fill_buckets: passes by fill, as for a ring.
+        stopped_ns: time during which a full area had its event stopped.
     """
 
     label: RingLabel
@@ -136,12 +136,12 @@ class AuxBalance:
 
     @property
     def flagged(self) -> dict[str, int]:
-        """AUX records by flag, in the order of `FLAGS`."""
+        """The number of AUX records by flag, in the order of `FLAGS`."""
         return dict(zip(FLAGS, (self.truncated, self.partial, self.collisions), strict=True))
 
 
 def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBalance:
-    """The balance of one area."""
+    """Return the balance of one area."""
     counters, after = bracket.counters, bracket.after
     counted = after.traced is not None
     truncated = truncated_bytes(bracket, plan.data_bytes)
@@ -199,9 +199,9 @@ def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBala
 
 
 def truncated_bytes(bracket: AuxBracket, capacity: int) -> int | None:
-    """Bytes that found no room in an area of `capacity` bytes, as far as that is certain.
+    """Return the bytes that found no room in an area of `capacity` bytes, as far as certain.
 
-    None where the PMU does not count bytes.
+    None if the PMU does not count bytes.
     """
     after = bracket.after
     if after.traced is None:
@@ -211,14 +211,14 @@ def truncated_bytes(bracket: AuxBracket, capacity: int) -> int | None:
 
 
 def _unaccounted(bracket: AuxBracket, truncated: int | None) -> int:
-    """Bytes that were handed over and are nowhere, or are somewhere and were not handed over.
+    """Return bytes that were handed over and are missing, or that are surplus.
 
-    In the end also those by which the PMU's count and the head contradict each other.
+    Once closed, also those by which the PMU's count and the head contradict each other.
     """
     counters = bracket.counters
     if not bracket.closed:
-        # Between two readings of the head; bytes move from one of our places to the next
-        # meanwhile, so the one count of what was taken has to do.
+        # Compared with two readings of the head; bytes move between our counters meanwhile, so the
+        # single count of taken bytes is used.
         taken = counters.taken_bytes + counters.quarantined_bytes
         return max(0, bracket.before.head - taken, taken - bracket.after.head)
     placed = (
@@ -236,7 +236,7 @@ def _unaccounted(bracket: AuxBracket, truncated: int | None) -> int:
 
 
 def aux_json(area: AuxBalance) -> dict[str, Any]:
-    """An area's entry in `--json` and in `/v1/status`."""
+    """Return an area's entry in `--json` and in `/v1/status`."""
     return {
         "cpu": area.label.cpu,
         "tid": area.label.tid,
@@ -275,7 +275,7 @@ def aux_json(area: AuxBalance) -> dict[str, Any]:
 
 
 def aux_cut(areas: Iterable[AuxBalance]) -> list[dict[str, Any]]:
-    """The balance as a manifest records it, for each area."""
+    """Return the balance as in a manifest, for each area."""
     kept = (
         *("cpu", "tid", "pmu", "ledger_basis", "produced_bytes", "stored_bytes", "lost_bytes"),
         *("overwritten_bytes", "repeated_bytes", "in_flight_bytes", "unaccounted_bytes"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The balance of a session as manifests record it, and how it is written down."""
+"""The balance of a session as in manifests, and its encoding."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Cut:
     """The balance of one session between two moments.
 
     Attributes:
-        closed: nothing was produced while either moment's counters were read: equality is
-            claimed only then.
+        closed: nothing was produced while either moment's counters were read: only then is
+            equality claimed.
         produced: None unless the basis is `exact`, as are the two below.
         produced_before, produced_after: both ends of the bracket around the closing moment.
         lost: by `<stage>/<reason>`.
-        overwritten: None where nobody counts them.
+        overwritten: None if not counted.
         suppressed: times in which a foreign BPF program may have hidden events.
-        aux: the areas, in bytes; left out where there is none.
-        since_ns, until_ns: both moments, on CLOCK_MONOTONIC; None where nobody knows.
+        aux: the areas, in bytes; left out if there is none.
+        since_ns, until_ns: both moments, on CLOCK_MONOTONIC; None if unknown.
     """
 
     basis: Basis
@@ -50,7 +50,7 @@ class Cut:
     until_ns: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Give the ledger of a manifest."""
+        """Return the ledger of a manifest."""
         bounds = {"since_ns": self.since_ns, "until_ns": self.until_ns}
         return {
             "basis": str(self.basis),
@@ -78,10 +78,10 @@ def cut(
     since_ns: int | None = None,
     until_ns: int | None = None,
 ) -> Cut:
-    """Give the balance of a running session, with both ends of its brackets.
+    """Return the balance of a running session, with both ends of its brackets.
 
-    `shared` is what was produced beside the brackets, at both ends: what was lost of all rings
-    together, and what rings hold that nobody drains.
+    `shared` are the events produced outside the brackets, at both ends: losses that belong to no
+    single ring, and the contents of rings that nobody drains.
     """
     data = [b for label, b in brackets.items() if label.role is RingRole.DATA]
     before = sum_known(b.before.value for b in data)
@@ -113,9 +113,9 @@ def cut_of_counters(
     lost: Mapping[LossKey, int],
     overwritten: int,
 ) -> Cut:
-    """Give the final balance of a session that is over, from counters that stand still.
+    """Return the final balance of a session that is over, from counters that no longer change.
 
-    `produced` is None where counters tell of losses only.
+    `produced` is None if the counters show only losses.
     """
     total = stored + sum(lost.values()) + overwritten
     return Cut(

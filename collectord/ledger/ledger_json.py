@@ -53,11 +53,11 @@ def _ring_json(ring: RingBalance) -> dict[str, Any]:
 
 
 def to_json(balance: SessionBalance) -> dict[str, Any]:
-    """A session's entry in `--json` and in `/v1/status`.
+    """Return a session's entry in `--json` and in `/v1/status`.
 
-    `produced` and `unaccounted` are null where the basis is not `exact`. `rings` are the data
-    rings, which the session's figures add up; `sideband_rings` carry names and mappings. `unit` is
-    what they count: bytes of a relay channel whose records nobody knows.
+    `produced` and `unaccounted` are null if the basis is not `exact`. `rings` are the data rings,
+    whose sums are the session's figures; `sideband_rings` carry names and mappings. `unit` is
+    "bytes" for a relay channel whose records cannot be counted.
     """
     rings = [_ring_json(ring) for ring in balance.rings]
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session loses at present: the stage, the reason, and how many a second."""
+"""A session's present loss: the stage, the reason, and the rate."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Losing:
-    """Records are being lost.
+    """A loss of records that is going on.
 
     Attributes:
         unit: of the figures, see `LossReading`.
-        cause: what there is to do something about, in words.
+        cause: the cause that can be acted on, in words.
         per_second: over the last interval.
         lost: since it began.
         began_ns: CLOCK_MONOTONIC of the reading before the first that had losses.
@@ -32,11 +32,11 @@ class Losing:
     lost: int = 0
 
     def describe(self) -> str:
-        """The loss in words, as a degraded session gives it for a reason."""
+        """Return the loss in words, as a reason of a degraded session."""
         return f"losing {self.per_second:,} {self.unit}/s at {loss_name(self.key)}: {self.cause}"
 
     def to_json(self) -> dict[str, Any]:
-        """An entry of `losing` in `/v1/status`."""
+        """Return an entry of `losing` in `/v1/status`."""
         stage, reason = self.key
         return {
             "stage": str(stage),

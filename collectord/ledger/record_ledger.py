@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger: produced = stored + lost + overwritten + in flight, per ring, from counters.
 
-Nothing here computes `produced` from `stored`. `produced` is what the kernel counted, `stored`
-what the writer wrote, `in_flight` what lies between them; each is counted where it happens, and
-`unaccounted` is what does not add up.
+Nothing here computes `produced` from `stored`. `produced` is the kernel's count, `stored` the
+writer's, `in_flight` is what lies between them; each is counted where it happens, and
+`unaccounted` is the difference that remains.
 
 The counters of a running ring cannot be read at one instant. A balance rests on a bracket:
 
-    before = kernel counters   a full pass, heads loaded after it   after = kernel counters
+- before = kernel counters; a full pass, heads loaded after it; after = kernel counters
 
 so whatever `before` counted was taken by the pass or is among the losses of `after`, and whatever
-the pass took is counted in `after`. An interrupt may be between counting and writing: that is the
-nesting, at most four records a ring. After the events were disabled both ends are equal, and so is
-the balance.
+the pass took is counted in `after`. An interrupt may come between counting and writing: that is
+the nesting, at most four records a ring. After the events were disabled both ends are equal, and
+so the balance is exact.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 # Task, soft interrupt, interrupt, NMI: perf's contexts, each of which may hold one record that is
 # counted and not yet visible in the ring (kernel/events/internal.h, get_recursion_context).
 NESTING: Final = 4
-# How many steps of fill the core counts passes by.
+# The number of fill steps by which the core counts passes.
 FILL_BUCKETS: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """One reading of a ring: kernel counters around a full pass, and our counters after it.
+    """One reading of a ring: kernel counters around a full pass, and the core's counters after it.
 
     Attributes:
         before: kernel counters before the pass.
         counters: the core's counters, read after the pass.
         after: kernel counters after the pass.
         closed: the events were disabled before all three were read.
-        walked: events that passed the core unseen and were counted elsewhere, in the place of
-            what the core has stored: while they are on their way as many as the kernel handed
-            out, in the end those found in the segments. None: the core saw them all.
+        walked: events that passed the core unseen and were counted elsewhere. They replace the
+            core's stored count: until the end as many as the kernel handed out, then those found
+            in the segments. None: the core saw them all.
     """
 
     before: Produced
@@ -61,7 +61,7 @@ class Bracket:
 
     @property
     def stored(self) -> int:
-        """Events in segments."""
+        """The number of events in segments."""
         return self.counters.stored if self.walked is None else self.walked
 
 
@@ -71,29 +71,30 @@ class RingBalance:
 
     Attributes:
         lost: keyed `<stage>/<reason>`, with every pair of its source.
-        overwritten: records that a flight recorder's ring gave up for newer ones. Of an
+        overwritten: records that a flight recorder's ring overwrote with newer ones. For an
             overwritable perf ring those that were written before its last snapshot began, and all
-            once it is closed; None where no counter of the kernel tells records.
+            once it is closed; None if no kernel counter counts records.
         overwritten_bytes: of an overwritable perf ring, up to its last snapshot.
-        repeated: records that a snapshot left out since the one before it has them.
-        repeated_bytes: the same, with records that are no samples.
+        repeated: records that a snapshot left out because the one before it has them.
+        repeated_bytes: bytes of these, and of records that are no samples.
         snapshots: windows that were taken of it.
         transport: how an ftrace ring is read; None for others.
-        oldest_unread_age_ns: age of the oldest event that is still in an ftrace ring; None where
+        oldest_unread_age_ns: age of the oldest event that is still in an ftrace ring; None if
             there is none.
-        window_ns: the same for a flight recorder's ring: how far back a snapshot would reach.
+        window_ns: for a flight recorder's ring, how far back a snapshot would reach.
         held: it is a flight recorder's.
-        beside_aux: an AUX area hangs on it, which is what its trace goes into.
-        in_bytes: nobody knows its records: what counts them counts bytes.
-        faults: times that its contents were refused; each lost at least the record that was,
-            and the rest of what was passed over is unaccounted.
-        faulty_bytes: that were passed over then, and those of records without an end.
+        beside_aux: it has an AUX area, which receives its trace.
+        in_bytes: its records cannot be counted: its counters count bytes.
+        faults: times that its contents were refused; each lost at least the refused record, and
+            the rest of what was skipped is unaccounted.
+        faulty_bytes: bytes skipped then, and those of records without an end.
         neutralised: records of a type that readers do not know, stored as padding.
         pages: sub-buffers that were taken out of an ftrace ring.
-        spliced_bytes: of them, those that went to the file without being copied.
-        torn_pages: sub-buffers that were given up as a part of them found no room in the file.
-        foreign_reads: events that somebody else took out of an ftrace ring.
-        resets: times that somebody else emptied it; what was in it then nobody can count.
+        spliced_bytes: bytes of them that went to the file without being copied.
+        torn_pages: sub-buffers that were given up because a part of them found no room in the
+            file.
+        foreign_reads: events that another reader took out of an ftrace ring.
+        resets: times that somebody else emptied it; its contents then cannot be counted.
     """
 
     label: RingLabel
@@ -140,10 +141,10 @@ class RingBalance:
 
 @dataclass(frozen=True, slots=True)
 class SinkStats:
-    """A session's segments: kept ones, and those that retention deleted, by reason.
+    """A session's segments: those kept, and those that retention deleted, by reason.
 
-    `unsealed` are those that were closed without a seal, `early` those that were closed before all
-    was read that names their samples.
+    `unsealed` were closed without a seal, `early` were closed before all records were read that
+    name their samples.
     """
 
     segments: int = 0
@@ -159,16 +160,16 @@ class SessionBalance:
     """The sum over a session's data rings; `rings` holds its sideband rings too.
 
     Attributes:
-        shared: losses that the kernel does not tell by ring, among `lost` and `produced`.
-        overwritten: None where that of a ring is not known.
-        losing: where records are being lost at present.
-        suppressed: times in which a foreign BPF program may have hidden events, of those that its
-            basis holds for.
-        repeated: records that snapshots left out since the one before had them.
+        shared: losses that the kernel does not count by ring, included in `lost` and `produced`.
+        overwritten: None if that of a ring is unknown.
+        losing: the losses that are going on.
+        suppressed: times in which a foreign BPF program may have hidden events, within the time of
+            its basis.
+        repeated: records that snapshots left out because the one before had them.
         snapshots: how often a flight recorder's windows were stored.
-        snapshots_failed: how often not, or not at once.
-        paused_ns: time that the rings stood still for that.
-        sideband: what is known of tasks and mappings, for the next segment's beginning.
+        snapshots_failed: how often they were not, or not at once.
+        paused_ns: time during which the rings were stopped for that.
+        sideband: known tasks and mappings, for the next segment's beginning.
     """
 
     name: str
@@ -198,20 +199,20 @@ class SessionBalance:
 
     @property
     def in_bytes(self) -> bool:
-        """What its rings hold are not records that anybody knows: its figures are bytes."""
+        """Whether its figures are bytes, because records in its rings cannot be counted."""
         return any(ring.in_bytes for ring in self.rings)
 
     @property
     def repeated(self) -> int:
-        """Records that a snapshot left out since the one before it has them."""
+        """The number of records that a snapshot left out because the one before it has them."""
         return sum(ring.repeated for ring in self.rings)
 
 
 def losses_of(counters: RingCounters, kernel: Produced) -> dict[LossKey, int]:
-    """Every record that is known to be lost, once.
+    """Return every record that is known to be lost, counted once.
 
-    The kernel tells of a full ring twice: exactly per event in PERF_FORMAT_LOST, and in
-    PERF_RECORD_LOST, which comes late or never. The records count only before 6.0, where the
+    The kernel reports a full ring twice: exactly per event in PERF_FORMAT_LOST, and in
+    PERF_RECORD_LOST, which comes late or never. The records count only before Linux 6.0, where the
     exact figure does not exist.
     """
     before_us = dict(kernel.losses) or {
@@ -230,10 +231,10 @@ def losses_of(counters: RingCounters, kernel: Produced) -> dict[LossKey, int]:
 
 
 def _taken(bracket: Bracket) -> int:
-    """Samples that left the ring.
+    """Return the number of samples that left the ring.
 
-    While the core runs they move from `in_flight` to `stored` between two reads, so one counter
-    of the walk has to do; at the end each is where it stays, and those places are added up.
+    While the core runs they move from `in_flight` to `stored` between two reads, so a single
+    counter of the walk is used; at the end they no longer move, and the places are added up.
     """
     counters = bracket.counters
     if not bracket.closed and bracket.walked is None:
@@ -242,20 +243,20 @@ def _taken(bracket: Bracket) -> int:
 
 
 def _gone(reading: Produced, counters: RingCounters) -> int:
-    """Events that will never leave the ring, as a reading of the kernel's counters has it."""
+    """Return the events that will never leave the ring, by a reading of the kernel's counters."""
     lost = reading.lost if reading.lost is not None else counters.lost_records
     return lost + (reading.overwritten or 0)
 
 
 def _unaccounted(bracket: Bracket) -> int | None:
-    """What does not add up: missing records, or surplus ones; None where nobody counted."""
+    """Return the missing or surplus records; None if the kernel did not count."""
     before, after = bracket.before, bracket.after
     if before.value is None or after.value is None:
         return None
     taken = _taken(bracket)
     if before.read_events is not None and after.read_events is not None and not bracket.closed:
-        # What ftrace handed out is counted where it is taken: rings that nobody drains do not
-        # matter, nor what is lost in them.
+        # Events that ftrace handed out are counted where they are taken: rings that nobody drains
+        # do not matter, nor what is lost in them.
         return max(0, before.read_events - taken, taken - after.read_events)
     missing = before.value - taken - _gone(after, bracket.counters)
     surplus = taken + _gone(before, bracket.counters) - after.value
@@ -275,17 +276,17 @@ def balance_ring(
     beside_aux: bool = False,
     in_bytes: bool = False,
 ) -> RingBalance:
-    """What the balances of all rings have; see `RingHandle.balance` of each kind.
+    """Return the common part of a ring's balance; see `RingHandle.balance` of each kind.
 
     Args:
-        label: whose ring it is.
+        label: of the ring.
         basis: of its plan; `lost_only` from the moment a foreign BPF program was seen.
         capacity_bytes: size of its data area.
         bracket: the last reading.
         suppressed_by: ids of foreign BPF programs on its tracepoints.
         held: it is a flight recorder's, and read for snapshots only.
-        beside_aux: an AUX area hangs on it.
-        in_bytes: its records nobody knows.
+        beside_aux: it has an AUX area.
+        in_bytes: its records cannot be counted.
     """
     counters, after = bracket.counters, bracket.after
     exact = basis is Basis.EXACT
@@ -331,7 +332,7 @@ def balance_ring(
 
 
 def sum_known(values: Iterable[int | None]) -> int | None:
-    """The sum, or None as soon as one part is unknown."""
+    """Return the sum, or None if any part is unknown."""
     total = 0
     for value in values:
         if value is None:
@@ -341,7 +342,7 @@ def sum_known(values: Iterable[int | None]) -> int | None:
 
 
 def add_losses(rings: Iterable[RingBalance]) -> dict[str, int]:
-    """Losses of several rings, by `<stage>/<reason>`."""
+    """Return the losses of several rings, by `<stage>/<reason>`."""
     total: Counter[str] = Counter()
     for ring in rings:
         total.update(ring.lost)
@@ -363,9 +364,9 @@ def balance_session(
     suppressed: Iterable[Mapping[str, Any]] = (),
     aux: tuple[AuxBalance, ...] = (),
 ) -> SessionBalance:
-    """Add a session's data rings up. Its basis is the weakest of theirs.
+    """Add up a session's data rings. Its basis is the weakest of theirs.
 
-    `shared` is what was lost of all rings together.
+    `shared` are the losses that belong to no single ring.
     """
     data = tuple(ring for ring in rings if ring.label.role is RingRole.DATA)
     basis = Basis.weakest([ring.basis for ring in data])

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterator[Metric]:
-    """All families, of the sessions that have AUX areas.
+    """Yield all families for the sessions that have AUX areas.
 
-    `produced` and `unaccounted` exist where somebody else than this program counts them.
+    `produced` and `unaccounted` exist if the PMU counts them, independently of this program.
     """
     names = labelling.names
     areas = [(labelling.of(s, area.label), area) for s in sessions for area in s.aux]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families of BPF programs: what they cost, what they fail at, what their maps count.
+"""Metric families of BPF programs: their cost, their failures, and the counts in their maps.
 
-All is made from values that were read at the last flush interval. Names that manifests give are
-checked before any program is loaded (`plan.bpf_metrics`).
+All values were read at the last flush interval. Names in manifests are checked before any program
+is loaded (`plan.bpf_metrics`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FUNCTION: Final = (*_PROGRAM, "function")
 
 
 def families(programs: Sequence[BpfStatus]) -> Iterator[Metric]:
-    """All families of the programs of all sessions; those of any program are always there."""
+    """Yield all families of all sessions' programs; those common to all programs always exist."""
     functions: list[tuple[Labels, FunctionRuns]] = [
         ((one.session, one.program, function.function), function)
         for one in programs
@@ -99,7 +99,7 @@ def _cost(functions: Sequence[tuple[Labels, FunctionRuns]]) -> Iterator[Metric]:
 
 
 def _declared(programs: Iterable[BpfStatus]) -> Iterator[Metric]:
-    """One family for each name, with the samples of all programs that export it."""
+    """Yield one family for each name, with the samples of all programs that export it."""
     made: dict[str, Metric] = {}
     for one in programs:
         for metric in one.metrics:

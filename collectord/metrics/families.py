@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families from samples, and the labels that samples of sessions and rings have."""
+"""Metric families from samples, and the labels of sessions and rings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collectord.model import RingLabel
 
     Labels = tuple[str, ...]
-    # None: nobody knows. A sum of which one part is unknown is unknown, and has no series.
+    # None: unknown. A sum of which one part is unknown is unknown, and has no series.
     Sample = tuple[Labels, float | None]
 
 SESSION: Final = ("session", "source")
@@ -26,37 +26,37 @@ SESSION: Final = ("session", "source")
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """How what belongs to a ring is labelled.
+    """The labels of rings.
 
     Attributes:
-        per_cpu: by its CPU too; -1 stands for rings of threads.
+        per_cpu: with the ring's CPU too; -1 stands for rings of threads.
     """
 
     per_cpu: bool
 
     @property
     def names(self) -> Labels:
-        """Of the labels."""
+        """The names of the labels."""
         return (*SESSION, "cpu") if self.per_cpu else SESSION
 
     def of(self, session: SessionBalance, ring: RingLabel) -> Labels:
-        """The labels of a ring, or of an AUX area."""
+        """Return the labels of a ring, or of an AUX area."""
         if self.per_cpu:
             return (session.name, session.source, str(ring.cpu))
         return of_session(session)
 
     def rings(self, sessions: Iterable[SessionBalance]) -> list[tuple[Labels, RingBalance]]:
-        """All rings of the sessions, with their labels."""
+        """Return all rings of the sessions, with their labels."""
         return [(self.of(s, ring.label), ring) for s in sessions for ring in s.rings]
 
 
 def of_session(session: SessionBalance) -> Labels:
-    """The labels of a session."""
+    """Return the labels of a session."""
     return (session.name, session.source)
 
 
 def counter(name: str, text: str, names: Sequence[str], samples: Iterable[Sample]) -> Metric:
-    """A counter family; samples with equal labels are added. `_total` is appended to `name`."""
+    """Return a counter family, named `name` and `_total`; samples with equal labels are added."""
     family = CounterMetricFamily(name, text, labels=names)
     for labels, value in _sums(samples).items():
         family.add_metric(labels, value)
@@ -64,7 +64,7 @@ def counter(name: str, text: str, names: Sequence[str], samples: Iterable[Sample
 
 
 def gauge(name: str, text: str, names: Sequence[str], samples: Iterable[Sample]) -> Metric:
-    """A gauge family; samples with equal labels are added."""
+    """Return a gauge family; samples with equal labels are added."""
     family = GaugeMetricFamily(name, text, labels=names)
     for labels, value in _sums(samples).items():
         family.add_metric(labels, value)
@@ -74,7 +74,7 @@ def gauge(name: str, text: str, names: Sequence[str], samples: Iterable[Sample])
 def highest(
     name: str, text: str, names: Sequence[str], samples: Iterable[tuple[Labels, float]]
 ) -> Metric:
-    """A gauge family; of samples with equal labels the highest counts."""
+    """Return a gauge family; of samples with equal labels the highest counts."""
     found: dict[Labels, float] = {}
     for labels, value in samples:
         found[labels] = max(value, found.get(labels, value))
@@ -84,7 +84,7 @@ def highest(
 def lowest(
     name: str, text: str, names: Sequence[str], samples: Iterable[tuple[Labels, float]]
 ) -> Metric:
-    """A gauge family; of samples with equal labels the lowest counts."""
+    """Return a gauge family; of samples with equal labels the lowest counts."""
     found: dict[Labels, float] = {}
     for labels, value in samples:
         found[labels] = min(value, found.get(labels, value))

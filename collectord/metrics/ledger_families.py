@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
     from collectord.metrics.families import Labels
 
-    # What carries a balance: a ring, or a session as a whole.
+    # A balance with its labels: of a ring, or of a whole session.
     Part = tuple[Labels, SessionBalance | RingBalance]
 
 _STATES: Final = ("running", "degraded", "stopped", "failed")
 
 
 def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterator[Metric]:
-    """All families, of all sessions."""
+    """Yield all families of all sessions."""
     yield highest(
         "collectord_session_state",
         "1 for the state that a session is in.",
@@ -123,7 +123,7 @@ def _records(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
 
 
 def _channels(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
-    """Of relay channels whose format nobody knows: their figures are bytes."""
+    """Yield the families of relay channels of unknown format, whose figures are bytes."""
     yield counter(
         "collectord_channel_stored_bytes",
         "Bytes of relay channels written to segments; the records in them are not counted.",
@@ -145,7 +145,7 @@ def _channels(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
 
 
 def _losses(name: str, text: str, parts: Sequence[Part], labelling: Labelling) -> Metric:
-    """Every pair of the source, whether or not it ever occurred."""
+    """Return the losses with every pair of the source, even if it never occurred."""
     return counter(
         name,
         text,
@@ -159,7 +159,7 @@ def _losses(name: str, text: str, parts: Sequence[Part], labelling: Labelling) -
 
 
 def _parts(session: SessionBalance, labelling: Labelling) -> list[Part]:
-    """What carries the balance: the session's data rings by CPU, or the session itself."""
+    """Return the parts of a balance: the session's data rings by CPU, or the session itself."""
     if not labelling.per_cpu:
         return [(of_session(session), session)]
     rings = labelling.rings([session])
@@ -168,7 +168,7 @@ def _parts(session: SessionBalance, labelling: Labelling) -> list[Part]:
 
 
 def _of_no_ring(session: SessionBalance) -> list[Part]:
-    """What was lost of all rings together has no CPU."""
+    """Return the losses that belong to no single ring, with CPU -1."""
     if not session.shared:
         return []
     lost = sum(session.shared.values())

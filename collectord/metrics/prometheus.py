@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prometheus metrics: the ledger and the core's counters, read at scrape time.
 
-A scrape reads counters that the daemon keeps anyway: it touches no ring and no kernel counter.
-Every series exists at 0 from the first scrape; `produced` and `unaccounted` exist only where the
-basis is `exact`, because a 0 there would be a claim. No `_created` series are written.
+A scrape reads counters that the daemon keeps anyway: it reads no ring and no kernel counter. Every
+series exists at 0 from the first scrape; `produced` and `unaccounted` exist only if the basis is
+`exact`, because a 0 there would be a claim. No `_created` series are written.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 def registry(
     status: Callable[[], DaemonStatus], *, kernel_release: str, per_cpu: bool = False
 ) -> CollectorRegistry:
-    """A private registry: the daemon's metrics and the stock `process_*` set.
+    """Return a private registry with the daemon's metrics and the stock `process_*` set.
 
     Args:
         status: reads the daemon's counters, without touching a ring.
         kernel_release: as in `uname -r`.
-        per_cpu: rings are told apart by a `cpu` label; -1 stands for rings of threads.
+        per_cpu: rings are distinguished by a `cpu` label; -1 stands for rings of threads.
     """
     made = CollectorRegistry()
     made.register(DaemonCollector(status, kernel_release=kernel_release, per_cpu=per_cpu))

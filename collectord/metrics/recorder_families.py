@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def families(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
-    """All families; of a stream none but the window's of ftrace, which is 0."""
+    """Yield all families; for a stream only that of the ftrace window, which is 0."""
     recorders = [(of_session(s), s) for s in sessions if any(ring.held for ring in s.rings)]
     yield counter(
         "collectord_snapshots",
@@ -63,15 +63,15 @@ def families(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
 
 
 def window_bytes(session: SessionBalance) -> int:
-    """What a snapshot would store: of a ring with an AUX area, what is in that."""
+    """Return the bytes that a snapshot would store; for a ring with an AUX area, the area's."""
     rings = (ring.used_bytes for ring in session.rings if ring.held and not ring.beside_aux)
     return sum(rings) + sum(area.window for area in session.aux)
 
 
 def window_ns(rings: Iterable[RingBalance]) -> int:
-    """What all rings of a flight recorder hold: since the last event that one of them gave up.
+    """Return how far back all rings of a flight recorder reach: to the last event that one lost.
 
-    A ring that gave up none goes back to the beginning, however old its oldest event is.
+    A ring that overwrote none goes back to the beginning, however old its oldest event is.
     """
     dated = [ring for ring in rings if _is_dated(ring)]
     full = [ring.window_ns or 0 for ring in dated if _has_given_up(ring)]
@@ -81,10 +81,10 @@ def window_ns(rings: Iterable[RingBalance]) -> int:
 
 
 def _is_dated(ring: RingBalance) -> bool:
-    """Whether it tells how old its window is; beside an AUX area it is not what the window is."""
+    """Whether the ring shows how far its window reaches; with an AUX area it does not."""
     return ring.held and not ring.beside_aux
 
 
 def _has_given_up(ring: RingBalance) -> bool:
-    """Whether it holds less than all: an overwritable ring is full from then on."""
+    """Whether the ring has overwritten events: an overwritable ring is full from then on."""
     return bool(ring.overwritten) or ring.used_bytes >= ring.capacity_bytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families of rings: their sizes, how full they are, and what is read from them."""
+"""Metric families of rings: their sizes, their fill, and what is read from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FILL_BOUNDS: Final = (
 def families(
     sessions: Sequence[SessionBalance], clocks: ClockReading, labelling: Labelling
 ) -> Iterator[Metric]:
-    """All families, of all rings; `clocks` ties their times to Unix time."""
+    """Yield all families of all rings; `clocks` relates their times to Unix time."""
     rings = labelling.rings(sessions)
     names = labelling.names
     quarantined = [(labels, ring.quarantined is not None) for labels, ring in rings]
@@ -117,7 +117,7 @@ def _fill_histogram(rings: Rings, names: Labels) -> Metric:
 
 
 def _ftrace(rings: Rings, names: Labels) -> Iterator[Metric]:
-    """Of rings that stay in the kernel and are told by it."""
+    """Yield the families of ftrace rings, whose values come from the kernel."""
     kept = [(labels, ring) for labels, ring in rings if ring.transport is not None]
     yield highest(
         "collectord_oldest_unread_seconds",

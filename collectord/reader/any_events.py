@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: a segment whose events can be read back, of whatever format."""
+"""Sink stage: open a segment of any format to read its events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_events(path: Path) -> Iterator[BpfSegment | TraceSegment | RelaySegment]:
-    """Open a segment for the length of a block, of a set one file or all.
+    """Open a segment for the duration of a block; for a set, one file or all.
 
     Raises as `BpfSegment`, `TraceSegment` and `RelaySegment`.
     """

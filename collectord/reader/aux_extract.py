@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the AUX traces of a segment as raw files, for decoders other than perf."""
+"""Sink stage: write the AUX traces of a segment to raw files, for decoders other than perf."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _UNSEALED_HINT: Final = "a running one is sealed in time, another by `collectord
 
 @dataclass(slots=True)
 class AuxTrace:
-    """What a segment holds of one AUX area.
+    """The trace of one AUX area in a segment.
 
     Attributes:
-        path: of the raw file: the pieces one behind the other, without what framed them.
-        cpu: -1 where the area belongs to a thread.
-        tid: -1 where it belongs to a CPU.
+        path: of the raw file: the pieces one after the other, without their framing.
+        cpu: -1 if the area belongs to a thread.
+        tid: -1 if it belongs to a CPU.
         offset: position of its first byte in the trace, which began before the segment.
-        bytes: in the file.
-        pieces: that it came in.
-        gaps: places where the trace does not go on where it was.
-        missing_bytes: that it jumps over there; none where it begins anew.
+        bytes: size of the file.
+        pieces: number of pieces.
+        gaps: number of places where the trace does not continue at its last position.
+        missing_bytes: bytes skipped there; none if the trace begins anew.
         end: position behind its last byte.
     """
 
@@ -54,21 +54,21 @@ class AuxTrace:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """The traces of a segment. `damage` says where its data end to be readable, "" if nowhere."""
+    """The traces of a segment. `damage` says where its data stop being readable, "" if nowhere."""
 
     traces: tuple[AuxTrace, ...]
     damage: str = ""
 
 
 def extract(segment: Path, directory: Path) -> Extraction:
-    """Write a file for each AUX area that a sealed segment holds a trace of.
+    """Write a file for each AUX area whose trace is in a sealed segment.
 
-    Files of the same names are replaced. If it fails, none is left. The directory is made once
+    Files of the same names are replaced. If it fails, no file is left. The directory is made once
     there is something to write.
 
     Raises:
-        SinkError: the segment is not sealed, is none of perf.data, or cannot be read, or the
-            directory cannot be written.
+        SinkError: the segment is not sealed, is not perf.data, or cannot be read, or the directory
+            cannot be written.
     """
     with ExitStack() as stack:
         with sink_errors("cannot read the segment", segment, reading=True):
@@ -104,7 +104,7 @@ def _open(fd: int, segment: Path) -> PerfFile:
 
 
 class _Traces:
-    """Raw files, one for each area, removed again unless they are finished."""
+    """Raw files, one for each area, which are removed again unless they are finished."""
 
     def __init__(self, stack: ExitStack, name: str, directory: Path) -> None:
         self._undo = stack

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the events of BPF programs in a perf.data segment, by its head and its manifest."""
+"""Sink stage: the events of BPF programs in a perf.data segment, from its head and manifest."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from collectord.codec.perf_data import AttrSection, Head
     from collectord.sink.manifest import EventLayout
 
-# The one field of an event that nobody describes.
+# The only field of an event without a layout.
 DATA: Final = "data"
 RING_FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BpfEvent:
-    """An event of a file that a BPF program submits.
+    """An event in a file that a BPF program submits.
 
     Attributes:
         name: text that UTF-8 can encode.
-        described: what its samples carry, None where nobody tells.
-        samples: reads its samples.
-        values: gives the fields of a payload by name. Raises CodecError.
+        described: the layout of its samples, None if unknown.
+        samples: decodes its samples.
+        values: returns the fields of a payload by name. Raises CodecError.
     """
 
     name: str
@@ -46,19 +46,19 @@ class BpfEvent:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of all fields, in their order."""
+        """The names of all fields, in their order."""
         if self.described is None:
             return (DATA,)
         return tuple(field.name for field in self.described.layout.fields)
 
 
 class SegmentNote(NamedTuple):
-    """What the manifest beside a segment says.
+    """The facts in the manifest beside a segment.
 
     Attributes:
         layouts: by the name of the event.
         run: of the stream.
-        complete: all that was lost is known: the segment's own sink sealed it.
+        complete: the segment's own sink sealed it, so that all losses are known.
     """
 
     layouts: Mapping[str, EventLayout]
@@ -72,8 +72,9 @@ NO_NOTE: Final = SegmentNote({})
 def read_note(path: Path) -> SegmentNote | None:
     """Read the manifest of a segment, sealed or running; None without one. Raises OSError."""
     paths = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
-    # This one first, and not of a sealed file, which has its own: a running one is sealed before
-    # its open manifest goes, and a recording to one file may have an older one's beside it.
+    # The open manifest first, except for a sealed file, which has its own: a running segment is
+    # sealed before its open manifest goes, and a recording to one file may have an older manifest
+    # beside it.
     opened = sealed = None
     with open_folder(path.parent) as folder:
         if path == paths.partial:
@@ -88,10 +89,10 @@ def read_note(path: Path) -> SegmentNote | None:
 
 
 def bpf_events(head: Head, note: SegmentNote, path: Path) -> dict[int, BpfEvent]:
-    """Give the events of BPF programs by the ids of their samples.
+    """Return the events of BPF programs by the ids of their samples.
 
     Raises:
-        UsageError: there is none, or another program recorded it.
+        UsageError: there is no such event, or another program recorded it.
     """
     found: dict[int, BpfEvent] = {}
     for section in head.attrs:
@@ -109,15 +110,15 @@ def bpf_events(head: Head, note: SegmentNote, path: Path) -> dict[int, BpfEvent]
 
 
 def stage_losses(path: Path) -> dict[str, int] | None:
-    """Give what was lost while a sealed segment was written, by `<stage>/<reason>`.
+    """Return what was lost while a sealed segment was written, by `<stage>/<reason>`.
 
-    A manifest has the ledger from the session's start to the seal, so what is the segment's own is
-    the difference from the ledger of the segment before it in its run. What its rings lost of
-    each event, which is in the file itself, is not among it.
+    A manifest has the ledger from the session's start to the seal, so the segment's own losses are
+    the difference from the ledger of the segment before it in its run. The losses of its rings by
+    event, which are in the file itself, are not included.
 
     Returns:
-        None where nobody tells: it has no manifest, a repair sealed it, or there were losses and
-        the segment before it is gone.
+        None if the losses are unknown: it has no manifest, a repair sealed it, or there were
+        losses and the segment before it is gone.
 
     Raises:
         SinkError: a manifest cannot be read.
@@ -137,7 +138,7 @@ def stage_losses(path: Path) -> dict[str, int] | None:
 
 
 def _losses_before(directory: Path, manifest: Manifest) -> Mapping[str, int] | None:
-    """Losses of the run up to the segment before this one; None where nobody tells."""
+    """Return the run's losses up to the segment before this one; None if unknown."""
     seen: set[str] = set()
     at = manifest
     while at.previous is not None and at.previous.manifest not in seen:
@@ -173,13 +174,13 @@ def _event(section: AttrSection, samples: RawSamples, note: SegmentNote) -> BpfE
     if described is not None:
         try:
             return BpfEvent(name, described, samples, bpf_struct.decoder(described.layout))
-        except CodecError:  # `segments verify` tells
+        except CodecError:  # `segments verify` reports it
             pass
     return BpfEvent(name, None, samples, lambda payload: {DATA: payload})
 
 
 def sealed_manifest(path: Path) -> Manifest | None:
-    """Read the manifest of a sealed segment, None without one. Raises SinkError."""
+    """Read the manifest of a sealed segment; None without one. Raises SinkError."""
     telling = sink_errors("cannot read the manifest", path, reading=True)
     with telling, open_folder(path.parent) as folder:
         return decode(read_other_manifest(folder, path), Manifest)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: segments that are being written, read as they grow, and on into the next ones.
+"""Sink stage: follow segments while they are written, from one to the next.
 
 A stream has a running segment and, most of the time, an empty one that is prepared beside it. The
 running one ends with its seal, and is renamed then; one that never held an event is deleted.
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
     from collectord.reader.perf_events import Happening
 
-# Without anything new for so long, nothing older than what is there comes: all rings are drained
-# once per flush interval, which is a second if the configuration says nothing else.
+# After this time without new data nothing older can arrive: all rings are drained once per flush
+# interval, which is a second by default.
 QUIET_S: Final = 1.0
-# Between a segment's seal and the creation of one that a full disk has delayed, at most.
+# The longest time between a seal and the creation of a segment that a full disk has delayed.
 GRACE_S: Final = 2.0
-# For so long after a change of its names a directory is looked through: a segment gets its open
-# manifest after its name, and two changes within one tick of the clock have one time.
+# A directory is listed for this long after a change of its names: a segment gets its open manifest
+# after its name, and two changes within one clock tick have the same time.
 SETTLE_S: Final = 2.0
 
 
 class _Opened(NamedTuple):
-    """An open segment, and what closes it."""
+    """An open segment, and the stack that closes it."""
 
     segment: BpfSegment
     stack: ExitStack
@@ -55,18 +55,18 @@ class _Opened(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """A segment that comes behind the running one of its stream; open if it is not sealed yet."""
+    """A segment that follows the running one of its stream; open unless it is already sealed."""
 
     paths: SegmentPaths
     opened: _Opened | None
 
 
 class _Tail:
-    """One segment of a stream, from when it is the running one to its end.
+    """One segment of a stream, from the moment it is the running one to its end.
 
     Attributes:
-        over: nothing more comes.
-        abandoned: since its writer died.
+        over: no more data will come.
+        abandoned: its writer died.
     """
 
     def __init__(self, opened: _Opened, clock: Callable[[], float]) -> None:
@@ -77,9 +77,9 @@ class _Tail:
         self._grew_s = clock()
 
     def read_new(self) -> Iterator[Happening]:
-        """What came since the last call. Raises as `BpfSegment.read_new`."""
+        """Yield what was added since the last call. Raises as `BpfSegment.read_new`."""
         segment = self.segment
-        deleted = segment.deleted  # asked before the look, it has the last word
+        deleted = segment.deleted  # asked before the poll, it has the last word
         grew, now_s = segment.poll(), self._clock()
         if grew:
             self._grew_s = now_s
@@ -89,7 +89,7 @@ class _Tail:
         elif quiet:
             self._grew_s = now_s
             if not deleted and segment.is_abandoned():
-                # Its writer may have gone on since the look, and ended: what it left decides.
+                # Its writer may have continued after the poll, and ended: its last data decide.
                 if segment.poll():
                     yield from segment.read_new(everything=True)
                 self.abandoned = not (segment.sealed or segment.deleted)
@@ -97,7 +97,7 @@ class _Tail:
 
 
 class _Changes:
-    """Tells whether a directory's names changed lately, by one stat(2) and not by a walk."""
+    """Detects recent changes of a directory's names by one stat(2), without listing it."""
 
     def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
         self._directory = directory
@@ -106,7 +106,7 @@ class _Changes:
         self._seen_s = clock()
 
     def are_recent(self) -> bool:
-        """Whether it is to be looked through. Raises SinkError."""
+        """Whether the directory has to be listed. Raises SinkError."""
         with sink_errors("cannot read the directory", self._directory, reading=True):
             status = self._directory.stat()
         current = status.st_ino, status.st_mtime_ns
@@ -117,18 +117,18 @@ class _Changes:
 
 
 class LiveStreams:
-    """The streams of BPF events in a directory, each from one segment into the next.
+    """The streams of BPF events in a directory, each followed from segment to segment.
 
     Args:
         directory: the running segments are followed from now on.
-        begin: a segment there, sealed or not: only its stream is followed, from its beginning.
-        clock: seconds that only go on.
+        begin: a segment in it, sealed or not: only its stream is followed, from its beginning.
+        clock: returns seconds that never decrease.
 
     Attributes:
         found: there was something to follow.
 
     Raises:
-        UsageError: what is to be followed has no events of BPF programs.
+        UsageError: a followed segment has no events of BPF programs.
         SinkError: the directory or a segment cannot be read.
     """
 
@@ -166,7 +166,7 @@ class LiveStreams:
         self._go_on()
 
     def poll(self) -> Iterator[tuple[BpfSegment, Happening]]:
-        """What came since the last call, by streams. Raises as `BpfSegment.read_new`."""
+        """Yield what was added since the last call, by stream. Raises as `BpfSegment.read_new`."""
         if not self._alone:
             try:
                 if self._changes.are_recent():
@@ -174,7 +174,7 @@ class LiveStreams:
             except SinkError as error:
                 if error.errno != errno.ENOENT:
                     raise
-                self._known.clear()  # the directory went with its last segment, and may come again
+                self._known.clear()  # the directory went with its last segment, and may return
         self._go_on()
         for run, tail in [*self._tails.items()]:
             for happening in tail.read_new():
@@ -191,18 +191,18 @@ class LiveStreams:
 
     @property
     def ended(self) -> bool:
-        """Nothing is running any more."""
+        """Whether nothing is running any more."""
         if self._tails or self._waiting:
             return False
         return self._alone or self._clock() - self._ended_s >= GRACE_S
 
     @property
     def segments(self) -> list[BpfSegment]:
-        """Those that are open."""
+        """The open segments."""
         return [tail.segment for tail in self._tails.values()]
 
     def take_complaints(self) -> list[str]:
-        """Give what could not be followed since the last call, a line each."""
+        """Return the problems since the last call, a line each."""
         complaints, self._complaints = self._complaints, []
         return complaints
 
@@ -216,7 +216,7 @@ class LiveStreams:
         self._tails.clear()
 
     def _go_on(self) -> None:
-        """Begin with the next segment of each stream whose last one is over."""
+        """Open the next segment of each stream whose last one is over."""
         for run, waiting in [*self._waiting.items()]:
             while run not in self._tails and waiting:
                 paths, opened = waiting.popleft()
@@ -233,9 +233,9 @@ class LiveStreams:
                 del self._waiting[run]
 
     def _look_for_more(self) -> None:
-        """Note segments that were not there before; they follow one another by their names.
+        """Note new segments, which follow one another by their names.
 
-        A running one may be deleted at any time, and is opened for that.
+        A running one may be deleted at any time, so it is opened at once.
         """
         for group in _groups(self._directory):
             paths = group.paths
@@ -245,7 +245,7 @@ class LiveStreams:
             path = paths.partial if is_running else paths.data
             with sink_errors("cannot read the manifest", path, reading=True):
                 note = read_note(path)
-            if note is None:  # it is just being created, or has lost its manifest
+            if note is None:  # it is being created, or has lost its manifest
                 continue
             self._known.add(paths.name)
             if not note.layouts or self._run not in (None, note.run):
@@ -258,7 +258,7 @@ class LiveStreams:
 def _open(paths: SegmentPaths) -> _Opened | None:
     """Open a segment, running or sealed; None if it is gone."""
     stack = ExitStack()
-    for path in (paths.partial, paths.data):  # it may be sealed since it was listed
+    for path in (paths.partial, paths.data):  # it may have been sealed since it was listed
         try:
             segment = stack.enter_context(open_events(path))
         except SinkError:

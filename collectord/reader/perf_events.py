@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: what BPF programs submitted, read back from a perf.data segment.
+"""Sink stage: the samples of BPF programs, read back from a perf.data segment.
 
-A running segment shows what stands before its last FINISHED_ROUND: the writer wrote that marker
-after everything before it. What is behind it may be half written. So the marker is looked for
-first, and what it follows is read once it has been seen.
+In a running segment only the part before the last FINISHED_ROUND is read: the writer wrote that
+marker after everything before it. The bytes behind it may be half written. So the marker is
+searched first, and the part before it is read once it has been seen.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OTHERS: Final = frozenset(
 
 
 class Record(NamedTuple):
-    """What a program submitted once: when, where, in which task."""
+    """A sample that a program submitted: when, where, in which task."""
 
     time_ns: int
     cpu: int
@@ -52,7 +52,7 @@ class Record(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Events of any program that the ring of a CPU lost before the next one."""
+    """Events of any program that a CPU's ring lost before its next event."""
 
     time_ns: int
     cpu: int
@@ -60,14 +60,14 @@ class Loss(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Events of one program that all rings lost in this segment, as counted for its seal."""
+    """Events of one program that all rings lost in this segment, as counted by its seal."""
 
     event: BpfEvent
     events: int
 
 
 class Damage(NamedTuple):
-    """A part of the file that holds no record, from `offset` on."""
+    """A part of the file, from `offset` on, without a valid record."""
 
     offset: int
     reason: str
@@ -82,12 +82,12 @@ class BpfSegment:
     Attributes:
         path: of the file, as it was opened.
         events: of BPF programs, in the file's order.
-        run: of the stream that wrote it, "" where nobody tells.
-        complete: its manifest tells all that was lost.
-        sealed: no more comes: `poll` has seen the seal.
+        run: of the stream that wrote it, "" if unknown.
+        complete: its manifest has all losses.
+        sealed: `poll` has seen the seal, so no more data will come.
 
     Raises:
-        UsageError: there is no such event in it, or another program wrote it.
+        UsageError: it has no such event, or another program wrote it.
         SinkError: it cannot be read, or its head is damaged.
     """
 
@@ -117,28 +117,28 @@ class BpfSegment:
         self._totals: Counter[BpfEvent] = Counter()
 
     def comm(self, tid: int) -> str:
-        """Name of a task, as it was at the time of what `by_time` or `read_new` gave last."""
+        """Return a task's name at the time of the last item from `by_time` or `read_new`."""
         return self._comms.get(tid, _NAMELESS) if tid else _IDLE
 
     @property
     def deleted(self) -> bool:
-        """It has no name any more: it never held an event, or made room for others."""
+        """Whether its name was removed: it never held an event, or made room for others."""
         return not os.fstat(self._fd).st_nlink
 
     def is_abandoned(self) -> bool:
-        """Whether nobody writes it any more, and the last look saw no seal."""
+        """Whether nobody writes it any more, and the last poll saw no seal."""
         if self.sealed or not lock(self._fd):
             return False
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         return True
 
     def by_time(self) -> Iterator[Happening]:
-        """What happened, in the order of time. Raises as `read_new`."""
+        """Yield what happened, in the order of time. Raises as `read_new`."""
         self.poll()
         yield from self.read_new(everything=True)
 
     def poll(self) -> bool:
-        """Take notice of what the writer has written since; False if there is nothing new.
+        """Note what the writer has added since the last poll; return False if nothing was.
 
         Raises:
             SinkError: the segment cannot be read.
@@ -157,20 +157,20 @@ class BpfSegment:
 
     @property
     def keeps(self) -> bool:
-        """Something was kept back: later rounds may hold what is older."""
+        """Whether records were kept back because later rounds may have older ones."""
         return self._order.waits
 
     def skip(self) -> None:
-        """Pass over the events that were there at the last look. Raises as `read_new`."""
+        """Skip the events that the last poll saw. Raises as `read_new`."""
         self._order.with_samples = False
         for _ in self.read_new(everything=True):
             pass
         self._order.with_samples = True
 
     def read_new(self, *, everything: bool) -> Iterator[Happening]:
-        """What there was at the last look and has not been given, in the order of time.
+        """Yield what the last poll saw and has not been yielded, in the order of time.
 
-        Without `everything`, or the seal, the last rounds are kept back: what comes may be older.
+        Without `everything`, or the seal, the last rounds are kept back: later ones may be older.
 
         Raises:
             SinkError: the segment cannot be read any further.
@@ -209,7 +209,7 @@ class BpfSegment:
                 yield Damage(at, error.message)
 
     def _follow(self, view: memoryview, header: RecordHeader) -> Iterator[Loss]:
-        """Take what a record beside the samples tells."""
+        """Process a record other than a sample."""
         number = identifier(view, header)
         attr = self._attrs[number]
         record = perf_sideband.decode(view, header, attr)
@@ -229,7 +229,7 @@ class BpfSegment:
             yield Total(event, events)
 
     def _settled(self, at: int) -> int:
-        """The end of the last round that is in the file behind `at`, a boundary of records."""
+        """Return the end of the last round in the file behind `at`, a boundary of records."""
         settled = at
         while block := os.pread(self._fd, _BLOCK_BYTES, at):
             walked, past_round = past_last_round(block)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: what relay segments hold, read back: blktrace's records, or a channel's bytes."""
+"""Sink stage: relay segments read back: records of blktrace, or bytes of a channel."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
     from collectord.codec.blktrace import BlkRecord
 
-# Bytes of a channel in a line.
+# Bytes of a channel per line.
 LINE_BYTES = 16
 
 
 class Damage(NamedTuple):
-    """Something that is no record; the rest of the file is left out."""
+    """Bytes that are not a record; the rest of the file is left out."""
 
     path: Path
     error: CodecError
 
 
 class Piece(NamedTuple):
-    """A line's worth of bytes of one file of a channel."""
+    """One line of bytes of a channel's file."""
 
     number: int
     offset: int
@@ -40,10 +40,10 @@ class Piece(NamedTuple):
 
 
 def files_of(path: Path) -> dict[int, Path]:
-    """The files that a name stands for, by their number: one of a set, or a whole set.
+    """Return the files that a name stands for, by their number: one of a set, or a whole set.
 
-    A set's name is what its files have in common, as blkparse takes it. Empty if the name is
-    nothing of the kind.
+    A set's name is the common part of its files' names, as for blkparse. The result is empty if
+    the name fits neither.
     """
     one = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
     if one.set_format and path.exists():
@@ -63,11 +63,11 @@ def files_of(path: Path) -> dict[int, Path]:
 
 
 class RelaySegment:
-    """Files of a set, open.
+    """The open files of a set.
 
     Attributes:
-        path: as it was named.
-        is_blktrace: they have records; else bytes.
+        path: as it was given.
+        is_blktrace: the files have records; otherwise bytes.
 
     Raises:
         SinkError: a file cannot be read.
@@ -80,31 +80,31 @@ class RelaySegment:
         self._views = {number: (file, _mapped(file, stack)) for number, file in files.items()}
 
     def by_time(self) -> Iterator[BlkRecord | Damage]:
-        """The records of all files, in the order of time."""
+        """Return the records of all files, in the order of time."""
         streams = [self._records(number) for number in self._views]
         return (found for _, _, _, found in heapq.merge(*streams))
 
     def _records(self, number: int) -> Iterator[tuple[int, int, int, BlkRecord | Damage]]:
-        """With what orders them: time, file, place."""
+        """Yield records with their sort key: time, file, position."""
         path, view = self._views[number]
         last_ns = place = 0
         try:
             for place, record in enumerate(read_records(view)):
-                # A clock that stood still, or a note that was late: the file's order stands.
+                # If the clock stood still, or a note was late, the order in the file counts.
                 last_ns = max(last_ns, record.time_ns)
                 yield last_ns, number, place, record
         except CodecError as error:
             yield last_ns, number, place + 1, Damage(path, error)
 
     def pieces(self) -> Iterator[Piece]:
-        """The bytes of all files, one after the other."""
+        """Yield the bytes of all files, one after the other."""
         for number, (_, view) in self._views.items():
             for offset in range(0, len(view), LINE_BYTES):
                 yield Piece(number, offset, bytes(view[offset : offset + LINE_BYTES]))
 
     @property
     def sizes(self) -> dict[int, int]:
-        """Bytes by file."""
+        """The size of each file in bytes."""
         return {number: len(view) for number, (_, view) in self._views.items()}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the events of a trace.dat segment, read back one sub-buffer at a time."""
+"""Sink stage: the events of a trace.dat segment, read back by sub-buffers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMELESS: Final = "<...>"
 
 
 class Record(NamedTuple):
-    """One event: its payload, when and where."""
+    """One event: its payload, time and CPU."""
 
     time_ns: int
     cpu: int
@@ -33,9 +33,9 @@ class Record(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Events that the ring lost before the next one of its CPU; None: it is not told how many.
+    """Events that the ring lost before the next one of its CPU; None: their number is unknown.
 
-    `wrapped`: a flight recorder's ring gave them up for newer ones, which is no loss.
+    `wrapped`: a flight recorder's ring overwrote them, which is no loss.
     """
 
     time_ns: int
@@ -45,7 +45,7 @@ class Loss(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A sub-buffer that cannot be walked to its end; `offset` of where not, in the file."""
+    """A sub-buffer that cannot be walked to its end; `offset` is where it fails, in the file."""
 
     time_ns: int
     cpu: int
@@ -53,14 +53,14 @@ class Damage(NamedTuple):
     fault: PageFault
 
 
-# Two of them with one time differ in the CPU, so that they are ordered whatever comes behind.
+# Two of them at the same time differ in the CPU, so their order is always defined.
 Happening = Record | Loss | Damage
 
 
 class TraceSegment:
-    """An open trace.dat, sealed or not, as its head is by now.
+    """An open trace.dat, sealed or not, with its head at the time of opening.
 
-    Of a segment that is being written one sees what its head claims at the beginning: it is whole.
+    A segment that is being written shows what its head claimed when it was opened: that is whole.
 
     Attributes:
         path: of the file.
@@ -94,17 +94,17 @@ class TraceSegment:
         }
 
     def comm(self, pid: int | None) -> str:
-        """Name of a task, as the segment has it."""
+        """Return a task's name in the segment."""
         if not pid:
             return _NAMELESS if pid is None else _IDLE
         return self._comms.get(pid, _NAMELESS)
 
     def by_time(self) -> Iterator[Happening]:
-        """What happened on all CPUs, in the order of time. Raises as `by_cpu`."""
+        """Yield what happened on all CPUs, in the order of time. Raises as `by_cpu`."""
         return heapq.merge(*map(self._track, self._extents))
 
     def by_cpu(self) -> Iterator[Happening]:
-        """What happened on one CPU after the other, which is cheaper.
+        """Yield what happened on one CPU after the other, which is cheaper.
 
         Raises:
             SinkError: the segment cannot be read any further.
@@ -130,6 +130,6 @@ class TraceSegment:
 
 
 def _wraps(path: Path) -> bool:
-    """Whether the rings were a flight recorder's, as the ledger beside the segment tells."""
+    """Whether the rings were a flight recorder's, according to the ledger beside the segment."""
     manifest = sealed_manifest(SegmentPaths(path.parent, path.name).manifest)
     return manifest is not None and bool(manifest.ledger.get("overwritten"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: check sealed segments against their manifests, and list what a directory holds."""
+"""Sink stage: check sealed segments against their manifests, and list those of a directory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """The state of a segment. DAMAGED: its manifest cannot be read; UNKNOWN: nothing tells."""
+    """The state of a segment. DAMAGED: its manifest cannot be read; UNKNOWN: it has none."""
 
     SEALED = "sealed"
     RECOVERED = "recovered"
@@ -60,14 +60,14 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checks of one segment gave.
+    """The result of the checks of one segment.
 
     Attributes:
-        finding: the first thing that is wrong, None for a sound segment.
-        samples: as the manifest says; 0 without one.
+        finding: the first fault, None for a sound segment.
+        samples: according to the manifest; 0 without one.
         bytes: size of the file.
-        sha256: of the whole file, where asked for.
-        allocated_bytes: blocks that the file occupies; less than its size where it has holes.
+        sha256: of the whole file, if requested.
+        allocated_bytes: blocks that the file occupies; less than its size if it has holes.
         early: see `Manifest`; false without one.
     """
 
@@ -83,12 +83,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """One line of `segments list`. Counts are None where no readable manifest tells them.
+    """One line of `segments list`. Counts are None without a readable manifest.
 
     Attributes:
-        started_ns: REALTIME when the file was made, some time before it got its first record.
+        started_ns: REALTIME when the file was created, some time before its first record.
         begins_ns, ends_ns: REALTIME of the first and the last record.
-        first_ns, last_ns: the same on the clock that stamps the records.
+        first_ns, last_ns: their times on the clock that stamps the records.
         early: see `Manifest`.
     """
 
@@ -122,12 +122,12 @@ def verify(
 ) -> list[Verdict]:
     """Check segments: directories with the session directories below them, and single files.
 
-    Segments that are being written come as OPEN without a finding.
+    Segments that are being written are returned as OPEN without a finding.
 
     Args:
         targets: what to check.
-        sha256: hash whole files as well, those of the size that their manifests say.
-        on_closed: told of each session directory that cannot be read; the others are checked.
+        sha256: hash whole files as well, if they have the size in their manifest.
+        on_closed: called for each session directory that cannot be read; the others are checked.
 
     Raises:
         SinkError: a directory or a file cannot be read.
@@ -146,7 +146,7 @@ def list_segments(
 
     Args:
         targets: what to list.
-        on_closed: told of each session directory that cannot be read; the others are listed.
+        on_closed: called for each session directory that cannot be read; the others are listed.
 
     Raises:
         SinkError: a directory or a file cannot be read.
@@ -161,7 +161,7 @@ def list_segments(
 def _groups(
     targets: Sequence[Path], on_closed: Callable[[SinkError], object]
 ) -> Iterator[tuple[Folder, Group]]:
-    """Segments, each with its folder, which is open until the next one is asked for."""
+    """Yield segments, each with its folder, which stays open until the next one is requested."""
     for target in targets:
         if target.is_dir():
             with _opened(target) as root:
@@ -193,7 +193,7 @@ def _groups_of(folder: Folder) -> Iterator[tuple[Folder, Group]]:
 
 
 def _is_ours(folder: Folder, group: Group) -> bool:
-    """A name that no session gives needs a manifest of this program to count."""
+    """Whether a segment that no session named has a manifest of this program."""
     paths = (group.paths.manifest, group.paths.open_manifest)
     raw = (read_other_manifest(folder, path) for path in paths)
     return any(
@@ -250,7 +250,7 @@ def _manifest_finding(raw: bytes) -> Finding:
 
 
 def _chain_findings(folder: Folder, paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
-    """The manifest before must be the one this was chained to; evicted ones are gone in order."""
+    """Check that the manifest before is the one linked to; retention deletes the oldest first."""
     before = manifest.previous
     if before is None:
         return
@@ -263,7 +263,7 @@ def _chain_findings(folder: Folder, paths: SegmentPaths, manifest: Manifest) -> 
 
 
 def _replaced(raw: bytes) -> str:
-    """What a repair has replaced by this manifest: SHA-256 of it, "" of one that is as it was."""
+    """Return the SHA-256 of the manifest that a repair has replaced by this one, "" if none."""
     manifest = decode(raw, Manifest)
     return manifest.replaces if manifest is not None else ""
 

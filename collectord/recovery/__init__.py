@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a killed process left: segments, rings of ftrace, and notes of them."""
+"""Recovery of what a killed process left: segments, rings of ftrace, and notes about them."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ftrace rings outlive a killed process: what is still in them goes into a last segment.
+"""Salvage of ftrace rings, which outlive a killed process: their events go into a last segment.
 
 With it the balance of the killed session is complete, because the kernel counted on:
 
-    produced = stored in segments + salvaged now + lost in the ring + gone with the process
+- produced = stored in segments + salvaged now + lost in the ring + gone with the process
 
 The last are events that the kernel had handed out and that are in no segment. If anybody reset a
-ring its counters began anew: less was handed out than stored, and nobody knows what was produced.
+ring, its counters began anew: less was handed out than stored, and `produced` is unknown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SOURCE: Final = "tracefs"
 
 
 class Salvaged(NamedTuple):
-    """An instance that is gone now; `path` is None where its rings were empty."""
+    """An instance that was removed; `path` is None if its rings were empty."""
 
     instance: str
     path: Path | None
@@ -59,15 +59,17 @@ def salvage_leftovers(
 ) -> list[Salvaged]:
     """Salvage the instances that killed processes left, and remove them.
 
-    One that cannot be salvaged and removed now is left for the next start, and told: its rings
-    keep what was not taken, and what was is in a segment, sealed or left to the repair.
+    An instance that cannot be salvaged and removed now is reported and left for the next start:
+    its rings keep what was not taken; what was taken is in a segment, sealed or left to the
+    repair.
 
     Args:
         kernel: finds and adopts them.
         host: this host.
-        place: given the names of an instance and of its session, the directory of its segments,
-            those of the killed process repaired; None for one that is somebody else's to salvage.
-        room_for: gives what makes room in such a directory, see `FileSink`.
+        place: called with the names of an instance and its session; returns the directory of its
+            segments after the repair of those of the killed process, or None if the instance is
+            not ours to salvage.
+        room_for: returns a function that makes room in such a directory, see `FileSink`.
 
     Raises:
         KernelError: instances cannot be listed, or probes not removed.
@@ -75,7 +77,8 @@ def salvage_leftovers(
     done: list[Salvaged] = []
     for name in kernel.leftover_instances():
         session, owned, _ = name.removeprefix(PREFIX).partition(OWNER_MARK)
-        # Beside recordings only trials have the number of their process: no events are in them.
+        # Only trials have their process id in the name, apart from recordings: they hold no
+        # events.
         trial = bool(owned) and session != RECORD_SESSION
         salvaged = None
         try:
@@ -96,7 +99,7 @@ def salvage_leftovers(
             continue
         if salvaged is not None:
             done.append(salvaged)
-    # Without the probes of an instance that is still there, its rings would be cleared.
+    # Removing the probes of an instance that still exists would clear its rings.
     if done and not kernel.leftover_instances():
         kernel.remove_orphan_probes()
     return done
@@ -170,15 +173,15 @@ def _salvage(
 def balance(
     stats: Mapping[int, CpuStats], trail: PriorRun, salvaged: int, *, recorder: bool
 ) -> Cut:
-    """Give the final balance of a killed session, from the kernel's counters and from its files.
+    """Return the final balance of a killed session, from the kernel's counters and its files.
 
-    It is `exact` unless a ring was reset, after which the counters tell of losses only.
+    It is `exact` unless a ring was reset, after which the counters show only losses.
 
     Args:
-        stats: of each ring, read when it was found: nothing had been salvaged by then.
+        stats: of each ring, read when it was found, before anything was salvaged.
         trail: the segments of the killed process.
-        salvaged: events that were still there.
-        recorder: it was a flight recorder: overwriting was what its rings were for.
+        salvaged: events that were still in the rings.
+        recorder: it was a flight recorder, whose rings overwrite by design.
     """
     counters = stats.values()
     lost = dict.fromkeys(LOSS_PAIRS[_SOURCE], 0)
@@ -188,7 +191,7 @@ def balance(
     lost[Stage.KERNEL_RING, Reason.DROPPED] = sum(s.dropped for s in counters)
     handed_out = sum(s.read_events for s in counters)
     unread = sum(s.entries for s in counters)
-    # A sub-buffer that was handed out last can still be there.
+    # The sub-buffer that was handed out last can still be there.
     rescued = max(0, salvaged - unread)
     gone = handed_out - trail.stored - rescued
     lost[Stage.STAGING, Reason.DROPPED] = max(0, gone)
@@ -203,6 +206,6 @@ def balance(
 
 
 def _was_reset(stats: Mapping[int, CpuStats], trail: PriorRun) -> bool:
-    """More of a ring is stored than its kernel knows to have handed out."""
+    """Whether more of a ring is stored than its kernel counters say was handed out."""
     handed_out = {cpu: ring.read_events for cpu, ring in stats.items()}
     return any(n > handed_out.get(cpu, 0) for cpu, n in trail.stored_by_cpu.items())

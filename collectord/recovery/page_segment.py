@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: a sealed segment of pages that nobody drained: a dead process's, late rings'."""
+"""Sink stage: write a sealed segment of pages that nobody drained: salvaged or late ones."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def salvage(
 ) -> SegmentInfo | None:
     """Write one sealed segment of pages that are taken one by one.
 
-    A page is taken only when there is room for it, so a full disk takes nothing away: what was
-    written is left to the repair, what was not taken to the next try.
+    A page is taken only when there is room for it, so a full disk loses nothing: what was written
+    is left to the repair, what was not taken to the next try.
 
     Args:
         directory: of the session.
-        identity: whose pages they are.
+        identity: host and session of the pages.
         metadata: formats of their events.
         pages: by CPU, whole sub-buffers in the order of their times.
         opening: as of now; its rings have the CPU as their id.
-        closing: called with the number of events stored by CPU, once all pages are written; gives
-            the balance and the statistics as they are by then.
+        closing: called with the number of events stored by CPU, once all pages are written;
+            returns the balance and the statistics at that time.
         comms: names of tasks, by pid.
         make_room: called with bytes wanted when the disk is full; True if some were freed.
 
@@ -58,7 +58,7 @@ def salvage(
         None if there was no page.
 
     Raises:
-        SinkError: the segment cannot be written. An OSError of the pages comes as it is.
+        SinkError: the segment cannot be written. An OSError of the pages is passed on.
     """
     sink = TraceDatSink(
         SinkPlan(TRACE_DAT, directory=str(directory)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a killed predecessor left: segments that nobody sealed, traces, and rings of ftrace."""
+"""Recovery after a killed predecessor: unsealed segments, block traces, and rings of ftrace."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LOG: Final = structlog.get_logger()
 
 
 class Repaired(NamedTuple):
-    """The outcome of a start.
+    """The result of the repairs at the start.
 
     Attributes:
-        unclean_stops: processes that have ended without sealing what they wrote, until now.
+        unclean_stops: processes so far that ended without sealing what they wrote.
         damaged_files: segments that were left alone, and manifests that cannot be read.
     """
 
@@ -39,9 +39,9 @@ class Repaired(NamedTuple):
 
 
 def repair_leftovers(plan: Plan, state: Path) -> Repaired:
-    """Seal what was not, where the plan's sessions write, and below the state directory.
+    """Seal unsealed segments where the plan's sessions write, and below the state directory.
 
-    A single file is its own sink's to make way for.
+    A single file is left to its own sink.
 
     Raises:
         SinkError: a directory cannot be read, or the count not written.
@@ -61,7 +61,7 @@ def repair_leftovers(plan: Plan, state: Path) -> Repaired:
 
 
 def _tells_of_a_kill(outcome: Outcome) -> bool:
-    """A clean stop leaves no segment open, not even one without a record."""
+    """Whether the outcome shows a kill: a clean stop leaves no open segment, even if empty."""
     if outcome.action is Action.REMOVED:
         return outcome.path.name.endswith(PARTIAL)
     return outcome.action in {Action.RECOVERED, Action.COMPLETED}
@@ -76,15 +76,15 @@ def salvage_traces(
     room_for: Callable[[Path], Callable[[int], bool]],
     everything: bool,
 ) -> int:
-    """Take the rest out of ftrace rings, to where their sessions wrote, and end block traces.
+    """Salvage the rest of ftrace rings to where their sessions wrote, and end block traces.
 
     Args:
-        plan: whose sessions' rings are looked for.
-        state: where sessions of which nothing else is known write.
+        plan: has the sessions whose rings are salvaged.
+        state: the directory of sessions that are otherwise unknown.
         kernel: has the rings.
         host: for the manifests.
         room_for: see `salvage_leftovers`.
-        everything: those of other sessions too.
+        everything: also salvage the rings of other sessions.
 
     Returns:
         records of block traces that are in no segment: they were unread, or had found no room.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: how far the trace.dat segments of a killed process reach."""
+"""Sink stage: find how far the trace.dat segments of a killed process reach."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 
 class PriorRun(NamedTuple):
-    """What the segments of one process hold together, those that retention deleted included.
+    """The total contents of one process's segments, including those that retention deleted.
 
     Attributes:
         run: of the manifests, "" if there is no segment.
-        stored: events.
-        scope: what was observed, "" if there is no segment.
-        last_pages: CPU to the last sub-buffer that is stored of its ring, of segments that are
-            there still.
+        stored: number of events.
+        scope: the observed scope, "" if there is no segment.
+        last_pages: CPU to the last stored sub-buffer of its ring, from segments that still exist.
         stored_by_cpu: CPU to the events of its ring; a CPU that never had any may be missing.
     """
 
@@ -41,16 +40,16 @@ class PriorRun(NamedTuple):
 def read_prior_run(
     directory: Path, *, session: str, boot_id: str, since_ns: int, subbuf_bytes: int
 ) -> PriorRun:
-    """Find the sealed segments of the process that wrote as `session`, and what they count up to.
+    """Find the sealed segments of the process that wrote as `session`, and their totals.
 
-    It is the first one whose segments are all of that time: recordings of one name may have been
-    running beside it, or since.
+    It is the first process whose segments are all of that time: recordings of the same name may
+    have run beside it, or since.
 
     Args:
-        directory: of the session; repaired before.
+        directory: of the session; already repaired.
         session: the name.
         boot_id: of this boot.
-        since_ns: REALTIME; a process with an older segment is another one.
+        since_ns: REALTIME; a process with an older segment is a different one.
         subbuf_bytes: size of a sub-buffer.
 
     Raises:
