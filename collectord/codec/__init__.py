@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sans-IO codecs: bytes to values and back."""
+"""Codecs without I/O: bytes to values and back."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AUXTRACE_INFO: what perf's decoders of AUX traces want to know of the recording.
+"""AUXTRACE_INFO: the facts about a recording that perf's decoders of AUX traces need.
 
     header, u32 type of the decoder, u32 0, u64 values[]
 
-One stands ahead of all AUXTRACE records of a file; perf gives a file up that lacks it. What the
-values are is the matter of each decoder: enums of tools/perf/util/intel-pt.h, cs-etm.h and
-arm-spe.h. Those of perf 6.1 are written, which 6.12 reads as well.
+One comes before all AUXTRACE records of a file; perf rejects a file that lacks it. Each decoder
+defines its own values: enums of tools/perf/util/intel-pt.h, cs-etm.h and arm-spe.h. Those of perf
+6.1 are written, which 6.12 reads as well.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _HEAD: Final = struct.Struct("<II")
 # time_shift, time_mult, time_zero, time_cycles, time_mask, two flags; up to time_zero before 5.10.
 _TIME_CONV: Final = struct.Struct("<QQQQQBB6x")
 _TYPES: Final = {INTEL_PT: 1, CS_ETM: 3, ARM_SPE: 4}
-# Of cs_etm: counts its parameters, and is the last that perf 6.1 takes. What 2 adds is only that
-# older readers refuse the file: AUX_OUTPUT_HW_ID records tell trace ids to a perf that knows them.
+# The cs_etm version: 1 counts its parameters, and is the last that perf 6.1 accepts. With 2 older
+# readers only refuse the file: AUX_OUTPUT_HW_ID records give trace ids to a perf that knows them.
 _CS_VERSION: Final = 1
 _CS_MAGIC: Final = {
     "etmv3": 0x3030303030303030,
@@ -54,7 +54,7 @@ _TRACE_ID_MASK: Final = 0x7F
 
 
 class Switches(IntEnum):
-    """Where Intel PT's decoder learns which task runs on a CPU, by its own numbers."""
+    """The source of context switches for Intel PT's decoder, by the decoder's numbers."""
 
     NONE = 0
     SCHED_SWITCH = 1
@@ -75,22 +75,22 @@ def encode_info(
     switches: Switches = Switches.SWITCH_CPU_WIDE,
     filter_text: str = "",
 ) -> bytes:
-    """Give the records that stand ahead of a segment's AUXTRACE records.
+    """Return the records that precede a segment's AUXTRACE records.
 
-    They are TIME_CONV, where the counter's time is known, and AUXTRACE_INFO. CoreSight and SPE
+    They are TIME_CONV, if the counter's time is known, and AUXTRACE_INFO. CoreSight and SPE
     decoders take the clock from the former, Intel PT's from the latter.
 
     Args:
-        aux: what the host tells of the PMU.
+        aux: the host's facts about the PMU.
         pmu_type: type of the AUX event.
         formats: of the PMU's terms, to find their bits in `config`.
         config: of the AUX event.
         clock: from the control page of one of its rings.
-        cpus: that the events are opened on; for CoreSight, the trace units that get described.
+        cpus: CPUs that the events are opened on; for CoreSight, the trace units to describe.
         per_cpu: rings belong to CPUs, not to threads.
         snapshot: AUX areas are overwritten.
         switches: where the decoder finds context switches.
-        filter_text: addresses that the trace was filtered by, as the kernel took them.
+        filter_text: address filter of the trace, in the kernel's syntax.
 
     Raises:
         CodecError: CoreSight's trace units do not fit one record, or none is known.
@@ -126,9 +126,9 @@ _PT_PER_CPU: Final = 9
 def _intel_pt(
     aux: AuxPmuFacts, pmu_type: int, formats: Mapping[str, str], clock: TimeConversion
 ) -> list[int]:
-    """Values up to the ratio of clocks; three are left to the caller.
+    """Return the values up to the ratio of clocks; the caller sets three of them.
 
-    Without the counter's time the decoder has no clock for the trace, and orders it by nothing.
+    Without the counter's time the decoder has no clock for the trace, and cannot order it.
     """
     return [
         pmu_type,
@@ -151,7 +151,7 @@ def _intel_pt(
 
 
 def _bits(formats: Mapping[str, str], term: str) -> int:
-    """The bits of `config` that a term has, 0 for a term that the PMU lacks."""
+    """Return the bits of `config` that a term has, 0 for a term that the PMU lacks."""
     word, _, ranges = formats.get(term, "").partition(":")
     bits = 0
     for first, _, last in (item.partition("-") for item in ranges.split(",")):
@@ -161,7 +161,7 @@ def _bits(formats: Mapping[str, str], term: str) -> int:
 
 
 def _filter(text: str) -> list[int]:
-    """Length of a text, and the text in words, with a NUL at its end."""
+    """Return the length of a text, and the text in words, with a NUL at its end."""
     raw = text.encode(errors="surrogateescape")
     if not raw:
         return [0]
@@ -172,7 +172,7 @@ def _filter(text: str) -> list[int]:
 def _cs_etm(
     aux: AuxPmuFacts, pmu_type: int, config: int, cpus: Sequence[int], *, snapshot: bool
 ) -> list[int]:
-    """Version, PMU and number of trace units, mode, and a block for each unit."""
+    """Return version, PMU and number of trace units, mode, and a block for each unit."""
     etms = [etm for etm in aux.etms if etm.cpu in cpus]
     if not etms:
         raise CodecError("no trace unit is known", offset=0, reason="cs_etm")

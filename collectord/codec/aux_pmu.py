@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host tells of PMUs with an AUX area whose trace perf can decode, as plain data."""
+"""The facts about PMUs with an AUX area whose trace perf can decode, as plain data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EtmFacts:
 
     Attributes:
         registers: by the last part of their file's name ("trcidr0", "trcauthstatus", "etmidr").
-        ts_source: which clock stamps the trace, -1 where the kernel does not tell.
+        ts_source: the clock that stamps the trace, -1 if the kernel does not report it.
     """
 
     cpu: int
@@ -34,14 +34,15 @@ class EtmFacts:
 
 @dataclass(frozen=True, slots=True)
 class AuxPmuFacts:
-    """One PMU whose AUX trace perf knows how to decode.
+    """A PMU whose AUX trace perf can decode.
 
     Attributes:
-        decoder: that perf uses for it.
+        decoder: perf's decoder for it.
         caps: numbers of its `caps` directory; Intel PT adds `max_nonturbo_ratio` and, as
-            `tsc_art_numerator` and `tsc_art_denominator`, how the TSC goes with the crystal clock.
+            `tsc_art_numerator` and `tsc_art_denominator`, the ratio of the TSC to the crystal
+            clock.
         etms: CoreSight's trace units.
-        sinks: CoreSight's sinks by name, with the numbers that `config2` takes for them.
+        sinks: CoreSight's sinks by name, with their numbers for `config2`.
     """
 
     decoder: Decoder
@@ -52,7 +53,7 @@ class AuxPmuFacts:
 
 @dataclass(frozen=True, slots=True)
 class TimeConversion:
-    """How the CPU's counter becomes perf's clock: the `time_*` fields of a ring's control page.
+    """The conversion of the CPU's counter to perf's clock: `time_*` of a ring's control page.
 
     ns = zero + (counter * mult >> shift), if `zero_known` (`cap_user_time_zero`). A counter that
     wraps (`short`, `cap_user_time_short`) counts from `cycles` in the bits of `mask`.
@@ -68,7 +69,7 @@ class TimeConversion:
 
 
 def decoder_of(pmu: str) -> Decoder | None:
-    """Which of perf's decoders a PMU's trace goes to, by the PMU's name; None for no such one."""
+    """Return perf's decoder for a PMU's trace, by the PMU's name; None if there is none."""
     if pmu == INTEL_PT:
         return INTEL_PT
     if pmu == CS_ETM:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of AUX areas: what the kernel writes beside the trace, and the trace in a file.
+"""Records of AUX areas: the kernel's records about the trace, and the trace in a file.
 
-The trace itself has two framings. AUXTRACE is perf's: a header of 48 bytes, behind which the
-payload stands without being in the record's size. Perf hands it to the decoder that AUXTRACE_INFO
-names, and gives up a file that has one without the other. A trace for which perf has no decoder
-is hidden from it, in FINISHED_INIT records that every reader passes over by their size:
+The trace itself has two framings. AUXTRACE is perf's: a header of 48 bytes, followed by the
+payload, which is not included in the record's size. Perf passes it to the decoder that
+AUXTRACE_INFO names, and rejects a file that has one without the other. A trace for which perf has
+no decoder is hidden from it, in FINISHED_INIT records that every reader skips by their size:
 
-    AUXTRACE       header | u64 size, offset, reference; u32 idx, tid, cpu, pad | payload
-    FINISHED_INIT  header | u64 magic | the same 40 bytes                       | payload
+- AUXTRACE: header | u64 size, offset, reference; u32 idx, tid, cpu, pad | payload
+- FINISHED_INIT: header | u64 magic | the same 40 bytes | payload
 
-`size` is a multiple of 8, `pad` says how many bytes of it are none of the trace: perf calls that
-field reserved. Each piece is as long as what was unread; a longer one than a record can hold is
-hidden in several.
+`size` is a multiple of 8, and `pad` is the number of its bytes that are not trace: perf calls that
+field reserved. A piece is as long as the unread bytes; one longer than a record can hold is hidden
+in several.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TASK: Final = struct.Struct("<II")
 
 @dataclass(frozen=True, slots=True)
 class Aux:
-    """Trace from `offset` on, `size` bytes, went into the AUX area; `flags` are AUX_*."""
+    """A note of `size` bytes of trace in the AUX area from `offset` on; `flags` are AUX_*."""
 
     offset: int
     size: int
@@ -60,7 +60,7 @@ class Aux:
 
 @dataclass(frozen=True, slots=True)
 class ItraceStart:
-    """The trace of this task begins."""
+    """A note that the trace of this task begins."""
 
     pid: int
     tid: int
@@ -68,16 +68,16 @@ class ItraceStart:
 
 @dataclass(frozen=True, slots=True)
 class AuxOutputHwId:
-    """The hardware's number for the event in the trailer, in the trace."""
+    """The hardware's number in the trace for the event in the trailer."""
 
     hw_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchCpuWide:
-    """The task in the trailer came onto its CPU, or (`is_out`) left it.
+    """A note that the task in the trailer came onto its CPU, or (`is_out`) left it.
 
-    `pid` and `tid` are of the task that was there before, or comes next.
+    `pid` and `tid` are those of the task before it, or after it.
     """
 
     pid: int
@@ -93,14 +93,14 @@ class AuxPiece(NamedTuple):
 
     Attributes:
         idx: number of the queue, as perf counts them.
-        cpu: -1 where the area belongs to a thread.
-        tid: -1 where it belongs to a CPU.
-        offset: position of the first byte in the trace, which goes on from segment to segment.
-        reference: what its recorder put there.
+        cpu: -1 if the area belongs to a thread.
+        tid: -1 if it belongs to a CPU.
+        offset: position of the first byte in the trace, which continues from segment to segment.
+        reference: value set by its recorder.
         record: offset of the record in the data.
         at: offset of the payload in the data.
-        size: bytes of trace, without what pads it.
-        hidden: framed so that perf passes it by.
+        size: bytes of trace, without padding.
+        hidden: framed so that perf skips it.
     """
 
     idx: int
@@ -115,7 +115,7 @@ class AuxPiece(NamedTuple):
 
 
 def encode(record: AuxRecord, attr: PerfEventAttr, sample_id: SampleId) -> bytes:
-    """Give the record as the kernel would write it for an event with `attr`.
+    """Return the record as the kernel would write it for an event with `attr`.
 
     Raises:
         CodecError: a value does not fit its field.
@@ -164,7 +164,7 @@ def decode(
 
 
 def piece_at(data: bytes | memoryview, header: RecordHeader) -> AuxPiece | None:
-    """Read the piece of trace that a record holds or stands before; None for other records.
+    """Read the piece of trace in a record, or right behind it; None for other records.
 
     Raises:
         CodecError: its sizes contradict each other, or reach past the end of the data.
@@ -203,7 +203,7 @@ def _is_hidden(data: bytes | memoryview, header: RecordHeader) -> bool:
 
 
 def iter_pieces(data: bytes | memoryview, start: int = 0) -> Iterator[AuxPiece]:
-    """Give the pieces of trace of a data section, in its order.
+    """Yield the pieces of trace of a data section, in its order.
 
     Raises:
         CodecError: as `iter_records` and `piece_at`.
@@ -215,7 +215,7 @@ def iter_pieces(data: bytes | memoryview, start: int = 0) -> Iterator[AuxPiece]:
 
 
 def auxtrace_index(data: bytes | memoryview) -> Iterator[int]:
-    """Give the offsets of the AUXTRACE records of a data section, as far as it is whole."""
+    """Yield the offsets of the AUXTRACE records of a data section, as far as it is whole."""
     try:
         for header in iter_records(data):
             if header.type == RecordType.AUXTRACE:

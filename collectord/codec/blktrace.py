@@ -26,11 +26,11 @@ MAGIC: Final = 0x65617407
 MAGIC_BYTES: Final = MAGIC.to_bytes(4, "little" if struct.pack("@H", 1)[0] else "big")
 _CLASS_SHIFT: Final = 16
 _WHAT: Final = 0xFFFF
-# The record carries a cgroup's id in front of its data.
+# The record has a cgroup's id before its data.
 _CGROUP: Final = 1 << 8
 _CGROUP_BYTES: Final = 8
 
-# What happened, by the low half of `action`: the letter that blkparse prints, and a name.
+# Events by the low half of `action`: the letter that blkparse prints, and a name.
 _EVENTS: Final = {
     1: ("Q", "queue"),
     2: ("M", "back_merge"),
@@ -55,17 +55,17 @@ _MESSAGE: Final = 1 << _CLASS_SHIFT + ACTIONS.index("notify") | 2
 
 
 def event_names() -> dict[str, str]:
-    """What can happen to a request: its name, and blkparse's letter."""
+    """Return the names of events of a request, with blkparse's letters."""
     return {name: letter for letter, name in _EVENTS.values()}
 
 
 def note_names() -> tuple[str, ...]:
-    """Kinds of notes."""
+    """Return the kinds of notes."""
     return tuple(_NOTES.values())
 
 
 def action_mask(names: tuple[str, ...]) -> int:
-    """The mask of these classes; of none all. Raises KeyError for a name that is none."""
+    """Return the mask of these classes; all without names. Raises KeyError for an unknown name."""
     if not names:
         return ALL_ACTIONS
     bits = {name: 1 << bit for bit, name in enumerate(ACTIONS)}
@@ -76,19 +76,19 @@ def action_mask(names: tuple[str, ...]) -> int:
 
 
 def action_names(mask: int) -> tuple[str, ...]:
-    """The classes of a mask."""
+    """Return the classes of a mask."""
     return tuple(name for bit, name in enumerate(ACTIONS) if mask >> bit & 1)
 
 
 class Setup(NamedTuple):
-    """What BLKTRACESETUP asks for.
+    """The parameters of BLKTRACESETUP.
 
     Attributes:
         actions: mask of classes, 0 for all.
-        subbuf_bytes: of each sub-buffer.
-        subbufs: of each CPU.
-        start_lba, end_lba: sectors of the device that are traced; 0 and 0 for all.
-        pid: whose requests, 0 for all.
+        subbuf_bytes: size of a sub-buffer.
+        subbufs: number of sub-buffers per CPU.
+        start_lba, end_lba: traced sectors of the device; 0 and 0 for all.
+        pid: process whose requests are traced, 0 for all.
     """
 
     actions: int
@@ -99,7 +99,7 @@ class Setup(NamedTuple):
     pid: int = 0
 
     def encode(self) -> bytes:
-        """The struct, with room for the name that the kernel puts in."""
+        """Return the struct, with room for the name that the kernel sets."""
         return _SETUP.pack(
             b"",
             self.actions,
@@ -112,7 +112,7 @@ class Setup(NamedTuple):
 
 
 def setup_name(data: bytes | bytearray) -> str:
-    """The device's directory below debugfs's `block`, as the kernel put it into the struct."""
+    """Return the device's directory below debugfs's `block`, as the kernel set it."""
     name: bytes = _SETUP.unpack(data)[0]
     return name.rstrip(b"\0").decode()
 
@@ -121,11 +121,11 @@ class BlkRecord(NamedTuple):
     """One record.
 
     Attributes:
-        sequence: its number on its CPU; of a note nothing.
+        sequence: its number on its CPU; undefined for a note.
         classes: mask of `ACTIONS`.
         what: low half of the action, without the cgroup's flag.
-        data: what follows the header, a cgroup's id left out.
-        cgroup: that id, 0 without.
+        data: the data behind the header, without a cgroup's id.
+        cgroup: that id, 0 without one.
     """
 
     sequence: int
@@ -143,26 +143,26 @@ class BlkRecord(NamedTuple):
 
     @property
     def is_note(self) -> bool:
-        """A name, a time or a message: no event."""
+        """Whether it is a name, a time or a message, and not an event."""
         return bool(self.classes >> ACTIONS.index("notify") & 1)
 
     @property
     def name(self) -> str:
-        """What happened, in a word."""
+        """The name of the event or note."""
         if self.is_note:
             return _NOTES.get(self.what, f"note_{self.what}")
         return _EVENTS.get(self.what, ("", f"action_{self.what}"))[1]
 
     @property
     def letter(self) -> str:
-        """The same as blkparse prints it."""
+        """The event's letter, as blkparse prints it."""
         if self.is_note:
             return "m"
         return _EVENTS.get(self.what, ("?", ""))[0]
 
     @property
     def rwbs(self) -> str:
-        """What kind of request it is, in blkparse's letters."""
+        """The kind of request, in blkparse's letters."""
         has = set(action_names(self.classes))
         kind = "R" if self.size_bytes else "N"
         if "discard" in has:
@@ -179,17 +179,17 @@ class BlkRecord(NamedTuple):
 
     @property
     def sectors(self) -> int:
-        """Length of the request in sectors of 512 bytes."""
+        """The length of the request in sectors of 512 bytes."""
         return self.size_bytes >> 9
 
     @property
     def text(self) -> str:
-        """What a note says, up to its first NUL: a process's name, or a message."""
+        """The text of a note up to its first NUL: a process's name, or a message."""
         return self.data.partition(b"\0")[0].decode(errors="backslashreplace")
 
 
 def message(like: memoryview, text: bytes, size_bytes: int) -> bytes:
-    """The beginning of a message of this size: the text, of the time and place of a record."""
+    """Return the start of a message of this size: the text, with a record's time and place."""
     _, _, time_ns, _, _, _, _, device, cpu, _, _ = RECORD.unpack_from(like)
     extra = size_bytes - RECORD.size
     head = RECORD.pack(MAGIC, 0, time_ns, 0, 0, _MESSAGE, 0, device, cpu, 0, extra)
@@ -197,10 +197,10 @@ def message(like: memoryview, text: bytes, size_bytes: int) -> bytes:
 
 
 def read_records(data: memoryview) -> Iterator[BlkRecord]:
-    """The whole records from the beginning of `data` on.
+    """Yield the whole records from the beginning of `data` on.
 
     Raises:
-        CodecError: something is no record; where it is, is told.
+        CodecError: something is not a record; the offset is included.
     """
     at = 0
     while len(data) - at >= RECORD.size:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters (record_filter) of the values that `bpf_struct.decode` gives."""
+"""Filters (record_filter) of the values that `bpf_struct.decode` returns."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def bind(terms: Iterable[Term], layout: Layout) -> Predicate:
-    """Make a filter one for the values of a layout, which has all its fields.
+    """Bind a filter to a layout, which must have all its fields.
 
     Raises:
-        UsageError: a field cannot be compared like that, or with that.
+        UsageError: a field cannot be compared by this operator, or with this value.
     """
     by_name = {field.name: field for field in layout.fields}
     tests = [(term.field, _test(term, by_name[term.field])) for term in terms]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which value a BPF program returns, read from its instructions as the kernel has them loaded.
+"""The return value of a BPF program, derived from its instructions as loaded in the kernel.
 
-Constants are followed through registers along every way from the first instruction. A way on which
-the value comes from anywhere else counts as one that may return anything, so that a "yes" holds
-whatever the program is given.
+Constants are followed through registers along every path from the first instruction. On a path
+where the value comes from anywhere else it counts as unknown, so that a "yes" holds for any input
+of the program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 _INSTRUCTION: Final = struct.Struct("<BBhi")
 _LOW: Final = 0xFFFFFFFF
 _REGISTERS: Final = 16
-_SCRATCHED: Final = range(6)  # by a call
+_SCRATCHED: Final = range(6)  # registers that a call overwrites
 _LD, _LDX, _ST, _STX, _ALU, _JMP, _JMP32, _ALU64 = range(8)
 _WIDE_CONSTANT: Final = 0x18
 _ATOMIC: Final = 0xC0
@@ -26,7 +26,7 @@ _JUMP, _IF_EQUAL, _IF_DIFFERENT, _CALL, _EXIT = 0x00, 0x10, 0x50, 0x80, 0x90
 _OF_KERNEL_FUNCTION: Final = 2
 _TAIL_CALL: Final = 12  # BPF_FUNC_tail_call
 
-_Constants = tuple[int | None, ...]  # the low half of each register, None where it may differ
+_Constants = tuple[int | None, ...]  # the low half of each register, None if unknown
 
 
 class _Instruction(NamedTuple):
@@ -45,12 +45,12 @@ class _Instruction(NamedTuple):
 
 
 def always_returns(code: bytes, value: int) -> bool:
-    """Whether a program returns this value, of 32 bits, on every way out.
+    """Whether a program returns this value, of 32 bits, on every path.
 
     Args:
-        code: its instructions as BPF_OBJ_GET_INFO_BY_FD gives them, those of the functions that it
-            calls behind its own.
-        value: from 0 up.
+        code: its instructions as returned by BPF_OBJ_GET_INFO_BY_FD, with those of the functions
+            that it calls behind its own.
+        value: 0 or more.
     """
     if not code or len(code) % _INSTRUCTION.size:
         return False
@@ -84,22 +84,22 @@ def _common(one: _Constants, other: _Constants) -> _Constants:
 
 
 def _step(at: int, one: _Instruction, constants: _Constants) -> list[tuple[int, _Constants]]:
-    """Where a program goes on behind an instruction; nowhere if that cannot be told."""
+    """Return the paths after an instruction; none if they cannot be determined."""
     kind = one.code & 7
     if kind in (_JMP, _JMP32):
         return _branch(at, one, constants)
     if kind in (_ALU, _ALU64):
         return [(at + 1, _put(constants, one.destination, _result(one, constants)))]
     if not one.code:
-        return []  # no instruction: the kernel hides the program's from this process
+        return []  # not an instruction: the kernel hides the program's from this process
     if one.code == _WIDE_CONSTANT:
         given = None if one.source else one.immediate & _LOW  # else it is an address
         return [(at + 2, _put(constants, one.destination, given))]
-    if kind == _LD:  # of a packet; as a call
+    if kind == _LD:  # reads a packet; overwrites registers like a call
         constants = _scratched(constants)
     elif kind == _LDX:
         constants = _put(constants, one.destination, None)
-    elif kind == _STX and one.code & 0xE0 == _ATOMIC:  # it may fetch what was there
+    elif kind == _STX and one.code & 0xE0 == _ATOMIC:  # it may fetch the old value
         for register in (0, one.source, one.destination):
             constants = _put(constants, register, None)
     return [(at + 1, constants)]
@@ -109,7 +109,7 @@ def _branch(at: int, one: _Instruction, constants: _Constants) -> list[tuple[int
     operation = one.code & 0xF0
     if operation == _CALL:
         if one.source == _OF_KERNEL_FUNCTION or (not one.source and one.immediate == _TAIL_CALL):
-            return []  # it may never come back: an exception, or another program's value
+            return []  # it may never return: an exception, or another program's value
         return [(at + 1, _scratched(constants))]
     if operation == _JUMP:
         far = one.immediate if one.code & 7 == _JMP32 else one.offset
@@ -124,7 +124,7 @@ def _branch(at: int, one: _Instruction, constants: _Constants) -> list[tuple[int
 
 
 def _result(one: _Instruction, constants: _Constants) -> int | None:
-    """What arithmetic gives, as far as compilers, and the kernel's blinding, make constants."""
+    """Return the result of arithmetic, as compilers and the kernel's blinding make constants."""
     operation = one.code & 0xF0
     if operation == _MOVE and one.code & _BY_REGISTER:
         return None if one.offset else constants[one.source]  # else it extends a sign

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of BPF programs as people read them: durations, addresses, names of numbers.
+"""Values of BPF programs in readable form: durations, addresses, names of numbers.
 
-What cannot be shown as asked, because it is of another type, is shown as what it is. The result
-may hold text of the traced system: whoever prints it escapes it.
+A value of an unsuitable type is shown in the form of its own type. The result may hold text of the
+traced system: the caller escapes it when printing.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Names(Protocol):
     """Names that this host has for numbers."""
 
     def interface(self, ifindex: int) -> str:
-        """Of a network interface, its number if there is none."""
+        """Return the name of a network interface, its number if there is none."""
 
     def device(self, dev: int) -> str:
-        """Of a block device by its `dev_t` as the kernel has it, MAJOR:MINOR if there is none."""
+        """Return a block device's name by the kernel's `dev_t`, MAJOR:MINOR if it has none."""
 
 
 def show(value: Value, how: str, names: Names) -> str:
-    """Write a value for people.
+    """Return a value in readable form.
 
     Args:
-        value: as `bpf_struct.decode` gives it.
+        value: as returned by `bpf_struct.decode`.
         how: one of SHOWS.
         names: of interfaces and devices.
     """
@@ -84,7 +84,7 @@ def _hex(value: int, _names: Names) -> str:
 
 
 def _errno(value: int, _names: Names) -> str:
-    """A result: negative, also where the field is unsigned, it is an error."""
+    """Format a result: negative values, also of unsigned fields, are errors."""
     for bits in _WORDS:
         if (1 << bits) - _MAX_ERRNO <= value < 1 << bits:
             value -= 1 << bits
@@ -100,7 +100,7 @@ def _bytes(value: int, _names: Names) -> str:
 
 
 def _with_unit(value: int, units: tuple[tuple[str, int], ...], gap: str) -> str:
-    """Four digits and the unit that leaves so many, or more digits of the largest unit."""
+    """Format four digits and the matching unit, or more digits of the largest unit."""
     unit, more = units[0]
     if abs(value) < more:
         return f"{value}{gap}{unit}"
@@ -114,14 +114,14 @@ def _with_unit(value: int, units: tuple[tuple[str, int], ...], gap: str) -> str:
 
 
 def _ip(value: int, _names: Names) -> str:
-    """An address as it lies in memory, read as a number of 4 or 16 bytes."""
+    """Format an address in memory, read as a number of 4 or 16 bytes."""
     is_short = 0 <= value < 1 << 8 * _IPV4_BYTES
     size = _IPV4_BYTES if is_short else _IPV6_BYTES
     return _address((value % (1 << 8 * size)).to_bytes(size, "little"))
 
 
 def _address(raw: bytes) -> str:
-    """An address in network byte order; IPv4 inside of IPv6 is IPv4."""
+    """Format an address in network byte order; IPv4 inside of IPv6 is shown as IPv4."""
     if len(raw) == _IPV4_BYTES:
         return str(IPv4Address(raw))
     if len(raw) != _IPV6_BYTES:
@@ -131,7 +131,7 @@ def _address(raw: bytes) -> str:
 
 
 def _words(value: list[int] | list[float] | list[bool]) -> bytes:
-    """An address that is declared as numbers of 32 bits; nothing if it is none."""
+    """Return an address declared as numbers of 32 bits; b"" if it is not one."""
     try:
         return struct.pack(f"<{_IPV6_BYTES // 4}I", *value)
     except struct.error:
@@ -178,7 +178,7 @@ _SHOWERS: Final[dict[str, Shower]] = {
     "signal": _signal,
     "tcp_state": _tcp_state,
 }
-# What `show` of a column can be: decimal; hex; errno, of a result that is negative if it is one;
-# duration, of ns; bytes, a size; text; ip, 4 or 16 bytes in network order; port_be, a port in
-# network order; ifindex; device, a dev_t; signal; tcp_state.
+# The values for `show` of a column: decimal; hex; errno, for a result where negative values are
+# errors; duration, in ns; bytes, a size; text; ip, 4 or 16 bytes in network order; port_be, a port
+# in network order; ifindex; device, a dev_t; signal; tcp_state.
 SHOWS: Final = tuple(_SHOWERS)

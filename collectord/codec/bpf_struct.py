@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structs of BPF programs, as BCC describes their C types, and records decoded by them.
 
-BCC's description is JSON, of a scalar the type's name, of a struct or union
+BCC's description is JSON: for a scalar the type's name, for a struct or union
 
-    ["NAME", [MEMBER...], "struct_packed" | "struct" | "union"]
+- ["NAME", [MEMBER...], "struct_packed" | "struct" | "union"]
 
 with members ["NAME", TYPE], ["NAME", TYPE, [COUNT]] for arrays, ["NAME", TYPE, BITS] for bit
 fields, and for anonymous members the nested description alone. A "struct_packed" has its padding
-as members of their own, `__pad_N` and `__pad_end`; "struct" is what has bit fields or a flexible
-array. Enums are told as integers and pointers as `unsigned long long`. Of arrays of arrays, arrays
-by typedef and vectors only a part is told, so all must add up to the size that the compiler says.
+as separate members, `__pad_N` and `__pad_end`; a "struct" has bit fields or a flexible array.
+Enums are described as integers and pointers as `unsigned long long`. Arrays of arrays, arrays by
+typedef and vectors are described only in part, so the members must add up to the compiler's size.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CODES: Final[dict[tuple[int, Kind], str]] = {
 _WIDE_BYTES: Final = 16
 _WIDE: Final = frozenset({(_WIDE_BYTES, "int"), (_WIDE_BYTES, "uint")})
 _BYTE_KINDS: Final = frozenset({"char", "bytes"})
-# A record is at most 64 KiB, and nobody reads a table of more columns.
+# A record is at most 64 KiB, and a table with more columns is unreadable.
 _SIZE_MAX_BYTES: Final = 1 << 16
 _FIELDS_MAX: Final = 1024
 _DEPTH_MAX: Final = 32
@@ -64,11 +64,12 @@ class Field(msgspec.Struct, frozen=True):
     """A member that is a number, a text, or an array of them.
 
     Attributes:
-        name: "a.b" of nested structs, "a[1].b" of arrays of them; "" of a type that is a scalar.
-        ctype: of the member or its elements, as clang names it.
+        name: "a.b" for nested structs, "a[1].b" for arrays of them; "" for a type that is a
+            scalar.
+        ctype: C type of the member or its elements, as clang names it.
         offset: in bytes from the record's start.
         size: in bytes, of all elements.
-        count: elements of an array, 0 of a scalar.
+        count: number of elements of an array, 0 for a scalar.
         kind: of the elements. An array of `char` is text, one of `unsigned char` is bytes.
     """
 
@@ -89,20 +90,20 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class _Place(NamedTuple):
-    """What a part of a description takes, in bytes."""
+    """The size and alignment of a part of a description, in bytes."""
 
     size: int
     align: int
 
 
 class _Reader:
-    """Goes through a description and collects the fields."""
+    """Walks a description and collects the fields."""
 
     def __init__(self) -> None:
         self.fields: list[Field] = []
 
     def read(self, type_: object, name: str, at: int, depth: int = 0) -> _Place:
-        """Read a type that stands at offset `at`."""
+        """Read a type at offset `at`."""
         if isinstance(type_, str):
             return self._scalar(type_, name, at)
         if depth > _DEPTH_MAX or not _is_composite(type_):
@@ -161,7 +162,7 @@ class _Reader:
         if ctype not in _SCALARS:
             raise _refusal(name, ctype, "is of a type that is not read", at)
         each, kind = _SCALARS[ctype]
-        if count == 0:  # takes no room, and is something that the program reaches itself
+        if count == 0:  # takes no room; the program accesses its elements itself
             return _Place(0, each)
         size = each * (count or 1)
         if at + size > _SIZE_MAX_BYTES or len(self.fields) == _FIELDS_MAX:
@@ -176,13 +177,13 @@ def from_bcc(description: object, size: int, name: str) -> Layout:
     """Read BCC's description of a type.
 
     Args:
-        description: the JSON that BCC gives for a table's key or leaf, decoded.
-        size: of the type in bytes, as the compiler has it.
+        description: the JSON that BCC returns for a table's key or leaf, decoded.
+        size: the compiler's size of the type in bytes.
         name: for the layout.
 
     Raises:
-        CodecError: a member is of a kind that is not read (bit fields, `long double`), or that
-            BCC does not fully describe; the message names it with its type.
+        CodecError: a member is of an unsupported kind (bit fields, `long double`), or BCC does not
+            fully describe it; the message names the member and its type.
     """
     reader = _Reader()
     place = reader.read(description, "", 0)
@@ -204,13 +205,13 @@ def from_bcc(description: object, size: int, name: str) -> Layout:
 
 
 def decode(layout: Layout, payload: bytes | memoryview) -> dict[str, Value]:
-    r"""Give the values of a record's fields, by name and in the layout's order.
+    r"""Return the values of a record's fields, by name and in the layout's order.
 
-    Text ends at its first NUL; bytes that are no UTF-8 are shown as `\xNN`.
+    Text ends at its first NUL; bytes that are not UTF-8 are shown as `\xNN`.
 
     Args:
         layout: of the record.
-        payload: as a sample holds it; what follows the layout's size is padding.
+        payload: as in a sample; the bytes behind the layout's size are padding.
 
     Raises:
         CodecError: the payload is shorter than the layout, or the layout contradicts itself.
@@ -241,7 +242,7 @@ def decoder(layout: Layout) -> Callable[[bytes | memoryview], dict[str, Value]]:
 
 
 def _without_overlap(layout: Layout) -> list[list[Field]]:
-    """Share the fields out so that those of one share follow one another."""
+    """Distribute the fields so that those of one share do not overlap."""
     shares: list[list[Field]] = []
     for field in sorted(layout.fields, key=lambda one: one.offset):
         for share in shares:
@@ -254,7 +255,7 @@ def _without_overlap(layout: Layout) -> list[list[Field]]:
 
 
 class _Pass:
-    """Fields that are unpacked at once."""
+    """Fields that are unpacked together."""
 
     def __init__(self, size: int, fields: list[Field]) -> None:
         self._size = size
@@ -270,7 +271,7 @@ class _Pass:
         self._unpack = struct.Struct(form).unpack_from
 
     def values(self, payload: bytes | memoryview) -> dict[str, Value]:
-        """Give the values by name; raises CodecError."""
+        """Return the values by name. Raises CodecError."""
         if len(payload) < self._size:
             message = f"{len(payload)} bytes of a record of {self._size}"
             raise CodecError(message, offset=len(payload), reason="short")
@@ -281,7 +282,7 @@ class _Pass:
 
 
 def _check(layout: Layout) -> None:
-    """Refuse what `from_bcc` would never make."""
+    """Refuse a layout that `from_bcc` would never make."""
     if not 0 <= layout.size <= _SIZE_MAX_BYTES or len(layout.fields) > _FIELDS_MAX:
         raise CodecError(
             f"{len(layout.fields)} members in {layout.size} bytes are no record",
@@ -309,7 +310,7 @@ def _is_sound(field: Field, size: int) -> bool:
 
 
 def _code(field: Field) -> tuple[str, Callable[[bytes], Value] | None]:
-    """Code of the `struct` module for a field, and what makes a value of what that gives."""
+    """Return a field's code for `struct`, and the function that converts the unpacked value."""
     each = field.size // (field.count or 1)
     taken = f"{field.size}s"
     if field.kind == "char":
@@ -340,7 +341,7 @@ def _text(raw: bytes) -> str:
 
 
 def _suspect(fields: list[Field]) -> Field | None:
-    """The member that most likely is larger than it is told to be."""
+    """Return the member that most likely is larger than described."""
     for before, field in pairwise(fields):
         if field.offset > before.offset and field.offset % (field.size // (field.count or 1)):
             return before

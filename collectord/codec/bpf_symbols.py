@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of a loaded BPF program, under the names that perf and kallsyms have for them."""
+"""Functions of a loaded BPF program, under the names that perf and kallsyms use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TAG_AT: Final = 8
 _TAG_BYTES: Final = 8
 _LOAD_TIME: Final = struct.Struct("<40xQ")
 _NAME: Final = struct.Struct("<64x16s")
-_UNNAMED: Final = b"F"  # perf's, of a function that only types would name
+_UNNAMED: Final = b"F"  # perf's name for a function that only types would name
 _NAME_MAX_BYTES: Final = 511  # KSYM_NAME_LEN without its NUL
 
 
@@ -39,10 +39,10 @@ class BpfSymbols:
     """The identity of a loaded program.
 
     Attributes:
-        id: the kernel's number of it.
+        id: the kernel's number of the program.
         tag: of its code.
         loaded_ns: CLOCK_BOOTTIME.
-        functions: none without a JIT, or where addresses are hidden.
+        functions: empty without a JIT, or if addresses are hidden.
     """
 
     id: int
@@ -51,7 +51,7 @@ class BpfSymbols:
     functions: tuple[BpfFunction, ...]
 
     def records(self) -> Iterator[Ksymbol | BpfEvent]:
-        """Give the records that the kernel writes when it is loaded."""
+        """Yield the records that the kernel writes when the program is loaded."""
         for function in self.functions:
             yield Ksymbol(function.addr, function.length, KsymbolType.BPF, 0, function.name)
         yield BpfEvent(BpfEventType.LOAD, 0, self.id, self.tag)
@@ -60,8 +60,8 @@ class BpfSymbols:
 def symbols_of(image: BpfImage, types: Btf | None) -> BpfSymbols:
     """Name the functions of a program, as synthesize_bpf_prog_name() of perf does.
 
-    That is `bpf_prog_TAG_NAME`, with the function's own tag, and its name in the types; without
-    types the program's name, if the function is all of it.
+    The name is `bpf_prog_TAG_NAME`, with the function's own tag and its name in the types; without
+    types NAME is the program's name, if it has a single function.
     """
     addresses = _numbers(image, BpfArray.JITED_KSYMS, "Q")
     lengths = _numbers(image, BpfArray.JITED_FUNC_LENS, "I")
@@ -92,7 +92,7 @@ def _names(image: BpfImage, types: Btf | None, count: int) -> list[bytes]:
 
 
 def _type_numbers(image: BpfImage) -> list[int]:
-    """Give the type of each function; struct bpf_func_info has an instruction and a type."""
+    """Return the type of each function; struct bpf_func_info has an instruction and a type."""
     place = ARRAY_PLACES[BpfArray.FUNC_INFO]
     (size,) = struct.unpack_from("<I", image.info, place.size_at)
     data = image.arrays.get(BpfArray.FUNC_INFO, b"")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of functions in BTF, the types that a BPF program was loaded with.
 
-Layout: include/uapi/linux/btf.h. Types stand one behind the other, each as long as its kind says,
-and are numbered from 1.
+Layout: include/uapi/linux/btf.h. Types follow one another, each with the length of its kind, and
+are numbered from 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPE: Final = struct.Struct("<III")  # name, kind and count of members, size or
 _KIND_AT: Final = 24
 _KIND_MASK: Final = 0x1F
 _COUNT_MASK: Final = 0xFFFF
-# What follows a type, in bytes: once, and for each member; by kind.
+# Bytes behind a type, by kind: once, and for each member.
 _BEHIND: Final = {
     1: (4, 0),  # INT
     2: (0, 0),  # PTR
@@ -45,7 +45,7 @@ _BEHIND: Final = {
 
 
 def type_names(data: bytes, wanted: AbstractSet[int]) -> dict[int, bytes]:
-    """Names of types by their numbers, as far as the data are whole and their kinds are known."""
+    """Return names of types by number, as far as the data are whole and the kinds are known."""
     found: dict[int, bytes] = {}
     if len(data) < _HEADER.size:
         return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A position in bytes that are not trusted: every step is checked against their end."""
+"""A position in untrusted bytes: every step is checked against their end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ U64: Final = struct.Struct("<Q")
 class Cursor:
     """Reads `data` from `at` on.
 
-    Every method raises CodecError, and stays where it was, when the data end too early.
+    Every method raises CodecError, and does not move, if the data end too early.
     """
 
     def __init__(self, data: bytes, at: int = 0) -> None:
@@ -23,7 +23,7 @@ class Cursor:
         self.at = at
 
     def take(self, size_bytes: int) -> bytes:
-        """Give the next bytes."""
+        """Return the next bytes."""
         if size_bytes > len(self._data) - self.at:
             message = f"{size_bytes} bytes reach past the end"
             raise CodecError(message, offset=self.at, reason="short")
@@ -31,11 +31,11 @@ class Cursor:
         return self._data[start : self.at]
 
     def number(self, form: struct.Struct) -> int:
-        """Give the next U32 or U64."""
+        """Return the next U32 or U64."""
         return int.from_bytes(self.take(form.size), "little")
 
     def string(self) -> bytes:
-        """Give the bytes before the next NUL, and pass it."""
+        """Return the bytes before the next NUL, and skip the NUL."""
         end = self._data.find(b"\0", self.at)
         if end < 0:
             raise CodecError("string without end", offset=self.at, reason="string")
@@ -43,7 +43,7 @@ class Cursor:
         return self._data[start:end]
 
     def expect(self, text: bytes) -> None:
-        """Pass `text`, or raise CodecError when something else stands there."""
+        """Skip `text`; raise CodecError if other bytes are there."""
         at = self.at
         if self.take(len(text)) != text:
             raise CodecError(f"no {text!r}", offset=at, reason="magic")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of ftrace by the formats that a file's own head has: names, values, text, filters."""
+"""Records of ftrace, decoded by the formats in a file's head: names, values, text, filters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class KnownEvent:
     Attributes:
         name: SYSTEM:NAME, text that UTF-8 can encode.
         layout: of its records.
-        pid: the field that tells the task.
+        pid: the field with the task's id.
     """
 
     name: str
@@ -49,15 +49,15 @@ class KnownEvent:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """Those that all events share, then its own."""
+        """The common fields of all events, then its own."""
         return (*self.layout.common, *self.layout.fields)
 
 
 def known_events(metadata: Metadata) -> dict[int, KnownEvent]:
-    """Give the events whose formats are in the head, by `common_type`.
+    """Return the events whose formats are in the head, by `common_type`.
 
     Raises:
-        CodecError: one of the formats is none.
+        CodecError: one of the formats is invalid.
     """
     found = {}
     for raw, texts in (*metadata.events.items(), (_FTRACE, metadata.ftrace_events)):
@@ -71,18 +71,18 @@ def known_events(metadata: Metadata) -> dict[int, KnownEvent]:
 
 
 def unknown_event(number: int) -> KnownEvent:
-    """Stand in for an event without a format: its records are bytes."""
+    """Return a substitute for an event without a format: its records are bytes."""
     layout = EventFormat(str(number), number, (_COMMON_PID,), (_DATA,), "")
     return KnownEvent(f"{_UNKNOWN}:{number}", layout, _COMMON_PID)
 
 
 def id_of(record: bytes) -> int:
-    """Give the `common_type` of a record; 0, which no event has, of an empty one."""
+    """Return the `common_type` of a record; for an empty one 0, which no event has."""
     return int.from_bytes(record[:2], "little")
 
 
 def value_of(record: bytes, field: Field) -> Value | None:
-    """Give the value of one field, None if it, or what it points to, is past the record's end."""
+    """Return the value of one field, None if it, or its target, is past the record's end."""
     try:
         return decode_field(record, field)
     except CodecError:
@@ -90,13 +90,13 @@ def value_of(record: bytes, field: Field) -> Value | None:
 
 
 def pid_of(record: bytes, event: KnownEvent) -> int | None:
-    """Give the thread that made a record, None if the record is cut before it."""
+    """Return the thread that made a record, None if the record is cut before it."""
     pid = value_of(record, event.pid)
     return pid if isinstance(pid, int) else None
 
 
 def value_text(value: Value | None, field: Field) -> str:
-    """A value for people: addresses are hexadecimal, bytes are hex digits, `?` what is cut."""
+    """Format a value: addresses are hexadecimal, bytes are hex digits, `?` if it is cut off."""
     if value is None:
         return "?"
     if isinstance(value, bytes):
@@ -110,12 +110,12 @@ def value_text(value: Value | None, field: Field) -> str:
 
 
 def bind(terms: Iterable[Term], event: KnownEvent) -> Predicate:
-    """Make a filter one for the records of an event, which has all its fields.
+    """Bind a filter to an event, which must have all its fields.
 
     The predicate is false for a record that is cut before the end of such a field.
 
     Raises:
-        UsageError: a field cannot be compared like that, or with that.
+        UsageError: a field cannot be compared by this operator, or with this value.
     """
     by_name = {field.name: field for field in event.fields}
     predicates = [_bind(term, by_name[term.field]) for term in terms]

@@ -28,7 +28,7 @@ _ID: Final = re.compile(rb"ID: (\d+)\n")
 _FORMAT: Final = re.compile(rb"format:\n")
 _EMPTY: Final = re.compile(rb"\n")
 _PRINT: Final = re.compile(rb"\nprint fmt: (.*?)\n?\Z", re.DOTALL)
-# The kernel may say more about a field behind what it says now.
+# The kernel may append more properties of a field.
 _FIELD: Final = re.compile(
     rb"\tfield: ?([^;\n]+);\toffset:(\d+);\tsize:(\d+);(?:\tsigned:([01]);)?[^\n]*\n"
 )
@@ -36,7 +36,7 @@ _FIELD: Final = re.compile(
 _FUNCTION: Final = re.compile(r"(?P<type>.*\(\*)(?P<name>\w+)(?P<rest>\).*)")
 _PLAIN: Final = re.compile(r"(?P<type>.*\W)(?P<name>\w+)(?P<rest>)(?:\[(?P<dimension>[^]]*)\])?")
 _CHARACTER: Final = "char"
-# Elements of arrays whose size the text does not tell; of any other type they are bytes.
+# Element sizes for arrays whose text does not tell; elements of any other type are bytes.
 _ELEMENT_BYTES: Final = {
     "short": 2, "unsigned short": 2, "u16": 2, "s16": 2, "__u16": 2, "uint16_t": 2,
     "int": 4, "unsigned int": 4, "unsigned": 4, "u32": 4, "s32": 4, "__u32": 4, "__s32": 4,
@@ -53,11 +53,11 @@ _LOCATION_BYTES: Final = 4
 
 
 class Placement(StrEnum):
-    """Where the value of a field is."""
+    """The place of a field's value."""
 
     INLINE = "inline"
     DATA_LOC = "__data_loc"  # u32: size << 16 | offset from the record's start
-    REL_LOC = "__rel_loc"  # the same, but the offset is from behind this u32
+    REL_LOC = "__rel_loc"  # as __data_loc, but the offset counts from behind this u32
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class Field:
         name: of the field.
         type: of the value or its elements, as declared, without dimension and placement.
         offset: of the field, in bytes from the record's start.
-        size_bytes: of the field as it lies there; 0: it runs to the end of the record.
-        signed: of the numbers in it.
-        placement: inline, or where the field says.
-        element_bytes: of an array's element: 1 of strings and bytes; 0: this is no array.
-        length: elements of an inline array; None: as many as there is room for, or no array.
+        size_bytes: size of the field itself; 0: it reaches to the end of the record.
+        signed: whether its numbers are signed.
+        placement: inline, or where the field points to.
+        element_bytes: size of an array's element: 1 for strings and bytes; 0: not an array.
+        length: elements of an inline array; None: as many as there is room for, or not an array.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Field:
 
     @property
     def is_string(self) -> bool:
-        """The value is text, which ends at the first NUL."""
+        """Whether the value is text, which ends at the first NUL."""
         return self.element_bytes == 1 and self.type.removeprefix("const ") == _CHARACTER
 
 
@@ -97,9 +97,9 @@ class EventFormat:
     Attributes:
         name: of the event; its system is not in the text.
         id: `common_type` of its records; unique, and valid until the next boot.
-        common: fields that all events share.
+        common: common fields of all events.
         fields: the event's own.
-        print_fmt: how the kernel prints a record: a C format and its arguments.
+        print_fmt: the kernel's format of a printed record: a C format and its arguments.
     """
 
     name: str
@@ -118,12 +118,12 @@ class HeaderPage(NamedTuple):
 
     @property
     def sub_buffer_bytes(self) -> int:
-        """Size of a sub-buffer of the instance that the text is from, header included."""
+        """The size of a sub-buffer of the text's instance, including the header."""
         return self.data.offset + self.data.size_bytes
 
 
 class _Lines:
-    """A position in a text whose next line must be of a known kind."""
+    """A position in a text whose next line must have a given form."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -156,8 +156,8 @@ def parse_format(text: bytes) -> EventFormat:
     """Read `events/SYSTEM/EVENT/format`.
 
     Raises:
-        CodecError: a line is missing or not of the kind that belongs there, two fields have the
-            same name, or a field is of an impossible size.
+        CodecError: a line is missing or has the wrong form, two fields have the same name, or a
+            field has an impossible size.
     """
     lines = _Lines(text)
     name = _text(lines.next(_NAME, "name")[1])
@@ -175,10 +175,10 @@ def parse_format(text: bytes) -> EventFormat:
 
 
 def parse_header_page(text: bytes) -> HeaderPage:
-    """Read `events/header_page`, of the instance whose sub-buffers are meant.
+    """Read `events/header_page` of an instance.
 
     Raises:
-        CodecError: a field is missing or a line of an unknown kind.
+        CodecError: a field is missing or a line has an unknown form.
     """
     lines = _Lines(text)
     fields = {field.name: field for field in lines.fields()}
@@ -190,7 +190,7 @@ def parse_header_page(text: bytes) -> HeaderPage:
 
 
 def _text(raw: bytes) -> str:
-    """Give text whose bytes nobody vouches for, so that it can be printed."""
+    """Decode untrusted bytes to printable text."""
     return raw.decode(errors="backslashreplace")
 
 
@@ -200,7 +200,7 @@ def _field(match: re.Match[bytes]) -> Field:
     for other in (Placement.DATA_LOC, Placement.REL_LOC):
         if declared.startswith(other + " "):
             placement, declared = other, declared.removeprefix(other).strip()
-    # `T[] name` where the value lies elsewhere, `T name[N]` where it is inline
+    # `T[] name` if the value is elsewhere, `T name[N]` if it is inline
     found = _FUNCTION.fullmatch(declared) or _PLAIN.fullmatch(declared)
     if found is None:
         raise CodecError(f"declaration {declared!r}", offset=at, reason="declaration")
@@ -220,11 +220,11 @@ def _field(match: re.Match[bytes]) -> Field:
 
 
 def _elements(of_type: str, dimension: str | None, size: int) -> tuple[int, int | None]:
-    """Size in bytes of an inline field's elements, and their number if it is fixed."""
+    """Return the size in bytes of an inline field's elements, and their number if it is fixed."""
     if dimension is None:
         return (0, None) if size in _NUMBER_BYTES else (1, size or None)
     element = _ELEMENT_BYTES.get(of_type, 1)
-    # older kernels tell the dimension by the name of a constant
+    # older kernels give the dimension as the name of a constant
     if dimension.isdecimal() and int(dimension) and not size % int(dimension):
         told = size // int(dimension)
         element = told if told in _NUMBER_BYTES else 1
@@ -234,13 +234,13 @@ def _elements(of_type: str, dimension: str | None, size: int) -> tuple[int, int 
 
 
 def decode(record: bytes, layout: EventFormat) -> dict[str, Value]:
-    r"""Give the values of a record's fields, the common ones included.
+    r"""Return the values of a record's fields, including the common ones.
 
-    Text ends at its first NUL; bytes that are no UTF-8 are shown as `\xNN`. Arrays of one-byte
-    numbers, and of types whose size is unknown, are bytes.
+    Text ends at its first NUL; bytes that are not UTF-8 are shown as `\xNN`. Arrays of one-byte
+    numbers, and of types of unknown size, are bytes.
 
     Args:
-        record: payload of an event, as a sub-buffer or a perf sample holds it.
+        record: payload of an event in a sub-buffer or a perf sample.
         layout: of the event that `event_id(record)` names.
 
     Raises:
@@ -250,7 +250,7 @@ def decode(record: bytes, layout: EventFormat) -> dict[str, Value]:
 
 
 def event_id(record: bytes) -> int:
-    """Give the `common_type` of a record: the id of its event.
+    """Return the `common_type` of a record: the id of its event.
 
     Raises:
         CodecError: the record has fewer than 2 bytes.
@@ -259,7 +259,7 @@ def event_id(record: bytes) -> int:
 
 
 def decode_field(record: bytes, field: Field) -> Value:
-    """Give the value of one field.
+    """Return the value of one field.
 
     Raises:
         CodecError: as `decode`.
@@ -275,7 +275,7 @@ def decode_field(record: bytes, field: Field) -> Value:
         return int.from_bytes(part, "little", signed=field.signed)
     size = field.size_bytes
     if not size or field.element_bytes > 1:
-        # kernel_stack tells of 8 entries, and its records hold as few as there were.
+        # kernel_stack declares 8 entries, but its records hold only as many as there were.
         rest = max(0, len(record) - field.offset)
         size = min(size or rest, rest)
     return _array(_part(record, field.offset, size), field)

@@ -12,9 +12,9 @@
         30    time extend: u32 high bits of a delta
         31    time stamp: u32 high bits of an absolute stamp of 59 bits
 
-As kernel/trace/ring_buffer.c and include/linux/ring_buffer.h of a 64-bit little-endian kernel have
-it. With bit 31 the commit word comes sign-extended, so its high half says nothing. Bits 27-29 are
-passed by, as by libtraceevent.
+Source: kernel/trace/ring_buffer.c and include/linux/ring_buffer.h of a 64-bit little-endian
+kernel. With bit 31 the commit word is sign-extended, so its high half has no meaning. Bits 27-29
+are ignored, as by libtraceevent.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _WORD_BYTES: Final = 4
 
 
 class PageFault(StrEnum):
-    """Why a page could not be walked to its end."""
+    """The reason why a page could not be walked to its end."""
 
-    SHORT_HEADER = "short_header"  # fewer bytes than the page's header has
-    DATA_BEYOND_PAGE = "data_beyond_page"  # more data than the page has room for
+    SHORT_HEADER = "short_header"  # fewer bytes than the page's header
+    DATA_BEYOND_PAGE = "data_beyond_page"  # more data than the page can hold
     SHORT_EVENT = "short_event"  # the data end within an event's header
     BAD_LENGTH = "bad_length"  # an event's length does not include the length itself
     EVENT_BEYOND_DATA = "event_beyond_data"  # an event ends behind the data
 
 
 class PageEvent(NamedTuple):
-    """One event: when, and where its payload is.
+    """One event: its time, and the place of its payload.
 
     Attributes:
         timestamp_ns: absolute, in the clock of the instance.
         offset: of the payload, in bytes from the page's start.
-        size_bytes: of the payload, with the padding to 4 that small events have.
+        size_bytes: of the payload, including the padding to 4 of small events.
     """
 
     timestamp_ns: int
@@ -71,11 +71,11 @@ class PageEvent(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a walk came.
+    """The position of a walk.
 
     Attributes:
         offset: of the first byte that was not walked, from the page's start.
-        timestamp_ns: of all that stands before it; a later delta adds to it.
+        timestamp_ns: time at that position; a later delta adds to it.
     """
 
     offset: int
@@ -83,20 +83,20 @@ class Position(NamedTuple):
 
 
 class Walk:
-    """The events of one page, in order, from an iterator that ends whatever the bytes are.
+    """The events of one page, in order; the iterator ends for any bytes.
 
     Args:
-        page: the sub-buffer, or as much as there is of it.
-        start: go on from here, where an earlier walk of the same page ended.
-        end: walk to this offset instead of the end that the page's header tells.
+        page: the sub-buffer, or a part from its beginning.
+        start: continue here, where an earlier walk of the same page ended.
+        end: walk to this offset instead of the end in the page's header.
 
     Attributes:
         timestamp_ns: of the page.
         events_lost: events were lost between the page before and this one.
-        lost_events: how many; None: the page does not tell.
-        data_end: where the data end, in bytes from the page's start.
-        position: how far the walk came; `data_end` if it came to its end.
-        fault: what is wrong at `position`, None if nothing is. What stands before is sound.
+        lost_events: their number; None: the page does not have it.
+        data_end: end of the data, in bytes from the page's start.
+        position: end of the walk so far; `data_end` if it is complete.
+        fault: the fault at `position`, None if there is none. The data before are sound.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Walk:
         return count
 
     def __iter__(self) -> Iterator[PageEvent]:
-        """Give the next events, and move `position` behind each as it is given."""
+        """Yield the next events, and move `position` behind each as it is yielded."""
         while self.fault is None and self.position.offset < self.data_end:
             found = self._read(*self.position)
             if isinstance(found, PageFault):
@@ -148,7 +148,7 @@ class Walk:
                 yield event
 
     def _read(self, at: int, now: int) -> tuple[int, PageEvent] | PageFault | None:
-        """Give type and place of what stands at `at`, or None for the unused rest of the page."""
+        """Return type and place of the item at `at`, or None for the unused rest of the page."""
         words = (self.data_end - at) // _WORD_BYTES
         if not words:
             return PageFault.SHORT_EVENT
@@ -180,8 +180,8 @@ class Walk:
 def _stamp(bits: int, previous_ns: int) -> int:
     """Restore the high 5 bits of an absolute stamp from the stamp before it.
 
-    A stamp that lies more than half the range of 59 bits before the previous one is one that
-    wrapped; one that lies a little before it is from an event that was interrupted by the other.
+    A stamp more than half the range of 59 bits before the previous one has wrapped; one that is a
+    little earlier is from an event that was interrupted by the other.
     """
     low = bits & ((1 << STAMP_BITS) - 1)
     full = (previous_ns >> STAMP_BITS << STAMP_BITS) | low

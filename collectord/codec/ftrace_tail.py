@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a sub-buffer that was handed out twice is new: nothing is repeated, nothing skipped."""
+"""The new part of a sub-buffer that was handed out twice: nothing is repeated or skipped."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _HEADER: Final = struct.Struct("<QQ")
 
 
 def unstored(handed: bytes, stored: bytes) -> bytes | None:
-    """The events of a sub-buffer that come after those in a file.
+    """Return the events of a sub-buffer that come after those in a file.
 
-    The bytes of the events tell, not their times alone, which may be equal: the longest piece
-    that both have, of equally long ones the first. Where they agree nowhere, later times count
-    as new.
+    The bytes of the events are compared, because times may be equal: the longest common piece
+    counts, the first one of equally long ones. If they have none in common, later times count as
+    new.
 
     Args:
-        handed: the sub-buffer, with what was handed out of it.
-        stored: the last sub-buffer that the file has of the same ring, or b"". It may begin
-            before `handed` or within it, and end within it.
+        handed: the sub-buffer, with all that was handed out of it.
+        stored: the last sub-buffer of the same ring in the file, or b"". It may begin before
+            `handed` or within it, and end within it.
 
     Returns:
         a sub-buffer of the same size, None if the file has it all.
@@ -53,14 +53,14 @@ def unstored(handed: bytes, stored: bytes) -> bytes | None:
 
 
 def last_events(page: bytes, count: int) -> bytes | None:
-    """The last events of a sub-buffer, as one of the same size.
+    """Return the last events of a sub-buffer, as one of the same size.
 
     Args:
         page: a sub-buffer.
-        count: at most so many; if it has no more, all of it is given as it is.
+        count: the maximum number; if it has no more, the page is returned unchanged.
 
     Returns:
-        None if that is no event.
+        None if there is no such event.
     """
     walk = Walk(page)
     begins = []
@@ -79,7 +79,7 @@ def _piece(page: bytes, begin: Position, end: Position) -> bytes:
 
 
 def _after(bounds: Sequence[Position], time_ns: int) -> Position | None:
-    """Where the first event begins that is later than `time_ns`."""
+    """Return the start of the first event that is later than `time_ns`."""
     for before, behind in pairwise(bounds):
         if behind.timestamp_ns > time_ns:
             return before
@@ -87,10 +87,10 @@ def _after(bounds: Sequence[Position], time_ns: int) -> Position | None:
 
 
 def _bounds(page: bytes) -> list[Position]:
-    """Where events end, the page's beginning first; up to what cannot be walked."""
+    """Return the page's beginning and the ends of its events, up to what cannot be walked."""
     walk = Walk(page)
     bounds = [Position(PAGE_HEADER_BYTES, walk.timestamp_ns)]
     bounds += [walk.position for _ in walk]
     if walk.fault is None:
-        bounds.append(walk.position)  # behind what is no event
+        bounds.append(walk.position)  # behind items that are not events
     return bounds

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`struct perf_event_attr`: what an event is, and which fields its records carry.
+"""`struct perf_event_attr`: the definition of an event and of the fields in its records.
 
 Layout and names are those of `include/uapi/linux/perf_event.h`. Everything is little-endian,
 as are all hosts this program runs on: bitfields of a big-endian kernel run the other way.
@@ -144,7 +144,7 @@ class SampleType(IntFlag):
 
 
 class ReadFormat(IntFlag):
-    """`read_format`, PERF_FORMAT_*: what read(2) of the event gives. LOST is kernel 6.0."""
+    """`read_format`, PERF_FORMAT_*: what read(2) of the event returns. LOST is Linux 6.0."""
 
     TOTAL_TIME_ENABLED = 1 << 0
     TOTAL_TIME_RUNNING = 1 << 1
@@ -244,7 +244,7 @@ _LAYOUT_FIELDS: Final = (
     *("sample_stack_user", "clockid", "sample_regs_intr", "aux_watermark", "sample_max_stack"),
     *("reserved_2", "aux_sample_size", "aux_action", "sig_data", "config3"),
 )
-# By bit; precise_ip takes bits 15 and 16.
+# By bit; precise_ip uses bits 15 and 16.
 _FLAG_NAMES: Final = (
     *("disabled", "inherit", "pinned", "exclusive", "exclude_user", "exclude_kernel"),
     *("exclude_hv", "exclude_idle", "mmap", "comm", "freq", "inherit_stat", "enable_on_exec"),
@@ -330,7 +330,7 @@ class PerfEventAttr:
     config3: int = 0
 
     def encode(self, size_bytes: int = FILE_ATTR_BYTES) -> bytes:
-        """Give the struct in one of its published sizes.
+        """Return the struct in one of its published sizes.
 
         Raises:
             CodecError: the size is not a published one, a value does not fit its field, or a
@@ -391,28 +391,28 @@ _ID_TRAILER: Final = int(sum(ID_TRAILER_ORDER))
 
 
 def sample_time_offset(attr: PerfEventAttr) -> int:
-    """Byte offset of TIME from the start of a SAMPLE record's header, 0 if it has none."""
+    """Return the offset of TIME from the start of a SAMPLE record's header, 0 if it has none."""
     if not attr.sample_type & SampleType.TIME:
         return 0
     return 8 + 8 * sum(bool(attr.sample_type & bit) for bit in _BEFORE_SAMPLE_TIME)
 
 
 def id_trailer_bytes(attr: PerfEventAttr) -> int:
-    """Size of the sample_id trailer on every record but SAMPLE, 0 without `sample_id_all`."""
+    """Return the size of a non-SAMPLE record's id trailer, 0 without `sample_id_all`."""
     if not attr.sample_id_all:
         return 0
     return 8 * (int(attr.sample_type) & _ID_TRAILER).bit_count()
 
 
 def id_time_trailer(attr: PerfEventAttr) -> int:
-    """Bytes from a non-SAMPLE record's end back to TIME in its trailer, 0 if it has none."""
+    """Return the bytes from a non-SAMPLE record's end back to the trailer's TIME, 0 without."""
     if not attr.sample_id_all or not attr.sample_type & SampleType.TIME:
         return 0
     return 8 * sum(bool(attr.sample_type & bit) for bit in ID_TRAILER_ORDER[1:])
 
 
 def id_cpu_trailer(attr: PerfEventAttr) -> int:
-    """Bytes from a non-SAMPLE record's end back to CPU in its trailer, 0 if it has none."""
+    """Return the bytes from a non-SAMPLE record's end back to the trailer's CPU, 0 without."""
     if not attr.sample_id_all or not attr.sample_type & SampleType.CPU:
         return 0
     behind = ID_TRAILER_ORDER[ID_TRAILER_ORDER.index(SampleType.CPU) :]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feature sections of perf.data about BPF programs: what was loaded, its code and its types.
+"""Feature sections of perf.data about BPF programs: the loaded programs, their code and types.
 
-Encodings are those of write_bpf_prog_info() and write_bpf_btf() in tools/perf/util/header.c; the
-program's own is `struct perf_bpil` (tools/perf/util/bpf-utils.h): the kernel's struct
-bpf_prog_info, with offsets where it has pointers, and the arrays that these lead to.
+Encodings are those of write_bpf_prog_info() and write_bpf_btf() in tools/perf/util/header.c; a
+program's encoding is `struct perf_bpil` (tools/perf/util/bpf-utils.h): the kernel's struct
+bpf_prog_info, with offsets instead of pointers, and the arrays that they point to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collectord.codec.perf_section import Feature, counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# Up to and with attach_btf_id, as perf 6.1 and 6.12 have it: they refuse a longer one.
+# Up to attach_btf_id inclusive, as in perf 6.1 and 6.12: they refuse a longer one.
 INFO_BYTES: Final = 232
 _ID: Final = struct.Struct("<4xI")
 _BTF_ID: Final = struct.Struct("<128xI")
@@ -40,12 +40,12 @@ class BpfArray(IntEnum):
 
 
 class ArrayPlace(NamedTuple):
-    """The fields of struct bpf_prog_info that tell of an array; offsets in bytes.
+    """The fields of struct bpf_prog_info that describe an array; offsets in bytes.
 
     Attributes:
         at: of the u64 that points to it.
         count_at: of the u32 that counts its entries.
-        entry_bytes: of an entry, 0 where a u32 of the struct tells.
+        entry_bytes: size of an entry, 0 if it is a u32 of the struct.
         size_at: of that u32.
     """
 
@@ -74,8 +74,8 @@ class BpfImage:
     """A loaded program.
 
     Attributes:
-        info: struct bpf_prog_info as the kernel gave it, whatever its pointers are.
-        arrays: what they point to, of the size that the struct says.
+        info: struct bpf_prog_info from the kernel, with pointers that have no meaning.
+        arrays: the arrays that it describes, of the sizes in the struct.
     """
 
     info: bytes
@@ -83,52 +83,52 @@ class BpfImage:
 
     @property
     def id(self) -> int:
-        """The kernel's number of it."""
+        """The kernel's number of the program."""
         number: int = _ID.unpack_from(self.info)[0]
         return number
 
     @property
     def btf_id(self) -> int:
-        """The kernel's number of its types, 0 for none."""
+        """The kernel's number of the program's types, 0 for none."""
         number: int = _BTF_ID.unpack_from(self.info)[0]
         return number
 
     @property
     def size_bytes(self) -> int:
-        """Size of its part of a section, roughly."""
+        """The approximate size of the program's part of a section."""
         return len(self.info) + sum(map(len, self.arrays.values()))
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Btf:
-    """Types of programs: the kernel's number of them, and the raw BTF."""
+    """The types of programs: the kernel's number for them, and the raw BTF."""
 
     id: int
     data: bytes
 
 
 class LoadedBpf(NamedTuple):
-    """Programs, and the types of those that have any; readers look both up by their numbers."""
+    """Programs, and the types of those that have any; readers look both up by number."""
 
     programs: tuple[BpfImage, ...] = ()
     types: tuple[Btf, ...] = ()
 
     @property
     def size_bytes(self) -> int:
-        """Size of both sections, roughly."""
+        """The approximate size of both sections."""
         types = sum(len(btf.data) for btf in self.types)
         return types + sum(image.size_bytes for image in self.programs)
 
 
 def encode_bpf(loaded: LoadedBpf) -> Iterator[tuple[Feature, bytes]]:
-    """Give the sections, also where none is loaded: as perf does, which says so by them."""
+    """Yield the sections, even if no program is loaded: perf writes empty ones too."""
     yield Feature.BPF_PROG_INFO, counted(map(_image, loaded.programs))
     types = (U32.pack(btf.id) + U32.pack(len(btf.data)) + btf.data for btf in loaded.types)
     yield Feature.BPF_BTF, counted(types)
 
 
 def _image(program: BpfImage) -> bytes:
-    """Sizes, which arrays there are, the struct, the arrays at multiples of 8 bytes."""
+    """Return sizes, the set of arrays, the struct, and the arrays at multiples of 8 bytes."""
     info = bytearray(program.info[:INFO_BYTES].ljust(INFO_BYTES, b"\0"))
     data = b""
     for array, place in ARRAY_PLACES.items():

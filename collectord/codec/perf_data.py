@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout of a perf.data file in file mode: what stands before and behind the data section.
+"""Layout of a perf.data file in file mode: the parts before and behind the data section.
 
     0                header: magic, sizes, {attrs, data, event_types}, feature bitmap
     104              directory: the features that stand in the head (ours, readers pass it by)
@@ -9,9 +9,9 @@
     + data_size      feature table: {offset, size} for each set bit, ascending
                      sections of the tail
 
-The layout is that of tools/perf/Documentation/perf.data-file-format.txt. While a file is open
-its header says data size 0 and no features, so everything that is known at open stands in the
-head, where its directory finds it: a file that was left open is made whole from its own bytes.
+The layout is that of tools/perf/Documentation/perf.data-file-format.txt. While a file is open its
+header has data size 0 and no features, so everything known at open is in the head, where its
+directory finds it: a file that was left open is completed from its own bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DIRECTORY_MAGIC: Final = b"cltrdir1"
 _DIRECTORY_ENTRY: Final = struct.Struct("<QQQ")
 _FEATURE_BITS: Final = 256
 _NOTHING: Final = Features()
-# A head holds formats of tracepoints at most: all of a large kernel are about 4 MiB.
+# A head holds formats of tracepoints at most: a large kernel has about 4 MiB of them.
 _HEAD_MAX_BYTES: Final = 64 << 20
 
 
@@ -69,7 +69,7 @@ class Header(NamedTuple):
     features: int
 
     def encode(self) -> bytes:
-        """Give the bytes that stand at offset 0."""
+        """Return the bytes at offset 0."""
         bitmap = self.features.to_bytes(_FEATURE_BITS // 8, "little")
         sections = (*self.attrs, *self.data, 0, 0)
         return _HEADER.pack(MAGIC, HEADER_BYTES, self.attr_size_bytes, *sections, bitmap)
@@ -81,9 +81,9 @@ class Head:
 
     Attributes:
         image: the bytes from offset 0 to `write_offset`.
-        header: as it stands in `image`.
+        header: as it is in `image`.
         attrs: the events, in the order of their indices.
-        sections: features that stand in the head; empty for a file by another program.
+        sections: features in the head; empty for a file by another program.
     """
 
     image: bytes
@@ -93,28 +93,28 @@ class Head:
 
     @property
     def data_offset(self) -> int:
-        """Where the data section begins."""
+        """The offset of the data section."""
         return self.header.data.offset
 
     @property
     def write_offset(self) -> int:
-        """Where its first record goes that is not in the head."""
+        """The offset of its first record that is not in the head."""
         return len(self.image)
 
     @property
     def first_records(self) -> bytes:
-        """Records of the data section that are in the head."""
+        """The records of the data section that are in the head."""
         return self.image[self.data_offset :]
 
     @property
     def tracing_data(self) -> bytes | None:
-        """Contents of the TRACING_DATA section, None if the head has none."""
+        """The contents of the TRACING_DATA section, None if the head has none."""
         section = self.sections.get(Feature.TRACING_DATA)
         return None if section is None else _slice(self.image, section)
 
 
 class Tail(NamedTuple):
-    """What completes a file: `tail` goes right behind the data, `header` to offset 0."""
+    """The parts that complete a file: `tail` goes right behind the data, `header` to offset 0."""
 
     tail: bytes
     header: bytes
@@ -131,10 +131,11 @@ def build_head(
     """Lay out the head of a new file, whose data size is 0 and feature bitmap empty.
 
     Args:
-        attrs: the events; `config3` is left out, since it lies beyond what perf 6.1 reads.
+        attrs: the events; `config3` is left out, since it lies beyond the fields that perf 6.1
+            reads.
         tracing_data: the TRACING_DATA section, which tracepoint events need.
         data_offset_align: the head ends at a multiple of this many bytes.
-        features: what is known at open. EVENT_DESC is always added.
+        features: features known at open. EVENT_DESC is always added.
         first_records: whole records that the data section begins with.
 
     Raises:
@@ -171,12 +172,12 @@ def build_head(
 
 
 def build_tail(head: Head, data_size: int, features: Features = _NOTHING) -> Tail:
-    """Give what completes a file with `data_size` bytes of records.
+    """Return the parts that complete a file with `data_size` bytes of records.
 
     Args:
         head: from build_head(), or from parse_head() of a file that was left open.
-        data_size: bytes of whole records in the data section, those of the head included.
-        features: what became known since; takes the place of the head's.
+        data_size: bytes of whole records in the data section, including those in the head.
+        features: features that became known since; they replace the head's.
     """
     contents = encode_features(features)
     table_at = head.data_offset + data_size
@@ -194,8 +195,8 @@ def parse_header(data: bytes) -> Header:
     """Read the first 104 bytes of a file.
 
     Raises:
-        CodecError: this is no perf.data in file mode, of this byte order, or its sizes
-            contradict each other.
+        CodecError: it is not perf.data in file mode, of this byte order, or its sizes contradict
+            each other.
     """
     if len(data) < HEADER_BYTES:
         raise CodecError("header cut short", offset=len(data), reason="short")
@@ -215,7 +216,7 @@ def parse_header(data: bytes) -> Header:
 
 
 def head_bytes(data: bytes) -> int:
-    """Size of a head whose first HEADER_BYTES + 8 bytes are given: `write_offset`.
+    """Return the size of a head (`write_offset`) from its first HEADER_BYTES + 8 bytes.
 
     Only files of this program have records of the data section in their head, and end it at a
     multiple of DATA_ALIGN_BYTES. Raises CodecError as parse_header().
@@ -227,7 +228,7 @@ def head_bytes(data: bytes) -> int:
 
 
 def parse_head(data: bytes) -> Head:
-    """Read a head, of a file that is sealed or was left open.
+    """Read the head of a file that is sealed or was left open.
 
     Args:
         data: the file's bytes from 0 to at least `head_bytes(data)`.
@@ -307,7 +308,7 @@ def _encode_event_desc(attrs: Sequence[AttrSection]) -> bytes:
 
 
 def _check_attrs(attrs: Sequence[AttrSection]) -> None:
-    """Refuse what makes readers refuse the file or stop in its middle."""
+    """Refuse attrs for which readers would refuse the file or stop in its middle."""
     ids = [i for a in attrs for i in a.ids]
     same_layout = len({a.attr.sample_type for a in attrs}) <= 1
     problem = ""

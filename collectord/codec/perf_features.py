@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feature sections of perf.data: what a file says about its host and its recording.
+"""Feature sections of perf.data: a file's facts about its host and its recording.
 
 Encodings are those of tools/perf/util/header.c, write_*(); all features are optional.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _BUILD_ID_MAX_BYTES: Final = 20
 _CLOCK_DATA_VERSION: Final = 1
-# Readers take it for no name, and print the names of the members alone.
+# Readers take it for no name, and print only the names of the members.
 _UNNAMED_GROUP: Final = "{anon_group}"
 # struct perf_record_header_build_id up to the build-id: header and pid.
 _BUILD_ID: Final = struct.Struct("<IHHi")
@@ -32,7 +32,7 @@ _UNKNOWN_MACHINE: Final = Machine()
 
 @dataclass(frozen=True, slots=True)
 class ClockData:
-    """One instant on two clocks: `clockid`, which stamps the records, and the wall clock."""
+    """An instant on two clocks: `clockid`, which stamps the records, and the wall clock."""
 
     clockid: int
     wall_ns: int
@@ -59,20 +59,20 @@ class BuildId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Values of the feature sections; None or empty: the file does not say.
+    """Values of the feature sections; None or empty: the section is missing.
 
     Attributes:
         version: of the recorder.
         nrcpus: (online, available).
         total_mem_kib: of the host.
         pmu_mappings: PMU name to attr type; names the events of dynamic PMUs.
-        sample_time: times of the first and the last sample, in ns; needed by
-            `perf script --time 10%-20%`.
-        clockid_resolution_ns: of the clock that `use_clockid` chose.
+        sample_time: times of the first and the last sample, in ns; needed by `perf script --time
+            10%-20%`.
+        clockid_resolution_ns: of the clock that `use_clockid` selected.
         clock_data: needed by `perf script -F +tod`.
-        auxtrace_index: where in the file the AUXTRACE records stand, in bytes.
-        machine: what the kernel tells of CPUs, caches, memory and PMUs.
-        bpf: programs that were loaded, by which readers name and annotate their code.
+        auxtrace_index: offsets of the AUXTRACE records in the file.
+        machine: the kernel's description of CPUs, caches, memory and PMUs.
+        bpf: loaded programs, by which readers name and annotate their code.
     """
 
     hostname: str | None = None
@@ -96,7 +96,7 @@ class Features:
 
 
 def encode_features(features: Features) -> Mapping[Feature, bytes]:
-    """Give the section of each feature that has a value.
+    """Return the section of each feature that has a value.
 
     Raises:
         CodecError: a value does not fit its field, or a string holds a NUL.
@@ -120,7 +120,7 @@ def encode_features(features: Features) -> Mapping[Feature, bytes]:
 
 
 def decode_auxtrace_index(section: bytes) -> tuple[int, ...]:
-    """Read an AUXTRACE section: where in the file the records stand."""
+    """Return the offsets of the AUXTRACE records from an AUXTRACE section."""
     cursor = Cursor(section)
     numbers = [(cursor.number(U64), cursor.number(U64)) for _ in range(cursor.number(U64))]
     return tuple(offset for offset, _ in numbers)
@@ -157,7 +157,7 @@ def _clock_data(value: ClockData) -> bytes:
 
 
 def _auxtrace_index(value: tuple[int, ...]) -> bytes:
-    """Place and size of each record, its payload left out."""
+    """Encode offset and size of each record, without its payload."""
     rows = (U64.pack(offset) + U64.pack(AUXTRACE_BYTES) for offset in value)
     return U64.pack(len(value)) + b"".join(rows)
 
@@ -172,7 +172,7 @@ def _build_id(entry: BuildId) -> bytes:
         raise CodecError(f"build-id of {size} bytes", offset=0, reason="build_id")
     build_id = entry.build_id.ljust(_BUILD_ID_MAX_BYTES, b"\0") + bytes((size, 0, 0, 0))
     name = padded(entry.filename)
-    # Alone among records, this one is no multiple of 8 bytes: 36 before the name.
+    # The only record whose size is not a multiple of 8 bytes: 36 before the name.
     record_bytes = _BUILD_ID.size + len(build_id) + len(name)
     misc = entry.cpumode | Misc.BUILD_ID_SIZE
     head = _BUILD_ID.pack(RecordType.HEADER_BUILD_ID, misc, record_bytes, entry.pid)

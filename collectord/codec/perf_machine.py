@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Feature sections of perf.data about the machine: its CPUs, caches, memory and PMUs.
 
-Encodings are those of tools/perf/util/header.c, write_*(); what is None gives no section.
+Encodings are those of tools/perf/util/header.c, write_*(); a value of None has no section.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORD_BITS: Final = 64
 
 
 class CpuPlace(NamedTuple):
-    """A CPU's core, die and socket; -1 for what is not known, as of a CPU that is offline."""
+    """A CPU's core, die and socket; -1 if unknown, as for an offline CPU."""
 
     core: int = -1
     die: int = -1
@@ -30,12 +30,12 @@ class CpuPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CpuTopology:
-    """How the CPUs hang together; lists are the kernel's, as "0-3,8".
+    """The topology of the CPUs; lists are in the kernel's form "0-3,8".
 
     Attributes:
-        sockets: for each socket the list of its CPUs.
-        cores: for each core the list of its threads.
-        dies: for each die the list of its CPUs; empty where the architecture has none.
+        sockets: the CPU list of each socket.
+        cores: the thread list of each core.
+        dies: the CPU list of each die; empty if the architecture has none.
         places: of each CPU, by its number.
     """
 
@@ -47,7 +47,7 @@ class CpuTopology:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node, its memory when it was asked, and the list of its CPUs."""
+    """A NUMA node, its memory at the time of the reading, and the list of its CPUs."""
 
     node: int
     total_kib: int
@@ -57,7 +57,7 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A cache in the kernel's words, e.g. type "Data" and size "32K", with the CPUs it serves."""
+    """A cache in the kernel's terms, e.g. type "Data" and size "32K", with the CPUs it serves."""
 
     level: int
     line_bytes: int
@@ -70,7 +70,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Which blocks of physical memory belong to which node.
+    """The assignment of blocks of physical memory to nodes.
 
     Attributes:
         block_bytes: size of a block.
@@ -91,11 +91,11 @@ class PmuCaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine as far as its kernel tells; None: it does not say.
+    """A machine as described by its kernel; None: unknown.
 
     Attributes:
-        cpu_pmu: what the PMU called "cpu" can do.
-        pmus: what the others can; those that tell nothing are left out.
+        cpu_pmu: capabilities of the PMU called "cpu".
+        pmus: capabilities of the others; those without any are left out.
     """
 
     cpus: CpuTopology | None = None
@@ -107,7 +107,7 @@ class Machine:
 
 
 def encode_machine(machine: Machine) -> Iterator[tuple[Feature, bytes]]:
-    """Give a section for each value that is known. Raises struct.error, CodecError."""
+    """Yield a section for each known value. Raises struct.error, CodecError."""
     for feature, name, encode in _ENCODERS:
         value = getattr(machine, name)
         if value is not None:
@@ -115,7 +115,7 @@ def encode_machine(machine: Machine) -> Iterator[tuple[Feature, bytes]]:
 
 
 def _cpu_topology(value: CpuTopology) -> bytes:
-    """Lists of sockets and cores, core and socket of each CPU, then the same of dies."""
+    """Encode lists of sockets and cores, core and socket of each CPU, then the dies likewise."""
     parts = [counted(map(encode_string, value.sockets)), counted(map(encode_string, value.cores))]
     for place in value.places:
         parts += [encode_signed(place.core), encode_signed(place.socket)]
@@ -147,7 +147,7 @@ def _mem_topology(value: Memory) -> bytes:
 
 
 def _memory_node(node: int, blocks: frozenset[int]) -> bytes:
-    """Number, and twice the bitmap's size in bits: the node's and, ahead of it, its own."""
+    """Encode number, bitmap size in bits (twice: the node's, the bitmap's), and bitmap."""
     bits = max(blocks, default=0) + 1
     bitmap = sum(1 << block for block in blocks)
     words = -(-bits // _WORD_BITS)

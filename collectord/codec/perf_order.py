@@ -2,12 +2,12 @@
 """Records of a perf.data data section in the order of time.
 
 Rings of several CPUs share the section, each with its records in their own order. A FINISHED_ROUND
-says that no later record is older than what stands before the round before it, so that much can
-be put in order and be given out.
+means that no later record is older than those before the round before it, so these can be sorted
+and returned.
 
-What is kept of a round are runs of records that are in order already; the records themselves are
-read again when their turn comes. That is a few numbers for each piece of a ring, however many
-records are in it.
+Of a round only runs of records that are already in order are kept; the records themselves are read
+again when they are due. That is a few numbers for each piece of a ring, independent of the number
+of its records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BY_KERNEL: Final = range(1, RecordType.AUX_OUTPUT_HW_ID + 1)
 
 
 class Stop(NamedTuple):
-    """Where a walk came to: behind a round, to the end, or to what is no record for a reason."""
+    """The end of a walk: behind a round, at the end, or at an invalid record, with the reason."""
 
     at: int
     is_round: bool = False
@@ -49,13 +49,13 @@ class TimeOrder:
     """Sorts records, fed from the front of a section to its end.
 
     Args:
-        attrs: of the events by their ids; other records are passed over.
-        samples: ids of events whose samples are given.
-        others: types of the other records that are given.
+        attrs: of the events by their ids; other records are skipped.
+        samples: ids of events whose samples are returned.
+        others: types of the other records that are returned.
 
     Attributes:
-        newest_ns: the highest time of what was fed.
-        with_samples: else only the others are given; no run may be left when it changes.
+        newest_ns: the highest time of the records fed.
+        with_samples: False: only the others are returned; no run may be left when it changes.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class TimeOrder:
 
     @property
     def waits(self) -> bool:
-        """There are records that were fed and not taken."""
+        """Whether there are records that were fed and not taken."""
         return bool(self._runs)
 
     def feed(self, data: memoryview, at: int, end: int) -> Stop:
-        """Take notice of the records from `at` to behind the next round, or to `end`."""
+        """Note the records from `at` to behind the next round, or to `end`."""
         first = last_ns = -1
         start_ns = 0
         reason = ""
@@ -96,7 +96,7 @@ class TimeOrder:
         return Stop(at, is_round, reason)
 
     def take(self, data: memoryview, until_ns: int) -> Iterator[int]:
-        """Give the offsets of the records up to a time, and forget them."""
+        """Yield the offsets of the records up to a time, and forget them."""
         runs = self._runs
         while runs and runs[0][0] <= until_ns:
             _, at, end = heapq.heappop(runs)
@@ -109,7 +109,7 @@ class TimeOrder:
                 heapq.heappush(runs, (time_ns, at, end))
 
     def resume(self, data: memoryview, at: int, end: int) -> int:
-        """Give the first page behind `at` that begins with a record of a known event, or `end`.
+        """Return the first page behind `at` that begins with a record of a known event, or `end`.
 
         Writers begin a chunk at the start of a page.
         """
@@ -128,7 +128,7 @@ class TimeOrder:
             self.newest_ns = max(self.newest_ns, last_ns)
 
     def _next(self, data: memoryview, at: int, end: int) -> tuple[int, int]:
-        """Offset and time of the next record of a run behind the one at `at`."""
+        """Return offset and time of the next record of a run behind the one at `at`."""
         size = _HEADER.unpack_from(data, at)[2]
         while size >= HEADER_BYTES and at + size < end:
             at += size
@@ -139,7 +139,7 @@ class TimeOrder:
         return end, ALWAYS
 
     def _time(self, data: memoryview, at: int, kind: int, size: int) -> int:
-        """Time of a record that is to be given, -1 of others."""
+        """Return the time of a record that is to be returned, -1 for others."""
         if kind == _SAMPLE:
             if size < HEADER_BYTES + _U64.size or not self.with_samples:
                 return -1
@@ -173,7 +173,7 @@ def past_last_round(data: bytes | memoryview) -> tuple[int, int]:
 
 
 def _header(data: bytes | memoryview, at: int, end: int) -> tuple[int, int, str]:
-    """Type and size of a record, and what is wrong with it."""
+    """Return type and size of a record, and its fault, "" if it has none."""
     if end - at < HEADER_BYTES:
         return 0, 0, "a record header is cut short"
     kind, _, size = _HEADER.unpack_from(data, at)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Perf records as such: header, id trailer, and walks over a buffer of them.
+"""Perf records in general: header, id trailer, and walks over a buffer of them.
 
 Every record is `struct perf_event_header` {u32 type, u16 misc, u16 size}, a body, and, for the
 kernel's own types but SAMPLE under `sample_id_all`, a trailer of ids
@@ -41,7 +41,7 @@ _TRACING_DATA: Final = int(RecordType.HEADER_TRACING_DATA)
 
 
 class Misc(IntFlag):
-    """`perf_event_header.misc`, PERF_RECORD_MISC_*; bits 12 to 15 mean a thing per type."""
+    """`perf_event_header.misc`, PERF_RECORD_MISC_*; bits 12 to 15 have a meaning per type."""
 
     KERNEL = 1
     USER = 2
@@ -62,7 +62,7 @@ class Misc(IntFlag):
 
 
 class RecordHeader(NamedTuple):
-    """A record's header, and where the record starts in the buffer it was read from."""
+    """A record's header, and the record's offset in the buffer it was read from."""
 
     type: int
     misc: int
@@ -72,7 +72,7 @@ class RecordHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SampleId:
-    """The trailer's values; which of them are written is up to the attr's `sample_type`."""
+    """The trailer's values; the attr's `sample_type` decides which are written."""
 
     pid: int = 0
     tid: int = 0
@@ -94,7 +94,7 @@ def frame(kind: int, misc: int, body: bytes) -> bytes:
     """Put a header before `body`.
 
     Raises:
-        CodecError: the record is no multiple of 8 bytes, or longer than its size field can say.
+        CodecError: the record is not a multiple of 8 bytes, or exceeds its size field.
     """
     size = HEADER_BYTES + len(body)
     if size % 8 or size > RECORD_MAX_BYTES:
@@ -103,7 +103,7 @@ def frame(kind: int, misc: int, body: bytes) -> bytes:
 
 
 def encode_sample_id(attr: PerfEventAttr, sample_id: SampleId) -> bytes:
-    """Give the trailer, empty without `sample_id_all`."""
+    """Return the trailer, empty without `sample_id_all`."""
     if not attr.sample_id_all:
         return b""
     parts = {
@@ -142,7 +142,7 @@ def decode_sample_id(
 
 
 def body_end(header: RecordHeader, attr: PerfEventAttr) -> int:
-    """Offset in the buffer of the end of a record's body, where its trailer begins."""
+    """Return the offset in the buffer of the end of a record's body, where its trailer begins."""
     has_trailer = header.type <= RecordType.AUX_OUTPUT_HW_ID and header.type != RecordType.SAMPLE
     trailer = id_trailer_bytes(attr) if has_trailer else 0
     if header.size < HEADER_BYTES + trailer:
@@ -151,16 +151,16 @@ def body_end(header: RecordHeader, attr: PerfEventAttr) -> int:
 
 
 def header_at(data: bytes | memoryview, at: int) -> RecordHeader:
-    """Read the header of the record at `at`, which is known to be whole."""
+    """Read the header of the record at `at`, which must be whole."""
     kind, misc, size = _HEADER.unpack_from(data, at)
     return RecordHeader(kind, misc, size, at)
 
 
 def identifier(data: bytes | memoryview, header: RecordHeader) -> int:
-    """Id of the event that wrote a record, if all events of the buffer carry IDENTIFIER.
+    """Return the id of a record's event, if all events of the buffer carry IDENTIFIER.
 
-    PERF_SAMPLE_IDENTIFIER stands first in a SAMPLE and last in all other records, so that it
-    can be read without knowing the event.
+    PERF_SAMPLE_IDENTIFIER comes first in a SAMPLE and last in all other records, so that it can be
+    read without knowing the event.
     """
     if header.size < HEADER_BYTES + _U64.size:
         raise CodecError("no room for an id", offset=header.offset, reason="record_size")
@@ -171,13 +171,13 @@ def identifier(data: bytes | memoryview, header: RecordHeader) -> int:
 
 
 def iter_records(data: bytes | memoryview, start: int = 0) -> Iterator[RecordHeader]:
-    """Give the headers of all records from `start` to the end of `data`.
+    """Yield the headers of all records from `start` to the end of `data`.
 
-    The payload of AUXTRACE, which follows the record, is passed by.
+    The payload of AUXTRACE, which follows the record, is skipped.
 
     Raises:
         CodecError: a size is impossible or reaches past the end, or the type is TRACING_DATA,
-            which stands in no file of file mode.
+            which does not occur in file mode.
     """
     at, end = start, len(data)
     while at < end:
@@ -200,7 +200,7 @@ def iter_records(data: bytes | memoryview, start: int = 0) -> Iterator[RecordHea
 
 
 def payload_bytes(data: bytes | memoryview, at: int) -> int:
-    """Bytes that follow the whole AUXTRACE record at `at`; -1 if it can be none.
+    """Return the bytes behind the whole AUXTRACE record at `at`; -1 if it is invalid.
 
     Payloads are padded to whole words, so that the next record is aligned.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """PERF_RECORD_SAMPLE: its fields up to RAW.
 
-The order is that of perf_output_sample() in kernel/events/core.c. Fields behind RAW (branch
-stack, registers, user stack, weights and later ones) are left alone: tools decode them.
+The order is that of perf_output_sample() in kernel/events/core.c. Fields behind RAW (branch stack,
+registers, user stack, weights and later ones) are not read: tools decode them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORDS: Final = (
 
 
 class RawSample(NamedTuple):
-    """What `RawSamples` reads of a sample."""
+    """The fields of a sample that `RawSamples` reads."""
 
     pid: int
     tid: int
@@ -42,13 +42,13 @@ class RawSample(NamedTuple):
 
 
 class RawSamples:
-    """Reads the samples of an event that have everything up to RAW at fixed places, fast.
+    """Reads samples fast, for an event with all fields up to RAW at fixed offsets.
 
     Args:
         attr: the event; it carries RAW_SAMPLE_NEEDS, neither READ nor CALLCHAIN.
 
     Raises:
-        CodecError: it does not.
+        CodecError: it carries other fields.
     """
 
     def __init__(self, attr: PerfEventAttr) -> None:
@@ -60,7 +60,7 @@ class RawSamples:
         self._fields = struct.Struct(f"<{HEADER_BYTES}x{words}I")
 
     def decode(self, data: bytes | memoryview, at: int, size: int) -> RawSample:
-        """Read the sample of `size` bytes at `at`; raises CodecError if it is too short."""
+        """Read the sample of `size` bytes at `at`. Raises CodecError if it is too short."""
         start = at + self._fields.size
         if start > at + size:
             raise CodecError("sample too short", offset=at, reason="short")

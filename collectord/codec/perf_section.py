@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which feature sections perf.data has, and the pieces that all of them are made of."""
+"""The feature sections of perf.data, and their common encodings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collectord.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# perf pads strings to this, NUL included.
+# perf pads strings to this size, including a NUL.
 _STRING_ALIGN_BYTES: Final = 64
 _U32_MASK: Final = (1 << 32) - 1
 
@@ -49,16 +49,16 @@ class Feature(IntEnum):
 
 
 def encode_string(text: str) -> bytes:
-    """Give perf's string: u32 padded length, then the text padded with NUL, at least one."""
+    """Return perf's string: u32 padded length, then the text padded with NUL, at least one."""
     data = padded(text)
     return U32.pack(len(data)) + data
 
 
 def padded(text: str) -> bytes:
-    """Give the text with NULs behind it, at least one, up to a multiple of 64 bytes.
+    """Return the text with NULs behind it, at least one, up to a multiple of 64 bytes.
 
     Raises:
-        CodecError: it holds a NUL itself.
+        CodecError: the text itself has a NUL.
     """
     data = text.encode(errors="surrogateescape")
     if b"\0" in data:
@@ -67,11 +67,11 @@ def padded(text: str) -> bytes:
 
 
 def counted(rows: Iterable[bytes]) -> bytes:
-    """Give the rows, with their number as a u32 ahead."""
+    """Return the rows, preceded by their number as a u32."""
     parts = list(rows)
     return U32.pack(len(parts)) + b"".join(parts)
 
 
 def encode_signed(value: int) -> bytes:
-    """Give a u32 in which -1 stands for a number that nobody knows."""
+    """Return a u32 in which -1 stands for an unknown number."""
     return U32.pack(value & _U32_MASK)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of the records beside the samples: tasks, names, mappings, kernel symbols, loss.
+"""Values of sideband records: tasks, names, mappings, kernel symbols, loss.
 
 Bodies are those of include/uapi/linux/perf_event.h; framing and trailer are perf_record's.
 """
@@ -42,7 +42,7 @@ KSYMBOL_UNREGISTER: Final = 1 << 0
 
 @dataclass(frozen=True, slots=True)
 class Comm:
-    """A thread got a name; `is_exec`: through exec."""
+    """A thread's new name; `is_exec`: set by exec."""
 
     pid: int
     tid: int
@@ -70,7 +70,7 @@ class Mmap:
 
 @dataclass(frozen=True, slots=True)
 class Mmap2:
-    """A mapping of a file, told by build-id if there is one, else by device and inode."""
+    """A mapping of a file, identified by build-id if there is one, else by device and inode."""
 
     pid: int
     tid: int
@@ -91,7 +91,7 @@ class Mmap2:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A thread `tid` of `pid` began; parent is thread `ptid` of `ppid`."""
+    """The start of thread `tid` of `pid`; its parent is thread `ptid` of `ppid`."""
 
     pid: int
     ppid: int
@@ -102,7 +102,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A thread `tid` of `pid` ended; parent is thread `ptid` of `ppid`."""
+    """The end of thread `tid` of `pid`; its parent is thread `ptid` of `ppid`."""
 
     pid: int
     ppid: int
@@ -113,7 +113,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Ksymbol:
-    """Kernel text appeared at `addr`, or went (`flags` & KSYMBOL_UNREGISTER)."""
+    """Kernel text that appeared at `addr`, or disappeared (`flags` & KSYMBOL_UNREGISTER)."""
 
     addr: int
     length: int
@@ -131,7 +131,7 @@ class BpfEventType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class BpfEvent:
-    """A BPF program was loaded or unloaded; `tag` is of its code, 8 bytes."""
+    """A BPF program that was loaded or unloaded; `tag` is that of its code, 8 bytes."""
 
     kind: int
     flags: int
@@ -141,7 +141,7 @@ class BpfEvent:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The ring lost `lost` records; `id` is the event that wrote next, not one that lost."""
+    """A loss of `lost` records; `id` is the event that wrote next, not one that lost."""
 
     id: int
     lost: int
@@ -149,7 +149,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class LostSamples:
-    """The event in the trailer lost `lost` samples; `by_bpf`: a BPF filter dropped them."""
+    """A loss of `lost` samples of the trailer's event; `by_bpf`: a BPF filter dropped them."""
 
     lost: int
     by_bpf: bool = False
@@ -157,7 +157,7 @@ class LostSamples:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Event `id` was stopped until the next tick, or (`resumed`) runs again."""
+    """A stop of event `id` until the next tick, or (`resumed`) its end."""
 
     time_ns: int
     id: int
@@ -181,7 +181,7 @@ _INODE_BYTES: Final = 24
 
 
 def encode(record: Record, attr: PerfEventAttr, sample_id: SampleId) -> bytes:
-    """Give the record as the kernel would write it for an event with `attr`.
+    """Return the record as the kernel would write it for an event with `attr`.
 
     Raises:
         CodecError: a value does not fit its field, or a string holds a NUL.

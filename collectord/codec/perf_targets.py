@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records ahead of all others that say what a file is about: its ids, threads and CPUs.
+"""Records at the beginning that describe a file's ids, threads and CPUs.
 
 Bodies are those of tools/lib/perf/include/perf/event.h; the kernel writes none of them.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _ID_ENTRY: Final = struct.Struct("<QQqq")
 _THREAD_ENTRY: Final = struct.Struct("<q16s")
-_CPU_LIST: Final = struct.Struct("<HH")  # PERF_CPU_MAP__CPUS, and how many follow
+_CPU_LIST: Final = struct.Struct("<HH")  # PERF_CPU_MAP__CPUS, and the number of CPUs
 _CPU: Final = struct.Struct("<h")
 _BODY_MAX_BYTES: Final = RECORD_MAX_BYTES - HEADER_BYTES - U64.size
 _IDS_MAX: Final = _BODY_MAX_BYTES // _ID_ENTRY.size
@@ -32,8 +32,8 @@ class IdPlace(NamedTuple):
     Attributes:
         id: of an event, on one CPU or of one thread.
         ring: number of its ring among the session's.
-        cpu: that it counts on, -1 for all.
-        tid: thread that it counts, -1 for all.
+        cpu: the counted CPU, -1 for all.
+        tid: the counted thread, -1 for all.
     """
 
     id: int
@@ -43,9 +43,9 @@ class IdPlace(NamedTuple):
 
 
 def encode_targets(ids: Sequence[IdPlace]) -> bytes:
-    """Give ID_INDEX, as many as the ids take, THREAD_MAP and CPU_MAP.
+    """Return the necessary number of ID_INDEX records, THREAD_MAP and CPU_MAP.
 
-    Threads and CPUs are those of the ids, as many as fit a record; -1 where all are meant.
+    Threads and CPUs are those of the ids, as many as fit into a record; -1 means all.
     """
     tids = sorted({place.tid for place in ids})[:_THREADS_MAX]
     cpus = sorted({place.cpu for place in ids})[:_CPUS_MAX]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters of decoded records: `FIELD OP VALUE`, and more of them behind `&&`.
+"""Filters of decoded records: terms `FIELD OP VALUE`, joined by `&&`.
 
 They are a part of the kernel's own language (Documentation/trace/events.rst, "Event filtering").
 """
@@ -39,7 +39,7 @@ _AND: Final = "&&"
 
 
 class Term(NamedTuple):
-    """A comparison of a filter, as it was written; `value` is without its quotes."""
+    """A comparison in a filter, as it was written; `value` is without its quotes."""
 
     field: str
     operator: str
@@ -50,7 +50,7 @@ def parse_filter(text: str) -> tuple[Term, ...]:
     r"""Read a filter such as `prev_prio < 100 && prev_comm ~ "kworker*"`.
 
     Raises:
-        UsageError: it does not parse, or has an operator that there is not.
+        UsageError: it does not parse, or has an unknown operator.
     """
     terms: list[Term] = []
     at = 0
@@ -83,10 +83,10 @@ def parse_filter(text: str) -> tuple[Term, ...]:
 
 
 def number_test(term: Term) -> Callable[[int], bool]:
-    """Make a term one for the value of a field that is a number.
+    """Return the test of a number field's value for a term.
 
     Raises:
-        UsageError: its operator is not one for numbers, or its value is none.
+        UsageError: its operator is not one for numbers, or its value is not a number.
     """
     compare = _NUMBERS[_fit(term, "a number", _NUMBERS)]
     try:
@@ -98,7 +98,7 @@ def number_test(term: Term) -> Callable[[int], bool]:
 
 
 def text_test(term: Term) -> Callable[[str], bool]:
-    """Make a term one for the value of a field that is text.
+    """Return the test of a text field's value for a term.
 
     Raises:
         UsageError: its operator is not one for text.
@@ -108,7 +108,7 @@ def text_test(term: Term) -> Callable[[str], bool]:
 
 
 def array_refusal(term: Term) -> UsageError:
-    """Say that a field is nothing that terms compare."""
+    """Return the error for a field that terms cannot compare."""
     return UsageError(
         f"field {term.field} is an array, which cannot be compared",
         text=term.field,

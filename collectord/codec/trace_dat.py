@@ -11,15 +11,15 @@ r"""Layout of a trace.dat file of version 7, whose metadata all stand before the
            BUFFER: the rest of the file: an extent for each CPU, aligned, of equal size while the
              file is written, and of the size of what is in it once it is sealed
 
-The layout is that of trace-cmd's Documentation/trace-cmd/trace-cmd.dat.v7.5.txt. A file that
-has its head and its full length is whole at every instant: readers see of each extent what the
-size in the BUFFER option claims, pages of zeros are empty to them, and what becomes known later
-is written into rooms in place.
+The layout is that of trace-cmd's Documentation/trace-cmd/trace-cmd.dat.v7.5.txt. A file that has
+its head and its full length is whole at every moment: readers see as much of each extent as the
+size in the BUFFER option claims, pages of zeros are empty to them, and later facts are written
+into rooms in place.
 
 Readers take the page size of an unnamed buffer from the file's beginning, so that is the
-sub-buffer size of the instance, whatever the pages of the machine are. They look for STRINGS
-from section to section, so the last one must claim the extents: bytes that no section claims,
-zeros above all, would be read as millions of section headers.
+sub-buffer size of the instance, whatever the machine's page size. They look for STRINGS from
+section to section, so the last one must claim the extents: bytes that no section claims, zeros
+above all, would be read as millions of section headers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PAGE_BYTES: Final = 4096
 SUB_BUFFER_MAX_BYTES: Final = 1 << 20
 CMDLINES_BYTES: Final = 256 * 1024
 CPUSTAT_BYTES: Final = 512
-# From as many bytes of a file's beginning head_bytes() tells the rest.
+# The bytes of a file's beginning that head_bytes() needs.
 FIRST_BYTES: Final = 4096
 
 _VERSION: Final = b"7\0"
@@ -69,7 +69,7 @@ _FILE_MAX_BYTES: Final = 1 << 62
 
 
 class OptionId(IntEnum):
-    """What an option, or the section that it points to, is about."""
+    """The subject of an option, or of the section that it points to."""
 
     DONE = 0
     CPUSTAT = 2
@@ -87,7 +87,7 @@ class OptionId(IntEnum):
     CMDLINES = 21
 
 
-# What `trace-cmd dump` calls the sections.
+# The names of sections that `trace-cmd dump` prints.
 _DESCRIPTIONS: Final = {
     OptionId.DONE: b"options",
     OptionId.HEADER_INFO: b"headers",
@@ -112,10 +112,10 @@ def build_head(
     """Lay out the head of a new file, which claims no data.
 
     Args:
-        metadata: what is known when the file is opened.
-        cpus: those that get an extent.
-        extent_bytes: room for each CPU's sub-buffers; made larger to be a multiple of their size
-            and of 4096. Below 4 GiB, see `Extent.size_at`.
+        metadata: facts known when the file is opened.
+        cpus: CPUs that get an extent.
+        extent_bytes: room for each CPU's sub-buffers; rounded up to a multiple of their size and
+            of 4096. Below 4 GiB, see `Extent.size_at`.
         cmdlines_bytes: room for names of tasks.
         cpustat_bytes: room for the statistics of each CPU.
 
@@ -177,7 +177,7 @@ def build_head(
 
 
 def _strings() -> tuple[bytes, dict[OptionId, int]]:
-    """Contents of the STRINGS section, and where in it each description is."""
+    """Return the contents of the STRINGS section, and the offset of each description in it."""
     contents, places = b"", {}
     for kind, text in _DESCRIPTIONS.items():
         places[kind] = len(contents)
@@ -194,7 +194,7 @@ def _options(
     sub_buffer_bytes: int,
     cpustat_bytes: int,
 ) -> bytes:
-    """Contents of the OPTIONS section that begin at `at`."""
+    """Return the contents of the OPTIONS section, which begin at `at`."""
     clock = metadata.clock.encode() + b"\0"
     buffer = U64.pack(starts[OptionId.BUFFER]) + b"\0" + clock
     buffer += U32.pack(sub_buffer_bytes) + U32.pack(len(extents))
@@ -216,7 +216,7 @@ def _options(
 
 
 class _Start(NamedTuple):
-    """What the file says before its first section."""
+    """The fields of the file before its first section."""
 
     long_size_bytes: int
     page_bytes: int
@@ -233,7 +233,7 @@ class _Buffer(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """What the OPTIONS section says, and the offsets of other sections."""
+    """The contents of the OPTIONS section, and the offsets of other sections."""
 
     buffer: _Buffer
     texts: Mapping[int, str]
@@ -241,7 +241,7 @@ class _Options(NamedTuple):
     sections: Mapping[int, int]
 
     def enter(self, data: bytes, kind: OptionId) -> Cursor:
-        """Give a cursor at the contents of a section."""
+        """Return a cursor at the contents of a section."""
         if kind not in self.sections:
             raise CodecError(f"no {kind.name}", offset=0, reason="layout")
         cursor = Cursor(data, self.sections[kind])
@@ -250,13 +250,13 @@ class _Options(NamedTuple):
 
 
 def head_bytes(first: bytes) -> int:
-    """Give the offset of the first extent: parse_head() needs the bytes before it.
+    """Return the offset of the first extent: parse_head() needs the bytes before it.
 
     Args:
         first: the first FIRST_BYTES of the file, or all of it.
 
     Raises:
-        CodecError: this is no trace.dat of version 7 with its BUFFER at the beginning.
+        CodecError: it is not a trace.dat of version 7 with its BUFFER at the beginning.
     """
     cursor = Cursor(first)
     cursor.at = _start(cursor).options_at
@@ -271,13 +271,13 @@ def head_bytes(first: bytes) -> int:
 
 
 def parse_head(data: bytes) -> Head:
-    """Read the head of a file that build_head() laid out, whatever was patched since.
+    """Read the head of a file that build_head() laid out, including later patches.
 
     Args:
         data: the file's bytes from 0 to at least `head_bytes()`.
 
     Raises:
-        CodecError: this is no such file, or its parts reach out of the bytes or contradict each
+        CodecError: it is not such a file, or its parts reach out of the bytes or contradict each
             other.
     """
     start = _start(Cursor(data))
@@ -299,7 +299,7 @@ def parse_head(data: bytes) -> Head:
 
 
 def _read_options(cursor: Cursor) -> _Options:
-    """Read the OPTIONS section, up to its end."""
+    """Read the OPTIONS section to its end."""
     start = cursor.at
     _section(cursor, OptionId.DONE)
     buffer = None
@@ -362,7 +362,7 @@ def _check_sub_buffer(size_bytes: int, offset: int) -> None:
 
 
 def _section(cursor: Cursor, kind: OptionId) -> int:
-    """Pass a section's header, and give the size of its contents."""
+    """Skip a section's header, and return the size of its contents."""
     at = cursor.at
     found, flags, _, size = _SECTION.unpack(cursor.take(_SECTION.size))
     if found != kind or flags:
@@ -373,7 +373,7 @@ def _section(cursor: Cursor, kind: OptionId) -> int:
 
 
 def _buffer(cursor: Cursor, at: int, rows: int | None = None) -> _Buffer:
-    """Read a BUFFER option that begins at `at`: all rows of its table, or as many as asked for."""
+    """Read a BUFFER option that begins at `at`: the first `rows` of its table, or all."""
     start = cursor.at
     section_at = cursor.number(U64)
     cursor.string()
@@ -389,9 +389,9 @@ def _buffer(cursor: Cursor, at: int, rows: int | None = None) -> _Buffer:
 
 
 def _extents(buffer: _Buffer, stats: Sequence[Room], end: int) -> dict[int, Extent]:
-    """The extents lie in the order of their table, and the last one reaches to `end`.
+    """Return the extents, which lie in the order of their table; the last one reaches to `end`.
 
-    Those of a sealed file are as large as what is in them.
+    Those of a sealed file are as large as their contents.
     """
     ends = [*(offset for _, offset, _ in buffer.cpus[1:]), end]
     extents = {}

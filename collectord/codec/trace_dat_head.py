@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands before the data of a trace.dat file, and how parts of it are written again."""
+"""The part before the data of a trace.dat file, and patches of it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collectord.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# Of a size in its row {u32 CPU, u64 offset, u64 size} of the BUFFER option.
+# Offset of a size in its row {u32 CPU, u64 offset, u64 size} of the BUFFER option.
 CPU_SIZE_AT: Final = 12
-# Of its size in a section's header, and where its contents begin.
+# Offset of the size in a section's header, and of the section's contents.
 _SECTION_SIZE_AT: Final = 8
 SECTION_BYTES: Final = 16
 _PID_DIGITS: Final = 10
@@ -22,7 +22,7 @@ _NO_COMM: Final = b"<...>"
 
 
 class Patch(NamedTuple):
-    """Bytes to write over those that stand at `offset` of the file."""
+    """Bytes that replace those at `offset` of the file."""
 
     offset: int
     data: bytes
@@ -36,21 +36,21 @@ class Place(NamedTuple):
 
 
 class Room(NamedTuple):
-    """A part of the head that is written again in place."""
+    """A part of the head that is rewritten in place."""
 
     offset: int
     size_bytes: int
 
 
 class Extent(NamedTuple):
-    """Where the sub-buffers of one CPU go.
+    """The room for the sub-buffers of one CPU.
 
     Attributes:
         offset: of the first one, in bytes from the file's start.
-        capacity_bytes: room for them.
-        size_bytes: claimed when the head was built or read: readers see so much.
-        size_at: where that size stands; a multiple of 4, so that a copy taken while it is
-            written has the old or the new one, below 4 GiB.
+        capacity_bytes: size of the room.
+        size_bytes: size claimed when the head was built or read, which readers see.
+        size_at: offset of that size; a multiple of 4, so that a copy taken during the write has
+            the old or the new one, below 4 GiB.
         stat: room for the CPU's statistics.
     """
 
@@ -63,13 +63,13 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a file says beside its events; the texts are those of the files in tracefs.
+    """The facts in a file beside its events; the texts are those of the files in tracefs.
 
     Attributes:
-        header_page: `events/header_page` of the instance; tells the size of a sub-buffer.
+        header_page: `events/header_page` of the instance; has the size of a sub-buffer.
         header_event: `events/header_event`.
-        events: system to the `format` texts of its events; of events without one, readers show
-            the bytes only.
+        events: system to the `format` texts of its events; for events without one, readers show
+            only the bytes.
         ftrace_events: `format` texts of `events/ftrace`, which marks need (`print`).
         clock: the instance's `trace_clock`.
         uname: system and machine, for people.
@@ -97,12 +97,12 @@ class Head:
 
     Attributes:
         image: the bytes from offset 0 to the end of the BUFFER section's header, or further.
-        metadata: as it stands in `image`.
+        metadata: as it is in `image`.
         sub_buffer_bytes: size of the pages in the extents.
         extents: by CPU.
         cmdlines: room for the names of tasks.
-        file_bytes: the file must be as long before anything claims data in it.
-        buffer_at: of the BUFFER section, whose contents end with the file.
+        file_bytes: the length that the file must have before anything claims data in it.
+        buffer_at: offset of the BUFFER section, whose contents end with the file.
     """
 
     image: bytes = field(repr=False)
@@ -114,7 +114,7 @@ class Head:
     buffer_at: int
 
     def size_patch(self, cpu: int, size_bytes: int) -> Patch:
-        """Claim the first bytes of a CPU's extent, which hold whole sub-buffers by now.
+        """Claim the first bytes of a CPU's extent, which now hold whole sub-buffers.
 
         Raises:
             CodecError: they are more than the extent has.
@@ -138,7 +138,7 @@ class Head:
         )
 
     def places_patch(self, places: Mapping[int, Place]) -> Patch:
-        """Claim sub-buffers where they are, of every CPU, in one write."""
+        """Claim the sub-buffers of every CPU at their places, in one write."""
         rows = (
             U32.pack(cpu) + U64.pack(places[cpu].offset) + U64.pack(places[cpu].bytes)
             for cpu in self.extents
@@ -146,16 +146,16 @@ class Head:
         return Patch(min(e.size_at for e in self.extents.values()) - CPU_SIZE_AT, b"".join(rows))
 
     def end_patch(self, end: int) -> Patch:
-        """Have the BUFFER section, the last one, end there; all extents begin before that."""
+        """Set the end of the BUFFER section, the last one; all extents begin before that."""
         size = U64.pack(end - self.buffer_at - SECTION_BYTES)
         return Patch(self.buffer_at + _SECTION_SIZE_AT, size)
 
     def cpustat_patch(self, cpu: int, text: str) -> Patch:
-        """Set what `trace-cmd report --stat` shows of a CPU, without lines that do not fit."""
+        """Set the text of `trace-cmd report --stat` for a CPU, without lines that do not fit."""
         return stat_patch(self.extents[cpu].stat, text)
 
     def cmdlines_patch(self, comms: Iterable[tuple[int, bytes]]) -> Patch:
-        """Set the names of tasks, by pid; those for which there is no room are left out."""
+        """Set the names of tasks, by pid; those that do not fit are left out."""
         lines: list[bytes] = []
         left = self.cmdlines.size_bytes
         for pid, comm in comms:
@@ -164,11 +164,11 @@ class Head:
                 break
             left -= len(line)
             lines.append(line)
-        # readers pass empty lines by
+        # readers skip empty lines
         return Patch(self.cmdlines.offset, b"".join(lines).ljust(self.cmdlines.size_bytes, b"\n"))
 
     def comms(self) -> dict[int, bytes]:
-        """Names of tasks that stood in the head when it was built or read, by pid."""
+        """Return the names of tasks in the head when it was built or read, by pid."""
         found = {}
         for line in filter(None, _room(self.image, self.cmdlines).splitlines()):
             pid, _, comm = line.partition(b" ")
@@ -178,7 +178,7 @@ class Head:
 
 
 def stat_patch(room: Room, text: str) -> Patch:
-    """Readers print the whole room, up to a NUL that must be its last byte."""
+    """Fill the whole room: readers print it up to a NUL that must be its last byte."""
     raw = text.replace("\0", "?").encode()
     if len(raw) >= room.size_bytes:
         raw = raw[: raw.rfind(b"\n", 0, room.size_bytes - 1) + 1]
@@ -186,7 +186,7 @@ def stat_patch(room: Room, text: str) -> Patch:
 
 
 def _printable(comm: bytes) -> bytes:
-    """Readers take a line's rest as the name, and stop for good at a line without one."""
+    """Return a name that readers accept: they stop for good at a line without one."""
     return bytes(ord("?") if byte < ord(" ") else byte for byte in comm).strip() or _NO_COMM
 
 

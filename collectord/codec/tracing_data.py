@@ -32,7 +32,7 @@ _HEADER_EVENT: Final = b"header_event\0"
 
 @dataclass(frozen=True, slots=True)
 class TracingData:
-    """What the section holds; the texts are those of the files in tracefs.
+    """The contents of the section; the texts are those of the files in tracefs.
 
     Attributes:
         header_page: `events/header_page`.
@@ -56,7 +56,7 @@ class TracingData:
 
 
 def build(tracing: TracingData) -> bytes:
-    """Give the section.
+    """Return the section.
 
     Raises:
         CodecError: a system's name is empty or holds a NUL, or a format is empty.
@@ -73,13 +73,13 @@ def build(tracing: TracingData) -> bytes:
 
 
 def build_header_files(header_page: bytes, header_event: bytes) -> bytes:
-    """Give both files under their names."""
+    """Return both files under their names."""
     page, event = U64.pack(len(header_page)), U64.pack(len(header_event))
     return b"".join((_HEADER_PAGE, page, header_page, _HEADER_EVENT, event, header_event))
 
 
 def build_systems(events: Mapping[str, Sequence[bytes]]) -> bytes:
-    """Give the formats of each system, with their number.
+    """Return the formats of each system, with their number.
 
     Raises:
         CodecError: a system's name is empty or holds a NUL, or a format is empty.
@@ -94,7 +94,7 @@ def build_systems(events: Mapping[str, Sequence[bytes]]) -> bytes:
 
 
 def build_formats(system: str, formats: Sequence[bytes]) -> bytes:
-    """Give the formats of one system, with their number.
+    """Return the formats of one system, with their number.
 
     Raises:
         CodecError: a format is empty.
@@ -111,7 +111,7 @@ def parse(data: bytes) -> TracingData:
     """Read the section, of any version of perf's.
 
     Raises:
-        CodecError: the data are of another kind or byte order, or end too early.
+        CodecError: the data have another format or byte order, or end too early.
     """
     cursor = Cursor(data)
     cursor.expect(MAGIC)
@@ -139,10 +139,10 @@ def parse(data: bytes) -> TracingData:
 
 
 def read_header_files(cursor: Cursor) -> tuple[bytes, bytes]:
-    """Read what `build_header_files` gives.
+    """Read the output of `build_header_files`.
 
     Raises:
-        CodecError: other names stand there, or the data end too early.
+        CodecError: the names are wrong, or the data end too early.
     """
     cursor.expect(_HEADER_PAGE)
     header_page = cursor.take(cursor.number(U64))
@@ -151,7 +151,7 @@ def read_header_files(cursor: Cursor) -> tuple[bytes, bytes]:
 
 
 def read_systems(cursor: Cursor) -> dict[str, Sequence[bytes]]:
-    """Read what `build_systems` gives.
+    """Read the output of `build_systems`.
 
     Raises:
         CodecError: the data end too early.
@@ -164,7 +164,7 @@ def read_systems(cursor: Cursor) -> dict[str, Sequence[bytes]]:
 
 
 def read_formats(cursor: Cursor) -> tuple[bytes, ...]:
-    """Read what `build_formats` gives.
+    """Read the output of `build_formats`.
 
     Raises:
         CodecError: the data end too early.
