@@ -17,7 +17,7 @@ from collectord.text.nearest import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Verb to its summary; the verb's module has the same name and is imported when it is used.
+# Verb to its summary; the verb's module has the same name and is imported on use.
 VERBS: Final = {
     "run": "Run the daemon in the foreground, as its configuration says.",
     "record": "Record events into perf.data or trace.dat, and balance every ring.",
@@ -44,7 +44,7 @@ class Verb(Protocol):
     """The interface of a verb's module."""
 
     def run(self, arguments: Sequence[str]) -> int:
-        """Do it and return the exit status. Errors are of the `CollectordError` tree."""
+        """Run the verb and return the exit status. Raises CollectordError."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,7 +97,7 @@ def _without_verb(word: str, rest: list[str]) -> int:
 
 
 def _overview() -> str:
-    """Give the text of `collectord --help`."""
+    """Return the text of `collectord --help`."""
     verbs = "\n".join(f"  {verb:<10}{summary}" for verb, summary in VERBS.items())
     return (
         "usage: collectord VERB [OPTIONS]\n\n"

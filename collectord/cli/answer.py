@@ -51,9 +51,9 @@ def _print_histograms(answer: HistogramAnswer) -> None:
 
 
 def histogram_lines(section: Section) -> Iterator[str]:
-    """A line for each slot: its lowest and highest value, the count, and a bar.
+    """Yield a line for each slot: its lowest and highest value, the count, and a bar.
 
-    Bars are as long as their slot's part of the fullest one; a slot that is not empty has one.
+    Bars are relative to the fullest slot; a slot that is not empty has one.
     """
     cells = [(str(low), str(high), str(count)) for low, high, count in section.slots]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

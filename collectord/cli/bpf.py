@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord bpf`: which BPF programs there are, and whether one compiles and loads here."""
+"""`collectord bpf`: list BPF programs, or check whether one compiles and loads here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _COLUMNS: Final = tuple(
 
 
 def parser() -> Parser:
-    """Options of `bpf`."""
+    """Return the parser of `bpf`."""
     made = Parser(
         "collectord bpf",
         ("list|check", "[--bpf-arg K=V]...", "[--program-dir DIR]", "[--json]", "[NAME]"),
@@ -135,7 +135,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def gives(program: BpfProgram) -> list[str]:
-    """What a program exports: events, metrics, kinds of answers."""
+    """Return what a program exports: events, metrics, kinds of answers."""
     manifest = program.manifest
     found = ["events"] if bpf_program.outputs(program.source) else []
     found += ["metrics"] if manifest.metric else []
@@ -174,10 +174,10 @@ def _load(
     program: BpfProgram,
     values: dict[str, int | str],
 ) -> Loading:
-    """Have it compiled, loaded and attached for a moment, and look at all that it exports.
+    """Compile, load and attach it for a moment, and read all that it exports.
 
     Raises:
-        BpfError, MissingFeature, MissingPrivilege, KernelError: it does not go.
+        BpfError, MissingFeature, MissingPrivilege, KernelError: a step failed.
     """
     cache = bpf_source.cache_folder(config, DaemonConfig().state_dir, facts.euid)
     headers = kernel.bpf_headers(config.headers, cache)

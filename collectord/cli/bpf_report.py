@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `collectord bpf check` tells of a program, as data and as text."""
+"""The report of `collectord bpf check` about a program, as data and as text."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collectord.programs.bpf_program import BpfProgram
     from collectord.source.bcc_client import Loaded
 
-    # Descriptors are closed; the layout of its event if it has one; the tree of headers; whether
-    # it may hide events.
+    # The program with its descriptors closed; the layout of its event if it has one; the path of
+    # the headers; whether it may hide events.
     Loading = tuple[Loaded, Layout | None, str, bool]
 
 _UNSEEN_MISSES: Final = "this kernel does not count the runs that it leaves out"
@@ -53,13 +53,13 @@ def describe(
     loading: Loading | None,
     failure: CollectordError | None,
 ) -> dict[str, Any]:
-    """All that is known of a program, for JSON.
+    """Return all that is known about a program, for JSON.
 
     Args:
-        program: which.
+        program: the program.
         values: of its parameters.
         facts: of this host.
-        loading: what compiling it gave, None if it failed.
+        loading: the result of compiling it, None if it failed.
         failure: why it cannot run, None if it can.
     """
     manifest, bpf = program.manifest, facts.bpf
@@ -115,7 +115,7 @@ def _parameters(program: BpfProgram, values: Mapping[str, int | str]) -> Iterato
 
 
 def _output(program: BpfProgram, table: str, release: str) -> dict[str, str]:
-    """A table that it submits to, and what its ledger rests on."""
+    """Return a table that the program submits to, and the basis of its ledger."""
     if table != RING:
         return {"table": table, "basis": "lost_only", "reason": _UNCOUNTED}
     if not bpf_program.counts_submissions(program.source):
@@ -167,7 +167,7 @@ def _type_name(number: int) -> str:
 
 
 def say_report(report: Mapping[str, Any]) -> None:
-    """Print it for people."""
+    """Print a report as text."""
     say(f"{report['name']}: {report['summary']}")
     say(f"  {report['origin']}, {report['path']}, {report['license']}")
     for line in _lines(report):

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
 
-# Facts of a host are some tens of KiB.
+# The facts of a host take some tens of KiB.
 _FACTS_MAX_BYTES: Final = 16 << 20
 
 
 def parser() -> Parser:
-    """Options of `check`."""
+    """Return the parser of `check`."""
     made = Parser(
         "collectord check",
         ("[--facts FILE]", "[--json]", "[FILE...]"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord doctor`: what this kernel and user can do, and the least that gives the rest."""
+"""`collectord doctor`: the abilities of this kernel and user, and how to get the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REMEDY: Final = "    -> "
 
 
 def parser() -> Parser:
-    """Options of `doctor`."""
+    """Return the parser of `doctor`."""
     made = Parser(
         "collectord doctor",
         ("[--json]",),

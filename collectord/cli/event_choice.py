@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `-e` and `--filter` of `collectord events` ask for, of events of any format."""
+"""The choice by `-e` and `--filter` of `collectord events`, for events of any format."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Choosable(NamedTuple):
     """An event that can be chosen.
 
     Attributes:
-        key: under which `Choice.predicates` gives what its records are to fit.
-        names: by which globs find it.
-        fields: that a filter may name.
-        bind: makes terms a predicate of its records. Raises UsageError.
+        key: the key of its predicate in `Choice.predicates`.
+        names: the names that globs are matched with.
+        fields: the fields that a filter may name.
+        bind: returns the predicate of its records for given terms. Raises UsageError.
     """
 
     key: Hashable
@@ -34,26 +34,26 @@ class Choosable(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What -e and --filter ask for."""
+    """The choice made by -e and --filter."""
 
     globs: Sequence[str]
     terms: Sequence[Term]
 
     @property
     def everything(self) -> bool:
-        """Nothing particular is asked for."""
+        """Whether neither -e nor --filter is given."""
         return not self.globs and not self.terms
 
     def names(self, event: Choosable) -> bool:
-        """Tell whether -e chooses an event."""
+        """Whether -e chooses an event."""
         return not self.globs or _is_named(event, self.globs)
 
     def check(self, events: Sequence[Choosable]) -> None:
-        """Refuse what fits nothing that the segments can hold.
+        """Refuse a choice that no record in the segments can match.
 
         Raises:
-            UnknownEvent: a glob fits no event.
-            UsageError: no event has the filter's fields, or they cannot be compared like that.
+            UnknownEvent: a glob matches no event.
+            UsageError: no event has the filter's fields, or they cannot be compared in this way.
         """
         for glob in self.globs:
             if not any(_is_named(event, [glob]) for event in events):
@@ -82,7 +82,7 @@ class Choice(NamedTuple):
             raise refusals[0]
 
     def predicates(self, events: Iterable[Choosable]) -> dict[Hashable, Predicate]:
-        """Give what the records of each event that may fit are to fit, by the event's key."""
+        """Return the predicates of the events that may match, by the event's key."""
         found = {}
         for event in events:
             if self.names(event) and self._filtered <= event.fields:

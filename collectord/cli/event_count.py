@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _COLUMNS: Final = (Column("EVENT"), Column("COUNT", "right"))
-# Beside full rings, of which each event tells.
+# The stages apart from full rings, whose losses are counted per event.
 _STAGES: Final = tuple(s for s in map(loss_name, LOSS_PAIRS["bpf"]) if s != RING_FULL)
 
 
@@ -29,24 +29,24 @@ class EventCount:
         self._stages: list[Mapping[str, int] | None] = []
 
     def add(self, event: str, cpu: int, count: int = 1) -> None:
-        """Count an event, or so many."""
+        """Count one event, or `count` of them."""
         self._counts[event][cpu] += count
 
     def lose(self, cpu: int, events: int | None) -> None:
-        """Count what a CPU's ring lost; None: nobody tells how many."""
+        """Count the losses of a CPU's ring; None: their number is unknown."""
         self._losses.append((cpu, events))
 
     def lose_event(self, event: str, events: int | None) -> None:
-        """Count what an event lost on all CPUs; None: nobody tells."""
+        """Count the losses of an event on all CPUs; None: their number is unknown."""
         before = self._lost.get(event, 0)
         self._lost[event] = None if before is None or events is None else before + events
 
     def lose_stages(self, losses: Mapping[str, int] | None) -> None:
-        """Count what a segment lost of any events, by `<stage>/<reason>`; None: nobody tells."""
+        """Count a segment's losses of any events, by `<stage>/<reason>`; None: unknown."""
         self._stages.append(losses)
 
     def show(self, *, as_json: bool) -> None:
-        """Print it, the most frequent first."""
+        """Print the counts, the highest first."""
         names = {*self._counts, *(name for name, events in self._lost.items() if events)}
         ordered = sorted(names, key=lambda name: (-self._counts[name].total(), name))
         lost = {
@@ -86,13 +86,13 @@ class EventCount:
 
 
 def loss_text(whose: str, events: int | None, how: str = "lost") -> str:
-    """Tell a loss in a line, or what else became of events that are not there."""
+    """Return a line about a loss, or about events that are missing for another reason."""
     if events is None:
         return f"{whose}: events {how}"
     return f"{whose}: {events} event{'' if events == 1 else 's'} {how}"
 
 
 def sum_known(events: Sequence[int | None]) -> int | None:
-    """The sum, or None if one of them is unknown."""
+    """Return the sum, or None if one of them is unknown."""
     known = [count for count in events if count is not None]
     return sum(known) if len(known) == len(events) else None

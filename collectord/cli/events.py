@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    """Options of `events`."""
+    """Return the parser of `events`."""
     made = Parser(
         "collectord events",
         (
@@ -111,26 +111,26 @@ def parser() -> Parser:
 
 
 class View(Protocol):
-    """What was asked for of a segment.
+    """The chosen records of a segment.
 
     Attributes:
-        damaged: something could not be read, and was complained of.
+        damaged: something could not be read, and was reported.
     """
 
     damaged: bool
 
     def texts(self) -> Iterator[str]:
-        """A line for each record and loss, in the order of time."""
+        """Yield a line for each record and loss, in the order of time."""
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        """The same as plain data."""
+        """Yield the records and losses as plain data."""
 
     def count(self, into: EventCount) -> None:
-        """Add the records and losses up."""
+        """Add up the records and losses."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the records, or their numbers; 1 if a part of a segment is damaged."""
+    """Print the records, or their numbers; return 1 if a part of a segment is damaged."""
     args = parser().parse_intermixed_args(arguments)
     choice = Choice(
         tuple(glob for word in args.globs or () for glob in word.split(",")),
@@ -164,7 +164,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _agree(paths: Sequence[Path], choice: Choice) -> BpfStyle:
-    """See that the segments can be read and hold what is asked for, before anything is printed."""
+    """Check that the segments can be read and match the choice, before anything is printed."""
     known: dict[str, Choosable] = {}
     programs: dict[str, BpfEvent] = {}
     for path in paths:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord events` of what BPF programs submitted: tables, lines, and plain data."""
+"""`collectord events` for samples of BPF programs: tables, lines, and plain data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collectord.reader.bpf_events import BpfEvent
     from collectord.reader.perf_events import BpfSegment, Happening
 
-# Shown as figures, which go to the right; with the width that a column of them begins with.
+# Formats of numbers, which are aligned to the right, with the initial width of their columns.
 _FIGURES: Final = {"decimal": 6, "hex": 10, "errno": 6, "duration": 7, "bytes": 8}
 _WIDTHS: Final = {"text": 16, "ip": 15, "ifindex": 6, "device": 6, "tcp_state": 11}
 _TIME_WIDTH: Final = 16
@@ -37,7 +37,7 @@ _KINDS: Final = {"char": bpf_show.TEXT}
 
 
 def choosables(segment: BpfSegment) -> list[Choosable]:
-    """The events of a segment."""
+    """Return the events of a segment."""
     return [*map(_choosable, segment.events)]
 
 
@@ -51,7 +51,7 @@ def _bind(event: BpfEvent, terms: Sequence[Term]) -> Predicate:
 
 
 class Shown(NamedTuple):
-    """A record that was asked for, with its values and the name of its task."""
+    """A chosen record, with its values and the name of its task."""
 
     record: Record
     values: dict[str, Value]
@@ -59,10 +59,10 @@ class Shown(NamedTuple):
 
 
 class BpfView:
-    """What was asked for of a segment.
+    """The chosen records of a segment.
 
     Attributes:
-        damaged: something could not be read, and was complained of.
+        damaged: something could not be read, and was reported.
     """
 
     def __init__(self, segment: BpfSegment, choice: Choice, style: BpfStyle) -> None:
@@ -75,19 +75,19 @@ class BpfView:
             complain(f"{segment.path}: no manifest describes its events; they are shown as bytes")
 
     def texts(self) -> Iterator[str]:
-        """Lines for the records and losses, in the order of time."""
+        """Yield lines for the records and losses, in the order of time."""
         for happening in self._segment.by_time():
             yield from self.text(happening)
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        """The same as plain data."""
+        """Yield the records and losses as plain data."""
         for happening in self._segment.by_time():
             yield from self.data(happening)
 
     def count(self, into: EventCount) -> None:
-        """Add the records and losses up; the losses as the seal has them, where it tells.
+        """Add up the records and losses; losses are those of the seal, if they are known.
 
-        Those of programs and of the sink are the segment's, of whatever event.
+        Losses of programs and of the sink belong to the segment, not to an event.
         """
         segment = self._segment
         into.lose_stages(stage_losses(segment.path) if segment.complete else None)
@@ -103,7 +103,7 @@ class BpfView:
                     into.lose_event(event.name, events)
 
     def text(self, happening: Happening) -> Iterator[str]:
-        """Lines for what happened; none if it was not asked for."""
+        """Yield lines for a record or loss; none if it was not chosen."""
         match self._chosen(happening):
             case Shown() as shown:
                 yield from self._style.lines(shown, self._columns[shown.record.event])
@@ -113,7 +113,7 @@ class BpfView:
                 yield f"{loss_text(event.name, events)} in this segment"
 
     def data(self, happening: Happening) -> Iterator[dict[str, Any]]:
-        """What happened as plain data."""
+        """Yield a record or loss as plain data."""
         match self._chosen(happening):
             case Shown((time_ns, cpu, pid, tid, event, _), values, comm):
                 yield {
@@ -161,12 +161,12 @@ class BpfView:
 
 
 class BpfStyle:
-    """How records are written: in a table if they are all of one event, else each for itself.
+    """The format of records: a table if they are all of one event, otherwise single lines.
 
     Args:
         names: of interfaces and devices.
-        choice: what is asked for.
-        events: of all segments that are known; others may follow.
+        choice: chooses the events.
+        events: of all segments known so far; others may follow.
     """
 
     def __init__(self, names: Names, choice: Choice, events: Iterable[BpfEvent]) -> None:
@@ -176,7 +176,7 @@ class BpfStyle:
         self._widths: list[int] = []
 
     def lines(self, shown: Shown, columns: tuple[ColumnConfig, ...]) -> Iterator[str]:
-        """Write a record, behind the titles if it is the first of a table with these columns."""
+        """Yield a record's line, after the titles if it is the first with these columns."""
         (time_ns, cpu, _, tid, event, _), values, comm = shown
         cells = [self._cell(column, values) for column in columns]
         self._events.add(event.name)
@@ -197,7 +197,7 @@ class BpfStyle:
         return "?" if value is None else visible(bpf_show.show(value, column.show, self._names))
 
     def _row(self, columns: Sequence[ColumnConfig], cells: Sequence[str]) -> str:
-        """Align cells; a column that was too narrow is wider from here on."""
+        """Align cells; a column that was too narrow stays wider from here on."""
         self._widths = [*map(max, self._widths, map(len, cells))]
         is_figure = [True, *(column.show in _FIGURES for column in columns)]
         aligned = (
@@ -208,7 +208,7 @@ class BpfStyle:
 
 
 def _columns(event: BpfEvent) -> tuple[ColumnConfig, ...]:
-    """Those of the program's table, else all fields."""
+    """Return the columns of the program's table, or all fields."""
     if event.described is None:
         return tuple(ColumnConfig(field=name, title=name.upper()) for name in event.fields)
     return event.described.columns or tuple(

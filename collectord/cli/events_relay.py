@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord events` of relay segments: blktrace's records, and bytes of unknown channels."""
+"""`collectord events` for relay segments: records of blktrace, and bytes of unknown channels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MINOR_BITS: Final = 20
 
 
 def choosables(segment: RelaySegment) -> list[Choosable]:
-    """What can happen to a request; of a channel nothing is known."""
+    """Return the events of a request; for a channel of unknown format, a single event."""
     if not segment.is_blktrace:
         return [Choosable("", (_BYTES,), frozenset(), _refuse)]
     fields = frozenset((*_NUMBERS, *_TEXTS))
@@ -57,10 +57,10 @@ def _test(term: Term) -> Callable[[Any], bool]:
 
 
 class RelayView:
-    """What was asked for of a segment.
+    """The chosen records of a segment.
 
     Attributes:
-        damaged: something could not be read, and was complained of.
+        damaged: something could not be read, and was reported.
     """
 
     def __init__(self, segment: RelaySegment, choice: Choice) -> None:
@@ -70,13 +70,13 @@ class RelayView:
         self.damaged = False
 
     def texts(self) -> Iterator[str]:
-        """A line for each record in the order of time, or for 16 bytes."""
+        """Return a line for each record in the order of time, or for 16 bytes."""
         if self._segment.is_blktrace:
             return map(_text, self._chosen())
         return map(_dump, self._segment.pieces())
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        """The same as plain data."""
+        """Return the records, or the bytes, as plain data."""
         if self._segment.is_blktrace:
             return self._chosen()
         return (
@@ -85,7 +85,7 @@ class RelayView:
         )
 
     def count(self, into: EventCount) -> None:
-        """Add the records, or the bytes, up."""
+        """Add up the records, or the bytes."""
         if not self._segment.is_blktrace:
             for number, size in self._segment.sizes.items():
                 into.add(_BYTES, number, size)
@@ -94,7 +94,7 @@ class RelayView:
             into.add(data["event"], data["cpu"])
 
     def _chosen(self) -> Iterator[dict[str, Any]]:
-        """Records as plain data, with names of tasks as far as notes have told them."""
+        """Yield records as plain data, with the names of tasks that notes have reported so far."""
         comms: dict[int, str] = {}
         for found in self._segment.by_time():
             if isinstance(found, Damage):

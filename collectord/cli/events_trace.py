@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord events` of trace.dat segments: ftrace's records as text and as data."""
+"""`collectord events` for trace.dat segments: ftrace's records as text and as data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def choosables(segment: TraceSegment) -> list[Choosable]:
-    """The events of a segment."""
+    """Return the events of a segment."""
     return [
         Choosable(
             key=event.layout.id,
@@ -49,10 +49,10 @@ def _bind(event: KnownEvent, terms: Sequence[Term]) -> Predicate:
 
 
 class TraceView:
-    """The events of a segment that were asked for.
+    """The chosen records of a segment.
 
     Attributes:
-        damaged: something could not be read, and was complained of.
+        damaged: something could not be read, and was reported.
     """
 
     def __init__(self, segment: TraceSegment, choice: Choice) -> None:
@@ -62,15 +62,15 @@ class TraceView:
         self.damaged = False
 
     def texts(self) -> Iterator[str]:
-        """A line for each record and loss, in the order of time."""
+        """Return a line for each record and loss, in the order of time."""
         return map(self._text, self._chosen(self._segment.by_time()))
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        """The same as plain data."""
+        """Return the records and losses as plain data."""
         return map(self._data, self._chosen(self._segment.by_time()))
 
     def count(self, into: EventCount) -> None:
-        """Add the records and losses up."""
+        """Add up the records and losses."""
         for found in self._chosen(self._segment.by_cpu()):
             if isinstance(found, Loss):
                 if not found.wrapped:
@@ -82,7 +82,7 @@ class TraceView:
     def _chosen(
         self, happenings: Iterable[Happening]
     ) -> Iterator[tuple[Record, KnownEvent] | Loss]:
-        """Leave out what was not asked for."""
+        """Yield the chosen records with their events, and the losses."""
         segment, predicates = self._segment, self._predicates
         for happening in happenings:
             if isinstance(happening, Damage):
@@ -137,6 +137,6 @@ class TraceView:
 
 
 def time_text(time_ns: int) -> str:
-    """A time of the trace clock, in seconds."""
+    """Return a time of the trace clock, in seconds."""
     seconds, rest_ns = divmod(time_ns, NS_PER_SECOND)
     return f"{seconds}.{rest_ns:09}"

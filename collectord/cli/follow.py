@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord events -f`: what BPF programs submit, while a daemon or a recording runs."""
+"""`collectord events -f`: follow the events of BPF programs of a running daemon or recording."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _FAILED: Final = "failed"
 
 
 def run(words: Sequence[str], socket: Path, choice: Choice, *, as_json: bool) -> int:
-    """Print what is submitted until nothing is running any more, or until Ctrl-C.
+    """Print events as they are submitted, until nothing is running any more, or until Ctrl-C.
 
     Args:
-        words: sessions of the daemon, directories and segments; none for all its BPF sessions.
+        words: sessions of the daemon, directories and segments; empty for all its BPF sessions.
         socket: the daemon's.
-        choice: what is asked for.
-        as_json: an object a line.
+        choice: chooses the events.
+        as_json: print an object per line.
 
     Raises:
-        UsageError: there is nothing to follow, or nothing of it that was asked for.
+        UsageError: there is nothing to follow, or nothing in it matches the choice.
     """
     with ExitStack() as stack:
         try:
@@ -50,7 +50,7 @@ def run(words: Sequence[str], socket: Path, choice: Choice, *, as_json: bool) ->
 
 
 class _Follower:
-    """Prints what comes of some streams."""
+    """Prints the new records of some streams."""
 
     def __init__(self, streams: Sequence[LiveStreams], choice: Choice, *, as_json: bool) -> None:
         events = {e.name: e for one in streams for segment in one.segments for e in segment.events}
@@ -64,9 +64,9 @@ class _Follower:
         self._failed = False
 
     def run(self) -> int:
-        """Go on until all streams have ended."""
+        """Follow until all streams have ended, and return the exit status."""
         while True:
-            # Not any(): each stream is to be asked.
+            # Not any(): each stream must be polled.
             news = sum(self._print(stream) for stream in self._streams)
             if news:
                 flush()
@@ -76,7 +76,7 @@ class _Follower:
                 time.sleep(_PAUSE_S)
 
     def _print(self, stream: LiveStreams) -> bool:
-        """Print what is new; tells whether there was something."""
+        """Print what is new; return whether there was anything."""
         news = False
         for segment, happening in stream.poll():
             news = True
@@ -119,7 +119,7 @@ def _streams(words: Sequence[str], socket: Path) -> Iterator[LiveStreams]:
 
 
 def _running(directories: Iterable[Path], problem: str) -> Iterator[LiveStreams]:
-    """Follow those of the directories in which something is running."""
+    """Follow those directories in which something is running."""
     found = [stream for stream in map(LiveStreams, dict.fromkeys(directories)) if stream.found]
     if not found:
         raise UsageError(problem, hint="-f follows events of BPF programs; of others it cannot")
@@ -137,15 +137,15 @@ def _named(name: str, socket: Path) -> list[dict[str, Any]]:
 
 
 def _directories(sessions: Iterable[dict[str, Any]], problem: str) -> list[Path]:
-    """Where sessions write events of BPF programs; those that cannot are left out.
+    """Return where sessions write events of BPF programs; failed sessions are left out.
 
     Args:
-        sessions: as the daemon tells of them.
-        problem: what it means if none is left.
+        sessions: as reported by the daemon.
+        problem: the error message if none is left.
 
     Raises:
-        UsageError: there are others, and none of them writes such events.
-        CollectordError: there is one that would, but has failed.
+        UsageError: there are sessions of BPF programs, but none of them writes events.
+        CollectordError: no session writes events, because one has failed.
     """
     programs = [one for one in sessions if one["source"] == _SOURCE]
     failed = [one for one in programs if one.get("state") == _FAILED]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord list`: events, programs, devices and channels, and whether this user has them."""
+"""`collectord list`: events, programs, devices and channels, with their availability."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _COLUMNS: Final = (Column("EVENT"), Column("KIND"), Column("HERE"), Column("WHY 
 
 @dataclass(frozen=True, slots=True)
 class ListedEvent:
-    """One event as `-e` takes it, program as `--bpf`, device or channel as `--relay` does.
+    """An event for `-e`, a program for `--bpf`, or a device or channel for `--relay`.
 
     `reason` says why it cannot be opened here, "" if it can.
     """
@@ -56,7 +56,7 @@ class ListedEvent:
 
 
 def parser() -> Parser:
-    """Options of `list`."""
+    """Return the parser of `list`."""
     made = Parser(
         "collectord list",
         ("[--json]", "[GLOB]"),
@@ -116,7 +116,7 @@ def _may_name_tracepoints(glob: str) -> bool:
 
 
 def _tell_tracepoints(facts: KernelFacts, *, alone: bool) -> None:
-    """Say why tracepoints are not listed.
+    """Report why tracepoints are not listed.
 
     Raises:
         MissingPrivilege, MissingFeature: nothing else is listed either.
@@ -132,10 +132,10 @@ def _tell_tracepoints(facts: KernelFacts, *, alone: bool) -> None:
 
 
 def _check_debugfs(relay: RelayFacts) -> None:
-    """Say why relay channels cannot be seen, if they cannot.
+    """Raise the reason why relay channels cannot be listed, if there is one.
 
     Raises:
-        MissingPrivilege, MissingFeature: so it is.
+        MissingPrivilege, MissingFeature: they cannot be listed.
     """
     problem = f"relay channels are not listed: {relay.problem}"
     if relay.need:
@@ -179,7 +179,7 @@ def _pmu_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Liste
 
 
 def _aux_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
-    """PMUs that trace into AUX areas: those of this host, and the known ones that it lacks."""
+    """Yield PMUs that trace into AUX areas: those of this host, and known ones that it lacks."""
     here = {name: pmu for name, pmu in facts.pmus.items() if pmu.aux}
     decoders = {facts.aux_pmus[name].decoder for name in here if name in facts.aux_pmus}
     absent = {
@@ -200,7 +200,7 @@ def _aux_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Liste
 
 
 def _tracepoints(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
-    """Not tried one by one: to open a tracepoint is to patch the kernel's code."""
+    """Yield tracepoints without a trial: opening a tracepoint would patch the kernel's code."""
     reason = "" if facts.may_read_tracepoints else "needs CAP_PERFMON"
     for name in sorted(facts.tracepoints):
         if _matches(glob, name, "tracepoint"):
@@ -208,7 +208,7 @@ def _tracepoints(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Lis
 
 
 def _programs(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
-    """Not compiled: `bpf check` does that, one by one."""
+    """Yield programs without compiling them; `bpf check` compiles a single one."""
     reasons = {p.name: bpf_source.obstacle(p, facts) for p in facts.bpf.programs.values()}
     for name, reason in sorted((reasons | facts.bpf.program_problems).items()):
         if _matches(glob, name, "bpf"):
@@ -216,7 +216,7 @@ def _programs(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Listed
 
 
 def _relay(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
-    """Devices are not tried: who traces one keeps others from it."""
+    """Yield devices without a trial: tracing a device keeps others from tracing it."""
     relay = facts.relay
     if relay is None:
         return
@@ -240,7 +240,7 @@ def _tried(
     cpu: int = -1,
 ) -> ListedEvent:
     """Open the event for this process, or for all of one CPU, and close it again."""
-    # A user who may not observe the kernel can still have the event's user part.
+    # A user who may not observe the kernel may still open the event's user part.
     if cpu < 0 and not facts.may_observe_kernel:
         attr = replace(attr, exclude_kernel=True, exclude_hv=True)
     try:

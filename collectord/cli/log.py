@@ -2,8 +2,8 @@
 """Logging: structlog on stderr, a console line on a terminal and JSON otherwise.
 
 Events are static snake_case names with data as keys: `ring_quarantined ring=exec/perf/data/cpu1`.
-Lines about one ring, those of a library and those that a peer or a sender of signals can cause are
-limited, so that trouble at a million records a second costs one line per interval. Nothing is
+Lines about one ring, lines of a library, and lines that a peer or a sender of signals can cause
+are limited, so that trouble at a million records a second costs one line per interval. Nothing is
 logged from a pass.
 """
 
@@ -28,7 +28,7 @@ finally:
     if _RICH_WAS_ABSENT:
         del sys.modules["rich"]
 
-# What the entry point uses: importing this module first keeps rich out.
+# The entry point uses this name: importing this module first keeps rich out.
 get_logger = structlog.get_logger
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ _MESSAGE_CHARS: Final = 1000
 
 
 class RateLimit:
-    """A structlog processor: at most one line of a kind and interval.
+    """A structlog processor that passes at most one line per kind and interval.
 
-    Lines that carry `ring` are of one kind if event and ring are the same; so are those with the
-    same `limit_by`, which is not printed. The next line that passes carries `suppressed`, the
-    number of those that did not.
+    Lines with `ring` are of one kind if event and ring are the same; so are those with the same
+    `limit_by`, which is not printed. The next line that passes has `suppressed`, the number of
+    those that were dropped.
 
     Args:
         interval_ns: shortest time between two lines of one kind.
@@ -66,7 +66,7 @@ class RateLimit:
         """Pass the line on, or drop and count it.
 
         Raises:
-            structlog.DropEvent: this line is one too many.
+            structlog.DropEvent: the limit is exceeded.
         """
         limit_by = event_dict.pop("limit_by", event_dict.get("ring"))
         if limit_by is None:
@@ -86,10 +86,10 @@ class RateLimit:
 
 
 class _CurrentStderr:
-    """Whatever `sys.stderr` is when a line is written: a live display replaces it meanwhile.
+    """The present `sys.stderr` at each write: a live display replaces it for a time.
 
-    Where it cannot be written (a full disk, a pipe without reader) the line is lost: collecting
-    goes on, and there is no other place to say so.
+    If it cannot be written (a full disk, a pipe without reader) the line is lost: collecting
+    continues, and there is no other place to report it.
     """
 
     def write(self, text: str) -> int:
@@ -114,10 +114,10 @@ def _values_visible(_logger: object, _method: str, event_dict: EventDict) -> Eve
 
 
 class _ToStructlog(logging.Handler):
-    """Lines that libraries write with `logging` (asyncio, aiohttp) join the log.
+    """Passes lines that libraries write with `logging` (asyncio, aiohttp) to the log.
 
-    Those of one place and one kind of exception are limited: a library says the same of each
-    connection that goes wrong.
+    Lines of one place and one kind of exception are limited: a library repeats them for each
+    connection that fails.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -155,9 +155,9 @@ def configure(
 
     Args:
         level: lowest level that is written, as in `logging`.
-        console: True for lines for people, False for JSON, None to ask whether stderr is a
+        console: True for readable lines, False for JSON, None to decide by whether stderr is a
             terminal.
-        without: events that the command tells in its own words.
+        without: events that the command reports in its own words.
     """
     if console is None:
         console = sys.stderr.isatty()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord mark`: a marker in the ftrace rings of a running daemon."""
+"""`collectord mark`: write a marker to the ftrace rings of a running daemon."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    """Options of `mark`."""
+    """Return the parser of `mark`."""
     made = Parser(
         "collectord mark",
         ("[--session NAME]", "[--socket PATH]", "[--json]", "TEXT"),
@@ -39,7 +39,7 @@ def parser() -> Parser:
 
 
 def add_common(made: Parser) -> None:
-    """Options of each verb that talks to a running daemon."""
+    """Add the options of each verb that contacts a running daemon."""
     made.add_argument(
         "--socket",
         metavar="PATH",
@@ -53,7 +53,7 @@ def add_common(made: Parser) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Mark, and say how many sessions have it."""
+    """Write the marker, and print how many sessions have it."""
     args = parser().parse_args(arguments)
     if not args.text:
         raise UsageError("a marker needs a text")

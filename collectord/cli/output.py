@@ -36,16 +36,16 @@ _COUNT_UNITS: Final = ("", "k", "M", "G")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table's column; figures go to the right."""
+    """A column of a table; numbers are aligned to the right."""
 
     title: str
     align: Literal["left", "right"] = "left"
 
 
 def open_standard_streams() -> None:
-    """Occupy the standard descriptors that the caller closed, before a file of ours gets one.
+    """Open the standard descriptors that the caller closed, before another file gets one of them.
 
-    What is written to a stdout like that fails, and is told; a stderr swallows what it is given.
+    Writing to such a stdout fails, which is reported; such a stderr discards what is written.
     """
     for fd in range(3):
         try:
@@ -87,9 +87,9 @@ def _stdout_errors() -> Iterator[None]:
 
 
 def _discard(stream: TextIO) -> None:
-    """Let what is still buffered not fail again.
+    """Prevent a second failure of the data that are still buffered.
 
-    At its end the interpreter flushes, and makes the exit status 120 if that fails.
+    The interpreter flushes at its end, and sets the exit status to 120 if that fails.
     """
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(null, stream.fileno())
@@ -102,11 +102,11 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print one line of trouble, to stderr."""
+    """Print one line about a problem to stderr."""
     try:
         sys.stderr.write(f"collectord: {visible(text)}\n")
         sys.stderr.flush()
-    except OSError:  # there is no other place to say it
+    except OSError:  # there is no other place to report it
         _discard(sys.stderr)
 
 
@@ -121,7 +121,7 @@ def print_line(value: Any) -> None:  # noqa: ANN401  # plain data that UTF-8 can
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under their titles; of no rows, nothing."""
+    """Print rows under their titles; print nothing without rows."""
     if not rows:
         return
     shown = [[visible(cell) for cell in row] for row in rows]
@@ -141,12 +141,12 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
 
 
 def wrapped(text: str, *, first: str, rest: str) -> list[str]:
-    """Lines of at most 80 columns, between words where that is possible.
+    """Wrap a text to lines of at most 80 columns, between words if possible.
 
     Args:
-        text: any; control characters are made visible.
-        first: what the first line begins with.
-        rest: what the others begin with.
+        text: any text; control characters are made visible.
+        first: prefix of the first line.
+        rest: prefix of the other lines.
     """
     lines = textwrap.wrap(
         visible(text),
@@ -159,9 +159,9 @@ def wrapped(text: str, *, first: str, rest: str) -> list[str]:
 
 
 def snapshot_text(snapshot: Mapping[str, Any]) -> str:
-    """A snapshot in words: how far back it goes, what it lacks and why, how long it took."""
+    """Describe a snapshot: how far back it goes, its losses with their causes, and its pause."""
     text = f"{snapshot['session']}: {snapshot['samples']:,} events"
-    if snapshot["seconds"] is not None:  # AUX areas do not tell times
+    if snapshot["seconds"] is not None:  # AUX areas have no times
         text += f" of {snapshot['seconds']:.6g} s"
     text += f", {bytes_text(snapshot['bytes'])}"
     if snapshot["repeated"]:
@@ -178,7 +178,7 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A size with a binary unit: `512 KiB`, `1.5 GiB`."""
+    """Return a size with a binary unit: `512 KiB`, `1.5 GiB`."""
     for unit in _BYTE_UNITS:
         if count < _KIB or unit == _BYTE_UNITS[-1]:
             break
@@ -187,7 +187,7 @@ def bytes_text(count: float) -> str:
 
 
 def count_text(count: float) -> str:
-    """A count for a narrow place: `987`, `12.3k`, `1.2M`."""
+    """Return a short form of a count: `987`, `12.3k`, `1.2M`."""
     for unit in _COUNT_UNITS:
         if count < _THOUSAND or unit == _COUNT_UNITS[-1]:
             break

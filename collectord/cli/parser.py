@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs' argument parser: perf's look, one-line errors, help of a fixed width."""
+"""The verbs' argument parser: perf's style, one-line errors, help of a fixed width."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Parser(argparse.ArgumentParser):
         )
 
     def print_help(self, file: Any = None) -> None:  # noqa: ANN401, ARG002 - argparse's
-        """Print the help to stdout. argparse would ignore that it cannot be written."""
+        """Print the help to stdout. argparse would ignore a failure to write it."""
         emit(self.format_help())
         flush()
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in one line.
+        """Report an error in one line.
 
         Raises:
             UsageError: always.
@@ -73,6 +73,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _wrap(text: str, width: int) -> str:
-    """Break lines between words: an option or an event's name is never cut at its hyphens."""
+    """Break lines between words: an option or an event's name is never split at its hyphens."""
     filled = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
     return filled.replace(_NO_BREAK, " ")

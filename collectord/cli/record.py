@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord record`: a configuration from options goes the daemon's way, to an end."""
+"""`collectord record`: run the daemon's path with a configuration made from options."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _SIGNAL_STATUS: Final = 128
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Record, print the balance, and give COMMAND's status if there is one."""
+    """Record, print the balance, and return COMMAND's status if there is one."""
     args, command = record_options.parse(arguments)
     config = config_of(args, with_command=bool(command))
     if command and shutil.which(command[0]) is None:
         return refuse_command(command[0])
-    # Balances and errors are the result; the log has what went wrong meanwhile.
-    # The live line and the result tell what was lost.
+    # Balances and errors are the result; the log reports troubles meanwhile. The live line and the
+    # result show losses.
     log.configure(level=logging.WARNING, without=(LOSING_BEGAN, LOSING_ENDED))
     with stdout_for_result(only=args.json), live_line(command) as on_tick:
         result = asyncio.run(_record(args, config, command, on_tick))
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _answers(result: RecordResult) -> dict[str, list[Answer]]:
-    """What the BPF programs of a recording have to say, by program."""
+    """Return the answers of a recording's BPF programs, by program."""
     found: dict[str, list[Answer]] = {}
     for session in result.plan.sessions:
         counted = result.counted.get(session.name)
@@ -101,7 +101,7 @@ def _answers(result: RecordResult) -> dict[str, list[Answer]]:
 
 
 def _symbols(python: str, stacks: Sequence[tuple[int, Sequence[int]]]) -> list[list[str]]:
-    """Names of addresses; the numbers where they cannot be had: the recording is worth more."""
+    """Return names of addresses; the addresses if that fails: the recording is worth more."""
     try:
         return bcc_client.symbols(stacks, python=python)
     except CollectordError as error:
@@ -110,10 +110,10 @@ def _symbols(python: str, stacks: Sequence[tuple[int, Sequence[int]]]) -> list[l
 
 
 def refuse_command(name: str) -> int:
-    """Say why a COMMAND cannot be run, and give the status that a shell would."""
+    """Print why a COMMAND cannot be run, and return the status that a shell would."""
     try:
         there = "/" in name and Path(name).exists()
-    except PermissionError:  # what is behind a closed directory: as a shell
+    except PermissionError:  # it is in a closed directory; a shell does the same
         there = True
     if there:
         complain(f"command '{name}' is not an executable file")
@@ -146,7 +146,7 @@ async def _record(
 
 @contextmanager
 def stdout_for_result(*, only: bool) -> Iterator[None]:
-    """If `only`, what COMMAND writes to stdout meanwhile goes to stderr."""
+    """Redirect COMMAND's stdout to stderr during the block, if `only`."""
     if not only:
         yield
         return
@@ -162,7 +162,7 @@ def stdout_for_result(*, only: bool) -> Iterator[None]:
 
 @contextmanager
 def live_line(command: list[str]) -> Iterator[Callable[[DaemonStatus], None]]:
-    """Draw on stderr, unless that is no terminal or COMMAND writes to the same one."""
+    """Draw on stderr, unless that is not a terminal or COMMAND writes to the same one."""
     if not sys.stderr.isatty() or (command and sys.stdout.isatty()):
         yield lambda _status: None
         return
@@ -173,7 +173,7 @@ def live_line(command: list[str]) -> Iterator[Callable[[DaemonStatus], None]]:
 
 
 def status_of(command_status: int | None) -> int:
-    """The exit status for a COMMAND's: 128 + N if signal N ended it, 0 if there was none."""
+    """Return the exit status for COMMAND's: 128 + N if signal N ended it, 0 if there was none."""
     if command_status is None:
         return EXIT_OK
     return command_status if command_status >= 0 else _SIGNAL_STATUS - command_status

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the options of `record` do that belong to the one before them: filters and parameters."""
+"""Parser actions for options of `record` that belong to the one before: filters and parameters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class EventOption:
-    """One -e with the filters that follow it."""
+    """An -e with the filters that follow it."""
 
     choices: EventChoices
     filters: list[str]
 
     @property
     def filter(self) -> str:
-        """Several filters of one event must all hold, as with perf."""
+        """The filters joined by `&&`: all of them must hold, as with perf."""
         if len(self.filters) > 1:
             return " && ".join(f"({text})" for text in self.filters)
         return "".join(self.filters)
@@ -28,14 +28,14 @@ class EventOption:
 
 @dataclass(slots=True)
 class ProgramOption:
-    """One --bpf with the --bpf-arg that follow it."""
+    """A --bpf with the --bpf-arg options that follow it."""
 
     name: str
     arguments: dict[str, str]
 
 
 class AddProgram(argparse.Action):
-    """--bpf NAME."""
+    """The action of --bpf NAME."""
 
     def __call__(
         self,
@@ -51,7 +51,7 @@ class AddProgram(argparse.Action):
 
 
 class SetProgramArgument(argparse.Action):
-    """--bpf-arg K=V, for the program before it."""
+    """The action of --bpf-arg K=V, for the program before it."""
 
     def __call__(
         self,
@@ -73,7 +73,7 @@ class SetProgramArgument(argparse.Action):
 
 
 class AddEvent(argparse.Action):
-    """-e EVENT."""
+    """The action of -e EVENT."""
 
     def __call__(
         self,
@@ -87,7 +87,7 @@ class AddEvent(argparse.Action):
 
 
 class AddFilter(argparse.Action):
-    """--filter F, for the event before it."""
+    """The action of --filter F, for the event before it."""
 
     def __call__(
         self,

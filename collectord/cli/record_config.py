@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration that says what the options of `record` say."""
+"""The configuration made from the options of `record`."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ DEFAULT_OUTPUT: Final = {
     TracefsSourceConfig.kind: "trace.dat",
     BpfSourceConfig.kind: "perf.data",
 }
-# Names of open descriptors, whatever they are of.
+# Paths of open descriptors of any kind.
 _STREAMS: Final = ("/dev/std", "/dev/fd/", "/proc/self/fd/")
 DEFAULT_EVENT: Final = EventConfig(event=event_spec.parse_choices("cycles|cpu-clock"))
-# A chunk that keeps AUX records whole is twice an area; four are the least (plan/aux_areas.py).
-# Staging that is never used takes no memory.
+# A chunk that keeps AUX records whole is twice an area; at least four chunks are needed
+# (plan/aux_areas.py). Unused staging takes no memory.
 _STAGED_AREAS: Final = 8
 _STAGING_MAX_BYTES: Final = 4 << 30
 _USERS_CACHE: Final = ".cache/collectord/headers"
 
 
 def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
-    """The configuration that does what the options say.
+    """Return the configuration for the options.
 
     Raises:
-        UsageError: the options do not go together.
+        UsageError: the options cannot be combined.
     """
     sources = _sources(args)
     if args.snapshot and not _may_have_aux(args):
@@ -81,9 +81,9 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         ),
         metrics=MetricsConfig(listen=""),
         control=ControlConfig(socket=""),
-        # Not among the recordings.
+        # The headers are not kept among the recordings.
         bpf=BpfConfig(cache="" if os.geteuid() == 0 else str(Path.home() / _USERS_CACHE)),
-        # What was recorded by hand is deleted by hand.
+        # Recordings made by hand are deleted by hand.
         retention=RetentionConfig(bytes=Bytes(0), age=Nanoseconds(0), free=Share()),
         session=(
             SessionConfig(
@@ -107,7 +107,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
 
 
 def _check_no_stream(output: str | None) -> None:
-    """A recording's head tells what only its end knows, so nobody can read it as it comes."""
+    """Refuse an output to a stream: its head is completed at the end, so nobody could read it."""
     if output == "-" or (output or "").startswith(_STREAMS):
         raise UsageError(
             f"-o {output}: a recording goes to a file, not to a stream",
@@ -117,7 +117,7 @@ def _check_no_stream(output: str | None) -> None:
 
 
 def no_area() -> UsageError:
-    """The error where -S has nothing to be of."""
+    """Return the error for -S without an AUX area."""
     return UsageError(
         "-S is of AUX areas, and no -e has one",
         hint="-e PMU// as `collectord list aux` shows them; --overwrite is of other rings",
@@ -125,7 +125,7 @@ def no_area() -> UsageError:
 
 
 def check_snapshot(plan: Plan) -> None:
-    """Whether what the options may have meant is there once this host was asked.
+    """Check, once the host's facts are known, that -S has an AUX area.
 
     Raises:
         UsageError: no ring has an AUX area.
@@ -135,20 +135,20 @@ def check_snapshot(plan: Plan) -> None:
 
 
 def _staging(args: argparse.Namespace) -> Bytes:
-    """Room for the trace of AUX areas of the size that is asked for, which no option gives."""
+    """Return the staging for AUX areas of the requested size; no option sets it."""
     asked = args.mmap_pages.aux.in_bytes(mmap.PAGESIZE, 0)
     area = budget.ring_bytes(asked, mmap.PAGESIZE) if asked else 0
     return max(DaemonConfig().staging, Bytes(min(_STAGED_AREAS * area, _STAGING_MAX_BYTES)))
 
 
 def _may_have_aux(args: argparse.Namespace) -> bool:
-    """Whether an event is a PMU's."""
+    """Whether any event is a PMU's."""
     events = (event for option in args.events for event in events_of(option.choices))
     return any(isinstance(event.body, PmuEvent) for event in events)
 
 
 def _default_output(source: SourceConfig) -> str:
-    """As blktrace: files of the device's name, where the user is."""
+    """Return the default output; for relay it has the device's name, as with blktrace."""
     if isinstance(source, RelaySourceConfig):
         return Path((*source.device, *source.path)[0]).name
     return DEFAULT_OUTPUT[source.kind]
@@ -233,7 +233,7 @@ def _by_ftrace(args: argparse.Namespace) -> bool:
     """Whether ftrace's rings are to be used.
 
     Raises:
-        UsageError: --transport, and no ring of ftrace.
+        UsageError: --transport is given without rings of ftrace.
     """
     by_ftrace: bool = args.via == record_options.FTRACE
     if args.via == record_options.AUTO:
@@ -244,7 +244,7 @@ def _by_ftrace(args: argparse.Namespace) -> bool:
 
 
 def _of_perf(args: argparse.Namespace) -> dict[str, bool]:
-    """Options that only perf's rings have, and whether they are given."""
+    """Return the options that only perf's rings have, and whether they are given."""
     return {
         "-F": args.freq is not None,
         "-g, --call-graph": bool(args.call_graph),
@@ -258,7 +258,7 @@ def _of_perf(args: argparse.Namespace) -> dict[str, bool]:
 
 
 def _perf_only(args: argparse.Namespace) -> str:
-    """The first option that ftrace's rings have not, "" for none."""
+    """Return the first given option that ftrace's rings lack, "" for none."""
     options = {"-c": args.count not in (None, 1), **_of_perf(args)}
     return next((name for name, given in options.items() if given), "")
 
@@ -273,7 +273,7 @@ def _may_be_ftrace(args: argparse.Namespace) -> bool:
 
 
 def _trace_events(args: argparse.Namespace) -> tuple[TraceEventConfig, ...]:
-    """The events of an ftrace instance. Raises UsageError for what ftrace does not have."""
+    """Return the events of an ftrace instance. Raises UsageError for events that ftrace lacks."""
     return tuple(
         TraceEventConfig(event=trace_names.checked(option.choices), filter=option.filter)
         for option in args.events

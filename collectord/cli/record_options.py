@@ -62,14 +62,14 @@ _EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class RingSizes:
-    """-m: of data rings, and of their AUX areas."""
+    """The sizes of -m: of data rings, and of their AUX areas."""
 
     data: RingSize = field(default_factory=RingSize)
     aux: RingSize = field(default_factory=RingSize)
 
 
 def parser() -> Parser:
-    """Options of `record`; COMMAND is split off before."""
+    """Return the parser of `record`; COMMAND is split off before."""
     made = Parser("collectord record", _USAGE, VERBS["record"], _EXAMPLES)
     what = made.add_argument_group("what to record")
     _add_events(what)
@@ -346,7 +346,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 
 def _checked(parse_text: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Let argparse name the option in front of what a parser of values says."""
+    """Wrap a parser of values so that argparse puts the option before its error message."""
 
     def checked(text: str) -> Any:  # noqa: ANN401  # what the parser gives
         try:
@@ -375,7 +375,7 @@ def _ids(text: str) -> tuple[int, ...]:
 
 
 def _path(text: str) -> str:
-    """An unset variable of a script must not become the default place."""
+    """Return a path, refusing "": an unset variable must not select the default place."""
     if not text:
         raise argparse.ArgumentTypeError("its path is empty")
     return text
@@ -387,7 +387,7 @@ _DURATION = _checked(Nanoseconds.parse)
 
 
 def _cpus(text: str) -> Any:  # noqa: ANN401  # CPUs, through _checked
-    """An empty list must not become all CPUs."""
+    """Return CPUs, refusing an empty list, which would mean all CPUs."""
     cpus = _CPUS(text)
     if not cpus:
         raise argparse.ArgumentTypeError("its list of CPUs is empty")
@@ -395,7 +395,7 @@ def _cpus(text: str) -> Any:  # noqa: ANN401  # CPUs, through _checked
 
 
 def _ring_sizes(text: str) -> RingSizes:
-    """As perf: either may be left out, but not both."""
+    """Parse ring sizes as perf does: either may be left out, but not both."""
     data, comma, area = text.partition(",")
     if comma and not area:
         raise argparse.ArgumentTypeError(f"no AUX size behind the comma of {text!r}")
@@ -406,12 +406,12 @@ def _ring_sizes(text: str) -> RingSizes:
 
 
 def _ring_size(text: str) -> Any:  # noqa: ANN401  # RingSize, through _checked
-    """As perf: a bare number is pages."""
+    """Parse a ring size as perf does: a bare number counts pages."""
     return _RING_SIZE(f"{text}pages" if text.isdigit() else text)
 
 
 def _duration(text: str) -> Any:  # noqa: ANN401  # Nanoseconds, through _checked
-    """An unset variable of a script must not become a recording without an end."""
+    """Return a duration, refusing 0: an unset variable must not start an endless recording."""
     duration_ns = _DURATION(f"{text}s" if text.replace(".", "", 1).isdigit() else text)
     if not duration_ns:
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0")

@@ -35,7 +35,7 @@ _CONSOLE: Final = {"auto": None, "console": True, "json": False}
 
 
 def parser() -> Parser:
-    """Options of `run`."""
+    """Return the parser of `run`."""
     made = Parser(
         "collectord run",
         ("[--config FILE]",),
@@ -70,17 +70,17 @@ def run(arguments: Sequence[str]) -> int:
 
 
 async def _serve(config: Config) -> int:
-    """Collect until a signal; gives how many segments could not be sealed."""
+    """Collect until a signal; return how many segments could not be sealed."""
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())
         stack.enter_context(signals.hangups())
-        daemon = Daemon(LinuxKernel(), config)  # it probes: a signal may not end it midway
+        daemon = Daemon(LinuxKernel(), config)  # it probes: a signal must not end it midway
         stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
         manager = stack.enter_context(service.connect())
         servers = _claim(stack, daemon, config)
 
         async def on_open() -> None:
-            """All rings are open: serve, and say so."""
+            """Start the servers and report readiness, now that all rings are open."""
             for server in servers:
                 await stack.enter_async_context(
                     serve(
@@ -100,7 +100,7 @@ async def _serve(config: Config) -> int:
 
 
 class _Server(NamedTuple):
-    """A server: its name in the log, its application, its sockets, and the place it is told at."""
+    """A server: its name in the log, its application, its sockets, and its announced place."""
 
     name: str
     app: web.Application
@@ -109,7 +109,7 @@ class _Server(NamedTuple):
 
 
 def _claim(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[_Server]:
-    """Take the places that are configured, before anything else is opened."""
+    """Claim the configured addresses, before anything else is opened."""
     servers = []
     if config.metrics.listen:
         bound = stack.enter_context(http.claim_tcp(config.metrics.listen))
@@ -129,7 +129,7 @@ def _claim(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[_Serve
 
 
 def _announce(plan: Plan, places: list[str]) -> None:
-    """Say on stdout what is collected and where to look."""
+    """Print on stdout what is collected and where to look."""
     say(f"collectord {__version__} collects until Ctrl-C:")
     for line in plan.describe():
         say(f"  {line}")

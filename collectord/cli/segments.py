@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord segments`: list, verify and repair what a state directory holds, or extract it."""
+"""`collectord segments`: list, verify or repair segments, or extract their AUX traces."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AUX_COLUMNS: Final = ("CPU", "TID", "OFFSET", "BYTES", "MISSING")
 
 
 def parser() -> Parser:
-    """Options of `segments`."""
+    """Return the parser of `segments`."""
     made = Parser(
         "collectord segments",
         (
@@ -87,7 +87,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out one action; 1 if a segment is wrong or could not be repaired."""
+    """Carry out one action; return 1 if a segment is wrong or could not be repaired."""
     args = parser().parse_intermixed_args(arguments)
     if args.sha256 and args.action != "verify":
         raise UsageError("--sha256 goes with verify")
@@ -153,7 +153,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _complain_of(closed: Sequence[SinkError]) -> int:
-    """Say which directories were left out; the status of that."""
+    """Report which directories were left out, and return the exit status."""
     for error in closed:
         complain(str(error))
     return EXIT_FAILURE if closed else EXIT_OK
@@ -240,7 +240,7 @@ def _time(realtime_ns: int | None) -> str:
 
 
 def _number(value: int) -> str:
-    """A CPU or a thread, where there is one."""
+    """Format a CPU or thread number, "-" if there is none."""
     return "-" if value < 0 else str(value)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord snapshot`: what a running daemon's flight recorders hold, as segments."""
+"""`collectord snapshot`: store the contents of a running daemon's flight recorders as segments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    """Options of `snapshot`."""
+    """Return the parser of `snapshot`."""
     made = Parser(
         "collectord snapshot",
         ("[--socket PATH]", "[--json]", "[SESSION...]"),
@@ -37,7 +37,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Store, and print where to."""
+    """Store the contents, and print the paths."""
     args = parser().parse_intermixed_args(arguments)
     answer = client.post(args.socket, "/v1/snapshot", {"sessions": args.sessions})
     if args.json:
@@ -50,12 +50,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _lines(snapshot: Mapping[str, Any]) -> Iterator[str]:
-    """What is said of a snapshot; of one that found nothing, nothing."""
+    """Yield the lines about a snapshot; none if it found nothing."""
     lost = (*snapshot["lost"].values(), *snapshot["lost_aux_bytes"].values())
     if snapshot["segments"] or any(lost):
         yield from (f"wrote {path}" for path in snapshot["segments"])
         yield snapshot_text(snapshot)
     elif snapshot["repeated"]:
-        # Not "are in": it may have lost them.
+        # The text is not "are in": the snapshot before may have lost them.
         taken = f"{snapshot['repeated']:,} events were taken with the snapshot before"
         yield f"{snapshot['session']}: nothing new: {taken}"

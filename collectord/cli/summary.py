@@ -48,13 +48,13 @@ def print_result(
     answers: Mapping[str, Sequence[Answer]] | None = None,
     snapshots: Sequence[Snapshot] = (),
 ) -> None:
-    """Print what was recorded: answers of BPF programs, sessions, rings with loss, files.
+    """Print the result: answers of BPF programs, sessions, rings with loss, files.
 
     Args:
         balances: of the sessions.
         as_json: one document instead of tables.
         programs: BPF programs of all sessions.
-        answers: of those that have some, by program.
+        answers: answers of BPF programs, by program.
         snapshots: of flight recorders.
     """
     if as_json:
@@ -72,7 +72,7 @@ def print_result(
         return
     for program, given in (answers or {}).items():
         print_answers(program, given)
-    # Of programs that only fill maps there is nothing to balance.
+    # Programs that only fill maps have no balance.
     drained = [b for b in balances if b.rings or b.basis is not Basis.NONE]
     print_table(_SESSION_COLUMNS, [[b.name, b.scope, *_balance_cells(b)] for b in drained])
     print_table(
@@ -109,7 +109,7 @@ def _aux_cells(area: AuxBalance) -> list[str]:
         str(area.basis),
         _figure(area.produced),
         _figure(area.stored),
-        # Where the PMU does not count, how often something was lost is all that is known.
+        # If the PMU does not count, only the number of losses is known.
         _figure(sum(known) if len(known) == len(area.lost) else None),
         _figure(area.truncated),
         _figure(area.unaccounted),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is drawn with rich: tables, and the live line of a recording. Loaded on a terminal only."""
+"""Output by rich: tables, and the live line of a recording. Loaded only on a terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FILL_WARNING: Final = 0.8
 
 
 def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Draw a table on stdout. Cells are plain text: `[red]` in a file name stays that."""
+    """Draw a table on stdout. Cells are plain text: `[red]` in a file name is not markup."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(Text(column.title), justify=column.align, overflow="fold")
@@ -41,7 +41,7 @@ def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -
 
 
 class LiveLine:
-    """One line on stderr with time, rates, fill and loss, redrawn at each `update`."""
+    """A line on stderr with time, rates, fill and loss, redrawn at each `update`."""
 
     def __init__(self) -> None:
         self._live = Live(

@@ -172,7 +172,7 @@ class RingSnapshot:
         self.paused_ns = 0
 
     async def hold(self) -> None:
-        """Have the rings left alone, except at the end, which drains all. Raises ShardSilent."""
+        """Stop draining the rings, except at the end, which drains all. Raises ShardSilent."""
         await self._hold(self._rings, held=True)
 
     async def _hold(self, drained: Sequence[Drained], *, held: bool) -> None:
