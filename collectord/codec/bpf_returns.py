@@ -91,7 +91,7 @@ def _step(at: int, one: _Instruction, constants: _Constants) -> list[tuple[int, 
     if kind in (_ALU, _ALU64):
         return [(at + 1, _put(constants, one.destination, _result(one, constants)))]
     if not one.code:
-        return []  # not an instruction: the kernel hides the program's from this process
+        return []  # no instruction: the kernel hides the program's code from this process
     if one.code == _WIDE_CONSTANT:
         given = None if one.source else one.immediate & _LOW  # else it is an address
         return [(at + 2, _put(constants, one.destination, given))]

@@ -45,7 +45,7 @@ class ArrayPlace(NamedTuple):
     Attributes:
         at: of the u64 that points to it.
         count_at: of the u32 that counts its entries.
-        entry_bytes: size of an entry, 0 if it is a u32 of the struct.
+        entry_bytes: size of an entry, 0 if a u32 of the struct holds the size.
         size_at: of that u32.
     """
 

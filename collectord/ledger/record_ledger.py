@@ -12,7 +12,7 @@ The counters of a running ring cannot be read at one instant. A balance rests on
 so whatever `before` counted was taken by the pass or is among the losses of `after`, and whatever
 the pass took is counted in `after`. An interrupt may come between counting and writing: that is
 the nesting, at most four records a ring. After the events were disabled both ends are equal, and
-so the balance is exact.
+so are both sides of the balance.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """The state of a segment. DAMAGED: its manifest cannot be read; UNKNOWN: it has none."""
+    """The state of a segment. DAMAGED: its manifest is damaged; UNKNOWN: it has none to read."""
 
     SEALED = "sealed"
     RECOVERED = "recovered"

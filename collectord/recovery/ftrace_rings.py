@@ -77,7 +77,7 @@ def salvage_leftovers(
     done: list[Salvaged] = []
     for name in kernel.leftover_instances():
         session, owned, _ = name.removeprefix(PREFIX).partition(OWNER_MARK)
-        # Only trials have their process id in the name, apart from recordings: they hold no
+        # Apart from recordings only trials have their process id in the name, and trials hold no
         # events.
         trial = bool(owned) and session != RECORD_SESSION
         salvaged = None

@@ -71,7 +71,7 @@ class Accounting:
         self._health = health
         self._log = _LOG.bind(session=plan.name)
         self._clocks = FlushClocks()
-        self._since_ns = time.monotonic_ns()  # until when sealed segments account
+        self._since_ns = time.monotonic_ns()  # the end of the time that sealed segments cover
         self._closed = False
         self._stream = stream
         self._read_at = stream.issued_generation()  # when readings began that a pass must follow

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class AuxCounterReader:
     """Reads the counters of AUX areas around full passes.
 
-    To read a counter interrupts its CPU: it is not read while nothing was taken from the area.
+    Reading a counter interrupts its CPU: it is not read while nothing was taken from the area.
     """
 
     def __init__(self, kernel: Kernel, rings: Iterable[Drained]) -> None:

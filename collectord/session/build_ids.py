@@ -53,7 +53,7 @@ class BuildIds:
     def features(self) -> Features:
         """Return the build-ids of the code that ran in a segment. Called in a thread.
 
-        If several files have one name, the file counts that the name leads to here, as in perf
+        If several files have one name, the one that the name leads to here counts, as in perf
         record, or else the last one whose build-id is known.
         """
         with self._lock:

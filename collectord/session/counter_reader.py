@@ -48,7 +48,7 @@ class Drained:
 class CounterReader:
     """Reads the counters around full passes and keeps the last bracket of each ring.
 
-    To read a kernel counter interrupts the CPU that runs the event. So each is read once per call,
+    Reading a kernel counter interrupts the CPU that runs the event. So each is read once per call,
     as the end of one bracket and the beginning of the next, and not at all while its ring is idle.
     """
 
@@ -275,7 +275,7 @@ class CounterReader:
         return LossReading(lost, starved, records, size_bytes, unit)
 
     def _basis(self, handle: RingHandle, since_ns: int | None) -> Basis:
-        """Return the basis: events hidden, reset, or added as a ring grew are not counted."""
+        """Return the basis: lost_only if events were hidden, reset, or added while a ring grew."""
         if self._brackets[handle.label].after.uncounted:
             return Basis.LOST_ONLY
         hidden = self.suppression.hid((c.event_index for c in handle.counters), since_ns)

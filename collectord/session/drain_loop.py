@@ -264,7 +264,7 @@ class StreamDrain:
     async def full_pass(self) -> int:
         """Drain every ring up to its present head; return the pass's generation.
 
-        It may take as long as chunks are short, as long as the drain threads make passes.
+        It may take as long as chunks are short, provided that the drain threads make passes.
 
         Raises:
             ShardSilent: a drain thread makes no passes.

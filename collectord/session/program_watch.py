@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_bpf import BpfImage, Btf
     from collectord.kernel.port import Kernel
 
-    # Returns the ids greater than one, oldest first.
+    # Returns the ids greater than a given one, oldest first.
     ListPrograms = Callable[[int], Sequence[int]]
 
 # Room for the code and types of programs of a stream: each of its files has them.
@@ -100,7 +100,7 @@ class ProgramWatch:
         """Check without waiting whether `poll` has anything to do.
 
         Args:
-            ids: lists programs beyond one, once for all streams. Raises KernelError.
+            ids: lists programs beyond an id, once for all streams. Raises KernelError.
 
         Returns:
             False if `poll` has to be called.
@@ -147,8 +147,8 @@ class ProgramWatch:
     def _earliest_ns(self) -> int:
         """Return the earliest time that a record may have if it is fed now, for readers that sort.
 
-        They go by the ends of rounds: at each they hand out what is no later than all that stands
-        before the round before. The record will stand before the end of the next round.
+        They go by the ends of rounds: at each they hand out what is no later than all that is
+        before the previous end. The record will be before the next end.
         """
         return max(self._round_ns() or time.monotonic_ns(), self._looked_ns)
 

@@ -142,7 +142,7 @@ class Rotation:
         self._stream.rotate()
 
     def end(self) -> None:
-        """Prepare no new segment: the session is ending, drained and measured before each cut."""
+        """Prepare no new segment; from now on the session drains and measures before seals."""
         self._ending = True
 
     async def finish(self) -> None:

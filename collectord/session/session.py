@@ -167,7 +167,7 @@ class Session:
             self._tasks.start(self._flush_aux())
 
     async def _flush_aux(self) -> None:
-        """Stop CoreSight regularly until the end, because it hands over its trace only then."""
+        """Flush CoreSight until the end: it hands over its trace only when it is stopped."""
         while not self._stopping.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(
@@ -189,7 +189,7 @@ class Session:
 
         Args:
             clocks: reads them, once for all sessions.
-            programs: lists BPF programs beyond one, once for all sessions.
+            programs: lists BPF programs beyond an id, once for all sessions.
 
         Returns:
             whether the session is quiet: the next tick may come a flush interval later.

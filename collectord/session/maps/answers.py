@@ -348,7 +348,7 @@ def _folded(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An entry of a stack table; a stack that could not be kept is None."""
+    """An entry with its stacks; a stack that was lost is None."""
 
     first: tuple[str, ...]
     pid: int
