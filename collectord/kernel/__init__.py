@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only operating-system calls: the seam (`port`), this kernel (`linux`), and its files."""
+"""Operating-system calls: the port, this kernel (`linux`), and the kernel's files."""

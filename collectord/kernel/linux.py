@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
 _COUNTER_BYTES: Final = 40
-# Descriptors left for files, sockets and pipes beside those that were asked for.
+# Descriptors kept for files, sockets and pipes beside those that were asked for.
 _SPARE_FILES: Final = 64
 _ANY_PURPOSE: Final = Purpose()
 
 
 @cache
 def _figures(read_format: int) -> tuple[bool, ...]:
-    """Which of the figures behind the value read(2) gives, in its order."""
+    """Return which figures follow the value that read(2) gives, in its order."""
     return tuple(
         bool(read_format & int(bit))
         for bit in (
@@ -108,12 +108,12 @@ class LinuxKernel:
         self.sys = sys
         self.tracefs = tracefs or Tracefs.below(sys)
         self.page_bytes = mmap.PAGESIZE
-        self._own_programs: dict[int, int] = {}  # descriptor by id
+        self._own_programs: dict[int, int] = {}  # descriptor of each event, by id
         self._program_notes = ProgramNotes(run)
         self._loaded = program_image.LoadedPrograms()
 
     def limits(self) -> Limits:
-        """Privileges and limits at this moment."""
+        """See `Kernel.limits`."""
         memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
         paranoid = self._sysctl("perf_event_paranoid")
         return Limits(
@@ -155,7 +155,7 @@ class LinuxKernel:
             return _syscalls.perf_event_open(attr.encode(), pid, cpu, group_fd, flags)
         except OSError as error:
             code = error.errno or 0
-            # Out of descriptors no file can be read either, and no CPU is to blame.
+            # Without descriptors no file can be read either, and the CPU is not to blame.
             online = () if code in (errno.EMFILE, errno.ENFILE) else self.online_cpus()
             raise errno_mapping.open_refused(
                 code, attr, purpose, self.limits(), pid=pid, cpu=cpu, online=online
@@ -176,8 +176,9 @@ class LinuxKernel:
     def refresh(self, fd: int) -> None:
         """See `Kernel.refresh`.
 
-        Newer kernels stop the event at its last overflow and disable it later. To enable it again
-        does not start it (perf_trace_add(), Linux 6.18): setting its period, to what it is, does.
+        Newer kernels stop the event at its last overflow and disable it later. Enabling it again
+        does not start it (perf_trace_add(), Linux 6.18): setting its period, to its present value,
+        does.
         """
         _control("cannot arm an event", _syscalls.perf_refresh, fd, 1)
         _control("cannot start an event again", _syscalls.perf_set_period, fd, 1)
@@ -204,9 +205,10 @@ class LinuxKernel:
         return foreign if foreign or None not in passing.values() else None
 
     def _passes(self, program: int) -> bool | None:
-        """A program of ours hides an event only where the kernel leaves its run out.
+        """Whether a program hides no event; None if unknown.
 
-        trace_call_bpf() returns 0 then, as if the program had; and counts it.
+        One of ours hides an event only where the kernel skips its run: trace_call_bpf() then
+        returns 0, as if the program had, and counts it.
         """
         fd = self._own_programs.get(program)
         if fd is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one seam for privileged calls.
+"""The port: the one seam for privileged calls.
 
 Nothing outside `collectord.kernel` makes a privileged call: sources are given a `Kernel`. Every
-operation takes and gives plain values and file descriptors, so that a separate process can carry
+operation takes and returns plain values and file descriptors, so that a separate process can carry
 it out and pass descriptors over a socket; `linux.LinuxKernel` carries them out in this process.
 """
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """What read(2) of a perf event gave; times in ns.
+    """A reading of a perf event by read(2); times in ns.
 
     Attributes:
-        value: events counted, those of inherited children included. An event that the event's
-            own filter refuses is not counted.
+        value: events counted, those of inherited children included. Events that the event's own
+            filter refuses are not counted.
         time_enabled_ns: 0 unless the event's read_format asks for it.
-        time_running_ns: likewise.
+        time_running_ns: 0 unless the event's read_format asks for it.
         event_id: the id that samples carry, 0 unless asked for.
         lost: records that did not fit the ring, None where the read_format has no LOST.
     """
@@ -64,10 +64,10 @@ class Kernel(Protocol):
 
     @property
     def page_bytes(self) -> int:
-        """Size of a page."""
+        """Size of a page in bytes."""
 
     def limits(self) -> Limits:
-        """Privileges and limits at this moment."""
+        """Return privileges and limits at this moment."""
 
     def reserve_files(self, count: int) -> None:
         """Raise the soft RLIMIT_NOFILE, as far as the hard one, for `count` more descriptors."""
@@ -82,32 +82,32 @@ class Kernel(Protocol):
         flags: int = 0,
         purpose: Purpose = ...,
     ) -> int:
-        """Open an event, close-on-exec always, and give its descriptor.
+        """Open an event, close-on-exec always, and return its descriptor.
 
         Raises:
             MissingPrivilege, MissingFeature, NoSuchTarget, KernelError: see `errno_mapping`.
         """
 
     def close(self, fd: int) -> None:
-        """Close a descriptor that another operation gave."""
+        """Close a descriptor that another operation returned."""
 
     def enable(self, fd: int) -> None:
-        """PERF_EVENT_IOC_ENABLE, inherited children included."""
+        """Enable an event, inherited children included (PERF_EVENT_IOC_ENABLE)."""
 
     def disable(self, fd: int) -> None:
-        """PERF_EVENT_IOC_DISABLE, inherited children included; the counter is final after it."""
+        """Disable an event, inherited children included; its counter is final after it."""
 
     def refresh(self, fd: int) -> None:
-        """PERF_EVENT_IOC_REFRESH: enable the event, of period 1, until its next overflow.
+        """Enable an event of period 1 until its next overflow (PERF_EVENT_IOC_REFRESH).
 
-        That disables it, and its group with it. Each call adds one overflow: call it once, and
-        once after each.
+        The overflow disables it and its group. Each call adds one overflow: call it once, and once
+        after each.
         """
 
     def set_filter(self, fd: int, text: str) -> None:
         """Give a tracepoint event its filter, or a tracing event its addresses.
 
-        The kernel allows the former once per event.
+        The kernel allows a tracepoint event one filter.
 
         Raises:
             KernelError: EINVAL for a bad filter (`filter_refusal` has the reason).
@@ -117,22 +117,22 @@ class Kernel(Protocol):
         """Send the event's records to the ring of `ring_fd`."""
 
     def event_id(self, fd: int) -> int:
-        """The id that this event's samples carry."""
+        """Return the id that this event's samples carry."""
 
     def query_bpf(self, fd: int) -> tuple[int, ...] | None:
-        """Ids of the BPF programs attached to the event's tracepoint that may hide its events.
+        """Return ids of the BPF programs on the event's tracepoint that may hide its events.
 
         Those that a live process of this program has loaded, and that hide none, are left out.
 
         Returns:
-            None if there is one of which that cannot be told yet, and no other.
+            None if that cannot be told yet of some program, and no other one may hide events.
         """
 
     def loading_programs(self, stack: ExitStack) -> AbstractContextManager[None]:
-        """Have other processes know that this one loads programs, which `own_programs` tells of.
+        """Tell other processes that this one loads programs, which `own_programs` is then given.
 
         Args:
-            stack: is given the programs' descriptors in the block.
+            stack: receives the programs' descriptors in the block.
         """
 
     def may_hide_events(self, fd: int) -> bool:
@@ -142,22 +142,22 @@ class Kernel(Protocol):
         """Leave those of these programs that hide no event out of `query_bpf`.
 
         That ends when the stack closes. Other processes of this program leave them out, too, until
-        they are unloaded. What a program's instructions may return decides; one whose run the
-        kernel left out even once, which hides the event, is not left out either.
+        they are unloaded. The instructions of a program decide, by what they may return; a program
+        whose run the kernel skipped even once, which hides the event, is not left out either.
 
         Args:
             programs: a descriptor of each, by its id.
-            stack: closes before the descriptors are.
+            stack: closes before the descriptors are closed.
         """
 
     def possible_cpus(self) -> tuple[int, ...]:
-        """CPUs that may ever be online: a per-CPU value of a BPF map has one for each."""
+        """Return CPUs that may ever be online: a per-CPU value of a BPF map has one for each."""
 
     def map_info(self, fd: int) -> MapInfo:
-        """Sizes of a BPF map."""
+        """Return the sizes of a BPF map."""
 
     def map_lookup(self, fd: int, key: bytes, *, info: MapInfo) -> bytes | None:
-        """The value of a key in a BPF map; see `bpf_calls.map_lookup`."""
+        """Return the value of a key in a BPF map; see `bpf_calls.map_lookup`."""
 
     def map_update(
         self, fd: int, key: bytes, value: bytes | Sequence[bytes], *, info: MapInfo
@@ -165,30 +165,30 @@ class Kernel(Protocol):
         """Set the value of a key in a BPF map; see `bpf_calls.map_update`."""
 
     def map_entries(self, fd: int, *, info: MapInfo, limit: int = ...) -> Entries:
-        """All entries of a BPF map, or the first ones; see `bpf_entries.map_entries`."""
+        """Return the entries of a BPF map, or the first ones; see `bpf_entries.map_entries`."""
 
     def program_info(self, fd: int) -> ProgramInfo:
-        """What the kernel counted of a BPF program."""
+        """Return the kernel's info and counters of a BPF program."""
 
     def enable_bpf_stats(self) -> int:
-        """Have the kernel count what BPF programs cost while the descriptor is open."""
+        """Have the kernel count the cost of BPF programs while the descriptor is open."""
 
     def bpf_headers(self, named: str, cache: str) -> str:
-        """The kernel headers to compile BPF programs with.
+        """Return the kernel headers to compile BPF programs with.
 
         Args:
             named: a tree, "" to find one.
-            cache: where a tree is put together that the host has in parts.
+            cache: folder where a tree is put together that the host has in parts.
 
         Raises:
-            MissingFeature: there are none; the hint says which package has them.
+            MissingFeature: there are none; the hint names the package that has them.
         """
 
     def read_counter(self, fd: int, read_format: int) -> CounterReading:
         """Read the event's counter. It costs an interrupt of the event's CPU if that runs it."""
 
     def pause_output(self, fd: int, *, paused: bool) -> None:
-        """Have the ring of this event refuse what is written to it, and count it as lost, or not.
+        """Pause the ring of this event, so that it counts new records as lost, or resume it.
 
         A record that was begun before is still finished.
         """
@@ -196,8 +196,8 @@ class Kernel(Protocol):
     def map_ring(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> RingMap:
         """Map the event's ring: a control page and `data_bytes` (a power of two of pages).
 
-        With `overwrite` read-only: the kernel does not wait for a reader then, and the event must
-        have `write_backward`.
+        With `overwrite` the mapping is read-only: the kernel then does not wait for a reader, and
+        the event must have `write_backward`.
 
         Raises:
             MissingPrivilege: EPERM, over the mlock budget.
@@ -208,10 +208,10 @@ class Kernel(Protocol):
         """Map the AUX area of the event that owns a ring.
 
         Args:
-            fd: the event's.
+            fd: descriptor of the event.
             ring: the mapping of its ring; the area is closed before it.
             aux_bytes: a power of two of pages.
-            snapshot: read-only, so that the kernel goes on over what nobody has read.
+            snapshot: map it read-only, so that the kernel overwrites what nobody has read.
 
         Raises:
             MissingFeature: the PMU has no AUX area.
@@ -220,10 +220,10 @@ class Kernel(Protocol):
         """
 
     def time_conversion(self) -> TimeConversion:
-        """How the CPU's counter becomes perf's clock, as far as the kernel tells."""
+        """Return how the CPU's counter becomes perf's clock, as far as the kernel tells."""
 
     def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
-        """Make a tracefs instance; tracefs is mounted if it must be. See `Instance.create`.
+        """Create a tracefs instance, mounting tracefs if necessary. See `Instance.create`.
 
         Raises:
             MissingPrivilege: tracefs is closed, by permission or by kernel lockdown.
@@ -235,7 +235,7 @@ class Kernel(Protocol):
 
         Raises:
             MissingFeature: this kernel cannot map the ring.
-            KernelError: EBUSY, who keeps it is said; others.
+            KernelError: EBUSY, with the process that keeps it; others.
             MissingPrivilege, RingSetupError: it may not be mapped, or there is no memory.
         """
 
@@ -246,7 +246,7 @@ class Kernel(Protocol):
         """Whether a process salvages what a crash left of this session's instance."""
 
     def leftover_instances(self) -> tuple[str, ...]:
-        """Names of tracefs instances that a crash left; none where tracefs is not mounted.
+        """Return names of tracefs instances that a crash left; none if tracefs is not mounted.
 
         Raises:
             MissingPrivilege, MissingFeature: instances cannot be listed.
@@ -256,7 +256,7 @@ class Kernel(Protocol):
         """Take over an instance that a crash left, stopped; the stack removes it.
 
         Raises:
-            NoSuchTarget: there is none of that name any more, or another process salvages it.
+            NoSuchTarget: the instance is gone, or another process salvages it.
             KernelError: EBUSY, its process lives; others.
         """
 
@@ -264,7 +264,7 @@ class Kernel(Protocol):
         """Remove probes that a crash left; leftover instances must be gone.
 
         Raises:
-            KernelError: someone else has enabled one; the others are removed all the same.
+            KernelError: another process has enabled one; the others are removed.
         """
 
     def open_blktrace(self, device: str, setup: Setup, session: str, stack: ExitStack) -> Blktrace:
@@ -274,25 +274,25 @@ class Kernel(Protocol):
             NoSuchTarget: there is no such block device.
             MissingFeature: debugfs is not mounted, or the kernel has no blktrace.
             MissingPrivilege: the device or its relay files may not be opened.
-            KernelError: EBUSY; it is traced already, by whom is said.
+            KernelError: EBUSY; the device is already traced, by a process that the message names.
         """
 
     def end_left_traces(self) -> Sequence[LeftTrace]:
         """End traces of block devices that killed processes of this program left."""
 
     def open_channel(self, path: str, stack: ExitStack) -> tuple[RelayFile, ...]:
-        """Open the files of a relay channel, `path` itself or those with a CPU's number behind.
+        """Open the files of a relay channel: `path` itself, or `path` with each CPU's number.
 
         Raises:
-            MissingFeature: there are none, or they are no relay files.
+            MissingFeature: there are none, or they are not relay files.
             MissingPrivilege, KernelError: they cannot be opened.
         """
 
     def machine(self) -> Machine:
-        """CPUs, caches, memory and PMUs, as far as the kernel tells of them."""
+        """Return CPUs, caches, memory and PMUs, as far as the kernel describes them."""
 
     def loaded_bpf(self, ids: Sequence[int] | None, room_bytes: int) -> LoadedBpf:
-        """Code and types of these BPF programs, or all, as far as there is room for them.
+        """Return code and types of these BPF programs, or all, as far as there is room.
 
         Those that are gone are left out; without CAP_SYS_ADMIN there are none.
         """
@@ -301,17 +301,17 @@ class Kernel(Protocol):
         """Read the three clocks within one bracket."""
 
     def online_cpus(self) -> tuple[int, ...]:
-        """CPUs that are online now."""
+        """Return the CPUs that are online now."""
 
     def threads_of(self, pid: int) -> tuple[int, ...]:
-        """Threads of a process.
+        """Return the threads of a process.
 
         Raises:
             NoSuchTarget: there is no such process.
         """
 
     def processes_of(self, uid: int) -> tuple[int, ...]:
-        """Processes whose effective user is `uid`."""
+        """Return the processes whose effective user is `uid`."""
 
     def open_cgroup(self, path: str) -> int:
         """Open a cgroup's directory, given in full or below the root of perf_event's hierarchy.
@@ -322,7 +322,7 @@ class Kernel(Protocol):
         """
 
     def open_pid(self, pid: int) -> int:
-        """A pidfd: readable once the process has exited.
+        """Return a pidfd, which is readable once the process has exited.
 
         Raises:
             NoSuchTarget: there is no such process.
@@ -330,34 +330,34 @@ class Kernel(Protocol):
         """
 
     def filter_refusal(self, system: str, name: str, text: str) -> str:
-        """Why the kernel refuses a filter for a tracepoint, in its own words; "" if unknown."""
+        """Return the kernel's reason for refusing a tracepoint's filter; "" if unknown."""
 
     def running_state(
         self, attr: PerfEventAttr, event_id: int, pids: Sequence[int] | None = None
     ) -> bytes:
-        """These processes, or all, as sideband records with the trailer of this event."""
+        """Return these processes, or all, as sideband records with the trailer of this event."""
 
     def bpf_program_ids(self, after: int) -> tuple[int, ...]:
-        """The kernel's numbers of the loaded BPF programs, ascending, beyond `after`.
+        """Return the kernel's numbers of the loaded BPF programs, ascending, beyond `after`.
 
         Raises:
             MissingPrivilege, KernelError: they cannot be listed.
         """
 
     def bpf_symbols(self, ids: Sequence[int]) -> tuple[BpfSymbols, ...]:
-        """Functions of these BPF programs; those that are gone are left out."""
+        """Return the functions of these BPF programs; programs that are gone are left out."""
 
     def mapped_build_ids(self, mappings: Sequence[Mmap2]) -> tuple[bytes, ...]:
-        """The build-id of each mapped file; empty if it has none or is not there any more."""
+        """Return the build-id of each mapped file; empty if it has none or is gone."""
 
     def inode_at(self, name: bytes) -> int:
-        """The inode to which a path leads from here; 0: to none."""
+        """Return the inode that a path leads to from here; 0 if there is none."""
 
     def kernel_build_ids(self) -> tuple[BuildId, ...]:
-        """Give the build-ids of the kernel and of its modules."""
+        """Return the build-ids of the kernel and of its modules."""
 
     def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
-        """Formats of these tracepoints (system, name), as a perf.data file holds them.
+        """Return formats of these tracepoints (system, name), as a perf.data file holds them.
 
         Raises:
             KernelError: tracefs is absent or may not be read.
@@ -365,7 +365,7 @@ class Kernel(Protocol):
 
 
 class LocalKernel(Kernel, Protocol):
-    """The kernel of this process, of which the probe reads files as well."""
+    """The kernel of this process, whose files the probe reads as well."""
 
     @property
     def proc(self) -> Path:
@@ -377,4 +377,4 @@ class LocalKernel(Kernel, Protocol):
 
     @property
     def tracefs(self) -> Tracefs:
-        """The tracefs below that, mounted or not."""
+        """The tracefs below `sys`, mounted or not."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bpf(2): maps by descriptor, what the kernel counts of programs, and which ids it has.
+"""bpf(2): maps by descriptor, the kernel's counters of programs, and ids of objects.
 
-Sizes are asked of the kernel, never taken from a caller: a call about a map writes as much as the
-map's own sizes say, whatever the buffer.
+Sizes are read from the kernel, never taken from a caller: a call about a map writes as many bytes
+as the map's own sizes say, whatever the buffer holds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VALUE_ALIGN: Final = 8
 
 
 class MapType(IntEnum):
-    """enum bpf_map_type, as far as anything here depends on it."""
+    """The values of enum bpf_map_type that this package depends on."""
 
     HASH = 1
     ARRAY = 2
@@ -63,15 +63,15 @@ _PER_CPU: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MapInfo:
-    """A map's sizes.
+    """The sizes of a map.
 
     Attributes:
-        id: the kernel's, of all maps.
+        id: the kernel's number of the map.
         type: enum bpf_map_type.
         name: at most 15 bytes.
-        key_bytes: of a key.
-        value_bytes: of a value, of one CPU if it has one for each.
-        max_entries: that it can hold.
+        key_bytes: size of a key.
+        value_bytes: size of a value; of one CPU's value in a per-CPU map.
+        max_entries: how many entries fit.
         cpus: values of an entry: CPUs that may ever be online, or 1.
     """
 
@@ -85,40 +85,41 @@ class MapInfo:
 
     @property
     def per_cpu(self) -> bool:
-        """An entry has a value for each CPU."""
+        """Whether an entry has a value for each CPU."""
         return self.type in _PER_CPU
 
     @property
     def cpu_bytes(self) -> int:
-        """From one CPU's value to the next one's, in what is read and written."""
+        """Bytes from one CPU's value to the next one's, in what is read and written."""
         if self.per_cpu:
             return (self.value_bytes + _VALUE_ALIGN - 1) // _VALUE_ALIGN * _VALUE_ALIGN
         return self.value_bytes
 
     @property
     def entry_bytes(self) -> int:
-        """The value of an entry as it is read and written: of all CPUs, in order of their number.
+        """Bytes of an entry's value as it is read and written: all CPUs, in order of their number.
 
-        CPUs that cannot be are not counted: the n-th value is that of the n-th possible CPU.
+        CPUs that cannot exist have no value: the n-th value is that of the n-th possible CPU.
         """
         return self.cpu_bytes * self.cpus
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramInfo:
-    """A loaded program, and what the kernel counted of it since it was loaded.
+    """A loaded program, and the kernel's counters of it since it was loaded.
 
     Attributes:
-        id: the kernel's, of all programs.
+        id: the kernel's number of the program.
         name: at most 15 bytes.
         type: enum bpf_prog_type.
-        run_time_ns: spent in it while statistics were on (`enable_stats`), None before Linux 5.1.
-        run_count: times it ran while they were on, likewise.
-        recursion_misses: times it did not run as another program ran on that CPU, statistics or
-            not; None before Linux 5.12.
-        tag: of its instructions, in hexadecimal.
-        loaded_ns: when it was loaded, since the boot.
-        user: who loaded it.
+        run_time_ns: time spent in it while statistics were on (`enable_stats`), None before Linux
+            5.1.
+        run_count: how often it ran while they were on; None before Linux 5.1.
+        recursion_misses: how often it did not run because another program ran on that CPU, with or
+            without statistics; None before Linux 5.12.
+        tag: the hash of its instructions, in hexadecimal.
+        loaded_ns: when it was loaded, in ns since boot.
+        user: id of the user who loaded it.
     """
 
     id: int
@@ -133,7 +134,7 @@ class ProgramInfo:
 
 
 def refused(code: int, message: str) -> KernelError:
-    """The error for a refused bpf(2)."""
+    """Return the error for a refused bpf(2)."""
     if code in (errno.EPERM, errno.EACCES):
         return MissingPrivilege(
             message,
@@ -156,19 +157,19 @@ def refused(code: int, message: str) -> KernelError:
 
 
 def unsupported(code: int) -> bool:
-    """The errno says that this kernel, or this type of map, does not have the command."""
+    """Whether the errno says that this kernel, or this type of map, lacks the command."""
     return code in (errno.EINVAL, errno.EOPNOTSUPP, _ENOTSUPP)
 
 
 def object_info(fd: int, what: str) -> bytes:
-    """Give the info of a map, program or BTF, as much of it as this kernel has.
+    """Return the info of a map, program or BTF, as much of it as this kernel has.
 
     Args:
-        fd: of the object.
-        what: it is, for the error.
+        fd: descriptor of the object.
+        what: name of the object's kind, for the error.
 
     Raises:
-        KernelError: the kernel does not tell.
+        KernelError: the kernel refuses the query.
     """
     try:
         return _syscalls.bpf_object_info(fd)[0]
@@ -177,7 +178,7 @@ def object_info(fd: int, what: str) -> bytes:
 
 
 def map_info(fd: int) -> MapInfo:
-    """Sizes of the map that `fd` is of. Raises KernelError."""
+    """Return the sizes of the map behind `fd`. Raises KernelError."""
     kind, number, key_bytes, value_bytes, max_entries, _, name = _MAP_INFO.unpack_from(
         object_info(fd, "BPF map")
     )
@@ -193,12 +194,12 @@ def map_info(fd: int) -> MapInfo:
 
 
 def map_lookup(fd: int, key: bytes, *, info: MapInfo | None = None) -> bytes | None:
-    """The value of a key, of all CPUs (`MapInfo.entry_bytes`); None if it has none.
+    """Return a key's value, of all CPUs (`MapInfo.entry_bytes`); None if the key is absent.
 
     Args:
-        fd: of the map.
-        key: `key_bytes` of it.
-        info: of the map, if it is known already.
+        fd: descriptor of the map.
+        key: `key_bytes` bytes.
+        info: the map's sizes, if they are known already.
 
     Raises:
         KernelError: the map cannot be read.
@@ -219,14 +220,14 @@ def map_update(
     """Set the value of a key.
 
     Args:
-        fd: of the map.
-        key: `key_bytes` of it.
-        value: `value_bytes` of it; where each CPU has its own, one for every possible CPU in order
-            of their number, or one that all get.
-        info: of the map, if it is known already.
+        fd: descriptor of the map.
+        key: `key_bytes` bytes.
+        value: `value_bytes` bytes; in a per-CPU map one value for every possible CPU in order of
+            their number, or one that all CPUs get.
+        info: the map's sizes, if they are known already.
 
     Raises:
-        KernelError: the map does not take it.
+        KernelError: the map refuses the value.
     """
     info = info or map_info(fd)
     values = [value] * info.cpus if isinstance(value, bytes) else list(value)
@@ -242,7 +243,7 @@ def map_update(
 
 
 def map_next_key(fd: int, key: bytes | None, info: MapInfo) -> bytes | None:
-    """The key after `key`, the first one if that is gone or None; None after the last one.
+    """Return the key after `key`, the first one if `key` is gone or None; None after the last.
 
     Raises:
         KernelError: the map's keys cannot be listed.
@@ -259,7 +260,7 @@ def map_next_key(fd: int, key: bytes | None, info: MapInfo) -> bytes | None:
 
 
 def program_info(fd: int) -> ProgramInfo:
-    """What the kernel tells of the program that `fd` is of. Raises KernelError."""
+    """Return the kernel's info of the program behind `fd`. Raises KernelError."""
     info = object_info(fd, "BPF program")
     kind, number, tag = _PROGRAM_HEAD.unpack_from(info)
     loaded_ns, user = _PROGRAM_LOADED.unpack_from(info, _PROGRAM_LOADED_AT)
@@ -287,7 +288,7 @@ def program_info(fd: int) -> ProgramInfo:
 def enable_stats() -> int:
     """Have the kernel count runs and run time of all programs while the descriptor is open.
 
-    Costs two clock readings for each run of any program.
+    This costs two clock readings for each run of any program.
 
     Returns:
         The descriptor, close-on-exec.
@@ -312,14 +313,18 @@ def enable_stats() -> int:
 
 
 def program_ids(after: int = 0) -> tuple[int, ...]:
-    """Ids of the host's programs beyond `after`. Raises MissingPrivilege without CAP_SYS_ADMIN."""
+    """Return ids of the host's programs beyond `after`.
+
+    Raises:
+        MissingPrivilege: without CAP_SYS_ADMIN.
+    """
     return tuple(ids("program", after))
 
 
 def ids(kind: Literal["program", "map", "link"], after: int = 0) -> Iterator[int]:
-    """Give the ids of all objects of a kind beyond `after`.
+    """Yield the ids of all objects of a kind beyond `after`.
 
-    They only grow, so the walk ends even while objects come and go.
+    Ids only grow, so the walk ends even while objects come and go.
     """
     try:
         while (number := _syscalls.bpf_next_id(kind, after)) is not None:

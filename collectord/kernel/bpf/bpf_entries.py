@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All entries of a BPF map, while programs change it.
+"""All entries of a BPF map, read while programs change it.
 
 A batch reads whole hash buckets under their locks: an entry that is there all the time is read
 once, whatever comes and goes beside it. Where the kernel (before 5.6) or the type of map has no
-batch, keys are walked one by one. When the key that the walk stands on is deleted, the kernel goes
-on from the first one: nothing is missed by that, what is read twice counts once, and the number of
-steps is limited. What a walk can miss is an entry that is replaced by `map_update` while it goes
-on, because the kernel moves that to the front of its bucket; adding in place moves nothing.
+batch, keys are walked one by one. When the key that the walk stands on is deleted, the kernel
+starts again at the first one: no entry is missed, an entry that is read twice counts once, and the
+number of steps is limited. The walk can miss an entry that `map_update` replaces meanwhile,
+because the kernel moves that to the front of its bucket; an update in place moves nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from collectord.kernel.bpf.bpf_calls import (
     unsupported,
 )
 
-# More is read of no map at once: what reads it keeps a number for each.
+# No more of a map is read at once: the reader keeps a number for each entry.
 ENTRIES_MAX: Final = 1 << 16
 _BATCH_BYTES: Final = 1 << 18
 _STEPS_MIN: Final = 1024
 _WALKS_MAX: Final = 4
 _ARRAYS: Final = (MapType.ARRAY, MapType.PERCPU_ARRAY)
-# Others have batches that walk by keys, and may so read one twice.
+# Other types have batches that walk by keys, and may so read an entry twice.
 _BATCHED: Final = (
     *_ARRAYS,
     MapType.HASH,
@@ -44,14 +44,14 @@ _BATCHED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Entries of a map; no key is there twice.
+    """Entries of a map; no key occurs twice.
 
     Attributes:
         keys: one after the other, `MapInfo.key_bytes` each.
         values: in the same order, `MapInfo.entry_bytes` each.
-        count: entries.
-        complete: all that were there all the time are here; not so if the limit was reached, or if
-            the map changed too fast.
+        count: number of entries.
+        complete: whether every entry that existed all the time is here; False if the limit was
+            reached or the map changed too fast.
     """
 
     keys: bytes
@@ -61,12 +61,12 @@ class Entries:
 
 
 def map_entries(fd: int, *, info: MapInfo | None = None, limit: int = ENTRIES_MAX) -> Entries:
-    """Read a map.
+    """Read the entries of a map.
 
     Args:
-        fd: of the map.
-        info: of the map, if it is known already.
-        limit: entries after which no more are read; at most one batch more may come.
+        fd: descriptor of the map.
+        info: the map's sizes, if they are known already.
+        limit: number of entries at which reading stops; at most one batch more may come.
 
     Raises:
         KernelError: the map cannot be read.
@@ -76,7 +76,7 @@ def map_entries(fd: int, *, info: MapInfo | None = None, limit: int = ENTRIES_MA
 
 
 def walk_entries(fd: int, *, info: MapInfo | None = None, limit: int = ENTRIES_MAX) -> Entries:
-    """Read a map key by key: two calls for each entry. As `map_entries`."""
+    """Read a map key by key, with two calls for each entry; see `map_entries`."""
     info = info or map_info(fd)
     found: dict[bytes, bytes] = {}
     key: bytes | None = None
@@ -91,13 +91,13 @@ def walk_entries(fd: int, *, info: MapInfo | None = None, limit: int = ENTRIES_M
         if len(found) >= limit:
             break
         value = map_lookup(fd, key, info=info)
-        if value is not None:  # else it is gone since, or an index that nothing was put at
+        if value is not None:  # otherwise it is gone, or is an index without a value
             found[key] = value
     return Entries(b"".join(found), b"".join(found.values()), len(found), complete)
 
 
 def _batches(fd: int, info: MapInfo, limit: int) -> Entries | None:
-    """Read by batches; None where there are none."""
+    """Read a map by batches; return None where the map has none."""
     if info.type not in _BATCHED:
         return None
     size = info.key_bytes + info.entry_bytes
@@ -112,7 +112,7 @@ def _batches(fd: int, info: MapInfo, limit: int) -> Entries | None:
             )
         except OSError as error:
             code = error.errno or 0
-            if code == errno.ENOSPC and room < info.max_entries:  # one bucket has more than that
+            if code == errno.ENOSPC and room < info.max_entries:  # a bucket has more than that
                 room = min(info.max_entries, 2 * room)
                 continue
             if unsupported(code) and position is None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The catalogue of BPF programs: pairs NAME.bpf.c and NAME.toml, shipped ones and a host's own.
 
-A program runs in the kernel, so whoever could put one here would own the host. A directory of the
-host's own counts only if it, all above it and both files belong to root and nobody else can write
-to them. It is entered step by step from the root, by descriptors and without following links, so
-that what is read is what was looked at.
+A program runs in the kernel, so whoever could add one would own the host. A host's own directory
+counts only if root owns it, every directory above it and both files, and nobody else can write to
+them. It is entered step by step from the root, by descriptors and without following links, so that
+what is read is what was checked.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ Origin = Literal["shipped", "local"]
 
 @dataclass(frozen=True, slots=True)
 class BpfProblem:
-    """Files that make no program.
+    """Files that do not make a program.
 
     Attributes:
-        name: of the program, "" if a whole directory is refused.
-        path: of the file or directory.
-        reason: one line; what is wrong and what to do.
+        name: the program's name, "" if a whole directory is refused.
+        path: the file or directory.
+        reason: one line that says what is wrong and what to do.
     """
 
     name: str
@@ -58,16 +58,16 @@ class BpfProblem:
 
 
 def shipped_place() -> Path:
-    """The folder of the shipped programs and their header: of the package, or of a checkout."""
+    """Return the folder of the shipped programs and their header, in the package or a checkout."""
     return next((place for place in _PLACES if (place / HEADER).is_file()), _PLACES[0])
 
 
 def list_programs(local: Path = LOCAL, *, owner: int = _ROOT) -> list[BpfProgram | BpfProblem]:
-    """All programs by name, and what should be one and is not.
+    """Return all programs by name, with a problem for each pair that makes none.
 
     Args:
         local: the host's own directory; it need not exist.
-        owner: who must own it, beside root.
+        owner: user who must own it, beside root.
     """
     catalogue = _Catalogue(local, owner)
     found: list[BpfProgram | BpfProblem] = list(catalogue.refused)
@@ -80,15 +80,15 @@ def list_programs(local: Path = LOCAL, *, owner: int = _ROOT) -> list[BpfProgram
 
 
 def load(name: str, local: Path = LOCAL, *, owner: int = _ROOT) -> BpfProgram:
-    """One program.
+    """Load one program.
 
     Args:
-        name: which.
+        name: its name.
         local: the host's own directory; it need not exist.
-        owner: who must own it, beside root.
+        owner: user who must own it, beside root.
 
     Raises:
-        UsageError: there is none of that name; the hint names the nearest.
+        UsageError: there is no such program; the hint names the nearest.
         ConfigError: its files make no program, or are refused.
     """
     catalogue = _Catalogue(local, owner)
@@ -96,14 +96,14 @@ def load(name: str, local: Path = LOCAL, *, owner: int = _ROOT) -> BpfProgram:
     if name in known:
         return catalogue.load(name)
     for problem in catalogue.refused:
-        # It may be in there: what is wrong with the directory comes first.
+        # The program may be in there: what is wrong with the directory comes first.
         raise ConfigError(f"there is no shipped program {name!r}, and {problem.reason}")
     hint = did_you_mean(name, known) or "`collectord bpf list` shows all"
     raise UsageError(f"there is no BPF program {name!r}", text=name, hint=hint)
 
 
 class _Catalogue:
-    """File names of both directories, and their pairs once they are asked for."""
+    """File names of both directories, and their pairs when they are asked for."""
 
     def __init__(self, local: Path, owner: int) -> None:
         self._owner = owner
@@ -130,7 +130,12 @@ class _Catalogue:
             self._folders[origin] = (folder, _pairs(names))
 
     def _enter(self, origin: Origin, folder: Path) -> Folder:
-        """Open a directory; a local one only root can change. Raises OSError and ConfigError."""
+        """Open a directory, a local one only if root alone can change it.
+
+        Raises:
+            OSError: it cannot be opened.
+            ConfigError: others can change it.
+        """
         if origin == "shipped":
             return open_folder(folder)
         try:
@@ -139,11 +144,11 @@ class _Catalogue:
             raise _refused(error) from error
 
     def names(self) -> frozenset[str]:
-        """Of all programs, also of those that are none."""
+        """Return the names of all pairs, those that make no program included."""
         return frozenset(name for _, pairs in self._folders.values() for name in pairs)
 
     def load(self, name: str) -> BpfProgram:
-        """One of `names`. Raises ConfigError."""
+        """Load one of `names`. Raises ConfigError."""
         origins = [origin for origin, (_, pairs) in self._folders.items() if name in pairs]
         origin = origins[-1]
         folder, pairs = self._folders[origin]
@@ -172,7 +177,7 @@ class _Catalogue:
 
 
 def _pairs(names: Iterable[str]) -> dict[str, frozenset[str]]:
-    """File names by what they have before their endings; other files are nobody's business."""
+    """Group file names by what precedes their endings; other files are ignored."""
     found: dict[str, frozenset[str]] = {}
     for name in names:
         match = re.fullmatch(rf"([^.].*?)({re.escape(SOURCE)}|{re.escape(MANIFEST)})", name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel headers for BCC: where a usable tree is, and how one is made where there is none.
+"""Kernel headers for BCC: finding a usable tree, and making one where there is none.
 
 BCC takes one tree with both halves: the source's headers (`include/linux`) and what a build adds
 (`include/generated`). A build directory and the kernel's own archive, kheaders, have both; Debian
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 HeadersKind = Literal["build", "kheaders", "merged"]
 
-# What the two halves are told by; BCC includes both.
+# Files that tell the two halves apart; BCC includes both.
 _SOURCE_MARK: Final = "include/linux/kconfig.h"
 _BUILD_MARK: Final = "include/generated/autoconf.h"
 _MERGED: Final = ("include", "arch")
@@ -50,7 +50,7 @@ _MADE_OF_MAX_BYTES: Final = 1 << 20
 _HELD: Final = re.compile(r"\A/proc/self/fd/\d+")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _FAILURES: tuple[type[Exception], ...] = (OSError, EOFError, tarfile.TarError)
-with suppress(ImportError):  # a python built without: tarfile says so when it is to unpack
+with suppress(ImportError):  # Python may be built without it; tarfile says so when it unpacks
     from lzma import LZMAError
 
     _FAILURES += (LZMAError,)
@@ -58,14 +58,14 @@ with suppress(ImportError):  # a python built without: tarfile says so when it i
 
 @dataclass(frozen=True, slots=True)
 class HeaderTree:
-    """Headers that were found.
+    """Kernel headers that were found.
 
     Attributes:
         kind: a kernel's build directory, its archive of headers, or packages in /usr/src.
-        path: the directory or archive that has what a build adds.
-        parts: what to merge, a later one winning; one that is a whole tree is used in place.
-        release: of the kernel that they belong to.
-        matches: that is the running one.
+        path: the directory or archive with the files that a build adds.
+        parts: directories to merge, a later one winning; a single whole tree is used in place.
+        release: the kernel that they belong to.
+        matches: whether that is the running kernel.
     """
 
     kind: HeadersKind
@@ -76,7 +76,7 @@ class HeaderTree:
 
 
 def is_complete(tree: Path) -> bool:
-    """A directory has both halves."""
+    """Whether a directory has both halves."""
     return (tree / _SOURCE_MARK).is_file() and (tree / _BUILD_MARK).is_file()
 
 
@@ -87,11 +87,11 @@ def find_headers(
     modules: Path = Path("/lib/modules"),
     kheaders: Path = Path("/sys/kernel/kheaders.tar.xz"),
 ) -> HeaderTree | None:
-    """The best headers that this host has, without touching anything.
+    """Return the best headers that this host has, without changing anything.
 
     Args:
-        release: of the running kernel, `uname -r`.
-        sources: where packages put headers.
+        release: release of the running kernel, `uname -r`.
+        sources: directory where packages put headers.
         modules: root of the kernels' module directories.
         kheaders: the archive that the kernel itself offers, with CONFIG_IKHEADERS.
     """
@@ -113,7 +113,7 @@ def find_headers(
 
 
 def _packages(sources: Path) -> Iterator[tuple[str, tuple[Path, ...]]]:
-    """Releases in /usr/src whose headers are whole, and what to merge for them."""
+    """Yield releases in /usr/src whose headers are whole, with the directories to merge."""
     machine = os.uname().machine
     found = sorted(path for path in sources.glob(f"{_PREFIX}*") if path.is_dir())
     common = [path for path in found if (path / _SOURCE_MARK).is_file()]
@@ -132,13 +132,13 @@ def _packages(sources: Path) -> Iterator[tuple[str, tuple[Path, ...]]]:
 
 
 def _belongs(name: str, common: str) -> bool:
-    """Debian's 6.1.0-9-amd64 is built from 6.1.0-9-common, 6.1.0-9-rt-amd64 from -common-rt."""
+    """Whether a tree is built from a common one: Debian's 6.1.0-9-amd64 from 6.1.0-9-common."""
     version, found, variant = common.partition("-common")
     return bool(found) and name.startswith(f"{version}{variant}-")
 
 
 def _distance(name: str, release: str) -> tuple[object, ...]:
-    """How far a release is from another: first by version, then the newest package."""
+    """Return a sort key for how far a release is from another: by version, then the newest."""
     theirs, ours = (_numbers(text) for text in (name, release))
     apart = [abs(a - b) for a, b in zip(theirs[:3], ours[:3], strict=False)]
     return name != release, apart, [-number for number in theirs[3:]]
@@ -149,10 +149,10 @@ def _numbers(release: str) -> list[int]:
 
 
 def missing(release: str) -> MissingFeature:
-    """The error where a kernel has no headers at all.
+    """Return the error where a kernel has no headers at all.
 
     Args:
-        release: of the running kernel.
+        release: release of the running kernel.
     """
     return MissingFeature(
         f"no kernel headers for {release}, nor for a kernel near it",
@@ -163,13 +163,13 @@ def missing(release: str) -> MissingFeature:
 
 
 def make_headers(tree: HeaderTree, folder: Path) -> Path:
-    """The directory to give BCC, made in `folder` unless the tree can be used in place.
+    """Return the directory to give BCC, made in `folder` unless the tree is usable in place.
 
-    One that was made before is used again while what it is made of has not changed.
+    A directory that was made before is used again while its parts have not changed.
 
     Args:
-        tree: of `find_headers`.
-        folder: for trees that are made, this program's own.
+        tree: the result of `find_headers`.
+        folder: this program's own folder, for trees that are made.
 
     Raises:
         SinkError: the tree cannot be made, or others may write to where it would be.
@@ -194,7 +194,7 @@ def make_headers(tree: HeaderTree, folder: Path) -> Path:
 
 
 def _identity(tree: HeaderTree) -> str:
-    """What a tree is made of, as text that differs when that changes."""
+    """Return text that names a tree's parts and differs when they change."""
     facts: list[object] = [tree.release]
     for part in tree.parts:
         looked = [part, *(part / name for name in _MERGED)] if part.is_dir() else [part]
@@ -212,11 +212,11 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[Folder]:
-    """The folder of trees, this program's alone, and of one process at a time."""
+    """Hold the folder of trees, this program's alone, for one process at a time."""
     with open_folder(path, Trust.OWN, make_mode=0o755) as folder:
         fcntl.flock(folder.fd, fcntl.LOCK_EX)
         for entry in folder.entries():
-            if entry.name.startswith(_MAKING):  # of a process that was killed meanwhile
+            if entry.name.startswith(_MAKING):  # left by a process that was killed
                 shutil.rmtree(folder.place / entry.name, ignore_errors=True)
         yield folder
 
@@ -231,7 +231,7 @@ def _usable(folder: Folder, name: str, made_of: str) -> bool:
 
 
 def _make(tree: HeaderTree, folder: Folder, name: str, made_of: str) -> None:
-    """Put it together under another name, and give it its own when it is whole."""
+    """Build the tree under a temporary name, and rename it when it is whole."""
     with ExitStack() as stack:
         aside = Path(tempfile.mkdtemp(prefix=_MAKING, dir=folder.place))
         stack.callback(shutil.rmtree, aside, ignore_errors=True)
@@ -252,7 +252,7 @@ def _make(tree: HeaderTree, folder: Folder, name: str, made_of: str) -> None:
 
 
 def _merge(parts: Sequence[Path], target: Path) -> None:
-    """Link what the directories have; a name that several have is a directory of its own."""
+    """Link what the directories have; a name that several have becomes a directory."""
     target.mkdir(mode=0o755)
     found: dict[str, list[Path]] = {}
     for part in parts:
@@ -266,7 +266,7 @@ def _merge(parts: Sequence[Path], target: Path) -> None:
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """Plain files and directories of the archive; links, which it has none of, are left out."""
+    """Extract plain files and directories of the archive; links, which it lacks, are left out."""
     with tarfile.open(archive, "r:xz") as tar:
         for member in tar:
             words = PurePosixPath(member.name).parts

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """BPF programs as the kernel has them loaded: their code, functions, lines and types.
 
-Sizes come from the kernel and are looked at again: a program's are fixed once it is loaded, but
-what is read is never more than what there was room for.
+Sizes come from the kernel and are checked again: a program's sizes are fixed once it is loaded,
+but never more is read than there was room for.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from collectord.codec.bpf_symbols import BpfSymbols
     from collectord.codec.perf_bpf import ArrayPlace
 
-# What names the functions of a program; a few bytes for each of them.
+# Arrays that name the functions of a program; a few bytes for each of them.
 NAMING: Final = (
     BpfArray.JITED_KSYMS,
     BpfArray.JITED_FUNC_LENS,
     BpfArray.FUNC_INFO,
     BpfArray.PROG_TAGS,
 )
-# What annotates its code beside.
+# Arrays that annotate its code.
 ANNOTATING: Final = (BpfArray.JITED_INSNS, BpfArray.LINE_INFO, BpfArray.JITED_LINE_INFO)
 _ARRAY_MAX_BYTES: Final = 4 << 20
 _BTF_MAX_BYTES: Final = 4 << 20
@@ -44,10 +44,10 @@ _BTF_INFO: Final = struct.Struct("<QI4x")
 
 
 class LoadedPrograms:
-    """Reads programs and types, each once as long as somebody holds what was read.
+    """A reader of programs and types that reads each once while somebody holds the result.
 
-    Every stream of a daemon has them, so a copy for each would cost memory without end. A number
-    is not given again while it matters: the kernel counts on through 31 bits.
+    Every stream of a daemon has them, so a copy for each would use memory without limit. A number
+    is not reused while it matters: the kernel counts on through 31 bits.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,9 @@ class LoadedPrograms:
     def read(self, ids: Iterable[int], room_bytes: int) -> LoadedBpf:
         """Read programs and the types that they were loaded with, as far as there is room.
 
-        Names come ahead of code: when there is no more room for the code of a program it gets its
-        functions' addresses alone. What is unloaded meanwhile is left out, and what finds no room.
+        Names come ahead of code: without room for its code, a program gets only the addresses of
+        its functions. Programs that are unloaded meanwhile, and those that find no room, are left
+        out.
         """
         images: list[BpfImage] = []
         types: dict[int, Btf] = {}
@@ -94,7 +95,7 @@ class LoadedPrograms:
 
 
 def read_by_id(number: int, arrays: Iterable[BpfArray]) -> BpfImage | None:
-    """Do what `read_image` does, by the program's number; None if it is gone."""
+    """Read a program by its number as `read_image` does; None if it is gone."""
     try:
         fd = _syscalls.bpf_open_id("program", number)
     except OSError:
@@ -111,11 +112,11 @@ def read_image(fd: int, arrays: Iterable[BpfArray]) -> BpfImage:
     """Read a program with these arrays, as far as this kernel has them.
 
     Args:
-        fd: of the program.
-        arrays: those that are wanted. Addresses take what /proc/kallsyms takes.
+        fd: descriptor of the program.
+        arrays: the wanted arrays. Addresses need the privilege that /proc/kallsyms needs.
 
     Raises:
-        KernelError: the kernel does not tell.
+        KernelError: the kernel refuses the query.
     """
     known = bpf_calls.object_info(fd, "BPF program")
     rooms = {array: _array_bytes(known, ARRAY_PLACES[array]) for array in arrays}
@@ -134,7 +135,7 @@ def read_image(fd: int, arrays: Iterable[BpfArray]) -> BpfImage:
         for array, copy in zip(rooms, copies, strict=True)
     }
     found = {array: data for array, data in found.items() if data}
-    # Of these a reader takes the struct's word, and would look where nothing is.
+    # A reader trusts the struct about these, and would read arrays that are not there.
     for array in (*NAMING, *ANNOTATING):
         place = ARRAY_PLACES[array]
         if array not in found and place.count_at + U32.size <= len(given):
@@ -143,7 +144,7 @@ def read_image(fd: int, arrays: Iterable[BpfArray]) -> BpfImage:
 
 
 def read_btf(number: int) -> Btf | None:
-    """Types that programs were loaded with, by the kernel's number; None if they are gone."""
+    """Read the types of programs by the kernel's number; None if they are gone."""
     try:
         fd = _syscalls.bpf_open_id("btf", number)
     except OSError:
@@ -159,7 +160,7 @@ def read_btf(number: int) -> Btf | None:
 
 
 def _array_bytes(info: bytes | bytearray, place: ArrayPlace) -> int:
-    """Size of an array, by the struct that tells of it; 0 where this kernel's is too short."""
+    """Return the size of an array from its struct; 0 where this kernel's struct is too short."""
     if len(info) < max(place.at + U64.size, place.count_at + U32.size, place.size_at + U32.size):
         return 0
     count: int = U32.unpack_from(info, place.count_at)[0]
@@ -170,8 +171,8 @@ def _array_bytes(info: bytes | bytearray, place: ArrayPlace) -> int:
 
 
 def symbols(ids: Iterable[int]) -> Iterator[BpfSymbols]:
-    """Give the symbols of these programs; what was unloaded meanwhile is left out."""
-    types = functools.cache(read_btf)  # of several programs they are often the same
+    """Yield the symbols of these programs; those unloaded meanwhile are left out."""
+    types = functools.cache(read_btf)  # several programs often share them
     for number in ids:
         image = read_by_id(number, NAMING)
         if image is not None:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which BPF programs of the host are collectord's, whichever process of it loaded them.
+"""Notes of which BPF programs of the host collectord's processes loaded.
 
-The kernel tells the ids of the programs on a tracepoint, and not that one of them hides no event.
+The kernel gives the ids of the programs on a tracepoint, and not that one of them hides no event.
 So each process that loads such programs notes them below /run, where nobody else can write: in a
-folder that is root's, or of the user to whom root gave /run/collectord. A note is about the
-program of its id, tag, time of loading and user. A name would prove nothing, since everybody
+folder that belongs to root, or to the user to whom root gave /run/collectord. A note identifies a
+program by its id, tag, time of loading and user. A name would prove nothing, since everybody
 chooses it.
 
-A program is on its tracepoint a moment before it can be noted. So a process that loads some says
-so before, in a file that it keeps locked as long as it lives, and nobody can tell meanwhile whose
-a new one is. A note goes after its programs, what a killed process left with the next one's.
+A program is on its tracepoint a moment before it can be noted. So a process says before that it is
+loading, in a file that it keeps locked while it lives; until it is done nobody can tell whose a
+new program is. A note is removed after its programs; the note of a killed process is removed by
+the next one.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class ProgramNotes:
     """The notes of all processes of this host, and this one's own.
 
     Args:
-        run: the directory of what is noted until the next boot.
+        run: the directory of notes, which lasts until the next boot.
     """
 
     def __init__(self, run: Path = RUN) -> None:
@@ -75,14 +76,14 @@ class ProgramNotes:
         self._name = ""
         self._fd = -1
         self._own: dict[int, _Noted] = {}
-        self._batches: list[list[int]] = []  # of the blocks that load
+        self._batches: list[list[int]] = []  # of each block of `loading`
 
     @contextmanager
     def loading(self, stack: ExitStack) -> Iterator[None]:
-        """Programs are loaded in the block, and noted before its end.
+        """Announce that the block loads programs, and note them before its end.
 
         Args:
-            stack: is given their descriptors in the block; the notes go after these.
+            stack: receives their descriptors in the block; the notes are removed after these.
         """
         added: list[int] = []
         stack.callback(self._forget, added)
@@ -108,7 +109,7 @@ class ProgramNotes:
         self._tell()
 
     def _tell(self) -> None:
-        """Have the note say what is so now. Without it others take the programs for foreign."""
+        """Write the present state to the note; otherwise others take the programs for foreign."""
         note = _Note(tuple(self._own.values()), loading=bool(self._batches))
         try:
             if note == _Note():
@@ -117,13 +118,14 @@ class ProgramNotes:
             if self._fd < 0:
                 self._claim()
             data = msgspec.json.encode(note)
-            # Never shorter than before: who reads meanwhile gets one of the two, or nothing whole.
+            # The text never gets shorter: whoever reads meanwhile gets the old or the new one, or
+            # no whole one.
             write_all(self._fd, data.ljust(os.fstat(self._fd).st_size), 0)
         except (OSError, UnsafePath) as error:
             _LOG.warning("programs_not_noted", folder=str(self._run / _FOLDER), error=str(error))
 
     def _claim(self) -> None:
-        """Make the note, locked; what killed processes left is removed."""
+        """Create the note, locked, and remove those of killed processes."""
         with self._folder(make_mode=_FOLDER_MODE) as folder:
             for entry in folder.entries()[:_NOTES_MAX]:
                 with suppress(OSError, UnsafePath):
@@ -140,23 +142,24 @@ class ProgramNotes:
                 folder.remove(self._name, missing_ok=True)
 
     def _folder(self, make_mode: int | None = None) -> Folder:
-        """The folder of notes. Raises OSError, UnsafePath."""
+        """Open the folder of notes. Raises OSError, UnsafePath."""
         with open_folder(self._run, make_mode=make_mode) as above:
             owners = (os.geteuid(), os.fstat(above.fd).st_uid)
         path = self._run / _FOLDER
         return open_folder(path, Trust.ROOTED, owners=owners, make_mode=make_mode)
 
     def passes(self, number: int) -> bool | None:
-        """Whether it is noted of this program that it hides no event.
+        """Whether a note says of this program that it hides no event.
 
-        A run that the kernel leaves out hides one all the same, and is counted: then it does not.
+        A run that the kernel skips hides an event all the same, and is counted: then the
+        answer is no.
 
         Returns:
             None if that cannot be told yet.
         """
         try:
             info = _info(number)
-        except KernelError as error:  # without CAP_SYS_ADMIN no program can be asked about
+        except KernelError as error:  # without CAP_SYS_ADMIN no program can be queried
             return None if error.errno == errno.ENOENT else False
         wanted = _Noted(number, info.tag, info.loaded_ns, info.user)
         undecided = False
@@ -167,7 +170,7 @@ class ProgramNotes:
         return None if undecided else False
 
     def _all(self) -> Iterator[tuple[_Note | None, bool]]:
-        """All notes, None for one that is just being written, and whether its process lives."""
+        """Yield all notes, None for one that is being written, and whether its process lives."""
         try:
             folder = self._folder()
         except (OSError, UnsafePath):
@@ -185,7 +188,7 @@ class ProgramNotes:
 def _remove_dead(folder: Folder, name: str) -> None:
     fd = folder.open(name)
     try:
-        # An empty one is about to be locked.
+        # A process is about to lock an empty one.
         if os.fstat(fd).st_size and not _is_held(fd):
             folder.remove(name, missing_ok=True)
     finally:
@@ -193,7 +196,7 @@ def _remove_dead(folder: Folder, name: str) -> None:
 
 
 def _is_held(fd: int) -> bool:
-    """Whether another open file has the lock."""
+    """Whether another open file holds the lock."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -209,7 +212,7 @@ def _decoded(data: bytes) -> _Note | None:
 
 
 def _info(number: int) -> ProgramInfo:
-    """The program of an id. Raises KernelError, ENOENT if it is gone."""
+    """Return the program of an id. Raises KernelError, ENOENT if it is gone."""
     try:
         fd = _syscalls.bpf_open_id("program", number)
     except OSError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a loaded BPF program may hide a tracepoint's events from perf, by what the kernel tells.
+"""Whether a loaded BPF program may hide a tracepoint's events from perf, by the kernel's answer.
 
-trace_call_bpf() hides an event where a program returns 0, and where it leaves a program's run out
-as another one runs on the CPU; the latter it counts since Linux 6.7 alone.
+trace_call_bpf() hides an event where a program returns 0, and where it skips a program's run
+because another one runs on the CPU; only since Linux 6.7 are skipped runs counted.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _PASS: Final = 1
 
 
 def may_hide_events(fd: int) -> bool:
-    """Whether the program hides events, or may do so without the kernel's counting it.
+    """Whether the program hides events, or may do so without being counted by the kernel.
 
-    A program that is of no tracepoint hides none. One whose instructions cannot be read may.
+    A program that is on no tracepoint hides none. One whose instructions cannot be read may.
 
     Args:
-        fd: of the program.
+        fd: descriptor of the program.
     """
     try:
         if bpf_calls.program_info(fd).type != _TRACEPOINT:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _DEVICES: Final = "bus/event_source/devices"
 _CPU: Final = re.compile(r"cpu(\d+)", re.ASCII)
-# Directories and prefixes of the registers that decoding needs, by what they tell the kind of.
+# By the decoder that they indicate: directories and prefixes of the registers that decoding needs.
 _ETMV4_FILES: Final = (
     *(f"trcidr/trcidr{number}" for number in (0, 1, 2, 8)),
     "mgmt/trcauthstatus",
@@ -39,7 +39,7 @@ _ETE_MAJOR: Final = 5
 
 
 def read_aux_pmus(sys: Path) -> dict[str, AuxPmuFacts]:
-    """All PMUs below a root of sysfs whose AUX trace perf can decode, by name."""
+    """Read all PMUs below a root of sysfs whose AUX trace perf can decode, by name."""
     try:
         names = sorted(folder.name for folder in (sys / _DEVICES).iterdir())
     except OSError:
@@ -49,7 +49,7 @@ def read_aux_pmus(sys: Path) -> dict[str, AuxPmuFacts]:
 
 
 def read_aux_pmu(sys: Path, name: str) -> AuxPmuFacts | None:
-    """One PMU; None if perf has no decoder for its trace. What cannot be read is left out."""
+    """Read one PMU; None if perf has no decoder for its trace. Unreadable files are left out."""
     decoder = decoder_of(name)
     folder = sys / _DEVICES / name
     if decoder is None or not folder.is_dir():
@@ -66,7 +66,7 @@ def read_aux_pmu(sys: Path, name: str) -> AuxPmuFacts | None:
 
 
 def _timing(folder: Path) -> dict[str, int]:
-    """How the TSC goes with the crystal clock, `N:D`, and the CPU's highest plain ratio."""
+    """Return the ratio of TSC to crystal clock, `N:D`, and the CPU's highest plain ratio."""
     found = {}
     ratio = _number(folder / "max_nonturbo_ratio", base=10)
     if ratio is not None:
@@ -79,7 +79,7 @@ def _timing(folder: Path) -> dict[str, int]:
 
 
 def _etms(folder: Path) -> tuple[EtmFacts, ...]:
-    """The trace unit of each CPU that has one, in the order of the CPUs."""
+    """Return the trace unit of each CPU that has one, in the order of the CPUs."""
     numbers = sorted(int(m[1]) for f in _listed(folder) if (m := _CPU.fullmatch(f.name)))
     found = (_etm(folder / f"cpu{cpu}", cpu) for cpu in numbers)
     return tuple(etm for etm in found if etm is not None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GNU build-ids, from ELF files and from bare note sections. Bytes are taken on trust nowhere."""
+"""GNU build-ids, from ELF files and from bare note sections. No length is trusted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BUILD_ID_MAX_BYTES: Final = 20
 
 
 def from_notes(notes: bytes) -> bytes:
-    """The build-id in a note section such as /sys/kernel/notes; empty if there is none."""
+    """Return the build-id in a note section such as /sys/kernel/notes; empty if there is none."""
     at = 0
     while at + _NOTE.size <= len(notes):
         name_bytes, value_bytes, kind = _NOTE.unpack_from(notes, at)
@@ -33,10 +33,12 @@ def from_notes(notes: bytes) -> bytes:
 
 
 def from_elf(fd: int, begin: int = 0) -> bytes:
-    """The build-id of an ELF file that begins at a byte of `fd`; empty without, or if it is none.
+    """Return the build-id of an ELF file that begins at a byte of `fd`; empty if it has none.
+
+    It is empty, too, where the file is not ELF.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     head = os.pread(fd, _FIRST_READ_BYTES, begin)
     for offset, size in _note_segments(head):
@@ -51,7 +53,7 @@ def from_elf(fd: int, begin: int = 0) -> bytes:
 
 
 def _note_segments(head: bytes) -> list[tuple[int, int]]:
-    """Offset and size of the PT_NOTE segments whose headers lie within `head`."""
+    """Return offset and size of the PT_NOTE segments whose headers lie within `head`."""
     if head.startswith(_MAGIC_64_LSB) and len(head) >= struct.calcsize("<64x"):
         (table_at,) = struct.unpack_from("<Q", head, 32)
         entry_bytes, count = struct.unpack_from("<HH", head, 54)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of Linux capabilities, and which of them this process has in effect."""
+"""Names of Linux capabilities, and those that this process has in effect."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NAMES: Final = (
 
 
 def decode(mask: int) -> frozenset[str]:
-    """Names of the set bits; bits that no name is known for are left out."""
+    """Return the names of the set bits; bits without a known name are left out."""
     return frozenset(f"CAP_{name}" for bit, name in enumerate(_NAMES) if mask >> bit & 1)
 
 
 def effective_capabilities(proc: Path) -> frozenset[str]:
-    """The effective set, from `CapEff` of /proc/self/status; empty if that cannot be read."""
+    """Return the effective set, `CapEff` of /proc/self/status; empty if that cannot be read."""
     try:
         status = (proc / "self/status").read_text()
     except OSError:

@@ -12,10 +12,10 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 def cgroup_root(mountinfo: str) -> Path | None:
-    """Where the hierarchy is mounted that has the perf_event controller.
+    """Return the mount point of the hierarchy that has the perf_event controller.
 
-    Of cgroup1 it is the one mounted with that controller; without such a mount cgroup2 has it, and
-    needs no setting for it.
+    In cgroup1 it is the hierarchy mounted with that controller; without such a mount cgroup2 has
+    it, and needs no setting for it.
 
     Args:
         mountinfo: text of /proc/self/mountinfo.
@@ -32,10 +32,10 @@ def cgroup_root(mountinfo: str) -> Path | None:
 
 
 def place(root: Path, path: str) -> Path:
-    """The directory that a cgroup's path means: one of the hierarchy at `root`, or below it.
+    """Return the directory that a cgroup's path means: the hierarchy's `root`, or one below it.
 
-    As with perf `/` is the root of the hierarchy, and `/a` is `a` below it. The directory need
-    not exist.
+    As in perf `/` is the root of the hierarchy, and `/a` is `a` below it. The directory need not
+    exist.
     """
     given = Path(path)
     if given.is_absolute() and within(root, given):
@@ -44,7 +44,7 @@ def place(root: Path, path: str) -> Path:
 
 
 def within(root: Path, directory: Path) -> bool:
-    """Whether a directory is of the hierarchy mounted at `root`, by whatever mount."""
+    """Whether a directory belongs to the hierarchy mounted at `root`, by whatever mount."""
     try:
         return directory.stat().st_dev == root.stat().st_dev
     except OSError:

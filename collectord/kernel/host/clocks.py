@@ -2,10 +2,10 @@
 """MONOTONIC, REALTIME and the perf clock, read within one bracket.
 
 The perf clock (`local_clock()`) has no system call. Events whose attr has `use_clockid` do not
-stamp with it, so for them MONOTONIC is the time of their records; the perf clock matters for
-rings that cannot set a clockid. It is read by making one record: a page-fault event on the
-calling thread alone, stamped by the kernel while it handles a fault on a page made for that.
-No other session sees it, unless that one counts this process's page faults itself.
+stamp with it, so MONOTONIC is the time of their records; the perf clock matters for rings that
+cannot set a clockid. It is read by making one record: a page-fault event on the calling thread
+alone, stamped by the kernel while it handles a fault on a page made for that. Other sessions do
+not see it, unless they count this process's page faults themselves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ATTR: Final = PerfEventAttr(
 ).encode()
 _HEAD_OFFSET: Final = 1024
 _SAMPLE: Final = struct.Struct("<IHHQQ")  # header, time, address
-# Of the clock of each event, whichever it is; one that has a clockid of its own has no time_zero.
+# The clock of each event, whichever it is; an event that has a clockid has no time_zero.
 _DUMMY: Final = PerfEventAttr(
     type=EventType.SOFTWARE,
     config=SoftwareId.DUMMY,
@@ -73,7 +73,7 @@ def read_clocks() -> ClockReading:
 
 
 def read_time_conversion(page_bytes: int) -> TimeConversion:
-    """How the CPU's counter becomes perf's clock; nothing where the kernel does not tell."""
+    """Return how the CPU's counter becomes perf's clock; empty where the kernel does not tell."""
     try:
         fd = _syscalls.perf_event_open(_DUMMY, 0, -1)
     except OSError:
@@ -102,13 +102,13 @@ def read_time_conversion(page_bytes: int) -> TimeConversion:
 
 
 def _bracket(page: mmap.mmap | None) -> tuple[ClockReading, int]:
-    """Read the clocks, and touch the page between them; also gives the page's address."""
+    """Read the clocks, touching the page between them; also return the page's address."""
     before, realtime, after, address = _syscalls.touch_between_clocks(page)
     return ClockReading((before + after) // 2, realtime, 0, after - before), address
 
 
 def _fault_time(ring: mmap.mmap, address: int) -> int:
-    """Time of the sample of the fault at `address`, 0 if there is none."""
+    """Return the time of the sample of the fault at `address`, 0 if there is none."""
     (head,) = struct.unpack_from("<Q", ring, _HEAD_OFFSET)
     for at in range(0, min(head, mmap.PAGESIZE), _SAMPLE.size):
         *_, time_ns, faulted = _SAMPLE.unpack_from(ring, mmap.PAGESIZE + at)

@@ -22,18 +22,19 @@ _SHORT_ADDRESS_END: Final = 1 << 32
 
 
 def mapped_build_id(mapping: Mmap2, proc: Path) -> bytes:
-    """The build-id of a mapped file, empty if it cannot be had.
+    """Return the build-id of a mapped file, empty if it cannot be read.
 
-    The name leads to the file only while nobody replaced it, and a process may have put a pipe
-    or device there: what is opened must be a regular file of the mapping's inode. It is looked up
-    as the process sees it, then among its mappings, which leads to the very file but takes
-    CAP_CHECKPOINT_RESTORE, and for a process that is gone as this one sees it.
+    The name leads to the file only while nobody has replaced it, and a process may have put a pipe
+    or device there: what is opened must be a regular file of the mapping's inode. The name is
+    looked up as the process sees it; then the file among the process's mappings, which is certain
+    to be the right one but needs CAP_CHECKPOINT_RESTORE; and, for a process that is gone, as this
+    one sees it.
 
     Args:
-        mapping: as the kernel told it, with device and inode.
+        mapping: the kernel's description, with device and inode.
         proc: root of procfs.
     """
-    if mapping.filename == _VDSO:  # that of 32-bit processes is another, and lies low
+    if mapping.filename == _VDSO:  # 32-bit processes have another one, at a low address
         return own_vdso_build_id() if mapping.addr >= _SHORT_ADDRESS_END else b""
     if not mapping.filename.startswith(b"/"):
         return b""
@@ -61,7 +62,7 @@ def mapped_build_id(mapping: Mmap2, proc: Path) -> bytes:
 
 
 def inode_at(name: bytes) -> int:
-    """The inode to which a path leads from here; 0: to none."""
+    """Return the inode that a path leads to from here; 0 if there is none."""
     try:
         return os.stat(name).st_ino  # noqa: PTH116 - as what follows
     except OSError:
@@ -70,7 +71,7 @@ def inode_at(name: bytes) -> int:
 
 @functools.cache
 def own_vdso_build_id() -> bytes:
-    """The build-id of the code that the kernel maps into every process; empty if there is none."""
+    """Return the build-id of the code that the kernel maps into every process; empty if none."""
     try:
         with open("/proc/self/maps", "rb") as maps:  # noqa: PTH123 - as what follows
             line = next((line for line in maps if line.endswith(_VDSO + b"\n")), b"0-")
@@ -81,9 +82,9 @@ def own_vdso_build_id() -> bytes:
 
 
 def kernel_build_ids(sys: Path) -> tuple[BuildId, ...]:
-    """Give the build-ids of the kernel and of the loaded modules that have one.
+    """Return the build-ids of the kernel and of the loaded modules that have one.
 
-    They are read again when other modules are loaded: one that came anew has another inode.
+    They are read again when other modules are loaded: a reloaded module has another inode.
 
     Args:
         sys: root of sysfs.
@@ -117,7 +118,7 @@ def _of_notes(path: Path) -> bytes:
 
 
 def _at(place: int) -> bytes:
-    # O_NONBLOCK: of a file that its owner leased for writing the open would wait 45 s for him.
+    # O_NONBLOCK: opening a file that its owner leased for writing would wait 45 s for the owner.
     fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return build_id.from_elf(fd)

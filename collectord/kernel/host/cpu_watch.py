@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU hotplug: sysfs says which CPUs are online, the kernel's uevents which of them were not.
+"""CPU hotplug: sysfs tells which CPUs are online, the kernel's uevents which of them were offline.
 
-Between two looks a CPU may go and come back, which sysfs does not show: its uevents wait in the
-socket until the next look. They reach the initial network namespace only, and a socket that
-overflows loses some; then such an absence goes unseen, and any longer one does not.
+Between two polls a CPU may go and come back, which sysfs does not show: its uevents wait in the
+socket until the next poll. They reach the initial network namespace only, and a socket that
+overflows loses some; then such an absence goes unnoticed, and any longer one is still seen.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 _KOBJECT_UEVENT: Final = 15  # NETLINK_KOBJECT_UEVENT, include/uapi/linux/netlink.h
 _KERNEL_GROUP: Final = 1
-_MESSAGE_BYTES: Final = 4096  # UEVENT_BUFFER_SIZE is 2048, and the header stands before that
-_MESSAGES_MAX: Final = 10_000  # in one look: a storm of other devices' must not keep it
+_MESSAGE_BYTES: Final = 4096  # UEVENT_BUFFER_SIZE is 2048, and the header precedes that
+_MESSAGES_MAX: Final = 10_000  # in one poll, which a storm of other devices' must not prolong
 # The kernel repeats what is written to a device's `uevent`, and marks it.
 _BY_WRITE: Final = b"\0SYNTH_UUID="
 _OFFLINE: Final = re.compile(rb"offline@/devices/system/cpu/cpu(\d+)\0")
 
 
 class CpuChange(NamedTuple):
-    """The CPUs that are online, and those that went offline since the last look, back or not."""
+    """The CPUs that are online, and those that went offline since the last poll, back or not."""
 
     online: frozenset[int]
     left: frozenset[int]
 
 
 class CpuWatch:
-    """Looks at the CPUs of this host.
+    """A poller of this host's CPUs.
 
     Args:
         sys: root of sysfs.
@@ -50,7 +50,7 @@ class CpuWatch:
         self._online: frozenset[int] = frozenset()
         self._read()
         self._uevents: socket.socket | None = None
-        with suppress(OSError):  # no such socket here: sysfs alone tells
+        with suppress(OSError):  # there is no such socket here: sysfs alone tells
             self._uevents = _listen()
 
     def __enter__(self) -> Self:
@@ -67,12 +67,13 @@ class CpuWatch:
             self._uevents.close()
 
     def poll(self) -> CpuChange:
-        """Look which CPUs are online, and which were not since the last look.
+        """Return the online CPUs, and those that were offline since the last poll.
 
         Raises:
-            KernelError: sysfs cannot tell.
+            KernelError: sysfs does not tell.
         """
-        # The uevents first: a CPU that goes after them is missing in sysfs, or in the next look's.
+        # Uevents come first: a CPU that goes offline after them is missing in sysfs or in the next
+        # poll.
         left = self._told()
         before = self._online
         self._read()
@@ -84,7 +85,7 @@ class CpuWatch:
             self._text, self._online = text, frozenset(cpu_list.parse(text))
 
     def _told(self) -> frozenset[int]:
-        """CPUs that went offline, as the kernel's messages say that came since the last call."""
+        """Return CPUs that went offline, by the kernel's messages since the last call."""
         found: set[int] = set()
         if self._uevents is None:
             return frozenset()

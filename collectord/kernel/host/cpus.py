@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPUs: which there may be, and which are online."""
+"""CPUs: the possible ones and the online ones."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from collectord.text import cpu_list
 
 _FOLDER: Final = "devices/system/cpu"
 _NODES: Final = "devices/system/node"
-_TEXT_BYTES: Final = 4096  # of a file in sysfs, at most
+_TEXT_BYTES: Final = 4096  # size of a file in sysfs, at most
 
 
 def online(sys: Path = Path("/sys")) -> tuple[int, ...]:
-    """CPUs that are online. Raises KernelError where sysfs cannot tell."""
+    """Return the online CPUs. Raises KernelError where sysfs does not tell."""
     return _read(sys / _FOLDER / "online")
 
 
 def possible(sys: Path = Path("/sys")) -> tuple[int, ...]:
-    """CPUs that may ever come online. Raises KernelError where sysfs cannot tell."""
+    """Return the CPUs that may ever come online. Raises KernelError where sysfs does not tell."""
     return _read(sys / _FOLDER / "possible")
 
 
 def count(sys: Path = Path("/sys")) -> int:
-    """How many CPUs are plugged in, counted up to the last one. Raises as `online`."""
+    """Return the number of CPUs plugged in, counted up to the last one. Raises as `online`."""
     return max(_read(sys / _FOLDER / "present"), default=-1) + 1
 
 
 def numa_nodes(sys: Path = Path("/sys")) -> tuple[tuple[int, ...], ...]:
-    """CPUs of each node of memory that has any; none where the kernel knows no nodes."""
+    """Return the CPUs of each memory node that has any; none where the kernel knows no nodes."""
     found = (_read(path / "cpulist") for _, path in numbered(sys / _NODES, "node"))
     return tuple(node for node in found if node)
 
@@ -45,13 +45,13 @@ def _read(path: Path) -> tuple[int, ...]:
 
 
 class OnlineFile:
-    """The list of CPUs that are online, as the kernel writes it, for who looks often.
+    """The kernel's list of online CPUs, kept open for callers that read it often.
 
     Args:
         sys: root of sysfs.
 
     Raises:
-        KernelError: sysfs cannot tell.
+        KernelError: sysfs does not tell.
     """
 
     def __init__(self, sys: Path = Path("/sys")) -> None:
@@ -62,14 +62,14 @@ class OnlineFile:
             raise _unreadable(self._path, error) from error
 
     def read(self) -> str:
-        """Read it: the kernel makes the text anew at offset 0. Raises KernelError."""
+        """Read the list: the kernel makes the text anew at offset 0. Raises KernelError."""
         try:
             return os.pread(self._fd, _TEXT_BYTES, 0).decode()
         except OSError as error:
             raise _unreadable(self._path, error) from error
 
     def close(self) -> None:
-        """Read it no more."""
+        """Close the file."""
         os.close(self._fd)
 
 

@@ -2,7 +2,7 @@
 """Names of this host's network interfaces and block devices, by number.
 
 Interfaces are those of this process's network namespace; a program may see others, whose numbers
-say nothing here, or something else.
+mean nothing here, or another interface.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-_MINOR_BITS: Final = 20  # of a dev_t inside of the kernel
+_MINOR_BITS: Final = 20  # bits of the minor number in a dev_t inside the kernel
 _MINOR_MASK: Final = (1 << _MINOR_BITS) - 1
 _DUMP_PAUSE_S: Final = 1.0
 
 
 class HostNames:
-    """Looks names up when they are first asked for (`codec.bpf_show.Names`), and keeps them.
+    """Names (`codec.bpf_show.Names`) that are looked up at first use and kept.
 
-    All interfaces are read at once. A number that is not among them has them read again, once a
-    second at most: the interface may be new.
+    All interfaces are read at once. A number that is not among them makes them be read again, once
+    a second at most: the interface may be new.
 
     Args:
         sys: root of sysfs.
@@ -34,7 +34,7 @@ class HostNames:
         self._dumped_s = -_DUMP_PAUSE_S
 
     def interface(self, ifindex: int) -> str:
-        """Name of a network interface, its number if there is none."""
+        """Return the name of a network interface, its number if it has none."""
         now_s = time.monotonic()
         if ifindex not in self._interfaces and now_s - self._dumped_s >= _DUMP_PAUSE_S:
             self._dumped_s = now_s
@@ -44,7 +44,7 @@ class HostNames:
         return self._interfaces.get(ifindex, str(ifindex))
 
     def device(self, dev: int) -> str:
-        """Name of a block device by its `dev_t`, MAJOR:MINOR if there is none."""
+        """Return the name of a block device by its `dev_t`, MAJOR:MINOR if it has none."""
         if dev not in self._devices:
             number = f"{dev >> _MINOR_BITS}:{dev & _MINOR_MASK}"
             try:
@@ -56,8 +56,8 @@ class HostNames:
 
 
 def _interfaces() -> dict[int, str]:
-    """Names of all interfaces; none where netlink is out of reach."""
-    # Only who meets a number pays for the import.
+    """Return the names of all interfaces; none where netlink is out of reach."""
+    # Only a caller that meets a number pays for the import.
     from pyroute2.iproute.linux import IPRoute  # noqa: PLC0415
     from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415
 

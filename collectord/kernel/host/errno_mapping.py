@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""errno to typed error: what the kernel refused, and the least that would change its mind.
+"""errno to typed error: the refused call, and the least privilege or setting that would permit it.
 
 The rules are those of `kernel/events/core.c`. Debian's kernels add a level: with
 perf_event_paranoid at 3 or more, opening any event takes CAP_SYS_ADMIN.
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from collectord.kernel.host.limits import Limits, Purpose
 
 _SYSCALL: Final = "perf_event_open"
-# What SET_FILTER fails with for a filter that is wrong. The last three are no errors at all:
-# calc_stack() in kernel/trace/trace_events_filter.c numbers unbalanced parentheses and quotes -1
-# to -3, and that reaches the caller.
+# errnos of SET_FILTER for a wrong filter. The last three are not errnos at all: calc_stack() in
+# kernel/trace/trace_events_filter.c numbers unbalanced parentheses and quotes -1 to -3, and that
+# reaches the caller.
 FILTER_REFUSALS: Final = frozenset({errno.EINVAL, errno.EPERM, errno.ENOENT, errno.ESRCH})
-# Upstream stops at 2; from here on Debian's patch wants CAP_SYS_ADMIN for every event.
+# Upstream stops at 2; from here on Debian's patch requires CAP_SYS_ADMIN for every event.
 PARANOID_SYS_ADMIN: Final = 3
 
 
 def perf_need(limits: Limits) -> str:
-    """The least privilege that opens any event, "" where the process already has it."""
+    """Return the least privilege that opens any event, "" where the process already has it."""
     caps = limits.capabilities
     if "CAP_SYS_ADMIN" in caps:
         return ""
@@ -61,12 +61,12 @@ def open_refused(  # noqa: PLR0911 - one return per cause
     cpu: int,
     online: tuple[int, ...],
 ) -> KernelError:
-    """The error for a refused perf_event_open.
+    """Return the error for a refused perf_event_open.
 
     Args:
         code: the errno.
-        attr: what was asked for.
-        purpose: what it was for.
+        attr: the requested attributes.
+        purpose: what the event was for.
         limits: privileges and limits of the caller.
         pid: target of the call.
         cpu: CPU of the call, -1 for any.
@@ -165,7 +165,7 @@ def _open_lacking(code: int, event: str, attr: PerfEventAttr) -> KernelError:
 
 
 def map_refused(code: int, data_bytes: int, limits: Limits, *, what: str = "ring") -> KernelError:
-    """The error for a refused mmap of a ring, or of what hangs on it."""
+    """Return the error for a refused mmap of a ring or of its AUX area."""
     if code == errno.EPERM:
         memlock = "none" if limits.memlock_bytes < 0 else f"{limits.memlock_bytes >> 10} KiB"
         return MissingPrivilege(
@@ -185,7 +185,7 @@ def map_refused(code: int, data_bytes: int, limits: Limits, *, what: str = "ring
 
 
 def no_aux(code: int) -> MissingFeature:
-    """The error where an event's PMU has no AUX area."""
+    """Return the error where an event's PMU has no AUX area."""
     return MissingFeature(
         "the event's PMU has no AUX area",
         feature="AUX",
@@ -196,11 +196,11 @@ def no_aux(code: int) -> MissingFeature:
 
 
 def pages_refused(code: int, path: str, kept_by: str) -> KernelError:
-    """The error for a refused mmap of an ftrace ring.
+    """Return the error for a refused mmap of an ftrace ring.
 
     Args:
         code: the errno.
-        path: of its `trace_pipe_raw`.
+        path: path of its `trace_pipe_raw`.
         kept_by: who else has the instance open, in words.
     """
     message = f"cannot map {path}"
@@ -228,7 +228,7 @@ def pages_refused(code: int, path: str, kept_by: str) -> KernelError:
 
 
 def tracefs_locked_down() -> MissingPrivilege:
-    """The error where kernel lockdown has emptied tracefs."""
+    """Return the error where kernel lockdown has emptied tracefs."""
     return MissingPrivilege(
         "kernel lockdown (confidentiality) closes tracefs",
         need=lockdown.NEED,
@@ -238,7 +238,7 @@ def tracefs_locked_down() -> MissingPrivilege:
 
 
 def call_refused(code: int, syscall: str, message: str) -> KernelError:
-    """The error for an ioctl, read or query that failed."""
+    """Return the error for an ioctl, read or query that failed."""
     if code in (errno.EPERM, errno.EACCES):
         return MissingPrivilege(message, need="CAP_PERFMON", syscall=syscall, errno=code)
     if code in (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS):
@@ -247,10 +247,10 @@ def call_refused(code: int, syscall: str, message: str) -> KernelError:
 
 
 def path_refused(error: OSError, path: str, *, root: os.stat_result | None) -> KernelError:
-    """The error for a file of tracefs; access there is plain file permission.
+    """Return the error for a file of tracefs, where access is plain file permission.
 
     Args:
-        error: what the call raised.
+        error: the exception of the call.
         path: the file.
         root: status of the mount's root, for its group; None if that cannot be read either.
     """
@@ -271,7 +271,7 @@ def path_refused(error: OSError, path: str, *, root: os.stat_result | None) -> K
 
 
 def tracefs_need(root: os.stat_result | None) -> str:
-    """The least that gives read access to tracefs (CAP_SYS_ADMIN does not)."""
+    """Return the least that gives read access to tracefs (CAP_SYS_ADMIN does not)."""
     group_may_read = stat.S_IRGRP | stat.S_IXGRP
     if root is not None and root.st_gid != 0 and root.st_mode & group_may_read == group_may_read:
         return f"membership of group {_group_name(root.st_gid)}, or CAP_DAC_READ_SEARCH"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes keep a file: why a directory of tracefs is busy, and who locked it."""
+"""Processes that hold a file: those that keep a tracefs directory busy, and holders of locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAPS_PATH_FIELD: Final = 5  # /proc/PID/maps: range, rights, offset, device, in
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process and its name; the name is the process's own choice, made visible."""
+    """A process and its name; the process chooses the name itself, made visible here."""
 
     pid: int
     comm: str
@@ -29,18 +29,19 @@ class Holder:
 
 
 def holders_below(part: str, proc: Path) -> tuple[Holder, ...]:
-    """Processes that have a file open or mapped whose path contains `part`.
+    """Return the processes that have a file open or mapped whose path contains `part`.
 
     A mapping keeps its file when the descriptor is closed. Processes that the caller may not
-    look into, and files held by the kernel itself, are not seen.
+    inspect, and files held by the kernel itself, are not seen.
 
     Args:
-        part: of the path, such as "/instances/NAME/"; tracefs is mounted at more than one place.
+        part: part of the path, such as "/instances/NAME/"; tracefs is mounted at more than one
+            place.
         proc: root of procfs.
     """
     found = []
     for folder in proc.glob("[1-9]*"):
-        # Gone since it was listed (ESRCH while its files are read), or another user's.
+        # The process is gone (ESRCH while its files are read), or is another user's.
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             if any(part in path for path in _held_paths(folder)):
                 found.append(_holder(int(folder.name), proc))
@@ -58,7 +59,7 @@ def _held_paths(process: Path) -> Iterator[str]:
 
 
 def lock_owner(fd: int, proc: Path) -> Holder | None:
-    """Who holds a flock on the file of `fd`, as far as this pid namespace can see.
+    """Return the holder of a flock on the file of `fd`, as far as this pid namespace sees it.
 
     /proc/locks: "1: FLOCK  ADVISORY  WRITE 1234 00:0d:357 0 EOF", device in hexadecimal.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which host this is: what manifests and the headers of segments say about it."""
+"""The host's identity, as manifests and the headers of segments record it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CMDLINE_MAX_BYTES: Final = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host and its kernel, and the command that records it; None is what nobody tells.
+    """A host and its kernel, and the command that records it; None for what is unknown.
 
     Attributes:
-        cpus_configured: that are plugged in, counted up to the last one.
+        cpus_configured: CPUs that are plugged in, counted up to the last one.
         cpuid: the CPU's maker and model, as perf tells models apart.
-        cmdline: of this process, cut where it is very long.
+        cmdline: command line of this process, cut where it is very long.
     """
 
     hostname: str
@@ -40,7 +40,7 @@ class Host:
 
 
 def read_host(proc: Path = Path("/proc"), sys_root: Path = Path("/sys")) -> Host:
-    """Read it below injected roots of procfs and sysfs."""
+    """Read the host's identity below injected roots of procfs and sysfs."""
     name = os.uname()
     memory = _fields(proc / "meminfo").get("MemTotal")
     cpu = _fields(proc / "cpuinfo")
@@ -60,7 +60,7 @@ def read_host(proc: Path = Path("/proc"), sys_root: Path = Path("/sys")) -> Host
 
 
 def _fields(path: Path) -> dict[str, str]:
-    """The values of `name : value` lines by name, of each name the first."""
+    """Return the values of `name : value` lines by name, the first of each name."""
     found: dict[str, str] = {}
     for line in path.read_text(errors="replace").splitlines():
         key, _, value = line.partition(":")
@@ -69,7 +69,7 @@ def _fields(path: Path) -> dict[str, str]:
 
 
 def _cpuid(cpu: Mapping[str, str], sys_root: Path) -> str | None:
-    """The id of x86 CPUs by /proc/cpuinfo, of Arm's by their register; None of others."""
+    """Return the id of x86 CPUs by /proc/cpuinfo, of Arm's by their register; None for others."""
     x86 = [cpu.get(name) for name in ("vendor_id", "cpu family", "model", "stepping")]
     if all(x86):
         return ",".join(filter(None, x86))
@@ -77,7 +77,7 @@ def _cpuid(cpu: Mapping[str, str], sys_root: Path) -> str | None:
 
 
 def _cmdline() -> tuple[str, ...]:
-    """The words that fit: a command's arguments may be megabytes, and each file has them."""
+    """Return the words that fit: arguments may be megabytes, and each file holds a copy."""
     words = []
     left = _CMDLINE_MAX_BYTES
     for word in sys.argv:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the kernel's own code lies: its text and its modules."""
+"""Addresses of the kernel's own code: its text and its modules."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _READ_BYTES: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class KernelImage:
-    """A piece of kernel code as an MMAP record tells it; addresses and lengths in bytes.
+    """A piece of kernel code as an MMAP record describes it; addresses and lengths in bytes.
 
     Attributes:
         name: "[kernel.kallsyms]_text", or a module's file or "[module]".
-        addr: where it starts.
-        length: how far it reaches.
+        addr: address of its first byte.
+        length: its length.
         pgoff: for the kernel the address of the reference symbol, else 0.
     """
 
@@ -35,7 +35,7 @@ class KernelImage:
 
 
 def kernel_images(proc: Path) -> Iterator[KernelImage]:
-    """The kernel's text, then its modules; what has no readable address is left out."""
+    """Yield the kernel's text, then its modules; those without a readable address are left out."""
     text = _kernel_text(proc)
     if text is not None:
         yield text
@@ -57,10 +57,10 @@ def _kernel_text(proc: Path) -> KernelImage | None:
 
 
 def _symbols(path: Path, wanted: set[bytes]) -> dict[bytes, int]:
-    """Addresses of some symbols; the list is read no further than the last of them.
+    """Return the addresses of some symbols; the list is read only as far as the last of them.
 
-    The kernel writes its own symbols first, and those of modules end in the module's name, so
-    that a name at the end of its line is the kernel's.
+    The kernel writes its own symbols first, and those of modules end in the module's name, so that
+    a name at the end of its line is the kernel's.
     """
     found: dict[bytes, int] = {}
     rest = b"\n"
@@ -80,7 +80,7 @@ def _symbols(path: Path, wanted: set[bytes]) -> dict[bytes, int]:
 
 
 def _modules(proc: Path) -> Iterator[KernelImage]:
-    """Modules of /proc/modules: name, size, references, users, state, address."""
+    """Yield the modules of /proc/modules: name, size, references, users, state, address."""
     lines = _read(proc / "modules").splitlines()
     files = module_files(os.uname().release) if lines else {}
     for line in lines:
@@ -91,7 +91,7 @@ def _modules(proc: Path) -> Iterator[KernelImage]:
 
 
 def module_files(release: str) -> dict[bytes, bytes]:
-    """Module name to its file, from depmod's list; files say `-` where the kernel says `_`."""
+    """Return module name to file by depmod's list; files say `-` where the kernel says `_`."""
     folder = os.fsencode(f"/lib/modules/{release}/")
     found = {}
     try:

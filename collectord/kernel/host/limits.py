@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the process that makes the calls may do, and what it opens events for."""
+"""Privileges and limits of the process that makes the calls, and the purpose of an event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What an event is opened for; only error messages use it.
+    """The purpose of an event; only error messages use it.
 
     Attributes:
         event: its name as the user wrote it.

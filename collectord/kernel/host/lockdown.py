@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel lockdown: how far the running kernel keeps even root away from itself."""
+"""Kernel lockdown: how far the running kernel restricts even root."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 # From this level on tracefs is empty, or its files cannot be opened (LOCKDOWN_TRACEFS).
 CONFIDENTIALITY: Final = "confidentiality"
-# At these nobody opens a file of debugfs that could change something (LOCKDOWN_DEBUGFS).
+# At these levels nobody opens a file of debugfs that could change something (LOCKDOWN_DEBUGFS).
 CLOSES_DEBUGFS: Final = frozenset({"integrity", CONFIDENTIALITY})
-# Where securityfs does not tell: any of the levels, none of them included.
+# securityfs does not tell: any of the levels, none of them included.
 UNKNOWN: Final = "unknown"
 INTEGRITY: Final = "integrity"
-# Where securityfs does not tell, and tracefs is open all the same.
+# securityfs does not tell, but tracefs is open.
 BELOW_CONFIDENTIALITY: Final = "integrity or none"
 NEED: Final = "a kernel without lockdown"
 REMEDY: Final = "boot with lockdown=integrity or none; no capability opens it"
@@ -23,9 +23,9 @@ LOOK: Final = "to know it, as root: mount -t securityfs securityfs /sys/kernel/s
 
 
 def read_lockdown(sys: Path) -> str:
-    """The chosen one of `none [integrity] confidentiality`, `UNKNOWN` where it cannot be read.
+    """Return the chosen one of `none [integrity] confidentiality`, `UNKNOWN` if unreadable.
 
-    A kernel that was built without lockdown has `none`: its securityfs is there without the file.
+    A kernel that was built without lockdown has `none`: its securityfs exists without the file.
 
     Args:
         sys: root of sysfs.
@@ -41,10 +41,10 @@ def read_lockdown(sys: Path) -> str:
 
 
 def deduce(level: str, *, tracefs_open: bool, debugfs_closed: bool) -> str:
-    """The level by what it closes, where securityfs does not tell it.
+    """Deduce the level from what it closes, where securityfs does not tell it.
 
     Args:
-        level: as it was read.
+        level: the level as it was read.
         tracefs_open: an instance could be made.
         debugfs_closed: a file there could not be opened, for no other reason than lockdown.
     """

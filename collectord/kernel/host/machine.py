@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine as sysfs tells it: CPUs, caches, memory and what PMUs can do.
+"""The machine as sysfs describes it: CPUs, caches, memory and capabilities of PMUs.
 
-The files are those that perf reads for the same (tools/perf/util/cputopo.c, header.c), so that
-what its readers show of a file of ours and of one of theirs is the same. What cannot be read is
-left out.
+The files are those that perf reads for the same purpose (tools/perf/util/cputopo.c, header.c), so
+that its readers show the same for our files and for perf's. What cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 _CPUS: Final = "devices/system/cpu"
 _NODES: Final = "devices/system/node"
 _CORE_PMU: Final = "cpu"
-# More are not described: every file of a recording would begin with megabytes of them.
+# The limit on described CPUs: every file of a recording would begin with megabytes of them.
 _CPUS_MAX: Final = 4096
-# A block of memory is 128 MiB at least: 128 TiB.
+# The limit on memory blocks, each 128 MiB at least: 128 TiB.
 _BLOCKS_MAX: Final = 1 << 20
 
 
@@ -51,7 +50,7 @@ def read_machine(sys: Path) -> Machine:
 
 
 def _cpu_numbers(sys: Path) -> tuple[int, tuple[int, ...]]:
-    """How many CPUs there are, counted up to the last one, and which are online."""
+    """Return the number of CPUs, counted up to the last one, and the online ones."""
     try:
         present, online = cpus.count(sys), cpus.online(sys)
     except CollectordError:
@@ -74,7 +73,7 @@ def _cpu_topology(sys: Path, present: int, online: tuple[int, ...]) -> CpuTopolo
 
 
 def _lists(folders: dict[int, Path], *names: str) -> tuple[str, ...]:
-    """The different lists in a file of the CPUs, which some kernels call by its second name."""
+    """Return the distinct lists in a file of the CPUs, which has a second name in some kernels."""
     found = (
         next(filter(None, (sysfs.text(folder / name) for name in names)), "")
         for folder in folders.values()
@@ -101,7 +100,7 @@ def _nodes(sys: Path) -> Iterator[NumaNode]:
 
 
 def _caches(sys: Path, online: tuple[int, ...]) -> tuple[Cache, ...] | None:
-    """The different caches, in the order of their levels, then of their CPUs."""
+    """Return the distinct caches, in the order of their levels, then of their CPUs."""
     found = [
         cache
         for cpu in online
@@ -125,7 +124,7 @@ def _cache(folder: Path) -> Cache | None:
 def _memory(sys: Path) -> Memory | None:
     try:
         block_bytes = int(sysfs.text(sys / "devices/system/memory/block_size_bytes"), 16)
-    except ValueError:  # no memory of this kernel comes or goes
+    except ValueError:  # memory of this kernel is not hotpluggable
         return None
     nodes = tuple(
         (node, frozenset(n for n, _ in sysfs.numbered(folder, "memory") if n < _BLOCKS_MAX))

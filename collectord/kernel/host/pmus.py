@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 # Files beside an event alias that describe its value, not its attributes.
 _UNIT: Final = ".unit"
 _NOT_EVENTS: Final = (".scale", _UNIT, ".snapshot", ".per-pkg")
-# PMUs whose drivers are known to have an AUX area; of others only a trial tells (`aux_trial`).
+# PMUs whose drivers are known to have an AUX area; for others only a trial tells (`aux_trial`).
 _AUX_NAMES: Final = re.compile(r"intel_pt|intel_bts|cs_etm|arm_spe_\d+|hisi_ptt\d+_\d+", re.ASCII)
 
 
 def read_pmus(sys: Path) -> dict[str, PmuFacts]:
-    """All PMUs below a root of sysfs; what cannot be read is left out."""
+    """Read all PMUs below a root of sysfs; what cannot be read is left out."""
     folders = sysfs.entries(sys / "bus/event_source/devices")
     found = {folder.name: _read_pmu(folder) for folder in folders}
     return {name: pmu for name, pmu in found.items() if pmu is not None}

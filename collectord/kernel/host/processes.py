@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What already runs, as records: the state that a new ring's sideband continues.
+"""Running tasks and mappings as records: the state that a new ring's sideband continues.
 
-As perf does: the maps of the kernel and its modules, a FORK and a COMM for every thread, an MMAP2
+As in perf: the maps of the kernel and its modules, a FORK and a COMM for every thread, an MMAP2
 for every executable mapping, and, where stacks are unwound, for every mapping of a file that may
-be read. All forks precede all maps, so that a reader
-which copies a parent's maps at a fork finds none yet. Records have time 0: readers take those at
-once, in file order, ahead of every sample.
+be read. All forks precede all maps, so that a reader which copies a parent's maps at a fork finds
+none yet. Records have time 0: readers process those at once, in file order, ahead of every sample.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _FILES: Final = re.compile(_MAPS_LINE % (rb"r.-.", rb"[1-9]\d*"), re.MULTILINE)
 _PROT: Final = {ord("r"): 1, ord("w"): 2, ord("x"): 4}
 _MAP_SHARED: Final = 1
 _MAP_PRIVATE: Final = 2
-_ANON_NAME: Final = b"//anon"  # as the kernel names an executable mapping of no file
+_ANON_NAME: Final = b"//anon"  # the kernel's name for an executable mapping without a file
 _KERNEL_PID: Final = 0xFFFFFFFF
 _READ_BYTES: Final = 1 << 20
 _MISC_AT: Final = 4
@@ -60,11 +59,11 @@ def scan(
 ) -> bytes:
     """Describe what runs, as whole records with the trailer of the sideband event.
 
-    What exits meanwhile or may not be read (CAP_SYS_PTRACE for the maps of other users,
-    CAP_SYSLOG for kernel addresses) is left out.
+    Tasks that exit meanwhile or may not be read (CAP_SYS_PTRACE for the maps of other users,
+    CAP_SYSLOG for kernel addresses) are left out.
 
     Args:
-        attr: of the sideband event.
+        attr: attributes of the sideband event.
         event_id: its id.
         pids: processes to describe, None for all.
         proc: root of procfs.
@@ -91,7 +90,8 @@ class _Writer:
         ids = SampleId(pid=pid, tid=tid, id=self.event_id, stream_id=self.event_id)
         data = encode(record, self.attr, ids)
         if isinstance(record, Fork):
-            # FORK_EXEC: the maps are told apart, a reader must not copy the parent's.
+            # FORK_EXEC: the maps are described one by one, and a reader must not copy the
+            # parent's.
             misc = struct.pack("<H", Misc.FORK_EXEC)
             data = data[:_MISC_AT] + misc + data[_MISC_AT + len(misc) :]
         self.records.append(data)
@@ -102,7 +102,7 @@ def _all_pids(root: str) -> list[int]:
 
 
 def _add_tasks(out: _Writer, root: str, pid: int) -> bool:
-    """Add the process's threads; tells whether it was there."""
+    """Add the process's threads; return whether it existed."""
     try:
         parent = _parent(_read(f"{root}/{pid}/stat"))
         tids = sorted(map(int, os.listdir(f"{root}/{pid}/task")))  # noqa: PTH208
@@ -120,7 +120,7 @@ def _add_tasks(out: _Writer, root: str, pid: int) -> bool:
 
 
 def _parent(line: bytes) -> int:
-    """Parent in a `stat` line; the name before it may hold anything but the last `)`."""
+    """Return the parent in a `stat` line; the name before it may hold any but the last `)`."""
     return int(line[line.rindex(b")") + 1 :].split(maxsplit=2)[1])
 
 
@@ -151,7 +151,7 @@ def _add_maps(out: _Writer, root: str, pid: int) -> None:
 
 
 def _read(path: str) -> bytes:
-    """All of a file of procfs, whose size is unknown."""
+    """Read all of a file of procfs, whose size is unknown."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         pieces = []

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# The kernel gives a page of most files, and of lists of CPUs as much as they take.
+# Most files have a page, lists of CPUs as much as they need.
 _READ_BYTES: Final = 64 << 10
 
 
 def text(path: Path) -> str:
-    """Read a file, without the blanks around its text; "" if it cannot be read."""
+    """Read a file and strip its text; "" if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -27,7 +27,7 @@ def text(path: Path) -> str:
 
 
 def number(path: Path) -> int | None:
-    """The decimal number in a file, None if there is none."""
+    """Return the decimal number in a file, None if there is none."""
     try:
         return int(text(path))
     except ValueError:
@@ -35,7 +35,7 @@ def number(path: Path) -> int | None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Entries of a folder by name, none if there is no such folder."""
+    """Return the entries of a folder by name, none if there is no such folder."""
     try:
         return sorted(folder.iterdir())
     except OSError:
@@ -43,12 +43,12 @@ def entries(folder: Path) -> list[Path]:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Read the files of a folder, in the order of their names; none if there is none."""
+    """Read the files of a folder, in the order of their names; none if there is no folder."""
     return {path.name: text(path) for path in entries(folder)}
 
 
 def numbered(folder: Path, prefix: str) -> Iterator[tuple[int, Path]]:
-    """Entries that are called `prefix` and a number, e.g. "node0", in the order of the numbers."""
+    """Yield entries named `prefix` and a number, e.g. "node0", in the order of the numbers."""
     names = ((path.name.removeprefix(prefix), path) for path in entries(folder))
     found = ((int(rest), path) for rest, path in names if rest.isdecimal() and rest.isascii())
     yield from sorted((n, path) for n, path in found if path.name == f"{prefix}{n}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is to be observed: threads, processes of a user, a cgroup; found and opened."""
+"""Targets of observation, found and opened: threads, processes of a user, a cgroup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collectord.kernel.host import cgroups, errno_mapping
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A pidfd of one thread (PIDFD_THREAD, 6.9).
+# Flag for a pidfd of one thread (PIDFD_THREAD, 6.9).
 _PIDFD_THREAD: Final = os.O_EXCL
 
 
@@ -70,14 +70,14 @@ def open_cgroup(path: str, proc: Path) -> int:
 
 def open_pid(pid: int) -> int:
     """See `Kernel.open_pid`."""
-    # A process first: its pidfd tells the end of all its threads, a thread's only of that.
+    # A process comes first: its pidfd reports the end of all its threads, a thread's only its own.
     code = 0
     for flags in (0, _PIDFD_THREAD):
         try:
             return os.pidfd_open(pid, flags)
         except ProcessLookupError as error:
             raise _no_process(pid) from error
-        except OSError as error:  # EINVAL, later ENOENT: a thread that leads no process
+        except OSError as error:  # EINVAL, later ENOENT: a thread that does not lead its process
             code = error.errno or 0
     raise errno_mapping.call_refused(code, "pidfd_open", f"cannot watch pid {pid}")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of tasks for readers of ftrace's events, which carry thread ids only.
 
-The kernel keeps a name for some of the tasks that its events were about: `saved_cmdlines`, a
-cache of fixed size in which a task displaces another. It is read again and again therefore, and
-what was seen once is kept; tasks that it does not have are told by /proc as of the first reading.
+The kernel keeps a name for some of the tasks of its events: `saved_cmdlines`, a cache of fixed
+size in which a task displaces another. So it is read again and again, and names that were seen
+once are kept; tasks that it lacks get the name that /proc had at the first reading.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _LINE: Final = re.compile(rb"^(\d+) (.*)$", re.MULTILINE)
 _UNKNOWN: Final = b"<...>"
-# As many as a segment has room for, roughly.
+# Roughly the number that a segment has room for.
 _NAMES_MAX: Final = 16_384
-# The cache has 128 names at the least; since Linux 6.9 some 6500, which take 1.5 ms to read.
+# The cache has 128 names at least; since Linux 6.9 about 6500, which take 1.5 ms to read.
 _CACHED_MIN: Final = 128
-# `learn` is to meet each name: it looks before a quarter of them may have made room for others, at
-# the rate of the last look, and more often than that where few would be many for the cache.
+# `learn` has to see each name: it reads before a quarter of them may have been displaced, at the
+# rate of the last reading, and more often where a few are many for the cache.
 _CACHE_SHARE: Final = 4
 _CACHED_PER_CALL: Final = 32
 _CALLS_PER_LOOK_MAX: Final = 16
@@ -32,12 +32,12 @@ _COMM_MAX_BYTES: Final = 15  # TASK_COMM_LEN without its NUL
 
 
 class TaskComms:
-    """Names seen until now.
+    """Names of tasks seen until now.
 
     Args:
         tracefs: root of tracefs; the cache is the same for all instances.
         proc: root of procfs.
-        names_max: of the cache's names, keep so many, the latest.
+        names_max: how many of the cache's names to keep, the latest.
     """
 
     def __init__(self, tracefs: Path, proc: Path, *, names_max: int = _NAMES_MAX) -> None:
@@ -46,16 +46,16 @@ class TaskComms:
         self._names_max = names_max
         self._lock = threading.Lock()
         self._seen: dict[int, bytes] = {}
-        self._text = b""  # of the cache, as it was last
-        self._calls = 0  # of `learn` since it looked
+        self._text = b""  # content of the cache at the last reading
+        self._calls = 0  # calls of `learn` since the last reading
         self._calls_per_look = 1
         self._running: dict[int, bytes] | None = None
 
     def read(self) -> Mapping[int, bytes]:
-        """Look again, and give the name of every task by thread id.
+        """Read the cache again, and return the name of every task by thread id.
 
-        Those that events were about come first, latest last among them. A cache that cannot be
-        read adds nothing.
+        Tasks of events come first, latest last among them. A cache that cannot be read adds
+        nothing.
         """
         with self._lock:
             if self._running is None:
@@ -67,9 +67,9 @@ class TaskComms:
             }
 
     def learn(self) -> None:
-        """Look again, for what `read` gives later: the kernel's cache is a small one.
+        """Read the cache again for a later `read`, because the kernel's cache is small.
 
-        The more names it has, and the fewer of them are new, the fewer calls look.
+        The more names it has, and the fewer of them are new, the fewer calls read it.
         """
         with self._lock:
             self._calls += 1
@@ -83,7 +83,7 @@ class TaskComms:
             self._calls_per_look = max(1, min(wanted, most))
 
     def _take(self) -> int:
-        """Look, and give how many names are new."""
+        """Read the cache, and return how many names are new."""
         try:
             with self._cache.open("rb", buffering=0) as file:
                 text = file.readall()
@@ -105,10 +105,10 @@ class TaskComms:
 
 
 def as_comm(text: bytes) -> bytes:
-    """The name that events have for a task whose `comm` file has this text.
+    """Return the name that events have for a task whose `comm` file has this text.
 
-    The file tells more of a kernel thread: proc_task_name() (fs/proc/array.c) adds to a worker's
-    name its pool and what it works on.
+    The file says more about a kernel thread: proc_task_name() (fs/proc/array.c) adds to a worker's
+    name its pool and its work.
     """
     return text.removesuffix(b"\n")[:_COMM_MAX_BYTES]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How threads of this process are scheduled: what is permitted, what is in effect."""
+"""Scheduling of this process's threads: what is permitted, and what is in effect."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _REALTIME: Final = (os.SCHED_FIFO, os.SCHED_RR)
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """What the kernel says of a thread.
+    """The scheduling of a thread as the kernel reports it.
 
     Attributes:
         policy: "normal", "batch", "idle", "fifo" or "rr".
-        priority: of the real-time policies, else 0.
-        nice: its nice value, which those leave aside.
-        cpus: where it may run.
+        priority: the real-time priority, 0 under other policies.
+        nice: its nice value, which real-time policies ignore.
+        cpus: CPUs where it may run.
     """
 
     policy: str
@@ -51,7 +51,7 @@ class Scheduling:
 
 @dataclass(frozen=True, slots=True)
 class Permitted:
-    """What this process may give its threads; see the same names of `KernelFacts`."""
+    """The scheduling that this process may give its threads; see `KernelFacts`."""
 
     nice: int
     nice_min: int
@@ -60,7 +60,7 @@ class Permitted:
 
 
 def permitted(capabilities: Collection[str]) -> Permitted:
-    """Look at limits, and try SCHED_FIFO: seccomp and the cgroup may refuse it too."""
+    """Check limits, and try SCHED_FIFO: seccomp and the cgroup may refuse it too."""
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     free = CAP_SYS_NICE in capabilities
     limit = resource.getrlimit(resource.RLIMIT_NICE)[0]
@@ -82,7 +82,7 @@ def _realtime_max(*, unlimited: bool) -> int:
 
 
 def _takes_fifo() -> bool:
-    """A thread tries it and ends: whoever calls this stays as it is."""
+    """Try SCHED_FIFO in a thread that ends, so that the caller's thread stays as it is."""
     taken = []
 
     def attempt() -> None:
@@ -99,11 +99,11 @@ def _takes_fifo() -> bool:
 
 
 def prioritise(tid: int, priority: DrainPriority) -> None:
-    """Schedule a thread so.
+    """Give a thread a real-time or nice priority.
 
     Raises:
         MissingPrivilege: it is not permitted.
-        KernelError: it is not to be had for another reason.
+        KernelError: the kernel refuses it for another reason.
     """
     call = ""
     try:
@@ -122,7 +122,7 @@ def prioritise(tid: int, priority: DrainPriority) -> None:
 
 
 def confine(tid: int, cpus: Iterable[int]) -> None:
-    """Have a thread run on these CPUs only.
+    """Restrict a thread to these CPUs.
 
     Raises:
         KernelError: the process may use none of them.
@@ -140,7 +140,7 @@ def confine(tid: int, cpus: Iterable[int]) -> None:
 
 
 def scheduling(tid: int) -> Scheduling | None:
-    """Read what is in effect; None for a thread that has ended."""
+    """Read the scheduling in effect; None for a thread that has ended."""
     try:
         policy = os.sched_getscheduler(tid)
         return Scheduling(

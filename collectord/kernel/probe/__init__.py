@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probe stage: what this kernel and user can do, and what `doctor` prints of it."""
+"""Probe stage: capabilities of this kernel and user, and the text that `doctor` prints."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a PMU has an AUX area, and can pause it: sysfs does not tell, opening events does."""
+"""Trials of PMUs for an AUX area and for pausing it: sysfs does not tell, opening events does."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def with_aux(
     wanted: Collection[str],
     known: Mapping[str, AuxPmuFacts],
 ) -> dict[str, PmuFacts]:
-    """The PMUs, each of those that are `wanted` with what a trial told of its AUX area.
+    """Return the PMUs, those `wanted` with the result of a trial for an AUX area.
 
     Args:
         kernel: opens the events.
-        pmus: of this host.
+        pmus: PMUs of this host.
         wanted: names of those to try.
         known: those of them whose trace perf can decode.
     """
@@ -51,7 +51,7 @@ def with_aux(
 def can_pause(kernel: Kernel, pmu: PmuFacts, known: AuxPmuFacts | None, cpu: int) -> bool:
     """Whether an event in the group of the PMU's event may pause its AUX area.
 
-    No, where the PMU's event cannot be opened.
+    False where the PMU's event cannot be opened.
     """
     where = pmu.cpus[0] if pmu.cpus else cpu
     pausing = PerfEventAttr(
@@ -74,7 +74,7 @@ def can_pause(kernel: Kernel, pmu: PmuFacts, known: AuxPmuFacts | None, cpu: int
 
 
 def has_aux(kernel: Kernel, pmu: PmuFacts, cpu: int) -> bool:
-    """Whether the PMU gives an event an AUX area; no, where its event cannot be opened."""
+    """Whether the PMU gives an event an AUX area; False where its event cannot be opened."""
     attr = PerfEventAttr(type=pmu.type, sample_period=1, disabled=True)
     where = pmu.cpus[0] if pmu.cpus else cpu
     with ExitStack() as stack:
@@ -88,6 +88,6 @@ def has_aux(kernel: Kernel, pmu: PmuFacts, cpu: int) -> bool:
         try:
             stack.callback(kernel.map_aux(fd, ring, kernel.page_bytes, snapshot=False).close)
         except KernelError as error:
-            # Any other refusal (a size, memory) is one of a PMU that has an area.
+            # Any other refusal (a size, memory) comes from a PMU that has an area.
             return error.errno != errno.EOPNOTSUPP
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it takes to run BPF programs here: privileges, the kernel's features, bcc and headers."""
+"""Requirements of BPF programs on this host: privileges, kernel features, bcc and headers."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ _RELEASE_FILE: Final = "include/generated/utsrelease.h"
 
 @dataclass(frozen=True, slots=True)
 class BpfWanted:
-    """What to look for.
+    """The programs and tools to probe for.
 
     Attributes:
-        names: programs, None for all that there are.
-        find_python: finds the interpreter that has bcc, and its version; "" and why not.
+        names: programs, None for all that exist.
+        find_python: finds the interpreter that has bcc, and its version; "" and the reason if
+            none.
         local: directory of the host's own programs.
         headers: a tree of kernel headers, "" to find one.
     """
@@ -56,15 +57,15 @@ class BpfWanted:
 
 
 def probe_bpf(kernel: LocalKernel, wanted: BpfWanted) -> BpfFacts:
-    """Look at the running kernel, at this user, and at the programs.
+    """Probe the running kernel, this user, and the programs.
 
-    A program that does nothing is loaded, and gone again; nothing else changes.
+    A program that does nothing is loaded and unloaded; nothing else changes.
     """
     programs, others = _programs(wanted)
     facts = BpfFacts(
         btf=(kernel.sys / _BTF).is_file(),
         unprivileged_disabled=_sysctl(kernel.proc / "sys/kernel/unprivileged_bpf_disabled"),
-        # What bcc attaches by: without their PMUs it would leave probes in tracefs.
+        # PMUs that bcc attaches by: without them it would leave probes in tracefs.
         kprobes=(kernel.sys / _PMUS / "kprobe").is_dir(),
         uprobes=(kernel.sys / _PMUS / "uprobe").is_dir(),
         programs={program.name: program for program in programs},
@@ -82,7 +83,7 @@ def probe_bpf(kernel: LocalKernel, wanted: BpfWanted) -> BpfFacts:
 
 
 def missing_capabilities(limits: Limits) -> str:
-    """The least that loads programs and attaches them, "" where the process has it."""
+    """Return the least that loads and attaches programs, "" where the process has it."""
     if "CAP_SYS_ADMIN" in limits.capabilities:
         return ""
     perf = perf_need(limits)
@@ -94,7 +95,7 @@ def missing_capabilities(limits: Limits) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """Why no program can run, as `BpfFacts` has it."""
+    """A reason why no program can run, as `BpfFacts` has it."""
 
     text: str = ""
     remedy: str = ""
@@ -104,7 +105,7 @@ class _Problem:
 def _problems(
     kernel: LocalKernel, refusal: KernelError | None, no_bcc: str, no_headers: KernelError | None
 ) -> Iterator[_Problem]:
-    """Why no program can run, what is to be put right first before the rest."""
+    """Yield the reasons why no program can run, the one to put right first at the beginning."""
     if isinstance(refusal, MissingFeature):
         yield _Problem("this kernel has no bpf(2)", "a kernel with CONFIG_BPF_SYSCALL")
     if lockdown.read_lockdown(kernel.sys) == lockdown.CONFIDENTIALITY:
@@ -123,7 +124,7 @@ def _problems(
 
 
 def _with_trials(kernel: LocalKernel, facts: BpfFacts) -> tuple[BpfFacts, KernelError | None]:
-    """What loading a program tells; and the refusal if none can be loaded."""
+    """Return facts completed by loading a program, and the refusal if none can be loaded."""
     try:
         jit = bpf_trial.try_load()
     except KernelError as error:
@@ -177,7 +178,7 @@ def _programs(wanted: BpfWanted) -> tuple[list[BpfProgram], list[BpfProblem]]:
 
 
 def _loaded(name: str, local: Path) -> BpfProgram | BpfProblem:
-    """The program, or why not; without a path there is none of that name."""
+    """Return the program or its problem; a problem without a path means an unknown name."""
     try:
         return catalogue.load(name, local)
     except UsageError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel lets a BPF program do, found by loading one that does nothing.
+"""Trials of BPF: what the kernel lets a program do, found by loading one that does nothing.
 
-Nothing stays: programs end with their descriptors. The one that is attached is so to a function
-that the kernel has for such tests and that nobody calls.
+Nothing stays: programs end with their descriptors. The attached one is on a function that the
+kernel has for such tests and that nobody calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _TRACEPOINT: Final = 5  # enum bpf_prog_type
 _TRACING: Final = 26
 _TRACE_FENTRY: Final = 24  # enum bpf_attach_type
-# It returns 0.
+# The program returns 0.
 _INSTRUCTIONS: Final = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
 _NAME: Final = b"collectord"
 _JITED_LENGTH_AT: Final = 16  # in struct bpf_prog_info
@@ -34,7 +34,7 @@ _BTF_MAGIC: Final = 0xEB9F
 _BTF_HEADER: Final = struct.Struct("<HBBIIIII")
 _BTF_TYPE: Final = struct.Struct("<III")  # name, info, size or type
 _BTF_FUNC: Final = 12
-# Bytes behind a struct btf_type by its kind: so many, and so many for each member.
+# Bytes after a struct btf_type by its kind: a fixed part, and a part for each member.
 _BTF_MORE: Final = {
     1: (4, 0),  # INT
     3: (12, 0),  # ARRAY
@@ -50,14 +50,14 @@ _BTF_MORE: Final = {
 
 
 def try_load() -> bool:
-    """Load a program of a tracepoint.
+    """Load a tracepoint program.
 
     Returns:
         whether the kernel compiled it.
 
     Raises:
         MissingFeature: this kernel has no bpf(2).
-        MissingPrivilege, KernelError: it refuses.
+        MissingPrivilege, KernelError: the kernel refuses it.
     """
     with ExitStack() as stack:
         fd = _load(_TRACEPOINT, stack)
@@ -69,7 +69,7 @@ def try_fentry(btf: Path) -> bool:
     """Whether a program can be attached to a kernel function by a trampoline.
 
     Args:
-        btf: what the kernel says of its own types.
+        btf: the kernel's own types.
     """
     try:
         number = function_id(btf.read_bytes(), _FUNCTION)
@@ -87,10 +87,10 @@ def try_fentry(btf: Path) -> bool:
 
 
 def function_id(btf: bytes, name: bytes) -> int:
-    """The number of a function among the types of a kernel's BTF; 0 if it is not there.
+    """Return the number of a function among the types of a kernel's BTF; 0 if it is absent.
 
     Raises:
-        struct.error: it ends early.
+        struct.error: the BTF ends early.
     """
     magic, _, _, header, types_at, types_bytes, names_at, names_bytes = _BTF_HEADER.unpack_from(
         btf
@@ -116,7 +116,7 @@ def function_id(btf: bytes, name: bytes) -> int:
 
 
 def _load(kind: int, stack: ExitStack, *, attach_type: int = 0, btf_id: int = 0) -> int:
-    """A descriptor of the program, on the stack. Raises KernelError."""
+    """Load the program and return its descriptor, owned by the stack. Raises KernelError."""
     try:
         fd = _syscalls.bpf_load_program(
             kind, _INSTRUCTIONS, name=_NAME, attach_type=attach_type, btf_id=btf_id

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `doctor` prints: each thing looked at, and the least that would give what is missing.
+"""Rows of `doctor`: each thing checked, and the least that would give what is missing.
 
-A capability or a group comes before a sysctl, which would open the door to every user.
+A capability or a group comes before a sysctl, which would open access to every user.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collectord.kernel.host.limits import Limits
     from collectord.kernel.host.thread_scheduling import Permitted
 
-# What a ring of the default size takes per CPU, its control page included.
+# Memory of a ring of the default size per CPU, its control page included.
 _COMFORTABLE_MEMLOCK_BYTES: Final = 64 << 20
 _COMFORTABLE_FILES: Final = 4096
 TRACEPOINTS: Final = "tracepoints"
@@ -32,17 +32,17 @@ _KALLSYMS_READ_BYTES: Final = 4096
 
 
 def check(name: str, *, ok: bool, detail: str, remedy: str) -> Check:
-    """A row; its remedy is told only where it is needed."""
+    """Return a row; it has the remedy only where that is needed."""
     return Check(name, ok=ok, detail=detail, remedy="" if ok else remedy)
 
 
 def perf_events(limits: Limits, refusal: KernelError | None) -> Check:
-    """Events of one's own process."""
+    """Check events of one's own process."""
     return _opened("perf events", "events of own processes can be opened", limits, refusal)
 
 
 def every_task(limits: Limits, refusal: KernelError | None) -> Check:
-    """Events of a whole CPU."""
+    """Check events of a whole CPU."""
     return _opened("system-wide", "events of every process can be opened", limits, refusal)
 
 
@@ -56,17 +56,17 @@ def _opened(name: str, detail: str, limits: Limits, refusal: KernelError | None)
 
 
 def tracepoints(problem: str, remedy: str) -> Check:
-    """Names, ids and formats of tracepoints."""
+    """Check names, ids and formats of tracepoints."""
     detail = problem or "names, ids and formats can be read"
     return check(TRACEPOINTS, ok=not problem, detail=detail, remedy=remedy)
 
 
 def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
-    """An ftrace instance of one's own, and what its rings can do.
+    """Check an ftrace instance of one's own, and what its rings can do.
 
     Args:
-        facts: as probed.
-        lockdown: its level.
+        facts: facts of the probe.
+        lockdown: the level of kernel lockdown.
     """
     yield _lockdown(lockdown)
     yield check(
@@ -109,7 +109,7 @@ def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
 
 
 def _lockdown(level: str) -> Check:
-    """Say what the level means for tracefs."""
+    """Return a row that tells what the level means for tracefs."""
     if level == UNKNOWN:
         detail = f"{level}: it may be what closes tracefs"
         return Check("lockdown", ok=False, detail=detail, remedy=LOOK, unknown=True)
@@ -119,7 +119,7 @@ def _lockdown(level: str) -> Check:
 
 
 def probes(name: str, kinds: Mapping[str, tuple[bool, str]]) -> Check:
-    """Kinds of probes; each is there or not, and comes with what the kernel needs for it."""
+    """Check kinds of probes, each present or not; the row says what the kernel needs for them."""
     missing = [kind for kind, (here, _) in kinds.items() if not here]
     return check(
         name,
@@ -130,7 +130,7 @@ def probes(name: str, kinds: Mapping[str, tuple[bool, str]]) -> Check:
 
 
 def hardware(refusal: KernelError | None) -> Check:
-    """Sampling by a hardware counter."""
+    """Check sampling by a hardware counter."""
     if refusal is None:
         return Check("hardware counters", ok=True, detail="cycles can be sampled")
     return check(
@@ -142,7 +142,7 @@ def hardware(refusal: KernelError | None) -> Check:
 
 
 def ring_memory(limits: Limits, online: int) -> Check:
-    """Memory that rings may pin (perf_mmap in kernel/events/core.c)."""
+    """Check memory that rings may pin (perf_mmap in kernel/events/core.c)."""
     if CAP_IPC_LOCK in limits.capabilities:
         return Check("ring memory", ok=True, detail="no limit (CAP_IPC_LOCK)")
     free = limits.mlock_kb * online << 10
@@ -158,12 +158,12 @@ def ring_memory(limits: Limits, online: int) -> Check:
 
 
 def feature(name: str, *, known: bool, detail: str, remedy: str) -> Check:
-    """Something that the kernel has or lacks."""
+    """Check a feature that the kernel has or lacks."""
     return check(name, ok=known, detail=detail if known else "not in this kernel", remedy=remedy)
 
 
 def kernel_symbols(proc: Path) -> Check:
-    """Addresses in /proc/kallsyms, which place the kernel's own map."""
+    """Check addresses in /proc/kallsyms, which place the kernel's own map."""
     try:
         with (proc / "kallsyms").open("rb", buffering=0) as file:
             lines = file.read(_KALLSYMS_READ_BYTES).splitlines()[:-1]
@@ -176,7 +176,7 @@ def kernel_symbols(proc: Path) -> Check:
 
 
 def others_maps(limits: Limits) -> Check:
-    """/proc/PID/maps of other users' processes."""
+    """Check /proc/PID/maps of other users' processes."""
     return check(
         "processes of others",
         ok="CAP_SYS_PTRACE" in limits.capabilities,
@@ -186,7 +186,7 @@ def others_maps(limits: Limits) -> Check:
 
 
 def open_files(limits: Limits) -> Check:
-    """Descriptors: one per event, CPU and observed thread."""
+    """Check descriptors: one per event, CPU and observed thread."""
     soft, hard = limits.nofile
     return check(
         "open files",
@@ -197,7 +197,7 @@ def open_files(limits: Limits) -> Check:
 
 
 def drain_threads(found: Permitted) -> Check:
-    """SCHED_FIFO, without which small rings overflow on a busy host."""
+    """Check SCHED_FIFO, without which small rings overflow on a busy host."""
     realtime = f"fifo:1 to fifo:{found.realtime_max}" if found.realtime_max else "no fifo"
     return check(
         "drain priority",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `doctor` and `list` say of hardware that traces into AUX areas: there, usable, why not."""
+"""Rows of `doctor` and `list` about hardware that traces into AUX areas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Refusal = Callable[[PerfEventAttr], KernelError | None]
 
-# Decoder to the row's name, the PMU that users look for, and what it takes to have it.
+# By decoder: the row's name, the PMU that users look for, and its requirements.
 KNOWN: Final[Mapping[Decoder, tuple[str, str, str]]] = {
     INTEL_PT: (
         "Intel PT",
@@ -40,7 +40,7 @@ KNOWN: Final[Mapping[Decoder, tuple[str, str, str]]] = {
         "an Armv8.2 host with SPE described in its firmware, CONFIG_ARM_SPE_PMU; kpti=off on some",
     ),
 }
-# What uname calls the machines that may have them.
+# uname's names of the machines that may have them.
 _MACHINES: Final[Mapping[Decoder, tuple[str, ...]]] = {
     INTEL_PT: ("x86_64", "i686"),
     CS_ETM: ("aarch64", "armv7l"),
@@ -56,12 +56,12 @@ def aux(
     machine: str,
     refusal: Refusal,
 ) -> Iterator[Check]:
-    """A row for each kind of hardware that there is for this machine, and for each such PMU here.
+    """Yield a row for each kind of such hardware on this machine, and for each such PMU here.
 
     Args:
-        pmus: of this host.
+        pmus: PMUs of this host.
         aux_pmus: those of them whose trace perf can decode.
-        machine: as in `uname -m`.
+        machine: machine as in `uname -m`.
         refusal: why an event of this process cannot be opened, None if it can.
     """
     for decoder, (title, pmu, remedy) in KNOWN.items():
@@ -86,7 +86,7 @@ def _row(title: str, pmu: PmuFacts, facts: AuxPmuFacts, refusal: Refusal) -> Che
 
 
 def trial_attr(pmu: PmuFacts, facts: AuxPmuFacts | None) -> PerfEventAttr:
-    """An event in user mode, as sessions open it; nothing is traced by opening it."""
+    """Return an event in user mode, as sessions open it; opening it traces nothing."""
     terms = default_terms(facts, pmu) if facts is not None else ()
     words = lay_out(PmuEvent("", terms), pmu, "")
     spe = facts is not None and facts.decoder == ARM_SPE
@@ -103,7 +103,7 @@ def trial_attr(pmu: PmuFacts, facts: AuxPmuFacts | None) -> PerfEventAttr:
 
 
 def _details(pmu: PmuFacts, facts: AuxPmuFacts) -> str:
-    """What is worth knowing of the hardware."""
+    """Return details of the hardware in words."""
     words = []
     if facts.decoder == CS_ETM:
         words.append(f"{len(facts.etms)} trace units, sinks {', '.join(facts.sinks)}")

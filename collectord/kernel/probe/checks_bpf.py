@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `doctor` prints of BPF: what compiling, loading and attaching a program takes."""
+"""Rows of `doctor` about BPF: requirements of compiling, loading and attaching a program."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _HEADER_KINDS: Final = {
 
 
 def bpf(facts: BpfFacts, limits: Limits, lockdown: str) -> Iterator[Check]:
-    """All rows.
+    """Yield all rows about BPF.
 
     Args:
-        facts: as probed.
-        limits: of this process.
-        lockdown: its level.
+        facts: facts of the probe.
+        limits: limits of this process.
+        lockdown: the level of kernel lockdown.
     """
     yield check(
         "BPF programs",
@@ -65,7 +65,7 @@ def bpf(facts: BpfFacts, limits: Limits, lockdown: str) -> Iterator[Check]:
         detail="programs run as machine code" if facts.jit else "programs are interpreted, slowly",
         remedy="sysctl net.core.bpf_jit_enable=1",
     )
-    # Without the privilege to try it, nothing is known of fentry.
+    # fentry is unknown without the privilege to try it.
     if not need:
         yield probes(
             "BPF attachments",

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def relay(facts: RelayFacts, lockdown: str) -> Iterator[Check]:
-    """Whether relay files can be read, and devices be traced.
+    """Check whether relay files can be read, and devices be traced.
 
     Args:
-        facts: as probed.
-        lockdown: its level.
+        facts: facts of the probe.
+        lockdown: the level of kernel lockdown.
     """
     yield check(
         "relay",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ftrace can do here, tried in an instance of one's own, and what its transports cost.
+"""Capabilities of ftrace, tried in an instance of one's own, and the cost of its transports.
 
-The instance is small, has no events but markers, and is gone at the end. What an event costs on
-its way from the ring depends on the kernel and the machine, by factors, so it is measured: the
-CPU time that a few thousand markers take by each transport.
+The instance is small, has no events but markers, and is removed at the end. The cost of taking an
+event from the ring depends on the kernel and the machine, by factors, so it is measured: the CPU
+time that a few thousand markers take by each transport.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _SPLICE_F_NONBLOCK: Final = 2  # include/linux/splice.h
 _SUBBUF_BYTES: Final = 64 << 10
 _RING_BYTES: Final = 512 << 10
 _ROUNDS: Final = 2
-# Some 64 bytes each in the ring, as a tracepoint's event; together half the ring.
+# About 64 bytes each in the ring, as a tracepoint's event; together half the ring.
 _MARKERS: Final = 4000
 _MARKER: Final = b"x" * 40
 
 
 def probe_ftrace(kernel: LocalKernel, *, measure: bool) -> FtraceFacts:
-    """Try what a tracefs source needs.
+    """Probe what a tracefs source needs.
 
     Args:
         kernel: the kernel; its tracefs is not mounted by this.
-        measure: the costs of the transports too, in some 25 ms of CPU time.
+        measure: whether to measure the costs of the transports too, in about 25 ms of CPU time.
     """
     folder = ControlFolder(kernel.tracefs.root, proc=kernel.proc)
     facts = FtraceFacts()
@@ -62,7 +62,7 @@ def probe_ftrace(kernel: LocalKernel, *, measure: bool) -> FtraceFacts:
                 subbuf_sizes=folder.has("buffer_subbuf_size_kb"),
                 kprobes=folder.has("kprobe_events"),
                 uprobes=folder.has("uprobe_events"),
-                # They have no file of their own; the kernel's help names what it knows.
+                # Event probes have no file of their own; the kernel's help names the known kinds.
                 eprobes="<attached-group>" in folder.read_text("README"),
                 clock_mono="mono" in re.split(r"[\s\[\]]+", folder.read_text("trace_clock")),
             )
@@ -77,7 +77,8 @@ def probe_ftrace(kernel: LocalKernel, *, measure: bool) -> FtraceFacts:
             instance = kernel.create_instance(settings, stack)
             return _tried(kernel, instance, cpu, facts, measure=measure)
         except MissingPrivilege as error:
-            # A mount that is missing is no privilege: who may, mounts it when it is needed.
+            # A missing mount is not a missing privilege: a privileged process mounts it when
+            # needed.
             need = "" if error.syscall == "mount" else error.need
             return replace(facts, instances=False, problem=error.message, need=need)
         except KernelError as error:
@@ -99,7 +100,7 @@ def _tried(
 
 @contextmanager
 def _on_one_cpu(kernel: LocalKernel) -> Iterator[int]:
-    """Keep this thread on one CPU, whose ring its markers go to."""
+    """Keep this thread on one CPU, whose ring receives its markers."""
     before = os.sched_getaffinity(0)
     cpu = min(before & set(kernel.online_cpus()))
     os.sched_setaffinity(0, {cpu})
@@ -129,7 +130,7 @@ class _Ring:
         instance.enable()
 
     def maps(self) -> bool:
-        """Whether the ring can be mapped, and pages be had so."""
+        """Whether the ring can be mapped, and sub-buffers be read by that."""
         try:
             page_map = self._kernel.map_pages(self._raw_fd)
         except MissingFeature:
@@ -150,7 +151,7 @@ class _Ring:
             ) from error
 
     def costs(self, *, mmap: bool, splice: bool) -> dict[str, float]:
-        """CPU ns per event of each transport that there is, the least of some rounds."""
+        """Measure CPU ns per event of each available transport, the least of some rounds."""
         drains: dict[str, Callable[[], int]] = {Transport.READ: self._by_read}
         if mmap:
             drains[Transport.MMAP] = self._by_mmap
@@ -168,7 +169,7 @@ class _Ring:
         return time.thread_time_ns() - began
 
     def _by_mmap(self) -> int:
-        """Have the kernel hand out each sub-buffer; a copy of another one stands for its copy."""
+        """Have the kernel hand out each sub-buffer; copying another one stands for its copy."""
         self._fill()
         self._read(self._page)
         self._empty(bytearray(len(self._page)))
@@ -187,7 +188,7 @@ class _Ring:
             self._empty(self._page)
 
     def _by_splice(self) -> int:
-        """Splice whole sub-buffers into a file; read it again and walk it, as a seal does."""
+        """Splice whole sub-buffers into a file; read and walk it again, as a seal does."""
         self._fill()
         os.lseek(self._file_fd, 0, os.SEEK_SET)
         began = time.thread_time_ns()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this kernel and user can do, found by trying; versions are not looked at."""
+"""Probe of this kernel and user, by trying; versions are not considered."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _DUMMY: Final = PerfEventAttr(
     exclude_hv=True,
 )
 _PRECISE_MAX: Final = 3
-# A number called pid, or what_pid; common_pid is no field of the event's own.
+# A numeric field named pid, or something_pid; common_pid is not one of the event's own fields.
 _TASK_FIELD: Final = re.compile(rb"\tfield:[^;\n]*[ *](?!common_)(?:\w+_)?pid;")
 _PURPOSE: Final = Purpose("a test event")
 
@@ -63,22 +63,22 @@ def probe(
     relay: bool | Iterable[str] = False,
     tracing: Collection[str] = (),
 ) -> KernelFacts:
-    """Look at the running kernel.
+    """Probe the running kernel.
 
     Args:
         kernel: the kernel, its procfs and its sysfs.
-        wanted: tracepoints whose ids are needed, `system:name` with globs; None for all. If one
-            of them matches nothing, all are read too, so that a plan can name the nearest.
+        wanted: tracepoints whose ids are needed, `system:name` with globs; None for all. If one of
+            them matches nothing, all are read too, so that a plan can name the nearest.
         mount: mount tracefs where it is not; without it nothing is changed.
-        ftrace: try what a tracefs source needs, in an instance that goes again, in some 0.1 s;
-            otherwise nothing is known to be missing.
-        measure: the costs of ftrace's transports too.
-        bpf: programs that are needed, and their tracepoints; None for nothing of BPF, of which
-            then nothing is known to be missing.
-        relay: devices and channels that are needed of relay; True for all that can be found,
-            False for nothing of it.
-        tracing: PMUs of which it must be known whether they have an AUX area, and can pause it:
-            events are opened to see. With all tracepoints, those whose trace perf can decode too.
+        ftrace: try what a tracefs source needs, in a temporary instance, in about 0.1 s; otherwise
+            no feature is known to be missing.
+        measure: measure the costs of ftrace's transports too.
+        bpf: programs that are needed, and their tracepoints; None to skip BPF, of which then
+            nothing is known to be missing.
+        relay: devices and channels of relay that are needed; True for all that can be found, False
+            to skip relay.
+        tracing: PMUs to try for an AUX area and for pausing it, by opening events. With all
+            tracepoints, those whose trace perf can decode too.
 
     Raises:
         KernelError: sysfs does not tell the CPUs.
@@ -170,13 +170,13 @@ def probe(
 
 
 class _Attempts:
-    """Opens events to see what happens, and closes them at once."""
+    """Trials that open events and close them at once."""
 
     def __init__(self, kernel: LocalKernel) -> None:
         self._kernel = kernel
 
     def refusal(self, attr: PerfEventAttr, *, pid: int, cpu: int) -> KernelError | None:
-        """Why an event cannot be opened, None if it can."""
+        """Return why an event cannot be opened, None if it can."""
         try:
             fd = self._kernel.perf_event_open(attr, pid=pid, cpu=cpu, purpose=_PURPOSE)
             self._kernel.close(fd)
@@ -185,20 +185,20 @@ class _Attempts:
         return None
 
     def own_refusal(self, attr: PerfEventAttr) -> KernelError | None:
-        """Why an event of this process cannot be opened, None if it can."""
+        """Return why an event of this process cannot be opened, None if it can."""
         return self.refusal(attr, pid=0, cpu=-1)
 
     def knows(self, **fields: int | bool) -> bool:
         """Whether the kernel takes these fields of a dummy event.
 
-        A refusal for another reason than the attributes leaves the question open; then yes.
+        A refusal for another reason than the attributes leaves the question open; then True.
         """
         values = {name: getattr(_DUMMY, name) for name in _DUMMY.__slots__} | fields
         error = self.refusal(PerfEventAttr(**values), pid=0, cpu=-1)
         return error is None or error.errno not in (errno.EINVAL, errno.E2BIG)
 
     def cycles_refusal(self, precise_ip: int = 0) -> KernelError | None:
-        """Why a sampling cycles event of this process cannot be opened."""
+        """Return why a sampling cycles event of this process cannot be opened, None if it can."""
         attr = PerfEventAttr(
             type=EventType.HARDWARE,
             config=HardwareId.CPU_CYCLES,
@@ -211,11 +211,11 @@ class _Attempts:
         return self.refusal(attr, pid=0, cpu=-1)
 
     def cycles(self) -> bool:
-        """Whether there is a hardware PMU that can sample cycles."""
+        """Whether a hardware PMU can sample cycles."""
         return self.cycles_refusal() is None
 
     def precise_ip_max(self) -> int:
-        """The highest precise_ip that cycles take, 0 for none."""
+        """Return the highest precise_ip that cycles take, 0 for none."""
         levels = range(_PRECISE_MAX, 0, -1)
         return next((level for level in levels if self.cycles_refusal(level) is None), 0)
 
@@ -223,7 +223,7 @@ class _Attempts:
 def _tracepoints(
     kernel: LocalKernel, wanted: Iterable[str] | None, *, mount: bool
 ) -> tuple[dict[str, int], str, str, str]:
-    """Ids by name; or why they cannot be read, the privilege to read them, and the remedy."""
+    """Return ids by name; or why they cannot be read, the missing privilege, and the remedy."""
     tracefs = kernel.tracefs
     try:
         if mount:
@@ -257,19 +257,19 @@ def _ids(kernel: LocalKernel, names: Iterable[str]) -> dict[str, int]:
         try:
             ids[name] = kernel.tracefs.event_id(system, event)
         except MissingFeature:
-            continue  # its module went since the list was read
+            continue  # its module was removed since the list was read
     return ids
 
 
 def _names_task(kernel: LocalKernel, name: str) -> bool:
     """Whether one of the tracepoint's own fields is a task's id; arguments of system calls aside.
 
-    The task in which it happens is in `common_pid`; the other one may be any.
+    `common_pid` is the task in which the event happens; such a field may be any other one.
     """
     system, _, event = name.partition(":")
     if system == "syscalls":
         return False
     try:
         return _TASK_FIELD.search(kernel.tracefs.event_format(system, event)) is not None
-    except KernelError:  # its module went, or it may not be read
+    except KernelError:  # its module was removed, or it may not be read
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What relay sources need of this host: debugfs, devices that can be traced, channels."""
+"""Requirements of relay sources on this host: debugfs, devices that can be traced, channels."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from collectord.kernel.port import LocalKernel
 
-# Clients of relay in the kernel: their channels, below debugfs. Nothing tells a relay file from
-# others but its name; those of blktrace come and go with it.
+# Clients of relay in the kernel: their channels, below debugfs. Only its name tells a relay file
+# from others; those of blktrace come and go with it.
 _KNOWN: Final = (
     "dri/*/gt*/uc/guc_log",
     "dri/*/i915_guc_log",
@@ -33,10 +33,10 @@ _NUMBER: Final = re.compile(r"\d+$", re.ASCII)
 
 
 def probe_relay(kernel: LocalKernel, wanted: Iterable[str] | None) -> RelayFacts:
-    """Look at what is there; nothing is changed.
+    """Probe what is there; nothing is changed.
 
     Args:
-        kernel: its procfs and sysfs.
+        kernel: the kernel, with its procfs and sysfs.
         wanted: devices and channels that a configuration names; None to look for channels too.
     """
     root = debugfs.find(kernel.proc)
@@ -46,14 +46,14 @@ def probe_relay(kernel: LocalKernel, wanted: Iterable[str] | None) -> RelayFacts
     problem = need = remedy = ""
     channels: dict[str, tuple[int, ...]] = {}
     level = lockdown.read_lockdown(kernel.sys)
-    # No remedy is a promise while lockdown may stand behind what is put right.
+    # No remedy is certain to help while lockdown may be another cause.
     doubt = f"; {debugfs.STILL_CLOSED}" if level == lockdown.UNKNOWN else ""
     if level in lockdown.CLOSES_DEBUGFS or (root is not None and debugfs.locked(root)):
         problem, need = "kernel lockdown closes relay files", lockdown.NEED
         remedy = debugfs.LOCKDOWN_REMEDY
     elif root is None:
         problem, remedy = "debugfs is not mounted", debugfs.MOUNT_REMEDY + doubt
-        need = "" if os.geteuid() == 0 else debugfs.NEED  # to mount it, and to read it then
+        need = "" if os.geteuid() == 0 else debugfs.NEED  # to mount it, and then to read it
     elif not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
         problem, need = f"{root} may not be read", debugfs.NEED
         remedy = f"needs {need}{doubt}"

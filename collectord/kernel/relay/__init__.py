@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay channels: their files below debugfs, and blktrace, which sets some up."""
+"""Relay channels: their files below debugfs, and blktrace, which creates some."""

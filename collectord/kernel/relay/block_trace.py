@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""blktrace of one block device: set up, started, quieted and torn down.
+"""blktrace of one block device: set up, started, quieted and removed.
 
-Facts of kernel/trace/blktrace.c, and what follows:
+Facts of kernel/trace/blktrace.c, and their consequences:
 
 - BLKTRACESETUP makes a relay channel `trace` in debugfs's `block/NAME`, one file for each CPU
-  that is online, with `dropped` beside them: how many records found no room, of all CPUs.
-- Whoever can open the device may set a trace up; the files are root's.
+  that is online, and beside them `dropped`, the number of records that found no room on all CPUs.
+- Whoever can open the device may set a trace up; the files belong to root.
 - BLKTRACESTOP flushes: it ends the sub-buffer that is being written, and counts a drop on each CPU
-  whose buffer is full then, though no record was lost. So a trace is quieted first, by an empty
-  mask of actions in sysfs, then drained, and stopped when nothing is full any more.
+  whose buffer is full then, though no record was lost. So a trace is first quieted, by an empty
+  mask of actions in sysfs, then drained, and stopped when no buffer is full any more.
 - A trace outlives its process. See `block_trace_note`.
 """
 
@@ -48,7 +48,7 @@ class Leftover(NamedTuple):
     """A trace that a killed process left, and that was ended.
 
     Attributes:
-        session: whose it was.
+        session: session that it belonged to.
         unread: records that were still in its buffers.
         dropped: records that had found no room.
     """
@@ -64,7 +64,7 @@ class Blktrace:
 
     Attributes:
         name: the kernel's name of the device.
-        files: of each CPU.
+        files: the relay file of each CPU.
     """
 
     def __init__(
@@ -86,19 +86,19 @@ class Blktrace:
         self._running = False
 
     def start(self) -> None:
-        """Begin to trace. Raises KernelError."""
+        """Start the trace. Raises KernelError."""
         self._control(_syscalls.blktrace_start, "start")
         self._running = True
 
     def quiet(self) -> None:
-        """Have no record written any more, and none in work."""
+        """Stop new records, and wait for those that are being written."""
         if not self._running:
             return
         try:
-            # Without a trace a write would set up another kind of one.
+            # Without a trace a write would set up another kind of trace.
             if self._mask.read_text().strip() != "disabled":
                 self._mask.write_text("0")
-            # Until every CPU was outside of all code that runs with preemption off, as
+            # Wait until every CPU was outside of all code that runs with preemption off, as
             # tracepoints do, so that all records that were begun are complete.
             _syscalls.membarrier_global()
         except OSError as error:
@@ -106,7 +106,7 @@ class Blktrace:
             self.end()
 
     def dropped(self) -> int:
-        """Records that found no room, of all CPUs. Raises KernelError."""
+        """Return the records that found no room, on all CPUs. Raises KernelError."""
         try:
             return int(os.pread(self._dropped_fd, 64, 0))
         except (OSError, ValueError) as error:
@@ -121,7 +121,7 @@ class Blktrace:
     def take_late(self) -> dict[int, int]:
         """Read the files of CPUs that came online since the setup, and count their records.
 
-        What was read is gone from them.
+        The records are removed from the files.
 
         Raises:
             KernelError: they cannot be read.
@@ -143,7 +143,7 @@ class Blktrace:
             self._control(_syscalls.blktrace_stop, "stop")
 
     def end(self) -> None:
-        """Stop the trace. Its files are still there."""
+        """Stop the trace. Its files still exist."""
         with suppress(KernelError):  # somebody else ended it
             self._stop()
 
@@ -164,13 +164,13 @@ def open_trace(
 ) -> Blktrace:
     """Set up a trace; the stack ends it.
 
-    A trace that a killed process of ours left is ended before.
+    A trace that a killed process of ours left is ended first.
 
     Raises:
         NoSuchTarget: there is no such block device.
         MissingFeature: debugfs is not mounted, or the kernel has no blktrace.
         MissingPrivilege: the device or the relay files may not be opened.
-        KernelError: EBUSY; it is traced already, by whom is said.
+        KernelError: EBUSY; the device is already traced, by a process that the message names.
     """
     root = debugfs.find(proc)
     if root is None:
@@ -214,19 +214,19 @@ def end_leftovers(proc: Path, sys: Path) -> list[Leftover]:
                 if _is_of(left, folder, proc):
                     fd, _ = _open_device(left.device, stack)
                     ended.append(_end(fd, left, folder))
-            # Not where the trace could not be ended: by its note the next start knows it.
+            # Not where the trace could not be ended: the next start recognises it by its note.
             note.remove()
     return ended
 
 
 def _open_device(device: str, stack: ExitStack) -> tuple[int, int]:
-    """The device, without waiting for a medium, and its number."""
+    """Open the device without waiting for a medium, and return its descriptor and number."""
     try:
         fd = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         code = error.errno or 0
         if code in (errno.EACCES, errno.EPERM):
-            # EPERM is a device cgroup's, whatever the permissions.
+            # EPERM comes from a device cgroup, whatever the permissions.
             mode = "read permission of the device (group disk, or CAP_DAC_READ_SEARCH)"
             raise MissingPrivilege(
                 f"cannot open {device}",
@@ -243,7 +243,7 @@ def _open_device(device: str, stack: ExitStack) -> tuple[int, int]:
 
 
 def _kernel_name(number: int, sys: Path) -> str:
-    """A device's directory in debugfs's `block`: its name in sysfs, which has no slash either."""
+    """Return a device's directory in debugfs's `block`: its name in sysfs, without a slash too."""
     path = sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
     return path.resolve().name.replace("!", "_")
 
@@ -251,7 +251,7 @@ def _kernel_name(number: int, sys: Path) -> str:
 def _set_up(
     fd: int, device: str, setup: Setup, left: TraceNote | None, folder: Path, *, proc: Path
 ) -> str:
-    """BLKTRACESETUP; gives the name of the device. A trace that we left is ended before."""
+    """Set up a trace, and return the device's name. A trace that we left is ended first."""
     asked = setup.encode()
     try:
         made = _syscalls.blktrace_setup(fd, asked)
@@ -303,7 +303,7 @@ def _open_below(path: Path, stack: ExitStack) -> int:
 
 
 def _inode(folder: Path) -> int:
-    """What tells the trace of a device from any other; 0 where there is none."""
+    """Return the inode that tells a device's trace from any other; 0 where there is none."""
     try:
         return (folder / "dropped").stat().st_ino
     except OSError:
@@ -311,7 +311,7 @@ def _inode(folder: Path) -> int:
 
 
 def _intent(device: str, session: str, left: TraceNote | None) -> TraceNote:
-    """A note of a trace that is about to be set up, in place of one that may be there yet."""
+    """Return the note of a trace about to be set up, in place of one that may still exist."""
     since_ns = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
     return TraceNote(
         device=device,
@@ -334,7 +334,7 @@ def _is_of(left: TraceNote, folder: Path, proc: Path) -> bool:
 
 
 def _end(fd: int, left: TraceNote, folder: Path) -> Leftover:
-    """Stop and remove a trace, and count what it still holds."""
+    """Stop and remove a trace, and count the records that it still holds."""
     with suppress(OSError):
         _syscalls.blktrace_stop(fd)
     dropped = unread = 0
@@ -347,7 +347,7 @@ def _end(fd: int, left: TraceNote, folder: Path) -> Leftover:
 
 
 def _count(path: Path) -> int:
-    """Records in a relay file; a killed reader may have read into one."""
+    """Count the records in a relay file; a killed reader may have read part of one."""
     with path.open("rb", buffering=0) as file:
         data = b"".join(iter(lambda: file.read(_READ_BYTES), b""))
     return scan_blktrace(data).events

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose blktrace of a device is it: a note below /run, locked while its trace is ours.
+"""The note of who set up a device's blktrace, below /run, locked while the trace is ours.
 
 A trace goes on when the process that set it up dies: its buffers fill, and nobody else can trace
 the device. The kernel does not tell whose it is. So each trace of ours has a note that names the
 trace by the inode of its file `dropped`, which no other trace will have before the next boot, and
 that its process keeps locked: a lock ends with its holder, the note does not. It is written before
-the trace is set up: what its process, killed in between, could not tell is the trace that was made
-since then and that nobody reads.
+the trace is set up: if its process was killed in between, the trace is the one that was made since
+then and that nobody reads.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _NOTE_MAX_BYTES: Final = 1 << 16
 
 
 class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What a note says.
+    """The content of a note.
 
     Attributes:
         device: path of the block device.
-        session: whose it is.
-        inode: of the trace's `dropped`, 0 as long as nobody has looked.
+        session: session that the trace belongs to.
+        inode: inode of the trace's `dropped`, 0 until it was read.
         since_ns: CLOCK_REALTIME_COARSE, when the trace was about to be set up; 0 once it is.
     """
 
@@ -54,12 +54,12 @@ class LockedNote:
     """The note of one device, locked by this process.
 
     Args:
-        number: of the device.
+        number: number of the device.
         notes: the directory of notes.
         proc: root of procfs.
 
     Attributes:
-        left: what an earlier process wrote, None if there is nothing that can be read.
+        left: the note of an earlier process, None if none can be read.
 
     Raises:
         KernelError: EBUSY; another process traces the device. Or the note cannot be written.
@@ -96,7 +96,7 @@ class LockedNote:
             os.close(fd)  # its holder removed it since it was opened
 
     def write(self, note: TraceNote) -> None:
-        """Replace what the note says. Raises KernelError."""
+        """Replace the note's content. Raises KernelError."""
         try:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(note), 0)
@@ -104,7 +104,7 @@ class LockedNote:
             raise _unwritable(self._notes, error) from error
 
     def restore(self) -> None:
-        """No trace was made: the note says what it said, or is gone if it said nothing."""
+        """Restore the earlier content, or remove the note if it had none: no trace was made."""
         if self.left is None:
             self.remove()
             return
@@ -113,13 +113,13 @@ class LockedNote:
         self.release()
 
     def remove(self) -> None:
-        """The trace is gone."""
+        """Remove the note: the trace is gone."""
         with suppress(OSError):
             self._folder.remove(self._name)
         self.release()
 
     def release(self) -> None:
-        """Let the note be as it is; once it was removed nothing is left to do."""
+        """Release the lock and leave the note as it is; a note that was removed needs nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -127,7 +127,7 @@ class LockedNote:
 
 
 def numbers(notes: Path = NOTES) -> Iterator[int]:
-    """Devices that have a note, locked or not."""
+    """Yield the numbers of devices that have a note, locked or not."""
     with suppress(FileNotFoundError, PermissionError), open_folder(notes) as folder:
         for entry in folder.entries():
             major, _, minor = entry.name.partition(":")

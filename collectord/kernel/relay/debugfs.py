@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""debugfs: where it is mounted, and why a file of it cannot be opened.
+"""debugfs: its mount point, and the reason why a file of it cannot be opened.
 
-Facts of fs/debugfs/file.c, and what follows: from lockdown's level `integrity` on nobody opens a
-file there that can be written, mapped or sent an ioctl, and relay files can be mapped: EPERM,
-whatever the capabilities. Its root is closed to all but root by its mode, which is EACCES.
+Facts of fs/debugfs/file.c, and their consequences: from lockdown's level `integrity` on nobody
+opens a file there that can be written, mapped or sent an ioctl, and relay files can be mapped:
+EPERM, whatever the capabilities. The mode of its root keeps out everybody but root: EACCES.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LOCKDOWN_REMEDY = "boot with lockdown=none (without Secure Boot); no capability 
 NEED = "root (debugfs is root's)"
 MOUNT_REMEDY = "as root: mount -t debugfs debugfs /sys/kernel/debug"
 STILL_CLOSED = "if kernel lockdown is on, relay files stay closed even so"
-# Files of the kernel's own that can be written, so that opening one tells of lockdown.
+# Writable files of the kernel's own, so that opening one tells of lockdown.
 _TRIALS = ("fault_around_bytes", "sched/verbose", "sched/features", "clear_warn_once")
 
 
 def find(proc: Path) -> Path | None:
-    """Where debugfs is mounted, the usual place first; None if it is not."""
+    """Return the mount point of debugfs, the usual place first; None if there is none."""
     places = []
     for line in (proc / "self/mountinfo").read_text().splitlines():
         fields, _, rest = line.partition(" - ")
@@ -41,7 +41,7 @@ def find(proc: Path) -> Path | None:
 
 
 def locked(root: Path) -> bool:
-    """Whether kernel lockdown keeps relay files closed, found by trying a file like them."""
+    """Whether kernel lockdown keeps relay files closed, found by trying a similar file."""
     for name in _TRIALS:
         try:
             os.close(os.open(root / name, os.O_RDONLY | os.O_CLOEXEC))
@@ -56,13 +56,13 @@ def locked(root: Path) -> bool:
 
 
 def absent() -> MissingFeature:
-    """The error where debugfs is not mounted."""
+    """Return the error where debugfs is not mounted."""
     hint = f"{MOUNT_REMEDY}; {STILL_CLOSED}"
     return MissingFeature("debugfs is not mounted", feature="debugfs", hint=hint)
 
 
 def refused(error: OSError, path: Path) -> KernelError:
-    """The error for a file below debugfs that cannot be opened."""
+    """Return the error for a file below debugfs that cannot be opened."""
     code = error.errno or 0
     message = f"cannot open {path}"
     if code == errno.EPERM:
@@ -79,7 +79,7 @@ def refused(error: OSError, path: Path) -> KernelError:
 
 
 def numbered(directory: Path, base: str) -> Iterator[tuple[int, Path]]:
-    """Files `baseN` of a directory with their N, in order. Raises OSError."""
+    """Yield files `baseN` of a directory with their N, in order. Raises OSError."""
     found = []
     for entry in directory.iterdir():
         number = entry.name.removeprefix(base)

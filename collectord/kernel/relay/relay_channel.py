@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
-# Of a channel that has one file for all CPUs.
+# The CPU of a channel that has one file for all CPUs.
 GLOBAL = -1
 
 
 class RelayFile(NamedTuple):
-    """An open relay file; CPU -1 for a channel's only one."""
+    """An open relay file; its CPU is -1 in a channel of one file."""
 
     cpu: int
     fd: int
 
 
 def files_of(path: Path) -> dict[int, Path]:
-    """The channel's files by CPU: `path` itself, or `path` with a number behind it.
+    """Return the channel's files by CPU: `path` itself, or `path` followed by a number.
 
     Raises:
         OSError: the directory cannot be read.
@@ -40,9 +40,9 @@ def open_channel(path: Path, stack: ExitStack) -> tuple[RelayFile, ...]:
     """Open all files of a channel.
 
     Raises:
-        MissingFeature: there are none, or they are no relay files.
+        MissingFeature: there are none, or they are not relay files.
         MissingPrivilege: they may not be opened.
-        KernelError: another reason.
+        KernelError: they cannot be opened for another reason.
     """
     try:
         files = files_of(path)
@@ -64,7 +64,7 @@ def open_file(path: Path, stack: ExitStack) -> int:
     """Open one relay file.
 
     Raises:
-        MissingFeature: it can be opened, but not polled: it is no relay file.
+        MissingFeature: it can be opened, but not polled: it is not a relay file.
         MissingPrivilege, KernelError: it cannot be opened.
     """
     try:

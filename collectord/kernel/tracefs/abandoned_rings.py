@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a crash left in a tracefs instance: its rings are whole, only their reader is gone.
+"""Rings that a crash left in a tracefs instance: they are whole, only their reader is gone.
 
-`Instance.adopt` has stopped the instance, so all counters are final. Two things are still there:
-events that nobody took, and those of the sub-buffer that was taken last. Whether the latter were
-stored only the files tell: `pages` is given the last sub-buffer of the ring that they have, and
-how many events of the ring they ever had. A ring is stored in its order, so that what was handed
-out beyond those is at the end.
+`Instance.adopt` has stopped the instance, so all counters are final. Two kinds of events are still
+there: those that nobody took, and those of the sub-buffer that was taken last. Only the files tell
+whether the latter were stored: `pages` is given the last sub-buffer of the ring that they contain,
+and how many events of the ring they ever contained. A ring is stored in its order, so events that
+were handed out beyond those are at the end.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from collectord.kernel.tracefs.ring_files import RingFiles
     from collectord.kernel.tracefs.ring_stats import CpuStats
 
-# Of names: "record~1234" is session "record" in process 1234.
+# Separates parts of names: "record~1234" is session "record" in process 1234.
 OWNER_MARK: Final = "~"
 
 
 @dataclass(frozen=True, slots=True)
 class LeftRing:
-    """One CPU's ring.
+    """The ring of one CPU that a crash left.
 
     Attributes:
-        files: it, open.
+        files: its files, open.
         stats: its counters, final; `entries` are the events that nobody took.
-        handed: the sub-buffer that its reader had, as far as it was handed out; None if nothing
-            was, or if this kernel cannot show it.
+        handed: its reader's sub-buffer, as far as it was handed out; None if nothing was, or if
+            this kernel cannot show it.
     """
 
     files: RingFiles
@@ -51,16 +51,16 @@ class Leftover:
         instance: adopted; its stack removes it, unless it is unwound by an error.
 
     Attributes:
-        name: of the instance.
-        session: whose it was.
+        name: name of the instance.
+        session: session that it belonged to.
         instance: metadata, events, effective sizes.
         created_ns: REALTIME of its making, no later than that; its session's files are younger.
-        buffer_bytes: of each CPU's ring.
-        subbuf_bytes: of a sub-buffer with its header.
+        buffer_bytes: size of each CPU's ring.
+        subbuf_bytes: size of a sub-buffer with its header.
         rings: by CPU, those that were ever written to.
 
     Raises:
-        KernelError: a ring cannot be opened, or its counters not be read.
+        KernelError: a ring cannot be opened, or its counters cannot be read.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -70,25 +70,25 @@ class Leftover:
         effective = instance.effective()
         self.buffer_bytes = effective.buffer_bytes
         self.subbuf_bytes = effective.subbuf_bytes
-        # Of the two, chmod(2) changes one.
+        # chmod(2) changes one of the two.
         status = instance.path.stat()
         self.created_ns = min(status.st_mtime_ns, status.st_ctime_ns)
         left = (_look_at(instance.open_ring(cpu)) for cpu in instance.cpus())
         self.rings: Mapping[int, LeftRing] = {r.files.cpu: r for r in left if _was_used(r)}
 
     def ring_stats(self) -> Mapping[int, str]:
-        """The kernel's counters now, by CPU, as trace-cmd keeps them. Raises KernelError."""
+        """Return the kernel's counters by CPU, as trace-cmd keeps them. Raises KernelError."""
         return {cpu: stats_text(cpu, ring.files.stats_fd) for cpu, ring in self.rings.items()}
 
     def pages(self, cpu: int, stored: bytes = b"", stored_events: int = 0) -> Iterator[bytes]:
         """Take whole sub-buffers out of a ring, oldest first, until it is empty.
 
-        What was given is gone from the ring: a page at a time, so that memory holds one.
+        Yielded sub-buffers are gone from the ring: one at a time, so that memory holds one.
 
         Args:
             cpu: a key of `rings`.
-            stored: the last sub-buffer of this ring in the files; b"": there is none.
-            stored_events: of this ring, in all files that there ever were.
+            stored: the last sub-buffer of this ring in the files, b"" if there is none.
+            stored_events: number of this ring's events in all files that there ever were.
 
         Raises:
             KernelError: the ring cannot be read.
@@ -105,11 +105,11 @@ class Leftover:
     def pages_by_cpu(
         self, stored: Mapping[int, bytes], stored_events: Mapping[int, int]
     ) -> dict[int, Iterator[bytes]]:
-        """`pages` of every ring.
+        """Return `pages` of every ring, by CPU.
 
         Args:
-            stored: by CPU; one that is not in it has no sub-buffer in the files.
-            stored_events: by CPU; one that is not in it never had any.
+            stored: by CPU; a missing CPU has no sub-buffer in the files.
+            stored_events: by CPU; a missing CPU never had any.
         """
         return {
             cpu: self.pages(cpu, stored.get(cpu, b""), stored_events.get(cpu, 0))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of tracefs whose files control: read, written, and what a refusal means.
+"""A folder of tracefs with control files: reading and writing them, and errors of refusals.
 
-Access is plain file permission. The files belong to root with mode 640, so that writing takes
-root or CAP_DAC_OVERRIDE; CAP_SYS_ADMIN does not help.
+Access is plain file permission. The files belong to root with mode 640, so that writing takes root
+or CAP_DAC_OVERRIDE; CAP_SYS_ADMIN does not help.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collectord.kernel.host.fd_holders import Holder, holders_below
 
 
 class ControlFolder:
-    """One folder.
+    """A folder of control files.
 
     Args:
         path: tracefs's root, or an instance.
@@ -41,7 +41,7 @@ class ControlFolder:
             raise self.refused(error, path) from error
 
     def read(self, leaf: str) -> bytes:
-        """The file's content. Raises as `write`."""
+        """Return the file's content. Raises as `write`."""
         path = self.path / leaf
         try:
             return path.read_bytes()
@@ -49,17 +49,17 @@ class ControlFolder:
             raise self.refused(error, path) from error
 
     def read_text(self, leaf: str) -> str:
-        """The file's content without white space around it. Raises as `write`."""
+        """Return the file's content without white space around it. Raises as `write`."""
         return self.read(leaf).decode(errors="replace").strip()
 
     def write(self, leaf: str, text: str) -> None:
-        """Write a value, in one call; nothing is truncated, which several files would obey.
+        """Write a value in one call, without truncation, which several files would act on.
 
         Raises:
             MissingPrivilege: EACCES, or EPERM under lockdown.
             MissingFeature: this kernel has no such file.
             RingSetupError: out of memory for the ring.
-            KernelError: EBUSY with who keeps the file's instance, and anything else.
+            KernelError: EBUSY with the holder of the file's instance, and anything else.
         """
         path = self.path / leaf
         try:
@@ -68,10 +68,10 @@ class ControlFolder:
             raise self.refused(error, path, text) from error
 
     def put(self, leaf: str, text: str) -> None:
-        """`write` for those who know what an errno means here.
+        """Write as `write`, for callers that know what an errno means here.
 
         Raises:
-            OSError: as the kernel gave it.
+            OSError: the kernel's error, unchanged.
         """
         data = os.fsencode(text)
         fd = os.open(self.path / leaf, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -82,24 +82,24 @@ class ControlFolder:
             os.close(fd)
 
     def users(self, but: int = 0) -> tuple[Holder, ...]:
-        """Processes that have files below this folder open or mapped, without `but`."""
+        """Return processes that have files below this folder open or mapped, without `but`."""
         found = holders_below(f"/{self.path.parent.name}/{self.path.name}/", self.proc)
         return tuple(holder for holder in found if holder.pid != but)
 
     def kept_by(self, but: int = 0) -> str:
-        """Who keeps files below this folder, in words; `but` is a process to leave out."""
+        """Return in words who keeps files below this folder; `but` is a process to leave out."""
         found = self.users(but)
         if not found:
             return "the kernel, or a process that cannot be seen from here, keeps it"
         return "kept by " + ", ".join(map(str, found))
 
     def refused(self, error: OSError, path: Path, text: str = "") -> KernelError:
-        """The error for a file that could not be opened, read or written.
+        """Return the error for a file that could not be opened, read or written.
 
         Args:
-            error: what the call raised.
+            error: the exception of the call.
             path: the file.
-            text: what was to be written.
+            text: the value of a write.
         """
         code = error.errno or 0
         syscall = "write" if text else "open"

@@ -2,10 +2,10 @@
 """A tracefs instance of one's own: ftrace rings apart from the top level and from other users.
 
 The order matters. Sub-buffers are sized before any ring is opened, because resizing races with
-readers in many kernels; a clock that is written, even the same one, resets the rings; epoll
-looks at buffer_percent when a ring is added. So: `Instance.create`, `open_ring` for each CPU,
-map and epoll, `choose` the events, `enable`; and back: `disable`, drain, unmap, and the ExitStack
-closes the files, removes the instance and then its probes.
+readers in many kernels; writing a clock, even the same one, resets the rings; epoll reads
+buffer_percent when a ring is added. So: `Instance.create`, `open_ring` for each CPU, map and
+epoll, `choose` the events, `enable`; and back: `disable`, drain, unmap, and the ExitStack closes
+the files, removes the instance and then its probes.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Instance:
 
         Args:
             tracefs: the tree, mounted.
-            settings: what it is to be.
+            settings: settings of the instance.
             stack: removes all of it again, on error too.
-            proc: root of procfs, to name who stands in the way.
+            proc: root of procfs, to name processes that keep the instance.
 
         Raises:
             MissingPrivilege, MissingFeature, NoSuchTarget, RingSetupError, UsageError.
@@ -106,17 +106,17 @@ class Instance:
     def adopt(
         cls, tracefs: Tracefs, name: str, stack: ExitStack, *, proc: Path = _PROC
     ) -> Instance:
-        """Take over an instance that a crash left, and stop it: what its rings hold is final.
+        """Take over an instance that a crash left, and stop it: the content of its rings is final.
 
         `events` are those that were enabled. Open its rings, salvage them, and let the stack
-        remove it. An error that unwinds the stack keeps it for the next try, with all that was
-        not taken out of its rings, its events and its probes; only the lock is given up.
+        remove it. An error that unwinds the stack keeps it for the next try, with all that was not
+        taken out of its rings, its events and its probes; only the lock is given up.
 
         Args:
             tracefs: the tree.
             name: as `instance_lock.find_leftovers` gives it.
             stack: removes the instance and the probes of its session, unless an error unwinds it.
-            proc: root of procfs, to name who stands in the way.
+            proc: root of procfs, to name processes that keep it.
 
         Raises:
             NoSuchTarget: there is none of that name, or another process salvages it.
@@ -133,12 +133,12 @@ class Instance:
             if event.count(":") == 1
             for system, name in [event.split(":")]
         )
-        # Its events stay as they are: another try, after this one, has to know them too.
+        # Its events stay as they are: a later try has to know them too.
         instance._files.write("tracing_on", "0")
         return instance
 
     def _remove(self) -> None:
-        """Make an end: all off, the instance removed, then its probes."""
+        """Stop everything, and remove the instance, then its probes."""
         with ExitStack() as end:
             end.callback(self._probes.remove)
             end.callback(instance_lock.remove_locked, self._tracefs, self.name, proc=self._proc)
@@ -195,13 +195,13 @@ class Instance:
         return self._probes.events
 
     def effective(self) -> Effective:
-        """Read back what the kernel made of the settings. Raises KernelError."""
+        """Read back the effective settings. Raises KernelError."""
         fields = {
             match["name"]: (int(match["offset"]), int(match["size"]))
             for match in _PAGE_FIELD.finditer(self.header_page())
         }
         start, data_bytes = fields[b"data"]
-        # The kernel tells the room for events, in whole KiB.
+        # The kernel reports the room for events, in whole KiB.
         kib = max(self._ring_kib())
         clock = re.search(r"\[(\S+)\]", self._files.read_text("trace_clock"))
         return Effective(
@@ -214,7 +214,7 @@ class Instance:
         )
 
     def _ring_kib(self) -> list[int]:
-        """The rings' sizes: one figure while they are alike, "X" once they are not."""
+        """Return the rings' sizes: one figure while they are alike, "X" once they differ."""
         told = self._files.read_text("buffer_size_kb").split()[0]
         if told.isdigit():
             return [int(told)]
@@ -222,11 +222,11 @@ class Instance:
         return [int(self._files.read_text(leaf).split()[0]) for leaf in leaves]
 
     def header_page(self) -> bytes:
-        """The layout of this instance's sub-buffers; the top level's tells of its own."""
+        """Return the layout of this instance's sub-buffers; the top level may differ."""
         return self._files.read("events/header_page")
 
     def cpus(self) -> tuple[int, ...]:
-        """CPUs that have a ring, or may get one, and are in the mask."""
+        """Return the CPUs that have a ring, or may get one, and are in the mask."""
         every = {int(path.name[3:]) for path in (self.path / "per_cpu").glob("cpu*")}
         return tuple(sorted(every & self._cpus if self._cpus else every))
 
@@ -234,8 +234,9 @@ class Instance:
         """Open one CPU's ring.
 
         Args:
-            cpu: whose.
-            stack: closes it, before the instance's does; by default that one, during the opening.
+            cpu: the ring's CPU.
+            stack: closes it, before the instance's stack does, which is the default during
+                opening.
 
         Raises:
             NoSuchTarget, MissingPrivilege, KernelError: it cannot be opened.
@@ -250,16 +251,16 @@ class Instance:
         return RingFiles(cpu, raw_fd, stats_fd)
 
     def stats(self, cpu: int) -> CpuStats:
-        """Counters of a CPU's ring, which need not be open nor there. Raises KernelError."""
+        """Return a CPU's counters; its ring need not be open or exist. Raises KernelError."""
         return parse_stats(self._files.read(f"per_cpu/cpu{cpu}/stats"))
 
     def stats_text(self, cpu: int) -> str:
-        """The same as text, as trace-cmd keeps it. Raises KernelError."""
+        """Return the counters as text, as trace-cmd keeps them. Raises KernelError."""
         text = self._files.read(f"per_cpu/cpu{cpu}/stats").decode(errors="replace")
         return f"CPU: {cpu}\n{text}"
 
     def follow(self, scan: Callable[[], Iterable[int]]) -> int:
-        """Trace the threads that `scan` finds, until it finds no more; gives how many.
+        """Trace the threads that `scan` finds, until it finds no more; return how many.
 
         Threads that run already are not followed by their process's pid.
         """
@@ -273,28 +274,28 @@ class Instance:
         return len(seen)
 
     def resize(self, buffer_bytes: int, cpu: int | None = None) -> None:
-        """Change a CPU's ring, or each, while it records. Growing keeps all, shrinking overwrites.
+        """Resize a CPU's ring, or each, while it records. Growing keeps all, shrinking overwrites.
 
         Raises:
-            KernelError: EBUSY while a ring is mapped; by whom is said.
+            KernelError: EBUSY while a ring is mapped, with the process that maps it.
             RingSetupError: no memory.
         """
         folder = "" if cpu is None else f"per_cpu/cpu{cpu}/"
         self._files.write(f"{folder}buffer_size_kb", str(-(-buffer_bytes // _KIB)))
 
     def other_users(self) -> tuple[Holder, ...]:
-        """Other processes that have its files open or mapped: they may read its rings too."""
+        """Return other processes that keep its files open: they may read its rings too."""
         return self._files.users(but=os.getpid())
 
     def metadata(self) -> Metadata:
-        """What a trace.dat of its rings says beside the events. Raises KernelError."""
+        """Return the metadata of a trace.dat of its rings. Raises KernelError."""
         clock = self.effective().clock
         return read_metadata(
             self._tracefs, self.header_page(), self.events, clock, proc=self._proc
         )
 
     def comms(self) -> Mapping[int, bytes]:
-        """Names of tasks, more with each call; see `TaskComms.read`."""
+        """Return names of tasks, more with each call; see `TaskComms.read`."""
         return self._comms.read()
 
     def learn_comms(self) -> None:
@@ -302,7 +303,7 @@ class Instance:
         self._comms.learn()
 
     def choose(self, events: Iterable[TraceEvent]) -> None:
-        """Say what `enable` enables, and set the filters.
+        """Choose the events that `enable` enables, and set the filters.
 
         Raises:
             UnknownEvent: with the nearest name.
@@ -316,7 +317,7 @@ class Instance:
         self.events = chosen
 
     def enable(self) -> None:
-        """Start to record the chosen events, all at one moment.
+        """Start recording the chosen events, all at one moment.
 
         Raises:
             UsageError: a probe cannot be placed.
@@ -331,7 +332,7 @@ class Instance:
         self._files.write("tracing_on", "1")
 
     def disable(self) -> None:
-        """Stop, all rings at one moment; the counters are final. Raises KernelError."""
+        """Stop all rings at one moment; the counters are final. Raises KernelError."""
         self._files.write("tracing_on", "0")
         self._files.write("events/enable", "0")
 
@@ -339,7 +340,8 @@ class Instance:
         """Have the instance stop itself, on all CPUs, when an event passes its filter.
 
         Without a condition the trigger runs before its event is recorded, with one after that
-        (trace_event_buffer_commit()): so there is one always, and the event is the last one.
+        (trace_event_buffer_commit()): so there is always a condition, and the event is the last
+        one.
 
         Raises:
             UsageError: the kernel refuses the condition.
@@ -364,7 +366,7 @@ class Instance:
         return self._files.read_text("tracing_on") == "1"
 
     def turn_on(self) -> None:
-        """Go on after a freeze. Raises KernelError."""
+        """Resume after a freeze. Raises KernelError."""
         self._files.write("tracing_on", "1")
 
     def mark(self, text: str) -> int:

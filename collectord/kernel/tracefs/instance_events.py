@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of an instance: known or not, and their filters, refused in the kernel's own words."""
+"""Events of an instance: known or not, and filters, refused in the kernel's own words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from collectord.kernel.tracefs.control_files import ControlFolder
 
-# The kernel takes a filter as one page with its NUL.
+# The kernel reads a filter as one page with its NUL.
 _FILTER_MAX: Final = os.sysconf("SC_PAGESIZE") - 1
 _FIELD: Final = re.compile(r"^\tfield:[^;]*?(\w+)(?:\[[^\]]*\])?;", re.MULTILINE)
 
@@ -41,13 +41,13 @@ class TraceEvent:
         return f"{self.system}:{self.name}"
 
     def leaf(self, name: str) -> str:
-        """One of the event's files, below its instance."""
+        """Return the path of one of the event's files, below its instance."""
         return f"events/{self.system}/{self.name}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class FilterReason:
-    """Why a filter was refused, in one line, and the word at the kernel's mark; "" if unknown."""
+    """The reason of a refused filter, in one line, and the word at the mark; "" if unknown."""
 
     text: str
     word: str
@@ -56,17 +56,17 @@ class FilterReason:
 def check_known(
     folder: ControlFolder, event: TraceEvent, available: Callable[[], Iterable[str]]
 ) -> None:
-    """See that an event can be enabled.
+    """Check that an event can be enabled.
 
     Args:
         folder: the instance.
         event: the event.
-        available: gives all names, `system:name`; called only to find the nearest.
+        available: returns all names, `system:name`; called only to find the nearest.
 
     Raises:
         UnknownEvent: with the nearest name.
     """
-    # A name that walks up the tree would reach the top level's events.
+    # A name with ".." would reach the top level's events.
     inside = all("/" not in part and part not in ("", "..") for part in (event.system, event.name))
     if inside and folder.has(event.leaf("enable")):
         return
@@ -92,12 +92,12 @@ def set_filter(folder: ControlFolder, event: TraceEvent) -> None:
 
 
 def without_threads(text: str, tids: Iterable[int]) -> str:
-    """A filter that leaves out what happens in these threads, and what another filter does.
+    """Return a filter that leaves these threads out, in addition to another filter.
 
-    Threads of one process have ids near each other: most others are seen to be none of them by
-    one comparison or two, which cost some 20 ns in all. A list (set_event_notrace_pid) costs each
-    event 29 ns, and each context switch of the host 350 more, as it hooks sched_switch twice
-    (measured on Linux 6.18, x86-64).
+    Threads of one process have ids near each other: most others are ruled out by one comparison or
+    two, which cost about 20 ns in all. A list (set_event_notrace_pid) costs each event 29 ns, and
+    each context switch of the host 350 more, as it hooks sched_switch twice (measured on Linux
+    6.18, x86-64).
     """
     terms = [f"({text})"] if text else []
     ids = sorted(set(tids))
@@ -126,9 +126,9 @@ def _put_filter(folder: ControlFolder, event: TraceEvent, text: str) -> None:
 
 
 def filter_reason(shown: str, text: str) -> FilterReason:
-    """What a `filter` file shows after a refusal: the text, a mark below it, the reason.
+    """Parse a `filter` file after a refusal: the text, a mark below it, the reason.
 
-    The mark stands at or just behind the word that is meant.
+    The mark is at or just behind the word at fault.
     """
     if not shown.startswith(text + "\n"):
         return FilterReason("", "")
@@ -141,7 +141,7 @@ def filter_reason(shown: str, text: str) -> FilterReason:
 
 
 def _field_hint(folder: ControlFolder, event: TraceEvent, word: str) -> str:
-    """The nearest field, or all of them, where `word` is none; else the format tells the rest."""
+    """Return a hint, the nearest field or all fields; "" where `word` is a field or empty."""
     fields = _FIELD.findall(folder.read(event.leaf("format")).decode(errors="replace"))
     if not word or word in fields:
         return ""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose tracefs instance is it: a lock on its directory, which dies with its holder.
+"""The lock on a tracefs instance's directory: it shows that its holder lives, and ends with it.
 
 An instance outlives the process that made it, so its name alone does not tell whether a daemon
 still drains it. The maker therefore holds an flock on the instance's directory: the kernel drops
-it when the last descriptor closes, after a SIGKILL too, and a descriptor of the directory does
-not stand in the way of rmdir. A lock on `instances` itself, held for a moment, makes "create and
-lock" and "look and lock" one step each.
+it when the last descriptor closes, after a SIGKILL too, and a descriptor of the directory does not
+prevent rmdir. A lock on `instances` itself, held for a moment, makes "create and lock" and "look
+and lock" one step each.
 
-Who salvages what a killed process left holds a shared lock, as only one does at a time: others
-see that it ends soon, and are kept from the instance as by its maker.
+A process that salvages what a killed one left holds a shared lock, as only one does at a time:
+others see that it ends soon, and are kept from the instance as by its maker.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def make_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
-    """Make an instance and give a descriptor of its directory that holds its lock.
+    """Make an instance and return a descriptor of its directory that holds its lock.
 
     Raises:
-        KernelError: EEXIST; a daemon that runs has it, or a crash left it behind.
+        KernelError: EEXIST; a running daemon has it, or a crash left it.
         MissingPrivilege, MissingFeature: instances cannot be made.
     """
     path = tracefs.root / "instances" / name
@@ -64,14 +64,14 @@ def make_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
 
 
 def check_unheld(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
-    """Raise KernelError, EEXIST, if a process holds an instance, and not if it was left behind."""
+    """Raise KernelError, EEXIST, if a process holds an instance, and not if a crash left it."""
     path = tracefs.root / "instances" / name
     if _is_there(path) and name in find_live(tracefs, name, proc=proc):
         raise _exists(path, proc)
 
 
 def is_being_salvaged(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> bool:
-    """Whether a process holds an instance that was left behind, until it has removed it."""
+    """Whether a process holds an instance that a crash left, until it has removed it."""
     path = tracefs.root / "instances" / name
     if not _is_there(path):
         return False
@@ -89,12 +89,12 @@ def is_being_salvaged(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> boo
 def _is_there(path: Path) -> bool:
     try:
         return path.is_dir()
-    except PermissionError:  # making it is refused for that too
+    except PermissionError:  # making the instance is refused for that reason too
         return False
 
 
 def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
-    """Lock an instance that nobody holds, to salvage it, and give its directory's descriptor.
+    """Lock an instance that nobody holds, to salvage it, and return its directory's descriptor.
 
     Raises:
         NoSuchTarget: there is no such instance, or another process salvages it.
@@ -122,13 +122,13 @@ def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
 
 
 def remove_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
-    """Remove an instance whose lock the caller holds; gone already is as good.
+    """Remove an instance whose lock the caller holds; one that is gone already is fine.
 
-    It takes some 50 ms, in which the kernel waits for all CPUs.
+    This takes about 50 ms, in which the kernel waits for all CPUs.
 
     Raises:
-        KernelError: EBUSY; a file of it is open or mapped, by whom is said. Nothing is kept then
-            but its memory, and the next start finds it.
+        KernelError: EBUSY; a process that the message names has a file of it open or mapped. Then
+            only its memory is kept, and the next start finds it.
     """
     path = tracefs.root / "instances" / name
     with _changing(tracefs, proc):
@@ -149,7 +149,7 @@ def remove_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
 def find_leftovers(
     tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path = _PROC
 ) -> tuple[str, ...]:
-    """Names of instances that nobody holds: a crash left them.
+    """Return names of instances that nobody holds, which a crash left.
 
     Raises:
         MissingPrivilege, MissingFeature: instances cannot be listed.
@@ -158,7 +158,7 @@ def find_leftovers(
 
 
 def find_live(tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path = _PROC) -> tuple[str, ...]:
-    """Names of instances whose lock a process holds. Raises as `find_leftovers`."""
+    """Return names of instances whose lock a process holds. Raises as `find_leftovers`."""
     return tuple(name for name, held in _survey(tracefs, prefix, proc) if held)
 
 
@@ -180,7 +180,7 @@ def _survey(tracefs: Tracefs, prefix: str, proc: Path) -> list[tuple[str, bool]]
 
 
 def _locked(fd: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """Whether the lock could be had; it goes with the descriptor."""
+    """Whether the lock could be acquired; it ends with the descriptor."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the segments of a tracefs instance are, for whoever finds it after a crash.
+"""Notes of where the segments of a tracefs instance are, to be found after a crash.
 
-An instance lives until the next boot, and so does a file below /run: each instance has one while
-it is there. Without it nobody could tell what of its events was stored.
+An instance lives until the next boot, and so does a file below /run: each instance has a note
+while it exists. Without it nobody could tell which of its events were stored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write_note(instance: str, directory: Path, notes: Path = NOTES) -> None:
 
 
 def read_note(instance: str, notes: Path = NOTES) -> Path | None:
-    """Where an instance's segments are, None if nobody noted it."""
+    """Return the folder of an instance's segments, None if nobody noted it."""
     try:
         with open_folder(notes) as folder:
             return Path(os.fsdecode(folder.read(instance, _PATH_MAX_BYTES)))
@@ -49,7 +49,7 @@ def read_note(instance: str, notes: Path = NOTES) -> Path | None:
 
 
 def remove_note(instance: str, notes: Path = NOTES) -> None:
-    """Forget an instance that is gone; its note too may be."""
-    # What stays is overwritten by the next instance of that name.
+    """Remove the note of an instance that is gone; the note may be gone, too."""
+    # A note that remains is overwritten by the next instance of that name.
     with suppress(OSError, UnsafePath), open_folder(notes, Trust.WRITE) as folder:
         folder.remove(instance)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tracefs instance is to be, and what the kernel made of it."""
+"""Settings of a tracefs instance, planned and effective."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _MASK_WORD_DIGITS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class InstanceSettings:
-    """What an instance is to be.
+    """The planned settings of an instance.
 
     Attributes:
         session: the instance is `collectord-SESSION`, its probes' group `collectord_SESSION`.
-        buffer_bytes: of each CPU's ring; the kernel rounds up to whole sub-buffers.
-        subbuf_bytes: of a sub-buffer; the kernel rounds up to a power of two of pages.
+        buffer_bytes: size of each CPU's ring; the kernel rounds up to whole sub-buffers.
+        subbuf_bytes: size of a sub-buffer; the kernel rounds up to a power of two of pages.
         overwrite: a full ring gives up its oldest events (`overrun`), else the newest (`dropped`).
         buffer_percent: a reader is woken when so much of the ring is full; at 0 by every event.
         cpus: CPUs to trace, empty for all.
         pids: threads to trace, empty for all; `Instance.follow` adds more.
         follow_forks: children of `pids` are traced too, and those that exit are forgotten.
-        probes: to make, in the order given.
+        probes: probes to make, in the order given.
     """
 
     session: str
@@ -43,13 +43,13 @@ class InstanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What the kernel made of the settings.
+    """The settings as the kernel applied them.
 
     Attributes:
         subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
-        subbuf_data_bytes: of it, room for events.
-        subbufs: of each CPU's ring, the reader's own sub-buffer not among them; of the largest
-            one once they differ.
+        subbuf_data_bytes: room for events in a sub-buffer.
+        subbufs: sub-buffers of each CPU's ring, without the reader's own; of the largest ring once
+            they differ.
         overwrite: see `InstanceSettings`.
         buffer_percent: see `InstanceSettings`.
         clock: the trace clock.
@@ -69,9 +69,9 @@ class Effective:
 
 
 def cpu_mask(cpus: Iterable[int]) -> str:
-    """CPUs as tracing_cpumask takes them: "3", "1,00000000" (words of 32 bits).
+    """Return CPUs as tracing_cpumask takes them: "3", "1,00000000" (words of 32 bits).
 
-    Leading zeros beyond the number of CPUs would be refused, so that there are none.
+    There are no leading zeros: beyond the number of CPUs the kernel would refuse them.
     """
     digits = f"{sum(1 << cpu for cpu in set(cpus)):x}"
     first = len(digits) % _MASK_WORD_DIGITS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tracefs: found, mounted when allowed, and its descriptions of tracepoints read.
+"""tracefs: its mount, found or made when allowed, and its descriptions of tracepoints.
 
 All paths lie below one root, so that a copy of the tree serves as well as the kernel's.
 """
@@ -36,7 +36,7 @@ class Tracefs:
 
     @classmethod
     def below(cls, sys: Path) -> Tracefs:
-        """The tree below a root of sysfs: `kernel/tracing`, else debugfs's view of the same."""
+        """Return the tree below a root of sysfs: `kernel/tracing`, else debugfs's view of it."""
         own, through_debugfs = sys / "kernel/tracing", sys / "kernel/debug/tracing"
         if not _is_tracefs(own) and _is_tracefs(through_debugfs):
             return cls(through_debugfs)
@@ -44,14 +44,14 @@ class Tracefs:
 
     @property
     def mounted(self) -> bool:
-        """The tree is there. False as well where its directory cannot be searched."""
+        """Whether the tree is there. False as well where its directory cannot be searched."""
         return _is_tracefs(self.root)
 
     def ensure_mounted(self) -> None:
         """Mount tracefs if it is not, as perf does. The mount stays: other tools use it too.
 
         Raises:
-            MissingPrivilege: mounting takes CAP_SYS_ADMIN, or the tree cannot be searched.
+            MissingPrivilege: mounting needs CAP_SYS_ADMIN, or the tree cannot be searched.
             MissingFeature: the kernel has no tracefs.
         """
         if self.mounted:
@@ -71,13 +71,13 @@ class Tracefs:
             raise KernelError(message, syscall="mount", errno=code) from error
 
     def check_mounted(self) -> None:
-        """Raise what `ensure_mounted` raises, and never mount."""
+        """Raise the errors of `ensure_mounted`, and never mount."""
         if not self.mounted:
             self._check_place()
             raise self._unmounted()
 
     def _check_place(self) -> None:
-        """Raise why nothing can be mounted at the root, or nothing seen there."""
+        """Raise the reason why nothing can be mounted at the root, or nothing seen there."""
         try:
             next(self.root.iterdir(), None)
         except PermissionError as error:
@@ -104,7 +104,7 @@ class Tracefs:
         )
 
     def available_events(self) -> tuple[str, ...]:
-        """All tracepoints as `system:name`, in the kernel's order.
+        """Return all tracepoints as `system:name`, in the kernel's order.
 
         Raises:
             MissingPrivilege, KernelError: the list cannot be read.
@@ -112,7 +112,7 @@ class Tracefs:
         return tuple(self._read(self.root / "available_events").decode().split())
 
     def event_id(self, system: str, name: str) -> int:
-        """`config` of a TRACEPOINT event.
+        """Return the `config` of a TRACEPOINT event.
 
         Raises:
             MissingFeature: this kernel has no such tracepoint.
@@ -121,11 +121,11 @@ class Tracefs:
         return int(self._event(system, name, "id"))
 
     def event_format(self, system: str, name: str) -> bytes:
-        """A tracepoint's `format` file, as perf.data holds it. Raises as `event_id`."""
+        """Return a tracepoint's `format` file, as perf.data holds it. Raises as `event_id`."""
         return self._event(system, name, "format")
 
     def ftrace_formats(self) -> dict[str, bytes]:
-        """Formats of ftrace's own entries, by name."""
+        """Return the formats of ftrace's own entries, by name."""
         folder = self.root / "events/ftrace"
         return {
             entry.name: self._read(entry / "format")
@@ -134,20 +134,20 @@ class Tracefs:
         }
 
     def header_page(self) -> bytes:
-        """Layout of a ring page. Raises as `available_events`."""
+        """Return the layout of a ring page. Raises as `available_events`."""
         return self._read(self.root / "events/header_page")
 
     def header_event(self) -> bytes:
-        """Layout of an entry's header. Raises as `available_events`."""
+        """Return the layout of an entry's header. Raises as `available_events`."""
         return self._read(self.root / "events/header_event")
 
     def filter_refusal(self, system: str, name: str, text: str) -> str:
-        """Why the kernel refuses a filter, in its words; "" if it takes it or cannot be asked.
+        """Return why the kernel refuses a filter; "" if it takes it or cannot be asked.
 
-        PERF_EVENT_IOC_SET_FILTER says EINVAL and no more. A tracefs instance gives words: its
-        `filter` file shows the refused text with a mark and a reason. The instance is this
-        call's own, locked so that nobody takes it for one that a crash left, and goes with it:
-        no other user's filters or buffers are touched.
+        PERF_EVENT_IOC_SET_FILTER fails with EINVAL alone. A tracefs instance gives words: its
+        `filter` file shows the refused text with a mark and a reason. The instance belongs to this
+        call, locked so that nobody takes it for one that a crash left, and is removed after it: no
+        other user's filters or buffers are touched.
         """
         instance = f"{instance_lock.PREFIX}filter-{os.getpid()}"
         try:
@@ -158,7 +158,7 @@ class Tracefs:
         try:
             return _refusal_words(path, text)
         finally:
-            with suppress(KernelError):  # a reader of the instance keeps it; it holds nothing
+            with suppress(KernelError):  # a reader of the instance keeps it; it holds no data
                 instance_lock.remove_locked(self, instance)
             os.close(lock_fd)
 
@@ -188,7 +188,7 @@ class Tracefs:
 
 
 def _is_tracefs(path: Path) -> bool:
-    # The effective ids: a service has capabilities that its real user id does not tell of.
+    # The effective ids: a service has capabilities that its real user id does not show.
     return os.access(path / "events", os.F_OK, effective_ids=True)
 
 
@@ -197,7 +197,7 @@ def _subfolders(folder: Path) -> Iterator[Path]:
 
 
 def _refusal_words(path: Path, text: str) -> str:
-    """Write a filter to a `filter` file and give the reason that it then shows."""
+    """Write a filter to a `filter` file and return the reason that it then shows."""
     try:
         with path.open("wb", buffering=0) as file:
             file.write(text.encode())

@@ -28,7 +28,7 @@ _COUNT_BYTES: Final = 8
 
 
 def handed_out(raw_fd: int) -> bytes | None:
-    """The reader's sub-buffer as far as a reader got it, in its full size.
+    """Return the reader's sub-buffer as far as a reader got it, in its full size.
 
     Args:
         raw_fd: `trace_pipe_raw` of a ring that nobody else has mapped.
@@ -49,11 +49,11 @@ def handed_out(raw_fd: int) -> bytes | None:
 
 
 def cut(page: bytes, data_bytes: int) -> bytes:
-    """The first bytes of a sub-buffer's data as a sub-buffer; what was lost before it is kept.
+    """Return the start of a sub-buffer's data as a sub-buffer, with its count of lost events.
 
     Args:
         page: a sub-buffer.
-        data_bytes: up to an event's end.
+        data_bytes: length to keep, which ends with an event.
     """
     timestamp_ns, commit = _HEADER.unpack_from(page)
     flags = commit & (EVENTS_LOST | LOST_STORED)

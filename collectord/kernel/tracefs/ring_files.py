@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RingFiles:
-    """One CPU's ring: `trace_pipe_raw`, non-blocking, and its counters. The stack closes them."""
+    """One CPU's `trace_pipe_raw`, non-blocking, and its counters. The stack closes them."""
 
     cpu: int
     raw_fd: int
@@ -31,7 +31,7 @@ class RingFiles:
     def pages(self, subbuf_bytes: int) -> Iterator[bytes]:
         """Take whole sub-buffers out of the ring, oldest first, until it is empty.
 
-        What was given is gone from the ring: a page at a time, so that memory holds one.
+        Yielded sub-buffers are gone from the ring: one at a time, so that memory holds one.
 
         Raises:
             KernelError: the ring cannot be read.

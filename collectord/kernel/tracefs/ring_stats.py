@@ -31,18 +31,18 @@ _TEXT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CpuStats:
-    """One reading. Counters restart at 0 when the ring is reset (`> trace`, a new clock).
+    """A reading of a ring's counters, which restart at 0 when it is reset.
 
     Attributes:
         entries: events not read yet.
         overrun: events overwritten before they were read, counted by whole sub-buffers.
         commit_overrun: events lost because the writer met its own uncommitted sub-buffer.
         bytes: unread, approximately.
-        oldest_event_ns: time of the oldest unread event, to the microsecond; None where there
-            is none (the kernel's figure is stale then).
+        oldest_event_ns: time of the oldest unread event, to the microsecond; None where there is
+            none (the kernel's figure is stale then).
         now_ns: the trace clock, to the microsecond.
         dropped: events refused by a full ring that is set not to overwrite.
-        read_events: events handed out, to whichever reader.
+        read_events: events handed out to any reader.
         cleared: unread events that a reset took away, as far as is known; see `MonotonicStats`.
     """
 
@@ -58,15 +58,15 @@ class CpuStats:
 
     @property
     def written(self) -> int:
-        """Events that were put into the ring."""
+        """Number of events that were put into the ring."""
         return self.entries + self.overrun + self.read_events + self.cleared
 
 
 def parse_stats(text: bytes) -> CpuStats:
-    """Read the file's text.
+    """Parse the file's text.
 
     Raises:
-        KernelError: it is not laid out as every kernel so far has it, or its clock is not in ns.
+        KernelError: its layout is not that of every kernel so far, or its clock is not in ns.
     """
     match = _TEXT.fullmatch(text)
     if match is None:
@@ -97,13 +97,13 @@ def parse_stats(text: bytes) -> CpuStats:
 
 
 class MonotonicStats:
-    """A ring's counters, which never go back, whoever resets the ring.
+    """A ring's counters that never decrease, whoever resets the ring.
 
     Args:
         fd: `stats`, open.
 
-    A counter that went back tells of a reset; so does `written`, but only from one steady reading
-    to another: see `_steady_stats`.
+    A counter that decreased shows a reset; so does `written`, but only from one steady reading to
+    another: see `_steady_stats`.
 
     Attributes:
         resets: how often the ring was seen to be reset.
@@ -147,7 +147,7 @@ class MonotonicStats:
 
 
 def _counts(stats: CpuStats) -> tuple[int, ...]:
-    """What the kernel keeps as a counter of its own: it only grows until a reset."""
+    """Return the kernel's own counters, which only grow until a reset."""
     return (
         stats.overrun,
         stats.commit_overrun,
@@ -157,16 +157,20 @@ def _counts(stats: CpuStats) -> tuple[int, ...]:
 
 
 def _steady_stats(fd: int, last: CpuStats | None) -> tuple[CpuStats, bool]:
-    """Read until nothing left the ring between two readings, or a few times; whether it was so.
+    """Read until no event left the ring between two readings, or a few times.
 
     The text is not of one instant. The kernel takes `entries` first, `overrun` and `read_events`
-    after it: what is overwritten or read meanwhile is in two of them, and a mapped ring whose
-    backlog is drained counts event by event. `entries` with the other two of the reading before is
-    no more than was written by then; a reading that is not steady says no more than that.
+    after it: events that are overwritten or read meanwhile are in two of them, and a mapped ring
+    whose backlog is drained counts event by event. `entries` with the other two of the reading
+    before is no more than was written by then; a reading that is not steady says no more than
+    that.
 
     Args:
         fd: `stats`.
         last: the reading before, however long ago; None if there is none.
+
+    Returns:
+        the reading, and whether it is steady.
     """
     now = read_stats(fd)
     for _ in range(_TRIES_MAX):
@@ -181,7 +185,7 @@ def _steady_stats(fd: int, last: CpuStats | None) -> tuple[CpuStats, bool]:
 
 
 def _left(stats: CpuStats) -> tuple[int, int]:
-    """What has left the ring: overwritten, and read."""
+    """Return the events that have left the ring: overwritten, and read."""
     return stats.overrun, stats.read_events
 
 
@@ -197,7 +201,7 @@ def read_stats(fd: int) -> CpuStats:
 
 
 def stats_text(cpu: int, fd: int) -> str:
-    """The file's text as trace-cmd keeps it in a trace.dat. Raises KernelError."""
+    """Return the file's text as trace-cmd keeps it in a trace.dat. Raises KernelError."""
     return f"CPU: {cpu}\n{_read(fd).decode(errors='replace')}"
 
 

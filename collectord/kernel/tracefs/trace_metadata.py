@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace.dat says beside its events, read from tracefs and /proc."""
+"""The metadata of a trace.dat, read from tracefs and /proc."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from collectord.kernel.tracefs.instance_events import TraceEvent
     from collectord.kernel.tracefs.mount import Tracefs
 
-# printf's forms of the kernel that turn an address into a symbol: %ps, %pS, %pB, %pf, %pF.
+# The kernel's printf formats that turn an address into a symbol: %ps, %pS, %pB, %pf, %pF.
 _SYMBOL: Final = re.compile(rb"%-?\d*p[sSBfF]")
 _FUNCTION: Final = re.compile(rb"^[0-9a-f]+ [tTwW] .*\n", re.MULTILINE)
-# Without CAP_SYSLOG, or with kernel.kptr_restrict at 2, every address reads so.
+# Without CAP_SYSLOG, or with kernel.kptr_restrict at 2, every address reads as this.
 _HIDDEN: Final = re.compile(rb"0+ ")
 
 
 def read_metadata(
     tracefs: Tracefs, header_page: bytes, events: Iterable[TraceEvent], clock: str, *, proc: Path
 ) -> Metadata:
-    """Read the formats of these events and of ftrace's own, and what their texts refer to.
+    """Read the formats of these events and of ftrace's own, and the names that they refer to.
 
     The kernel's symbols, some MB, are read only for events that print addresses as such.
 
     Args:
         tracefs: the tree.
-        header_page: of the instance.
-        events: those that its rings may hold; one that is gone meanwhile is left out.
-        clock: of the instance.
+        header_page: header page of the instance.
+        events: events that its rings may hold; one that is gone meanwhile is left out.
+        clock: trace clock of the instance.
         proc: root of procfs.
 
     Raises:
@@ -64,7 +64,7 @@ def read_metadata(
 
 
 def _functions(kallsyms: bytes) -> bytes:
-    """The lines of functions; none where the kernel hides addresses.
+    """Return the lines of functions; none where the kernel hides addresses.
 
     Other symbols may be at 0 even so: Linux 6.12 on x86 begins with its per-CPU variables, there.
     """
@@ -75,7 +75,7 @@ def _functions(kallsyms: bytes) -> bytes:
 
 
 def _optional(path: Path) -> bytes:
-    """A file that only names things; without it readers show addresses."""
+    """Read a file that only provides names; without it readers show addresses."""
     with suppress(OSError):
         return path.read_bytes()
     return b""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes of a session's own: made in and removed from its group through `dynamic_events`.
+"""Probes of one session: made in its group and removed from it through `dynamic_events`.
 
 A definition names a place in the kernel, in a program or in another event; the kernel makes an
 event of it, `GROUP/NAME`, which every instance can enable. Removing one clears the rings of each
@@ -35,7 +35,7 @@ _COMMAND: Final = "  Command: "
 
 
 # The file that only a kernel with this kind has; what builds it. Event probes have no file of
-# their own, and the kernel's help names them from 6.17 on even where it has none: `_refused`
+# their own, and the kernel's help names them from 6.17 on even where it lacks them: `_refused`
 # tells.
 _KERNEL: Final[dict[ProbeKind, tuple[str, str]]] = {
     ProbeKind.KPROBE: ("kprobe_events", "CONFIG_KPROBE_EVENTS"),
@@ -47,7 +47,7 @@ _KERNEL: Final[dict[ProbeKind, tuple[str, str]]] = {
 
 
 def group_of(session: str) -> str:
-    """The group of a session's probes: C letters only, so that "." and "-" become "_"."""
+    """Return the group of a session's probes: C letters only, so "." and "-" become "_"."""
     return GROUP_PREFIX + _c_name(session)
 
 
@@ -71,8 +71,8 @@ class TraceProbes:
 
         Raises:
             MissingFeature: this kernel has no probes of the kind.
-            UsageError: the definition is refused, with the kernel's reason; or the session's
-                name is too long for a group.
+            UsageError: the definition is refused, with the kernel's reason; or the session's name
+                is too long for a group.
             MissingPrivilege, KernelError: `dynamic_events` cannot be written.
         """
         for probe in probes:
@@ -97,9 +97,9 @@ class TraceProbes:
         return tuple(TraceEvent(self.group, name) for name in self._made)
 
     def not_placed(self, event: TraceEvent, error: OSError) -> UsageError | None:
-        """Why an event cannot be enabled, if it is one of these probes and its place is to blame.
+        """Return why an event cannot be enabled, if it is a probe and its place is to blame.
 
-        The place of a uprobe is looked at only then.
+        Only then is the place of a uprobe checked.
         """
         probe = self._made.get(event.name) if event.system == self.group else None
         if probe is None or error.errno in (errno.EACCES, errno.EPERM, errno.ENOMEM):
@@ -111,17 +111,17 @@ class TraceProbes:
         )
 
     def remove(self) -> None:
-        """Remove what `make` made. Their instance must be gone, or its rings are cleared.
+        """Remove the probes of `make`. Their instance must be gone, or its rings are cleared.
 
         Raises:
-            KernelError: someone else has enabled one; the others are removed all the same.
+            KernelError: another process has enabled one; the others are removed.
         """
         names = [*self._made, *self._left]
         self._made, self._left = {}, []
         _remove(self._folder, [f"{self.group}/{name}" for name in names])
 
     def adopt(self) -> None:
-        """Take on what a crash left in the group: `remove` removes it."""
+        """Take over the probes that a crash left in the group: `remove` removes them."""
         self._left = [name for group, name in _listed(self._folder) if group == self.group]
 
     def _refused(self, error: OSError, probe: Probe, definition: str) -> KernelError | UsageError:
@@ -132,7 +132,7 @@ class TraceProbes:
         reason = last_reason(self._folder.read(_ERROR_LOG).decode(errors="replace"), definition)
         hint = ""
         if not reason and code == errno.EINVAL and probe.kind is ProbeKind.EPROBE:
-            # Of event probes Linux 6.12 logs every reason but what is wrong with a filter.
+            # Linux 6.12 logs every reason about event probes but a fault in a filter.
             if not (probe.filter and self._takes(replace(probe, filter=""))):
                 return _lacking(probe, _KERNEL[probe.kind][1])
             hint = f"its filter {probe.filter!r} is over the fields of {probe.place}"
@@ -155,16 +155,16 @@ class TraceProbes:
 def remove_orphans(tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path) -> None:
     """Remove probes of our groups whose session has no instance that a process holds.
 
-    A crash between the end of an instance and that of its probes leaves such ones. Instances
-    that were left behind must be gone.
+    A crash between the end of an instance and that of its probes leaves such ones. Instances that
+    a crash left must be gone.
 
     Args:
         tracefs: the tree.
-        prefix: of the instances, and with "_" for "-" of the groups.
+        prefix: prefix of the instances, and with "_" for "-" of the groups.
         proc: root of procfs.
 
     Raises:
-        KernelError: someone else has enabled one; the others are removed all the same.
+        KernelError: another process has enabled one; the others are removed.
     """
     folder = ControlFolder(tracefs.root, proc=proc)
     live = {group_of(name.removeprefix(PREFIX)) for name in find_live(tracefs, prefix, proc=proc)}
@@ -180,7 +180,7 @@ def remove_orphans(tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path) -> Non
 
 
 def last_reason(log: str, command: str) -> str:
-    """The kernel's reason for refusing a command, in one line with the place; "" if none.
+    """Return the kernel's reason for refusing a command, in one line with the place; "" if none.
 
     An entry of `error_log` is "[ TIME] WHO: error: REASON", "  Command: COMMAND", and a caret.
     """
@@ -212,7 +212,7 @@ def _remove(folder: ControlFolder, events: list[str]) -> None:
     for event in events:
         try:
             folder.put(_CONTROL, f"-:{event}")
-        except FileNotFoundError:  # removed by hand
+        except FileNotFoundError:  # an administrator removed it
             continue
         except OSError as error:
             busy.append((event, error))
