@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure planning: configuration and kernel facts to what will be opened."""
+"""Pure planning: configuration and kernel facts to a plan of what will be opened."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AUX areas: which of a source's events writes into one, its size, and how it is read.
+"""AUX areas: the events of a source that write into one, its size, and how it is read.
 
-An AUX area hangs on a data ring, and the event that has it must own that ring: it is opened and
-mapped first, everything else of the ring is sent there (rb_alloc_aux() and perf_mmap() in
+An AUX area belongs to a data ring, and the event that has it must own that ring: it is opened and
+mapped first, and all other records of the ring are sent there (rb_alloc_aux() and perf_mmap() in
 kernel/events). So events with and without AUX share the rings of their source.
 """
 
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from collectord.plan.event_attrs import EventPlan
     from collectord.text.units import Share
 
-# As perf: what a privileged user gets, and what everybody may pin.
+# perf's sizes: for a privileged user, and within what everybody may pin.
 AUX_BYTES: Final = 4 << 20
 AUX_UNPRIVILEGED_BYTES: Final = 128 << 10
-# CoreSight's sinks give their trace when the event stops and never before; simpleperf's interval.
+# CoreSight's sinks hand their trace over only when the event stops; simpleperf's interval.
 CS_ETM_FLUSH_NS: Final = 100_000_000
 _U32_MAX: Final = (1 << 32) - 1
 _CHUNKS_MIN: Final = 4
 
 
 class Framing(StrEnum):
-    """How pieces of AUX stand in a perf.data file."""
+    """The form of AUX pieces in a perf.data file."""
 
     AUXTRACE = "auxtrace"  # perf has a decoder for the PMU
-    HIDDEN = "hidden"  # it has none, and would refuse a file with a record that it cannot decode
+    HIDDEN = "hidden"  # perf has none, and would refuse a file with a record that it cannot decode
 
 
 class HeadRule(StrEnum):
-    """What the head of a free-running AUX area is."""
+    """The meaning of a free-running AUX area's head."""
 
     MONOTONIC = "monotonic"  # a count of all bytes
     OFFSET = "offset"  # a place in the area
-    LEARNED = "learned"  # one of the two, which shows once the area came around
+    LEARNED = "learned"  # one of the two, which shows once the area has wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +55,17 @@ class AuxPlan:
     """The AUX area of a ring.
 
     Attributes:
-        pmu: whose it is.
-        requested_bytes: what was asked for, rounded up to a power of two of pages.
-        data_bytes: what fits the mlock budget.
-        watermark_bytes: fill at which the kernel wakes the drain; 0 of one that runs free.
-        framing: of its pieces in the file.
+        pmu: PMU that writes into it.
+        requested_bytes: requested size, rounded up to a power of two of pages.
+        data_bytes: size that fits the mlock budget.
+        watermark_bytes: fill at which the kernel wakes the drain; 0 for a free-running area.
+        framing: form of its pieces in the file.
         whole_records: a piece ends where an AUX record ends.
-        head_rule: what its head is while it runs free.
+        head_rule: meaning of its head while it runs free.
         snapshot: it runs free, and is read for snapshots only.
-        flush_ns: its event is stopped and started this often, so that it gives what it has; 0:
+        flush_ns: interval at which its event is stopped and started, to hand over its trace; 0 for
             never.
-        counts_bytes: read(2) of its event gives the bytes that were traced, lost ones too.
+        counts_bytes: read(2) of its event returns the bytes that were traced, lost ones included.
     """
 
     pmu: str
@@ -81,11 +81,11 @@ class AuxPlan:
 
     @property
     def stamped_by_tsc(self) -> bool:
-        """Its decoder places a piece in time by the time-stamp counter."""
+        """Whether its decoder places a piece in time by the time-stamp counter."""
         return self.pmu == INTEL_PT
 
     def to_dict(self) -> dict[str, Any]:
-        """The area for `check --json`."""
+        """Return the area for `check --json`."""
         return {
             "pmu": self.pmu,
             "requested_bytes": self.requested_bytes,
@@ -98,7 +98,7 @@ class AuxPlan:
         }
 
     def words(self) -> str:
-        """The area as `check` prints it."""
+        """Return the area as `check` prints it."""
         size = show_bytes(self.data_bytes)
         if self.data_bytes < self.requested_bytes:
             size += f" (of {show_bytes(self.requested_bytes)})"
@@ -111,7 +111,7 @@ class AuxPlan:
 
 @dataclass(frozen=True, slots=True)
 class AuxSet:
-    """The AUX areas of equal rings, before the budget; fields as of `AuxPlan`."""
+    """The AUX areas of equal rings, before the budget; fields as in `AuxPlan`."""
 
     pmu: str
     requested_bytes: int
@@ -121,11 +121,11 @@ class AuxSet:
     counts_bytes: bool
 
     def plan(self, data_bytes: int) -> AuxPlan:
-        """The area at the size that the budget allows."""
+        """Return the area at the size that the budget allows."""
         watermark = 0 if self.snapshot else budget.watermark_bytes(self.watermark, data_bytes)
         kind = decoder_of(self.pmu)
         # perf_aux_output_end() takes the head of a free-running area from the driver. CoreSight's
-        # counts, Intel PT's and Arm SPE's say where they are; another's may be either.
+        # head is a count, Intel PT's and Arm SPE's are a place; another PMU's may be either.
         known = HeadRule.MONOTONIC if kind == CS_ETM else HeadRule.OFFSET
         return AuxPlan(
             pmu=self.pmu,
@@ -133,8 +133,8 @@ class AuxSet:
             data_bytes=data_bytes,
             watermark_bytes=min(watermark, _U32_MAX),
             framing=Framing.AUXTRACE if kind else Framing.HIDDEN,
-            # Perf's decoders join nothing that two pieces share: not CoreSight's buffers, not a
-            # packet of Intel PT. Where an AUX record ends, the hardware had come to an end.
+            # Perf's decoders do not join what two pieces share: neither CoreSight's buffers nor a
+            # packet of Intel PT. Where an AUX record ends, the hardware had stopped.
             whole_records=kind is not None,
             head_rule=known if kind else HeadRule.LEARNED,
             snapshot=self.snapshot,
@@ -144,20 +144,20 @@ class AuxSet:
 
 
 def arrange(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
-    """Events in an order that they can be opened in: those with an AUX area first.
+    """Order events so that they can be opened: those with an AUX area first.
 
-    Such an event leads its group: it is opened first. Events that pause and resume it become
-    members of that, which the kernel wants (perf_get_aux_event() in kernel/events/core.c).
+    Such an event leads its group. Events that pause and resume it become members of that group, as
+    the kernel requires (perf_get_aux_event() in kernel/events/core.c).
 
     Raises:
         PlanError: events of two PMUs that have AUX: a ring has one area.
-        UsageError: an event pauses or resumes, and none can be paused; or one is there twice.
+        UsageError: an event pauses or resumes, and none can be paused; or one is given twice.
     """
     owners = [event for event in events if event.aux]
     others = [event for event in events if not event.aux]
     pmus = sorted({event.pmu for event in owners})
     if len(pmus) > 1:
-        # Nor do two that perf decodes share a session (`ring_set`).
+        # Two PMUs that perf decodes cannot share a session either (`ring_set`).
         decoded = sum(decoder_of(pmu) is not None for pmu in pmus)
         raise PlanError(
             f"{' and '.join(pmus)} in one source: a ring has one AUX area",
@@ -194,12 +194,12 @@ def arrange(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
 
 
 def _check_exclusive(owners: Sequence[EventPlan]) -> None:
-    """The kernel has one event of such a PMU on a CPU or in a task, and EBUSY for others.
+    """Raise UsageError for two events of an exclusive PMU, which the kernel refuses with EBUSY.
 
-    So it is with all whose trace perf decodes (PERF_PMU_CAP_EXCLUSIVE); of another PMU two that
-    differ may be two things.
+    It allows one event on a CPU or in a task of each PMU whose trace perf decodes
+    (PERF_PMU_CAP_EXCLUSIVE); of another PMU two events that differ may be two things.
     """
-    # But for what their place in a group makes of them.
+    # Compared without the attributes that depend on the place in a group.
     attrs = [replace(e.attr, disabled=False, pinned=False, enable_on_exec=False) for e in owners]
     for number, event in enumerate(owners):
         if attrs[number] in attrs[:number] or (number and decoder_of(event.pmu)):
@@ -212,7 +212,7 @@ def _check_exclusive(owners: Sequence[EventPlan]) -> None:
 
 
 def _in_place_of_leaders(events: Sequence[EventPlan]) -> list[EventPlan]:
-    """A group whose leader went elsewhere is led by the next of its events."""
+    """Make the next event of a group its leader where the leader moved to another group."""
     on_exec = any(event.attr.enable_on_exec for event in events)
     led: set[int] = set()
     found = []
@@ -227,7 +227,7 @@ def _in_place_of_leaders(events: Sequence[EventPlan]) -> list[EventPlan]:
 
 
 def _numbered(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
-    """Groups counted from 0 in the order of their leaders."""
+    """Number groups from 0 in the order of their leaders."""
     numbers: dict[int, int] = {}
     for event in events:
         numbers.setdefault(event.group, len(numbers))
@@ -237,10 +237,10 @@ def _numbered(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
 def aux_set(
     source: PerfSourceConfig, events: Sequence[EventPlan], facts: KernelFacts, *, snapshot: bool
 ) -> AuxSet | None:
-    """The AUX areas of a source, None if no event of it has one.
+    """Return the AUX areas of a source, None if no event of it has one.
 
     Raises:
-        PlanError: an area that no ring should have.
+        PlanError: the area is larger than any ring should have.
         UsageError: keys of AUX in a source without it.
     """
     owner = next((event for event in events if event.aux), None)
@@ -268,10 +268,10 @@ def aux_set(
 
 
 def chunk_bytes(areas: Sequence[AuxPlan], chunk: int, staging: int) -> tuple[int, str]:
-    """The size of a staging chunk that holds what a piece may be, and a note if it grew.
+    """Return the size of a staging chunk that holds any piece, and a note if it grew.
 
-    A piece of trace whose records must not be cut may be as large as its area, and with its
-    header and the data ring's records beside it takes up to twice that.
+    A piece of trace whose records must not be cut may be as large as its area, and takes up to
+    twice that with its header and the data ring's records.
 
     Raises:
         PlanError: staging holds too few chunks of that size.

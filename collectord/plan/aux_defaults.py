@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of an AUX event that decoding wants, unless the user says else: those of perf."""
+"""Default terms of an AUX event that decoding needs: those of perf."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPE_BASE: Final = ("ts_enable",)
 
 
 def default_terms(aux: AuxPmuFacts, pmu: PmuFacts) -> tuple[tuple[str, str], ...]:
-    """Terms to lay below those of the user; only such as the PMU has.
+    """Return terms to put below those of the user; only terms that the PMU has.
 
     Intel PT: branches, with the TSC, and the crystal clock and PSBs at such intervals as the CPU
     offers. CoreSight: the task's id and time stamps. SPE: time stamps.
@@ -38,7 +38,7 @@ def default_terms(aux: AuxPmuFacts, pmu: PmuFacts) -> tuple[tuple[str, str], ...
 
 
 def _pt_periods(aux: AuxPmuFacts) -> Iterator[tuple[str, int]]:
-    """MTC and PSB periods; a CPU that cannot choose PSB's is one that has no MTC either."""
+    """Yield MTC and PSB periods; a CPU that cannot choose PSB's has no MTC either."""
     mtc = _nearest(aux.caps.get("mtc_periods", 0)) if aux.caps.get("mtc") else -1
     if mtc >= 0:
         yield "mtc", 1
@@ -49,7 +49,7 @@ def _pt_periods(aux: AuxPmuFacts) -> Iterator[tuple[str, int]]:
 
 
 def _nearest(mask: int) -> int:
-    """The highest value of a mask up to the wanted one, else the lowest; -1 of an empty one."""
+    """Return the highest value of a mask up to the wanted one, else the lowest; -1 if empty."""
     values = [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
     below = [value for value in values if value <= _WANTED_PERIOD]
     return below[-1] if below else values[0] if values else -1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the metrics that BPF programs export, all programs of a daemon together."""
+"""Names of the metrics that BPF programs export, checked over all programs of a daemon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "collectord_bpf_"
 _TOTAL: Final = "_total"
-# What every program has; `metrics.bpf_families` makes them.
+# Metrics of every program; `metrics.bpf_families` makes them.
 RUNS: Final = PREFIX + "program_runs"
 RUN_SECONDS: Final = PREFIX + "program_run_seconds"
 RECURSION_MISSES: Final = PREFIX + "program_recursion_misses"
@@ -30,20 +30,20 @@ _OWN: Final = {
 
 
 def family(name: str) -> str:
-    """The family's name for a metric of a manifest, without the `_total` of counters."""
+    """Return the family's name for a metric of a manifest, without the `_total` of counters."""
     return PREFIX + name.removesuffix(_TOTAL)
 
 
 def exported(name: str, kind: str) -> str:
-    """What a scrape calls a metric of a manifest: counters end in `_total`."""
+    """Return a scrape's name for a metric of a manifest: counters end in `_total`."""
     return family(name) + (_TOTAL if kind == "counter" else "")
 
 
 def check_metrics(programs: Iterable[BpfProgram]) -> None:
-    """See that programs which run together export what a scrape can tell apart.
+    """Check that programs which run together export metrics that a scrape can tell apart.
 
-    Two may export one metric: it has the samples of both, with their `program` label. It must be
-    of one type then, and the series of a histogram (`_bucket`, `_count`, `_sum`) nobody else's.
+    Two may export one metric: it has the samples of both, with their `program` label. Then it must
+    have one type, and no other family the series of a histogram (`_bucket`, `_count`, `_sum`).
 
     Raises:
         PlanError: two metrics collide.
@@ -63,7 +63,7 @@ def check_metrics(programs: Iterable[BpfProgram]) -> None:
 
 
 class _Family(NamedTuple):
-    """A metric, and the program that was the first to export it; "" for one that all have."""
+    """A metric, and the first program that exports it; "" for a metric of all programs."""
 
     name: str
     type: str
@@ -81,7 +81,7 @@ def _collision(made: _Family, first: _Family) -> PlanError:
 
 
 def _series(name: str, kind: str) -> Iterator[str]:
-    """Names of a family's series, and its own."""
+    """Yield the names of a family's series, and its own."""
     yield name
     if kind == "histogram":
         yield from (f"{name}_bucket", f"{name}_count", f"{name}_sum")

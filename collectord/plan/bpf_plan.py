@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of BPF sources: which programs are compiled with what, and what that may cost."""
+"""The plan of BPF sources: the programs to compile, their values, and the compiler's limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from collectord.programs.bpf_program import BpfProgram
 
-# What takes submissions to the daemon: rings of perf, one on each CPU, or a BPF ring buffer.
+# Transports of submissions to the daemon: perf rings, one on each CPU, or a BPF ring buffer.
 PERF: Final = "perf"
 RINGBUF: Final = "ringbuf"
 
@@ -25,8 +25,8 @@ class OutputPlan:
 
     Attributes:
         table: its name in the program.
-        event_index: `EventPlan.index` of the event that its records are samples of.
-        counts: the program counts what it submits there: the balance can be exact.
+        event_index: `EventPlan.index` of the event whose samples its records are.
+        counts: the program counts its submissions there: the balance can be exact.
         transport: PERF or RINGBUF.
     """
 
@@ -42,8 +42,8 @@ class ProgramPlan:
 
     Attributes:
         program: its text and manifest.
-        values: of all its parameters, as `programs.bpf_program.parameters` gives them.
-        outputs: where it submits events; none if it fills maps only.
+        values: values of all its parameters, as `programs.bpf_program.parameters` gives them.
+        outputs: tables to which it submits events; none if it fills maps only.
         gated: it counts only where its gate is open (collectord.h).
     """
 
@@ -54,23 +54,23 @@ class ProgramPlan:
 
     @property
     def name(self) -> str:
-        """Of the program."""
+        """The program's name."""
         return self.program.name
 
 
 @dataclass(frozen=True, slots=True)
 class BpfPlan(Payload):
-    """What the programs of a session need.
+    """The BPF programs of a session and their requirements.
 
     Attributes:
-        programs: in the order of the configuration; none where the host has not what they need.
-        cpus: on which they count and submit events.
+        programs: in the order of the configuration; none where the host lacks their requirements.
+        cpus: CPUs on which they count and submit events.
         python: interpreter that has bcc.
         headers: kernel headers that the configuration names, "" to find them.
         cache: directory for header trees that are put together.
-        compile_ns: time that one program may take.
+        compile_ns: time limit for one program.
         compile_bytes: memory that its compiler may map.
-        stats: have the kernel count what programs cost.
+        stats: have the kernel count the cost of programs.
     """
 
     programs: tuple[ProgramPlan, ...]
@@ -101,7 +101,7 @@ class BpfPlan(Payload):
         return self.stats
 
     def describe(self) -> Iterator[str]:
-        """Lines for `check`."""
+        """Yield lines for `check`."""
         for one in self.programs:
             given = " ".join(f"{name}={value}" for name, value in one.values.items())
             words = [one.program.path, given]
@@ -112,7 +112,7 @@ class BpfPlan(Payload):
             yield f"compiled by bcc under {self.python}, within {limits} each"
 
     def to_dict(self) -> dict[str, Any]:
-        """For `check --json`."""
+        """Return the programs for `check --json`."""
         plan = {
             "programs": [
                 {

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rings that BPF programs submit into: perf's, one on each CPU for all, or ring buffers.
+"""The rings that BPF programs submit into: perf rings, one on each CPU for all, or ring buffers.
 
-A BPF ring buffer (BPF_MAP_TYPE_RINGBUF) is a program's own and takes what it submits on any CPU.
+A BPF ring buffer (BPF_MAP_TYPE_RINGBUF) belongs to one program and takes its submissions on any
+CPU.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import RingPlan
 
 _SINCE: Final = (5, 8)
-# Of one that nobody gave a size: what perf rings on all CPUs would have, up to this much. It takes
-# the memory at once.
+# The most that a ring buffer has whose size is not configured; otherwise it has as much as perf
+# rings on all CPUs would. Its memory is allocated at once.
 _BUFFER_MAX_BYTES: Final = 64 << 20
 
 
@@ -36,18 +37,18 @@ _BUFFER_MAX_BYTES: Final = 64 << 20
 class BufferSet(RingSet):
     """One BPF ring buffer for all CPUs.
 
-    It is a map and no perf ring: nothing of it counts against what may be pinned, and so it has no
+    It is a map and not a perf ring: it does not count against what may be pinned, and so it has no
     CPUs here.
     """
 
     def rings(self, data_bytes: int, aux_bytes: int = 0) -> Iterator[RingPlan]:
-        """See `RingSet`. The size is the one that was asked for."""
+        """Yield the plan of the buffer; see `RingSet`. Its size is the requested one."""
         everywhere = replace(self, cpus=(-1,))
         yield from super(BufferSet, everywhere).rings(data_bytes, aux_bytes)
 
 
 def transport_of(source: BpfSourceConfig, table: str) -> str:
-    """What takes a program's submissions to an output; those of its own are perf's."""
+    """Return the transport of a program's output; tables of its own are perf's."""
     return source.transport if table == RING else PERF
 
 
@@ -55,7 +56,7 @@ def require_buffers(source: BpfSourceConfig, facts: KernelFacts) -> None:
     """Check that the kernel has what a source asks for.
 
     Raises:
-        MissingFeature: it has no BPF ring buffers.
+        MissingFeature: the kernel has no BPF ring buffers.
     """
     if source.transport == RINGBUF and numbers(facts.release) < _SINCE:
         since = ".".join(map(str, _SINCE))
@@ -74,16 +75,16 @@ def ring_sets(
     scope: Scope,
     facts: KernelFacts,
 ) -> tuple[RingSet, ...]:
-    """The data rings of all programs that submit anything, and the rings that name their tasks.
+    """Return the data rings of all programs that submit events, and their sideband rings.
 
-    One perf ring on each CPU is all programs', as large as the largest that was asked for.
+    All programs share one perf ring on each CPU, as large as the largest requested one.
 
     Args:
         chosen: such programs.
-        events: of all of them, by index.
-        cpus: on which they submit.
-        scope: of the session.
-        facts: of the host.
+        events: events of all of them, by index.
+        cpus: CPUs on which they submit.
+        scope: scope of the session.
+        facts: facts of the host.
 
     Raises:
         PlanError: a ring that is too large.

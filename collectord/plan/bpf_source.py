@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BPF sources and kernel facts to the plan of their programs and rings."""
+"""Planning of BPF sources: kernel facts to the plan of their programs and rings."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ if TYPE_CHECKING:
     from collectord.model import Scope
     from collectord.programs.bpf_program import BpfProgram
 
-# Of root's compiling. What another user could write, root does not trust, nor the other way.
+# Folder of root's compilations. Root does not trust what another user could write, nor the
+# reverse.
 _ROOT_CACHE: Final = "/var/cache/collectord/headers"
 
-# What `when = "present"` takes for absence: a host that cannot, or a program that is none.
+# Errors that `when = "present"` takes for absence: an unable host, or an invalid program.
 _ABSENCE: Final = (MissingFeature, MissingPrivilege, ConfigError)
 
 
 def program_names(config: Config) -> tuple[str, ...]:
-    """Every program that the configuration mentions: what a probe must look up."""
+    """Return every program that the configuration mentions, which a probe must look up."""
     names = {
         source.program
         for session in config.session
@@ -65,7 +66,7 @@ class BpfDraft(Rings):
 
 
 def cache_folder(config: BpfConfig, state_dir: str, euid: int) -> str:
-    """Where this user's header trees are put together."""
+    """Return the folder of this user's header trees."""
     own = _ROOT_CACHE if euid == 0 else str(PurePosixPath(state_dir, "headers"))
     return config.cache or own
 
@@ -76,10 +77,10 @@ def draft(
     """Plan the programs of a session: they share its rings.
 
     Raises:
-        UsageError: a program that is not there, or an argument that it does not take.
+        UsageError: an unknown program, or an argument that it does not take.
         PlanError: a ring that is too large.
-        MissingFeature, MissingPrivilege, ConfigError: the host cannot run a program, or it is
-            none, and nothing allows for that.
+        MissingFeature, MissingPrivilege, ConfigError: the host cannot run a program, or its files
+            are invalid, and it is not optional.
     """
     config = whole.bpf
     programs: list[ProgramPlan] = []
@@ -127,7 +128,7 @@ def draft(
 def _plan(
     program: BpfProgram, source: BpfSourceConfig, facts: KernelFacts, *, first_index: int
 ) -> tuple[ProgramPlan, list[EventPlan]]:
-    """A program and its events, numbered from `first_index`."""
+    """Plan a program and its events, numbered from `first_index`."""
     given = {name: _as_text(value) for name, value in source.arguments.items()}
     exact = bpf_program.misses_are_counted(
         program, facts.release
@@ -154,7 +155,7 @@ def _as_text(value: str | int | bool) -> str:
 
 
 def _program(name: str, facts: KernelFacts) -> BpfProgram:
-    """The program, if this host can run it."""
+    """Return the program, if this host can run it."""
     program = facts.bpf.programs.get(name)
     if program is None and name in facts.bpf.program_problems:
         raise ConfigError(facts.bpf.program_problems[name])
@@ -173,12 +174,12 @@ def _headers_notes(bpf: BpfFacts) -> tuple[str, ...]:
 
 
 def _event(name: str, index: int, facts: KernelFacts, *, counts: bool) -> EventPlan:
-    """The event that a program's submissions are samples of."""
+    """Return the event whose samples a program's submissions are."""
     attr = PerfEventAttr(
         type=EventType.SOFTWARE,
         config=SoftwareId.BPF_OUTPUT,
         sample_period=1,
-        # IP is the program's own, but perf script shows nothing of an event without one.
+        # IP is the address in the program itself, but perf script shows no event without it.
         sample_type=BASE_SAMPLE_TYPE | SampleType.RAW,
         read_format=read_format(facts),
         disabled=True,
@@ -194,7 +195,7 @@ def require(program: BpfProgram, facts: KernelFacts) -> None:
     """Check that this host can run a program.
 
     Raises:
-        MissingFeature, MissingPrivilege: what it lacks.
+        MissingFeature, MissingPrivilege: the requirement that it lacks.
     """
     bpf, name = facts.bpf, program.name
     if bpf.problem and bpf.need:
@@ -219,7 +220,7 @@ def require(program: BpfProgram, facts: KernelFacts) -> None:
 
 
 def obstacle(program: BpfProgram, facts: KernelFacts) -> str:
-    """Why this host cannot run a program, "" if it can as far as facts tell."""
+    """Return why this host cannot run a program, "" if it can as far as facts tell."""
     try:
         require(program, facts)
     except KernelError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of rings: rounding, watermarks, and what the kernel lets a user pin."""
+"""Sizes of rings: rounding, watermarks, and the memory that the kernel lets a user pin."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collectord.text.units import Share
 
 _KIB: Final = 1024
-# The kernel's limit of a ring is far above (order-0 pages, an array of pointers to them); a
+# The kernel's limit for a ring is far higher (order-0 pages, an array of pointers to them); a
 # gigabyte per CPU is a typo.
 RING_MAX_BYTES: Final = 1 << 30
 
-# Data ring of events that fire as often as they like. A pass that comes 10 ms late (a busy
-# second CPU) meets 1.2 MB of 120-byte records at a million a second; 2 MiB holds that.
+# Data ring of events without a bounded rate. A pass that comes 10 ms late (a busy second CPU)
+# meets 1.2 MB of 120-byte records at a million a second; 2 MiB holds that.
 EVENT_RING_BYTES: Final = 2 << 20
 # Data ring of events sampled by the clock. Their rate is bounded: 4000 Hz with call chains of
 # 1 KiB is 4 MiB/s, so this is an eighth of a second, and minutes of the default profile.
@@ -31,16 +31,16 @@ STACK_RING_BYTES: Final = 8 << 20
 
 
 def ring_bytes(requested_bytes: int, page_size: int) -> int:
-    """`requested_bytes` rounded up to a power of two of pages, one at least (perf_mmap)."""
+    """Return `requested_bytes` rounded up to a power of two of pages, one at least (perf_mmap)."""
     pages = max(1, -(-requested_bytes // page_size))
     return page_size << (pages - 1).bit_length()
 
 
 def check_size(data_bytes: int, what: str = "ring", words: str = "a ring") -> int:
-    """The size of a ring, or of what hangs on it, if any should have that.
+    """Return the size of a ring or an AUX area, if it is plausible.
 
     Raises:
-        PlanError: it is a typo.
+        PlanError: the size is a typo.
     """
     if data_bytes > RING_MAX_BYTES:
         limit = show_bytes(RING_MAX_BYTES)
@@ -49,16 +49,16 @@ def check_size(data_bytes: int, what: str = "ring", words: str = "a ring") -> in
 
 
 def watermark_bytes(watermark: Share, data_bytes: int) -> int:
-    """Fill at which a ring of `data_bytes` wakes us, a multiple of 8 and at least 8.
+    """Return the fill at which a ring of `data_bytes` wakes us, a multiple of 8, at least 8.
 
-    The kernel takes more than the ring's size for the ring's size, and then wakes nobody before
-    the ring is full: half the ring is the most.
+    The kernel reduces a larger watermark to the ring's size, and then wakes nobody before the ring
+    is full: half the ring is the most.
     """
     return max(8, min(_wanted_bytes(watermark, data_bytes), data_bytes // 2) & ~7)
 
 
 def is_late(watermark: Share, data_bytes: int) -> bool:
-    """The watermark is above the most that a ring of `data_bytes` gets."""
+    """Whether the watermark is above the most that a ring of `data_bytes` gets."""
     return _wanted_bytes(watermark, data_bytes) > data_bytes // 2
 
 
@@ -67,17 +67,17 @@ def _wanted_bytes(watermark: Share, data_bytes: int) -> int:
 
 
 def pinned_bytes(data_bytes: int, page_size: int) -> int:
-    """What a ring counts against the budget: its data and its control page."""
+    """Return what a ring counts against the budget: its data and its control page."""
     return data_bytes + page_size
 
 
 @dataclass(frozen=True, slots=True)
 class LockBudget:
-    """What a user may pin (perf_mmap in kernel/events/core.c).
+    """The memory that a user may pin (perf_mmap in kernel/events/core.c).
 
     Attributes:
         free_bytes: perf_event_mlock_kb for each online CPU, shared by all the user's processes.
-        memlock_bytes: RLIMIT_MEMLOCK, for what goes beyond; None for no limit.
+        memlock_bytes: RLIMIT_MEMLOCK, for what exceeds that; None for no limit.
         unlimited: neither applies.
     """
 
@@ -87,7 +87,7 @@ class LockBudget:
 
     @classmethod
     def of(cls, facts: KernelFacts) -> LockBudget:
-        """The budget that the facts give, with nothing pinned yet."""
+        """Return the budget by the facts, with nothing pinned yet."""
         pages_per_cpu = facts.perf_event_mlock_kb * _KIB // facts.page_size
         return cls(
             free_bytes=pages_per_cpu * facts.page_size * len(facts.cpus_online),
@@ -97,7 +97,7 @@ class LockBudget:
 
     @property
     def bytes(self) -> int | None:
-        """All that may be pinned, None for no limit."""
+        """The memory that may be pinned in all, None for no limit."""
         if self.unlimited or self.memlock_bytes is None:
             return None
         return self.free_bytes + self.memlock_bytes
@@ -106,10 +106,10 @@ class LockBudget:
 def fit(
     rings: Sequence[tuple[int, int]], page_size: int, limit_bytes: int | None
 ) -> tuple[int, ...] | None:
-    """Sizes of rings after halving the largest ones until all of them fit the budget.
+    """Return sizes of rings after halving the largest ones until all of them fit the budget.
 
     Args:
-        rings: (data bytes of one ring, how many such rings are pinned: of none the size stays).
+        rings: (data bytes of one ring, how many such rings are pinned: with 0 the size stays).
         page_size: bytes.
         limit_bytes: the budget, None for no limit.
 

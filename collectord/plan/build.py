@@ -51,8 +51,8 @@ TRACE_FORMAT: Final = "trace.dat"
 
 # Connections, epoll, eventfds, the log: descriptors that are neither events nor segments.
 _OTHER_FILES: Final = 44
-# Looking after the state directory; and of each session the segment that it writes, the next one,
-# and folder and manifest of the one that it seals.
+# Files for the state directory; and for each session the segment that it writes, the next one, and
+# folder and manifest of the one that it seals.
 _STATE_FILES: Final = 16
 _SEGMENT_FILES: Final = 4
 # Maps, functions and attachments of a BPF program.
@@ -61,7 +61,7 @@ _FILES_PER_PROGRAM: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A session without its budget: perf rings, programs that feed them, its tracefs source."""
+    """A session before its budget: perf rings, programs that feed them, its tracefs source."""
 
     config: SessionConfig
     scope: Scope
@@ -76,7 +76,7 @@ class _Draft:
 
     @property
     def is_empty(self) -> bool:
-        """The host has none of its sources."""
+        """Whether the host has none of its sources."""
         return not self.sets and self.bpf is None and self.trace is None and not self.relay
 
     @property
@@ -88,10 +88,10 @@ def build(config: Config, facts: KernelFacts) -> Plan:
     """Plan every session of a configuration on the kernel that the facts describe.
 
     Raises:
-        PlanError: the host cannot do it: a CPU that is not there, a rate or a number of files
-            or rings above its limits; or an event that a configuration file misspells.
+        PlanError: the host cannot do it: an absent CPU, a rate or a number of files or rings above
+            its limits; or an event that a configuration file misspells.
         UsageError: an event that the command line misspells.
-        MissingFeature: hardware, a PMU or tracefs is absent, and nothing allows for that.
+        MissingFeature: hardware, a PMU or tracefs is absent, and is not optional.
         MissingPrivilege: tracefs may not be read.
     """
     warnings: list[str] = []
@@ -168,7 +168,7 @@ def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft
 
 @contextmanager
 def blame(session: SessionConfig) -> Iterator[None]:
-    """Name the file that asked for what turns out to be wrong.
+    """Turn a usage error in a configuration file into one that names the file and session.
 
     Raises:
         PlanError: the configuration is at fault, not the command line: another exit code.
@@ -185,9 +185,9 @@ def blame(session: SessionConfig) -> Iterator[None]:
 def _within_budget(
     drafts: Sequence[_Draft], facts: KernelFacts, warnings: list[str]
 ) -> tuple[list[list[tuple[int, int]]], int]:
-    """Data and AUX bytes of each session's ring sets, in turn, and all that they pin."""
+    """Return data and AUX bytes of each session's ring sets, in turn, and all that they pin."""
     sets = [ring_set for draft in drafts for ring_set in draft.sets]
-    # A set without AUX has none of no bytes, on no CPU.
+    # A set without AUX has an area of 0 bytes on no CPU.
     wanted = [
         entry
         for ring_set in sets
@@ -225,7 +225,7 @@ def _within_budget(
 
 
 def _owned(drafts: Sequence[_Draft]) -> Iterator[str]:
-    """What each size is of, as warnings name it."""
+    """Yield the owner of each size, as warnings name it."""
     for draft in drafts:
         for ring_set in draft.sets:
             name = f"{draft.config.name}/{ring_set.source}"
@@ -236,9 +236,9 @@ def _owned(drafts: Sequence[_Draft]) -> Iterator[str]:
 def _sessions(
     config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]]
 ) -> Iterator[SessionPlan]:
-    """Sources of a kind share rings, ledger and files: a plan for each kind.
+    """Yield a plan for each kind of source, whose sources share rings, ledger and files.
 
-    What the host lacks altogether, and no other plan tells of, is a plan without rings.
+    Sources that the host lacks altogether, and no other plan reports, are a plan without rings.
     """
     if draft.sets or draft.bpf is not None:
         yield _perf_session(config, draft, sizes)
@@ -294,7 +294,7 @@ def _perf_session(config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]
         for ring_set, (size, area) in zip(draft.sets, sizes, strict=True)
         for ring in ring_set.rings(size, area)
     )
-    # What pauses an AUX area has another event beside it, which resumes that.
+    # An event that pauses an AUX area has another one beside it, which resumes the area.
     files = sum(1 + event.pauses for ring in rings for event in ring.events)
     if draft.bpf is not None:
         files += _FILES_PER_PROGRAM * len(draft.bpf.programs)
@@ -375,7 +375,7 @@ def _core(
 
 
 def _check_files(files: int, facts: KernelFacts, warnings: list[str]) -> None:
-    """Compare with RLIMIT_NOFILE: the soft limit can be raised to the hard one by anybody."""
+    """Compare with RLIMIT_NOFILE: any process can raise the soft limit to the hard one."""
     needed = files + _OTHER_FILES
     if needed > facts.rlimit_nofile_hard:
         raise PlanError(

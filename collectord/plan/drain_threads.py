@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drain threads: how each is scheduled, which CPUs it runs on, and whose rings it drains."""
+"""Drain threads: the scheduling of each, its CPUs, and the CPUs whose rings it drains."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # A saturated CPU fills a ring of 512KiB in 2 to 5 ms, and a thread of the usual policy may wait
 # longer than that for the time slice of another one, of its own process too. The lowest priority
-# of SCHED_FIFO is above all of them. A nice value is not: it counts among the threads of the same
-# cgroup and session alone, and takes CPU time from these: from the command that is recorded, too.
+# of SCHED_FIFO is above all of them. A nice value is not: it counts only among the threads of the
+# same cgroup and session, and takes CPU time from these, the recorded command included.
 AUTO_FIFO: Final = 1
 # A drain thread empties a million events a second per CPU for a few CPUs, and hundreds of CPUs
 # at usual rates; more threads mean more open chunks.
@@ -29,11 +29,11 @@ _NORMAL: Final = DrainPriority(NORMAL)
 
 @dataclass(frozen=True, slots=True)
 class DrainThread:
-    """One thread.
+    """One drain thread.
 
     Attributes:
-        drains: CPUs whose rings it drains; those of a CPU that comes later are anybody's.
-        cpus: CPUs that it may run on; none: those of the process.
+        drains: CPUs whose rings it drains; any thread drains those of a CPU that comes later.
+        cpus: CPUs that it may run on; none for those of the process.
     """
 
     drains: tuple[int, ...] = ()
@@ -42,12 +42,12 @@ class DrainThread:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A priority that was asked for by name and is not to be had.
+    """A priority that was asked for by name and is not available.
 
     Attributes:
-        asked: that priority.
-        given: what the threads have instead.
-        need: the least that would give it.
+        asked: the requested priority.
+        given: the priority that the threads have instead.
+        need: the least privilege that would permit it.
     """
 
     asked: DrainPriority
@@ -55,18 +55,18 @@ class Shortfall:
     need: str
 
     def words(self) -> str:
-        """Say it in one line."""
+        """Return the shortfall in one line."""
         return f"drain_priority {self.asked} is not permitted, {self.given} instead: {self.need}"
 
 
 @dataclass(frozen=True, slots=True)
 class DrainThreads:
-    """All of them.
+    """The drain threads of a daemon.
 
     Attributes:
         threads: one for each shard of rings.
-        priority: of all, never AUTO.
-        shortfall: what they do not get.
+        priority: priority of all threads, never AUTO.
+        shortfall: the priority that they do not get.
     """
 
     threads: tuple[DrainThread, ...] = (DrainThread(),)
@@ -74,14 +74,14 @@ class DrainThreads:
     shortfall: Shortfall | None = None
 
     def shard_of(self, cpu: int) -> int | None:
-        """The thread that drains the rings of a CPU, None for any."""
+        """Return the thread that drains the rings of a CPU, None for any."""
         for index, thread in enumerate(self.threads):
             if cpu in thread.drains:
                 return index
         return None
 
     def describe(self) -> str:
-        """Say it as `check` does, behind the sizes."""
+        """Return the threads as `check` prints them, after the sizes."""
         words = [f"drain threads: {len(self.threads)}"]
         if self.priority.policy != NORMAL:
             words.append(f"at {self.priority}")
@@ -91,7 +91,7 @@ class DrainThreads:
         return " ".join(words)
 
     def to_dict(self) -> dict[str, Any]:
-        """The threads for `check --json`."""
+        """Return the threads for `check --json`."""
         return {
             "priority": str(self.priority),
             "lacks": self.shortfall.words() if self.shortfall is not None else "",
@@ -106,7 +106,7 @@ def drain_threads(daemon: DaemonConfig, facts: KernelFacts) -> DrainThreads:
     """Plan the threads that a configuration asks for, on a host.
 
     Raises:
-        PlanError: they are to run on a CPU that is not there.
+        PlanError: they are to run on an absent CPU.
     """
     absent = sorted(set(daemon.drain_cpus.cpus) - set(facts.cpus_online))
     if absent:
@@ -125,10 +125,10 @@ def drain_threads(daemon: DaemonConfig, facts: KernelFacts) -> DrainThreads:
 def _placed(
     count: int, nodes: Sequence[tuple[int, ...]], wanted: tuple[int, ...]
 ) -> tuple[DrainThread, ...]:
-    """Deal the CPUs, those of a node to threads on it; `wanted` has the last word on where."""
+    """Deal out the CPUs, a node's to threads on that node; `wanted` restricts where they run."""
     placed = []
     for number in range(count):
-        # Nodes go round the threads, or threads round the nodes: of these several share a node.
+        # Nodes are dealt to threads in turn, or threads to nodes: then several share a node.
         own = nodes[number % len(nodes) :: count]
         sharers = range(number % len(nodes), count, len(nodes))
         here = sorted(cpu for node in own for cpu in node)
@@ -143,9 +143,9 @@ def _placed(
 
 
 def _priority(asked: DrainPriority, facts: KernelFacts) -> tuple[DrainPriority, Shortfall | None]:
-    """What the threads get of what is asked for."""
+    """Return the priority that the threads get, and the shortfall from the requested one."""
     if asked.policy == AUTO:
-        # Who started the process with a nice value or policy of its own has chosen.
+        # A nice value or policy that the process was started with was chosen by its user.
         chosen = facts.nice != 0 or facts.realtime
         free = facts.realtime_max >= AUTO_FIFO and not chosen
         return (DrainPriority(FIFO, AUTO_FIFO) if free else _NORMAL), None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an event's spelling and the kernel's facts to the attributes it is opened with."""
+"""Attributes to open an event with, from its spelling and the kernel's facts."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ class EventPlan:
 
     Attributes:
         index: position in the session's events; ids and counters are reported by it.
-        name: as the perf.data attribute section names it.
-        attr: complete: what perf_event_open gets.
-        filter: of a tracepoint, or of addresses; "" for none (PERF_EVENT_IOC_SET_FILTER).
-        basis: what its balance rests on, before suppression is looked at.
+        name: name in the perf.data attribute section.
+        attr: the complete attributes for perf_event_open.
+        filter: filter of a tracepoint, or of addresses; "" for none (PERF_EVENT_IOC_SET_FILTER).
+        basis: basis of its balance, before suppression is considered.
         tracepoint: (system, name), None for other kinds.
         group: events with the same number are opened as one perf group.
         leader: opened first, with group_fd -1; the others get its fd.
         exclude_self: the daemon's own threads are to be filtered out (`common_pid`): see
             `may_exclude_self`.
         cpus: CPUs that the event may be opened on, empty for any.
-        uncore: it counts for the whole machine: no task scope can have it.
-        note: what was decided that the spelling does not say.
+        uncore: it counts for the whole machine, and cannot have a task scope.
+        note: decisions that the spelling does not show.
         pmu: name of its dynamic PMU, "" without.
         aux: it writes into an AUX area, and so owns its ring; `filter` is one of addresses.
-        counts_bytes: its counter has the bytes that it traced, lost ones too.
+        counts_bytes: its counter has the bytes that it traced, lost ones included.
         freezes: it leads its ring's events, and stops them all on its CPU when it happens.
     """
 
@@ -82,20 +82,20 @@ class EventPlan:
 
     @property
     def pauses(self) -> bool:
-        """It freezes an AUX area by pausing that, and stops no other event."""
+        """Whether it freezes an AUX area by pausing that, and stops no other event."""
         return self.freezes and bool(self.attr.aux_action & AuxAction.PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an event is sampled; neither frequency nor period means the event's default.
+    """The sampling of an event; neither frequency nor period means the event's default.
 
     Attributes:
         frequency: samples per second, Hz.
         period: events per sample.
         call_graph: None for no call chains.
-        max_stack: frames of a call chain, 0 for the sysctl's.
-        filter: of a tracepoint's fields, or of an AUX event's addresses.
+        max_stack: frames of a call chain, 0 for the sysctl's limit.
+        filter: filter of a tracepoint's fields, or of an AUX event's addresses.
     """
 
     frequency: int | None = None
@@ -106,12 +106,12 @@ class Sampling:
 
 
 def resolve(spec: EventSpec, facts: KernelFacts, sampling: Sampling) -> tuple[EventPlan, ...]:
-    """The events that a spelling stands for: several for a glob, or an alias of several PMUs.
+    """Return the events of a spelling: several for a glob, or an alias of several PMUs.
 
     Indexes and groups are 0: the session numbers them.
 
     Raises:
-        UsageError: a name that nothing on this host has, or options the event cannot have.
+        UsageError: a name that is unknown on this host, or options the event cannot have.
         PlanError: a frequency above the kernel's limit, or more address filters than a PMU has.
         MissingFeature: the machine lacks the event.
         MissingPrivilege: tracefs may not be read.
@@ -120,13 +120,13 @@ def resolve(spec: EventSpec, facts: KernelFacts, sampling: Sampling) -> tuple[Ev
 
 
 def sideband_event(facts: KernelFacts, *, unwinds: bool = False) -> EventPlan:
-    """The dummy event whose ring carries what names a sample's process, file and symbol.
+    """Return the dummy event whose ring carries the names of a sample's process, file and symbol.
 
     With `unwinds` readers unwind stacks: they find a file's tables by its first mapping, which is
     seldom the one with the code, and so need the mappings of data as well.
 
-    A counted event never carries these: PERF_FORMAT_LOST counts them too, and its ledger would
-    be off by each one that did not fit.
+    A counted event never carries these records: PERF_FORMAT_LOST counts them too, and its ledger
+    would be off by each one that did not fit.
     """
     attr = PerfEventAttr(
         type=EventType.SOFTWARE,
@@ -135,7 +135,7 @@ def sideband_event(facts: KernelFacts, *, unwinds: bool = False) -> EventPlan:
         sample_type=BASE_SAMPLE_TYPE,
         read_format=read_format(facts),
         disabled=True,
-        # It never fires, and so asks for no privilege over kernel mode.
+        # It never fires, and so needs no privilege over kernel mode.
         exclude_kernel=True,
         exclude_hv=True,
         mmap=True,
@@ -144,8 +144,8 @@ def sideband_event(facts: KernelFacts, *, unwinds: bool = False) -> EventPlan:
         comm=True,
         comm_exec=True,
         task=True,
-        # The kernel makes one record for all who listen on a CPU, and what it changes for one of
-        # them is there for the next (kernel/events/core.c, Linux 6.18). So nothing is asked for
+        # The kernel makes one record for all listeners on a CPU, and its changes for one of them
+        # are still there for the next (kernel/events/core.c, Linux 6.18). So no attribute is set
         # that would break the records of others: not ksymbol or bpf_event, for which
         # perf_event_ksymbol_output() adds the sample id's size once for each; nor build_id, whose
         # bit perf_event_mmap_output() leaves set, so that perf takes a device and an inode for a
@@ -160,8 +160,9 @@ def sideband_event(facts: KernelFacts, *, unwinds: bool = False) -> EventPlan:
 def may_exclude_self(event: EventPlan, facts: KernelFacts) -> bool:
     """Whether an event can be left out because of the task in which it happens.
 
-    One that is about another task as well cannot: of the switches between our threads and others
-    those to us would remain, and a reader gives the time in between to whoever ran before.
+    An event that concerns another task as well cannot: of the switches between our threads and
+    others those to us would remain, and a reader would give the time in between to whoever ran
+    before.
     """
     return event.tracepoint is not None and (
         ":".join(event.tracepoint) not in facts.task_tracepoints
@@ -169,7 +170,7 @@ def may_exclude_self(event: EventPlan, facts: KernelFacts) -> bool:
 
 
 def read_format(facts: KernelFacts) -> ReadFormat:
-    """What read(2) gives: value, both times (a multiplexed counter is seen by them), id, lost."""
+    """Return the figures of read(2): value, both times (which show multiplexing), id, lost."""
     times = ReadFormat.TOTAL_TIME_ENABLED | ReadFormat.TOTAL_TIME_RUNNING
     return times | ReadFormat.ID | (ReadFormat.LOST if facts.format_lost else ReadFormat(0))
 
@@ -179,9 +180,9 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
     _check_options(kind, spec, facts, sampling)
     addresses = sampling.filter.addresses if kind.aux else ()
     sample_type = BASE_SAMPLE_TYPE
-    # With PERIOD and without freq, perf_swevent_event() makes a sample of every event whatever
-    # the period is; and without PERIOD it repeats the sample of a weighted event. So software
-    # events and tracepoints have it unless a period is to be kept.
+    # With PERIOD and without freq, perf_swevent_event() makes a sample of every event whatever the
+    # period is; and without PERIOD it repeats the sample of a weighted event. So software events
+    # and tracepoints have it unless a period is to be kept.
     if frequency or period == 1 or not kind.counting:
         sample_type |= SampleType.PERIOD
     if kind.tracepoint is not None:
@@ -189,7 +190,7 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
     modifiers = spec.modifiers
     name = kind.name
     levels = _levels(kind, modifiers)
-    # As perf does: without the privilege the kernel's share is left out rather than all of it.
+    # As in perf: without the privilege the kernel's share is left out rather than all of it.
     if (
         not facts.may_observe_kernel
         and not modifiers.any_level
@@ -244,9 +245,9 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
 
 
 def _rate(kind: Kind, facts: KernelFacts, sampling: Sampling) -> tuple[int, int, str]:
-    """Frequency in Hz or period, the other one 0, and a note."""
+    """Return frequency in Hz or period, the other one 0, and a note."""
     if kind.aux:
-        # It makes no samples. To arm_spe the period is how many operations pass between two.
+        # It makes no samples. To arm_spe the period is the number of operations between two.
         spe = decoder_of(kind.pmu) == ARM_SPE
         return 0, kind.period or (sampling.period or _SPE_PERIOD if spe else 1), ""
     frequency = kind.frequency or (0 if kind.period else sampling.frequency or 0)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stops a flight recorder by itself: the event of `freeze_on`, and where it stands.
+"""The event that stops a flight recorder by itself: `freeze_on`, and its place among the events.
 
-An event that overflows as often as it was armed for disables itself, and with it all others of the
-group that it leads (perf_event_disable_inatomic() in kernel/events/core.c). That stops
-overwritable rings, and an AUX area too. Where the kernel can pause the area in the overflow
-itself, with no interrupt between, the event stands in the AUX event's group and does that.
+An event that overflows as often as it was armed for disables itself, and all others of the group
+that it leads (perf_event_disable_inatomic() in kernel/events/core.c). That stops overwritable
+rings, and an AUX area too. Where the kernel can pause the area in the overflow itself, with no
+interrupt in between, the event is in the AUX event's group and pauses it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def freezing_tracepoint(session: SessionConfig) -> FtraceEvent | None:
-    """Give the tracepoint that stops rings of ftrace, None for none."""
+    """Return the tracepoint that stops rings of ftrace, None for none."""
     if session.freeze_on is None or not isinstance(session.freeze_on.body, Tracepoint):
         return None
     event = session.freeze_on.body
@@ -48,11 +48,11 @@ def frozen(
     facts: KernelFacts,
     events: Sequence[EventPlan],
 ) -> tuple[EventPlan, ...]:
-    """The events of a perf source, arranged, with the one of `freeze_on` that stops them.
+    """Return the events of a perf source, arranged, with the `freeze_on` event that stops them.
 
     Raises:
-        UsageError: that is none that this host has, not one, or one that never overflows.
-        PlanError: it cannot be on each CPU, or another event would start again what it stops.
+        UsageError: this host lacks the event, it is not one event, or it never overflows.
+        PlanError: it cannot be on each CPU, or another event would restart what it stops.
         MissingFeature, MissingPrivilege: as `resolve`.
     """
     freezing = _freezing(freeze_on, freeze_filter, scope, facts)
@@ -67,7 +67,8 @@ def frozen(
     owner = next((event for event in events if event.aux), None)
     if owner is None:
         return _led_by(freezing, events)
-    # A cgroup's events are on a CPU while it runs there: nobody could tell when it goes on.
+    # A cgroup's events are on a CPU only while it runs there: the end of a freeze would be
+    # unknown.
     can_pause = facts.pmus[owner.pmu].aux_pause and scope.kind is not ScopeKind.CGROUP
     refused = AuxAction.RESUME if can_pause else AuxAction.RESUME | AuxAction.PAUSE
     acting = next((event for event in events if event.attr.aux_action & refused), None)
@@ -82,7 +83,7 @@ def frozen(
         )
     if not can_pause:
         return _led_by(freezing, events)
-    # Off until it is armed: it disables itself, and no others, when it has paused the area.
+    # Off until it is armed: it disables itself alone when it has paused the area.
     attr = replace(freezing.attr, disabled=True, aux_action=AuxAction.PAUSE)
     member = replace(freezing, group=owner.group, leader=False, attr=attr)
     return (owner, member, *(event for event in events if event is not owner))
@@ -110,7 +111,7 @@ def _freezing(
 
 
 def _led_by(freezing: EventPlan, events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
-    """The events of a ring as one group: what disables its leader disables them all."""
+    """Return the events of a ring as one group, whose leader disables all of them."""
     members = (
         replace(
             event,

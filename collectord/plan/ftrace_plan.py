@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a tracefs source: what its ftrace instance is to be, frozen and printable."""
+"""The plan of a tracefs source: the settings of its ftrace instance, frozen and printable."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class FtraceEvent:
 
 @dataclass(frozen=True, slots=True)
 class FtracePlan(Payload):
-    """An instance of one's own.
+    """The plan of an ftrace instance.
 
     Attributes:
-        events: to enable, each once.
-        probes: to make in the session's own group, and to enable.
+        events: events to enable, each once.
+        probes: probes to make in the session's own group, and to enable.
         exclude_self: the daemon's own threads are to be filtered out of the probes.
-        buffer_bytes: of each CPU's ring, as it is asked for; a flight recorder begins with it.
+        buffer_bytes: requested size of each CPU's ring; a flight recorder begins with it.
         subbuf_bytes: a sub-buffer with its header, a power of two of pages.
         overwrite: a full ring gives up its oldest events, else it refuses the newest.
         buffer_percent: fill at which the kernel wakes the drain, 1 to 100.
-        transport: how pages come out of the kernel.
-        transport_reason: why this one.
-        keep_ns: what a flight recorder is to hold, 0 in a stream.
-        max_bytes: the most that a flight recorder's rings may take together, 0 in a stream.
+        transport: how sub-buffers are taken out of the kernel.
+        transport_reason: why this transport.
+        keep_ns: time that a flight recorder is to hold, 0 in a stream.
+        max_bytes: the most that a flight recorder's rings may use together, 0 in a stream.
         freeze: one of `events` that stops the rings when it happens, None for none.
     """
 
@@ -84,7 +84,7 @@ class FtracePlan(Payload):
         return any(filtered)
 
     def describe(self) -> Iterator[str]:
-        """What `check` prints of it, a line each."""
+        """Yield the lines that `check` prints."""
         for event in self.events:
             yield f"event {event}{_filter_words(event.filter, without_self=event.exclude_self)}"
         for probe in self.probes:
@@ -101,7 +101,7 @@ class FtracePlan(Payload):
             yield f"keeps {show_ns(self.keep_ns)} in at most {show_bytes(self.max_bytes)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan for `check --json`."""
+        """Return the plan for `check --json`."""
         plan = {
             "events": [
                 {

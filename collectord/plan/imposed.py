@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What recording an event costs the thread in which it happens, as far as a plan can tell.
+"""Expected cost of recording an event in the thread in which it happens.
 
 The figures were measured once, on Linux 6.18 on a virtual x86-64 CPU, as the row `imposed` of
 `make bench` measures them: CPU time of a million getppid() with raw_syscalls:sys_enter recorded,
-less that of as many with nothing recorded. They are no measurement of the host that is planned
-for; what they tell is which source and which option is dear. Who reads a ring is in none of them.
+less that of as many with nothing recorded. They do not measure the host that is planned for; they
+show which source and which option is expensive. The cost of reading a ring is not included.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
     from collectord.plan.session_plan import SessionPlan
 
-# ns for an event of some 50 bytes by kind of source, the tracepoint's own hook included. What
-# blktrace writes was not measured.
+# ns for an event of about 50 bytes by kind of source, the tracepoint's own hook included. blktrace
+# was not measured.
 _WRITTEN_NS: Final = {"perf": 770, "tracefs": 230}
-# Of what a BPF program submits, by what takes it, the program's run included.
+# ns for a BPF program's submission by transport, the program's run included.
 _SUBMITTED_NS: Final = {"perf": 670, "ringbuf": 200}
-# A filter of the kernel that nearly all events pass, over our own threads' ids or the user's own.
+# ns for a kernel filter that nearly all events pass, over our own threads' ids or the user's own.
 _FILTER_NS: Final = 20
-# The kernel's frames and the program's, by frame pointers or with a copy of its stack.
+# ns for the kernel's frames and the program's, by frame pointers or with a copy of its stack.
 _CHAIN_NS: Final = 2500
 
 
 @dataclass(frozen=True, slots=True)
 class Imposed:
-    """What the dearest event of a session costs, ns; `parts` add up to it."""
+    """The cost of a session's most expensive event, ns; `parts` add up to it."""
 
     parts: dict[str, int]
 
     @property
     def event_ns(self) -> int:
-        """All of it."""
+        """The sum of the parts in ns."""
         return sum(self.parts.values())
 
     def words(self) -> str:
-        """As `check` prints it."""
+        """Return the cost as `check` prints it."""
         parts = ", ".join(f"{what} {ns}" for what, ns in self.parts.items())
         return f"imposes some {self.event_ns} ns on what is traced, for each event: {parts}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The same for `check --json`."""
+        """Return the cost for `check --json`."""
         return {"event_ns": self.event_ns, "parts": self.parts}
 
 
 def imposed_by(plan: SessionPlan) -> Imposed | None:
-    """What a session's events are expected to cost; None where nothing was measured."""
+    """Return the expected cost of a session's events; None where it was not measured."""
     outputs = (output for program in plan.payload.programs_run for output in program.outputs)
     submitted = (_SUBMITTED_NS[output.transport] for output in outputs)
     written = max(submitted, default=_WRITTEN_NS.get(plan.kind))

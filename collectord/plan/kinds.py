@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an event's spelling is on this host: the kernel's numbers, and how it counts."""
+"""The kernel's numbers of an event's spelling on this host, and how the event counts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 # PMUs whose events name a probe by a string that no config word holds.
 _STRING_PMUS: Final = frozenset({"kprobe", "uprobe"})
 
-# Tracepoints that perf_count() something else than themselves, nanoseconds in all of them.
+# Tracepoints that perf_count() something other than occurrences, nanoseconds in all of them.
 _WEIGHTED: Final = "sched_stat_*"
-_BYTES: Final = "bytes"  # of a PMU's `events/NAME.unit`
+_BYTES: Final = "bytes"  # from a PMU's `events/NAME.unit`
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,19 @@ class Kind:
     """One event of the kernel.
 
     Attributes:
-        name: as the perf.data attribute section names it.
+        name: name in the perf.data attribute section.
         type, config, config1, config2, bp_type: as in `perf_event_attr`.
-        counting: at period 1 there is one record for each count, both made by one function of
-            the kernel.
+        counting: at period 1 there is one record for each count, both made by one function of the
+            kernel.
         weighted: its count is a weight, not a number of events.
         core: it counts for a CPU core, and knows guests and privilege levels.
         uncore: it counts for the whole machine.
         tracepoint: (system, name).
         cpus: CPUs that it can be opened on, empty for any.
-        frequency, period: what its own terms say, 0 for nothing.
+        frequency, period: values of its own terms, 0 for none.
         pmu: name of its dynamic PMU, "" without.
         aux: it writes into an AUX area.
-        counts_bytes: its count is of bytes traced.
+        counts_bytes: it counts traced bytes.
         address_filters: how many it takes.
     """
 
@@ -71,10 +71,10 @@ class Kind:
 
 
 def kinds_of(spec: EventSpec, facts: KernelFacts) -> tuple[Kind, ...]:
-    """The events that a spelling stands for: several for a glob, or an alias of several PMUs.
+    """Return the events of a spelling: several for a glob, or an alias of several PMUs.
 
     Raises:
-        UnknownEvent: a name that nothing on this host has.
+        UnknownEvent: a name that is unknown on this host.
         UsageError: terms that the PMU does not take.
         MissingFeature: the machine lacks the event.
         MissingPrivilege: tracefs may not be read.
@@ -141,7 +141,8 @@ def _tracepoints(pattern: Tracepoint, spec: EventSpec, facts: KernelFacts) -> tu
         name = str(pattern)
         found = [name] if name in facts.tracepoints else []
     if not found:
-        # First: what may not be searched does not show whether it is mounted.
+        # This comes first: a directory that may not be searched does not show whether it is
+        # mounted.
         if facts.tracefs_need:
             raise MissingPrivilege(
                 f"{spec.text!r}: {facts.tracefs_problem}", need=facts.tracefs_need
@@ -194,8 +195,8 @@ def _pmu(event: PmuEvent, text: str, facts: KernelFacts) -> Kind:
     aux = facts.aux_pmus.get(event.pmu)
     terms = (*(default_terms(aux, pmu) if aux else ()), *_without(event.terms, sinks))
     words = lay_out(replace(event, terms=terms), pmu, text)
-    # A tracing PMU may have a `cpumask` and traces tasks all the same (arm_spe). Of one that no
-    # table knows nothing is asked that its driver may refuse.
+    # A tracing PMU may have a `cpumask` and traces tasks all the same (arm_spe). A PMU that is in
+    # no table gets no attribute that its driver may refuse.
     core = pmu.core and pmu.type not in (EventType.SOFTWARE, EventType.BREAKPOINT)
     return Kind(
         words.name or text,
@@ -222,7 +223,7 @@ def _without(
 
 
 def _sink(pmu: str, names: list[str], text: str, facts: KernelFacts) -> int:
-    """The number of CoreSight's `@NAME`, a term of `config2`; 0 for the kernel's own choice."""
+    """Return the number of CoreSight's `@NAME`, a term of `config2`; 0 lets the kernel choose."""
     if not names:
         return 0
     known = facts.aux_pmus[pmu].sinks if pmu in facts.aux_pmus else {}
@@ -234,7 +235,7 @@ def _sink(pmu: str, names: list[str], text: str, facts: KernelFacts) -> int:
 
 
 def _counts_bytes(name: str, words: PmuConfig, pmu: PmuFacts) -> bool:
-    """The event is one that the PMU names, with bytes as the unit of its count."""
+    """Whether the event is one that the PMU names, with bytes as the unit of its count."""
     own = (words.config, words.config1, words.config2)
     for alias, unit in pmu.units.items():
         if unit != _BYTES or alias not in pmu.events:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of a dynamic PMU, laid into the config words as its sysfs formats say.
+"""Terms of a dynamic PMU, laid into the config words by the formats in its sysfs.
 
-Documentation/ABI/testing/sysfs-bus-event_source-devices-format: "config:0-7,32-35" puts a
-value's low eight bits at 0 and its next four at 32.
+Documentation/ABI/testing/sysfs-bus-event_source-devices-format: "config:0-7,32-35" puts a value's
+low eight bits at 0 and its next four at 32.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMMON_TERMS: Final = (*_WORDS, "name", "period", "freq")
 
 @dataclass(frozen=True, slots=True)
 class PmuConfig:
-    """Config words of an event, and what its terms say of sampling (0: nothing)."""
+    """Config words of an event, and the sampling that its terms ask for (0: none)."""
 
     config: int = 0
     config1: int = 0
@@ -57,10 +57,10 @@ def scatter(value: int, bits: str) -> int:
 
 
 def lay_out(event: PmuEvent, facts: PmuFacts, text: str) -> PmuConfig:
-    """The config words of `pmu/terms/`, its event aliases expanded.
+    """Return the config words of `pmu/terms/`, its event aliases expanded.
 
     Raises:
-        UsageError: an unknown term, a value that is no number or does not fit.
+        UsageError: an unknown term, or a value that is not a number or does not fit.
         MissingFeature: a term goes to a word that this program's files cannot hold.
     """
     terms: dict[str, str | None] = {}
@@ -122,7 +122,7 @@ def _number(name: str, value: str | None, text: str) -> int:
 
 
 def _place(name: str, pmu: str, facts: PmuFacts, text: str) -> tuple[str, str]:
-    """The word and the bit ranges of a term."""
+    """Return the word and the bit ranges of a term."""
     where = facts.formats.get(name)
     if where is None:
         known = sorted({*facts.formats, *facts.events, *_COMMON_TERMS})

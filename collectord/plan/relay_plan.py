@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a relay source: which trace to set up, or which channel to read, printable."""
+"""The plan of a relay source: the trace to set up or the channel to read, printable."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class RelayPlan(Payload):
     Attributes:
         device: path of the block device, "" for a channel.
         channel: path of the channel without the CPU's number, or of its only file.
-        actions: mask of what blktrace is to tell, 0 of a channel.
+        actions: mask of the actions that blktrace records, 0 for a channel.
         start_lba, end_lba: sectors of the device; 0 and 0 for all.
-        pid: whose requests, 0 for all.
-        subbuf_bytes, subbufs: of each CPU's buffer; of a channel as its client made them, 0 where
-            nobody said.
+        pid: process whose requests are traced, 0 for all.
+        subbuf_bytes, subbufs: size and number of each CPU's sub-buffers; for a channel as its
+            client made them, 0 where unknown.
     """
 
     device: str = ""
@@ -47,7 +47,7 @@ class RelayPlan(Payload):
 
     @property
     def is_blktrace(self) -> bool:
-        """Its records are known, and counted; else there are only bytes."""
+        """Whether its records are known, and counted; otherwise there are only bytes."""
         return bool(self.device)
 
     @property
@@ -57,11 +57,11 @@ class RelayPlan(Payload):
 
     @property
     def buffer_bytes(self) -> int:
-        """Of one CPU, 0 where nobody said."""
+        """Bytes of one CPU's buffer, 0 where unknown."""
         return self.subbuf_bytes * self.subbufs
 
     def describe(self) -> Iterator[str]:
-        """What `check` prints of it, a line each."""
+        """Yield the lines that `check` prints."""
         if not self.is_blktrace:
             yield f"channel {self.channel}, bytes as its client wrote them"
             return
@@ -72,7 +72,7 @@ class RelayPlan(Payload):
         yield f"buffers {self.subbufs} x {show_bytes(self.subbuf_bytes)} a CPU"
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan for `check --json`."""
+        """Return the plan for `check --json`."""
         plan = {
             "device": self.device,
             "channel": self.channel,

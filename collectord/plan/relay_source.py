@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A relay source and kernel facts to the plans of its traces and channels."""
+"""Planning of relay sources: a source and kernel facts to plans of its traces and channels."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ RAW_FORMAT: Final = "relay"
 # blktrace's own sizes: a pass that comes a second late meets 40,000 records.
 _SUBBUF_BYTES: Final = 512 << 10
 _SUBBUFS: Final = 4
-# Of a channel whose size nobody told: what one pass reads at most.
+# The most that one pass reads of a channel whose size is unknown.
 CHANNEL_BYTES: Final = 64 << 20
-# Relay file of a CPU; the segment that runs and the one that is prepared, two descriptors each.
+# Relay file of a CPU; the current segment and the one that is prepared, two descriptors each.
 _FILES_PER_RING: Final = 5
 # The device, `dropped`, the note.
 _FILES_OF_TRACE: Final = 3
@@ -50,7 +50,7 @@ class RelayDraft:
 
 
 def sources(config: Config) -> tuple[RelaySourceConfig, ...]:
-    """All relay sources of a configuration."""
+    """Return all relay sources of a configuration."""
     return tuple(
         source
         for session in config.session
@@ -63,8 +63,8 @@ def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[RelayDraft]
     """Plan a relay source, one draft for each device or channel.
 
     Raises:
-        NoSuchTarget: there is no such device, and nothing allows for that.
-        MissingFeature, MissingPrivilege: the host lacks it, and nothing allows for that.
+        NoSuchTarget: there is no such device, and it is not optional.
+        MissingFeature, MissingPrivilege: the host lacks it, and it is not optional.
     """
     may_fail = source.when == "present"
     for device in source.device:
@@ -119,13 +119,13 @@ def _drafted(plan: RelayPlan, facts: KernelFacts, *, may_fail: bool) -> RelayDra
 
 
 def _cpus(plan: RelayPlan, facts: KernelFacts) -> tuple[int, ...]:
-    """CPUs that have a file each; -1 for the only file of a channel.
+    """Return CPUs that have a file each; -1 for the only file of a channel.
 
     Raises:
-        MissingFeature, MissingPrivilege, NoSuchTarget: it cannot be had.
+        MissingFeature, MissingPrivilege, NoSuchTarget: the channel is not available.
     """
     relay = facts.relay
-    if relay is None:  # facts of a host that was not asked for it
+    if relay is None:  # facts of a host that was not probed for it
         return facts.cpus_online
     if relay.need:
         raise MissingPrivilege(relay.problem, need=relay.need, hint=relay.remedy)

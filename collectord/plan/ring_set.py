@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equal perf rings, one on each CPU, and the events that write into them; before the budget."""
+"""Sets of equal perf rings, one on each CPU, and the events that write into them."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 _SIDEBAND_WATERMARK: Final = Share(percent=25.0)
 # A hundred thousand context switches a second are 6 MiB of records.
 _SWITCHES_RING_BYTES: Final = 1 << 20
-# A flight recorder's ring cannot grow; a busy scheduler's 4000 events a second, for 16 s.
+# A flight recorder's ring cannot grow; this holds 16 s of a busy scheduler's 4000 events a second.
 RECORDER_RING_BYTES: Final = 4 << 20
 ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class RingSet:
-    """Equal rings.
+    """A set of equal rings.
 
     Attributes:
-        source: as labels name it: "perf", "perf-2", "bpf".
-        role: of all of them.
-        requested_bytes: of each ring's data, a power of two of pages.
+        source: source in labels: "perf", "perf-2", "bpf".
+        role: role of all of them.
+        requested_bytes: size of each ring's data, a power of two of pages.
         watermark: fill at which they wake the drain.
-        events: what writes into them, those that cannot be on a CPU included.
-        cpus: one ring on each; (-1,) for one a thread.
+        events: events that write into them, those that cannot be on a CPU included.
+        cpus: one ring on each; (-1,) for one ring per thread.
         aux: the AUX area of each, None without.
         overwrite: they overwrite their oldest records.
     """
@@ -65,7 +65,8 @@ class RingSet:
     def rings(self, data_bytes: int, aux_bytes: int = 0) -> Iterator[RingPlan]:
         """Plan the rings, and their AUX areas, at the sizes that the budget allows.
 
-        One that overwrites wakes nobody; the kernel would at each turn of it, at the latest.
+        An overwritable ring gets no watermark: the kernel would wake us at least each time it
+        wraps.
         """
         watermark = budget.watermark_bytes(self.watermark, data_bytes)
         if self.overwrite:
@@ -77,7 +78,7 @@ class RingSet:
                 event,
                 attr=replace(
                     event.attr,
-                    # What freezes the ring tells so at once: one sample.
+                    # The event that freezes the ring wakes us at once, at one sample.
                     watermark=not event.freezes,
                     wakeup=1 if event.freezes else watermark,
                     write_backward=self.overwrite,
@@ -109,11 +110,11 @@ class RingSet:
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """Ring sets of a session, what was decided for them, and what is missing or may be.
+    """Ring sets of a session, the plan's notes on them, and the sources that are or may be absent.
 
     Attributes:
         optional: sources whose rings may turn out to be missing.
-        may_fail: all may.
+        may_fail: all sources are optional.
     """
 
     sets: tuple[RingSet, ...] = ()
@@ -124,12 +125,12 @@ class Rings:
 
 
 def numbered(kind: str, number: int) -> str:
-    """What labels call the Nth source of a kind in its session: "perf", "perf-2"."""
+    """Return the label of the Nth source of a kind in its session: "perf", "perf-2"."""
     return kind if number == 1 else f"{kind}-{number}"
 
 
 def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Rings:
-    """Rings of a session's perf sources, and their sideband. Raises as `build` does."""
+    """Return rings of a session's perf sources, and their sideband. Raises as `build` does."""
     cpus = ring_cpus(scope, facts)
     recorder = session.mode == FLIGHT_RECORDER
     sets: list[RingSet] = []
@@ -192,11 +193,11 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
 
 
 def _for_decoders(sets: list[RingSet], facts: KernelFacts, notes: list[str]) -> list[RingSet]:
-    """What perf's decoders of AUX traces want of all events, those of the sideband too.
+    """Set the attributes that perf's decoders of AUX traces need on all events, sideband included.
 
-    Trace is stamped by the CPU's counter, which perf's clock alone is made of: perf_event_open()
-    with another clock would leave trace and records on two time lines. And who runs on a CPU is
-    told by context switches alone.
+    Trace is stamped by the CPU's counter, the base of perf's clock alone: perf_event_open() with
+    another clock would put trace and records on two time lines. And only context switches tell who
+    runs on a CPU.
     """
     traced = {ring_set.aux.pmu for ring_set in sets if ring_set.aux is not None}
     decoded = sorted(pmu for pmu in traced if decoder_of(pmu))
@@ -229,7 +230,7 @@ def _for_decoders(sets: list[RingSet], facts: KernelFacts, notes: list[str]) -> 
 def sideband(
     data: Sequence[RingSet], scope: Scope, facts: KernelFacts, ring_bytes: int
 ) -> RingSet:
-    """The rings that name the tasks and mappings of a session's data rings.
+    """Return the rings that name the tasks and mappings of a session's data rings.
 
     A task gets its name and maps on any CPU, and is sampled on those of `data`.
     """
@@ -250,7 +251,7 @@ def _unwinds(events: Sequence[EventPlan]) -> bool:
 
 
 def rounded(requested_bytes: int, facts: KernelFacts) -> int:
-    """The size of a ring that holds so many bytes.
+    """Return the size of a ring that holds so many bytes.
 
     Raises:
         PlanError: it is larger than any ring should be.
@@ -259,7 +260,7 @@ def rounded(requested_bytes: int, facts: KernelFacts) -> int:
 
 
 def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> tuple[int, ...]:
-    """CPUs on which at least one of the events can be opened."""
+    """Return CPUs on which at least one of the events can be opened."""
     for event in events:
         if event.uncore and scope.kind in TASK_SCOPES:
             raise PlanError(
@@ -279,7 +280,7 @@ def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> 
 
 
 def _check_leaders(events: Sequence[EventPlan], cpus: tuple[int, ...]) -> None:
-    """A group is opened where its leader can be."""
+    """Check that a group can be opened wherever its leader can be."""
     leaders = {event.group: event for event in events if event.leader}
     for event in events:
         leader = leaders[event.group]
@@ -294,7 +295,7 @@ def _check_leaders(events: Sequence[EventPlan], cpus: tuple[int, ...]) -> None:
 
 
 def _window(rings: RingSet) -> str:
-    """What a flight recorder's rings hold, in words."""
+    """Return in words what a flight recorder's rings hold."""
     size = rings.requested_bytes
     seconds = size / ASSUMED_BYTES_PER_SECOND
     rate = f"{show_bytes(ASSUMED_BYTES_PER_SECOND)}/s a CPU"

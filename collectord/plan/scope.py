@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a target's keys to a scope on the CPUs of this host, and the privileges it takes."""
+"""Scopes: from a target's keys to CPUs of this host, and the privileges that a scope requires."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def scope_of(target: TargetConfig, facts: KernelFacts) -> Scope:
-    """The scope of a session; `Scope.cpus` stays empty where all online CPUs are meant.
+    """Return the scope of a session; `Scope.cpus` stays empty to mean all online CPUs.
 
     Raises:
         PlanError: a CPU that is absent or offline.
@@ -39,21 +39,21 @@ def scope_of(target: TargetConfig, facts: KernelFacts) -> Scope:
 
 
 def ring_cpus(scope: Scope, facts: KernelFacts) -> tuple[int, ...]:
-    """CPUs that get a ring each; (-1,) for one ring per thread."""
+    """Return CPUs that get a ring each; (-1,) for one ring per thread."""
     if scope.per_thread and not scope.cpus:
         return (-1,)
     return scope.cpus or facts.cpus_online
 
 
 def excludes_self(include_self: bool | None, scope: Scope, *, drained: bool) -> bool:
-    """Whether the daemon's own threads are left out where that can be.
+    """Whether the daemon's own threads are left out where that is possible.
 
     Where the rings are not drained they do little, and a filter costs each event.
 
     Args:
-        include_self: of the source; None where the configuration does not say.
-        scope: of the session.
-        drained: its rings are, while it records.
+        include_self: setting of the source; None where the configuration is silent.
+        scope: scope of the session.
+        drained: whether its rings are drained while it records.
     """
     if scope.kind in TASK_SCOPES:
         return False
@@ -78,7 +78,7 @@ def _check_cpus(cpus: Iterable[int], facts: KernelFacts) -> None:
 
 
 def shortfalls(scope: Scope, events: Iterable[EventPlan], facts: KernelFacts) -> Iterator[str]:
-    """Privileges that opening will want and the facts do not show, with the least remedy."""
+    """Yield privileges that opening will need and the facts do not show, with the least remedy."""
     level = facts.perf_event_paranoid
     if not facts.may_open:
         yield (

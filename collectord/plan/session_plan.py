@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: which rings, with which events, into which files. Frozen, printable, final."""
+"""The plan: the rings to open, their events and files. Frozen, printable, final."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ class RingPlan:
     """One ring to map.
 
     Attributes:
-        source: the session's source it belongs to, as labels name it: "perf", "perf-2",
-            "tracefs".
+        source: the session's source it belongs to, as in labels: "perf", "perf-2", "tracefs".
         role: data, or the sideband of the dummy event.
         cpu: the CPU, or -1 for one ring per thread: then this ring is the pattern of them all.
-        requested_bytes: size that was asked for, rounded up to a power of two of pages; of an
-            ftrace ring to whole sub-buffers.
+        requested_bytes: requested size, rounded up to a power of two of pages; for an ftrace ring
+            to whole sub-buffers.
         data_bytes: size that fits the mlock budget; never more than `requested_bytes`.
-        watermark_bytes: fill at which the kernel wakes the drain; 0 for a flight recorder's.
-        events: what writes into it. The first one owns the ring (it is mapped and polled), the
-            others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
-            Of an ftrace ring none: its instance enables them for all rings.
-        aux: the AUX area that hangs on it, None without. Its event is the first of `events`.
+        watermark_bytes: fill at which the kernel wakes the drain; 0 for a flight recorder's ring.
+        events: events that write into it. The first one owns the ring (it is mapped and polled),
+            the others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
+            None for an ftrace ring: its instance enables them for all rings.
+        aux: its AUX area, None without. The area's event is the first of `events`.
         overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
-        own_basis: of a ring without events: what its balance rests on.
+        own_basis: basis of the balance of a ring without events.
     """
 
     source: str
@@ -60,9 +59,9 @@ class RingPlan:
 
     @property
     def basis(self) -> Basis:
-        """What the ring's balance rests on: the weakest of its events that make samples.
+        """The basis of the ring's balance: the weakest of its events that make samples.
 
-        Nobody counts records as they are overwritten.
+        Nobody counts records that are overwritten.
         """
         if not self.events:
             return self.own_basis
@@ -71,7 +70,7 @@ class RingPlan:
         return Basis.weakest([*bases, Basis.LOST_ONLY] if gives_up or not bases else bases)
 
     def to_dict(self) -> dict[str, Any]:
-        """The ring for `check --json`; its events by index."""
+        """Return the ring for `check --json`; its events by index."""
         return {
             "source": self.source,
             "role": str(self.role),
@@ -88,7 +87,7 @@ class RingPlan:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """Limits of the state directory over all sessions; 0 is no limit.
+    """Limits of the state directory over all sessions; 0 for no limit.
 
     Attributes:
         bytes: allocated bytes of all segments.
@@ -105,15 +104,15 @@ class RetentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """Where a session's records go.
+    """The destination of a session's records.
 
     Attributes:
         format: "perf.data", "trace.dat", "blktrace" or "relay"; the last two are sets of files,
-            one for each CPU, with its number behind the format.
+            one for each CPU, with its number after the format.
         directory: folder of the session's segments; of `single_file` its parent.
         single_file: the one file to write, None for rotated segments.
-        segment_bytes: a segment is closed when it reaches it; 0 is no limit.
-        segment_age_ns: a segment is closed when this old; 0 is no limit.
+        segment_bytes: a segment is closed when it reaches it; 0 for no limit.
+        segment_age_ns: a segment is closed when this old; 0 for no limit.
         retention: limits that remove old segments; none for a single file.
     """
 
@@ -127,22 +126,22 @@ class SinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a kind of source has in a plan beside rings and events; perf has nothing."""
+    """Parts of a plan beside rings and events that a kind of source has; perf has none."""
 
-    # It has an instance of ftrace, whose rings count against no limit and outlive this program.
+    # It has an ftrace instance, whose rings count against no limit and outlive this program.
     has_instance: ClassVar[bool] = False
-    # It runs programs that are compiled: what one lacks may be of its own making.
+    # It runs programs that are compiled: a missing feature may be the program's own fault.
     has_programs: ClassVar[bool] = False
-    # Whatever it fails with at its opening is its own matter.
+    # Any failure at its opening affects it alone.
     fails_alone: ClassVar[bool] = False
     # In a task scope its events are opened for each thread.
     follows_threads: ClassVar[bool] = True
-    # The kernel takes what it has on a CPU away with that, and does not bring it back.
+    # The kernel takes its parts on a CPU away with the CPU, and does not bring them back.
     leaves_with_cpu: ClassVar[bool] = True
 
     @property
     def watches_cpus(self) -> bool:
-        """It is to see each CPU."""
+        """Whether it has to follow each CPU."""
         return True
 
     @property
@@ -152,30 +151,30 @@ class Payload:
 
     @property
     def program_cpus(self) -> tuple[int, ...]:
-        """Where those count and submit events."""
+        """CPUs on which those programs count and submit events."""
         return ()
 
     @property
     def counts_costs(self) -> bool:
-        """The kernel is to count what they cost."""
+        """Whether the kernel is to count what they cost."""
         return False
 
     @property
     def piece_bytes(self) -> int:
-        """The most that comes out of a ring in one piece, 0 where a chunk takes it anyway."""
+        """The largest piece that a ring gives, 0 where any chunk holds it."""
         return 0
 
     @property
     def is_filtered(self) -> bool:
-        """The kernel filters events that the plan's `events` do not tell."""
+        """Whether the kernel filters events that the plan's `events` do not show."""
         return False
 
     def describe(self) -> Iterable[str]:
-        """What `check` prints of it, a line each."""
+        """Yield the lines that `check` prints."""
         return ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The same for `check --json`, under its name there."""
+        """Return the payload for `check --json`, under its name there."""
         return {}
 
 
@@ -186,21 +185,21 @@ class SessionPlan:
     Attributes:
         name: names its folder, labels and metrics; unique but for sources of two kinds in one
             configured session, which become two plans of its name.
-        source: as labels name it: its kind, "perf", "tracefs", "bpf" or "relay", and of the second
-            device or channel on its number, "relay-2".
+        source: source in labels: its kind, "perf", "tracefs", "bpf" or "relay", and from the
+            second device or channel on its number, "relay-2".
         scope: what is observed. Threads of pids and of users are looked up at open.
         mode: "stream" or "flight-recorder".
         rings: all rings, data before sideband.
-        sink: where records go.
-        files: file descriptors at open; of a task scope for one thread.
-        notes: what the plan decided that was not asked for literally.
-        degraded: what was asked for and will be missing, each a reason.
-        payload: what its kind of source has beside: an instance of ftrace, BPF programs, which
-            without events have no rings, or one device or channel of relay.
+        sink: destination of its records.
+        files: file descriptors at open; in a task scope for one thread.
+        notes: decisions of the plan that were not asked for literally.
+        degraded: a reason for each part that was asked for and will be missing.
+        payload: the rest of its kind of source: an ftrace instance, BPF programs, which without
+            events have no rings, or one device or channel of relay.
         freezes: an event of the kernel stops its rings, to be stored.
         may_fail: what it lacks, or fails with when it is opened, leaves the other sessions alone:
             all its sources are `when = "present"`.
-        optional: of its perf sources, as labels name them, those that are `when = "present"`.
+        optional: labels of its perf sources that are `when = "present"`.
     """
 
     name: str
@@ -218,25 +217,25 @@ class SessionPlan:
     optional: tuple[str, ...] = ()
 
     def contains(self, error: CollectordError) -> bool:
-        """It fails alone with such an error. Of perf's and ftrace's rings only absence is one."""
+        """Whether such an error fails it alone; for perf's and ftrace's rings only absence."""
         absent = isinstance(error, MissingFeature)
         return self.may_fail and (absent or self.payload.fails_alone)
 
     def payload_of(self, kind: type[P]) -> P:
-        """What it has of this kind, for the source that opens it."""
+        """Return its payload of this kind, for the source that opens it."""
         if not isinstance(self.payload, kind):
             raise TypeError(self.source)
         return self.payload
 
     def without(self, source: str, reason: str) -> SessionPlan:
-        """The session without the rings of a source that the host turned out not to have."""
+        """Return the session without the rings of a source that the host turned out to lack."""
         rest = [ring for ring in self.rings if ring.source != source or ring.role is not _DATA]
         left = [ring for ring in rest if ring.role is _DATA]
         numbers = sorted({event.index for ring in rest for event in ring.events})
         rings = [
             replace(
                 ring,
-                # The sideband is of the first one that is left.
+                # The sideband belongs to the first source that is left.
                 source=ring.source if ring.role is _DATA else left[0].source,
                 events=tuple(
                     replace(event, index=numbers.index(event.index)) for event in ring.events
@@ -253,12 +252,12 @@ class SessionPlan:
 
     @property
     def kind(self) -> str:
-        """Of its sources."""
+        """The kind of its sources."""
         return self.source.partition("-")[0]
 
     @property
     def is_absent(self) -> bool:
-        """The host has nothing of it: there is nothing to open, and `degraded` says why."""
+        """Whether the host has none of it: then nothing is opened, and `degraded` says why."""
         return not self.rings and not self.payload.programs_run
 
     @property
@@ -269,11 +268,11 @@ class SessionPlan:
 
     @property
     def basis(self) -> Basis:
-        """What the session's balance rests on: the weakest of its data rings."""
+        """The basis of the session's balance: the weakest of its data rings."""
         return Basis.weakest([r.basis for r in self.rings if r.role is RingRole.DATA])
 
     def describe(self) -> list[str]:
-        """The session as `check` prints it, a line each."""
+        """Return the session as `check` prints it, a line each."""
         where = f"{self.source}, {self.scope.describe()}, {self.mode}"
         if self.is_absent:
             lines = [f"session {self.name}: {where}, nothing to record"]
@@ -293,16 +292,16 @@ class SessionPlan:
 
     @property
     def perf_clock(self) -> bool:
-        """Records are stamped with perf's own clock, not with CLOCK_MONOTONIC."""
+        """Whether records are stamped with perf's own clock, not with CLOCK_MONOTONIC."""
         return bool(self.events) and not self.events[0].attr.use_clockid
 
     @property
     def per_task(self) -> bool:
-        """Events are opened for each observed thread, not once per CPU."""
+        """Whether events are opened for each observed thread, not once per CPU."""
         return self.payload.follows_threads and self.scope.kind in TASK_SCOPES
 
     def to_dict(self) -> dict[str, Any]:
-        """The session for `check --json`."""
+        """Return the session for `check --json`."""
         cost = imposed_by(self)
         return {
             "name": self.name,
@@ -333,7 +332,7 @@ class SessionPlan:
 
 @dataclass(frozen=True, slots=True)
 class CorePlan:
-    """Sizes of the native core: what `_core.Core` is made with, and its drain threads.
+    """Sizes of the native core for `_core.Core`, and its drain threads.
 
     Attributes:
         drain: the threads, each with a shard of the rings.
@@ -346,19 +345,19 @@ class CorePlan:
     drain: DrainThreads = field(default_factory=DrainThreads)
 
     def to_dict(self) -> dict[str, Any]:
-        """The core for `check --json`."""
+        """Return the core for `check --json`."""
         sizes = {item.name: getattr(self, item.name) for item in fields(self)}
         return {"shards": self.shards, **sizes, "drain": self.drain.to_dict()}
 
     @property
     def shards(self) -> int:
-        """How many there are."""
+        """Number of drain threads, one for each shard."""
         return len(self.drain.threads)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that will be opened.
+    """The plan of everything that will be opened.
 
     Attributes:
         sessions: in the order of the configuration.
@@ -366,7 +365,7 @@ class Plan:
         warnings: what will probably fail or shrink, each with its remedy.
         files: file descriptors that the sessions need, one thread per task scope; the soft
             RLIMIT_NOFILE must be raised to hold them.
-        reserved_files: those that are kept free for segments, whoever else asks for one.
+        reserved_files: descriptors that are kept free for segments, whoever else asks for one.
         pinned_bytes: memory of perf rings as it counts against the mlock budget.
     """
 
@@ -379,7 +378,7 @@ class Plan:
 
     @property
     def ftrace_bytes(self) -> int:
-        """Memory of ftrace rings, which no limit counts; of flight recorders to begin with."""
+        """Memory of ftrace rings, which no limit counts; the initial size for flight recorders."""
         return sum(
             ring.data_bytes
             for session in self.sessions
@@ -388,7 +387,7 @@ class Plan:
         )
 
     def describe(self) -> list[str]:
-        """The plan as `check` prints it, a line each."""
+        """Return the plan as `check` prints it, a line each."""
         lines = [line for session in self.sessions for line in session.describe()]
         staging = show_bytes(self.core.chunks * self.core.chunk_bytes)
         lines.append(
@@ -400,7 +399,7 @@ class Plan:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan for `check --json`."""
+        """Return the plan for `check --json`."""
         return {
             "sessions": [session.to_dict() for session in self.sessions],
             "core": self.core.to_dict(),

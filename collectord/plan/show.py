@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def event_words(event: EventPlan) -> str:
-    """An event as `check` prints it."""
+    """Return an event as `check` prints it."""
     attr = event.attr
     rate = f"{attr.sample_period} Hz" if attr.freq else f"period {attr.sample_period}"
     words = [event.name, rate, str(event.basis)]
@@ -49,7 +49,7 @@ def _action_words(actions: int) -> Iterator[str]:
 
 
 def ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
-    """Equal rings together, e.g. "2 x 512KiB data, wake at 128KiB"."""
+    """Yield equal rings together, e.g. "2 x 512KiB data, wake at 128KiB"."""
     alike: dict[tuple[str, str, int, int, int, str], list[int]] = {}
     for ring in rings:
         sizes = (ring.data_bytes, ring.requested_bytes, ring.watermark_bytes)
@@ -68,7 +68,7 @@ def ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
 
 
 def sink_words(sink: SinkPlan) -> str:
-    """Where records go, as `check` prints it."""
+    """Return the destination of records, as `check` prints it."""
     if sink.single_file is not None:
         return f"{sink.format} {sink.single_file}"
     limits = []
@@ -87,7 +87,7 @@ _FLAG_FIELDS = {
 
 
 def event_dict(event: EventPlan) -> dict[str, Any]:
-    """An event for `check --json`."""
+    """Return an event for `check --json`."""
     return {
         "index": event.index,
         "name": event.name,
@@ -106,7 +106,7 @@ def event_dict(event: EventPlan) -> dict[str, Any]:
 
 
 def _attr_dict(attr: PerfEventAttr) -> dict[str, Any]:
-    """Fields that are not 0; bit sets by name."""
+    """Return fields that are not 0; bit sets by name."""
     shown: dict[str, Any] = {}
     for item in fields(attr):
         value = getattr(attr, item.name)

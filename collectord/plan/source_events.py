@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of a session's source: choices made, groups formed, fitted to the scope."""
+"""The events of a session's source: alternatives chosen, groups formed, fitted to the scope."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from collectord.model import Scope
     from collectord.plan.event_attrs import EventPlan
 
-# What a choice of events ("cycles|cpu-clock") and `when = "present"` take for absence.
+# Errors that a choice of events ("cycles|cpu-clock") and `when = "present"` take for absence.
 ABSENCE: Final = (MissingFeature, UnknownEvent)
 
 
 def tracepoint_patterns(config: Config) -> tuple[str, ...]:
-    """Every tracepoint that the configuration mentions, "system:name", globs as they are.
+    """Return every tracepoint that the configuration mentions, "system:name", with its globs.
 
-    What a probe must look up, so that it need not read a thousand files.
+    A probe looks up only these, so that it need not read a thousand files.
     """
     bodies = (event.body for event in _every_event(config))
     return tuple(sorted({str(body) for body in bodies if isinstance(body, Tracepoint)}))
 
 
 def pmu_names(config: Config) -> tuple[str, ...]:
-    """Every PMU that the configuration names, except for the CPU's own, which samples."""
+    """Return every PMU that the configuration names, except the CPU's own, which samples."""
     names = {e.body.pmu for e in _every_event(config) if isinstance(e.body, PmuEvent)}
     return tuple(sorted(names - {"cpu", "software", "tracepoint", "breakpoint"}))
 
@@ -55,9 +55,9 @@ def _every_event(config: Config) -> Iterator[EventSpec]:
 def source_events(
     source: PerfSourceConfig, scope: Scope, facts: KernelFacts, notes: list[str]
 ) -> Iterator[EventPlan]:
-    """A source's events, groups numbered from 0, in the form that the scope needs.
+    """Yield a source's events, groups numbered from 0, in the form that the scope needs.
 
-    Adds to `notes` which alternatives were left out. Raises as `build` does.
+    The alternatives that were left out are added to `notes`. Raises as `build` does.
     """
     number = 0
     filtered = not source.filter
@@ -80,7 +80,7 @@ def source_events(
 
 
 def without_self(events: Iterable[EventPlan], facts: KernelFacts) -> tuple[EventPlan, ...]:
-    """The events without the daemon's own threads, where that can be."""
+    """Return the events without the daemon's own threads, where that is possible."""
     return tuple(replace(event, exclude_self=may_exclude_self(event, facts)) for event in events)
 
 
@@ -91,7 +91,7 @@ def _first_choice(
     facts: KernelFacts,
     notes: list[str],
 ) -> list[list[EventPlan]]:
-    """Groups of the first alternative that the host has."""
+    """Return groups of the first alternative that the host has."""
     missing: list[CollectordError] = []
     for choice in choices:
         try:
@@ -111,7 +111,7 @@ def _first_choice(
 def _resolve_group(
     group: EventGroup, sampling: Sampling, shared_filter: Filter, facts: KernelFacts
 ) -> list[list[EventPlan]]:
-    """Events of a braced group in one list, others in a list each."""
+    """Return events of a braced group in one list, others in a list each."""
     found: list[EventPlan] = []
     for spec in group.events:
         own = sampling
@@ -120,7 +120,7 @@ def _resolve_group(
         found += resolve(spec, facts, own)
     if not group.braced:
         return [[event] for event in found]
-    # The leader is enabled for all; a member that is disabled itself would stay off.
+    # The leader is enabled for all; a member that is itself disabled would stay off.
     members = [
         replace(event, leader=False, attr=replace(event.attr, disabled=False, pinned=False))
         for event in found[1:]
@@ -129,7 +129,7 @@ def _resolve_group(
 
 
 def in_scope(event: EventPlan, scope: Scope) -> EventPlan:
-    """The event with the attributes that follow from the scope."""
+    """Return the event with the attributes that follow from the scope."""
     on_exec = scope.kind is ScopeKind.COMMAND and event.leader
     attr = replace(event.attr, inherit=scope.inherit, enable_on_exec=on_exec)
     return replace(event, attr=attr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tracefs source and kernel facts to the plan of its instance and rings."""
+"""Planning of tracefs sources: kernel facts to the plan of the instance and its rings."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ SOURCE: Final = "tracefs"
 STREAM_RING_BYTES: Final = 4 << 20
 # A sub-buffer's header; the kernel takes a ring's size for the room behind the headers.
 _HEADER_BYTES: Final = 16
-# The kernel has two sub-buffers a ring at the least, and 128 pages a sub-buffer at the most.
+# The kernel's limits: two sub-buffers a ring at least, and 128 pages a sub-buffer at most.
 _SUBBUFS_MIN: Final = 2
 _SUBBUF_PAGES_MAX: Final = 128
 # A larger sub-buffer costs fewer calls; a ring of few large ones wakes late, and a full one gives
 # up much at once.
 _SUBBUF_BYTES: Final = 64 << 10
 _SUBBUFS_WANTED: Final = 32
-# GET_READER walks a sub-buffer's events with interrupts off, some 0.5 us a KiB.
+# GET_READER walks a sub-buffer's events with interrupts off, about 0.5 us per KiB.
 _MAPPED_SUBBUF_BYTES: Final = 16 << 10
-# A flight recorder is not woken at all, and by this a later process knows what it was.
+# A flight recorder is never woken, and a later process recognises it by this value.
 RECORDER_PERCENT: Final = 100
 _PERCENT_MAX: Final = 99
 
 _KEEP_NS: Final = 30_000_000_000
 _MAX_BYTES: Final = 256 << 20
-# A flight recorder's rings begin with this rate of a CPU: a busy scheduler's, some 4000 events a
-# second. The rate that is measured decides then.
+# The assumed rate of a CPU when a flight recorder begins: a busy scheduler's, about 4000 events a
+# second. The measured rate decides after that.
 ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
 _RECORDER_RING_MIN_BYTES: Final = 64 << 10
 
@@ -92,7 +92,7 @@ def _sources(config: Config) -> Iterator[TracefsSourceConfig]:
 
 @dataclass(frozen=True, slots=True)
 class TraceDraft:
-    """What a tracefs source becomes; without `plan` the host has nothing of it."""
+    """The draft of a tracefs source; without `plan` the host has none of it."""
 
     plan: FtracePlan | None
     rings: tuple[RingPlan, ...] = ()
@@ -113,15 +113,15 @@ def draft(
 
     Args:
         source: its configuration.
-        mode: of its session.
-        scope: of its session.
-        facts: what the kernel can do.
-        freeze: what stops the rings.
+        mode: mode of its session.
+        scope: scope of its session.
+        facts: capabilities of the kernel.
+        freeze: the event that stops the rings.
 
     Raises:
         PlanError: a scope that ftrace does not have, or a size that the kernel does not take.
         UsageError: an event that is misspelt, or two filters for one.
-        MissingFeature, MissingPrivilege: the host lacks it, and nothing allows for that.
+        MissingFeature, MissingPrivilege: the host lacks it, and it is not optional.
     """
     degraded: list[str] = []
     _check_scope(scope)
@@ -158,7 +158,7 @@ def draft(
         notes += _window(keep_ns, max_bytes, ring_bytes, len(cpus))
         if chosen.transport is Transport.MMAP:
             notes.append("mapped rings keep their size, whatever the rate turns out to be")
-    # Nobody is to be woken by a recorder that is full, as it should be.
+    # A flight recorder is full as it should be, and wakes nobody then.
     percent = RECORDER_PERCENT if recorder else _percent(source.watermark, ring_bytes)
     plan = FtracePlan(
         events=events,
@@ -195,7 +195,7 @@ def draft(
 
 
 def _with(freeze: FtraceEvent | None, events: tuple[FtraceEvent, ...]) -> tuple[FtraceEvent, ...]:
-    """The events and what stops them: it is to be seen in what it has stopped, whoever did it."""
+    """Return the events with the one that stops the rings, recorded whichever task causes it."""
     if freeze is None:
         return events
     if str(freeze) not in map(str, events):
@@ -245,9 +245,9 @@ def _check_probe(probe: Probe, facts: FtraceFacts) -> None:
 def _events(
     source: TracefsSourceConfig, facts: KernelFacts, degraded: list[str], *, exclude_self: bool
 ) -> Iterator[FtraceEvent]:
-    """Each event once. An instance has one filter for it: the one of its own entry.
+    """Yield each event once. An instance has one filter for it: the one of its own entry.
 
-    One that names another task is recorded in our own threads too, as one of perf is: see
+    An event that names another task is recorded in our own threads too, as in perf: see
     `plan.event_attrs.may_exclude_self`.
     """
     own: dict[str, str] = {}
@@ -275,7 +275,7 @@ def _events(
 
 
 def _first_choice(choices: EventChoices, facts: KernelFacts) -> list[str]:
-    """Names of the first alternative that the host has."""
+    """Return names of the first alternative that the host has."""
     missing: list[CollectordError] = []
     for choice in choices:
         try:
@@ -303,7 +303,7 @@ def _subbuf_bytes(
     if not wanted_bytes:
         limit = _MAPPED_SUBBUF_BYTES if chosen is Transport.MMAP else _SUBBUF_BYTES
         wanted_bytes = min(limit, ring_bytes // _SUBBUFS_WANTED)
-        # Rounded down: the ring is not to grow by it.
+        # Rounded down, so that the ring does not grow by it.
         return max(page, 1 << max(wanted_bytes, 1).bit_length() - 1)
     pages = -(-wanted_bytes // page)
     if pages > _SUBBUF_PAGES_MAX:
@@ -316,25 +316,25 @@ def _subbuf_bytes(
 
 
 def _ring_bytes(wanted_bytes: int, subbuf_bytes: int) -> int:
-    """What the kernel makes of it: room for so many bytes behind the headers."""
+    """Return the ring size that the kernel makes: room for so many bytes behind the headers."""
     subbufs = -(-wanted_bytes // (subbuf_bytes - _HEADER_BYTES))
     return max(_SUBBUFS_MIN, subbufs) * subbuf_bytes
 
 
 def _within(ring_bytes: int, subbuf_bytes: int) -> int:
-    """The size to ask for so that ring and reader's sub-buffer stay within `ring_bytes`."""
+    """Return the size to ask for so that ring and reader's sub-buffer fit in `ring_bytes`."""
     subbufs = max(_SUBBUFS_MIN, ring_bytes // subbuf_bytes - 1)
     return subbufs * (subbuf_bytes - _HEADER_BYTES)
 
 
 def _percent(watermark: Share, ring_bytes: int) -> int:
-    """A watermark as buffer_percent, where 0 would mean each event."""
+    """Return a watermark as buffer_percent, where 0 would mean each event."""
     percent = watermark.percent or 100 * watermark.bytes / ring_bytes
     return max(1, min(round(percent), _PERCENT_MAX))
 
 
 def _recorder_bytes(keep_ns: int, max_bytes: int, rings: int) -> int:
-    """A recorder's ring at first: what `keep` takes at the assumed rate, within `max`."""
+    """Return a recorder's first ring size: `keep` at the assumed rate, within `max`."""
     most = max_bytes // rings
     if most < _RECORDER_RING_MIN_BYTES:
         raise PlanError(
@@ -347,7 +347,7 @@ def _recorder_bytes(keep_ns: int, max_bytes: int, rings: int) -> int:
 
 
 def _window(keep_ns: int, max_bytes: int, ring_bytes: int, rings: int) -> Iterator[str]:
-    """What a flight recorder can hold, in words."""
+    """Yield in words what a flight recorder can hold."""
     most = max_bytes // rings
     keep, rate = show_ns(keep_ns), f"{_rate(ASSUMED_BYTES_PER_SECOND)} a CPU"
     held_s = ring_bytes / ASSUMED_BYTES_PER_SECOND

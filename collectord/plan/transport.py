@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which transport takes pages out of an ftrace ring: what the kernel has, what each costs."""
+"""The choice of a transport out of an ftrace ring, by the kernel's features and their costs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collectord.config.schema import TransportName
     from collectord.facts.kernel_facts import FtraceFacts
 
-# CPU ns per event of some 60 bytes in sub-buffers of 64 KiB, where nothing was measured: a page
+# CPU ns per event of about 60 bytes in sub-buffers of 64 KiB, where nothing was measured: a page
 # that is read is swapped out of the ring, copied and walked; splicing copies it into the page
-# cache, and at seal it is read again and walked; GET_READER walks it in the kernel first.
+# cache, and at seal it is read again and walked; GET_READER first walks it in the kernel.
 DEFAULT_NS: Final = {Transport.READ: 15.0, Transport.MMAP: 37.0, Transport.SPLICE: 27.0}
 
 _WANTS: Final = {
@@ -26,22 +26,22 @@ _WANTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A transport, and why it is this one."""
+    """A transport, and the reason for it."""
 
     transport: Transport
     reason: str
 
 
 def choose(facts: FtraceFacts, wanted: TransportName, *, resized: bool = False) -> Choice:
-    """Take the transport that was asked for, or of those that can be had the cheapest.
+    """Return the requested transport, or for "auto" the cheapest one that is available.
 
     Args:
-        facts: what the kernel has, and the measured costs.
+        facts: features of the kernel, and the measured costs.
         wanted: a transport, or "auto".
         resized: the rings change their size while they record, which a mapped one cannot.
 
     Raises:
-        MissingFeature: the kernel does not have the one that was asked for.
+        MissingFeature: the kernel does not have the requested transport.
     """
     has = {Transport.READ: True, Transport.MMAP: facts.mmap, Transport.SPLICE: facts.splice}
     if wanted != "auto":
@@ -60,7 +60,7 @@ def choose(facts: FtraceFacts, wanted: TransportName, *, resized: bool = False) 
     measured = all(transport in facts.transport_ns for transport, here in has.items() if here)
     known = facts.transport_ns if measured else DEFAULT_NS
     costs = {transport: known[transport] for transport, here in has.items() if here}
-    # Of equals the first: reading needs nothing of the kernel and nothing at seal.
+    # Among equals the first wins: reading needs no kernel feature and no work at seal.
     cheapest = min(costs, key=lambda transport: costs[transport])
     figures = ", ".join(f"{transport} {ns:.0f}" for transport, ns in costs.items())
     source = "measured" if measured else "not measured here, so by rule"
