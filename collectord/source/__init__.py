@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources: what opens rings. A new one is a module and a line of this table."""
+"""Sources open rings. A new one is a module and a line of this table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AUX areas of the `perf` source: refused filters, what resumes one, the flush CoreSight wants.
+"""AUX areas of the `perf` source: refused filters, resuming events, the flush for CoreSight.
 
 CoreSight's ETR and ETB have no interrupt (drivers/hwtracing/coresight): their trace arrives when
-the event is stopped. For a CPU-wide event that is never, so it is stopped and started again at an
+the event is stopped. A CPU-wide event is never stopped, so it is stopped and started again at an
 interval.
 """
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from collectord.plan.event_attrs import EventPlan
     from collectord.source.ring import CounterFd, RingHandle
 
-# Each reading is an interrupt of the event's CPU, some 20 us; the timer takes 10 us. A CPU whose
-# thread the kernel does not observe (PID 1 on some hosted kernels) takes longer: pauses follow.
+# Each reading is an interrupt of the event's CPU, about 20 us; the timer takes 10 us. A CPU whose
+# thread the kernel does not observe (PID 1 on some hosted kernels) takes longer, so pauses follow.
 _RESUME_READS: Final = 100
 _RESUME_PAUSES: Final = 2_000
 _RESUME_PAUSE_S: Final = 0.001
 
 
 def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> CollectordError:
-    """What is wrong where the kernel refuses an event's address filter."""
+    """Return the error where the kernel refuses an event's address filter."""
     text = event.filter
     message = f"the kernel refuses address filter {text!r} for {event.name}"
     if error.errno == errno.EOPNOTSUPP:
-        # Files are found in a task's mappings: a whole CPU has none.
+        # Files are found in a task's mappings, which a whole CPU lacks.
         of_files = scope.kind in (ScopeKind.SYSTEM, ScopeKind.CPUS, ScopeKind.CGROUP)
         hint = "this PMU takes fewer ranges, or none of this kind"
         if "@" in text and of_files:
@@ -52,9 +52,10 @@ def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> Col
 
 
 def await_resumed(kernel: Kernel, resumer: CounterFd) -> None:
-    """See that an AUX area goes on which an event has paused, once what resumes it was armed.
+    """Wait until an AUX area that an event has paused is resumed by the event armed for that.
 
-    It disables itself at its only overflow, on its CPU, and its time stands still from then on.
+    The resuming event disables itself at its only overflow, on its CPU, and its time stands still
+    from then on.
 
     Raises:
         KernelError: its CPU takes no timer.
@@ -71,10 +72,10 @@ def await_resumed(kernel: Kernel, resumer: CounterFd) -> None:
 
 
 class AuxFlush:
-    """Stops and starts events whose trace arrives only when they stop.
+    """A timer that stops and starts events whose trace arrives only when they stop.
 
     Attributes:
-        interval_ns: between two flushes, 0 where none of the areas wants it.
+        interval_ns: time between two flushes, 0 where none of the areas needs it.
     """
 
     def __init__(self, kernel: Kernel, rings: Iterable[RingHandle]) -> None:
@@ -86,7 +87,7 @@ class AuxFlush:
     def flush(self) -> None:
         """Stop and start each event that runs.
 
-        An event that waits for exec has not been enabled for any time yet, and must not be.
+        An event that waits for exec has not been enabled yet, and must not be.
 
         Raises:
             KernelError: an event can be neither read nor stopped.

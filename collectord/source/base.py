@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LateRing:
-    """A ring that the kernel made since the opening, for a CPU that came online; nobody drains it.
+    """A ring that the kernel made after the opening, for a CPU that came online; nobody drains it.
 
     Attributes:
-        label: whose it is.
-        capacity_bytes: of it.
-        produced: the kernel's counters; what is `unread` may be taken out of it at the end.
+        label: its label in ledger and metrics.
+        capacity_bytes: its size.
+        produced: the kernel's counters; `unread` records may be taken out of it at the end.
     """
 
     label: RingLabel
@@ -36,49 +36,49 @@ class LateRing:
 
 
 class Sideband(Protocol):
-    """Records names and mappings, for readers of the samples."""
+    """The ability to record names and mappings, for readers of the samples."""
 
     def enable_sideband(self) -> None:
-        """Start to record them, before any sample can need them."""
+        """Start recording them, before any sample can need them."""
 
     def running_state(self) -> bytes:
-        """What ran before `enable_sideband`, as whole records in the sideband's layout."""
+        """Return what ran before `enable_sideband`, as whole records in the sideband's layout."""
 
 
 class Recording(Protocol):
-    """Has rings of a flight recorder, whose windows can be taken.
+    """The ability to take windows of a flight recorder's rings.
 
     Attributes:
-        stands_still: its rings do, from `pause` to `resume`; else they can be read meanwhile.
+        stands_still: its rings stop from `pause` to `resume`; otherwise they stay readable.
     """
 
     stands_still: bool
 
     @property
     def freeze_fds(self) -> tuple[int, ...]:
-        """Readable when a ring may have been frozen; none where `frozen` must be asked."""
+        """Descriptors, readable when a ring may be frozen; none where `frozen` is polled."""
 
     def frozen(self) -> bool:
-        """Whether the kernel has stopped a ring, as `freeze_on` asks, and it stands still yet.
+        """Whether the kernel has stopped a ring for `freeze_on`, and it is still stopped.
 
-        `resume` lets those go on that this call has found.
+        `resume` restarts the rings that this call has found.
 
         Raises:
-            KernelError: it cannot be told.
+            KernelError: the state cannot be read.
         """
 
     def pause(self) -> None:
-        """Have a flight recorder's rings stand still, so that their windows can be taken.
+        """Stop a flight recorder's rings, so that their windows can be taken.
 
-        What comes meanwhile is lost and the kernel counts it. Rings that can be read while they
-        are written go on. Always followed by `resume`, unless the session ends.
+        Records that come meanwhile are lost and the kernel counts them. Rings that can be read
+        while they are written go on. A `resume` always follows, unless the session ends.
 
         Raises:
             KernelError: a ring cannot be stopped; `resume` is called all the same.
         """
 
     def resume(self) -> None:
-        """Let the rings go on: their windows are in memory. Also after a `pause` that failed.
+        """Restart the rings: their windows are in memory. Also after a `pause` that failed.
 
         Raises:
             KernelError: a ring cannot be started again.
@@ -86,10 +86,10 @@ class Recording(Protocol):
 
 
 class Suppressible(Protocol):
-    """Records events that foreign BPF programs can hide from every counter."""
+    """The ability to detect foreign BPF programs, which can hide events from every counter."""
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...] | None:
-        """Ids of programs that can hide this event; None if it cannot be told yet whose one is.
+        """Return ids of programs that can hide this event; None if an owner is unknown yet.
 
         Raises:
             KernelError: they cannot be listed.
@@ -97,24 +97,25 @@ class Suppressible(Protocol):
 
 
 class SharedLosses(Protocol):
-    """Loses records that the kernel does not tell by ring."""
+    """The ability to report losses that the kernel does not count by ring."""
 
     def shared_losses(self) -> Mapping[LossKey, int]:
-        """What the kernel counts as lost of all rings together.
+        """Return what the kernel counts as lost of all rings together.
 
         Raises:
-            KernelError: it cannot be read.
+            KernelError: the counter cannot be read.
         """
 
 
 class LateSource(Protocol):
-    """Has a ring of every CPU, of one that comes online after the opening too."""
+    """The ability to find rings of CPUs that come online after the opening."""
 
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
-        """Rings of CPUs that came online since the opening, and that belong to the scope.
+        """Return rings of CPUs that came online since the opening, and that belong to the scope.
 
         Args:
-            last: the source is disabled: what they hold is counted, if that was not known before.
+            last: the source is disabled: the rings' content is counted, if it was not known
+                before.
 
         Raises:
             KernelError: their counters cannot be read.
@@ -122,37 +123,37 @@ class LateSource(Protocol):
 
 
 class Tracing(Protocol):
-    """Has an instance of ftrace."""
+    """The ability to use an instance of ftrace."""
 
     @property
     def name(self) -> str:
         """The instance's directory below `instances`."""
 
     def metadata(self) -> Metadata:
-        """What a trace.dat of these rings says beside its events. Raises KernelError."""
+        """Return the metadata of a trace.dat of these rings. Raises KernelError."""
 
     def comms(self) -> Mapping[int, bytes]:
-        """Names of tasks by thread id, as many as have been seen until now; reads files."""
+        """Return names of tasks by thread id, as many as were seen until now; reads files."""
 
     def learn_comms(self) -> None:
         """Keep the names that the kernel has now, for later `comms`; reads one file."""
 
     def ring_stats(self) -> Mapping[int, str]:
-        """The kernel's counters by CPU, as `trace-cmd report --stat` shows them.
+        """Return the kernel's counters by CPU, as `trace-cmd report --stat` shows them.
 
         Raises:
             KernelError: they cannot be read.
         """
 
     def late_pages(self, cpus: Iterable[int], stack: ExitStack) -> Mapping[int, Iterator[bytes]]:
-        """Whole sub-buffers of rings that nobody drained, by CPU, as they are taken.
+        """Return sub-buffers of rings that nobody drained, by CPU, taken as they are iterated.
 
         Args:
-            cpus: of `LateSource.late_rings`, once nothing comes any more.
+            cpus: CPUs of `LateSource.late_rings`, once no event is recorded any more.
             stack: closes the rings.
 
         Raises:
-            KernelError: a ring cannot be opened; as the pages come, that one cannot be read.
+            KernelError: a ring cannot be opened; during iteration, it cannot be read.
         """
 
     def mark(self, text: str) -> int:
@@ -166,28 +167,28 @@ class Tracing(Protocol):
         """
 
     def other_readers(self) -> str:
-        """Other processes that have the rings open, with their pids; "" if none is seen."""
+        """Return other processes that have the rings open, with their pids; "" if none is seen."""
 
     def keep_window(self, rings: Iterable[Held]) -> str:
-        """Let the rings of a flight recorder grow until they hold what they are to keep.
+        """Grow the rings of a flight recorder until they hold what they are to keep.
 
         Args:
-            rings: what they hold, as of the last reading.
+            rings: what they hold, by the last reading.
 
         Returns:
-            why they cannot, "" while they can; in a stream nothing is done.
+            why they cannot grow, "" while they can; in a stream nothing is done.
         """
 
 
 class Programs(Protocol):
-    """Runs BPF programs."""
+    """The ability to run BPF programs."""
 
     @property
     def programs(self) -> Sequence[OpenProgram]:
         """The programs that run."""
 
     def counts(self, program: OpenProgram) -> Mapping[int, Counts]:
-        """What a program counted of its submissions, by CPU; nothing if it does not count.
+        """Return a program's counts of its submissions, by CPU; empty if it does not count.
 
         Raises:
             KernelError: its counters cannot be read.
@@ -196,7 +197,7 @@ class Programs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """What a source can do beyond being drained: under each head who does it, nobody or one."""
+    """Abilities of a source beyond draining: for each the object that has it, or none."""
 
     sideband: tuple[Sideband, ...] = ()
     recording: tuple[Recording, ...] = ()
@@ -208,7 +209,7 @@ class Abilities:
 
 
 class OpenSource(Protocol):
-    """A source's open rings; the ExitStack given to `open` closes them."""
+    """The open rings of a source; the ExitStack given to `open` closes them."""
 
     @property
     def rings(self) -> tuple[RingHandle, ...]:
@@ -216,7 +217,7 @@ class OpenSource(Protocol):
 
     @property
     def abilities(self) -> Abilities:
-        """What it can do beside; declared as it is opened, and the same from then on."""
+        """Its abilities beyond draining; declared as it is opened, and the same from then on."""
 
     @property
     def event_ids(self) -> Mapping[int, tuple[int, ...]]:
@@ -224,23 +225,23 @@ class OpenSource(Protocol):
 
     @property
     def target_fds(self) -> tuple[int, ...]:
-        """Readable once a target of a process or thread scope has exited; else empty."""
+        """Descriptors, readable once a target of a process or thread scope has exited."""
 
     def add_stream(self, core: Core) -> Stream:
-        """Have a stream in the core that takes its rings."""
+        """Add a stream to the core that takes its rings, and return it."""
 
     def enable(self) -> None:
-        """Start to count."""
+        """Start counting."""
 
     def disable(self) -> None:
-        """Stop. Counters are final afterwards."""
+        """Stop counting. Counters are final afterwards."""
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Read the kernel's counters of a ring."""
 
 
 class Source(Protocol):
-    """Opens the sessions of one source kind."""
+    """A function that opens the sessions of one source kind."""
 
     def __call__(
         self,
@@ -255,10 +256,10 @@ class Source(Protocol):
         Args:
             kernel: makes the privileged calls.
             plan: what to open. A COMMAND scope must have the child's pid in `scope.pids`.
-            stack: gets everything that was opened.
+            stack: receives everything that was opened.
             exclude_tids: threads whose events are left out where the plan says `exclude_self`.
 
         Raises:
-            KernelError: of the classes that `errno_mapping` tells apart.
+            KernelError: its classes are those of `errno_mapping`.
             UsageError: the kernel refuses a filter; with its reason.
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker as a child process: started, asked once, listened to, and gone, whatever happens.
+"""The worker as a child process: started, given one request, read, and always reaped.
 
-What it says is bounded in time and in size, and every descriptor that it sends belongs to the
-caller's ExitStack before anybody looks at the answer.
+Its output is bounded in time and in size, and every descriptor that it sends belongs to the
+caller's ExitStack before the answer is parsed.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _LENGTH_BYTES: Final = 8
 
 @dataclass(slots=True)
 class Said:
-    """Text of a process, as far as it is kept: its beginning and its end."""
+    """The kept text of a process: its beginning and its end."""
 
     head: bytearray = field(default_factory=bytearray)
     tail: bytearray = field(default_factory=bytearray)
 
     def add(self, data: bytes) -> None:
-        """Take more of it."""
+        """Append output."""
         room = _TEXT_BYTES - len(self.head)
         self.head += data[: max(room, 0)]
         self.tail += data
@@ -49,27 +49,27 @@ class Said:
 
     @property
     def beginning(self) -> str:
-        """At most 64 KiB."""
+        """The first 64 KiB at most."""
         return self.head.decode(errors="backslashreplace")
 
     @property
     def end(self) -> str:
-        """At most 64 KiB; a line that is cut is left out."""
+        """The last 64 KiB at most; a line that is cut is left out."""
         text = self.tail.decode(errors="backslashreplace")
         return text if self.tail == self.head else text.partition("\n")[2]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it.
+    """The result of a worker's run.
 
     Attributes:
         answer: JSON; None if it is not whole.
         fds: in the order of their arrival.
         fds_lost: the limit of open files did not let all of them in.
-        said: what it wrote to stdout and stderr.
-        status: as of Popen.
-        too_late: the time was over, and it was killed.
+        said: its output to stdout and stderr.
+        status: exit status as Popen gives it.
+        too_late: its time was over, and it was killed.
     """
 
     answer: bytes | None = None
@@ -89,8 +89,8 @@ def ask(
         python: interpreter with bcc.
         request: JSON.
         headers: tree of kernel headers.
-        timeout_s: after which the worker and what it started are killed.
-        stack: gets every descriptor that arrives, close-on-exec.
+        timeout_s: time after which the worker and its children are killed.
+        stack: receives every descriptor that arrives, close-on-exec.
 
     Raises:
         OSError: the worker cannot be started.
@@ -135,7 +135,7 @@ def _start(python: str, theirs: socket.socket, headers: str) -> subprocess.Popen
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it with what it started unless it has ended, and reap it."""
+    """Kill the process and its children unless it has ended, and reap it."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -148,7 +148,7 @@ def _unframed(received: bytearray) -> bytes | None:
 
 
 class _Talk:
-    """Both ways of the socket, the text, and the end of the process, in one wait."""
+    """The conversation with a worker: socket, text, and the end of the process, in one wait."""
 
     def __init__(
         self,
@@ -173,13 +173,13 @@ class _Talk:
         selector.register(sock, selectors.EVENT_READ, self._receive)
 
     def send(self, data: bytes) -> None:
-        """Have it sent while listening."""
+        """Queue data to be sent while listening."""
         self._unsent = memoryview(data)
         both = selectors.EVENT_READ | selectors.EVENT_WRITE
         self._selector.modify(self._sock, both, self._receive)
 
     def listen(self, deadline: float) -> bool:
-        """Take in everything until the process ends; False if it outlives the deadline."""
+        """Read everything until the process ends; return False if it outlives the deadline."""
         while (remaining := deadline - time.monotonic()) > 0:
             for key, mask in self._selector.select(remaining):
                 if key.fileobj == self._pidfd:
@@ -192,7 +192,7 @@ class _Talk:
         return False
 
     def _drain(self) -> None:
-        """What the process left in its pipes."""
+        """Read what the process left in its pipes."""
         for key in list(self._selector.get_map().values()):
             while key.data and key.data():
                 pass
@@ -202,19 +202,19 @@ class _Talk:
             self._unsent = self._unsent[self._sock.send(self._unsent) :]
         except BlockingIOError:
             return
-        except OSError:  # it does not listen any more; its end says why
+        except OSError:  # it has stopped reading; its exit says why
             self._unsent = memoryview(b"")
         if not self._unsent:
             self._selector.modify(self._sock, selectors.EVENT_READ, self._receive)
 
     def _read_text(self) -> bool:
-        """Take some text; False if there is none now."""
+        """Read some text; return False if there is none now."""
         data = self._text.read(_READ_BYTES)
         self.outcome.said.add(data or b"")
         return bool(data)
 
     def _receive(self) -> bool:
-        """Take some of the answer and its descriptors; False if there is nothing now."""
+        """Read some of the answer and its descriptors; return False if there is nothing now."""
         room = socket.CMSG_SPACE(_FDS_PER_MESSAGE * _FD_BYTES)
         try:
             data, messages, flags, _ = self._sock.recvmsg(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BPF programs by BCC, from the daemon's side: ask the worker, check its answer, own its fds.
+"""BPF programs by BCC, from the daemon's side: run the worker, check its answer, own its fds.
 
 bcc itself, and LLVM with it, is never in this process.
 """
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collectord.programs.program_manifest import AttachConfig
     from collectord.source.bcc_child import Outcome
 
-# Where bcc is looked for: a virtual environment that sees the system's packages, then the system.
+# Places to find bcc: a virtual environment that sees the system's packages, then the system.
 PYTHONS: Final = (sys.executable, "/usr/bin/python3")
-# What compiling takes: a program with few headers maps 290 MiB (130 MiB resident, 0.3 s), one with
-# those of network and block layer 400 MiB (230 MiB, 3 s). The limit is of the mapped.
+# Memory for compiling: a program with few headers maps 290 MiB (130 MiB resident, 0.3 s), one with
+# those of network and block layer 400 MiB (230 MiB, 3 s). The limit counts mapped memory.
 TIMEOUT_S: Final = 60.0
 MEMORY_BYTES: Final = 1 << 30
 KERNEL: Final = -1
@@ -44,23 +44,23 @@ spec = importlib.util.find_spec("bcc")
 print(*(spec.submodule_search_locations or ()) if spec else (), sep="\\n")
 """
 _VERSION: Final = re.compile(r"""^__version__\s*=\s*["']([^"']+)""", re.MULTILINE)
-# Of which bcc is made; the PyPI package of that name has neither.
+# Files of bcc; the PyPI package of that name has neither.
 _LIBBCC: Final = "libbcc.py"
 _VERSION_FILE: Final = "version.py"
-# The kernel's own words for what a descriptor is.
+# The kernel's words for the kind of a descriptor.
 _FDINFO: Final = Path("/proc/self/fdinfo")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be compiled and attached.
+    """A program to compile and attach.
 
     Attributes:
-        name: of the program.
+        name: name of the program.
         source: its text, as `bcc_text.prepare` gives it.
         headers: tree of kernel headers.
         attach: what bcc does not attach by the functions' names.
-        license: in the kernel's words.
+        license: license in the kernel's words.
     """
 
     name: str
@@ -75,12 +75,12 @@ class LoadedTable:
     """A map of a program. Numbers are the kernel's, the description of its types is bcc's.
 
     Attributes:
-        name: in the program.
-        fd: of the map; the stack given to `load` closes it.
-        id: of the map.
+        name: its name in the program.
+        fd: descriptor of the map; the stack given to `load` closes it.
+        id: the kernel's number of the map.
         type: enum bpf_map_type.
-        key_bytes, leaf_bytes: sizes; of a per-CPU map, of one CPU's value.
-        max_entries: room.
+        key_bytes, leaf_bytes: sizes; in a per-CPU map, of one CPU's value.
+        max_entries: how many entries fit.
         key, leaf: the types as bcc describes them in JSON, None where there is none.
     """
 
@@ -101,9 +101,9 @@ class LoadedProgram:
 
     Attributes:
         function: its name in C.
-        fd: of the program; the stack given to `load` closes it.
-        id: of the program.
-        attachments: where, e.g. "tracepoint sched:sched_switch".
+        fd: descriptor of the program; the stack given to `load` closes it.
+        id: the kernel's number of the program.
+        attachments: its places, e.g. "tracepoint sched:sched_switch".
     """
 
     function: str
@@ -143,7 +143,7 @@ class _Program(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Answer(msgspec.Struct, forbid_unknown_fields=True):
-    """One of: a failure; tables, programs and attachments; names."""
+    """A worker's answer: a failure; or tables, programs and attachments; or names."""
 
     failure: bcc_failure.Failure | None = None
     tables: list[_Table] = []
@@ -155,11 +155,11 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
 def request(
     program: BpfProgram, values: Mapping[str, int | str], *, headers: str, library: str = ""
 ) -> Request:
-    """What to ask for a program of the catalogue.
+    """Return the request for a program of the catalogue.
 
     Args:
-        program: which.
-        values: of its parameters, as `programs.bpf_program.parameters` gives them.
+        program: the program.
+        values: values of its parameters, as `programs.bpf_program.parameters` gives them.
         headers: tree of kernel headers.
         library: text of collectord.h, "" for the shipped one.
     """
@@ -183,20 +183,20 @@ def load(
 ) -> Loaded:
     """Compile, load and attach a program in a worker process; it runs from then on.
 
-    It blocks for as long as that takes. The worker dies with the calling thread.
+    The call blocks as long as that takes. The worker dies with the calling thread.
 
     Args:
         request: the program.
         python: interpreter that has bcc.
-        stack: gets all descriptors, which are close-on-exec; closing them ends the program. After
-            an error none is left.
-        timeout_s: for all of it.
-        memory_bytes: that the worker may map, program files and libraries included.
+        stack: receives all descriptors, which are close-on-exec; closing them ends the program.
+            After an error none is left.
+        timeout_s: time limit for the whole call.
+        memory_bytes: memory that the worker may map, program files and libraries included.
 
     Raises:
         BpfError: it does not compile, load or attach, or the worker failed; the step says which.
-        MissingFeature: kernel or host have not what it needs.
-        MissingPrivilege: the kernel lets this process not load or attach.
+        MissingFeature: kernel or host lack a requirement.
+        MissingPrivilege: the kernel does not let this process load or attach.
     """
     words = bcc_failure.Words(request.name, python, timeout_s, memory_bytes)
     if not (Path(request.headers) / "include").is_dir():
@@ -219,13 +219,13 @@ def symbols(
     timeout_s: float = TIMEOUT_S,
     memory_bytes: int = MEMORY_BYTES,
 ) -> list[list[str]]:
-    """Names of addresses.
+    """Return names of addresses.
 
     Args:
         stacks: a process and addresses within it, or KERNEL and addresses of the kernel.
         python: interpreter that has bcc.
-        timeout_s: for all of them.
-        memory_bytes: that the worker may map.
+        timeout_s: time limit for all of them.
+        memory_bytes: memory that the worker may map.
 
     Returns:
         names in the same order; "0x1234 [libc.so.6]", the offset within a file, or "[unknown]"
@@ -247,9 +247,9 @@ def symbols(
 def find_python(
     candidates: Sequence[str] = PYTHONS,
 ) -> tuple[str, str]:
-    """The first interpreter that has bcc and the version of its bcc, or "" and the reason.
+    """Return the first interpreter that has bcc and its bcc's version, or "" and the reason.
 
-    Nothing of bcc is run.
+    No code of bcc is run.
     """
     problems = []
     for python in dict.fromkeys(candidates):
@@ -261,7 +261,7 @@ def find_python(
 
 
 def _bcc_of(python: str) -> tuple[str, str]:
-    """The version of an interpreter's bcc, or "" and what it has instead."""
+    """Return the version of an interpreter's bcc, or "" and the reason why it has none."""
     try:
         found = subprocess.run(  # noqa: S603 - ourselves, or the distribution's
             [python, "-I", "-c", _FIND],
@@ -290,7 +290,7 @@ def _bcc_of(python: str) -> tuple[str, str]:
 
 
 def _entry(attach: AttachConfig) -> dict[str, object]:
-    """An attachment as the worker takes it."""
+    """Return an attachment in the worker's form."""
     entry: dict[str, object] = {
         "kind": attach.kind,
         "function": attach.function,
@@ -326,10 +326,10 @@ def _ask(
 
 
 def _answer(words: bcc_failure.Words, outcome: Outcome) -> _Answer:
-    """The answer of a worker that did what it was asked.
+    """Parse the answer of a worker that did what it was asked.
 
     Raises:
-        CollectordError: it did not.
+        CollectordError: the worker failed.
     """
     problem = words.of_outcome(outcome)
     if problem is not None:
@@ -344,7 +344,7 @@ def _answer(words: bcc_failure.Words, outcome: Outcome) -> _Answer:
 
 
 def _loaded(words: bcc_failure.Words, outcome: Outcome, answer: _Answer) -> Loaded:
-    """What the answer and the kernel say of the descriptors."""
+    """Combine the answer with the kernel's info of the descriptors."""
     used = [table.fd for table in answer.tables] + [one.fd for one in answer.programs]
     if sorted(used + answer.attachments) != list(range(len(outcome.fds))) or not answer.programs:
         raise words.garbage(outcome)

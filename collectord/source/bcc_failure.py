@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker's failure means to the user: one line that says what and where, and what to do."""
+"""Messages for a worker's failure: one line that says what failed and where, and what to do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HINTS: Final = {
 _COMPILER_ERROR: Final = re.compile(r"^.*?: (?:fatal )?error: .*$", re.MULTILINE)
 _MAP_ERROR: Final = re.compile(r"could not open bpf map: (\S+), error: (.*)")
 _VERIFIED: Final = re.compile(r"^processed \d+ insns", re.MULTILINE)
-# Notes of the log that are no reasons: instructions, places in the source, statistics.
+# Lines of the log that are not reasons: instructions, places in the source, statistics.
 _LOG_NOTE: Final = re.compile(r"\d+: |; |from \d+ to \d+|verification time|stack depth|$")
 # The words of LLVM, of the C++ library, of Python and of the dynamic loader.
 _NO_MEMORY: Final = re.compile(
@@ -43,7 +43,7 @@ _CRASHES: Final = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
 
 
 class Failure(msgspec.Struct, forbid_unknown_fields=True):
-    """What the worker says of its failure; see `bcc_program.Failure`."""
+    """The worker's report of its failure; see `bcc_program.Failure`."""
 
     step: Literal["compile", "load", "attach", "describe", "worker"]
     message: str
@@ -59,7 +59,7 @@ class Words:
     """Errors about one program.
 
     Attributes:
-        name: of the program.
+        name: name of the program.
         python: interpreter of the worker.
         timeout_s, memory_bytes: its limits.
     """
@@ -70,25 +70,25 @@ class Words:
     memory_bytes: int
 
     def error(self, step: str, message: str, *, text: str = "", hint: str = "") -> BpfError:
-        """An error at a step."""
+        """Return an error at a step."""
         own_place = message.startswith(f"{self.name}.bpf.c:")
         whole = message if own_place else f"{self.name}: {message}"
         return BpfError(whole, program=self.name, step=step, text=text, hint=hint)
 
     def not_started(self, error: OSError) -> BpfError:
-        """The worker is no process yet."""
+        """Return the error where the worker could not be started."""
         reason = error.strerror or str(error)
         return self.error(
             "worker", f"cannot start {self.python}: {reason}", hint="it is to be a python with bcc"
         )
 
     def garbage(self, outcome: Outcome) -> BpfError:
-        """An answer that no worker of ours gives."""
+        """Return the error for an answer that no worker of ours gives."""
         message = f"the bcc worker under {self.python} gave no valid answer"
         return self.error("worker", message, text=outcome.said.end)
 
     def of_outcome(self, outcome: Outcome) -> BpfError | None:
-        """What is wrong with how the worker ended, None if nothing is."""
+        """Return the error for how the worker ended, None if it ended well."""
         if outcome.too_late:
             message = f"the bcc worker took more than {self.timeout_s:g} s and was stopped"
             hint = "raise compile_time in [bpf], or give the program less to do"
@@ -125,7 +125,7 @@ class Words:
         )
 
     def of_failure(self, failure: Failure, outcome: Outcome) -> BpfError | KernelError:
-        """What the worker says went wrong."""
+        """Return the error for the failure that the worker reports."""
         said = outcome.said
         if failure.need:
             message = f"{self.name}: no privilege to {_VERBS[failure.need]} {failure.message}"

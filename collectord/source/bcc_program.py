@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Part of the program `bcc_worker`: a BPF program from its text to attached functions.
 
-bcc's Python interface compiles and attaches. It is used where its calls have kept their form over
-the years, and step by step, so that each failure has a place and an errno.
+bcc's Python interface compiles and attaches. Only calls whose form has stayed the same over the
+years are used, step by step, so that each failure has a place and an errno.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """What an attachment takes: its enum bpf_prog_type, its method in bcc and its PMU, if any.
+    """A kind of attachment: its enum bpf_prog_type, its method in bcc and its PMU, if any.
 
-    A function whose name begins with the prefix is attached without being asked for.
+    A function whose name begins with the prefix is attached without a request.
     """
 
     program_type: int
@@ -47,7 +47,7 @@ _KINDS: Final = {
     "fexit": Kind(26, "kretfunc__", "attach_kretfunc"),
 }
 _TRACING: Final = 26
-# libbcc loses the errno of most events; what the machine may lack is hardware.
+# libbcc loses the errno of most events; the machine may lack hardware for these.
 _NO_EVENT: Final = (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV)
 _HARDWARE: Final = (0, 3, 4)  # PERF_TYPE_HARDWARE, HW_CACHE, RAW
 _PMUS: Final = Path("/sys/bus/event_source/devices")
@@ -62,18 +62,18 @@ _PRIVILEGED: Final = (1 << 21, 1 << 38 | 1 << 39)  # CAP_SYS_ADMIN; CAP_PERFMON 
 
 
 class Failure(Exception):
-    """What the other side gets instead of descriptors.
+    """A failure, sent instead of descriptors.
 
     Args:
         step: compile, load, attach, describe or worker.
         message: what failed, naming the function or place.
-        facts: `errno`; `lack`, what kernel or host have not; `need`, which privilege is wanting
+        facts: `errno`; `lack`, a missing feature of kernel or host; `need`, the missing privilege
             (bpf, perf, tracefs); `missing`, absent tracepoints that the source names.
     """
 
     def __init__(self, step: str, message: str, **facts: object) -> None:
         super().__init__(message)
-        text = message.encode(errors="backslashreplace").decode()  # names of files are bytes
+        text = message.encode(errors="backslashreplace").decode()  # file names are bytes
         self.facts = {"step": step, "message": text, **facts}
 
 
@@ -116,7 +116,7 @@ class Program:
             raise Failure("compile", str(error), **facts) from error
 
     def load(self) -> None:
-        """Have the verifier look at each function."""
+        """Have the verifier check each function."""
         for entry in self._entries:
             kind, function, place = entry["kind"], entry["function"], entry["place"]
             _check_kernel(kind, place)
@@ -197,7 +197,7 @@ class Program:
             attach(fn_name=function)
 
     def _attach_uprobe(self, entry: Entry) -> None:
-        """At a function of a file, in all processes."""
+        """Attach to a function of a file, in all processes."""
         name, _, symbol = entry["place"].rpartition(":")
         path = self._binary(name)
         try:
@@ -207,7 +207,7 @@ class Program:
         self._open_uprobe(entry, *place)
 
     def _attach_usdt(self, entry: Entry) -> None:
-        """At all places of a probe."""
+        """Attach to all places of a probe."""
         context = next(context for own, context in self._usdt if own is entry)
         for path, _, address, _ in context.enumerate_active_probes():
             place = self._bpf._check_path_symbol(path, b"", address, -1)  # noqa: SLF001
@@ -216,8 +216,8 @@ class Program:
     def _open_uprobe(self, entry: Entry, path: bytes, offset: int) -> None:
         """Attach at a file's offset.
 
-        bcc's own method leaves out the last argument, where in the process's memory the kernel
-        keeps a counter: libbcc takes for it what lies on the stack.
+        bcc's own method omits the last argument, the place in the process's memory where the
+        kernel keeps a counter: libbcc then takes it from whatever lies on the stack.
         """
         program = self._bpf.funcs[entry["function"].encode()].fd
         returns = entry["kind"] == "uretprobe"
@@ -226,13 +226,13 @@ class Program:
         fd = self._lib.bpf_attach_uprobe(program, returns, name, path, offset, -1, 0)
         if fd < 0:
             code = ctypes.get_errno()
-            # What the PMU refuses libbcc tries by a name in tracefs, which would stay there.
+            # What the PMU refuses, libbcc tries by a name in tracefs, which would stay there.
             self._lib.bpf_detach_uprobe(name)
             raise self._refused(entry, code)
         self._fds.append(fd)
 
     def _probe(self, entry: Entry) -> Any:  # noqa: ANN401 - an object of bcc's
-        """The context of a USDT probe; bcc writes the code that reads its arguments."""
+        """Return the context of a USDT probe; bcc writes the code that reads its arguments."""
         name, provider, label = entry["place"].rsplit(":", 2)
         path, probe = os.fsdecode(self._binary(name)), f"{provider}:{label}"
         try:
@@ -250,7 +250,7 @@ class Program:
         return context
 
     def _binary(self, name: str) -> bytes:
-        """The file of a path, of a library (`libc` or `c`) or of a program on the PATH."""
+        """Return the file of a path, of a library (`libc` or `c`) or of a program on the PATH."""
         if "/" in name:
             found = os.fsencode(name) if Path(name).is_file() else b""
         else:
@@ -261,7 +261,7 @@ class Program:
         return found
 
     def describe(self) -> tuple[dict[str, Any], list[int]]:
-        """The answer, and the descriptors that it counts."""
+        """Return the answer, and the descriptors that it counts."""
         lib, module = self._lib, self._bpf.module
         fds: list[int] = []
         tables, programs = [], []
@@ -282,7 +282,7 @@ class Program:
 
 
 def _declare(lib: Any) -> None:  # noqa: ANN401 - a library
-    """Types that bcc leaves to the guesses of ctypes, which cut pointers and 64-bit numbers."""
+    """Declare types that bcc omits, for which ctypes would cut pointers and 64-bit numbers."""
     int_, u32, u64, text = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_char_p
     lib.bpf_num_tables.argtypes = [ctypes.c_void_p]
     lib.bpf_num_tables.restype = ctypes.c_size_t
@@ -299,7 +299,7 @@ def _listed(module: int, count: Callable[..., int], item: Callable[..., bytes]) 
 
 
 def _parsed(table: bytes, description: bytes | None) -> Any:  # noqa: ANN401 - as bcc has it
-    """A type as bcc describes it, None where the table has none."""
+    """Return a type as bcc describes it, None where the table has none."""
     if not description:
         return None
     try:
@@ -310,7 +310,7 @@ def _parsed(table: bytes, description: bytes | None) -> Any:  # noqa: ANN401 - a
 
 
 def _by_name(function: str) -> Entry:
-    """The attachment that a function's name stands for."""
+    """Return the attachment that a function's name asks for."""
     for kind, what in _KINDS.items():
         if what.prefix and function.startswith(what.prefix):
             place = function[len(what.prefix) :]
@@ -321,7 +321,7 @@ def _by_name(function: str) -> Entry:
 
 
 def _check_kernel(kind: str, place: str) -> None:
-    """Find out what the kernel has not, where libbcc would say so in riddles."""
+    """Check the kernel's features, about which libbcc's messages are unclear."""
     pmu, tracing = _KINDS[kind].pmu, _KINDS[kind].program_type == _TRACING
     if pmu and not (_PMUS / pmu).exists():
         raise _lacking(f"{pmu}s", errno.ENOENT)
@@ -340,7 +340,7 @@ def _look_up(system: str, name: str) -> None:
     """Find a tracepoint in tracefs.
 
     Raises:
-        FileNotFoundError, PermissionError: it is not there, or nobody lets us see.
+        FileNotFoundError, PermissionError: it is absent, or tracefs may not be read.
     """
     root = next((path for path in _TRACEFS if path.is_dir()), None)
     if root is None:
@@ -349,7 +349,7 @@ def _look_up(system: str, name: str) -> None:
 
 
 def _missing_tracepoints(source: str) -> Iterator[tuple[str, str]]:
-    """Those that a source names and tracefs has not: clang calls their arguments incomplete."""
+    """Yield tracepoints that a source names and tracefs lacks; clang calls them incomplete."""
     for system, name in _TRACEPOINT.findall(_COMMENT.sub("", source)):
         try:
             _look_up(system, name)
@@ -366,7 +366,7 @@ def _lacking(what: str, code: int) -> Failure:
 
 
 def _privileged() -> bool:
-    """This process has what loading and attaching takes."""
+    """Whether this process has the privileges to load and attach."""
     lines = Path("/proc/self/status").read_text().splitlines()
     mask = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
     return any(mask & need == need for need in _PRIVILEGED)

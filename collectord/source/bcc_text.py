@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What BCC compiles of a program: its text with collectord.h in it and its own line numbers."""
+"""The text of a program that BCC compiles: with collectord.h in it and its own line numbers."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class _Edit(NamedTuple):
 
 
 def header_text() -> str:
-    """collectord.h, which is beside the shipped programs."""
+    """Return collectord.h, which is beside the shipped programs."""
     return (catalogue.shipped_place() / HEADER).read_text()
 
 
 def prepare(name: str, source: str, *, header: str, defines: str = "") -> str:
-    """A program's text as BCC takes it.
+    """Return a program's text as BCC needs it.
 
     BCC rewrites the methods of maps in the main file only, so the header is put where it is
     included. BCC also puts lines before each function, a struct among them, and behind its first
-    brace. So line numbers are told anew behind the first brace of each outermost block, and what
-    clang and the verifier say names the program's own file and lines.
+    brace. So line numbers are set anew behind the first brace of each outermost block, and
+    messages of clang and the verifier name the program's own file and lines.
 
     Args:
-        name: of the program; messages call it NAME.bpf.c.
+        name: name of the program; messages call it NAME.bpf.c.
         source: its text.
-        header: what `#include "collectord.h"` stands for.
+        header: text that replaces `#include "collectord.h"`.
         defines: lines for its front.
     """
     file = f"{name}.bpf.c"
@@ -66,7 +66,7 @@ def prepare(name: str, source: str, *, header: str, defines: str = "") -> str:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """Blanks of the same form, so that places in the text stay what they are."""
+    """Return blanks of the same form, so that places in the text stay the same."""
     return re.sub(r"[^\n]", " ", match[0])
 
 
@@ -82,7 +82,7 @@ def _inclusion(file: str, source: str, code: str, header: str) -> Iterator[_Edit
 
 
 def _blocks(file: str, source: str) -> Iterator[_Edit]:
-    """A new count behind the first brace of each outermost block.
+    """Yield a new line count behind the first brace of each outermost block.
 
     Within parentheses it could be an argument of a macro, where no directive may stand.
     """
@@ -105,7 +105,7 @@ def _count_anew(file: str, source: str, at: int) -> _Edit:
     here = _line_of(source, at)
     if not source[at:line_end].strip():
         return _Edit(line_end, line_end, f'\n#line {here + 1} "{file}"')
-    # What follows on the same line begins in its own column.
+    # The rest of the line keeps its columns.
     indent = re.sub(r"[^\t]", " ", source[line_start:at])
     return _Edit(at, at, f'\n#line {here} "{file}"\n{indent}')
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program: compiles and attaches a BPF program with BCC, hands over its descriptors, and leaves.
+"""The worker: it compiles and attaches a BPF program with BCC, and sends its descriptors.
 
-It runs under any interpreter that has `bcc` and knows nothing of this package: the standard
-library and `bcc` are all that it and `bcc_program` beside it import, in the language of Python
-3.9. It is started as
+It runs under any interpreter that has `bcc` and knows nothing of this package: it and
+`bcc_program` beside it import only the standard library and `bcc`, in the language of Python 3.9.
+It is started as
 
     python -I bcc_worker.py SOCKET PARENT
 
 and gets one request by the inherited socket: 8 bytes of length, little-endian, and JSON. The
 answer has the same form; messages of one byte follow that carry descriptors. "fd" in the answer
-counts them from 0 in the order of their arrival. What clang, libbcc and the verifier say goes to
+counts them from 0 in the order of their arrival. Messages of clang, libbcc and the verifier go to
 stderr.
 
 It ends by os._exit: the clean-up that bcc registers disables perf events, also those that another
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collectord.source.bcc_program import Failure, Program
 else:
-    # -I leaves the program's own folder out. Last: nothing of it may hide a module of bcc's.
+    # -I leaves the program's own folder out. It comes last, so that it hides no module of bcc.
     sys.path.append(str(Path(__file__).resolve().parent))
     sys.dont_write_bytecode = True
     from bcc_program import Failure, Program
@@ -51,7 +51,7 @@ def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
 
 
 def symbols(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """Names of addresses, process by process."""
+    """Return names of addresses, process by process."""
     bcc = _import_bcc()
     names = []
     for pid, addresses in request["stacks"]:
@@ -81,7 +81,7 @@ def _import_bcc() -> Any:  # noqa: ANN401 - a module
 
 
 def _contain(parent: int, memory_bytes: int) -> None:
-    """Die with the parent, before it for want of memory, and leave no core."""
+    """Die with the parent, or before it when memory runs out, and leave no core file."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

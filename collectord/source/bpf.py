@@ -2,16 +2,16 @@
 """The `bpf` source: programs that BCC compiles, and the rings into which they submit.
 
 A worker process compiles, loads and attaches each program and hands over its descriptors. Rings
-are perf's, of events of type PERF_COUNT_SW_BPF_OUTPUT, whose descriptors go into the program's
+are perf rings of events of type PERF_COUNT_SW_BPF_OUTPUT, whose descriptors go into the program's
 BPF_PERF_OUTPUT, or BPF ring buffers, which are maps of the programs (`bpf_buffer`). Everything
 past `open` drains them like any other.
 
 A program that includes collectord.h has a gate on each CPU, which is opened when everything is
-ready, and counts each attempt to submit behind it, with the errno of those that fail. What it
-counted is `produced`; what did not fit a ring of perf's is the kernel's own FORMAT_LOST, and what
-did not fit a ring buffer the program's count. Runs that the kernel left out because a program was
-running on that CPU already (`recursion_misses`) belong to no CPU: a program's ring buffer has
-them, and of perf's the first ring, among its produced and its lost.
+ready. Behind it the program counts each attempt to submit, with the errno of those that fail. Its
+count is `produced`; what did not fit a perf ring is the kernel's own FORMAT_LOST, and what did not
+fit a ring buffer the program's count. Runs that the kernel skipped because a program was running
+on that CPU already (`recursion_misses`) belong to no CPU: a program's ring buffer includes them,
+and of perf rings the first one, among its produced and its lost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collectord.source.perf import OpenPerf
     from collectord.source.ring import CounterFd, RingHandle
 
-# Names of collectord.h.
+# Names from collectord.h.
 _GATE: Final = "collectord_gate"
 _COUNTS: Final = "collectord_counts"
 _ZERO: Final = struct.pack("=I", 0)
@@ -54,11 +54,11 @@ class Counts(NamedTuple):
     """`struct collectord_counts` of one CPU: attempts to submit, and those that failed by errno.
 
     Attributes:
-        attempts: all of them.
+        attempts: number of attempts.
         no_space: ENOSPC, which the kernel counts as lost too.
         busy: EBUSY, submissions nested too deep.
         no_ring: ENOENT and EOPNOTSUPP, this CPU has no ring that is on.
-        refused: any other.
+        refused: any other errno.
     """
 
     attempts: int = 0
@@ -76,9 +76,9 @@ class OpenProgram:
     """A program that is loaded and attached.
 
     Attributes:
-        plan: what it was compiled from.
+        plan: plan that it was compiled from.
         loaded: its tables and functions; the ExitStack given to `open` closes their descriptors.
-        layout: of its event, None if it does not describe one.
+        layout: layout of its event, None if it does not describe one.
         maps: sizes of its gate and counters, by name; none if it does not count.
         buffers: the BPF ring buffers into which it submits, one or none.
     """
@@ -152,7 +152,7 @@ def _programs(
 
 
 def _buffers(session: SessionPlan, program: ProgramPlan) -> dict[str, RingPlan]:
-    """Ring buffers by the program's tables."""
+    """Return ring buffers by the program's tables."""
     return {
         output.table: ring
         for output in program.outputs
@@ -174,7 +174,7 @@ def _output(program: ProgramPlan, loaded: Loaded, name: str) -> LoadedTable:
 
 
 class OpenBpf:
-    """Programs that run, and their rings. See `source.base.OpenSource` and `source.base.Bpf`."""
+    """Running programs and their rings. See `source.base.OpenSource` and `source.base.Bpf`."""
 
     def __init__(
         self,
@@ -188,9 +188,9 @@ class OpenBpf:
         self._perf = rings
         self._cpus = kernel.possible_cpus()
         self._missed_before: dict[str, int] = {}  # by program, until something is submitted
-        self._missed: dict[str, int] = {}  # once nothing is submitted any more
+        self._missed: dict[str, int] = {}  # once no program submits any more
         self._counted: dict[str, dict[int, Counts]] = {}  # by program and CPU
-        self._counted_for: set[int] = set()  # CPUs whose rings were read since
+        self._counted_for: set[int] = set()  # CPUs whose rings were read since then
         self.programs = programs
         of_perf = tuple(replace(ring, counts_on=True) for ring in rings.rings)
         buffers = {ring: one for one in programs for ring in one.buffers}
@@ -204,7 +204,7 @@ class OpenBpf:
         self.target_fds = rings.target_fds
 
     def connect(self) -> None:
-        """Give each program the rings of perf that it submits to."""
+        """Give each program the perf rings that it submits to."""
         for program in self.programs:
             for output in program.plan.outputs:
                 if output.transport == RINGBUF:
@@ -232,7 +232,7 @@ class OpenBpf:
         return self._perf.add_stream(core)
 
     def enable(self) -> None:
-        """Open the gates, once the rings take what comes through them."""
+        """Open the gates, once the rings are ready for what passes them."""
         self._perf.enable()
         self._missed_before = self._read_missed(self.programs)
         self._set_gates(opened=True)
@@ -256,7 +256,7 @@ class OpenBpf:
                 self._kernel.map_update(table.fd, _ZERO, states, info=program.maps[_GATE])
 
     def _read_missed(self, programs: Iterable[OpenProgram]) -> dict[str, int]:
-        """Runs of those that submit events which the kernel left out since they were loaded."""
+        """Return runs of submitting programs that the kernel skipped since they were loaded."""
         return {
             program.plan.name: sum(
                 self._kernel.program_info(function.fd).recursion_misses or 0
@@ -267,7 +267,7 @@ class OpenBpf:
         }
 
     def counts(self, program: OpenProgram) -> dict[int, Counts]:
-        """What a program counted, by CPU; nothing if it does not count. Raises KernelError."""
+        """Return a program's counts by CPU; empty if it does not count. Raises KernelError."""
         info = program.maps.get(_COUNTS)
         if info is None:
             return {}
@@ -278,7 +278,7 @@ class OpenBpf:
         }
 
     def read_produced(self, ring: RingHandle) -> Produced:
-        """Read what was tried on the ring's CPU, or for it on any, and what became of it."""
+        """Read the attempts on the ring's CPU, or for it on any, and their outcome."""
         own = self._buffers.get(ring.label)
         if own is not None:
             return self._read_buffer(ring, own)
@@ -294,7 +294,7 @@ class OpenBpf:
         return replace(found, per_event=reading.per_event)
 
     def _read_buffer(self, ring: RingHandle, program: OpenProgram) -> Produced:
-        """What a program tried on all CPUs; nobody else counts what its ring buffer refuses."""
+        """Return a program's attempts on all CPUs; only it counts what its ring buffer refuses."""
         total = _sum(self.counts(program).values())
         exact = ring.basis is Basis.EXACT
         missed = self._missed_of((program,))
@@ -303,14 +303,14 @@ class OpenBpf:
         return replace(found, per_event=tuple(told))
 
     def _sharing(self) -> Iterator[OpenProgram]:
-        """Programs that submit into rings of perf, which are all programs'."""
+        """Yield programs that submit into perf rings, which all programs share."""
         own = {one.plan.name for one in self._buffers.values()}
         return (program for program in self.programs if program.plan.name not in own)
 
     def _counts_of(self, cpu: int) -> Counts:
-        """Counts of all that share rings on a CPU, which are read for all CPUs at once.
+        """Return counts of all that share rings on a CPU, read for all CPUs at once.
 
-        A ring that is read for the second time has them read anew. `CounterReader` has the core's
+        When a ring is read for the second time they are read again. `CounterReader` has the core's
         counters of all rings by then.
         """
         if not self._counted or cpu in self._counted_for:
@@ -320,7 +320,7 @@ class OpenBpf:
         return _sum(counts.get(cpu, Counts()) for counts in self._counted.values())
 
     def _missed_of(self, programs: Iterable[OpenProgram]) -> int:
-        """Runs that were left out while these were to submit."""
+        """Return runs that were skipped while these programs were to submit."""
         if not self._missed_before:
             return 0
         own = {program.plan.name: program for program in programs}
@@ -333,7 +333,7 @@ def _sum(counts: Iterable[Counts]) -> Counts:
 
 
 def _produced(total: Counts, missed: int, *, full: int | None, exact: bool) -> Produced:
-    """A reading of attempts and of runs that were left out; `full`: what a ring refused."""
+    """Return a reading of attempts and of skipped runs; `full`: refused by a ring."""
     losses: dict[LossKey, int] = {
         (Stage.PROGRAM, Reason.RECURSION): total.busy + missed,
         (Stage.PROGRAM, Reason.DROPPED): total.no_ring + total.refused,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """BPF ring buffers, into which programs submit by collectord.h, one for all CPUs.
 
-The map is made with the program; the daemon maps it and drains it. Whatever cannot be reserved in
-it the program counts, and nobody else does.
+The map is made with the program; the daemon maps and drains it. Only the program counts what
+cannot be reserved in it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Ids of samples: far above those that the kernel gives to events, which are of the same files.
 _FIRST_ID: Final = 1 << 62
-# Of `struct collectord_record`: what is before the event.
+# Bytes of `struct collectord_record` before the event.
 _FIELDS_BYTES: Final = 32
 
 
@@ -65,7 +65,7 @@ class BufferRing(RingHandle):
     def balance(
         self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
     ) -> RingBalance:
-        """See `RingHandle`: on each CPU submissions may be counted that are not there yet."""
+        """See `RingHandle`: on each CPU a submission may be counted that is not there yet."""
         before = bracket.before
         if before.value is not None and not bracket.closed:
             known = before.value - NESTING * (self.writers - 1)
@@ -74,9 +74,9 @@ class BufferRing(RingHandle):
 
 
 def defines(ring: RingPlan, *, page_bytes: int, writers: int) -> str:
-    """Lines that have collectord.h submit into a ring buffer.
+    """Return lines that have collectord.h submit into a ring buffer.
 
-    The daemon is woken by each CPU for its share of the watermark.
+    Each CPU wakes the daemon for its share of the watermark.
     """
     wake = max(1, ring.watermark_bytes // writers)
     pages = ring.data_bytes // page_bytes
@@ -90,8 +90,8 @@ def open_ring(
 
     Args:
         session: its name.
-        plan: of the ring.
-        table: of the program; its descriptor stays open until the stack is closed.
+        plan: plan of the ring.
+        table: the program's table; its descriptor stays open until the stack is closed.
         writers: CPUs that submit.
         stack: unmaps it.
 

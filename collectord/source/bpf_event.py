@@ -21,10 +21,10 @@ TABLE: Final = "collectord_event"
 
 
 def event_layout(program: BpfProgram, tables: Mapping[str, LoadedTable]) -> Layout | None:
-    """The layout of what collectord_submit() takes, None if the program does not call it.
+    """Return the layout of collectord_submit()'s event, None if the program does not call it.
 
     Raises:
-        BpfError: it cannot be described, or has not a field that the manifest's [event] shows.
+        BpfError: it cannot be described, or lacks a field that the manifest's [event] shows.
     """
     table = tables.get(TABLE)
     if table is None:

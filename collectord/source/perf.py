@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `perf` source: rings that are read by a shared mapping.
 
-A streamed ring is written forward, and waits for its reader. A flight recorder's is written
-backward, waits for nobody, and is read while it stands still (PERF_EVENT_IOC_PAUSE_OUTPUT); the
+A streamed ring is written forward, and waits for its reader. A flight recorder's ring is written
+backward, waits for nobody, and is read while it is paused (PERF_EVENT_IOC_PAUSE_OUTPUT); the
 sideband of its session is streamed all the same.
 """
 
@@ -51,15 +51,15 @@ def open_session(
 
 
 def fed_ring(attr: PerfEventAttr, label: RingLabel, stack: ExitStack) -> PerfRing:
-    """Make a ring of sideband that this process feeds, by its map, with what no event tells.
+    """Make a sideband ring that this process feeds, by its map, with what no event reports.
 
-    It is drained as the kernel's are: what is fed comes into the file, and into the state that
-    later segments begin with, in the order of the passes. Its descriptor is never ready: what is
-    fed waits for the next full pass.
+    It is drained like the kernel's rings: its records reach the file, and the state that later
+    segments begin with, in the order of the passes. Its descriptor is never ready: records wait
+    for the next full pass.
 
     Args:
-        attr: of the event whose records they are.
-        label: of a ring of that event.
+        attr: attributes of the event whose records they are.
+        label: label of a ring of that event.
         stack: closes the ring, after whoever drains it.
     """
     memory = os.memfd_create("collectord-fed-ring", os.MFD_CLOEXEC)
@@ -99,7 +99,7 @@ class OpenPerf:
             for counter in self._counters(RingRole.DATA)
             if self._events[counter.event_index].freezes
         }
-        self._happened: dict[int, int] = {}  # by descriptor, as often as it was found
+        self._happened: dict[int, int] = {}  # by descriptor, how often it was found
         self._fired: set[int] = set()
         self._with_aux = frozenset(event.index for event in plan.events if event.aux)
         self._counting = {ring.label for ring in self.rings if self._counts_records(ring)}
@@ -125,12 +125,12 @@ class OpenPerf:
         )
 
     def enable_sideband(self) -> None:
-        """Start to record names and mappings."""
+        """Start recording names and mappings."""
         for counter in self._counters(RingRole.SIDEBAND):
             self._enable(counter)
 
     def running_state(self) -> bytes:
-        """What ran before the sideband started, as its records."""
+        """Return what ran before the sideband started, as its records."""
         sideband = self._counters(RingRole.SIDEBAND)
         if not sideband:
             return b""
@@ -138,34 +138,34 @@ class OpenPerf:
         return self._kernel.running_state(attr, sideband[0].event_id, self._pids)
 
     def enable(self) -> None:
-        """Start to count; events that wait for exec are left to it."""
-        # A group counts as one from the moment its leader is enabled.
+        """Start counting; events that wait for exec are left to it."""
+        # A group counts from the moment its leader is enabled.
         for counter in sorted(
             self._counters(RingRole.DATA), key=lambda c: self._events[c.event_index].leader
         ):
             self._enable(counter)
 
     def disable(self) -> None:
-        """Stop, sideband last. Counters are final afterwards."""
+        """Stop counting, sideband last. Counters are final afterwards."""
         for counter in self._counters(RingRole.DATA):
             self._kernel.disable(counter.fd)
         self.disable_sideband()
 
     def disable_sideband(self) -> None:
-        """Stop to record names and mappings."""
+        """Stop recording names and mappings."""
         for counter in self._counters(RingRole.SIDEBAND):
             self._kernel.disable(counter.fd)
 
     @property
     def freeze_fds(self) -> tuple[int, ...]:
-        """Those of the events that stop a ring."""
+        """Descriptors of the events that stop a ring."""
         return tuple(self._freezers)
 
     def frozen(self) -> bool:
-        """Look which of these events have happened since they were armed.
+        """Whether one of these events has happened since it was armed.
 
-        The kernel has disabled them with all others that they lead, on their CPU; one that leads
-        none has paused the AUX area of its group.
+        The kernel has disabled it with all others that it leads, on its CPU; an event that
+        leads none has paused the AUX area of its group.
         """
         for fd, counter in self._freezers.items():
             reading = self._kernel.read_counter(fd, counter.read_format)
@@ -175,10 +175,10 @@ class OpenPerf:
         return bool(self._fired)
 
     def pause(self) -> None:
-        """Have the rings of a flight recorder stand still; streamed ones go on.
+        """Pause the rings of a flight recorder; streamed ones go on.
 
-        Overwritable rings refuse what is written. What writes into AUX areas that run free is
-        stopped: the driver posts what it has then, and where its head is.
+        Overwritable rings refuse new records. Events that write into free-running AUX areas are
+        stopped: the driver then posts its data and the position of its head.
         """
         for ring in self._overwritable():
             self._kernel.pause_output(ring.fd, paused=True)
@@ -186,11 +186,11 @@ class OpenPerf:
             self._kernel.disable(counter.fd)
 
     def resume(self) -> None:
-        """Let the rings be written again, and those that were frozen too."""
+        """Resume the rings, those that were frozen included."""
         for ring in self._overwritable():
             self._kernel.pause_output(ring.fd, paused=False)
         for fd in self._fired:
-            # What it counted between its overflow and its end is no new incident.
+            # Its count between its overflow and its end is not a new incident.
             reading = self._kernel.read_counter(fd, self._freezers[fd].read_format)
             self._happened[fd] = reading.value
             if fd in self._resumers:
@@ -209,10 +209,11 @@ class OpenPerf:
         return [ring for ring in self.rings if ring.has_window]
 
     def _free_running(self) -> list[CounterFd]:
-        """What starts and stops the AUX areas that nobody reads but for a snapshot.
+        """Return the events that start and stop the AUX areas read only for snapshots.
 
-        Of each event with such an area the leader of its group: a member that is enabled again is
-        not scheduled where its leader is of another PMU (ctx_resched() in kernel/events/core.c).
+        They are the group leaders of the events with such an area: a member that is enabled again
+        is not scheduled where its leader belongs to another PMU (ctx_resched() in
+        kernel/events/core.c).
         """
         found = []
         for ring in self.rings:
@@ -238,7 +239,7 @@ class OpenPerf:
     def read_produced(self, ring: RingHandle) -> Produced:
         """Sum the ring's counters; `value` is None unless each of its events counts records.
 
-        What an event with AUX counts, and loses in this ring, are no samples: see
+        What an event with AUX counts and loses in this ring is not samples: see
         `aux_counter_reader`.
         """
         readings = [
@@ -259,7 +260,7 @@ class OpenPerf:
         return bool(sampling) and all(event.basis is Basis.EXACT for event in sampling)
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...] | None:
-        """Ids of the BPF programs on the event's tracepoint; none of them is this program's.
+        """Return ids of foreign BPF programs on the event's tracepoint.
 
         A program that returns 0 hides the event from its ring and from all counters. Asking one
         descriptor is enough: programs belong to the tracepoint. Empty for other kinds of event.

@@ -4,21 +4,22 @@
 Facts of the kernel (kernel/events/core.c) that shape this module:
 
 - One event owns a ring: it alone is mapped and polled, the others are sent there by SET_OUTPUT,
-  which wants the same CPU and clock. The watermark is that of the event that is mapped.
-- poll(2) says HUP for good once the owner's task has exited, whoever else still writes. Rings
+  which requires the same CPU and clock. The watermark is that of the event that is mapped.
+- poll(2) reports HUP for good once the owner's task has exited, whoever else still writes. Rings
   that several threads share are therefore owned by a keeper: a disabled dummy event of this
   process, which outlives them. `target_fds` tell when the targets are gone.
 - An event with an AUX area owns its ring, whichever threads share that. When its task has exited
-  the ring is drained by the timer, as long as others write. What leads its group is opened before
+  the ring is drained by the timer, as long as others write. Its group's leader is opened before
   it, and gets its ring afterwards.
-- An AUX area that an event's overflow has paused is resumed by another event's alone: no ioctl
-  does it, nor to stop and start its own event. So a ring whose area is paused to freeze it has a
-  third event, of the CPU's clock, that writes into no ring, is off, and resumes once it is armed.
+- An AUX area that an event's overflow has paused is resumed only by another event: neither an
+  ioctl nor stopping and starting its own event does it. So a ring whose area is paused to freeze
+  it has a third event, of the CPU's clock, that writes into no ring, is off, and resumes the area
+  once it is armed.
 - An event takes a filter once (EEXIST afterwards), so the threads to leave out must be known
-  before it is opened. What a filter refuses is not counted by read(2) either: value = samples +
-  lost holds for the events let through, and the balance stays exact.
+  before it is opened. Events that a filter refuses are not counted by read(2) either: value =
+  samples + lost holds for the events let through, and the balance stays exact.
 - A thread that began between two scans may have inherited some of the events already. It is
-  opened all the same: rather is a thread seen twice than not at all. Each of its events counts
+  opened all the same: seeing a thread twice is better than missing it. Each of its events counts
   for itself, so the balance holds.
 """
 
@@ -64,12 +65,12 @@ _SHARED_BY_THREADS: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.USER
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What `Opening` has opened; the ExitStack that it was given closes it.
+    """The rings and descriptors of an `Opening`; the ExitStack that it was given closes them.
 
     Attributes:
         rings: in the plan's order.
         target_fds: see `source.base.OpenSource`.
-        pids: whose threads run already, None for everybody's.
+        pids: processes whose threads run already, None for everybody's.
         resumers: by the descriptor of an event that pauses an AUX area, the one that resumes it.
     """
 
@@ -81,7 +82,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What one perf_event_open call observes. `tid` -1: every task."""
+    """The target of one perf_event_open call. `tid` -1: every task."""
 
     pid: int
     tid: int = -1
@@ -102,7 +103,7 @@ class _Ring:
 
 
 class Opening:
-    """Opens a plan step by step; everything opened is on the stack at once."""
+    """A stepwise opening of a plan; everything opened is on the stack at once."""
 
     def __init__(
         self, kernel: Kernel, plan: SessionPlan, stack: ExitStack, exclude_tids: tuple[int, ...]
@@ -118,7 +119,7 @@ class Opening:
         self._planned_fds = 0
 
     def run(self) -> None:
-        """Open for every target of the scope."""
+        """Open the rings for every target of the scope."""
         kind = self._scope.kind
         if kind in (ScopeKind.SYSTEM, ScopeKind.CPUS):
             self._open_targets([_Target(_EVERY_TASK)])
@@ -133,7 +134,7 @@ class Opening:
             self._open_processes()
 
     def result(self) -> Opened:
-        """What was opened."""
+        """Return what was opened."""
         order = sorted(self._rings)
         rings = tuple(self._handle(number, self._rings[key]) for number, key in enumerate(order))
         by_pid = self._scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND)
@@ -216,7 +217,7 @@ class Opening:
         return fd
 
     def _open_targets(self, targets: list[_Target], *, may_vanish: bool = False) -> int:
-        """Open all rings' events for the targets; gives how many targets are observed."""
+        """Open all rings' events for the targets; return how many targets are observed."""
         per_target = sum(len(ring.events) for ring in self._plan.rings)
         self._planned_fds += per_target * len(targets) + len(self._plan.rings)
         self._kernel.reserve_files(per_target * len(targets) + len(self._plan.rings))
@@ -240,7 +241,8 @@ class Opening:
             target = _Target(_EVERY_TASK)
         key = (position, target.tid if plan.cpu < 0 else -1)
         shared = plan.cpu >= 0 and self._scope.kind in _SHARED_BY_THREADS
-        # What freezes a ring wakes by its samples, and the ring by its watermark: not one event.
+        # A freezing event wakes us by its samples, a ring by its watermark: one event cannot do
+        # both.
         apart = plan.aux is None and (shared or plan.events[0].freezes)
         if key not in self._rings and apart:
             keeper = _keeper_attr(plan.events[0].attr)
@@ -286,7 +288,7 @@ class Opening:
     def _open_resumer(
         self, plan: RingPlan, event: EventPlan, target: _Target, group_fd: int
     ) -> CounterFd:
-        """Open what lets an AUX area go on that `event` has paused, once it is armed."""
+        """Open the event that, once armed, resumes an AUX area that `event` has paused."""
         attr = PerfEventAttr(
             type=EventType.SOFTWARE,
             config=SoftwareId.CPU_CLOCK,
@@ -318,10 +320,10 @@ class Opening:
         *,
         group_fd: int = -1,
     ) -> int:
-        """Open a ring's owner, map it as large as memory allows, and give its descriptor.
+        """Open a ring's owner, map it as large as memory allows, and return its descriptor.
 
-        The size is the planned one, or half of it and so on while the budget refuses, and so is
-        that of its AUX area. The kernel takes the watermarks from the event at mmap, so that each
+        The size of the ring and of its AUX area is the planned one, or half of it and so on while
+        the budget refuses. The kernel takes the watermarks from the event at mmap, so that each
         size is tried with an event whose watermarks keep their proportion.
         """
         refused: KernelError | None = None
@@ -330,7 +332,7 @@ class Opening:
         while size >= self._kernel.page_bytes:
             watermark = max(1, plan.watermark_bytes * size // plan.data_bytes)
             if plan.overwrite:
-                watermark = size  # as late as can be: nobody waits for it
+                watermark = size  # as late as possible: nobody waits for it
             sized = replace(attr, watermark=True, wakeup=watermark)
             aux_map: AuxMap | None = None
             with ExitStack() as attempt:
@@ -388,7 +390,7 @@ class Opening:
 
 @contextmanager
 def _of_source(name: str) -> Iterator[None]:
-    """Have what the host lacks tell which source wants it."""
+    """Name the source in errors about features that the host lacks."""
     try:
         yield
     except MissingFeature as error:
@@ -397,14 +399,14 @@ def _of_source(name: str) -> Iterator[None]:
 
 
 def event_filter(event: EventPlan, exclude_tids: tuple[int, ...]) -> str:
-    """The event's own filter, and the threads to leave out if the plan says so."""
+    """Return the event's own filter, with the threads to leave out if the plan says so."""
     if event.aux:
         return event.filter
     return without_threads(event.filter, exclude_tids if event.exclude_self else ())
 
 
 def _keeper_attr(attr: PerfEventAttr) -> PerfEventAttr:
-    """A dummy event that may own a ring of events with `attr`: of the same clock."""
+    """Return a dummy event that may own a ring of events with `attr`: of the same clock."""
     return PerfEventAttr(
         type=EventType.SOFTWARE,
         config=SoftwareId.DUMMY,

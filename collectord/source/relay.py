@@ -3,10 +3,10 @@
 
 Facts of the kernel that shape this module (kernel/relay.c, kernel/trace/blktrace.c):
 
-- What blktrace could not write is counted for the whole device, in a file of its own; what it
-  wrote is numbered on each CPU, and the numbers come with the records. So the source tells what
-  was lost, and the core, which walks the records, what was produced.
-- Of other channels nobody counts anything, and their bytes are all that is known.
+- blktrace counts the records that it could not write for the whole device, in a file of its own;
+  those that it wrote are numbered on each CPU, and carry the numbers. So the source reports
+  losses, and the core, which walks the records, production.
+- Other channels have no counters, and their bytes are all that is known.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _DROPPED: Final = (Stage.KERNEL_RING, Reason.DROPPED)
 _OVERRUN: Final = (Stage.KERNEL_RING, Reason.OVERRUN)
 _UNCOVERED: Final = (Stage.KERNEL_RING, Reason.UNCOVERED)
-# A pdu has 64 KiB at most, and no record more than its sub-buffer.
+# A pdu has 64 KiB at most, and a record is not larger than its sub-buffer.
 _LONGEST_BYTES: Final = 48 + 65535
 
 
@@ -126,20 +126,20 @@ class OpenRelay:
             self._trace.start()
 
     def disable(self) -> None:
-        """Have the trace write no more; what is in its buffers stays to be read."""
+        """Stop the trace's writing; the content of its buffers can still be read."""
         if self._trace is not None:
             self._trace.quiet()
 
     def read_produced(self, ring: RingHandle) -> Produced:  # noqa: ARG002 - the protocol's
-        """Nothing of its own: the core sees the kernel's numbers in the records it walks."""
+        """Return an empty reading: the core sees the kernel's numbers in the records it walks."""
         return Produced(value=None, lost=0, losses={_DROPPED: 0, _OVERRUN: 0, _UNCOVERED: 0})
 
     def shared_losses(self) -> Mapping[LossKey, int]:
-        """What found no room, on whichever CPU. Raises KernelError."""
+        """Return the records that found no room, on any CPU. Raises KernelError."""
         return {_DROPPED: self._trace.dropped()} if self._trace is not None else {}
 
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
-        """Files that the kernel made since; at the end they are read, and so counted."""
+        """Return files that the kernel made since; at the end they are read, and so counted."""
         if self._trace is None or not last:
             return ()
         self._late.update(self._trace.take_late())

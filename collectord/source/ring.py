@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open rings: a few frozen variants, each with its way into the core and into the ledger.
 
-What sets a kind of ring apart is what it does its own way here: past `open` nobody asks for it.
+All that distinguishes a kind of ring is here: nothing past `open` asks for the kind.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _OVERRUN: Final[LossKey] = (Stage.KERNEL_RING, Reason.OVERRUN)
 
 @dataclass(frozen=True, slots=True)
 class CounterFd:
-    """One event's counter, which feeds one ring.
+    """The counter of one event, which feeds one ring.
 
     Attributes:
         fd: the event's descriptor.
         event_index: `EventPlan.index`.
         event_id: the id that its samples carry.
-        read_format: what read(2) of it gives.
+        read_format: figures of its read(2).
         tid: thread that it counts, -1 for every task.
     """
 
@@ -55,14 +55,14 @@ class CounterFd:
 
 @dataclass(frozen=True, slots=True)
 class AuxHandle:
-    """The AUX area that hangs on a perf ring.
+    """The AUX area of a perf ring.
 
     Attributes:
         map: its mapping.
-        plan: what it was to be; `data_bytes` is what it became.
-        label: whose it is, with the role `aux`.
-        index: its number among the session's, which perf calls idx.
-        counters: of the events that write into it, one for each target.
+        plan: its plan; `data_bytes` is the effective size.
+        label: the ring's label, with the role `aux`.
+        index: its number among the session's areas, which perf calls idx.
+        counters: counters of the events that write into it, one for each target.
     """
 
     map: AuxMap
@@ -72,7 +72,7 @@ class AuxHandle:
     counters: tuple[CounterFd, ...]
 
     def register(self, core: Core, ring: Ring) -> AuxRing:
-        """Have the core drain it with the data ring that it hangs on, and goes with."""
+        """Have the core drain it, and remove it, with the data ring that it belongs to."""
         plan, label = self.plan, self.label
         return core.add_aux_ring(
             ring,
@@ -90,16 +90,16 @@ class AuxHandle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingHandle(ABC):
-    """A ring and the counters that tell what went into it.
+    """A ring and the counters of what went into it.
 
     Attributes:
-        fd: what is mapped, or read, and polled.
-        basis: what its balance rests on.
+        fd: the descriptor that is mapped or read, and polled.
+        basis: basis of its balance.
         geometry: effective sizes.
-        label: whose ring it is.
+        label: its label in ledger and metrics.
         counters: one per event and target that writes into it; none where the ring itself counts.
-        held: a flight recorder's: nothing is taken but for a snapshot.
-        areas: the AUX area that hangs on it, if there is one.
+        held: a flight recorder's ring, which is read for snapshots only.
+        areas: its AUX area, if there is one.
         counts_on: its kernel counters rise though nothing of it is drained.
     """
 
@@ -112,9 +112,9 @@ class RingHandle(ABC):
     areas: tuple[AuxHandle, ...] = ()
     counts_on: bool = False
 
-    # A snapshot copies it in one go while it stands still; nothing of it is ever unread.
+    # A snapshot copies it at once while it is paused; so it never has unread records.
     has_window: ClassVar[bool] = False
-    # Nobody knows its records: what counts them counts bytes.
+    # Its records are unknown: its counters count bytes.
     in_bytes: ClassVar[bool] = False
 
     @abstractmethod
@@ -122,22 +122,22 @@ class RingHandle(ABC):
         """Have the core drain it into a stream of its source. Raises OSError."""
 
     def begin(self, ring: Ring) -> None:  # noqa: B027 - most have nothing to do
-        """Its session has begun: its stream has a segment, and its source is enabled."""
+        """Prepare for its session's start: its stream has a segment, and its source is enabled."""
 
     def end(self, ring: Ring) -> None:  # noqa: B027 - most have nothing to do
-        """Nothing is written into it any more, and what has been is still to be drained."""
+        """Prepare for its end: its source writes no more, and the rest is still to be drained."""
 
     def hung_up(self) -> str:
-        """Give what its hanging up means, "" where that is no news: a task ends when it ends."""
+        """Return the meaning of its hang-up, "" where it is expected, as when a task ends."""
         return ""
 
     def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
         """Complete a reading of the kernel's counters by what the core finds in the ring.
 
         Args:
-            reading: of the source.
-            counters: of the core, read before that.
-            gone: records of it that were overwritten before a snapshot, as far as is known.
+            reading: reading of the source.
+            counters: counters of the core, read before that.
+            gone: known number of its records that were overwritten before a snapshot.
         """
         del counters, gone
         return reading
@@ -145,8 +145,8 @@ class RingHandle(ABC):
     def is_idle(self, counters: RingCounters, last: RingCounters) -> bool:
         """Whether the kernel cannot have counted anything since the last reading.
 
-        So it is while nothing was drained, and nothing left for want of room. In a ring in
-        quarantine things happen without anybody looking at it.
+        That is so while nothing was drained, and nothing left for want of room. A ring in
+        quarantine may get records that nobody looks at.
         """
         if self.counts_on or counters.quarantined:
             return False
@@ -154,36 +154,36 @@ class RingHandle(ABC):
 
     @property
     def is_unseen(self) -> bool:
-        """Its events go to the file without passing through this program's memory."""
+        """Whether its events go to the file without passing through this program's memory."""
         return False
 
     def handed_on(self, reading: Produced, counters: RingCounters) -> int | None:
-        """Give what passed unseen by now; None where the core sees it all."""
+        """Return the events that passed unseen by now; None where the core sees all."""
         del reading, counters
         return None
 
     def given(self, counters: RingCounters) -> int:
-        """Give the records that it has given; 0 where its stream tells instead."""
+        """Return the records that it has yielded; 0 where its stream counts them instead."""
         return counters.records
 
     def foreign_reads(self, bracket: Bracket) -> int:
-        """Give what others took out of it, as of a reading."""
+        """Return how many events others took out of it, by a reading."""
         del bracket
         return 0
 
     def resets(self, bracket: Bracket) -> int:
-        """Give how often others emptied it, as of a reading."""
+        """Return how often others reset it, by a reading."""
         del bracket
         return 0
 
     def balance(
         self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
     ) -> RingBalance:
-        """Give its balance as of a reading.
+        """Return its balance at a reading.
 
         Args:
             bracket: the reading.
-            basis: what it rests on by now.
+            basis: the present basis.
             suppressed_by: ids of foreign BPF programs on its tracepoints.
         """
         return balance_ring(
@@ -230,7 +230,7 @@ class PerfRing(RingHandle):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedRing(PerfRing):
-    """The data ring of an AUX area that runs free: the core gives its oldest records up."""
+    """The data ring of a free-running AUX area: the core gives up its oldest records."""
 
     def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
         """See `RingHandle`."""
@@ -240,15 +240,15 @@ class PairedRing(PerfRing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverwritableRing(PerfRing):
-    """A perf ring in which the kernel overwrites what nobody reads."""
+    """A perf ring in which the kernel overwrites unread records."""
 
     has_window: ClassVar[bool] = True
 
     def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
         """See `RingHandle`.
 
-        It is never full, and refuses only while it stands still for a snapshot. What was passed
-        over in it is neither stored nor overwritten.
+        It is never full, and refuses records only while it is paused for a snapshot. Records that
+        a snapshot passed over are neither stored nor overwritten.
         """
         refused = reading.lost if reading.lost is not None else counters.lost_records
         known = reading.value is not None and not counters.faults
@@ -274,10 +274,10 @@ class FtraceRing(RingHandle):
     Attributes:
         fd: `trace_pipe_raw`, non-blocking.
         stats_fd: `stats`.
-        transport: how sub-buffers come out of it.
+        transport: how sub-buffers are taken out of it.
         subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
-        subbufs: of the ring, the reader's own not among them; of a flight recorder's as many as
-            it may grow to.
+        subbufs: sub-buffers of the ring, without the reader's own; for a flight recorder the most
+            that it may grow to.
         page_map: its mapping, None unless the transport is `mmap`.
     """
 
@@ -321,7 +321,7 @@ class FtraceRing(RingHandle):
     def balance(
         self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
     ) -> RingBalance:
-        """See `RingHandle`: the ring stays in the kernel, which tells what is in it."""
+        """See `RingHandle`: the ring stays in the kernel, which counts its content."""
         ring, after = RingHandle.balance(self, bracket, basis, suppressed_by), bracket.after
         age_ns = after.oldest_unread_age_ns
         return replace(
@@ -337,13 +337,13 @@ class FtraceRing(RingHandle):
         )
 
     def foreign_reads(self, bracket: Bracket) -> int:
-        """See `RingHandle`: what was handed out before the pass, and not to this program."""
+        """See `RingHandle`: events handed out before the pass, and not to this program."""
         if bracket.walked is not None:
             return 0
         return max(0, (bracket.before.read_events or 0) - bracket.counters.samples)
 
     def resets(self, bracket: Bracket) -> int:
-        """See `RingHandle`: the kernel's counters and the core may each miss one."""
+        """See `RingHandle`: the kernel's counters and the core may each miss a reset."""
         return max(bracket.after.resets, bracket.counters.resets)
 
 
@@ -352,7 +352,7 @@ class ChannelRing(RingHandle):
     """A file of a relay channel.
 
     Attributes:
-        longest_bytes: that a record may have, 0 where nobody knows.
+        longest_bytes: length that a record may have, 0 where unknown.
     """
 
     longest_bytes: int = 0
@@ -371,11 +371,11 @@ class ChannelRing(RingHandle):
         )
 
     def begin(self, ring: Ring) -> None:
-        """See `RingHandle`: nothing is taken before."""
+        """See `RingHandle`: nothing is read before."""
         ring.hold(False)  # noqa: FBT003 - the binding's
 
     def end(self, ring: Ring) -> None:
-        """See `RingHandle`: the parts of sub-buffers are taken too."""
+        """See `RingHandle`: partial sub-buffers are read too."""
         ring.read_all()
 
     def hung_up(self) -> str:
@@ -397,13 +397,13 @@ class BlktraceRing(ChannelRing):
     def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
         """See `RingHandle`.
 
-        The core counts a number before the event that carries it, and gives the number last: so
-        what it has walked is among the numbers of the same reading.
+        The core counts a number before the event that carries it, and reports the number last: so
+        the records that it has walked are among the numbers of the same reading.
         """
         del gone
         return replace(_overrun(reading, counters.missing), value=counters.numbered)
 
 
 def _overrun(reading: Produced, lost: int) -> Produced:
-    """A reading with what the kernel overwrote before it was read."""
+    """Return a reading with what the kernel overwrote before it was read."""
     return replace(reading, lost=lost, losses={**reading.losses, _OVERRUN: lost})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's counts of ftrace rings, as the ledger wants them, of rings that nobody drains too.
+"""The kernel's counts of ftrace rings for the ledger, those of undrained rings included.
 
 The kernel makes an instance's ring of a CPU when that is online for the first time, and records
-into it: a mask of CPUs, written before, does not reach a ring that is not there yet
-(tracing_set_cpumask(), trace_rb_cpu_prepare()). Nobody but its counters tells of such a ring.
+into it: a mask of CPUs, written before, does not reach a ring that does not exist yet
+(tracing_set_cpumask(), trace_rb_cpu_prepare()). Only its counters reveal such a ring.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ def produced(
     uncounted: bool = False,
     capacity_bytes: int = 0,
 ) -> Produced:
-    """A ring's counters as the ledger wants them.
+    """Return a ring's counters in the ledger's form.
 
     Args:
         stats: a reading.
-        recorder: overwriting is what the ring is for, and no loss.
+        recorder: the ring is meant to overwrite, which is then no loss.
         resets: see `Produced`.
-        uncounted: likewise.
-        capacity_bytes: likewise.
+        uncounted: see `Produced`.
+        capacity_bytes: see `Produced`.
     """
     overrun = 0 if recorder else stats.overrun
     losses = {
         (Stage.KERNEL_RING, Reason.OVERRUN): overrun,
         (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN): stats.commit_overrun,
         (Stage.KERNEL_RING, Reason.DROPPED): stats.dropped,
-        (Stage.KERNEL_RING, Reason.UNCOVERED): 0,  # of late rings alone
+        (Stage.KERNEL_RING, Reason.UNCOVERED): 0,  # late rings only
         (Stage.STAGING, Reason.DROPPED): 0,  # known once another process salvages the ring
     }
     return Produced(
@@ -68,9 +68,9 @@ class LateTraceRings:
     """The rings of an instance whose CPUs came online since they were opened.
 
     Args:
-        kernel: tells which CPUs are online.
-        instance: theirs.
-        plan: of the session; one that names its CPUs has no late ones.
+        kernel: provides the online CPUs.
+        instance: the rings' instance.
+        plan: plan of the session; one that names its CPUs has no late rings.
         recorder: see `produced`.
     """
 
@@ -90,7 +90,7 @@ class LateTraceRings:
         if not self._others:
             return ()
         looked_at = self._others
-        if not last:  # each costs some 30 us, and a host may have many CPUs that never come
+        if not last:  # each costs about 30 us, and a host may have many CPUs that never come
             looked_at &= self._seen.union(self._kernel.online_cpus())
         found = {cpu: self._instance.stats(cpu) for cpu in sorted(looked_at)}
         rings = {cpu: produced(stats, recorder=self._recorder) for cpu, stats in found.items()}
@@ -105,10 +105,10 @@ class LateTraceRings:
         )
 
     def texts(self) -> dict[int, str]:
-        """Their counters, as trace-cmd keeps them. Raises KernelError."""
+        """Return their counters, as trace-cmd keeps them. Raises KernelError."""
         return {cpu: self._instance.stats_text(cpu) for cpu in sorted(self._seen)}
 
     def pages(self, cpus: Iterable[int], stack: ExitStack) -> dict[int, Iterator[bytes]]:
-        """Take what they hold. See `Tracing.late_pages`."""
+        """Take their sub-buffers. See `Tracing.late_pages`."""
         subbuf_bytes = self._instance.effective().subbuf_bytes
         return {cpu: self._instance.open_ring(cpu, stack).pages(subbuf_bytes) for cpu in cpus}

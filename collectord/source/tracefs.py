@@ -5,11 +5,11 @@ Facts of the kernel (kernel/trace) that shape this module:
 
 - Rings belong to the instance, not to events or tasks: there is one per CPU whatever the scope,
   and all events go into it. A process scope is a list of thread ids that the kernel itself
-  extends (`event-fork`); what they write into a ring is all that it counts.
-- The counters in `stats` are kept apart from the events and are there for every ring, so that
-  each balance is exact. They count from the ring's last reset on, which anybody can cause.
+  extends (`event-fork`); a ring counts only what these threads write into it.
+- The counters in `stats` are kept apart from the events and exist for every ring, so that each
+  balance is exact. They count from the ring's last reset on, which anybody can cause.
 - A BPF program on a tracepoint hides its events from perf only.
-- A command's thread is known before it runs the command: what it does until then is recorded.
+- A command's thread is known before it runs the command: its events until then are recorded.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def open_session(
 
 
 def instance_session(plan: SessionPlan) -> str:
-    """What the session's instance is named after; `Leftover.session` is the way back."""
+    """Return the session part of the instance's name; `Leftover.session` is the reverse."""
     if plan.name == RECORD_SESSION:
         return f"{plan.name}{OWNER_MARK}{os.getpid()}"
     return plan.name
@@ -135,7 +135,7 @@ class OpenTracefs:
         return core.add_stream(subbuf_bytes=self.rings[0].subbuf_bytes)
 
     def enable(self) -> None:
-        """Start to record, in all rings at one moment.
+        """Start recording, in all rings at one moment.
 
         Raises:
             UsageError: a probe cannot be placed.
@@ -147,25 +147,25 @@ class OpenTracefs:
             self._instance.freeze_on(TraceEvent(system, name, self._freeze.filter))
 
     def disable(self) -> None:
-        """Stop, in all rings at one moment."""
+        """Stop recording, in all rings at one moment."""
         self._instance.disable()
 
     @property
     def freeze_fds(self) -> tuple[int, ...]:
-        """None: nothing tells that an instance was stopped but a look at it."""
+        """Always empty: only polling shows that an instance was stopped."""
         return ()
 
     def frozen(self) -> bool:
-        """Look whether the instance has stopped itself. Raises KernelError."""
+        """Whether the instance has stopped itself. Raises KernelError."""
         if self._freeze is not None and not self._instance.is_on:
             self._frozen = True
         return self._frozen
 
     def pause(self) -> None:
-        """Nothing: pages are taken out of a ring while it is written, and none is lost by that."""
+        """Do nothing: sub-buffers are taken out of a ring while it is written, without a loss."""
 
     def resume(self) -> None:
-        """Go on if the instance has stopped itself; nothing else stood still."""
+        """Resume if the instance has stopped itself; nothing else was stopped."""
         if self._frozen:
             self._frozen = False
             self._instance.turn_on()
@@ -183,12 +183,12 @@ class OpenTracefs:
         )
 
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
-        """Give the rings that the kernel made since. Raises KernelError."""
+        """Return the rings that the kernel made since. Raises KernelError."""
         return self.tracing.late.read(last=last)
 
 
 class OpenInstance:
-    """What the rings of an instance have in common. See `source.base.Tracing`."""
+    """The common part of an instance's rings. See `source.base.Tracing`."""
 
     def __init__(
         self,
@@ -210,11 +210,11 @@ class OpenInstance:
         return self._instance.name
 
     def metadata(self) -> Metadata:
-        """Formats of the session's events, of markers, and what they refer to."""
+        """Return formats of the session's events and of markers, and the names they refer to."""
         return self._instance.metadata()
 
     def comms(self) -> Mapping[int, bytes]:
-        """Names of tasks by thread id, as many as have been seen until now."""
+        """Return names of tasks by thread id, as many as were seen until now."""
         return self._instance.comms()
 
     def learn_comms(self) -> None:
@@ -222,12 +222,12 @@ class OpenInstance:
         self._instance.learn_comms()
 
     def ring_stats(self) -> Mapping[int, str]:
-        """The text of each `stats`, as trace-cmd keeps it."""
+        """Return the text of each `stats`, as trace-cmd keeps it."""
         texts = {cpu: stats_text(cpu, fd) for cpu, fd in self._stats_fds.items()}
         return texts | self.late.texts()
 
     def late_pages(self, cpus: Iterable[int], stack: ExitStack) -> Mapping[int, Iterator[bytes]]:
-        """Sub-buffers of the rings that the kernel made since. Raises KernelError."""
+        """Return sub-buffers of the rings that the kernel made since. Raises KernelError."""
         return self.late.pages(cpus, stack)
 
     def mark(self, text: str) -> int:
@@ -235,14 +235,14 @@ class OpenInstance:
         return self._instance.mark(text)
 
     def other_readers(self) -> str:
-        """Other processes that have the instance's files open, in words."""
+        """Return other processes that have the instance's files open, in words."""
         return ", ".join(map(str, self._instance.other_users()))
 
     def keep_window(self, rings: Iterable[Held]) -> str:
-        """Let rings grow to hold `keep_ns`, within `max_bytes`; gives why they cannot.
+        """Grow rings to hold `keep_ns`, within `max_bytes`; return why they cannot.
 
         The kernel records nothing in the whole instance while it resizes a ring, and does not
-        count what it leaves out (__tracing_resize_ring_buffer() in kernel/trace/trace.c).
+        count the events that it skips (__tracing_resize_ring_buffer() in kernel/trace/trace.c).
         """
         if not self._plan.keep_ns:
             return ""
@@ -253,7 +253,7 @@ class OpenInstance:
             self.grew = True
             try:
                 self._instance.resize(size, cpu)
-            except KernelError as error:  # memory may come free, and a mapping go
+            except KernelError as error:  # memory may become free, and a mapping be removed
                 return str(error)
             self.sizes[cpu] = size
         needed = sum(needed_bytes(fill, self._plan.keep_ns) for fill in fills)
@@ -280,7 +280,7 @@ def _settings(plan: SessionPlan, ftrace: FtracePlan) -> InstanceSettings:
 def _events(
     ftrace: FtracePlan, instance: Instance, exclude_tids: tuple[int, ...]
 ) -> list[TraceEvent]:
-    """The plan's events, and those of its probes."""
+    """Return the plan's events, and those of its probes."""
     events = [
         TraceEvent(
             event.system, event.name, event.filter, exclude_tids if event.exclude_self else ()
@@ -302,7 +302,7 @@ def _watch(kernel: Kernel, stack: ExitStack, pid: int) -> int:
 
 
 def _check_online(kernel: Kernel, rings: Iterable[RingPlan]) -> None:
-    """The ring of a CPU that is offline may not be there, and nothing would come."""
+    """Check that CPUs are online: an offline CPU's ring may be missing, and would stay empty."""
     online = kernel.online_cpus()
     for ring in rings:
         if ring.cpu not in online:
@@ -315,7 +315,7 @@ def _check_online(kernel: Kernel, rings: Iterable[RingPlan]) -> None:
 
 
 def _follow(kernel: Kernel, instance: Instance, pids: Iterable[int]) -> None:
-    """Trace every thread that the processes have now; later ones the kernel adds."""
+    """Trace every thread that the processes have now; the kernel adds later ones."""
 
     def scan() -> list[int]:
         found: list[int] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a flight recorder's rings must be to hold the time that they are to keep."""
+"""The size that a flight recorder's rings need to hold the time that they are to keep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# A shorter time tells no rate, in a ring that was just emptied: half full it tells one always.
+# A shorter time gives no rate in a ring that was just emptied; half full it always gives one.
 _RATE_FROM_NS: Final = 1_000_000_000
 # The rate varies, and the ring gives up whole sub-buffers.
 _RESERVE: Final = 1.2
@@ -20,12 +20,12 @@ _STEP_MAX: Final = 2
 
 
 class Held(NamedTuple):
-    """What one ring holds.
+    """The content of one ring.
 
     Attributes:
-        cpu: whose ring it is.
-        used_bytes: of it, events.
-        window_ns: age of the oldest event, None of an empty ring.
+        cpu: the ring's CPU.
+        used_bytes: bytes of events in it.
+        window_ns: age of the oldest event, None for an empty ring.
     """
 
     cpu: int
@@ -35,7 +35,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """One ring: its size in bytes, and what it holds. See `Held`."""
+    """One ring: its size in bytes, and its content. See `Held`."""
 
     cpu: int
     size_bytes: int
@@ -44,7 +44,7 @@ class Fill:
 
 
 def needed_bytes(fill: Fill, keep_ns: int) -> int:
-    """What the ring takes to hold `keep_ns` at the rate of what it holds; never less than now."""
+    """Return the size to hold `keep_ns` at the present content's rate; never less than now."""
     is_short = fill.window_ns is not None and fill.window_ns < _RATE_FROM_NS
     if fill.window_ns is None or (is_short and 2 * fill.used_bytes < fill.size_bytes):
         return fill.size_bytes
@@ -53,14 +53,14 @@ def needed_bytes(fill: Fill, keep_ns: int) -> int:
 
 
 def grown(fills: Iterable[Fill], keep_ns: int, max_bytes: int) -> Mapping[int, int]:
-    """New sizes, by CPU, of the rings that have to grow.
+    """Return new sizes, by CPU, of the rings that have to grow.
 
-    What `max_bytes` leaves is shared by need. No ring shrinks: that would overwrite events.
+    The rest of `max_bytes` is shared by need. No ring shrinks: that would overwrite events.
 
     Args:
-        fills: of all rings.
-        keep_ns: what each is to hold.
-        max_bytes: of all rings together.
+        fills: fill of all rings.
+        keep_ns: time that each is to hold.
+        max_bytes: limit of all rings together.
     """
     rings = list(fills)
     missing = {ring.cpu: needed_bytes(ring, keep_ns) - ring.size_bytes for ring in rings}
