@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed configuration: its keys, its files, and the same from command line options."""
+"""Typed configuration: its keys, its files, and the same values from command line options."""

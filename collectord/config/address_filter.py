@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Address filters: where an AUX event traces, as users write it and as the kernel takes it.
+"""Address filters: where an AUX event traces, in the user's and in the kernel's spelling.
 
     filter ADDRESS/SIZE[@FILE]      trace only there
     start ADDRESS[@FILE]            begin to trace there
@@ -7,7 +7,7 @@
     tracestop ADDRESS/SIZE[@FILE]   end to trace anywhere there
 
 Several are separated by a comma or a space. With a file, addresses are offsets in it; without,
-they are of the kernel. PERF_EVENT_IOC_SET_FILTER knows the last as a `stop` with a size
+they are addresses of the kernel. PERF_EVENT_IOC_SET_FILTER knows the last as a `stop` with a size
 (perf_event_parse_addr_filter() in kernel/events/core.c).
 """
 
@@ -19,7 +19,7 @@ from typing import Final
 
 from collectord.errors import UsageError
 
-# Action to whether it is of a region, and its name in the kernel.
+# By action: whether it takes a region, and its name in the kernel.
 _ACTIONS: Final = {
     "filter": (True, "filter"),
     "start": (False, "start"),
@@ -39,12 +39,12 @@ _SYMBOL_HINT: Final = "give a number; `nm -S FILE` tells a function's address an
 
 @dataclass(frozen=True, slots=True)
 class AddressFilter:
-    """One filter.
+    """One address filter.
 
     Attributes:
-        action: as the user names it.
-        size: of the region in bytes, 0 for one address.
-        file: that the address is an offset in, "" for an address of the kernel.
+        action: the user's name of the action.
+        size: bytes of the region, 0 for one address.
+        file: file that the address is an offset in, "" for an address of the kernel.
     """
 
     action: str
@@ -53,17 +53,17 @@ class AddressFilter:
     file: str = ""
 
     def __str__(self) -> str:
-        """Give it as the kernel takes it."""
+        """Return the filter as the kernel takes it."""
         size = f"/{self.size:#x}" if self.size else ""
         file = f"@{self.file}" if self.file else ""
         return f"{_ACTIONS[self.action][1]} {self.address:#x}{size}{file}"
 
 
 def parse(text: str) -> tuple[AddressFilter, ...]:
-    """Read one filter or several.
+    """Parse one filter or several.
 
     Raises:
-        UsageError: there is none, or one is not written as one.
+        UsageError: there is none, or one is malformed.
     """
     filters = []
     at = _skip(text, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a sample's call chain is recorded: `fp`, `dwarf[,SIZE]` or `lbr`, as perf does it."""
+"""Recording of a sample's call chain: `fp`, `dwarf[,SIZE]` or `lbr`, as in perf."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DWARF: Final = "dwarf"
 LBR: Final = "lbr"
 
 DEFAULT_STACK_BYTES: Final = 8192
-# perf_event_open refuses more: a record's size has 16 bits; and sizes off a multiple of 8.
+# perf_event_open refuses more, as a record's size has 16 bits; and sizes off a multiple of 8.
 MAX_STACK_BYTES: Final = 65528
 
 # Registers that an unwinder gets, by `uname -m`. x86_64: all of asm/perf_regs.h but the segment
@@ -35,7 +35,7 @@ _LBR_BRANCHES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CallGraph:
-    """`mode` is FP, DWARF or LBR; `stack_bytes` of user stack go with each DWARF sample."""
+    """A way to record call chains: FP, DWARF or LBR; DWARF copies `stack_bytes` of user stack."""
 
     mode: str
     stack_bytes: int = 0
@@ -46,7 +46,7 @@ class CallGraph:
     def apply(
         self, attr: PerfEventAttr, name: str, *, arch: str, hardware_pmu: bool
     ) -> PerfEventAttr:
-        """Give the attributes of an event called `name`, with what this call graph needs.
+        """Return an event's attributes with those that this call graph needs.
 
         Raises:
             MissingFeature: the machine cannot record it.
@@ -78,7 +78,7 @@ class CallGraph:
                 raise MissingFeature(
                     "no last branch records on this host", feature="lbr", hint="use fp or dwarf"
                 )
-            # LBR holds user branches alone: perf too records frame pointers then.
+            # LBR holds user branches only: perf too records frame pointers then.
             if not attr.exclude_user:
                 return replace(
                     attr,
@@ -89,7 +89,7 @@ class CallGraph:
 
 
 def parse(text: str) -> CallGraph:
-    """Read `fp`, `dwarf`, `dwarf,SIZE` (bytes) or `lbr`.
+    """Parse `fp`, `dwarf`, `dwarf,SIZE` (bytes) or `lbr`.
 
     Raises:
         UsageError: another mode, or a size that the kernel refuses.
@@ -104,7 +104,7 @@ def parse(text: str) -> CallGraph:
     if comma and not (size.strip().isascii() and size.strip().isdigit()):
         raise UsageError(f"not a stack size: {size!r}", text=text, hint="bytes, e.g. dwarf,16384")
     stack_bytes = int(size) if comma else DEFAULT_STACK_BYTES
-    # perf rounds up likewise.
+    # perf rounds up too.
     stack_bytes = (stack_bytes + 7) & ~7
     if not 0 < stack_bytes <= MAX_STACK_BYTES:
         raise UsageError(

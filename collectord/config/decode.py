@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain values to the structs of a schema: errors say which key, what is wrong, what would do."""
+"""Decoding of plain values to the structs of a schema; errors name key, problem and remedy."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _TYPE_NAMES: Final[dict[object, str]] = {
     list: "a list",
     dict: "a table",
 }
-# What a value with a unit may have been meant by; it tells better what it lacks.
+# Types that a value with a unit may have been meant as: an error about its unit says more.
 _WORDS: Final = (str, int, float)
 
 
 class Spelt(msgspec.Struct, frozen=True):
-    """Annotates a type whose values a file spells as a string.
+    """An annotation of a type whose values a file spells as a string.
 
     Attributes:
-        parse: makes the value of the string. Raises UsageError.
-        short: the string is short for what the type takes itself, such as a table.
+        parse: makes the value from the string. Raises UsageError.
+        short: the string is a short form of what the type also takes, such as a table.
     """
 
     parse: Callable[[str], object]
@@ -47,34 +47,34 @@ class Spelt(msgspec.Struct, frozen=True):
 
 
 def optional(parse: Callable[[str], object]) -> Callable[[str], object]:
-    """Give a parser for which an empty string is None."""
+    """Return a parser for which an empty string is None."""
     return lambda text: parse(text) if text else None
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a value stands: a file and a dotted key."""
+    """The place of a value: a file and a dotted key."""
 
     path: str
     key: str = ""
 
     def at(self, name: str | int) -> _Place:
-        """Give the place of a part."""
+        """Return the place of a part."""
         if isinstance(name, int):
             return replace(self, key=f"{self.key}[{name}]")
         return replace(self, key=f"{self.key}.{name}" if self.key else name)
 
     def error(self, message: str, hint: str = "") -> ConfigError:
-        """Give the error for what is here."""
+        """Return the error for the value here."""
         return ConfigError(message, path=self.path, key=self.key, hint=hint)
 
 
 def decode(document: Mapping[str, object], kind: type[_Struct], path: str) -> _Struct:
-    """Make the struct that a document describes; fields in a struct's `code_only` are no keys.
+    """Decode a document to a struct; fields in a struct's `code_only` are not keys.
 
     Args:
-        document: of a file.
+        document: plain values of a file.
         kind: the schema.
-        path: of the file, for errors.
+        path: path of the file, for errors.
 
     Raises:
         ConfigError: an unknown key, with the nearest known spelling; a missing one; a wrong type,
@@ -101,7 +101,7 @@ _Option = tuple[object, "Callable[[Any, _Place], object]"]
 
 @functools.cache
 def _options(kind: Any) -> tuple[_Option, ...]:  # noqa: ANN401 - a type of any form
-    """Types of plain values that a type of the schema is made of, and what makes it."""
+    """Return the types of plain values that a schema's type accepts, each with its decoder."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in _UNIONS:
         return tuple(_union(arguments))
@@ -126,7 +126,7 @@ def _options(kind: Any) -> tuple[_Option, ...]:  # noqa: ANN401 - a type of any 
 
 
 def _union(kinds: tuple[Any, ...]) -> Iterator[_Option]:
-    """Options of several types. TOML has no null: a key is left out instead."""
+    """Yield options of several types. TOML has no null: a key is left out instead."""
     structs = tuple(kind for kind in kinds if _is_struct(kind))
     if structs:
         yield dict, functools.partial(_table, structs)
@@ -165,7 +165,7 @@ def _entries(kind: object, table: dict[str, object], place: _Place) -> dict[str,
 def _table(
     structs: Sequence[type[msgspec.Struct]], table: Mapping[str, object], place: _Place
 ) -> msgspec.Struct:
-    """The struct that a table is; of several the one that its tag names."""
+    """Return the struct of a table; of several structs the one that its tag names."""
     struct = structs[0]
     tag = struct.__struct_config__.tag_field
     if tag is not None:
@@ -195,7 +195,7 @@ def _table(
 
 @functools.cache
 def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[object, bool]]:
-    """Type of each field, and whether it has no default."""
+    """Return each field's type, and whether it is required."""
     hints = typing.get_type_hints(struct, include_extras=True)
     code_only = getattr(struct, "code_only", ())
     return {

@@ -12,7 +12,7 @@ from collectord.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# Far more than a configuration has, and less than exhausts anybody's stack.
+# Far more than a configuration has, and too little to exhaust a stack.
 _DEPTH_MAX: Final = 32
 _DEEP_KEY: Final = re.compile(rb"(?<![\w\"'.-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){%d}" % _DEPTH_MAX)
 _TOO_DEEP: Final = f"is nested more than {_DEPTH_MAX} deep"
@@ -20,10 +20,10 @@ _INTEGER_LIMIT: Final = 1 << 63
 
 
 def parse(data: bytes, path: str) -> dict[str, Any]:
-    """The document that a file's bytes are, of plain values that any consumer can hold.
+    """Parse a file's bytes to a document of plain values that any consumer can hold.
 
     Raises:
-        ConfigError: they are no TOML, nested too deeply, or have a number beyond TOML's 64 bits
+        ConfigError: they are not TOML, nested too deeply, or have a number beyond TOML's 64 bits
             or a NUL in a string, which no path or name can have.
     """
     # The parser's time grows with the square of a dotted key's length.
@@ -41,7 +41,7 @@ def parse(data: bytes, path: str) -> dict[str, Any]:
 
 
 def _unusable(document: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """(dotted key, problem) of values that nobody can use."""
+    """Yield (dotted key, problem) of values that nobody can use."""
     level: list[tuple[str, object]] = list(document.items())
     for _ in range(_DEPTH_MAX):
         below: list[tuple[str, object]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters of perf's events: of a tracepoint's fields, or of the addresses of an AUX event."""
+"""Filters of perf's events: of a tracepoint's fields, or of an AUX event's addresses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter, read as text for the kernel and as addresses.
+    """A filter, kept as text for the kernel and parsed as addresses.
 
     Only the host tells which of them its event takes: a PMU may trace there, or not.
 
     Attributes:
-        text: as it was spelt, "" for none.
+        text: the user's spelling, "" for none.
     """
 
     text: str = ""
@@ -32,7 +32,7 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a filter of either kind; what is wrong with it as addresses is told by these."""
+        """Parse a filter of either kind; `addresses` reports errors of an address filter."""
         try:
             return cls(text, address_filter.parse(text) if text else ())
         except UsageError as error:
@@ -40,10 +40,10 @@ class Filter:
 
     @property
     def addresses(self) -> tuple[AddressFilter, ...]:
-        """Where an AUX event is to trace.
+        """The addresses where an AUX event is to trace.
 
         Raises:
-            UsageError: it is not written as an address filter.
+            UsageError: it is not an address filter.
         """
         if self._problem is not None:
             raise self._problem

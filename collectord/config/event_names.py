@@ -29,7 +29,7 @@ class NamedEvent:
 
     @property
     def counts(self) -> bool:
-        """A software event that counts one per record, not time or nothing."""
+        """Whether it is a software event that counts one per record, not time or nothing."""
         return self.type is EventType.SOFTWARE and self.config not in _NOT_COUNTING
 
 
@@ -72,7 +72,7 @@ _SOFTWARE: Final = {
     "cgroup-switches": SoftwareId.CGROUP_SWITCHES,
 }
 
-# Which operations a cache has: instruction caches and predictors are never written.
+# Operations of each cache: instruction caches and predictors are never written.
 _ALL_OPS: Final = (CacheOp.READ, CacheOp.WRITE, CacheOp.PREFETCH)
 _CACHES: Final = (
     ("L1-dcache", CacheId.L1D, _ALL_OPS),
@@ -107,5 +107,5 @@ _BY_NAME: Final = {event.name.lower(): event for event in NAMED_EVENTS}
 
 
 def find_named(name: str) -> NamedEvent | None:
-    """The event of this name, whatever its case (perf's lexer ignores it)."""
+    """Return the event of this name in any case (perf's lexer ignores it)."""
     return _BY_NAME.get(name.lower())

@@ -40,7 +40,7 @@ _BREAKPOINT: Final = re.compile(
     r"mem:(0[xX][0-9a-fA-F]+|\d+)(?:/(\d+))?(?::([^:]*))?(?::([^:]*))?", re.ASCII
 )
 _BREAKPOINT_LENGTHS: Final = (1, 2, 4, 8)
-# The term that any event takes, whatever its PMU is, and its values.
+# The term that any event takes, whatever its PMU, and its values.
 _AUX_ACTION: Final = "aux-action"
 AUX_ACTIONS: Final = {
     "start-paused": AuxAction.START_PAUSED,
@@ -52,7 +52,7 @@ _ACTING: Final = re.compile(r"([^/]+)/aux-action=([^,/]*)/:?(\w*)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Modifiers:
-    """What follows the colon; privilege levels are those asked for, none of them means all."""
+    """Modifiers after the colon; privilege levels are those asked for, none of them means all."""
 
     user: bool = False
     kernel: bool = False
@@ -66,11 +66,11 @@ class Modifiers:
 
     @property
     def any_level(self) -> bool:
-        """A privilege level is named."""
+        """Whether a privilege level is named."""
         return self.user or self.kernel or self.hv
 
     def merged(self, other: Modifiers) -> Modifiers:
-        """Both together, as a group's modifiers are added to those of its events."""
+        """Return both together, as a group's modifiers are added to those of its events."""
         return Modifiers(
             user=self.user or other.user,
             kernel=self.kernel or other.kernel,
@@ -86,14 +86,14 @@ class Modifiers:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """`rHEX`: a CPU's own event code."""
+    """A CPU's own event code, `rHEX`."""
 
     config: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tracepoint:
-    """`system:name`, either with shell wildcards."""
+    """A tracepoint `system:name`, either with shell wildcards."""
 
     system: str
     name: str
@@ -103,13 +103,13 @@ class Tracepoint:
 
     @property
     def is_glob(self) -> bool:
-        """It may stand for several tracepoints."""
+        """Whether it may stand for several tracepoints."""
         return any(c in "*?[" for c in self.system + self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """`mem:addr[/len][:access]`; access is a subset of "rwx", length in bytes."""
+    """A breakpoint `mem:addr[/len][:access]`; access is a subset of "rwx", length in bytes."""
 
     address: int
     length_bytes: int
@@ -118,7 +118,7 @@ class Breakpoint:
 
 @dataclass(frozen=True, slots=True)
 class PmuEvent:
-    """`pmu/term,term=value/`; a term without value has None."""
+    """An event `pmu/term,term=value/`; a term without value has None."""
 
     pmu: str
     terms: tuple[tuple[str, str | None], ...]
@@ -126,18 +126,18 @@ class PmuEvent:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A bare name that no table has: perhaps an alias that a PMU of the host defines."""
+    """A bare name that is in no table: perhaps an alias that a PMU of the host defines."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class EventSpec:
-    """One event as it was spelt.
+    """One event with its spelling.
 
     Attributes:
         text: its own text, modifiers included.
-        body: what it is.
+        body: the event itself.
         modifiers: its own and its group's.
         aux_action: bits of `AuxAction`.
     """
@@ -156,17 +156,17 @@ class EventGroup:
     braced: bool = False
 
 
-# Of these alternatives the first that the host has is meant.
+# Alternatives, of which the first that the host has is used.
 EventChoices = tuple[tuple[EventGroup, ...], ...]
 
 
 def events_of(choices: EventChoices) -> Iterator[EventSpec]:
-    """Give all events of all alternatives."""
+    """Yield all events of all alternatives."""
     return (event for choice in choices for group in choice for event in group.events)
 
 
 def parse(text: str) -> tuple[EventGroup, ...]:
-    """Read a comma-separated list of events and groups.
+    """Parse a comma-separated list of events and groups.
 
     Raises:
         UsageError: it does not parse, or a modifier is unknown.
@@ -189,7 +189,7 @@ def parse(text: str) -> tuple[EventGroup, ...]:
 
 
 def parse_choices(text: str) -> EventChoices:
-    """Read a list with alternatives, "first|second": of these the first that the host has.
+    """Parse a list with alternatives, "first|second": the first that the host has is used.
 
     Raises:
         UsageError: as `parse`.
@@ -198,7 +198,7 @@ def parse_choices(text: str) -> EventChoices:
 
 
 def parse_one(text: str) -> EventSpec:
-    """Read one event, without alternatives.
+    """Parse one event, without alternatives.
 
     Raises:
         UsageError: as `parse`, or there are several.
@@ -210,13 +210,13 @@ def parse_one(text: str) -> EventSpec:
 
 
 def _split(text: str, separator: str) -> Iterator[str]:
-    """Cut at separators outside of braces and of a PMU's slashes; parts are never empty."""
+    """Split at separators outside of braces and of a PMU's slashes; parts are never empty."""
     depth = 0
     in_terms = False
     parts = [""]
-    item = ""  # what was read of the event at hand
+    item = ""  # the present event's text so far
     for char in text:
-        # A breakpoint's slash stands before its length and opens no terms.
+        # The slash of a breakpoint precedes its length and does not open terms.
         if char == "/" and not item.lstrip().startswith("mem:"):
             in_terms = not in_terms
         if char in "{}":
@@ -263,7 +263,7 @@ def _event(text: str) -> EventSpec:
 
 
 def _with_slashes(text: str) -> EventSpec:
-    """A PMU's event, or one of another kind with the one term that it takes."""
+    """Parse a PMU's event, or one of another kind with the one term that it takes."""
     acting = _ACTING.fullmatch(text)
     if acting is None or (":" not in acting[1] and find_named(acting[1]) is None):
         return _pmu_event(text)

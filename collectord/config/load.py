@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TOML files to a Config: one file, then its drop-ins."""
+"""Loading of TOML files to a Config: one file, then its drop-ins."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _LIMIT_BYTES: Final = 4 << 20
 
 
 def config_files(path: Path = DEFAULT_PATH) -> tuple[Path, ...]:
-    """The file and the drop-ins beside it, `collectord.d/*.toml` by name."""
+    """Return the file and the drop-ins beside it, `collectord.d/*.toml` by name."""
     return (path, *sorted((path.parent / DROP_IN_DIRECTORY).glob("*.toml")))
 
 
 def load(paths: Sequence[Path]) -> Config:
     """Read and merge configuration files.
 
-    Of a table's keys the last one wins; a session replaces the earlier one of its name. Each
-    file is checked by itself first, so an error names the file that has it.
+    Of a table's keys the last one wins; a session replaces the earlier one of its name. Each file
+    is checked by itself first, so that an error names the right file.
 
     Raises:
-        ConfigError: unreadable, no TOML, an unknown key, a wrong type, unit or combination.
+        ConfigError: unreadable, not TOML, an unknown key, a wrong type, unit or combination.
     """
     tables: dict[str, Any] = {}
     sessions: dict[str, SessionConfig] = {}
@@ -54,7 +54,7 @@ def load(paths: Sequence[Path]) -> Config:
         for session in config.session:
             sessions[session.name] = replace(session, origin=str(path))
     config = Config(**tables, session=tuple(sessions.values()))
-    # Values that each file may have had right alone, such as staging and chunk.
+    # Values that may each be right in its file alone, such as staging and chunk.
     raise_first(check_config(config), ", ".join(map(str, paths)))
     return config
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a file's values, before it is known which file they are of."""
+"""Problems of a file's values, found before it is known which file they come from."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PID_MAX: Final = (1 << 31) - 1  # pid_t
-# Of BPF programs, and of what they declare.
+# Names of BPF programs, and of what they declare.
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 NAME_WORDS: Final = "small letters, digits and _, beginning with a letter"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. `key` is relative to what was checked, e.g. "source[0].ring"."""
+    """One problem. `key` is relative to the checked value, e.g. "source[0].ring"."""
 
     key: str
     message: str
@@ -28,7 +28,7 @@ class Problem:
 
 
 def under(key: str, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """The problems of a part, by their keys in the whole."""
+    """Yield the problems of a part, with their keys in the whole."""
     for problem in problems:
         yield Problem(
             f"{key}.{problem.key}" if problem.key else key, problem.message, problem.hint
@@ -36,6 +36,6 @@ def under(key: str, problems: Iterable[Problem]) -> Iterator[Problem]:
 
 
 def raise_first(problems: Iterable[Problem], path: str) -> None:
-    """Raise the first one as a ConfigError of this file, if there is any."""
+    """Raise the first problem as a ConfigError of this file, if there is one."""
     for problem in problems:
         raise ConfigError(problem.message, path=path, key=problem.key, hint=problem.hint)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the types of a relay source do not say: which of its keys go together."""
+"""Rules for combinations of a relay source's keys, beyond their types."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collectord.config.schema import RelaySourceConfig, SessionConfig
 
 _U32_MAX: Final = (1 << 32) - 1
-# A record of blktrace has a header of 48 bytes, a message up to 128 more.
+# A record of blktrace has a header of 48 bytes, and a message has up to 128 more.
 _SUBBUF_MIN_BYTES: Final = 256
 _OF_DEVICES: Final = ("actions", "start_lba", "end_lba", "pid")
 
 
 def check(source: RelaySourceConfig) -> Iterator[Problem]:
-    """Problems of a relay source on its own."""
+    """Yield problems of a relay source on its own."""
     devices, paths = source.device, source.path
     if bool(devices) == bool(paths):
         yield Problem(
@@ -51,7 +51,7 @@ def check(source: RelaySourceConfig) -> Iterator[Problem]:
 
 
 def _selection(source: RelaySourceConfig, *, blktrace: bool) -> Iterator[Problem]:
-    """What blktrace is to leave out."""
+    """Yield problems of the keys that limit what blktrace records."""
     for name in source.actions:
         if name not in ACTIONS:
             hint = did_you_mean(name, ACTIONS) or f"allowed: {', '.join(ACTIONS)}"
@@ -69,7 +69,7 @@ def _selection(source: RelaySourceConfig, *, blktrace: bool) -> Iterator[Problem
 
 
 def _buffers(source: RelaySourceConfig) -> Iterator[Problem]:
-    """Sizes, to be made by blktrace or as a client made them."""
+    """Yield problems of sizes, which blktrace makes or a client has made."""
     if source.subbuf and not (_SUBBUF_MIN_BYTES <= source.subbuf <= _U32_MAX):
         yield Problem("subbuf", f"{source.subbuf} bytes", f"{_SUBBUF_MIN_BYTES}B to 4GiB")
     if source.subbufs < 0 or source.subbufs == 1:
@@ -77,7 +77,7 @@ def _buffers(source: RelaySourceConfig) -> Iterator[Problem]:
 
 
 def check_session(session: SessionConfig) -> Iterator[Problem]:
-    """Problems of a relay source in its session."""
+    """Yield problems of a relay source in its session."""
     if session.mode == FLIGHT_RECORDER:
         yield Problem("mode", "relay channels make no flight recorder", 'mode = "stream"')
     if session.target.scope is not ScopeKind.SYSTEM:

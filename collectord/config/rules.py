@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a configuration's types do not say: which values go together."""
+"""Rules for combinations of a configuration's values, beyond their types."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _KEY_OF_SCOPE: Final = {
     ScopeKind.USER: "user",
     ScopeKind.CGROUP: "cgroup",
 }
-# Events of these belong to a CPU: IOC_REFRESH is refused for what children inherit.
+# Events in these scopes belong to a CPU: IOC_REFRESH is refused for what children inherit.
 FREEZABLE: Final = (ScopeKind.SYSTEM, ScopeKind.CPUS, ScopeKind.CGROUP)
 
 
 def check_config(config: Config) -> Iterator[Problem]:
-    """Problems of a whole configuration, each session's included."""
+    """Yield problems of a whole configuration, each session's included."""
     yield from under("daemon", _daemon(config.daemon))
     yield from under("metrics", _metrics(config.metrics))
     yield from under("bpf", _bpf(config.bpf))
@@ -68,7 +68,7 @@ def check_config(config: Config) -> Iterator[Problem]:
 
 
 def check_session(session: SessionConfig) -> Iterator[Problem]:
-    """Problems of one session."""
+    """Yield problems of one session."""
     if _NAME.fullmatch(session.name) is None:
         yield Problem(
             "name",
@@ -98,7 +98,7 @@ def _source(source: SourceConfig) -> Iterator[Problem]:
 
 
 def _mode(session: SessionConfig) -> Iterator[Problem]:
-    """Which sources a mode takes, and which of their keys."""
+    """Yield problems of a mode's sources and their keys."""
     if any(isinstance(source, RelaySourceConfig) for source in session.source):
         yield from relay_rules.check_session(session)
     recorder = session.mode == FLIGHT_RECORDER
@@ -125,7 +125,7 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
 
 
 def _window(source: TracefsSourceConfig, *, recorder: bool) -> Iterator[Problem]:
-    """What only a flight recorder has, and what it must have."""
+    """Yield problems of the keys that only a flight recorder has, or must have."""
     for name in ("keep", "max"):
         value = getattr(source, name)
         if value is not None and not recorder:
@@ -138,7 +138,7 @@ def _window(source: TracefsSourceConfig, *, recorder: bool) -> Iterator[Problem]
 
 
 def _freeze(session: SessionConfig) -> Iterator[Problem]:
-    """What may stop a flight recorder by itself."""
+    """Yield problems of what stops a flight recorder by itself."""
     if session.freeze_filter and not session.freeze_on:
         yield Problem("freeze_filter", "is the filter of freeze_on, which is not given")
     if not session.freeze_on:
@@ -161,7 +161,7 @@ def _freeze(session: SessionConfig) -> Iterator[Problem]:
 def _program(
     session: SessionConfig, source: BpfSourceConfig, programs: set[str]
 ) -> Iterator[Problem]:
-    """What a BPF program's session must be; `programs` are those before it."""
+    """Yield problems of a BPF program's session; `programs` are those before it."""
     if session.mode == FLIGHT_RECORDER:
         yield Problem("kind", "BPF programs make no flight recorder", 'mode = "stream"')
     if any(isinstance(other, PerfSourceConfig) for other in session.source):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How drain threads are scheduled and where they run, as the configuration spells it."""
+"""Scheduling and CPUs of drain threads, as the configuration spells them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NICE: Final = "nice"
 FIFO: Final = "fifo"
 NICE_RANGE: Final = (-20, 19)
 FIFO_RANGE: Final = (1, 99)
-# As many as the core has room for (`SHARDS_MAX` in stream.h).
+# The number that the core has room for (`SHARDS_MAX` in stream.h).
 SHARDS_MAX: Final = 64
 
 _LEVEL: Final = re.compile(r"(nice|fifo):(-?\d{1,2})", re.ASCII)
@@ -54,7 +54,7 @@ class DrainPriority:
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "auto", "normal", "nice:-10" or "fifo:10". Raises UsageError."""
+        """Parse "auto", "normal", "nice:-10" or "fifo:10". Raises UsageError."""
         word = text.strip() if isinstance(text, str) else ""
         if word in (AUTO, NORMAL):
             return cls(word)
@@ -69,7 +69,7 @@ class DrainPriority:
 
 
 class DrainCpus:
-    """CPUs that drain threads are confined to; none: for the plan to choose."""
+    """CPUs that drain threads are confined to; none lets the plan choose."""
 
     __slots__ = ("cpus",)
 
@@ -87,7 +87,7 @@ class DrainCpus:
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "auto" or "2-3,5". Raises UsageError."""
+        """Parse "auto" or "2-3,5". Raises UsageError."""
         word = text.strip() if isinstance(text, str) else ""
         if word == AUTO:
             return cls()

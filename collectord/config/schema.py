@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every key of the configuration and its default; config/collectord.toml explains them.
 
-`collectord run` reads these from files, `collectord record` builds them from its options: both
-go the same way from here.
+`collectord run` reads these from files, `collectord record` builds them from its options: from
+here on both are treated alike.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[retention]`: limits of the state directory over all sessions; 0 is no limit."""
+    """`[retention]`: limits of the state directory over all sessions; 0 for no limit."""
 
     bytes: Bytes = Bytes(8 * _GIB)
     age: Nanoseconds = Nanoseconds(7 * 86_400 * NS_PER_SECOND)
@@ -79,7 +79,7 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BpfConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[bpf]`: where programs come from, and what compiling them may cost."""
+    """`[bpf]`: places of programs, and limits of compiling them."""
 
     programs: str = "/etc/collectord/bpf"
     python: str = ""
@@ -91,7 +91,7 @@ class BpfConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[session.target]`: what is observed."""
+    """`[session.target]`: the target of observation."""
 
     scope: ScopeKind = ScopeKind.SYSTEM
     cpus: Cpus = ()
@@ -103,7 +103,7 @@ class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of `events` with settings of its own; left out, the source's apply."""
+    """An entry of `events` with settings of its own; the source's apply to omitted ones."""
 
     event: EventSpelling
     filter: FilterSpelling = Filter()
@@ -112,7 +112,7 @@ class EventConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse_event(cls, text: str) -> EventConfig:
-        """Read an entry that is no more than its event. Raises UsageError."""
+        """Parse an entry that is an event alone. Raises UsageError."""
         return cls(event=event_spec.parse_choices(text))
 
 
@@ -145,7 +145,7 @@ class TraceEventConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse_event(cls, text: str) -> TraceEventConfig:
-        """Read an entry that is no more than its event. Raises UsageError."""
+        """Parse an entry that is an event alone. Raises UsageError."""
         return cls(event=trace_names.parse(text))
 
 

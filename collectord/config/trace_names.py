@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of a tracefs source: tracepoints and nothing else, in perf's spelling."""
+"""Events of a tracefs source: only tracepoints, in perf's spelling."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def parse(text: str) -> EventChoices:
-    """Read a list such as "sched:sched_switch,block:*", with alternatives behind "|".
+    """Parse a list such as "sched:sched_switch,block:*", with alternatives separated by "|".
 
     Raises:
-        UsageError: it does not parse, or is something that ftrace does not have.
+        UsageError: it does not parse, or names something that ftrace does not have.
     """
     return checked(event_spec.parse_choices(text))
 
 
 def checked(choices: EventChoices) -> EventChoices:
-    """Give events that ftrace has. Raises UsageError for others."""
+    """Return the events if ftrace has them. Raises UsageError for others."""
     for group in (group for choice in choices for group in choice):
         if group.braced:
             text = f"{{{','.join(event.text for event in group.events)}}}"
@@ -35,7 +35,7 @@ def checked(choices: EventChoices) -> EventChoices:
 
 
 def check_event(event: EventSpec) -> None:
-    """Raise UsageError for what is no event of ftrace."""
+    """Raise UsageError for an event that ftrace cannot have."""
     if not isinstance(event.body, Tracepoint):
         raise UsageError(
             f"{event.text!r} is no tracepoint",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes of a tracefs source: what a definition places, and where."""
+"""Probes of a tracefs source: the kind and place of each definition."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 
 from collectord.errors import UsageError
 
-# include/linux/trace_events.h, MAX_EVENT_NAME_LEN 64 with its NUL, for groups and events.
+# Limit for groups and events: MAX_EVENT_NAME_LEN 64 of include/linux/trace_events.h, NUL included.
 NAME_MAX: Final = 63
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 class ProbeKind(StrEnum):
-    """What a probe is placed on."""
+    """The kind of place of a probe."""
 
     KPROBE = "kprobe"
     KRETPROBE = "kretprobe"
@@ -48,15 +48,15 @@ class Probe(msgspec.Struct, frozen=True):
     """A tracepoint to make, in the terms of the kernel's kprobetrace, uprobetracer, eprobetrace.
 
     Attributes:
-        kind: what it is placed on.
+        kind: kind of its place.
         name: the event's name in the session's group.
         place: `SYMBOL[+OFFSET]`, `/PATH:0xOFFSET` (in the file, not in memory), `SYSTEM.EVENT`.
-        arguments: what to fetch, such as "path=+0(%di):ustring flags=%si:x32".
-        filter: over the fields of its own event; of an eprobe over those of the event that it
-            is placed on.
+        arguments: values to fetch, such as "path=+0(%di):ustring flags=%si:x32".
+        filter: filter over the fields of its own event; of an eprobe over those of the event that
+            it is placed on.
 
     Raises:
-        UsageError: a name, place or argument that could not be, or would be another line.
+        UsageError: a name, place or argument that is invalid, or would be another line.
     """
 
     kind: ProbeKind
@@ -81,7 +81,7 @@ class Probe(msgspec.Struct, frozen=True):
         return "" if self.kind is ProbeKind.EPROBE else self.filter
 
     def definition(self, group: str) -> str:
-        """Give the line that makes it; words are apart by one space, as in the kernel's log."""
+        """Return the line that makes it; single spaces separate words, as in the kernel's log."""
         event = f"{_LETTER[self.kind]}:{group}/{self.name}"
         return " ".join(f"{event} {self.place} {self.arguments} {self._condition}".split())
 
@@ -90,5 +90,5 @@ class Probe(msgspec.Struct, frozen=True):
         return f"if {self.filter}" if self.filter and not self.event_filter else ""
 
     def unusable(self, problem: str, hint: str) -> UsageError:
-        """The error for a definition that cannot be."""
+        """Return the error for an invalid definition."""
         return UsageError(f"{self.kind} {self.name}: {problem}", text=self.name, hint=hint)

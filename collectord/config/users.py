@@ -10,9 +10,9 @@ from collectord.text.nearest import did_you_mean
 
 
 def user_id(text: str) -> int:
-    """Give a user's id. Raises UsageError where nobody has the name."""
+    """Return a user's id. Raises UsageError where nobody has the name."""
     try:
         return int(text) if text.isascii() and text.isdigit() else pwd.getpwnam(text).pw_uid
-    except (KeyError, ValueError) as error:  # of a number, thousands of digits
+    except (KeyError, ValueError) as error:  # a number of thousands of digits
         known = (entry.pw_name for entry in pwd.getpwall())
         raise UsageError(f"no user {text!r}", text=text, hint=did_you_mean(text, known)) from error

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host can do, as plain data: the kernel package finds it out, and plans read it."""
+"""Capabilities of a host as plain data: the kernel package finds them out, and plans read them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel and a process may do, as plain data: `doctor --json` feeds `check --facts`."""
+"""Capabilities of a kernel and a process as plain data: `doctor --json` feeds `check --facts`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collectord.errors import ConfigError
 from collectord.programs.bpf_program import BpfProgram  # noqa: TC001 - of the facts' JSON
 from collectord.text.foreign import decode_json
 
-# Read by `from_json`; raised when a field changes its meaning, not when one is added.
+# `from_json` reads it; it is raised when a field changes its meaning, not when one is added.
 FACTS_VERSION: Final = 1
 
 CAP_IPC_LOCK: Final = "CAP_IPC_LOCK"
@@ -30,9 +30,9 @@ _PARANOID_CLOSED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that `doctor` looked at. `remedy` is the least that would make it `ok`.
+    """One thing that `doctor` checked. `remedy` is the least that would make it `ok`.
 
-    What is not `ok` is missing, or `unknown`: it may be there, and nothing told.
+    What is not `ok` is missing, or `unknown`: it may exist, but nothing tells.
     """
 
     name: str
@@ -73,7 +73,7 @@ class PmuFacts:
 
 @dataclass(frozen=True, slots=True)
 class FtraceFacts:
-    """What the kernel's ftrace and its tracefs can do, and what they would let this user do.
+    """Capabilities of the kernel's ftrace and its tracefs, and of this user there.
 
     Attributes:
         instances: an instance of one's own can be made.
@@ -102,27 +102,27 @@ class FtraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class BpfFacts:
-    """What it takes to compile, load and attach BPF programs, and which programs there are.
+    """Requirements for compiling, loading and attaching BPF programs, and the programs.
 
     Attributes:
         problem: why none can run, "" if they can.
         remedy: what would let them run.
         need: the least privilege that would, "" if none is missing.
         python: interpreter that has bcc, "" for none.
-        bcc_version: of its bcc.
+        bcc_version: version of its bcc.
         headers: the tree of kernel headers, or what it is made of; "" for none.
         headers_kind: a kernel's build directory, its archive of headers, or packages to merge.
-        headers_release: of the kernel that they belong to.
-        headers_match: that is the running one.
+        headers_release: release of the kernel that they belong to.
+        headers_match: that is the running kernel.
         btf: the kernel describes its types.
         jit: programs are compiled to machine code.
         unprivileged_disabled: the sysctl; not 0 closes bpf(2) to those without privilege. None
             where it cannot be read.
         kprobes, uprobes, fentry: programs can be attached to functions of the kernel, of
             processes, of the kernel by trampolines.
-        programs: those that were asked for and are there, by name.
-        program_problems: why others are none, by name.
-        unknown_programs: names that no files have, each with the nearest one that there is.
+        programs: requested programs that exist, by name.
+        program_problems: why others are invalid, by name.
+        unknown_programs: names without files, each with the nearest known one.
     """
 
     problem: str = ""
@@ -145,22 +145,22 @@ class BpfFacts:
     unknown_programs: dict[str, str] = field(default_factory=dict)
 
 
-# What systemd.exec(5) has for a service that opens block devices and no others.
+# Settings of systemd.exec(5) for a service that opens block devices and no others.
 SEES_DEVICES: Final = "PrivateDevices=no, DevicePolicy=closed, DeviceAllow=block-* r in its unit"
 
 
 @dataclass(frozen=True, slots=True)
 class RelayFacts:
-    """What relay sources need.
+    """Requirements of relay sources.
 
     Attributes:
-        debugfs: where it is mounted, "" if it is not.
+        debugfs: its mount point, "" if it is not.
         problem: why relay files cannot be opened, "" if they can.
         need: the least privilege that would let them be opened, "" if none is missing.
         remedy: what to do about the problem.
         blktrace: the kernel traces block devices.
         devices: paths of block devices.
-        hidden: those of them that the /dev of this process has not, as PrivateDevices= makes it.
+        hidden: those of them that are missing in this process's /dev, as with PrivateDevices=.
         channels: paths of channels that were found, without the CPU's number, to the CPUs that
             have a file; (-1,) for a channel with one file.
     """
@@ -177,14 +177,14 @@ class RelayFacts:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """What was probed, on the host and for the user that runs the plan.
+    """Probed facts of the host and of the user that runs the plan.
 
     Attributes:
         release: `uname -r`.
         arch: `uname -m`.
         page_size: bytes of a page.
         cpus_online: CPUs that events can be opened on.
-        cpus_possible: CPUs that may come.
+        cpus_possible: CPUs that may come online.
         perf_event_paranoid: the sysctl; 3 and more is Debian's closed level.
         perf_event_mlock_kb: the sysctl: KiB per online CPU and user that rings may pin freely.
         perf_event_max_sample_rate: the sysctl, Hz; the kernel lowers it by itself.
@@ -192,11 +192,11 @@ class KernelFacts:
         rlimit_memlock_bytes: soft RLIMIT_MEMLOCK, None when unlimited.
         rlimit_nofile: soft RLIMIT_NOFILE.
         rlimit_nofile_hard: how far the process may raise it.
-        nice: of this process.
+        nice: nice value of this process.
         nice_min: the lowest nice value that its threads can be given.
         realtime: the process itself is scheduled in real time.
         realtime_max: the highest priority of SCHED_FIFO that its threads can be given, 0 for none.
-        numa_nodes: CPUs of each node of memory; none where nobody tells.
+        numa_nodes: CPUs of each node of memory; none where unknown.
         capabilities: names of the effective set, e.g. "CAP_PERFMON".
         euid: effective user id.
         lockdown: "none", "integrity", "confidentiality", or "unknown" where it cannot be read;
@@ -211,10 +211,10 @@ class KernelFacts:
         hardware_pmu: a hardware cycles event can be opened.
         format_lost: PERF_FORMAT_LOST is known (kernel 6.0).
         precise_ip_max: highest precise_ip that a cycles event takes, 3 (any) when unknown.
-        ftrace: of tracefs sources.
-        bpf: of BPF sources.
-        relay: of relay sources, None where nobody asked.
-        checks: what `doctor` prints.
+        ftrace: facts for tracefs sources.
+        bpf: facts for BPF sources.
+        relay: facts for relay sources, None where not probed.
+        checks: the rows of `doctor`.
     """
 
     release: str
@@ -255,46 +255,46 @@ class KernelFacts:
 
     @property
     def perfmon(self) -> bool:
-        """Paranoid levels do not apply (`perfmon_capable()`, and Debian's closed level)."""
+        """Whether paranoid levels, Debian's included, do not apply (`perfmon_capable()`)."""
         if CAP_SYS_ADMIN in self.capabilities:
             return True
         return CAP_PERFMON in self.capabilities and self.perf_event_paranoid < _PARANOID_CLOSED
 
     @property
     def may_open(self) -> bool:
-        """Any event at all can be opened."""
+        """Whether any event at all can be opened."""
         return self.perfmon or self.perf_event_paranoid < _PARANOID_CLOSED
 
     @property
     def may_observe_cpus(self) -> bool:
-        """Events of a whole CPU, of every task on it, can be opened."""
+        """Whether events of a whole CPU, of every task on it, can be opened."""
         return self.perfmon or self.perf_event_paranoid <= _PARANOID_CPU_WIDE
 
     @property
     def may_observe_kernel(self) -> bool:
-        """Events that fire in kernel mode can be opened."""
+        """Whether events that fire in kernel mode can be opened."""
         return self.perfmon or self.perf_event_paranoid <= _PARANOID_KERNEL
 
     @property
     def may_read_tracepoints(self) -> bool:
-        """Samples with a tracepoint's fields (PERF_SAMPLE_RAW) can be had."""
+        """Whether samples may have a tracepoint's fields (PERF_SAMPLE_RAW)."""
         return self.perfmon or self.perf_event_paranoid <= _PARANOID_RAW_TRACEPOINTS
 
     @property
     def locks_freely(self) -> bool:
-        """Ring memory is under no limit (perf_mmap: CAP_IPC_LOCK, or paranoid -1)."""
+        """Whether ring memory is unlimited (perf_mmap: CAP_IPC_LOCK, or paranoid -1)."""
         return (
             CAP_IPC_LOCK in self.capabilities
             or self.perf_event_paranoid <= _PARANOID_NO_LOCK_LIMIT
         )
 
     def to_json(self) -> bytes:
-        """The facts as a JSON document, keys sorted."""
+        """Return the facts as a JSON document, keys sorted."""
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2)
 
     @classmethod
     def from_json(cls, data: bytes | str, *, path: str = "") -> KernelFacts:
-        """Read what `to_json` wrote. Fields that this version does not know are ignored.
+        """Read the output of `to_json`. Fields that this version does not know are ignored.
 
         Args:
             data: the document, or a `doctor --json` report that holds it under "facts".

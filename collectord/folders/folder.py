@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that is held open, and what is done to the names directly in it."""
+"""A folder that is held open, and operations on the names directly in it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 FILE_MODE: Final = 0o640
-# O_NONBLOCK: a FIFO is opened and refused, not waited for, and so is a file that somebody leased.
+# O_NONBLOCK: a FIFO, or a file that somebody leased, is refused instead of waited for.
 _PLAIN: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHILD: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PIECE_BYTES: Final = 1 << 20
-# open(2) of a link, a directory, a socket or a FIFO without a reader, and a device without driver.
+# errnos of open(2) for a link, a directory, a socket, a FIFO without a reader, a device without
+# driver.
 _NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 _MOVE_AWAY: Final = "move it away, or choose another name or folder"
 
@@ -37,15 +38,15 @@ class Entry(NamedTuple):
 
 
 class Folder:
-    """An open folder. All names are of what is directly in it; links are never followed.
+    """An open folder. All names are directly in it; links are never followed.
 
     Args:
-        fd: of the folder, which it owns from now on.
-        path: as it was named, for messages.
-        trust: what it must be; see `checked`.
+        fd: descriptor of the folder, owned by it from now on.
+        path: the path that it was opened by, for messages.
+        trust: demands on it; see `checked`.
         made: the folders that were made on the way to it, the deepest last.
 
-    Raises, of its methods: OSError, and UnsafePath for what is no plain file or somebody else's.
+    Methods raise OSError, and UnsafePath for anything but plain files, and for somebody else's.
     The descriptor is closed with the last reference to it, or by `close`.
     """
 
@@ -65,7 +66,7 @@ class Folder:
         self._close = weakref.finalize(self, os.close, fd)
 
     def checked(self, owners: Iterable[int] = ()) -> Self:
-        """Give it back if it is what it must be, and close it if not. See `check_folder`."""
+        """Return the folder if it meets the demands, else close it. See `check_folder`."""
         try:
             status = os.fstat(self.fd)
             self._owners = check_folder(status, self.path, self._trust, owners=owners)
@@ -88,7 +89,7 @@ class Folder:
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor. It may be done again."""
+        """Close the descriptor. It may be called again."""
         self.fd = -1
         self._close()
 
@@ -99,18 +100,18 @@ class Folder:
 
     @property
     def is_deleted(self) -> bool:
-        """Nobody can find it by a name any more, and nothing can be made in it."""
+        """Whether it has no name any more, so that nothing can be made in it."""
         return os.fstat(self.fd).st_nlink == 0
 
     def enter(self, name: str, *, owners: Iterable[int] = ()) -> Folder:
-        """Open a folder in it, which must be what this one had to be."""
+        """Open a folder in it, which must meet the same demands."""
         path = self.path / name
         fd = os.open(name, _CHILD, dir_fd=self.fd)
         return Folder(fd, path, self._trust).checked(owners)
 
     def entries(self) -> list[Entry]:
-        """List it, by name."""
-        # A listing has a place in the open file: each has one of its own.
+        """List its entries by name."""
+        # A listing moves the position of the open file: each one opens its own.
         fd = os.open(".", _LIST, dir_fd=self.fd)
         try:
             with os.scandir(fd) as found:
@@ -126,7 +127,7 @@ class Folder:
             os.close(fd)
 
     def stat(self, name: str) -> os.stat_result | None:
-        """Look at what has a name, links themselves; None if nothing has it."""
+        """Return the status of a name, of links themselves; None if it does not exist."""
         try:
             return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -138,15 +139,15 @@ class Folder:
         return status is not None and os.path.samestat(status, os.fstat(fd))
 
     def create(self, name: str, *, mode: int = FILE_MODE) -> int:
-        """Make a file where nothing is, open for reading and writing. Raises FileExistsError."""
+        """Create a file, open for reading and writing. Raises FileExistsError."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _PLAIN
         return os.open(name, flags, mode, dir_fd=self.fd)
 
     def open(self, name: str, *, write: bool = False) -> int:
         """Open a plain file that exists, for reading, or for writing as well.
 
-        For writing it must have one name alone and belong to whom files in this folder may. In a
-        folder that must be ours it must be ours.
+        For writing it must have one name only and a permitted owner of files in this folder. In a
+        folder that must be ours the file must be ours.
         """
         path = self.path / name
         try:
@@ -169,7 +170,7 @@ class Folder:
         return fd
 
     def read(self, name: str, limit_bytes: int) -> bytes:
-        """Read a plain file, which may have so many bytes. Raises UnsafePath, EFBIG, if more."""
+        """Read a plain file of at most `limit_bytes`. Raises UnsafePath, EFBIG, if it has more."""
         fd = self.open(name)
         try:
             return read_all(fd, self.path / name, limit_bytes)
@@ -177,11 +178,11 @@ class Folder:
             os.close(fd)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name; what had it is gone."""
+        """Rename a file; a file that had the new name is gone."""
         os.rename(old, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def remove(self, name: str, *, missing_ok: bool = False) -> None:
-        """Delete a name that is no folder's."""
+        """Delete a name that is not a folder's."""
         try:
             os.unlink(name, dir_fd=self.fd)
         except FileNotFoundError:
@@ -189,13 +190,13 @@ class Folder:
                 raise
 
     def discard(self, name: str) -> None:
-        """Delete a plain file that may be ours, if one has this name; anything else is let be."""
+        """Delete a plain file that may be ours, if it exists; leave anything else alone."""
         status = self.stat(name)
         if status is not None and stat.S_ISREG(status.st_mode) and not self._is_others(status):
             self.remove(name, missing_ok=True)
 
     def give_up(self, name: str) -> bool:
-        """Delete a name; False if it is not there. Raises UnsafePath for somebody else's."""
+        """Delete a name; return False if it is absent. Raises UnsafePath for somebody else's."""
         status = self.stat(name)
         if status is None:
             return False
@@ -209,11 +210,11 @@ class Folder:
         os.rmdir(name, dir_fd=self.fd)
 
     def sync(self) -> None:
-        """Make its names durable."""
+        """Make its names durable (fsync)."""
         os.fsync(self.fd)
 
     def replace(self, name: str) -> int:
-        """Make a file where nothing is, or where one of ours is that may go."""
+        """Create a file, in place of one of ours if that may be replaced."""
         while True:
             try:
                 return self.create(name)
@@ -227,14 +228,14 @@ class Folder:
                 self.remove(name, missing_ok=True)
 
     def write_new(self, name: str, data: bytes) -> None:
-        """Write a small file and wait until the disk has it; if that fails nothing of it is left.
+        """Write a small file durably; if that fails nothing of it is left.
 
         One of ours that has the name is replaced.
         """
         self._write(self.replace(name), name, data)
 
     def put(self, name: str, data: bytes) -> None:
-        """Give a small file its contents at once: a kill leaves the old ones or the new."""
+        """Replace a small file atomically: a kill leaves the old content or the new."""
         new = f".{name}.new"
         self.write_new(new, data)
         try:
@@ -245,7 +246,7 @@ class Folder:
         self.sync()
 
     def write_claimed(self, name: str, data: bytes) -> None:
-        """Do what `write_new` does, in room that `claim_room` made, if it is there."""
+        """Write as `write_new`, in the room that `claim_room` made, if it exists."""
         try:
             fd = self.open(name, write=True)
         except FileNotFoundError:
@@ -264,7 +265,7 @@ class Folder:
             os.close(fd)
 
     def claim_room(self, name: str, size_bytes: int) -> None:
-        """Create a file with the room that `write_claimed` will want on a disk full by then.
+        """Create a file with the room that `write_claimed` will need when the disk is full.
 
         If that fails nothing of it is left.
         """
@@ -300,7 +301,7 @@ def _no_file(path: Path, code: int = 0) -> UnsafePath:
 def reopen(fd: int, flags: int) -> int:
     """Open the file of a descriptor again, whatever its name leads to by now.
 
-    Needs /proc, as much else does.
+    This needs /proc, as much else does.
     """
     return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
 
@@ -309,9 +310,9 @@ def read_all(fd: int, path: Path, limit_bytes: int) -> bytes:
     """Read a plain file from its start.
 
     Args:
-        fd: of it.
-        path: of it, for messages.
-        limit_bytes: what it may have.
+        fd: its descriptor.
+        path: its path, for messages.
+        limit_bytes: the most that it may have.
 
     Raises:
         OSError: it cannot be read.
@@ -332,7 +333,7 @@ def read_all(fd: int, path: Path, limit_bytes: int) -> bytes:
 
 
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    """Do pwrite(2) until all of `data` is at `offset`."""
+    """Write all of `data` at `offset` with pwrite(2)."""
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, offset)

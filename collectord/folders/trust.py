@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trust in a folder: its owner and mode decide what may be done in it."""
+"""Trust in a folder: its owner and mode decide what the program may do in it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _BEYOND_PERMISSIONS: Final = 1 << 1 | 1 << 2 | 1 << 3
 class Trust(Enum):
     """The demands on a folder.
 
-    READ: anybody's; nothing is written into it.
-    WRITE: for a privileged process one that a single user can write to, or a sticky one. Files
-        that it writes to there are its own user's or root's, or, if nobody else can write to the
-        folder, its owner's. Without privilege any, since permissions then decide.
-    OWN: this process's user's or root's, and nobody else can write to it.
-    ROOTED: the same of it and of all above it, and no link leads to it.
+    READ: it may be anybody's; nothing is written into it.
+    WRITE: for a privileged process a single user can write to it, or it is sticky. Files that
+        the process writes there belong to its own user or root, or, if nobody else can write
+        to the folder, to its owner. Without privilege any folder, since permissions then
+        decide.
+    OWN: it belongs to this process's user or root, and nobody else can write to it.
+    ROOTED: the same for it and all folders above it, and no link leads to it.
     """
 
     READ = "read"
@@ -40,7 +41,7 @@ class Trust(Enum):
 
 
 def is_privileged() -> bool:
-    """Whether this process reaches files that the permissions of its user do not give it."""
+    """Whether this process reaches files beyond the permissions of its user."""
     if os.geteuid() == ROOT:
         return True
     try:
@@ -54,7 +55,7 @@ def is_privileged() -> bool:
 def others_may_write(status: os.stat_result) -> bool:
     """Whether anybody but the owner and root can create, rename and delete names in a folder.
 
-    The group of a user alone, which many systems give each user and let write, is no other.
+    A user's own group, which many systems give each user with write access, does not count.
     """
     if status.st_mode & stat.S_IWOTH:
         return True
@@ -73,19 +74,20 @@ def _is_own_group(status: os.stat_result) -> bool:
 def check_folder(
     status: os.stat_result, path: Path, trust: Trust, *, owners: Iterable[int] = ()
 ) -> frozenset[int] | None:
-    """Look at an open folder.
+    """Check an open folder.
 
     Args:
-        status: of its descriptor.
-        path: as it was named, for messages.
-        trust: what it must be.
-        owners: who may own it, of OWN and ROOTED, beside root; nobody named: this process's user.
+        status: status of its descriptor.
+        path: the path that it was opened by, for messages.
+        trust: the demands.
+        owners: users who may own it, for OWN and ROOTED, beside root; by default this process's
+            user.
 
     Returns:
-        who may own a file in it that is opened for writing; None for anybody.
+        users who may own a file in it that is opened for writing; None for anybody.
 
     Raises:
-        UnsafePath: it is not what it must be.
+        UnsafePath: it does not meet the demands.
     """
     if trust is Trust.READ or (trust is Trust.WRITE and not is_privileged()):
         return None
@@ -109,9 +111,9 @@ def check_owner(
     """Raise UnsafePath if anybody but the owners and root could have changed it.
 
     Args:
-        status: of a file or folder.
-        path: of it.
-        owners: who may own it, beside root.
+        status: status of a file or folder.
+        path: its path.
+        owners: users who may own it, beside root.
         sticky: others may write to it if it is sticky: nobody can move there what root owns.
     """
     if status.st_uid not in {ROOT, *owners}:
@@ -124,9 +126,9 @@ def check_owner(
 
 
 def is_safe_link(link: os.stat_result, folder: os.stat_result) -> bool:
-    """Whether a link in a folder is one that this user or root made, and nobody else can replace.
+    """Whether this user or root made a link in a folder, and nobody else can replace it.
 
-    Without privilege every link is: it leads nowhere that its maker could not go.
+    Without privilege every link passes: it leads nowhere that its maker could not go.
     """
     if not is_privileged():
         return True

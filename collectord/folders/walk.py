@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The way from a path to an open folder, step by step.
 
-Links on the way are followed where nobody but this user and root can have made them, as those of
-a distribution (/var/run) and of an administrator are. A link of somebody else is refused.
+Links on the way are followed where only this user and root can have made them, as those of a
+distribution (/var/run) and of an administrator are. Somebody else's link is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collectord.folders.trust import Trust, check_owner, is_safe_link
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Of a folder that can be entered and need not be readable. A link fails with ENOTDIR.
+# Flags for a folder that can be entered and need not be readable. A link fails with ENOTDIR.
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LINKS_MAX: Final = 40  # MAXSYMLINKS of the kernel
@@ -38,14 +38,14 @@ def open_folder(
     """Open a folder.
 
     Args:
-        path: of it; a relative one begins at the working directory.
-        trust: what it must be.
+        path: its path; a relative one begins at the working directory.
+        trust: the demands on it.
         owners: see `check_folder`.
-        make_mode: permissions of what is made where a part of the path is missing; None: nothing.
+        make_mode: permissions of folders made for missing parts of the path; None makes none.
 
     Raises:
         OSError: it cannot be opened or made.
-        UnsafePath: it is not what it must be, or somebody else's link leads to it.
+        UnsafePath: it does not meet the demands, or somebody else's link leads to it.
     """
     walk = _Walk(path, trust, owners, make_mode)
     try:
@@ -57,7 +57,7 @@ def open_folder(
 
 
 def remove_made(made: Iterable[Path]) -> None:
-    """Delete folders that were made for nothing, the deepest first; what is not empty stays."""
+    """Delete folders that were made in vain, the deepest first; those that are not empty stay."""
     for path in reversed(tuple(made)):
         try:
             with open_folder(path.parent) as above:
@@ -69,11 +69,11 @@ def remove_made(made: Iterable[Path]) -> None:
 def open_file(path: Path) -> int:
     """Open a plain file for reading that a user named; links are followed.
 
-    Anything else is not even opened: that alone can start a device, or wait for one.
+    Anything else is not opened at all: that alone can start a device, or wait for one.
 
     Raises:
         OSError: it cannot be opened.
-        UnsafePath: it is no plain file.
+        UnsafePath: it is not a plain file.
     """
     place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -98,7 +98,7 @@ class _Walk:
     """A descriptor on its way down a path.
 
     Attributes:
-        fd: of the folder that was reached; its own until the caller closes it.
+        fd: descriptor of the folder reached; the walk owns it until the caller closes it.
         made: the folders that were made.
     """
 
@@ -115,7 +115,7 @@ class _Walk:
         self.fd = os.open(path.anchor or ".", _STEP)
 
     def go(self) -> None:
-        """Go to the end of the path. Raises as `open_folder`."""
+        """Walk to the end of the path. Raises as `open_folder`."""
         while self._parts:
             part = self._parts.popleft()
             if part == "/":
@@ -134,7 +134,7 @@ class _Walk:
                     check_owner(os.fstat(self.fd), self._here, self._owners, sticky=True)
 
     def _move(self, fd: int, path: Path) -> None:
-        # First the new one: Ctrl-C in between must not have the old number closed twice.
+        # The new one comes first: Ctrl-C in between must not have the old number closed twice.
         left, self.fd, self._here = self.fd, fd, path
         os.close(left)
 
@@ -145,7 +145,7 @@ class _Walk:
         self._parts.appendleft(part)
 
     def _follow(self, part: str) -> None:
-        """Go on where a link leads. Raises NotADirectoryError if it is none."""
+        """Follow a link. Raises NotADirectoryError if it is not one."""
         path = self._here / part
         status = os.stat(part, dir_fd=self.fd, follow_symlinks=False)
         if self._trust is Trust.ROOTED:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BPF program of the catalogue: its parameters, and what its text and manifest say together."""
+"""A BPF program of the catalogue: its parameters, and the consistency of its text and manifest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HEADER: Final = "collectord.h"
 EVENT: Final = "COLLECTORD_EVENT"
-# The output of collectord_submit() in collectord.h, which is there for an event only.
+# The output of collectord_submit() in collectord.h, which exists for an event only.
 RING: Final = "collectord_ring"
 _SUBMIT: Final = "collectord_submit"
 _PARAMETER: Final = "PARAMETER_"
@@ -30,7 +30,7 @@ _INT: Final = range(-(1 << 31) + 1, 1 << 31)
 _LONG: Final = range(-(1 << 63) + 1, 1 << 63)
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9 _./,:+=@-]")
 
-# Attachments by a function's name or macro, and what they need of the kernel.
+# Attachments by a function's name or macro, and the kernel features that they need.
 _NAMED: Final = {
     "kprobes": r"k(?:ret)?probe__\w+\s*\(",
     "fentry": r"(?:KR?E?T?FUNC_PROBE|KMOD_RET|k(?:ret)?func__\w+|kmod_ret__\w+)\s*\(",
@@ -52,13 +52,13 @@ _SUBMITS: Final = re.compile(r"\bperf_submit\w*|\bbpf_perf_event_output\b")
 
 @dataclass(frozen=True, slots=True)
 class BpfProgram:
-    """A pair of files.
+    """A BPF program: its source and its manifest.
 
     Attributes:
-        name: of both.
-        path: of the source; the manifest is NAME.toml beside it.
+        name: the name of both files.
+        path: path of the source; the manifest is NAME.toml beside it.
         source: C text.
-        manifest: as read.
+        manifest: the parsed manifest.
         origin: "shipped" with this program, or "local", added on this host.
     """
 
@@ -70,17 +70,17 @@ class BpfProgram:
 
 
 def parameters(program: BpfProgram, given: Mapping[str, str]) -> dict[str, int | str]:
-    """Values of all parameters, those that are given and the defaults of the others.
+    """Return values of all parameters, given ones and defaults of the others.
 
     Args:
-        program: which.
+        program: the program.
         given: texts as on a command line, by name.
 
     Returns:
         numbers in ns, bytes or as they are, 0 or 1, or text.
 
     Raises:
-        UsageError: no such parameter, or no such value for it.
+        UsageError: there is no such parameter, or it does not take the value.
     """
     known = program.manifest.parameter
     for name in given:
@@ -102,7 +102,7 @@ def parameters(program: BpfProgram, given: Mapping[str, str]) -> dict[str, int |
 
 
 def show_default(parameter: ParameterConfig) -> str:
-    """The default with its unit, e.g. "10ms" or "0 us"."""
+    """Return the default with its unit, e.g. "10ms" or "0 us"."""
     if parameter.default == "":
         return '""'
     text = show_value(parameter, read_value(parameter, parameter.default))
@@ -114,7 +114,7 @@ def _about(parameter: ParameterConfig) -> str:
 
 
 def defines(program: BpfProgram, values: Mapping[str, int | str]) -> str:
-    """Lines that give the program its parameters, as `parameters` returned them.
+    """Return lines that define the program's parameters, as `parameters` returned them.
 
     A number has the C type that it would have if it were written there; durations and sizes are
     unsigned long long, whatever they are multiplied by.
@@ -145,7 +145,7 @@ def _c_number(value: int) -> str:
 
 
 def _c_string(text: str) -> str:
-    """A literal of these bytes, whatever they are: all but the plainest are octal escapes."""
+    """Return a C literal of any bytes: all but the plainest are octal escapes."""
     return '"' + "".join(map(_c_char, encode(text))) + '"'
 
 
@@ -154,20 +154,20 @@ def _c_char(byte: int) -> str:
 
 
 def counts_submissions(source: str) -> bool:
-    """Every event goes through collectord_submit(), which counts it."""
+    """Whether every event goes through collectord_submit(), which counts it."""
     return RING in outputs(source) and not _SUBMITS.search(c_source.strip(source))
 
 
 def misses_are_counted(program: BpfProgram, release: str) -> bool:
-    """Whether the kernel counts the runs that it leaves out as another program runs on the CPU.
+    """Whether the kernel counts the runs that it skips while another program runs on the CPU.
 
-    Of raw tracepoints, and of uprobes, which it never leaves out, always; of tracepoints since
-    Linux 6.7 (trace_call_bpf); of kprobes only a part, and of perf events none. Nothing but the
-    release tells.
+    For raw tracepoints, and for uprobes, which it never skips, always; for tracepoints since Linux
+    6.7 (trace_call_bpf); for kprobes only a part, and for perf events none. Only the release
+    tells.
 
     Args:
-        program: which.
-        release: of the kernel, as `uname -r` has it.
+        program: the program.
+        release: release of the kernel, as in `uname -r`.
     """
     kinds = {attach.kind for attach in program.manifest.attach}
     if kinds & _MISSED_UNCOUNTED or "kprobes" in needs(program):
@@ -178,17 +178,17 @@ def misses_are_counted(program: BpfProgram, release: str) -> bool:
 
 
 def tracepoint_misses_are_counted(release: str) -> bool:
-    """Whether a kernel counts the runs of programs on tracepoints that it leaves out."""
+    """Whether a kernel counts the skipped runs of programs on tracepoints."""
     return numbers(release) >= _MISSES_COUNTED
 
 
 def numbers(release: str) -> tuple[int, ...]:
-    """The first two numbers of a kernel's release, (0, 0) of none."""
+    """Return the first two numbers of a kernel's release, (0, 0) if it has none."""
     return tuple(map(int, re.findall(r"\d+", release)[:2])) or (0, 0)
 
 
 def outputs(source: str) -> tuple[str, ...]:
-    """Tables that it submits events to, that of collectord_submit() first."""
+    """Return tables that it submits events to, that of collectord_submit() first."""
     code = c_source.strip(source)
     named = tuple(name for name, *_ in c_source.calls(code, "BPF_PERF_OUTPUT"))
     counted = c_source.includes(source, HEADER) >= 0 and c_source.defined(source, EVENT) >= 0
@@ -196,7 +196,7 @@ def outputs(source: str) -> tuple[str, ...]:
 
 
 def needs(program: BpfProgram) -> tuple[str, ...]:
-    """Features of the kernel, beyond BPF and tracepoints."""
+    """Return required features of the kernel, beyond BPF and tracepoints."""
     manifest = program.manifest
     code = c_source.strip(program.source)
     kinds = (attach.kind for attach in manifest.attach)
@@ -212,13 +212,13 @@ def needs(program: BpfProgram) -> tuple[str, ...]:
 
 
 def tracepoints(program: BpfProgram) -> tuple[str, ...]:
-    """Those that it attaches to, by whichever way."""
+    """Return the tracepoints that it attaches to, by whichever way."""
     attached = (one.place for one in program.manifest.attach if one.kind == "tracepoint")
     return tuple(dict.fromkeys((*program.manifest.tracepoints, *attached)))
 
 
 def problems(program: BpfProgram) -> Iterator[Problem]:
-    """What text and manifest say differently; keys are of the manifest."""
+    """Yield contradictions between text and manifest; keys are of the manifest."""
     manifest, source = program.manifest, program.source
     code = c_source.strip(source)
     yield from _event_problems(manifest, source)
@@ -255,17 +255,17 @@ def _event_problems(manifest: BpfManifest, source: str) -> Iterator[Problem]:
 
 
 def _probe_problems(manifest: BpfManifest, code: str) -> Iterator[Problem]:
-    """Every tracepoint of the text is in the manifest and the other way round.
+    """Yield differences between the tracepoints of text and manifest.
 
-    Those that are compiled under a condition only, such as the architecture, need not be.
+    Those that are compiled only under a condition, such as the architecture, may be missing.
     """
     always, ever = _Probes.of(c_source.unconditional(code)), _Probes.of(code)
     for key, attached, possible, told in (
         ("tracepoints", always.tracepoints, ever.tracepoints, manifest.tracepoints),
-        # There is no list of raw ones to look them up in: they may be left out.
+        # There is no list of raw tracepoints to look them up in: they may be left out.
         ("raw_tracepoints", frozenset(), ever.raw, manifest.raw_tracepoints),
     ):
-        # A function's name, tracepoint__SYSTEM__NAME, can be cut in several places.
+        # A function's name, tracepoint__SYSTEM__NAME, can be split in several places.
         names = {name.replace(":", "__"): name for name in told}
         for name in sorted(attached - names.keys()):
             words = f"the program attaches to {name.replace('__', ':', 1)}"
@@ -280,7 +280,7 @@ def _probe_problems(manifest: BpfManifest, code: str) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class _Probes:
-    """Tracepoints, as SYSTEM__NAME, and raw ones that a text attaches to."""
+    """Tracepoints, as SYSTEM__NAME, and raw tracepoints that a text attaches to."""
 
     tracepoints: frozenset[str]
     raw: frozenset[str]

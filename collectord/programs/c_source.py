@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BPF program's C text, read as far as what it declares and attaches to.
+"""A BPF program's C text, parsed for its declarations and attachments.
 
-Nothing is expanded or compiled: text that a macro or an #if hides counts as if it were there, so
-that what is said of a program holds whichever way it is compiled.
+Nothing is expanded or compiled: text that a macro or an #if hides counts like any other, so that
+statements about a program hold whichever way it is compiled.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _WORD: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def strip(source: str, *, literals: bool = False) -> str:
-    """The text without comments and continued lines; literals are emptied, or kept.
+    """Return the text without comments and continued lines; literals are emptied, or kept.
 
-    A comment is one space even if it had several lines, as the compiler takes it.
+    A comment becomes one space even if it had several lines, as for the compiler.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -43,19 +43,19 @@ def strip(source: str, *, literals: bool = False) -> str:
 
 
 def words(code: str) -> frozenset[str]:
-    """All identifiers of a stripped text."""
+    """Return all identifiers of a stripped text."""
     return frozenset(_WORD.findall(code))
 
 
 def includes(source: str, name: str) -> int:
-    """Where `#include "name"` begins in the text stripped but for its literals, -1 if nowhere."""
+    """Return where `#include "name"` begins in the text stripped but for literals, or -1."""
     pattern = rf'^[ \t]*#[ \t]*include[ \t]*"{re.escape(name)}"'
     found = re.search(pattern, strip(source, literals=True), re.MULTILINE)
     return found.start() if found else -1
 
 
 def defined(source: str, name: str) -> int:
-    """Where `#define name` begins, in the same terms."""
+    """Return where `#define name` begins in the same stripped text, or -1."""
     for match in _DEFINE.finditer(strip(source, literals=True)):
         if match[1] == name:
             return match.start()
@@ -63,7 +63,7 @@ def defined(source: str, name: str) -> int:
 
 
 def unconditional(code: str) -> str:
-    """What of a stripped text is outside of every #if."""
+    """Return the parts of a stripped text that are outside of every #if."""
     lines, depth = [], 0
     for line in code.splitlines():
         word = _CONDITION.match(line)
@@ -77,6 +77,6 @@ def unconditional(code: str) -> str:
 
 
 def calls(code: str, macro: str) -> Iterator[tuple[str, ...]]:
-    """Arguments of each `macro(...)` of plain words in a stripped text."""
+    """Yield the arguments of each `macro(...)` of plain words in a stripped text."""
     for match in re.finditer(rf"\b{macro}\s*\(([^()]*)\)", _DIRECTIVE.sub("", code)):
         yield tuple(part.strip() for part in match[1].split(","))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the types of a BPF program's manifest do not say: names, places and what goes together."""
+"""Rules for a BPF program's manifest beyond its types: names, places and combinations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIELD: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 TRACEPOINT: Final = re.compile(r"[A-Za-z_][\w-]*:[A-Za-z_][\w-]*", re.ASCII)
 _BINARY: Final = r"(?:/[^\0:\s]+|[A-Za-z_][\w.+-]*)"
 _SYMBOL: Final = r"[A-Za-z_$][\w$.@]*"
-# Of an attachment: what its place looks like, and an example.
+# By attachment: the form of its place, and an example.
 _PLACES: Final = {
     "tracepoint": (TRACEPOINT, "sched:sched_switch"),
     "raw_tracepoint": (_IDENTIFIER, "sys_enter"),
@@ -49,14 +49,14 @@ _PLACES: Final = {
         "/usr/bin/app:provider:probe",
     ),
 }
-# bcc looks nowhere else for what they are attached to.
+# bcc finds their places only by these names.
 _FENTRY_NAMES: Final = {"fentry": "kfunc__", "fexit": "kretfunc__"}
 _EVENT_NUMBERS: Final = re.compile(r"(?:0x[0-9A-Fa-f]+|\d+):(?:0x[0-9A-Fa-f]+|\d+)", re.ASCII)
 _EVENT_HINT: Final = "an event such as cpu-clock, or TYPE:CONFIG in numbers"
 
 _TIMES: Final = ("ns", "us", "ms")
 _SUFFIX: Final = {**dict.fromkeys(_TIMES, "_seconds"), "bytes": "_bytes"}
-# They are on every series, or are the kernel's names for what has no bound.
+# Labels of every series, and the kernel's names for unbounded values.
 _TAKEN_LABELS: Final = frozenset({"session", "program", "le", "quantile", "cpu"})
 _UNBOUNDED_LABELS: Final = frozenset(
     {"pid", "tid", "tgid", "comm", "path", "file", "filename", "cgroup"}
@@ -92,10 +92,10 @@ _GPL: Final = frozenset({"GPL-2.0", "GPL-2.0-only", "GPL-2.0-or-later", "GPL-2.0
 
 
 def kernel_license(text: str) -> str:
-    """A licence in the kernel's words; "" if GPL-only helpers are closed to it.
+    """Return a licence in the kernel's words; "" if GPL-only helpers are closed to it.
 
     Args:
-        text: one of the kernel's own, or SPDX licences with OR between them.
+        text: the kernel's own spelling, or SPDX licences with OR between them.
     """
     if text in _KERNEL_LICENSES:
         return text
@@ -103,7 +103,7 @@ def kernel_license(text: str) -> str:
 
 
 def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
-    """Problems of a manifest by itself; `bpf_program.problems` looks at the source too."""
+    """Yield problems of a manifest by itself; `bpf_program.problems` checks the source too."""
     if not manifest.summary or len(manifest.summary.splitlines()) > 1:
         yield Problem("summary", "is to be one line")
     if not kernel_license(manifest.license):
@@ -173,7 +173,7 @@ def _parameter(name: str, parameter: ParameterConfig) -> Iterator[Problem]:
 
 
 def _spelt(kind: str) -> bool:
-    """Its values are strings in TOML."""
+    """Whether its values are strings in TOML."""
     return kind not in ("int", "bool")
 
 
@@ -240,7 +240,7 @@ def _table(key: str, name: str) -> Iterator[Problem]:
 
 
 def _scale(part: MetricConfig | AnswerConfig) -> Iterator[Problem]:
-    """Of a histogram."""
+    """Yield problems of a histogram's scale."""
     if not part.scale:
         yield Problem("scale", "a histogram needs it", "allowed: log2, linear")
     if part.step <= 0:
@@ -285,7 +285,7 @@ def _labels(metric: MetricConfig) -> Iterator[Problem]:
                 yield Problem(f"{key}.{part}", f"{text} is no label: it has no bound", hint)
         if label.max < 1:
             yield Problem(f"{key}.max", f"{label.max}", f"1 to {_SERIES_MAX}")
-        # "" is a key that is no struct; of a histogram that is the slot.
+        # "" means that the key is not a struct; for a histogram that is the slot.
         if label.field or metric.type == "histogram":
             yield from _field(f"{key}.field", label.field)
         yield from _show(f"{key}.show", label.show)

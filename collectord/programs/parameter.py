@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a BPF program's parameters: what may be given, and what the program gets."""
+"""Values of a BPF program's parameters: permitted ones, and their form in the program."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _TRUTHS: Final[Mapping[str, int]] = {
     "no": 0,
     "0": 0,
 }
-# A program's stack has 512 bytes; what it only compares with may be longer.
+# A program's stack has 512 bytes; a string that it only compares with may be longer.
 STRING_MAX_BYTES: Final = 4096
 
 
 def read_value(parameter: ParameterConfig, given: str | int | bool) -> int | str:
-    """The value of a parameter: a number in ns, bytes or as it is, 0 or 1, or text.
+    """Parse a parameter's value: a number in ns, bytes or as it is, 0 or 1, or text.
 
     Args:
-        parameter: what it may be.
+        parameter: its type and limits.
         given: text as on a command line, or a value of TOML.
 
     Raises:
-        ValueError: it is none of this type, or out of range; the text says what would do.
+        ValueError: it is not of this type, or out of range; the text says what is permitted.
     """
     if parameter.type == "string":
         return _string(parameter, given)
@@ -52,7 +52,7 @@ def read_value(parameter: ParameterConfig, given: str | int | bool) -> int | str
 
 
 def show_value(parameter: ParameterConfig, value: int | str) -> str:
-    """A value as it would be given, with its unit."""
+    """Return a value as it would be given, with its unit."""
     if isinstance(value, str):
         return value
     if parameter.type == "bool":
@@ -77,7 +77,7 @@ def _string(parameter: ParameterConfig, given: str | int | bool) -> str:
 
 
 def encode(text: str) -> bytes:
-    """The bytes of a string; those that came from outside without being UTF-8 are themselves."""
+    """Return the bytes of a string; foreign bytes that are not UTF-8 stay the same."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:

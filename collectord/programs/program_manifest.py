@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NAME.toml beside NAME.bpf.c: what a BPF program is for, takes, needs and exports.
+"""NAME.toml beside NAME.bpf.c: a BPF program's purpose, parameters, requirements and exports.
 
 Fields are looked up in the program's own structs when it is compiled, everything else is checked
 here. Structs do not forbid unknown keys themselves, so that facts of a newer version can be read.
@@ -37,13 +37,13 @@ ValueUnit = Literal["ns", "us", "ms", "bytes", "count"]
 
 
 class ParameterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[parameter.NAME]`: a constant that the program gets as PARAMETER_NAME.
+    """A constant that the program gets as PARAMETER_NAME: `[parameter.NAME]`.
 
     Attributes:
         type: durations arrive in ns, sizes in bytes, truths as 0 and 1, strings as C literals.
-        help: what it changes.
-        default: of the type, spelt as in a configuration ("10ms", "64KiB").
-        unit: what an int counts; shown only.
+        help: its effect.
+        default: a value of the type, spelt as in a configuration ("10ms", "64KiB").
+        unit: unit of an int; shown only.
         min, max: limits of a number, in ns and bytes where it has a unit.
         max_bytes: limit of a string.
     """
@@ -58,14 +58,14 @@ class ParameterConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttachConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[[attach]]`: a function that its name does not attach.
+    """A function that is not attached by its name: `[[attach]]`.
 
     Attributes:
-        function: of the program.
+        function: function of the program.
         place: SYSTEM:NAME of a tracepoint, NAME of a raw one; a kernel function; BINARY:SYMBOL of
             a uprobe; BINARY:PROVIDER:PROBE of a usdt; an event's name or TYPE:CONFIG.
-        frequency: of a perf_event, samples per second.
-        period: or one sample each so many events.
+        frequency: samples per second of a perf_event.
+        period: or the number of events per sample.
     """
 
     kind: AttachKind
@@ -76,12 +76,12 @@ class AttachConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ColumnConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of a table, or a key that histograms are told apart by.
+    """A column of a table, or a key that distinguishes histograms.
 
     Attributes:
-        field: of the struct, "a.b" of a nested one.
-        title: above the column.
-        show: how a value is written, one of `codec.bpf_show.SHOWS`.
+        field: field of the struct, "a.b" of a nested one.
+        title: text above the column.
+        show: form of a value, one of `codec.bpf_show.SHOWS`.
     """
 
     field: str
@@ -90,13 +90,13 @@ class ColumnConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BpfEventConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[event]`: how what collectord_submit() takes is printed."""
+    """The printed form of collectord_submit()'s event: `[event]`."""
 
     columns: tuple[ColumnConfig, ...]
 
 
 class LabelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A label of a metric. Values beyond `max` different ones become "other"."""
+    """A label of a metric. Values beyond `max` distinct ones become "other"."""
 
     name: str
     field: str
@@ -105,15 +105,15 @@ class LabelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetricConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[[metric]]`: a map as a metric `collectord_bpf_NAME`.
+    """A map as a metric `collectord_bpf_NAME`: `[[metric]]`.
 
     Attributes:
         table: the map.
-        scale: of a histogram. log2: slot n holds 2^(n-1) to 2^n - 1, as bpf_log2l() gives it, and
-            slot 1 holds 0 too. linear: n times `step` and more, the last slot without end.
+        scale: scale of a histogram. log2: slot n holds 2^(n-1) to 2^n - 1, as bpf_log2l() gives
+            it, and slot 1 holds 0 too. linear: n times `step` and more, the last slot without end.
         slot: field of the map's key that is the slot; "" if the key is.
         step: width of a linear slot, in `unit`.
-        unit: of slots and values; times become seconds.
+        unit: unit of slots and values; times become seconds.
         sum_table: array whose value 0 is the sum of all values, "" for none.
         value: field of the map's value; "" if the value is one.
     """
@@ -132,16 +132,16 @@ class MetricConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[[answer]]`: a map as `record --bpf` prints it at its end.
+    """A map as `record --bpf` prints it at its end: `[[answer]]`.
 
     Attributes:
         table: the map.
-        title: above it.
-        unit: of slots and values.
+        title: text above it.
+        unit: unit of slots and values.
         value: field of the map's value; "" if the value is one.
-        scale, slot, step: of a histogram, as of a metric.
-        by: a histogram for each value of these fields of the key.
-        columns: of a table, fields of key and value.
+        scale, slot, step: of a histogram, as in a metric.
+        by: fields of the key; there is a histogram for each of their values.
+        columns: columns of a table, fields of key and value.
         sort: field of a table that puts the largest first, "" for the order of the map.
         limit: rows of a table, 0 for all.
         stacks: map of the stacks of a folded answer.
@@ -170,7 +170,7 @@ class AnswerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole file.
+    """The whole manifest.
 
     Attributes:
         summary: one line.
@@ -196,7 +196,7 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> tuple[ColumnConfig, ...]:
-        """Of the event's table; none of a program without events, or for all fields."""
+        """Columns of the event's table; none for a program without events, or for all fields."""
         return self.event.columns if self.event is not None else ()
 
     @property
@@ -206,14 +206,14 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_manifest(text: bytes, path: str) -> BpfManifest:
-    """Read a manifest.
+    """Parse a manifest.
 
     Args:
-        text: of the file.
+        text: text of the file.
         path: its name, for errors.
 
     Raises:
-        ConfigError: no TOML, an unknown key, a wrong type, name, unit or combination.
+        ConfigError: not TOML, an unknown key, a wrong type, name, unit or combination.
     """
     manifest = decode(parse(text, path), BpfManifest, path)
     raise_first(manifest_rules.check_manifest(manifest), path)

@@ -18,7 +18,7 @@ _RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 
 
 def parse(text: str) -> tuple[int, ...]:
-    """Read a list such as "0-3,5" (cpulist_parse, without strides). "" is the empty list.
+    """Parse a list such as "0-3,5" (cpulist_parse, without strides). "" is the empty list.
 
     Returns:
         the CPUs, ascending, each once.
@@ -44,7 +44,7 @@ def parse(text: str) -> tuple[int, ...]:
 
 
 def render(cpus: Iterable[int]) -> str:
-    """The shortest list of these CPUs, e.g. "0-3,5"."""
+    """Return the shortest list of these CPUs, e.g. "0-3,5"."""
     runs: list[tuple[int, int]] = []
     for cpu in sorted(set(cpus)):
         if runs and cpu == runs[-1][1] + 1:

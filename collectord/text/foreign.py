@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Foreign text for people and for JSON: what cannot be shown as it is, is made visible.
+r"""Foreign text for people and for JSON: characters that cannot be shown are made visible.
 
-Paths and command lines are bytes. Python holds those that are no UTF-8 as lone surrogates
-(PEP 383), which nothing can encode; here byte 0xff comes out as `\xff`.
+Paths and command lines are bytes. Python represents those that are not UTF-8 by lone surrogates
+(PEP 383), which cannot be encoded; here byte 0xff becomes `\xff`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def visible(text: str) -> str:
 
 
 def encodable(value: Any) -> Any:  # noqa: ANN401  # plain data of any shape
-    r"""Plain data (dicts, lists, scalars) whose strings UTF-8 can encode: byte 0xff is `\xff`."""
+    r"""Return plain data (dicts, lists, scalars) whose strings UTF-8 can encode."""
     if isinstance(value, str):
         return _SURROGATE.sub(lambda match: _escape(match[0]), value)
     if isinstance(value, dict):
@@ -42,20 +42,20 @@ def encodable(value: Any) -> Any:  # noqa: ANN401  # plain data of any shape
 
 
 def encode_json(value: Any) -> bytes:  # noqa: ANN401  # whatever msgspec encodes
-    """Valid JSON in UTF-8, whatever bytes a path has.
+    """Encode valid JSON in UTF-8, whatever bytes a path has.
 
-    A number of a class of its own (`text.units`) is a number; what has no form in JSON is its
-    `str`.
+    A number of a class of its own (`text.units`) is a number; a value without a form in JSON
+    becomes its `str`.
     """
     return msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=_plain)))
 
 
 def decode_json(data: bytes | str, kind: type[T]) -> T:
-    """Read JSON that anybody may have written.
+    """Parse JSON that anybody may have written.
 
     Raises:
-        msgspec.DecodeError: whatever is wrong with it: it is no JSON or no UTF-8, it is nested too
-            deeply, or its values are not of `kind`.
+        msgspec.DecodeError: it is not JSON or not UTF-8, it is nested too deeply, or its values
+            are not of `kind`.
     """
     try:
         return msgspec.json.decode(data, type=kind)

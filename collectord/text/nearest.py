@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint such as `did you mean "page-faults"?`, or "" if nothing comes near."""
+    """Return a hint such as `did you mean "page-faults"?`, or "" if nothing comes near."""
     lower = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
     return f'did you mean "{lower[found[0]]}"?' if found else ""

@@ -36,7 +36,7 @@ PAGES: Final = "pages"
 _SIZE_HINT: Final = 'a number and B, KiB, MiB, GiB or TiB, e.g. "64MiB"'
 _TIME_HINT: Final = 'a number and ns, us, ms, s, m, h or d, e.g. "10s"'
 _QUANTITY: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]+|%)?", re.ASCII)
-# An off_t, and a timespec, hold no more.
+# The most that an off_t and a timespec hold.
 _MAX: Final = (1 << 63) - 1
 
 
@@ -62,7 +62,7 @@ class Bytes(int):
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "64MiB". Raises UsageError."""
+        """Parse "64MiB". Raises UsageError."""
         return cls(_scale(text, SIZE_UNITS, _SIZE_HINT))
 
 
@@ -73,7 +73,7 @@ class Nanoseconds(int):
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "10s". Raises UsageError."""
+        """Parse "10s". Raises UsageError."""
         return cls(_scale(text, TIME_UNITS_NS, _TIME_HINT))
 
 
@@ -99,7 +99,7 @@ class Share:
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "25%", above 0 and up to 100, or a size. Raises UsageError."""
+        """Parse "25%", above 0 and up to 100, or a size. Raises UsageError."""
         if isinstance(text, str) and text.strip().endswith(PERCENT):
             match = _QUANTITY.fullmatch(text.strip())
             percent = float(match[1]) if match else 0.0
@@ -132,7 +132,7 @@ class RingSize:
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read "2MiB", "128pages" or "auto". Raises UsageError."""
+        """Parse "2MiB", "128pages" or "auto". Raises UsageError."""
         if isinstance(text, str) and text.strip() == "auto":
             return cls()
         hint = f'{_SIZE_HINT}, or pages, e.g. "128pages", or "auto"'
@@ -148,12 +148,12 @@ class RingSize:
         return cls(size)
 
     def in_bytes(self, page_size: int, default_bytes: int) -> int:
-        """The size that was asked for, not yet rounded."""
+        """Return the requested size, not yet rounded."""
         return self.bytes or self.pages * page_size or default_bytes
 
 
 def show_bytes(size: int) -> str:
-    """A size in the largest unit that leaves it whole, e.g. "512KiB"."""
+    """Return a size in the largest unit that leaves it whole, e.g. "512KiB"."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size and size % SIZE_UNITS[unit] == 0:
             return f"{size // SIZE_UNITS[unit]}{unit}"
@@ -161,12 +161,12 @@ def show_bytes(size: int) -> str:
 
 
 def show_share(share: Share) -> str:
-    """A share as it is spelt, e.g. "25%" or "64KiB"."""
+    """Return a share as it is spelt, e.g. "25%" or "64KiB"."""
     return f"{share.percent:g}%" if share.percent else show_bytes(share.bytes)
 
 
 def show_ns(duration_ns: int) -> str:
-    """A duration in the largest unit that leaves it whole, e.g. "10m"."""
+    """Return a duration in the largest unit that leaves it whole, e.g. "10m"."""
     for unit in ("d", "h", "m", "s", "ms", "us"):
         if duration_ns and duration_ns % TIME_UNITS_NS[unit] == 0:
             return f"{duration_ns // TIME_UNITS_NS[unit]}{unit}"
