@@ -307,7 +307,8 @@ def test_programs_of_a_session_by_either(
     assert sorted(ring["cpu"] for ring in rings) == [-1, -1, *range(cpus)]
     buffers = [ring for ring in rings if ring["cpu"] < 0]
     assert (buffers[0]["produced"], buffers[0]["stored"]) == (FEW, FEW)
-    assert 0 < buffers[1]["produced"] == buffers[1]["stored"]
+    # Others exec on, between the reading of what was produced and that of what is stored, too.
+    assert buffers[1]["produced"] > 0
     session = daemon_result(tmp_path)
     check_balance(session, perfs)
     (segment,) = segments_of(session)
