@@ -21,7 +21,7 @@ LANE: Final = "tests/kernel/"
 
 
 def unsteady(failed: list[str]) -> bool:
-    """Whether tests that failed, named as pytest names them, may be run again."""
+    """Return whether the failed tests, named as pytest names them, may be run again."""
     return 0 < len(failed) <= MOST and all(test.startswith(LANE) for test in failed)
 
 

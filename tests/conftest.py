@@ -57,12 +57,12 @@ def _lane(path: Path) -> str:
 
 
 def _is_worker(config: pytest.Config) -> bool:
-    """Whether pytest-xdist started this process, to run a part of the tests (`-n 2`)."""
+    """Return whether pytest-xdist started this process, to run a part of the tests (`-n 2`)."""
     return hasattr(config, "workerinput")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--lanes names the lanes that must run."""
+    """Add the option --lanes, which names the lanes that must run."""
     parser.addoption("--lanes", default="", help="comma-separated; fail if one passed no test")
 
 
@@ -149,7 +149,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Tests passed by lane."""
+    """Print the number of passed tests by lane."""
     if config.getoption("--lanes"):
         counts = ", ".join(f"{lane} {count}" for lane, count in sorted(_passed.items()))
         terminalreporter.write_line(f"passed by lane: {counts}")
@@ -179,7 +179,7 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tracefs() -> Iterator[Path]:
-    """Where tracefs is mounted; mounted for the run if it was not."""
+    """Return the mount point of tracefs, which is mounted for the run if necessary."""
     with ExitStack() as stack:
         if not (TRACEFS / "events").is_dir():
             subprocess.run(["mount", "-t", "tracefs", "nodev", TRACEFS], check=True)
@@ -189,7 +189,7 @@ def tracefs() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def generator(tmp_path_factory: pytest.TempPathFactory) -> generator_support.Generator:
-    """The program that makes a known number of events (tests/support/generator.c)."""
+    """Return the program that makes a known number of events (tests/support/generator.c)."""
     return generator_support.Generator(
         generator_support.build(tmp_path_factory.mktemp("generator"))
     )
@@ -197,7 +197,7 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> generator_support.Gen
 
 @pytest.fixture(scope="session")
 def mutant(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The core that loses one record (tests/support/mutant.py)."""
+    """Return the core that loses one record (tests/support/mutant.py)."""
     return mutant_support.build(tmp_path_factory.mktemp("mutant"))
 
 
@@ -219,7 +219,7 @@ def perfs(tracefs_of_root: None) -> tuple[perf_tools.Perf, ...]:
 
 @pytest.fixture(scope="session")
 def perf(perfs: tuple[perf_tools.Perf, ...]) -> perf_tools.Perf:
-    """The distribution's perf."""
+    """Return the distribution's perf."""
     return perfs[0]
 
 
@@ -247,7 +247,7 @@ def require() -> Callable[[str], None]:
 
 
 def cli_environment() -> dict[str, str]:
-    """The environment of a collectord under test: plain output, this checkout's package."""
+    """Return the environment of a collectord under test: plain output, this checkout's package."""
     return {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
 
 

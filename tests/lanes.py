@@ -47,12 +47,12 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a lane ended.
+    """The end of a lane.
 
     Attributes:
-        name: of the lane.
-        status: its exit status.
-        seconds: that it took.
+        name: name of the lane.
+        status: exit status.
+        seconds: duration.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Runner:
 
 
 def log_of(lane: Lane) -> Path:
-    """Where the output of a lane that runs behind is kept."""
+    """Return the path of the output of a lane that runs in the background."""
     return LOGS / f"{lane.name.replace(', ', '-')}.log"
 
 

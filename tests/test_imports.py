@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the layers of the packages do not say: who may make which calls, and where modules lie."""
+"""Import rules beyond the layers: who may make which calls, and where modules lie."""
 
 from __future__ import annotations
 

@@ -61,14 +61,14 @@ class Collector:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run. Times in seconds; `cpu` is from the process's start until its data is on disk.
+    """Figures of one run. Times are in seconds; `cpu` ends when the process's data is on disk.
 
     Attributes:
-        slices: CPU time of each of equal parts of the load itself; none of a load with a rate.
-        cpu_children: what of `cpu` the process's children used, COMMAND left out.
-        cpu_startup: what of `cpu` was used before the load began.
-        attr: what decides on a record's size: the event's attributes as `perf evlist` has them,
-            of a trace.dat the kinds of its events.
+        slices: CPU time of each of equal parts of the load itself; empty for a load with a rate.
+        cpu_children: the part of `cpu` used by the process's children, without COMMAND.
+        cpu_startup: the part of `cpu` used before the load began.
+        attr: determines a record's size: the event's attributes as printed by `perf evlist`, or
+            the kinds of events of a trace.dat.
         answer: our --json result, None for others.
     """
 
@@ -128,7 +128,7 @@ def collectord_record(name: str, *words: str) -> Collector:
 
 
 def hosted(name: str, *words: str) -> Collector:
-    """The same recording inside a Python process of ours (tests/bench/hosted.py)."""
+    """Return the same recording inside a Python process of ours (tests/bench/hosted.py)."""
     return Collector(
         name,
         lambda directory: [
@@ -148,7 +148,7 @@ class _Barrier:
         self._buffer = b""
 
     def answer(self, process: subprocess.Popen[str], timeout_s: float) -> dict[str, Any]:
-        """The generator's next line."""
+        """Return the generator's next line."""
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             if process.poll() is not None or time.monotonic() > deadline:
@@ -257,7 +257,7 @@ def _run(
 
 
 def _read(files: Sequence[Path]) -> tuple[Stored, str, int]:
-    """What the data files among these hold, what tells of records' size, and their number."""
+    """Return contents, record layout and number of the data files among these."""
     stored, attrs, count = Stored(0, 0, 0), set(), 0
     for path in files:
         with path.open("rb") as file:

@@ -26,12 +26,12 @@ _NAME: Final = re.compile(r'(?m)^name = "(.*)"$')
 
 
 def default_config() -> str:
-    """The configuration that is installed."""
+    """Return the configuration that is installed."""
     return (ROOT / "config/collectord.toml").read_text()
 
 
 def with_sessions(text: str, wanted: Iterable[str]) -> str:
-    """A configuration with these of its sessions, each with its place behind its name."""
+    """Return a configuration with these of its sessions, each with its place behind its name."""
     head, *sessions = _SESSION.split(text)
     own = {_name(session): session for session in sessions}
     chosen = [
@@ -49,7 +49,7 @@ def _name(session: str) -> str:
 
 @contextmanager
 def daemon(settings: Settings, text: str, *around: str) -> Iterator[int]:
-    """The daemon with this configuration and a state directory of its own, when ready.
+    """Provide the daemon with this configuration and a state directory of its own, when ready.
 
     Args:
         settings: where its folders go.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _spinning() -> Iterator[None]:
-    """A thread that wants the interpreter all the time."""
+    """Provide a thread that wants the interpreter all the time."""
     done = threading.Event()
 
     def spin() -> None:
@@ -75,7 +75,7 @@ async def _record(config: Config, command: list[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Record as told."""
+    """Record with the given arguments."""
     split = sys.argv.index("--")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spin", action="store_true")

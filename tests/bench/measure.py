@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run cost and what it left: CPU time, page cache, records on disk."""
+"""Measurement of a run: CPU time, page cache, records on disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fsync_all(paths: Iterable[Path]) -> float:
 
 
 def resident_bytes(path: Path) -> int:
-    """How much of a file is in the page cache."""
+    """Return how many bytes of a file are in the page cache."""
     size = path.stat().st_size
     if size == 0:
         return 0
@@ -72,7 +72,7 @@ def resident_bytes(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What perf.data files hold."""
+    """Contents of perf.data files."""
 
     samples: int
     sample_bytes: int
@@ -126,7 +126,7 @@ def own_memory_bytes(pid: int) -> int:
 
 
 def voluntary_switches(pid: int) -> int:
-    """How often the threads of a process went to sleep: each is one wake-up."""
+    """Return how often the threads of a process went to sleep: each time is one wake-up."""
     total = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         found = re.search(

@@ -38,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is run, and where the files go (a real file system, not tmpfs)."""
+    """The amount of load, and the directory of the files (a real file system, not tmpfs)."""
 
     generator: Generator
     directory: Path

@@ -40,7 +40,7 @@ def _median(outcomes: list[Outcome]) -> float:
 
 
 def saturated_stream(settings: Settings) -> list[Row]:
-    """One CPU saturated, to a file: CPU time against perf's defaults and the best tuned perf."""
+    """Saturate one CPU and record to a file: CPU time against default perf and best tuned perf."""
     outcomes = row.interleaved(settings, (OURS, DEFAULTS, TUNED), count=settings.events)
     ours, defaults, tuned = outcomes[OURS.name], outcomes[DEFAULTS.name], outcomes[TUNED.name]
     problems = collectors.same_work([ours[0], defaults[0], tuned[0]])

@@ -108,12 +108,12 @@ def _bcc(settings: Settings, transport: str, ring_mib: int) -> Collector:
 def pair(
     settings: Settings, *, transport: str = PERF, ring_mib: int = RING_MIB
 ) -> tuple[Collector, Collector]:
-    """Ours, and bcc with a callback."""
+    """Return our run, and bcc's with a callback."""
     return _ours(transport, ring_mib), _bcc(settings, transport, ring_mib)
 
 
 def _stored(outcome: Outcome) -> tuple[int, int]:
-    """Events delivered and lost, of ours."""
+    """Return the events delivered and lost in our run."""
     assert outcome.answer is not None
     (session,) = outcome.answer["sessions"]
     assert session["unaccounted"] == 0, session
@@ -121,7 +121,7 @@ def _stored(outcome: Outcome) -> tuple[int, int]:
 
 
 def _seen(outcome: Outcome) -> tuple[int, int]:
-    """The same of the peer."""
+    """Count the same events in the peer's output."""
     assert outcome.answer is not None
     return outcome.answer["seen"], outcome.answer["lost"]
 

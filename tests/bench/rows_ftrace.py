@@ -33,7 +33,7 @@ _INSTANCE: Final = _TRACEFS / "instances" / "bench-trace-cmd"
 
 @contextmanager
 def _instance() -> Iterator[None]:
-    """An instance for trace-cmd, which leaves the top level's buffer alone then."""
+    """Provide an instance for trace-cmd, which leaves the top level's buffer alone then."""
     if _INSTANCE.exists():
         _INSTANCE.rmdir()
     _INSTANCE.mkdir()
@@ -67,14 +67,14 @@ def _ours(transport: str, ring_kib: int) -> Collector:
 
 
 def _ring(outcome: Outcome) -> dict[str, Any]:
-    """The one ring of a run of ours."""
+    """Return the one ring of a run of ours."""
     assert outcome.answer is not None
     (ring,) = outcome.answer["sessions"][0]["rings"]
     return dict(ring)
 
 
 def _larger_ring(outcomes: Sequence[Outcome], ring_kib: int) -> list[str]:
-    """Which of ours had a larger ring than trace-cmd."""
+    """Return which of our runs had a larger ring than trace-cmd."""
     rings = [(outcome.collector, _ring(outcome)["capacity_bytes"]) for outcome in outcomes]
     return [f"{name} has a ring of {size} B" for name, size in rings if size > ring_kib * KIB]
 
@@ -94,24 +94,24 @@ class _Group:
 
     @property
     def constant(self) -> str:
-        """What is not in the figures."""
+        """The cost that is not in the figures."""
         return f"{self.name} {self.startup:.2f} + {self.end:.2f} s"
 
     @property
     def transport(self) -> str:
-        """What "auto" came to."""
+        """The transport that "auto" chose."""
         return str(_ring(self.loaded[0])["transport"])
 
     @property
     def children(self) -> float:
-        """What the process's children alone used, in ns an event."""
+        """The time used by the process's children alone, in ns an event."""
         bare = statistics.median(run.cpu_children for run in self.bare)
         runs = [(run.cpu_children - bare) / run.generated * 1e9 for run in self.loaded]
         return statistics.median(runs)
 
 
 def saturated_ftrace(settings: Settings) -> list[Row]:
-    """One CPU saturated, ftrace to a trace.dat: CPU time and loss against trace-cmd."""
+    """Saturate one CPU, with ftrace to a trace.dat: CPU time and loss against trace-cmd."""
     trace_cmd = trace_cmd_record("trace-cmd", RING_KIB)
     which = (trace_cmd, *(_ours(transport, RING_KIB) for transport in _TRANSPORTS))
     bare = row.interleaved(settings, which, count=_FEW)
@@ -171,7 +171,7 @@ def saturated_ftrace(settings: Settings) -> list[Row]:
 
 
 def _small_ring(settings: Settings, work: str) -> Row:
-    """What is lost where a ring lasts a few milliseconds."""
+    """Measure the loss with rings that hold a few milliseconds."""
     trace_cmd = trace_cmd_record("trace-cmd, small ring", SMALL_RING_KIB)
     auto = _ours("auto", SMALL_RING_KIB)
     outcomes = row.interleaved(settings, (trace_cmd, auto), count=settings.events)

@@ -39,7 +39,7 @@ def _cost(settings: Settings, text: str) -> _Cost:
 
 
 def idle_daemon(settings: Settings) -> list[Row]:
-    """What the default configuration costs when nothing happens, and ten sessions of its kinds."""
+    """Measure the default configuration, and ten sessions of its kinds, on an idle host."""
     text = default_config()
     ours = _cost(settings, text)
     names = ("profile", "exec", "blackbox")

@@ -86,7 +86,7 @@ def _instance(events: Sequence[str], ring_kib: int) -> Iterator[None]:
 def _nobody(
     name: str, around: Callable[[], AbstractContextManager[None]] | None = None
 ) -> Collector:
-    """The load without a process that collects."""
+    """Return the load without a process that collects."""
     if around is None:
         return Collector(name, lambda _: ["env"])
     return Collector(name, lambda _: ["env"], around)
@@ -146,7 +146,7 @@ class Rounds:
         self.outcomes: list[tuple[Outcome, Outcome, Outcome]] = []
 
     def run(self, settings: Settings, events: int) -> None:
-        """One round more."""
+        """Run one more round."""
         count = events // self.pair.share
         peer, ours, again = (
             collectors.run(one, settings.generator, settings.directory, count=count)
@@ -155,7 +155,7 @@ class Rounds:
         self.outcomes.append((peer, ours, again))
 
     def row(self, bare_ns: float) -> Row:
-        """The line of the table.
+        """Return the line of the table.
 
         Args:
             bare_ns: what the system call takes alone.
@@ -181,7 +181,7 @@ class Rounds:
 
 
 def _of_events(settings: Settings) -> list[Row]:
-    """What an event costs the thread that makes it, without what its system call costs."""
+    """Return the cost of an event to the thread that makes it, without its system call."""
     count = settings.events // 5
     nobody = _nobody("nobody")
     all_rounds = [Rounds(pair) for pair in _pairs(settings)]
@@ -195,7 +195,7 @@ def _of_events(settings: Settings) -> list[Row]:
 
 
 def _lost(outcomes: Iterable[Outcome]) -> str:
-    """What share a stream lost: an event that finds no room costs less than one that is stored."""
+    """Return the share that a stream lost: a lost event costs less than a stored one."""
     shares = [_lost_of(outcome) / outcome.generated for outcome in outcomes]
     return f", {statistics.median(shares):.2%} lost" if any(shares) else ""
 
@@ -261,7 +261,7 @@ def _perf_overwrite(settings: Settings) -> Iterator[None]:
 
 
 def _of_switches(settings: Settings) -> list[Row]:
-    """What the default configuration's flight recorder costs a context switch."""
+    """Measure the cost of a context switch with the default configuration's flight recorder."""
     blackbox = with_sessions(default_config(), ["blackbox"])
 
     @contextmanager
@@ -309,5 +309,5 @@ def _of_switches(settings: Settings) -> list[Row]:
 
 
 def imposed(settings: Settings) -> list[Row]:
-    """What recording costs the traced side: an event of each source, and a context switch."""
+    """Measure the cost of recording to the traced side: per event of each source, per switch."""
     return [*_of_events(settings), *_of_switches(settings)]

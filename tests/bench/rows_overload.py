@@ -34,11 +34,11 @@ _MB: Final = 1e6
 
 
 class _Figures:
-    """How old the figures of each session have ever been, in seconds; it looks until it is ended.
+    """The greatest age of each session's figures, in seconds, watched until ended.
 
     Attributes:
-        oldest: by session. They are renewed with each reading, as something always comes.
-        losing: what `busy` said at last.
+        oldest: by session. Each reading renews the figures, since data always come.
+        losing: the last statement of `busy`.
         retained: most bytes of sealed segments.
     """
 
@@ -68,7 +68,7 @@ class _Figures:
             self.retained = max(self.retained, overload.retained_bytes(self._state))
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._ending.set()
         self._thread.join()
 
@@ -98,7 +98,7 @@ def _start(
 
 @contextmanager
 def _folder(settings: Settings) -> Iterator[tuple[Path, Path]]:
-    """A folder for the disk, and one for the sockets, whose names have to be short."""
+    """Provide a folder for the disk, and one for the sockets, whose names have to be short."""
     with ExitStack() as stack:
         disk, sockets = (
             Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="overload-")))
@@ -157,7 +157,7 @@ def _ledger(state: Path, session: str) -> dict[str, Any]:
 
 
 def overloaded(settings: Settings) -> list[Row]:
-    """One session makes far more than a disk of 10 MB/s takes, two others next to nothing."""
+    """Run one session beyond a disk of 10 MB/s, and two others with next to no load."""
     done = _run(settings)
     figures, ledgers = done.figures, done.ledgers
     busy = ledgers[BUSY]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace.dat file of version 7 holds, as trace-cmd or we wrote it, uncompressed."""
+"""Contents of an uncompressed trace.dat file of version 7, by trace-cmd or collectord."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _LOST: Final = re.compile(r"^(?:overrun|commit overrun|dropped events): (\d+)$",
 
 
 class Pages(NamedTuple):
-    """What the sub-buffers of a file hold.
+    """Contents of the sub-buffers of a file.
 
     Attributes:
-        data_bytes: of events with their headers and time stamps, without what is unused.
-        lost: by the kernel's statistics of the rings.
+        data_bytes: size of events with their headers and time stamps, without unused space.
+        lost: loss by the kernel's statistics of the rings.
         types: ids of the kinds of events that begin a sub-buffer.
     """
 

@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def capture(instance: Path, name: str) -> bytes:
-    """The oldest sub-buffer that the calls leave in the ring of CPU 0."""
+    """Return the oldest sub-buffer that the calls leave in the ring of CPU 0."""
     (instance / "trace").write_text("")
     event = instance / "events/raw_syscalls" / name
     (event / "filter").write_text(f"id == {NUMBER}")

@@ -40,12 +40,12 @@ _ETM_FRAME: Final = "{id:02x}" + 11 * "00" + "80" + "01" + "0000"
 
 @pytest.fixture(params=[0, -1], ids=["oldest", "newest"])
 def stock(perfs: tuple[Perf, ...], request: pytest.FixtureRequest) -> Perf:
-    """The perf of this distribution, then 6.12."""
+    """Return the perf of this distribution, then 6.12."""
     return perfs[int(request.param)]
 
 
 def written(directory: Path, data: bytes) -> Path:
-    """The path of a file with these bytes."""
+    """Return the path of a file with these bytes."""
     path = directory / "perf.data"
     path.write_bytes(data)
     return path
@@ -78,7 +78,7 @@ def decoded(stock: Perf, path: Path) -> list[tuple[int, int, int]]:
 
 
 def tips_of(stock: Perf, path: Path, code: int = CODE) -> list[int]:
-    """The addresses that are listed, but for those of the PSBs."""
+    """Return the addresses that are listed, but for those of the PSBs."""
     return [ip for _, _, ip in decoded(stock, path) if ip != code - 0x100]
 
 
@@ -147,7 +147,7 @@ def test_two_cpus(stock: Perf, tmp_path: Path) -> None:
 
 
 def test_without_a_clock(stock: Perf, tmp_path: Path) -> None:
-    """Where the kernel does not tell the counter's time, branches are listed without times."""
+    """If the kernel does not give the counter's time, branches are listed without times."""
     file, made = AuxFile(clock=TimeConversion()), trace()
     data = bytes(made.data)
     path = written(tmp_path, file.build((file.side(Aux(0, len(data)), 5_000), file.piece(data))))

@@ -85,7 +85,7 @@ NOTHING: Final = Features()
 
 @pytest.fixture(params=[0, -1], ids=["oldest", "newest"])
 def stock(perfs: tuple[Perf, ...], request: pytest.FixtureRequest) -> Perf:
-    """The perf of this distribution, then 6.12."""
+    """Return the perf of this distribution, then 6.12."""
     return perfs[int(request.param)]
 
 
@@ -97,7 +97,7 @@ def run(stock: Perf, *words: str | Path) -> str:
 
 
 def formats() -> bytes:
-    """The TRACING_DATA section for the one tracepoint of these files."""
+    """Return the TRACING_DATA section for the one tracepoint of these files."""
     kernel = HERE / "kernel-6.18"
     return tracing_data.build(
         tracing_data.TracingData(
@@ -110,12 +110,12 @@ def formats() -> bytes:
 
 
 def side(record: Record, time_ns: int, cpu: int = 0) -> bytes:
-    """A record of the dummy event."""
+    """Return a record of the dummy event."""
     return encode(record, DUMMY, SampleId(pid=PID, tid=PID, time_ns=time_ns, id=31, cpu=cpu))
 
 
 def preamble() -> bytes:
-    """A task with a name and a mapping of a file with a build-id."""
+    """Return a task with a name and a mapping of a file with a build-id."""
     return b"".join(
         (
             side(Fork(PID, 1, PID, 1, 900), 900),
@@ -132,7 +132,7 @@ def preamble() -> bytes:
 
 
 def clock_sample(time_ns: int, ip: int = 0x401234, cpu: int = 0) -> bytes:
-    """A sample of cpu-clock in the task."""
+    """Return a sample of cpu-clock in the task."""
     sample = Sample(
         misc=Misc.USER if ip < 1 << 63 else Misc.KERNEL,
         id=11 + cpu,

@@ -148,7 +148,7 @@ class Program:
         self._start = start_cli
 
     def work(self) -> None:
-        """Do everything once."""
+        """Do all operations once."""
         record = ("record", "-a", "-e", "cpu-clock", "--duration", "200ms")
         daemon = self._start("run", "--config", self._config)
         for words in (
@@ -184,7 +184,7 @@ def test_library(tmp_path: Path, outside: Path) -> None:
 def test_program(
     tmp_path: Path, outside: Path, run_cli: Run, start_cli: Start, tracefs: Path
 ) -> None:
-    """The same of the whole program, with a state directory and a socket's in the folder too."""
+    """The whole program resists too, with a state directory and a socket's in the folder."""
     assert tracefs.is_dir()
     home = make_home(tmp_path / "home")
     config = tmp_path / "collectord.toml"

@@ -61,7 +61,7 @@ def test_an_event_without_aux_refuses_the_area() -> None:
 
 
 def test_a_trial_tells_pmus_apart() -> None:
-    """One without an area has none, and one whose event cannot be opened is not said to have."""
+    """A PMU without an area has none; one whose event cannot be opened is not said to have one."""
     kernel = LinuxKernel()
     cpu = kernel.online_cpus()[0]
     assert not has_aux(kernel, SOFTWARE, cpu)
@@ -77,7 +77,7 @@ def test_a_trial_tells_what_cannot_be_paused() -> None:
 
 
 def test_the_counters_clock_is_told() -> None:
-    """What is known of the conversion is whole: a zero never comes without its factor."""
+    """The known parts of the conversion are complete: a zero never comes without its factor."""
     found = LinuxKernel().time_conversion()
     if found.zero_known:
         assert found.mult > 0
@@ -185,7 +185,7 @@ def run_until_open(state: Path, *sessions: tuple[PerfSourceConfig, ...]) -> list
 
 
 def test_hardware_that_turns_out_to_be_absent(tmp_path: Path) -> None:
-    """What the plan had and the kernel has not degrades its session, and no other."""
+    """Hardware that was planned and is absent degrades its session, and no other."""
     alone, beside, well = run_until_open(
         tmp_path, sources("present"), sources("present", more=("cs",)), sources(more=("cs",))
     )
@@ -197,13 +197,13 @@ def test_hardware_that_turns_out_to_be_absent(tmp_path: Path) -> None:
 
 
 def test_hardware_that_is_needed_is_an_error(tmp_path: Path) -> None:
-    """Nothing allows for its absence, in whichever source."""
+    """Its absence is an error, in whichever source."""
     with pytest.raises(MissingFeature, match=f"cannot open {ABSENT}//"):
         run_until_open(tmp_path, sources("always", more=("cs",)), sources(more=("cs",)))
 
 
 def armed(kernel: LinuxKernel, software: SoftwareId, stack: ExitStack) -> CounterFd:
-    """An event on a CPU that is off, and writes into no ring."""
+    """Return an event on a CPU that is off, and writes into no ring."""
     attr = PerfEventAttr(
         type=EventType.SOFTWARE,
         config=software,

@@ -88,12 +88,12 @@ def check_record(
 
 
 def sysctl(name: str) -> int:
-    """A number below kernel."""
+    """Return a number below kernel."""
     return int((SYSCTL / name).read_text())
 
 
 def too_often() -> str:
-    """A frequency above the kernel's limit."""
+    """Return a frequency above the kernel's limit."""
     return str(sysctl("perf_event_max_sample_rate") + 1)
 
 
@@ -223,13 +223,13 @@ def test_commands_that_cannot_run(refused: Refused, command: str, status: int, s
 
 
 def test_no_command_behind_the_dashes(refused: Refused) -> None:
-    """-- promises a COMMAND."""
+    """A COMMAND must follow --."""
     refused("record", "-a", "--", status=RECORD, says="there is no COMMAND after --")
 
 
 @pytest.fixture
 def dead_pid() -> int:
-    """The id of a process that has ended."""
+    """Return the id of a process that has ended."""
     with subprocess.Popen(["true"]) as child:
         pass
     return child.pid
@@ -237,7 +237,7 @@ def dead_pid() -> int:
 
 @pytest.fixture
 def dead_tid() -> int:
-    """The id of a thread that has ended."""
+    """Return the id of a thread that has ended."""
     ended = threading.Thread(target=lambda: None)
     ended.start()
     ended.join()
@@ -254,13 +254,13 @@ def test_dead_processes(refused: Refused, dead_pid: int) -> None:
 
 
 def test_dead_threads(refused: Refused, dead_tid: int) -> None:
-    """A thread that is gone is named."""
+    """The message names a thread that is gone."""
     says = f"pid {dead_tid} does not exist"
     check_record(refused, *CLOCK, "-t", str(dead_tid), status=FAILED, says=says)
 
 
 def test_too_few_descriptors_for_the_plan(refused: Refused) -> None:
-    """What cannot fit RLIMIT_NOFILE is refused before anything is opened."""
+    """A plan beyond RLIMIT_NOFILE is refused before anything is opened."""
     prefix = ("prlimit", "--nofile=20:20")
     says = "file descriptors are needed, and RLIMIT_NOFILE allows 20"
     check_record(refused, *CLOCK, "-a", status=CONFIG, says=says, prefix=prefix)
@@ -282,7 +282,7 @@ def test_too_few_descriptors_for_the_threads(refused: Refused, generator: Genera
 
 @contextmanager
 def full(directory: Path) -> Iterator[Path]:
-    """A filesystem without a free byte."""
+    """Provide a filesystem without a free byte."""
     with segments.mounted("tmpfs", directory, "size=64k"):
         usage = os.statvfs(directory)
         (directory / "fill").write_bytes(bytes(usage.f_bavail * usage.f_frsize))
@@ -291,7 +291,7 @@ def full(directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def read_only(directory: Path) -> Iterator[Path]:
-    """A filesystem that takes nothing."""
+    """Provide a filesystem that takes nothing."""
     with segments.mounted("tmpfs", directory, "ro,size=64k"):
         yield directory
 
@@ -409,7 +409,7 @@ def opened_up(stage: Path) -> list[str]:
 
 @pytest.fixture
 def stage() -> Iterator[Path]:
-    """An empty directory that anybody may search to."""
+    """Provide an empty directory that anybody may search to."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -417,7 +417,7 @@ def stage() -> Iterator[Path]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory of somebody."""
+    """Provide a directory of somebody."""
     with tempfile.TemporaryDirectory() as name:
         os.chown(name, SOMEBODY, SOMEBODY)
         yield Path(name)
@@ -442,7 +442,7 @@ def somebody(stage: Path, place: Path, _paranoid: None) -> Callable[..., list[st
 
 @pytest.fixture
 def others_pid() -> Iterator[str]:
-    """A process that is root's."""
+    """Provide a process that is root's."""
     with subprocess.Popen(["sleep", "60"]) as child:
         yield str(child.pid)
         child.kill()
@@ -472,7 +472,7 @@ def test_missing_privileges(
     enough: tuple[str, ...],
     says: str,
 ) -> None:
-    """What the kernel denies is told with the least that suffices, and that does suffice."""
+    """The message names the least privilege that suffices, and that does suffice."""
     asked = [others_pid if word == "OTHERS" else word for word in words]
     check_record(refused, *asked, status=PRIVILEGE, says=says, prefix=somebody(*held))
     assert list(place.iterdir()) == []
@@ -496,7 +496,7 @@ def test_directories_of_others(
 
 
 def budget_bytes() -> int:
-    """What a user without CAP_IPC_LOCK and RLIMIT_MEMLOCK may pin with rings."""
+    """Return how much a user without CAP_IPC_LOCK and RLIMIT_MEMLOCK may pin with rings."""
     return sysctl("perf_event_mlock_kb") * 1024 * len(os.sched_getaffinity(0))
 
 
@@ -518,7 +518,7 @@ def test_rings_are_smaller_where_memory_may_not_be_locked(
 def test_memory_that_may_not_be_locked_at_all(
     refused: Refused, generator: Generator, somebody: Callable[..., list[str]]
 ) -> None:
-    """Where not even one page per ring is allowed, the remedies are told."""
+    """If not even one page per ring is allowed, the message names the remedies."""
     threads = budget_bytes() // os.sysconf("SC_PAGE_SIZE") // 2 + 1
     prefix = somebody("perfmon", limit="--memlock=0:0")
     with generator.start("count", threads=threads) as running:
@@ -532,7 +532,7 @@ def test_memory_that_may_not_be_locked_at_all(
 
 
 def config_text(state: Path) -> str:
-    """A configuration with nothing wrong."""
+    """Return a configuration with nothing wrong."""
     return f"""[daemon]
 state_dir = "{state}"
 [metrics]
@@ -676,7 +676,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 def manifest_of(path: Path) -> Path:
-    """Its name."""
+    """Return its name."""
     return path.with_name(path.name + ".json")
 
 

@@ -98,7 +98,7 @@ SLOW: Final = "".join(
 
 
 def attach(kind: str, place: str, function: str = "on_call", **rate: int) -> AttachConfig:
-    """An entry of a manifest."""
+    """Return an entry of a manifest."""
     return AttachConfig(kind=kind, function=function, place=place, **rate)  # type: ignore[arg-type]
 
 
@@ -110,18 +110,18 @@ class Loader:
         self.headers = headers
 
     def request(self, source: str, *attached: AttachConfig, name: str = "prog") -> Any:  # noqa: ANN401
-        """A program that knows which process it is about."""
+        """Return a program that knows which process it is about."""
         defines = f"#define PARAMETER_PID {os.getpid()}\n#define PARAMETER_PPID {os.getppid()}\n"
         text = bcc_text.prepare(name, source, header="", defines=defines)
         return bcc_client.Request(name, text, self.headers, attached)
 
     def load(self, stack: ExitStack, source: str, *attached: AttachConfig, **how: Any) -> Loaded:  # noqa: ANN401
-        """Load into a stack."""
+        """Load the program into a stack."""
         request = self.request(source, *attached)
         return bcc_client.load(request, python=self.python, stack=stack, **how)
 
     def error(self, source: str, *attached: AttachConfig, **how: Any) -> CollectordError:  # noqa: ANN401
-        """The error that loading ends with; no descriptor stays."""
+        """Return the error that loading ends with; no descriptor stays."""
         with ExitStack() as stack, pytest.raises(CollectordError) as caught:
             self.load(stack, source, *attached, **how)
         assert "\n" not in str(caught.value)
@@ -130,7 +130,7 @@ class Loader:
 
 @pytest.fixture(scope="module")
 def loader(tmp_path_factory: pytest.TempPathFactory) -> Loader:
-    """An interpreter with bcc, and headers."""
+    """Return an interpreter with bcc, and headers."""
     python, version = bcc_client.find_python()
     assert python, version
     tree = find_headers(os.uname().release)
@@ -139,7 +139,7 @@ def loader(tmp_path_factory: pytest.TempPathFactory) -> Loader:
 
 
 def counted(loaded: Loaded) -> int:
-    """What COUNTING counted."""
+    """Return the counts of COUNTING."""
     value = bpf_calls.map_lookup(loaded.tables["calls"].fd, struct.pack("=I", 0))
     assert value
     return int(struct.unpack("=Q", value)[0])
@@ -177,7 +177,7 @@ def workers(parent: int) -> list[int]:
 
 
 def await_compiling(parent: int) -> int:
-    """The worker of a process, once LLVM is in its memory."""
+    """Return the worker of a process, once LLVM is in its memory."""
     await_true(lambda: workers(parent))
     worker = workers(parent)[0]
 
@@ -284,7 +284,7 @@ def check_calls(loader: Loader, source: str, *attached: AttachConfig) -> Loaded:
 
 
 def test_attaching_by_the_manifest_to_tracepoints(loader: Loader) -> None:
-    """A function of any name, as its entry says."""
+    """An entry attaches a function of any name."""
     source = TRACEPOINT.replace(
         "TRACEPOINT_PROBE(raw_syscalls, sys_enter)", "int f(struct a *args)"
     )
@@ -299,7 +299,7 @@ def test_attaching_by_the_manifest_to_tracepoints(loader: Loader) -> None:
 @pytest.mark.parametrize("kind", ["uprobe", "uretprobe"])
 @pytest.mark.parametrize("library", ["libc", "c", "path"])
 def test_attaching_to_functions_of_processes(loader: Loader, kind: str, library: str) -> None:
-    """Of a library by its name or its path; or the kernel has no uprobes, and it is told."""
+    """Libraries go by name or path; a kernel without uprobes is reported."""
     if library == "path":
         maps = Path("/proc/self/maps").read_text().split()
         library = next(word for word in maps if "/libc.so" in word or "/libc-" in word)
@@ -342,7 +342,7 @@ int main(int count, char **words)
 
 
 def usdt_program(folder: Path, semaphore: str) -> Path:
-    """A program with the probe testing:tick, whose argument counts down to 1."""
+    """Return a program with the probe testing:tick, whose argument counts down to 1."""
     source, binary = folder / "ticks.c", folder / "ticks"
     source.write_text(USDT_PROGRAM.replace("SEMAPHORE", semaphore))
     subprocess.run(["cc", "-O1", "-no-pie", "-o", binary, source], check=True)
@@ -377,7 +377,7 @@ int on_tick(struct pt_regs *ctx)
 
 
 def test_attaching_one_function_to_several_places(loader: Loader) -> None:
-    """Also to the same place by different ways."""
+    """The same place may be named in different ways."""
     entries = [attach("uprobe", "libc:getppid"), attach("uretprobe", "libc:getppid")]
     if UPROBES:
         assert len(check_calls(loader, ON_CALL, *entries).attachment_fds) == 2
@@ -399,7 +399,7 @@ def test_attaching_to_an_event(loader: Loader) -> None:
 
 
 def test_more_descriptors_than_a_message_takes(loader: Loader) -> None:
-    """They come in several, each in its place."""
+    """They come in several messages, each in its place."""
     cpus = os.sysconf("SC_NPROCESSORS_ONLN")
     entries = [attach("perf_event", "dummy", period=1)] * (600 // cpus)
     with ExitStack() as stack:
@@ -424,7 +424,7 @@ def test_more_descriptors_than_a_message_takes(loader: Loader) -> None:
 def test_what_the_kernel_has_not_is_named(
     loader: Loader, attached: AttachConfig, feature: str
 ) -> None:
-    """The place, or the feature."""
+    """The message names the place, or the feature."""
     head = f"int {attached.function}(unsigned long long *ctx)"
     error = loader.error(ON_CALL.replace("int on_call(void *ctx)", head), attached)
     assert isinstance(error, MissingFeature)
@@ -493,7 +493,7 @@ def test_a_trampoline(loader: Loader) -> None:
 def test_a_place_that_is_none_is_named(
     loader: Loader, attached: AttachConfig, message: str
 ) -> None:
-    """File, function, probe or event."""
+    """The message names the file, function, probe or event."""
     error = loader.error(ON_CALL, attached)
     assert isinstance(error, BpfError)
     assert error.step == "attach"
@@ -530,7 +530,7 @@ TRACEPOINT_PROBE(sched,
 
 
 def _with(mark: str, text: str) -> str:
-    """FAULTY with one mark set."""
+    """Return FAULTY with one mark set."""
     source = FAULTY.replace(mark, text)
     return source.replace("MARK5", "1").replace("MARK11", "").replace("MARK18", "")
 
@@ -540,7 +540,7 @@ def _with(mark: str, text: str) -> str:
     [("MARK5", "5:48"), ("MARK11", "11:5"), ("MARK18", "18:5")],
 )
 def test_an_error_is_told_at_its_line(loader: Loader, mark: str, line: str) -> None:
-    """Of the program's own file, whatever bcc and the header put before it."""
+    """The line is that of the program's own file, whatever bcc and the header put before it."""
     header = "BPF_PERF_OUTPUT(collectord_ring);\nstatic inline void x(void)\n{\n}\n"
     text = bcc_text.prepare("prog", _with(mark, "oops"), header=header, defines="#define A 1\n")
     request = bcc_client.Request("prog", text, loader.headers)
@@ -554,7 +554,7 @@ def test_an_error_is_told_at_its_line(loader: Loader, mark: str, line: str) -> N
 
 
 def test_an_error_in_the_header_is_told_there(loader: Loader) -> None:
-    """By the header's name and line."""
+    """The message has the header's name and line."""
     source = 'int x;\n#include "collectord.h"\n'
     text = bcc_text.prepare("prog", source, header="int y;\nint z = oops;\n")
     request = bcc_client.Request("prog", text, loader.headers)
@@ -579,7 +579,7 @@ def test_what_the_verifier_rejects_is_told(loader: Loader, mark: str, line: int)
 
 
 def test_a_map_that_cannot_be_made_is_named(loader: Loader) -> None:
-    """With the kernel's reason."""
+    """The message has the kernel's reason."""
     error = loader.error("BPF_HASH(vast, u32, u64, 4000000000);\n" + RAW)
     assert isinstance(error, BpfError)
     assert error.step == "load"
@@ -597,7 +597,7 @@ def test_the_licence_is_the_kernels(loader: Loader) -> None:
 
 
 def test_memory_is_limited(loader: Loader) -> None:
-    """What clang takes beyond it is refused, and told as such, wherever it happens."""
+    """Memory beyond the limit is refused to clang and reported, wherever it happens."""
     for mib in (100, 200, 240, 260, 280):
         error = loader.error(RAW, memory_bytes=mib << 20)
         assert isinstance(error, BpfError)
@@ -718,7 +718,7 @@ def test_privileges(loader: Loader, capabilities: str, source: str, need: str) -
 
 
 def test_names_of_addresses(loader: Loader) -> None:
-    """Of the kernel and of processes; what has no name is told as unknown."""
+    """Names of the kernel and of processes are found; a missing one is shown as unknown."""
     symbols = Path("/proc/kallsyms").read_text().splitlines()
     symbol = next(line.split() for line in symbols if line.endswith(" T schedule"))
     own = ctypes.cast(ctypes.CDLL(None).getppid, ctypes.c_void_p).value
@@ -738,7 +738,7 @@ def test_names_of_addresses(loader: Loader) -> None:
 
 
 def test_an_address_without_a_name_is_told_by_its_file(loader: Loader, tmp_path: Path) -> None:
-    """Where a file has no symbols: its offset in it, and the file's name, whatever bytes it is."""
+    """In a file without symbols it has its offset and the file's name, whatever bytes it is."""
     (tmp_path / "idle.c").write_text("#include <stdio.h>\nint main(void) { return getchar(); }")
     binary = tmp_path / os.fsdecode(b"idle\xff")
     subprocess.run(["cc", "-s", "-o", binary, tmp_path / "idle.c"], check=True)

@@ -30,11 +30,11 @@ def test_a_row_that_fails_costs_no_other(
     seen: list[Any] = []
 
     def first(_settings: Settings) -> list[Row]:
-        """A row that gets done."""
+        """Return a row that is completed."""
         return [Row("work that got done", "1", "2", 0.5, 1, "x")]
 
     def second(_settings: Settings) -> list[Row]:
-        """A row that does not."""
+        """Return a row that cannot be completed."""
         seen.extend(json.loads(result.read_text())["rows"])
         raise OSError
 
@@ -56,7 +56,7 @@ def test_rows_run_alone_and_in_any_order(
 
     def row_called(name: str) -> Callable[[Settings], list[Row]]:
         def run(settings: Settings) -> list[Row]:
-            """A row that leaves a file."""
+            """Return a row that leaves a file."""
             folder = settings.directory.parent
             found[name] = list(folder.iterdir())
             (folder / "left").touch()
@@ -76,7 +76,7 @@ def test_rows_run_alone_and_in_any_order(
 
 
 def _outcome(event_ns: float) -> Outcome:
-    """A run in which each event took the load so long."""
+    """Return a run in which each event took the load so long."""
     return Outcome(
         collector="",
         generated=1000,

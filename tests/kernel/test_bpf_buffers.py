@@ -85,7 +85,7 @@ when = "always"
 
 
 def _recorded(run_cli: Run, directory: Path, *words: object, command: object) -> dict[str, Any]:
-    """What `record` says of a session of these options, around a command."""
+    """Return the result of a `record` with these options, around a command."""
     out = ("--output-dir", directory / "out", "--json")
     assert isinstance(command, list | tuple)
     done = run_cli("record", *words, *out, "--", *command, prefix=AT_USUAL_PRIORITY)
@@ -113,7 +113,7 @@ def test_every_submission_is_in_the_balance(
 
 @pytest.mark.vm
 def test_all_cpus(run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs) -> None:
-    """One ring takes what all CPUs submit at once, and perf finds it in order."""
+    """One ring takes the records of all CPUs at once, and perf finds them in order."""
     command = generator.command("count", threads=4, nr=NUMBER, count=COUNT // 4)
     words = ("--bpf-arg", f"nr={NUMBER}", "-m", "64M")
     session = _recorded(run_cli, tmp_path, *BY_BUFFER, *words, command=command)
@@ -128,7 +128,7 @@ def test_all_cpus(run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: 
 def test_a_ring_of_one_page_counts_what_it_loses(
     run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs, cpus: tuple[str, ...]
 ) -> None:
-    """What cannot be reserved the program counts, and the file tells it too."""
+    """The program counts failed reservations, and the file has the count too."""
     if cpus:
         command = generator.command("count", nr=NUMBER, count=FAST // 4, cpu=0)
     else:

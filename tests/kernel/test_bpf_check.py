@@ -43,7 +43,7 @@ GOOD: Final = SOURCE.replace("    return 1;\n}\n", HISTOGRAM + "}\n")
 
 
 def ids() -> frozenset[tuple[str, int]]:
-    """Programs, maps and links of the host."""
+    """Return ids of the host's programs, maps and links."""
     lists = {
         "program": bpf_calls.program_ids(),
         "map": bpf.map_ids(),
@@ -54,14 +54,14 @@ def ids() -> frozenset[tuple[str, int]]:
 
 @pytest.fixture
 def leaves_nothing() -> Iterator[None]:
-    """What the test loads is unloaded, as soon as the kernel gets round to it."""
+    """Check that loaded programs are unloaded, as soon as the kernel frees them."""
     before = ids()
     yield
     wait_for(lambda: not ids() - before, "programs and maps are gone")
 
 
 def check(run_cli: Run, name: str, *words: str | Path) -> tuple[int, dict[str, Any], str]:
-    """Status, document and stderr."""
+    """Return status, document and stderr of a check."""
     done = run_cli("bpf", "check", name, "--json", *words)
     assert "Traceback" not in done.stderr
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
@@ -174,7 +174,7 @@ def test_trials_leave_nothing() -> None:
 
 
 def test_facts_of_this_host() -> None:
-    """What was found agrees with what the kernel shows, and shipped programs can be planned."""
+    """The facts agree with what the kernel shows, and shipped programs can be planned."""
     facts = probe(LinuxKernel(), (), bpf=bpf_wanted(BpfConfig(), ("syscall_stream",)))
     assert facts.bpf.problem == ""
     assert facts.bpf.btf is Path("/sys/kernel/btf/vmlinux").exists()

@@ -45,7 +45,7 @@ LOOPBACK: Final = {
 
 
 def _mapped(address: str) -> str:
-    """An address as the event has it: 16 bytes in hex, IPv4 mapped into IPv6."""
+    """Return an address as the event has it: 16 bytes in hex, IPv4 mapped into IPv6."""
     parsed = ip_address(address)
     wide = parsed if isinstance(parsed, IPv6Address) else IPv6Address(f"::ffff:{parsed}")
     return wide.packed.hex()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong with a BPF program: one clear message, and nobody else is harmed."""
+"""Failures of BPF programs: each has one clear message, and affects no one else."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BROKEN: Final = {
 
 
 def _program(directory: Path, source: str, manifest: str = MANIFEST) -> Path:
-    """A pair of files as a user adds them."""
+    """Return a pair of files as a user adds them."""
     folder = directory / "programs"
     folder.mkdir(mode=0o755, exist_ok=True)
     (folder / "broken.bpf.c").write_text(source)
@@ -62,7 +62,7 @@ def _program(directory: Path, source: str, manifest: str = MANIFEST) -> Path:
 
 
 def _config(directory: Path, folder: Path, *, bpf: str = "", program: str = "broken") -> Path:
-    """A session of a BPF program, and one that has nothing to do with it."""
+    """Return a session of a BPF program, and one that has nothing to do with it."""
     path = directory / "collectord.toml"
     path.write_text(
         f"""
@@ -231,7 +231,7 @@ def test_a_compiler_out_of_memory(tmp_path: Path, start_cli: Start) -> None:
 def test_a_command_line_that_is_wrong(
     run_cli: Run, tmp_path: Path, words: tuple[str, ...], status: int, said: str
 ) -> None:
-    """One line, the right status, no file left."""
+    """It gives one line, the right status, and no file."""
     done = run_cli("record", *words, "--duration", "1s")
     assert done.returncode == status, done.stderr
     assert said in done.stderr.splitlines()[0]

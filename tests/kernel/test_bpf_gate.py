@@ -63,7 +63,7 @@ def _counting_on(
 
 
 def _counts(counted: Counted, name: str) -> dict[str, int]:
-    """What a program counted, which its other answer has too."""
+    """Return a program's count, which its other answer has too."""
     shown, table = counted.answers(name)
     (counts,) = table["rows"]
     if name == RUNQLAT:
@@ -149,7 +149,7 @@ def _of(counted: Counted, device: str, answer: int) -> int:
 
 @contextmanager
 def _opened(directory: Path, **programs: str) -> Iterator[tuple[OpenSource, BpfReader]]:
-    """A session of these programs, with their arguments, that has not begun."""
+    """Provide a session of these programs, with their arguments, that has not begun."""
     sources = "".join(
         f'[[session.source]]\nkind = "bpf"\nprogram = "{name}"\narguments = {{ {arguments} }}\n'
         for name, arguments in programs.items()
@@ -228,7 +228,7 @@ def _only(device: Path) -> str:
 
 
 def _in_flight(reader: BpfReader, device: str) -> float | None:
-    """The gauge of a device that has been given requests."""
+    """Return the gauge of a device that has been given requests."""
     (found,) = (
         series.value
         for status in reader.read()

@@ -89,7 +89,7 @@ def test_waits_of_all(start_cli: Start, tmp_path: Path) -> None:
 
 
 def test_more_waits_than_are_followed(start_cli: Start, tmp_path: Path) -> None:
-    """What finds no room is told, and is among the waits of which the start is not known."""
+    """Waits beyond the table are reported, and count as waits with an unknown start."""
     with child(threads=4, cpu=min(os.sched_getaffinity(0))) as sleeper:
         words = program("runqlat", pid=sleeper.pid, max_tasks=1)
         counted, switches = _counted(start_cli, tmp_path, words, sleeper)
@@ -147,7 +147,7 @@ def test_times_off_cpu(start_cli: Start, tmp_path: Path, chosen: str) -> None:
 def test_other_times_off_cpu(
     start_cli: Start, tmp_path: Path, arguments: dict[str, int | str]
 ) -> None:
-    """What was not asked for is not counted."""
+    """Times that were not requested are not counted."""
     with child() as sleeper:
         words = program("offcputime", pid=sleeper.pid, **arguments)
         counted, _ = _counted(start_cli, tmp_path, words, sleeper)

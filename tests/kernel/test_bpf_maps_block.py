@@ -51,19 +51,19 @@ UNSEEN_MAX: Final = 5
 
 @contextmanager
 def _disk(image: Path) -> Iterator[Path]:
-    """A block device that nobody else touches."""
+    """Provide a block device that nobody else touches."""
     with bpf_load.loop_device(image, DISK_BYTES) as device, unprobed(device):
         yield device
 
 
 def _number(device: Path) -> int:
-    """As the kernel has it: 12 bits and 20."""
+    """Return a device number in the kernel's format: 12 bits and 20."""
     number = device.stat().st_rdev
     return os.major(number) << 20 | os.minor(number)
 
 
 def _of(counted: Counted, device: Path) -> dict[str, dict[str, Any]]:
-    """The totals of a device by operation, as the histogram has them too."""
+    """Return the totals of a device by operation, as the histogram has them too."""
     latency, _, totals, _ = counted.answers(PROGRAM)
     rows = {r["operation"]: r for r in totals["rows"] if r["device"] == _number(device)}
     slots = {
@@ -76,7 +76,7 @@ def _of(counted: Counted, device: Path) -> dict[str, dict[str, Any]]:
 
 
 def _depth(counted: Counted, device: Path) -> Counter[int]:
-    """How often a device had how many requests when one was issued."""
+    """Return the queue depths of a device at issue, with their frequencies."""
     depth = counted.answers(PROGRAM)[1]
     (section,) = (s for s in depth["sections"] if s["by"] == {DEVICE: device.name})
     assert all(slot["low"] == slot["high"] for slot in section["slots"])
@@ -89,7 +89,7 @@ def _not_counted(counted: Counted) -> dict[str, int]:
 
 
 def _recursion(counted: Counted) -> int:
-    """Runs that the kernel left out and counted."""
+    """Return the runs that the kernel left out and counted."""
     return sum(
         function["recursion_misses"]
         for one in counted.session["programs"]
@@ -118,7 +118,7 @@ def _check(counted: Counted, device: Path, **caused: int) -> None:
 
 
 def _of_others(device: Path, before: dict[str, Counter[str]]) -> int:
-    """How many requests all devices but one may have begun or completed since `before`."""
+    """Return how many requests other devices may have begun or completed since `before`."""
     now = requests()
     return sum(
         counts.total() - before[name].total() + before[name][IN_FLIGHT]

@@ -71,7 +71,7 @@ socket = "{directory}/control.sock"
 
 
 def _scrape(daemon: daemons.Daemon) -> Scrape:
-    """All that programs count: value by name, without the prefix, and labels."""
+    """Return all that programs count: value by name, without the prefix, and labels."""
     return {
         (sample.name.removeprefix(PREFIX), frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(daemon.metrics())
@@ -81,7 +81,7 @@ def _scrape(daemon: daemons.Daemon) -> Scrape:
 
 
 def _value(scrape: Scrape, name: str, **labels: str) -> float:
-    """The sum of the series of a name that have these labels."""
+    """Return the sum of the series of a name that have these labels."""
     return sum(
         value
         for (series, found), value in scrape.items()
@@ -125,7 +125,7 @@ def _check_histograms(scrape: Scrape, name: str, **wanted: str) -> None:
 
 
 def test_waits_and_times(tmp_path: Path, start_cli: Start) -> None:
-    """What a process waits for is in the metrics, and never becomes less."""
+    """A process's waits are in the metrics, and never decrease."""
     with child() as sleeper:
         chosen = f"pid = {sleeper.pid}"
         config = _config(tmp_path, runqlat=chosen, offcputime=chosen)
@@ -198,7 +198,7 @@ def test_requests(tmp_path: Path, start_cli: Start, require: Require) -> None:
 
 
 def test_labels_are_bounded(tmp_path: Path, start_cli: Start, require: Require) -> None:
-    """Of many devices each that is shown has its own, and all others are one."""
+    """Each shown device has its own label, and all others share one."""
     require("loop devices")
     with ExitStack() as stack:
         devices = []

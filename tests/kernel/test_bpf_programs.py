@@ -41,7 +41,7 @@ CREAT_CALL: Final = 85
 
 
 def _below(directory: Path, events: Iterable[Fields], field: str = "filename") -> list[Fields]:
-    """The events of files in a directory, which only this test has."""
+    """Return the events of files in a directory, which only this test has."""
     return [event for event in events if event[field].startswith(f"{directory}/")]
 
 

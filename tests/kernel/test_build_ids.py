@@ -32,13 +32,13 @@ IN_CLOSE_NOWRITE: Final = 0x10
 
 
 def of_file(path: Path) -> str:
-    """The build-id of a file."""
+    """Return the build-id of a file."""
     with path.open("rb") as file:
         return build_id.from_elf(file.fileno()).hex()
 
 
 def executes(pid: int, name: bytes) -> bool:
-    """Whether a process executes the program of a name by now."""
+    """Return whether a process executes the program with a name by now."""
     return Path(f"/proc/{pid}/comm").read_bytes().rstrip() == name
 
 
@@ -59,7 +59,7 @@ def read_by_somebody(path: Path) -> Iterator[None]:
 def test_what_ran_is_told_though_its_file_is_gone(
     start_cli: Start, tmp_path: Path, *, generator: Generator, perfs: tuple[Perf, ...]
 ) -> None:
-    """Of programs that began before or during the recording, their libraries, and the kernel.
+    """Programs from before or during the recording, libraries and the kernel have build-ids.
 
     One has ended by the time of the seal, too: its file is read while it runs.
     """

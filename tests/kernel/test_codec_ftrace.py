@@ -30,7 +30,7 @@ CALLS: Final = 20_000
 
 @pytest.fixture
 def instance(tracefs: Path) -> Iterator[Path]:
-    """An instance of our own, which records nothing yet."""
+    """Provide an instance of our own, which records nothing yet."""
     own = tracefs / f"instances/collectord-test-{os.getpid()}"
     own.mkdir()
     (own / "trace_clock").write_text("mono")
@@ -69,7 +69,7 @@ def test_ring_to_file(
     require: Callable[[str], None],
     sub_buffer_kib: int,
 ) -> None:
-    """Of a known number of calls, our walk and trace-cmd find each one, once, in order."""
+    """Our walk and trace-cmd find each of a known number of calls, once, in order."""
     require("raw_syscalls tracepoints")
     require("sub-buffer sizes")
     (instance / "buffer_subbuf_size_kb").write_text(str(sub_buffer_kib))

@@ -38,7 +38,7 @@ WRITES: Final = 300
 
 
 class Counted(NamedTuple):
-    """One CPU's event: what the kernel counted, wrote, lost and left out between two samples."""
+    """The kernel's counts of one CPU's event between two samples."""
 
     counted: int
     samples: int

@@ -85,7 +85,7 @@ def test_killed_daemon(  # noqa: PLR0917  # fixtures
     record_property: Callable[[str, object], None],
     seed: int,
 ) -> None:
-    """What a killed daemon had flushed is sealed by the next one, which tells of the kill."""
+    """The next daemon seals the data flushed by a killed one, and reports the kill."""
     work = Work(generator, seed)
     state = tmp_path / "state"
     config = daemons.write_config(tmp_path, segment_bytes=SEGMENT)
@@ -170,7 +170,7 @@ def test_killed_recording(  # noqa: PLR0917  # fixtures
     record_property: Callable[[str, object], None],
     seed: int,
 ) -> None:
-    """What a killed `record --output-dir` had flushed is sealed by `segments repair`."""
+    """`segments repair` seals the data flushed by a killed `record --output-dir`."""
     work = Work(generator, seed)
     out, begun = tmp_path / "out", tmp_path / "begun"
     at_most = 0
@@ -197,7 +197,7 @@ def test_killed_recording(  # noqa: PLR0917  # fixtures
 
 
 def _written(out: Path) -> int:
-    """The samples in the segments that are open, as a repair would find them now."""
+    """Return the samples in the segments that are open, as a repair would find them now."""
     samples = 0
     for path in out.glob("*.perf.data.partial"):
         fd = os.open(path, os.O_RDONLY)

@@ -92,7 +92,7 @@ def _documented_metrics() -> dict[str, str]:
 
 
 def _series(text: str) -> dict[str, float]:
-    """The samples of a scrape by their names with labels."""
+    """Return the samples of a scrape by their names with labels."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
     assert len(found) == len(lines), "a series twice"
@@ -103,7 +103,7 @@ def _series(text: str) -> dict[str, float]:
 def test_default_configuration(
     tmp_path: Path, start_cli: Start, run_cli: Run, perfs: Perfs
 ) -> None:
-    """What is installed runs: metrics, status and all sessions, and it stops with all sealed."""
+    """The installed configuration runs: metrics, status and all sessions; its stop seals all."""
     state = tmp_path / "state"
     with daemons.running(start_cli, _default_config(tmp_path)) as daemon:
         assert daemon.notified == ["READY=1\nSTATUS=3 sessions"]
@@ -187,7 +187,7 @@ def _sorted_labels(series: str) -> tuple[str, ...]:
 def test_ready_means_counting(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs
 ) -> None:
-    """From READY on nothing is missed."""
+    """No event after READY is missed."""
     with daemons.running(start_cli, daemons.write_config(tmp_path)) as daemon:
         rings = [fd for fd in _fds(daemon) if "[perf_event]" in fd]
         assert rings
@@ -286,7 +286,7 @@ def test_hangup_ends_a_recording(tmp_path: Path, start_cli: Start) -> None:
 
 
 def test_a_command_has_the_default_signals(tmp_path: Path, run_cli: Run) -> None:
-    """What `record` does with signals does not reach COMMAND."""
+    """The signal settings of `record` do not reach COMMAND."""
     words = ("-o", tmp_path / "perf.data", "--", "sh", "-c", "kill -USR1 $$; exit 3")
     assert run_cli("record", *CALLS, *words).returncode == 128 + signal.SIGUSR1
 
@@ -444,7 +444,7 @@ def test_console_log_on_a_terminal(tmp_path: Path) -> None:
 
 
 def _read_terminal(fd: int) -> str:
-    """All that comes until the other side is closed."""
+    """Return all that comes until the other side is closed."""
     text = b""
     while True:
         try:
@@ -475,7 +475,7 @@ def test_log_of_a_ring_in_trouble_is_limited() -> None:
 
 
 def _fds(daemon: Daemon) -> list[str]:
-    """What the process has open; not sockets: a client's come and go with its requests."""
+    """Return the process's descriptors, without sockets, which come and go with requests."""
     found = []
     for entry in Path(f"/proc/{daemon.pid}/fd").iterdir():
         try:
@@ -575,7 +575,7 @@ def test_record_until_interrupted(
     made = 0
 
     def begun() -> bool:
-        """A record of ours is in the file."""
+        """Return whether a record of ours is in the file."""
         nonlocal made
         made += _burst(generator, 100)
         return any(

@@ -95,14 +95,14 @@ class Disk(NamedTuple):
 
 @pytest.fixture(params=[_tmpfs, _ext4], ids=["tmpfs", "ext4"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    """A small filesystem, memory without O_DIRECT or a loop device with it."""
+    """Provide a small filesystem, memory without O_DIRECT or a loop device with it."""
     with request.param(tmp_path / "disk") as root:
         yield Disk.on(root)
 
 
 @pytest.fixture
 def inodes(tmp_path: Path) -> Iterator[Disk]:
-    """A filesystem that can run out of files before it runs out of space."""
+    """Provide a filesystem that can run out of files before it runs out of space."""
     with _tmpfs(tmp_path / "disk") as root:
         yield Disk.on(root)
 
@@ -148,17 +148,17 @@ class Load:
 
 @pytest.fixture
 def load(generator: Generator) -> Load:
-    """Makes the events of the test."""
+    """Make the events of the test."""
     return Load(generator)
 
 
 def _lost(session: dict[str, Any]) -> dict[str, int]:
-    """The losses above 0."""
+    """Return the losses above 0."""
     return {key: count for key, count in session["lost"].items() if count}
 
 
 def _deleted(daemon: Daemon) -> dict[str, float]:
-    """The counters of deleted segments by reason, without those at 0."""
+    """Return the counters of deleted segments by reason, without those at 0."""
     name = 'collectord_segments_deleted_total{reason="%s",session="calls",source="perf"}'
     counts = {reason: daemon.metric(name % reason) for reason in ("age", "quota", "free_space")}
     return {reason: count for reason, count in counts.items() if count}
@@ -210,7 +210,7 @@ def _check_clean(ended: Ended) -> None:
 def test_full_disk_evicts_the_oldest(  # noqa: PLR0917  # fixtures
     tmp_path: Path, disk: Disk, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
 ) -> None:
-    """Where retention may delete, a full disk costs the oldest segments and recording goes on."""
+    """If retention may delete, a full disk costs the oldest segments and recording goes on."""
     config = daemons.write_config(
         tmp_path, disk.state, segment_bytes=SEGMENT, retention=NO_LIMIT_NEAR
     )
@@ -241,7 +241,7 @@ def test_full_disk_evicts_the_oldest(  # noqa: PLR0917  # fixtures
 def test_full_disk_with_nothing_to_evict(  # noqa: PLR0917  # fixtures
     tmp_path: Path, disk: Disk, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
 ) -> None:
-    """Where nothing may be deleted, what finds no room is counted; with room storing resumes."""
+    """Records without room are counted; storing resumes once there is room."""
     config = daemons.write_config(tmp_path, disk.state, segment_bytes=SEGMENT)
     with daemons.running(start_cli, config) as daemon:
         with load.bursting(OVERFULL):
@@ -411,7 +411,7 @@ def test_a_segment_that_is_deleted_in_use(
 
 
 def _written(state: Path) -> Path:
-    """The running segment; beside it another is prepared."""
+    """Return the running segment; beside it another is prepared."""
     (running,) = (path for path in state.rglob("*.data.partial") if _holds_data(path))
     return running
 
@@ -461,7 +461,7 @@ def _allocated(state: Path) -> int:
 def test_retention_by_age(
     tmp_path: Path, start_cli: Start, run_cli: Run, load: Load, perfs: Perfs
 ) -> None:
-    """What is too old goes, and neither a young segment, nor the open one, nor another name."""
+    """Old segments are deleted, but not young ones, the open one, or other files."""
     config = daemons.write_config(tmp_path, segment_bytes=SEGMENT, retention={"age": "1h"})
     state = tmp_path / "state"
     with daemons.running(start_cli, config) as daemon:
@@ -490,7 +490,7 @@ def test_retention_by_age(
 
 
 def _copy(segment: Path, target: Path) -> Path:
-    """A segment and its manifest once more, as young as can be."""
+    """Return a segment and its manifest once more, as young as can be."""
     copy = target / segment.name if target.is_dir() else target
     shutil.copyfile(segment, copy)
     shutil.copyfile(f"{segment}.json", f"{copy}.json")

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManualHost]:
-    """A daemon with its default places and sessions, on a host where something happens."""
+    """Provide a daemon with its default places and sessions, on a host where something happens."""
     busy = subprocess.Popen([sys.executable, "-c", _BUSY])
     try:
         with manual_host.running(tmp_path_factory.mktemp("manual")) as started:

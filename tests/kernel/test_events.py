@@ -46,19 +46,19 @@ _LINE: Final = re.compile(r"\s*(.*)-(\d+)\s+\[(\d+)\]\S*\s+(\d+)\.(\d{9}):\s+(\w
 
 
 def events(run_cli: Cli, *words: str | Path) -> str:
-    """What `events WORDS` prints, of segments that are whole."""
+    """Return the output of `events WORDS`, for segments that are whole."""
     done = run_cli("events", *words)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def objects(run_cli: Cli, *words: str | Path) -> list[dict[str, Any]]:
-    """The objects of `events --json WORDS`."""
+    """Return the objects of `events --json WORDS`."""
     return [json.loads(line) for line in events(run_cli, "--json", *words).splitlines()]
 
 
 def reported(trace_cmd: TraceCmd, segments: Sequence[Path]) -> Iterator[re.Match[str]]:
-    """The lines of `trace-cmd report` with raw fields and whole times."""
+    """Yield the lines of `trace-cmd report` with raw fields and whole times."""
     for segment in segments:
         for line in trace_cmd.report(segment, "-R", "-t"):
             found = _LINE.fullmatch(line)
@@ -154,7 +154,7 @@ def test_losses(
 def test_segment_that_is_being_written(
     tmp_path: Path, start_cli: Start, run_cli: Cli, generator: Generator
 ) -> None:
-    """What a running daemon stored is shown, from the file without its seal."""
+    """The stored events of a running daemon are shown, from the file without its seal."""
     with daemons.running(start_cli, _config(tmp_path, ring="1MiB")) as daemon:
         with generator.start("count", count=CALLS, rate=20_000, nr=NUMBER) as running:
             assert running.run()["events"] == CALLS
@@ -166,7 +166,7 @@ def test_segment_that_is_being_written(
 
 
 def _config(directory: Path, *, ring: str) -> Path:
-    """One ftrace session of this run's marked system calls."""
+    """Return the configuration of one ftrace session of this run's marked system calls."""
     source = f'ring = "{ring}"\ntransport = "read"'
     path = daemon_config(
         directory, core=f'flush_interval = "100ms"\n{USUAL_PRIORITY}', source=source

@@ -82,7 +82,7 @@ def test_a_folder_that_the_user_may_not_enter(
 
 
 def test_limits_delete_what_is_ours(tmp_path: Path) -> None:
-    """What looks like an old segment in a sticky folder, and is another user's, stays."""
+    """In a sticky folder, an old segment that belongs to another user stays."""
     folder = _owned(tmp_path / "shared", 0, 0o1777)
     planted = folder / segment_name(1, 1, "perf.data")
     planted.write_bytes(bytes(4096))
@@ -120,7 +120,7 @@ def test_group_of_a_user_alone_is_nobody_else(tmp_path: Path) -> None:
 
 
 def test_folder_of_another_user_is_recorded_to(tmp_path: Path) -> None:
-    """As by `sudo collectord record -o x` at home; what either left there is repaired."""
+    """Both may record there, as with `sudo collectord record -o x` at home, and repair."""
     home = _owned(tmp_path / "home", USER, 0o755)
     os.chown(support.orphan(home, single_file=str(home / "x")), USER, USER)
     sink = support.make_sink(home, single_file=str(home / "x"))
@@ -135,7 +135,7 @@ def test_folder_of_another_user_is_recorded_to(tmp_path: Path) -> None:
 
 
 def test_sticky_folder_has_files_of_ours_alone(tmp_path: Path) -> None:
-    """What another user left there is neither repaired nor written into."""
+    """Another user's files there are neither repaired nor written into."""
     shared = _owned(tmp_path / "shared", 0, 0o1777)
     left = support.orphan(shared, single_file=str(shared / "x"))
     before = left.stat()

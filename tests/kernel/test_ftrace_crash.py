@@ -30,7 +30,7 @@ LAST_BURST: Final = 60_000
 def test_killed_after_retention(
     tmp_path: Path, tracefs: Path, start_cli: Start, generator: Generator
 ) -> None:
-    """What was stored is known though retention deleted it: nothing is salvaged a second time."""
+    """Stored events are known though retention deleted them: none is salvaged again."""
     config = write_config(tmp_path, session='segment_bytes = "1MiB"')
     text = config.read_text().replace('bytes = "0"', 'bytes = "1B"', 1)
     config.write_text(text)
@@ -98,7 +98,7 @@ def test_killed_recorder(
 def test_killed_recording(
     tmp_path: Path, tracefs: Path, start_cli: Start, generator: Generator
 ) -> None:
-    """What a killed `record` left is salvaged by the next one into the same directory."""
+    """The remains of a killed `record` are salvaged by the next one into the same directory."""
     out = tmp_path / "out"
     words = ("record", "-e", EVENT, "--filter", FILTER, "--via", "ftrace", "-a")
     process = start_cli(*words, "--output-dir", out)

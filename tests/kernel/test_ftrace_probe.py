@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found out about ftrace, on the running kernel."""
+"""The probe of ftrace on the running kernel."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_facts_and_rows_are_there_when_asked_for() -> None:
 
 
 def test_without_tracefs(tmp_path: Path) -> None:
-    """Where there is none, that is the problem, and no privilege would mend it."""
+    """Its absence is the problem, and no privilege would solve it."""
     facts = probe_ftrace(LinuxKernel(sys=tmp_path), measure=True)
     assert (facts.instances, facts.need) == (False, "")
     assert "no tracefs" in facts.problem

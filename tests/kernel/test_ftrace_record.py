@@ -66,7 +66,7 @@ def check_ftrace_balance(session: dict[str, Any], *, generated: int) -> None:
 
 
 def reported(session: dict[str, Any], trace_cmds: TraceCmds) -> list[list[str]]:
-    """The events of all segments, as each trace-cmd reports them."""
+    """Return the events of all segments, as each trace-cmd reports them."""
     return [
         [line for path in segments_of(session) for line in trace_cmd.report(path)]
         for trace_cmd in trace_cmds
@@ -94,7 +94,7 @@ def test_every_event_is_stored(  # noqa: PLR0917  # fixtures
     transport: str,
     where: str,
 ) -> None:
-    """Of a load that fits the rings all is stored, and trace-cmd reports as much."""
+    """If a load fits the rings all events are stored, and trace-cmd reports as many."""
     scope = () if where == "command" else (where,)
     pin = ("taskset", "-c", "0") if where == "-C0" else ()
     command = generator.command("count", count=COUNT, rate=400_000, nr=NUMBER)
@@ -125,7 +125,7 @@ def test_overload_is_counted(  # noqa: PLR0917  # fixtures
     transport: str,
     overwrite: bool,  # a parameter
 ) -> None:
-    """Of a load that no ring can hold what is not stored is lost, for the reason of its mode."""
+    """If a load fits no ring, events not stored are lost, for the reason of its mode."""
     made = UNREAD + OVERLOAD
     config = write_config(
         tmp_path,
@@ -182,7 +182,7 @@ def test_rotation_repeats_and_skips_nothing(  # fixtures
 
 
 def _used(session: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rings that got as much as wakes the drain."""
+    """Return the rings that got as much as wakes the drain."""
     return [ring for ring in session["rings"] if ring["wakeups"]["watermark"]]
 
 

@@ -118,7 +118,7 @@ def test_rings_that_somebody_empties(
 
 
 def test_overwriting_is_no_loss(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
-    """What a recorder's rings gave up is `overwritten`; the window is told."""
+    """Events replaced in a recorder's rings are `overwritten`; the window is reported."""
     config = write_config(tmp_path, session=RECORDER, source='keep = "30s"\nmax = "256KiB"')
     with daemons.running(start_cli, config) as daemon:
         make(generator, 100_000)

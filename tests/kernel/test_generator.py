@@ -49,7 +49,7 @@ def test_marked_calls_are_exact(
 
 
 def test_parts_of_the_calls_are_weighed_apart(generator: Generator) -> None:
-    """As many as were asked for, and together they are what all calls took."""
+    """The requested number of parts is reported, and their sum is the time of all calls."""
     with generator.start("count", count=10_007, slices=7) as running:
         made = running.run()
     assert made["events"] == 10_007

@@ -94,13 +94,13 @@ with ExitStack() as stack:
 
 @pytest.fixture
 def tree(tracefs: Path) -> Tracefs:
-    """The kernel's tracefs."""
+    """Return the kernel's tracefs."""
     return Tracefs(tracefs)
 
 
 @pytest.fixture
 def settings(request: pytest.FixtureRequest, tree: Tracefs) -> Iterator[InstanceSettings]:
-    """Of an instance named after the test; if it is there after the test, the test fails."""
+    """Return settings of an instance named after the test; if it remains, the test fails."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))
     session = f"{name[:30]}-{os.getpid()}"
     yield InstanceSettings(session, buffer_bytes=128 << 10, subbuf_bytes=PAGE, buffer_percent=25)
@@ -115,30 +115,30 @@ def settings(request: pytest.FixtureRequest, tree: Tracefs) -> Iterator[Instance
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Probed:
-    """A library with one function to be probed."""
+    """Return a library with one function to be probed."""
     return probed_support.build(tmp_path_factory.mktemp("probed"))
 
 
 @pytest.fixture(scope="session")
 def library(built: Probed) -> Path:
-    """The library's file."""
+    """Return the library's file."""
     return built.path
 
 
 @pytest.fixture(scope="session")
 def probed(built: Probed) -> ctypes.CDLL:
-    """The library, loaded."""
+    """Return the library, loaded."""
     return built.loaded
 
 
 @pytest.fixture(scope="session")
 def place(built: Probed) -> str:
-    """Where the function is in its file."""
+    """Return the function's offset in its file."""
     return built.place
 
 
 def own_calls(extra: str = "") -> TraceEvent:
-    """Calls of getppid by this thread."""
+    """Count calls of getppid by this thread."""
     number = GETPPID[platform.machine()]
     own = f"id == {number} && common_pid == {threading.get_native_id()}"
     return TraceEvent(*SYS_ENTER, own + extra)
@@ -178,7 +178,7 @@ def append(tree: Tracefs, definition: str) -> None:
 
 @contextmanager
 def owner(session: str, place: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that has made the instance and marked it 100 times."""
+    """Provide a process that has made the instance and marked it 100 times."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, session, place],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -479,7 +479,7 @@ def test_refused_setting_leaves_nothing(
 
 
 def test_left_by_a_kill(tree: Tracefs, settings: InstanceSettings, place: str) -> None:
-    """What a killed process left is found, stopped, read to the last event, and removed."""
+    """The instance of a killed process is found, stopped, read to the last event, and removed."""
     name = f"collectord-{settings.session}"
     with owner(settings.session, place) as process:
         assert find_leftovers(tree, name) == ()

@@ -47,7 +47,7 @@ PAGES: Final = 64
 
 
 def _split_cpus(info: bpf_calls.MapInfo, value: bytes) -> list[bytes]:
-    """One value for each possible CPU, of what `map_lookup` gave."""
+    """Split a value of `map_lookup` into one value for each possible CPU."""
     starts = range(0, info.entry_bytes, info.cpu_bytes)
     return [value[at : at + info.value_bytes] for at in starts]
 
@@ -66,7 +66,7 @@ def numbers(entries: Entries, *, each: int = 1) -> dict[int, tuple[int, ...]]:
 
 
 def values_of(kind: int, number: int) -> tuple[int, ...]:
-    """A different value for each CPU, where CPUs have their own."""
+    """Return a different value for each CPU, where CPUs have their own."""
     per_cpu = kind in (support.PERCPU_HASH, support.PERCPU_ARRAY)
     return tuple(number * 100 + cpu for cpu in range(CPUS if per_cpu else 1))
 
@@ -322,7 +322,7 @@ def test_runs_that_the_kernel_left_out(require: Callable[[str], None]) -> None:
 
 
 def test_a_kernel_that_gives_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an older kernel's struct ends before is None, and not 0."""
+    """Fields behind the end of an older kernel's struct are None, and not 0."""
     with support.filter_program(b"old") as fd:
         whole = bpf_calls.object_info(fd, "BPF program")
         assert len(whole) >= 216

@@ -188,7 +188,7 @@ class Line:
 
 @pytest.fixture
 def instances(tracefs: Path) -> Iterator[Path]:
-    """Where instances of ftrace are; a test that fails leaves none of its own there."""
+    """Return the folder of ftrace instances; a failing test leaves none of its own there."""
     found = tracefs / "instances"
     yield found
     for path in found.glob(f"collectord-{TRACE}*"):
@@ -197,13 +197,13 @@ def instances(tracefs: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def stock(perfs: tuple[Perf, ...], trace_cmds: tuple[TraceCmd, ...]) -> Stock:
-    """The tools that must open what is left."""
+    """Return the tools that must open what is left."""
     return Stock(perfs, trace_cmds)
 
 
 @pytest.fixture(scope="module")
 def tally(request: pytest.FixtureRequest) -> Iterator[Tally]:
-    """What all trials came to; printed at the end."""
+    """Return the results of all trials, which are printed at the end."""
     counted = Tally()
     yield counted
     told = ", ".join(f"{name} {count}" for name, count in sorted(counted.figures.items()))
@@ -245,7 +245,7 @@ def test_killed_recording(  # noqa: PLR0917  # fixtures
     kind: str,
     seed: int,
 ) -> None:
-    """Of `record`: what it leaves is repaired, or salvaged by the next one like it."""
+    """The remains of a `record` are repaired, or salvaged by the next one like it."""
     dice = random.Random(f"{kind} {seed}")  # noqa: S311  # no secret
     left = Left()
     instant = dice.choices(list(Instant), (2, 5, 3))[0]

@@ -47,7 +47,7 @@ COUNT: Final = 2_000
 
 
 def config(state: Path, **session: Any) -> Config:  # noqa: ANN401 - of the schema
-    """One session of this run's marked system calls."""
+    """Return the configuration of one session of this run's marked system calls."""
     source = tracefs_source(
         EVENT,
         filter=FILTER,

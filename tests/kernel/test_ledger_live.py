@@ -105,6 +105,6 @@ def test_a_scrape_balances(start_cli: Start, tmp_path: Path, generator: Generato
 
 
 def _series(scrape: str, name: str) -> list[float]:
-    """The values of a metric's series."""
+    """Return the values of a metric's series."""
     lines = [line for line in scrape.splitlines() if line.startswith(f"{name}{{")]
     return [float(line.rpartition(" ")[2]) for line in lines]

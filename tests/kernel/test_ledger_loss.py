@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not fit is counted, each record once, by the kernel's own figures."""
+"""Records that do not fit are counted, each once, by the kernel's own counters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SAMPLE_RATE: Final = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 
 
 def _only_full_rings(session: dict[str, Any]) -> int:
-    """The session's loss, all of which must be to full rings."""
+    """Return the session's loss, all of which must be to full rings."""
     assert {reason for reason, count in session["lost"].items() if count} == {FULL}
     lost: int = session["lost"][FULL]
     return lost
@@ -100,7 +100,7 @@ def test_overload_of_a_running_reader_balances(
 def test_overload_of_a_shared_ring_balances(
     start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
 ) -> None:
-    """Where two events share a ring that overflows, each loss is counted for one of them."""
+    """If two events share a ring that overflows, each loss is counted for one of them."""
     exits = ("-e", SYS_EXIT, "--filter", FILTER)
     with (
         generator.start("count", nr=NUMBER, count=COUNT, threads=2) as running,
@@ -124,7 +124,7 @@ def test_a_reader_that_stops_for_two_seconds(
     ring: str,
     loses: bool,
 ) -> None:
-    """What a stopped reader misses waits in the ring; what the ring cannot hold is counted."""
+    """Events of the pause wait in the ring; those that the ring cannot hold are counted."""
     rate, seconds = 20_000, 2
     with (
         generator.start("count", nr=NUMBER, count=seconds * rate, rate=rate, cpu=0) as running,

@@ -88,7 +88,7 @@ def test_a_forgotten_event_is_missed(  # noqa: PLR0917  # fixtures
     transport: str,
     ring: str,
 ) -> None:
-    """So it is where events come by whole sub-buffers."""
+    """The same holds where events come by whole sub-buffers."""
     words = (*CALLS, "-a", "--via", "ftrace", "--transport", transport, "-m", ring)
     load = generator.command("count", now=True, hold=False, nr=NUMBER, count=COUNT)
     session = _missed(tmp_path, load, mutant, words)
@@ -112,7 +112,7 @@ def _missed(
 def record_with(
     mutant: Path, directory: Path, load: Sequence[str], words: Sequence[str]
 ) -> dict[str, Any]:
-    """Record with the mutant; give the session."""
+    """Record with the mutant; return the session."""
     record = (sys.executable, "-c", LAUNCH, str(mutant), "record", *words)
     where = ("--output-dir", str(directory / "out"), "--json")
     done = subprocess.run(

@@ -102,7 +102,7 @@ def test_rotation_loses_nothing(
 def test_losses_are_told_once_over_all_segments(
     start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
 ) -> None:
-    """What is lost before a rotation is told in that segment and in no later one."""
+    """A loss before a rotation is reported in that segment and in no later one."""
     config = daemon_config(
         tmp_path,
         core=OFTEN,
@@ -241,7 +241,7 @@ def _pinned(cpu: int) -> Iterator[None]:
 
 
 def _resolved(perf: Perf, segment: Path, program: Path) -> set[int]:
-    """The processes of a segment's samples, whose names and frames must all be known."""
+    """Return the processes of a segment's samples, whose names and frames must all be known."""
     pids: set[int] = set()
     frames: list[str] = []
     for line in script(perf, segment, "-F", "comm,pid,ip,sym,dso"):

@@ -148,7 +148,7 @@ def test_threads_are_counted(
 
 @pytest.fixture
 def as_somebody(generator: Generator) -> Iterator[list[str]]:
-    """A command that runs the generator as a user who owns nothing else."""
+    """Provide a command that runs the generator as a user who owns nothing else."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         program = shutil.copy(generator.program, directory)
@@ -178,7 +178,7 @@ def test_a_user_is_counted(
 
 @pytest.fixture
 def cgroup(require: Callable[[str], None]) -> Iterator[Path]:
-    """An empty cgroup. perf events need no controller in the cgroup2 hierarchy."""
+    """Provide an empty cgroup. perf events need no controller in the cgroup2 hierarchy."""
     require("cgroup v2")
     mounts = Path("/proc/self/mountinfo").read_text()
     found = re.search(r"^\S+ \S+ \S+ \S+ (\S+) .* - cgroup2 ", mounts, re.MULTILINE)
@@ -249,7 +249,7 @@ def test_events_share_a_ring(
     events: tuple[str, ...],
     scope: tuple[str, ...],
 ) -> None:
-    """Of two events in one ring each has its own exact count, grouped or not."""
+    """Each of two events in one ring has its own exact count, grouped or not."""
     command = generator.command("count", nr=NUMBER, count=COUNT, threads=2, later=2)
     where = ("--output-dir", tmp_path / "out", "--json")
     room_for_all = ("-m", "16M")
@@ -267,7 +267,7 @@ def test_events_share_a_ring(
 def test_a_filter_counts_what_it_lets_through(
     run_cli: Run, tmp_path: Path, generator: Generator, perfs: Perfs
 ) -> None:
-    """What a filter refuses is in no count: `produced` is the calls that it lets through."""
+    """Filtered events are in no count: `produced` is the number of calls that pass."""
     command = generator.command("count", nr=NUMBER, count=COUNT, threads=2)
     events = ("-e", SYS_ENTER, "--filter", f"id == {NUMBER + 1}", *CALLS)
     where = ("--output-dir", tmp_path / "out", "--json")

@@ -92,7 +92,7 @@ def test_a_foreign_program_ends_exactness(
 def test_without_a_program_it_is_exact(
     start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
 ) -> None:
-    """The same tracepoint with nothing on it has an exact balance."""
+    """A tracepoint without a foreign program has an exact balance."""
     with (
         generator.start("count", nr=CALL, count=COUNT) as running,
         recording(start_cli, tmp_path, "-e", EVENT, "-p", str(running.pid)) as record,
@@ -105,7 +105,7 @@ def test_without_a_program_it_is_exact(
 def test_a_program_that_came_and_went_is_remembered(
     start_cli: Start, tmp_path: Path, generator: Generator
 ) -> None:
-    """What it hid stays missing, and that is said of the time it was there; then all is exact."""
+    """Its hidden events stay missing, and that time is marked; then all is exact."""
     config = daemon_config(
         tmp_path,
         log_level="error",
@@ -116,7 +116,7 @@ def test_a_program_that_came_and_went_is_remembered(
     state = tmp_path / "state"
 
     def make_segment() -> None:
-        """One more sealed one, with these calls in it, or without where they are hidden."""
+        """Make one more sealed segment, with these calls, or without the hidden ones."""
         sealed = len(daemons.sealed(state))
         _make(generator)
         daemons.wait_for(lambda: len(daemons.sealed(state)) > sealed, "a segment")

@@ -66,9 +66,9 @@ class Heap(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What this process has: bytes that it allocated, mappings, descriptors.
+    """The resources of this process: allocated bytes, mappings, descriptors.
 
-    Pages of staging memory are its own once they were used, and say nothing.
+    Pages of staging memory stay with the process once used, and are left out.
     """
 
     heap_bytes: int
@@ -77,7 +77,7 @@ class Held:
 
 
 def held_by_process() -> Held:
-    """Look at this process."""
+    """Return the resources of this process."""
     gc.collect()
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = Heap
@@ -90,7 +90,7 @@ def held_by_process() -> Held:
 
 
 async def live(context: SessionContext, plan: SessionPlan) -> None:
-    """One session, from its opening to its end, with something to record."""
+    """Run one session from its opening to its end, with something to record."""
     async with AsyncExitStack() as own:
         session = await context.open(plan, own)
         assert isinstance(session, Session)

@@ -84,7 +84,7 @@ def seen_by_perf(perf: Perf, file: Path, pid: int) -> Counter[str]:
 
 
 def build_id_of(library: str) -> str:
-    """That of a library that this process has mapped."""
+    """Return the build-id of a library that this process has mapped."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     with Path(next(line.split()[-1] for line in maps if line.endswith(library))).open(
         "rb"
@@ -99,7 +99,7 @@ def perf_trace(perf: Perf, directory: Path, name: str) -> Neighbour:
 
 
 def with_bcc(directory: Path, name: str, text: str, peer: Path) -> tuple[str | Path, ...]:
-    """The first words of a command line that runs `peer` with a BCC program."""
+    """Return the first words of a command line that runs `peer` with a BCC program."""
     program = directory / f"{name}.c"
     program.write_text(text)
     interpreter, _ = bcc_client.find_python()
@@ -179,7 +179,7 @@ def test_bcc_beside_a_recording(start_cli: Start, tmp_path: Path, *, generator: 
 def test_perf_shows_the_same_of_its_own_file_of_a_program(
     start_cli: Start, tmp_path: Path, *, generator: Generator, perfs: tuple[Perf, ...]
 ) -> None:
-    """Of the same events of two BPF programs perf shows the same of perf's file and of ours."""
+    """For two BPF programs' events, perf shows the same from perf's file as from ours."""
     theirs = tmp_path / "theirs.data"
     perf = ("record", "-a", "-e", "bpf-output/no-inherit=1,name=syscall_stream/", "-o", theirs)
     line = (*with_bcc(tmp_path, "theirs", STREAM, PERF_PEER), perfs[0].path, *perf, "--")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One session makes ten times what the disk takes: nobody else notices, and it is told."""
+"""One session beyond the disk's speed: others are not affected, and it is reported."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ LOSING: Final = 'collectord_session_losing{{session="{}",source="{}",stage="kern
 
 
 class Scene:
-    """What the daemon told while it was overloaded.
+    """The daemon's reports while it was overloaded.
 
     Attributes:
-        changes: how often the figures of each session were others than before.
-        causes: what `busy` was said to lose records by.
+        changes: how often the figures of each session changed.
+        causes: reported reasons for the losses of `busy`.
         sealed: segments of `busy` and of `quiet` that were ever seen.
     """
 

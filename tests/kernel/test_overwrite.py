@@ -52,7 +52,7 @@ _LINE: Final = re.compile(r"\[(\d+)\]\s+[\d.]+:\s+NR (\d+) \(([0-9a-f]+),")
 
 
 class Call(NamedTuple):
-    """One of the generator's calls, as a segment has it."""
+    """One of the generator's calls, as stored in a segment."""
 
     cpu: int
     number: int
@@ -60,7 +60,7 @@ class Call(NamedTuple):
 
 
 def calls_in(perfs: Perfs, segments: Iterable[str | Path]) -> list[Call]:
-    """The calls in segments, in the order of time; each perf must list the same."""
+    """Return the calls in segments, in the order of time; each perf must list the same."""
     listed = []
     for perf in perfs:
         lines = [
@@ -118,7 +118,7 @@ def await_look(daemon: Daemon) -> None:
     """Wait until the rings have been looked at once more."""
 
     def reach() -> list[int]:
-        """How far back each goes: that of a ring which holds something grows."""
+        """Return the time span of each ring, which grows while the ring is not empty."""
         return [ring["window_ns"] for ring in daemon.session()["rings"]]
 
     before = reach()
@@ -195,7 +195,7 @@ def test_all_that_is_not_stored_was_overwritten(
 def test_a_forgotten_record_is_missed(
     tmp_path: Path, generator: Generator, perf: Perf, mutant: Path
 ) -> None:
-    """What was in a window and is nowhere does not pass for overwritten."""
+    """A record that was in a window and is in no segment does not count as overwritten."""
     load = generator.command("count", count=MANY, nr=NUMBER, cpu=0)
     words = ("--overwrite", "-m", f"{RING_KIB}K", "-e", EVENT, "--filter", FILTER, "-a")
     session = record_with(mutant, tmp_path, load, words)
@@ -207,7 +207,7 @@ def test_a_forgotten_record_is_missed(
 def test_each_record_is_stored_once(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs
 ) -> None:
-    """What two snapshots have in common is in the first one, and `repeated` of the second."""
+    """Records in two snapshots are stored in the first, and `repeated` in the second."""
     with daemons.running(start_cli, write_config(tmp_path)) as daemon:
         make_on_each_cpu(generator, FEW)
         first = snapshot(daemon)
@@ -307,7 +307,7 @@ def test_those_that_exited_have_their_names(
 
 
 def test_the_window_is_a_metric(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
-    """What a snapshot would hold now, in bytes and in seconds, without one being made."""
+    """It is the content of a snapshot taken now, in bytes and in seconds."""
     with daemons.running(start_cli, write_config(tmp_path)) as daemon:
         seconds, held = WINDOW.format("seconds"), WINDOW.format("bytes")
         make_on_each_cpu(generator, FEW)
@@ -328,7 +328,7 @@ def test_the_window_is_a_metric(tmp_path: Path, start_cli: Start, generator: Gen
 def test_an_event_freezes_its_ring(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs, *, cpu: int
 ) -> None:
-    """Nothing is recorded behind it on its CPU, whatever goes on; then it is armed again."""
+    """No later event is recorded on its CPU; then it is armed again."""
     freeze = f'freeze_on = "{EVENT}"\nfreeze_filter = "id == {TRIGGER}"'
     config = write_config(tmp_path, session=freeze)
     with daemons.running(start_cli, config) as daemon, ExitStack() as stack:
@@ -406,7 +406,7 @@ def test_a_freeze_of_both_kinds(
 def test_signal_makes_a_snapshot_of_run(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs
 ) -> None:
-    """SIGUSR2 is as good as a request."""
+    """SIGUSR2 works like a request."""
     with daemons.running(start_cli, write_config(tmp_path)) as daemon:
         with generator.start("count", count=30, nr=NUMBER, cpu=0) as load:
             load.run()

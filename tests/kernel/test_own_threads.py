@@ -25,7 +25,7 @@ _LINE: Final = re.compile(r"\[(\d+)\] .*prev_pid=(\d+) .*next_pid=(\d+) ")
 def test_each_switch_to_a_recorders_thread_is_followed_by_the_one_away_from_it(
     start_cli: Start, tmp_path: Path, *, generator: Generator, perf: Perf
 ) -> None:
-    """Of two tasks either may be ours: without half of the switches others would get our time."""
+    """If half of the switches were missing, other tasks would get our threads' time."""
     with (
         recording(start_cli, tmp_path, "-a", "-e", SWITCH) as ours,
         generator.start("count", count=2000, rate=4000) as running,

@@ -168,14 +168,14 @@ class Rig:
                     raise AssertionError(event)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Serve until something is so."""
+        """Serve until a condition holds."""
         end_s = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < end_s, [ring.counters() for ring in self.rings.values()]
             self.serve(0.02)
 
     def flush(self) -> None:
-        """All that was in the rings is in the files."""
+        """Write the contents of all rings to the files."""
         generation = self.core.request_flush()
         self.until(lambda: self.stream.written_generation() >= generation)
 
@@ -206,7 +206,7 @@ class Rig:
                 yield data[at : at + self.subbuf_bytes]
 
     def marks(self, cpu: int) -> list[int]:
-        """What was marked from the CPU, in the order of its ring; times never go back."""
+        """Return the marks made on the CPU, in the order of its ring; times never go back."""
         found = []
         last_ns = 0
         for page in self.pages(cpu):
@@ -245,7 +245,7 @@ def read_back(fd: int, offset: int, size: int) -> bytes:
 
 
 def mapped(raw_fd: int) -> _core.PageMap:
-    """A ring, mapped; kernels before 6.10 cannot."""
+    """Return a ring, mapped; kernels before 6.10 cannot."""
     try:
         return _core.PageMap(raw_fd)
     except OSError as error:
@@ -256,7 +256,7 @@ def mapped(raw_fd: int) -> _core.PageMap:
 
 @contextmanager
 def restored_affinity() -> Iterator[ExitStack]:
-    """A stack at whose end this thread may run where it ran before."""
+    """Provide a stack at whose end this thread may run where it ran before."""
     before = os.sched_getaffinity(0)
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, before)
@@ -272,13 +272,13 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def tree(tracefs: Path) -> Tracefs:
-    """The kernel's tracefs."""
+    """Return the kernel's tracefs."""
     return Tracefs(tracefs)
 
 
 @pytest.fixture
 def cpus() -> tuple[int, ...]:
-    """One or two CPUs."""
+    """Return one or two CPUs."""
     return tuple(sorted(os.sched_getaffinity(0))[:2])
 
 
@@ -436,7 +436,7 @@ def test_watermark_wakes(
 def test_overwritten_events_are_told(
     tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...], transport: str, subbuf_bytes: int
 ) -> None:
-    """What was overwritten while nobody read is told by the pages; the rest is there."""
+    """The pages report the events overwritten while nobody read; the rest is there."""
     cpu = cpus[0]
     rig = Rig(
         tree,
@@ -499,7 +499,7 @@ def test_mapping(tree: Tracefs, stack: ExitStack, cpus: tuple[int, ...]) -> None
 
 @pytest.mark.vm
 def test_mapping_is_refused(tree: Tracefs) -> None:
-    """What is no ring cannot be mapped, with the kernel's error."""
+    """A file that is no ring cannot be mapped, with the kernel's error."""
     with (
         (tree.root / "trace_clock").open("rb") as other,
         pytest.raises(OSError, match="No such device") as caught,

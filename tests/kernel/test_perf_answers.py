@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What perf makes of a file of ours is what it makes of perf record's, of the same load."""
+"""perf gives the same results for our files as for perf record's, of the same load."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _table(perf: Perf, file: Path, *words: str) -> list[list[str]]:
 
 
 def _chains(perf: Perf, file: Path) -> list[list[str]]:
-    """The frames of each sample, without their addresses."""
+    """Return the frames of each sample, without their addresses."""
     done = perf.run("script", "-F", "ip,sym,dso", "--force", "-i", file)
     assert done.returncode == 0, done.stderr
     blocks = re.split(r"\n\s*\n", done.stdout.strip())

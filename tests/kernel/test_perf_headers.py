@@ -82,7 +82,7 @@ def pair(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Pair:
-    """A recording of perf and one of ours, of the same events."""
+    """Return a recording of perf and one of ours, of the same events."""
     perf = perfs[int(request.param)]
     folder = tmp_path_factory.mktemp("pair")
     theirs, ours = folder / "theirs.data", folder / "ours.data"
@@ -99,19 +99,19 @@ def pair(
 
 
 def header(perf: Perf, file: Path) -> list[str]:
-    """The lines that perf prints of a file's header."""
+    """Return the lines that perf prints of a file's header."""
     done = perf.run("report", "--header-only", "-I", "--force", "-i", file)
     assert (done.returncode, done.stderr) == (0, "")
     return [line.removeprefix("# ") for line in done.stdout.splitlines()]
 
 
 def lines_of(lines: list[str], start: str) -> list[str]:
-    """What follows `start` in the lines that begin with it."""
+    """Return the rest of each line that begins with `start`."""
     return [line.removeprefix(start).lstrip(" :") for line in lines if line.startswith(start)]
 
 
 def fields(line: str) -> dict[str, str]:
-    """The fields of an event's line."""
+    """Return the fields of an event's line."""
     return {name: value.strip() for name, value in _FIELD.findall(", " + line)}
 
 

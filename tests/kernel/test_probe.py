@@ -69,7 +69,7 @@ def test_unmatched_name_reads_all_names() -> None:
 
 
 def test_features_are_found_by_trying(require: Callable[[str], None]) -> None:
-    """What a test of its own finds, the probe finds."""
+    """The probe agrees with the test's own trial of each feature."""
     facts = probe(LinuxKernel(), [])
     require("PERF_FORMAT_LOST")
     assert facts.format_lost
@@ -80,7 +80,7 @@ def test_features_are_found_by_trying(require: Callable[[str], None]) -> None:
 
 @pytest.mark.usefixtures("tracefs")
 def test_facts_survive_json() -> None:
-    """What doctor writes, check reads."""
+    """Facts that doctor writes can be read by check."""
     facts = probe(LinuxKernel())
     assert KernelFacts.from_json(facts.to_json()) == facts
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which BPF programs are collectord's: what a note proves, and what none does."""
+"""Recognition of collectord's BPF programs: notes that prove it, and notes that do not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def program(require: Callable[[str], None]) -> Iterator[ProgramInfo]:
-    """A program that somebody loaded."""
+    """Provide a program that somebody loaded."""
     require("BPF")
     with bpf.program(1, b"somebodys") as fd:
         yield program_info(fd)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which loaded programs may hide a tracepoint's events from perf."""
+"""The loaded programs that may hide a tracepoint's events from perf."""
 
 from __future__ import annotations
 

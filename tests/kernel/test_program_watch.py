@@ -41,14 +41,14 @@ PRINTK: Final = "bpf_trace:bpf_trace_printk"
 
 
 def listed() -> dict[int, bytes]:
-    """The kernel's own names of loaded programs' functions, by address."""
+    """Return the kernel's own names of loaded programs' functions, by address."""
     lines = Path("/proc/kallsyms").read_bytes().splitlines()
     rows = (line.split() for line in lines if line.endswith(b"[bpf]"))
     return {int(row[0], 16): row[2] for row in rows if row[2].startswith(b"bpf_prog_")}
 
 
 def told(segment: Path) -> list[tuple[int, Ksymbol | BpfEvent]]:
-    """What a segment tells of programs, with the time of each record."""
+    """Return a segment's records of programs, with the time of each."""
     image = segment.read_bytes()
     head = parse_head(image)
     attr = next(section.attr for section in head.attrs if section.attr.mmap2)

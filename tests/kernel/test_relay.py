@@ -66,7 +66,7 @@ WITHOUT: Final = (*("unshare", "--mount", "sh", "-c"), UNMOUNT + 'exec "$@"', "-
 
 @pytest.fixture
 def device(tmp_path: Path) -> Iterator[Path]:
-    """An idle block device, of which no trace is left at the end."""
+    """Provide an idle block device, of which no trace is left at the end."""
     with disk(tmp_path) as found:
         yield found
         shown = subprocess.run(
@@ -117,7 +117,7 @@ def test_recording(run_cli: Run, device: Path, locked: str) -> None:
 
 
 def test_a_refused_file_undoes_the_trace(device: Path, locked: str) -> None:
-    """What was set up before the kernel refused is torn down, or the second try would be busy."""
+    """The setup before the refusal is torn down, or the second try would be busy."""
     for _ in range(2):
         assert python(OPEN, device) == ("MissingPrivilege" if locked else "opened")
 
@@ -211,7 +211,7 @@ def test_no_such_device(run_cli: Run, locked: str) -> None:
 
 
 def test_doctor_and_list_agree(run_cli: Run, device: Path, locked: str) -> None:
-    """Rows of both say whether, and why not."""
+    """The rows of both say whether it is available, and why not."""
     table = run_cli("doctor", prefix=WITH).stdout.splitlines()
     (row,) = (line for line in table if line.startswith("relay "))
     assert row.split()[1] == ("missing" if locked else "ok")
@@ -225,7 +225,7 @@ def test_doctor_and_list_agree(run_cli: Run, device: Path, locked: str) -> None:
 def test_present_sessions_come_up(
     tmp_path: Path, start_cli: Callable[..., subprocess.Popen[str]], device: Path
 ) -> None:
-    """What is absent is a degraded session that says why, beside one that runs."""
+    """One without its device is degraded and says why, beside one that runs."""
     path = tmp_path / "collectord.toml"
     path.write_text(
         f"""

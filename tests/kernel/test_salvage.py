@@ -85,14 +85,14 @@ with ExitStack() as stack:
 
 @pytest.fixture
 def kernel(tracefs: Path) -> LinuxKernel:
-    """The running kernel, with tracefs mounted."""
+    """Return the running kernel, with tracefs mounted."""
     assert tracefs.is_dir()
     return LinuxKernel()
 
 
 @pytest.fixture
 def session(request: pytest.FixtureRequest, kernel: LinuxKernel) -> Iterator[str]:
-    """A session's name; if its instance is there after the test, the test fails."""
+    """Provide a session's name; if its instance is there after the test, the test fails."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:30]
     session = f"{name}-{os.getpid()}"
     yield session
@@ -143,7 +143,7 @@ def marks(pages: Iterable[bytes]) -> list[int]:
 
 
 def take(leftover: Leftover, stored: bytes = b"", stored_events: int = 0) -> list[int]:
-    """Markers of the one CPU that has any."""
+    """Return markers of the only CPU that has any."""
     assert list(leftover.rings) == [CPU]
     return marks(leftover.pages_by_cpu({CPU: stored}, {CPU: stored_events})[CPU])
 
@@ -213,7 +213,7 @@ def test_events_of_a_gone_module(kernel: LinuxKernel, session: str, tmp_path: Pa
 def test_a_page_that_was_handed_out(
     kernel: LinuxKernel, session: str, tmp_path: Path, pages: int, size: int
 ) -> None:
-    """Of what was read last, the part that is not in the files comes first, then the rest."""
+    """The part of it that is not in the files comes first, then the rest."""
     steps = ("mark=40", "read=1", "mark=9", "read=1", "mark=3")
     name = killed(session, tmp_path / "out", *steps, subbuf_bytes=size)
     with ExitStack() as stack:
@@ -231,7 +231,7 @@ def test_a_page_that_was_handed_out(
 
 @pytest.mark.usefixtures("_mapped")
 def test_nothing_is_in_the_files(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
-    """What was handed out and never stored is all given again."""
+    """All events handed out and never stored are returned again."""
     name = killed(session, tmp_path / "out", "mark=40", "read=1")
     with ExitStack() as stack:
         assert take(kernel.salvage(name, stack)) == list(range(40))
@@ -242,7 +242,7 @@ def test_nothing_is_in_the_files(kernel: LinuxKernel, session: str, tmp_path: Pa
 def test_the_last_page_was_deleted(
     kernel: LinuxKernel, session: str, tmp_path: Path, stored_events: int
 ) -> None:
-    """Where only the number of stored events is known, the others of what was read are given."""
+    """If only the number of stored events is known, the other read ones are returned."""
     name = killed(session, tmp_path / "out", "mark=40", "read=1", "mark=9", "read=1", "mark=3")
     with ExitStack() as stack:
         found = take(kernel.salvage(name, stack), stored_events=stored_events)
@@ -275,7 +275,7 @@ def test_an_error_keeps_the_instance(kernel: LinuxKernel, session: str, tmp_path
 
 
 def test_a_full_disk_keeps_the_instance(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
-    """What no room was for is salvaged by the next start, each event once and all told."""
+    """The next start salvages the rest, each event once and all reported."""
     name = killed(session, tmp_path / "out", "mark=30000", buffer_bytes=1 << 21)
     stats = kernel.tracefs.root / "instances" / name / f"per_cpu/cpu{CPU}/stats"
     with segments.mounted("tmpfs", tmp_path / "disk", "size=64m") as disk:
@@ -311,7 +311,7 @@ def test_a_full_disk_keeps_the_instance(kernel: LinuxKernel, session: str, tmp_p
 def test_no_directory_keeps_the_instance(
     kernel: LinuxKernel, session: str, tmp_path: Path
 ) -> None:
-    """Where nothing can be written nothing is taken."""
+    """If nothing can be written nothing is taken."""
     name = killed(session, tmp_path / "out", "mark=9")
     (tmp_path / "file").touch()
     with capture_logs() as log:
@@ -412,7 +412,7 @@ events = ["sched:sched_process_hang"]
 
 
 def test_no_tracefs_no_leftovers(tmp_path: Path) -> None:
-    """Where tracefs is not mounted nothing is left, and nothing is mounted to see."""
+    """If tracefs is not mounted there are no leftovers, and nothing is mounted to find out."""
     (tmp_path / "kernel/tracing").mkdir(parents=True)
     kernel = LinuxKernel(sys=tmp_path)
     assert kernel.leftover_instances() == ()

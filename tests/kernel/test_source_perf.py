@@ -56,14 +56,14 @@ CPUS: Final = LinuxKernel().online_cpus()
 
 @pytest.fixture
 def kernel(tracefs: Path) -> LinuxKernel:
-    """The running kernel, with tracefs mounted."""
+    """Return the running kernel, with tracefs mounted."""
     assert tracefs.is_dir()
     return LinuxKernel()
 
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """What a test opens."""
+    """Return the stack of resources that a test opens."""
     with ExitStack() as opened:
         yield opened
 
@@ -129,7 +129,7 @@ def _lost(opened: perf.OpenPerf) -> int:
 
 
 def _contents(ring: PerfRing) -> bytes:
-    """The records of a ring, which must not have wrapped."""
+    """Return the records of a ring, which must not have wrapped."""
     with mmap.mmap(ring.fd, mmap.PAGESIZE + ring.geometry.data_bytes) as mapping:
         return mapping[mmap.PAGESIZE : mmap.PAGESIZE + ring.map.head]
 
@@ -175,7 +175,7 @@ def test_overload_is_counted_as_lost(
 def test_process_scope_covers_threads_before_and_after(
     kernel: LinuxKernel, stack: ExitStack, generator: Generator
 ) -> None:
-    """Of a running process, the threads that exist and those that come later are all counted."""
+    """All threads of a running process are counted, existing and later ones."""
     with generator.start("count", nr=NUMBER, count=COUNT, threads=4, later=4) as running:
         scope = Scope(ScopeKind.PROCESS, pids=(running.pid,))
         plan = _session(scope, _calls(kernel, inherit=True), sideband=_sideband(inherit=True))
@@ -210,7 +210,7 @@ def test_shared_ring_outlives_its_first_thread(
 def test_thread_scope_counts_that_thread_only(
     kernel: LinuxKernel, stack: ExitStack, generator: Generator
 ) -> None:
-    """One of four equal threads is a quarter of the calls."""
+    """One of four equal threads makes a quarter of the calls."""
     with generator.start("count", nr=NUMBER, count=COUNT, threads=4) as running:
         scope = Scope(ScopeKind.THREAD, pids=(running.tids[1],))
         opened = perf.open_session(kernel, _session(scope, _calls(kernel)), stack)
@@ -294,7 +294,7 @@ def test_user_scope_counts_that_users_processes(
 
 @pytest.fixture
 def cgroup(require: Callable[[str], None]) -> Iterator[Path]:
-    """An empty cgroup."""
+    """Provide an empty cgroup."""
     require("cgroup v2")
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     root = next(Path(words[4]) for words in mounts if "cgroup2" in words)
@@ -385,7 +385,7 @@ def test_group_counts_together(kernel: LinuxKernel, stack: ExitStack) -> None:
 
 
 def test_excluded_threads_are_not_counted(kernel: LinuxKernel, stack: ExitStack) -> None:
-    """What the filter refuses is in no counter either, so that the balance stays exact."""
+    """Filtered events are in no counter either, so that the balance stays exact."""
     event = replace(_calls(kernel), filter="", exclude_self=True)
     call = kernel.tracefs.event_id("syscalls", "sys_enter_getppid")
     event = replace(event, attr=_attr(EventType.TRACEPOINT, call), tracepoint=("syscalls", "x"))

@@ -83,14 +83,14 @@ signal.pause()
 
 @pytest.fixture
 def kernel(tracefs: Path) -> LinuxKernel:
-    """The running kernel, with tracefs mounted."""
+    """Return the running kernel, with tracefs mounted."""
     assert tracefs.is_dir()
     return LinuxKernel()
 
 
 @pytest.fixture
 def stack(session: str) -> Iterator[ExitStack]:
-    """What a test opens."""
+    """Return the stack of resources that a test opens."""
     assert session
     with ExitStack() as opened:
         yield opened
@@ -98,7 +98,7 @@ def stack(session: str) -> Iterator[ExitStack]:
 
 @pytest.fixture
 def session(request: pytest.FixtureRequest, kernel: LinuxKernel) -> Iterator[str]:
-    """A session's name; if anything of it is in tracefs after the test, the test fails."""
+    """Provide a session's name; if anything of it is in tracefs after the test, the test fails."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:40]
     session = f"{name}-{os.getpid()}"
     yield session
@@ -114,7 +114,7 @@ def session(request: pytest.FixtureRequest, kernel: LinuxKernel) -> Iterator[str
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> probed.Probed:
-    """A library with one function to be probed."""
+    """Return a library with one function to be probed."""
     return probed.build(tmp_path_factory.mktemp("probed"))
 
 
@@ -127,7 +127,7 @@ def plan_of(
     mode: str = "stream",
     **changes: Any,  # noqa: ANN401 - fields of FtracePlan
 ) -> SessionPlan:
-    """A plan of `CALLS`, or of these events."""
+    """Return a plan of `CALLS`, or of these events."""
     ftrace = FtracePlan(
         events=events if events or probes else (CALLS,),
         probes=probes,
@@ -148,7 +148,7 @@ def plan_of(
 
 
 def total(opened: tracefs.OpenTracefs, field: str = "value") -> int:
-    """A figure of all rings' counters."""
+    """Return a figure of all rings' counters."""
     return sum(getattr(opened.read_produced(ring), field) for ring in opened.rings)
 
 
@@ -163,7 +163,7 @@ def drain(ring: FtraceRing) -> list[bytes]:
 
 
 def events_of(opened: tracefs.OpenTracefs) -> int:
-    """Events in all rings, which are empty then."""
+    """Drain all rings and count their events."""
     return sum(1 for ring in opened.rings for page in drain(ring) for _ in Walk(page))
 
 
@@ -206,7 +206,7 @@ def test_listed_cpus_only(
     generator: Generator,
     require: Callable[[str], None],
 ) -> None:
-    """Of calls on two CPUs those on the listed one are recorded, and no others."""
+    """Calls on the listed one of two CPUs are recorded, and no others."""
     require("two CPUs")
     scope = Scope(ScopeKind.CPUS, cpus=CPUS[1:2])
     opened = tracefs.open_session(kernel, plan_of(session, scope, cpus=CPUS[1:2]), stack)
@@ -223,7 +223,7 @@ def test_listed_cpus_only(
 def test_process_scope_covers_threads_before_and_after(
     kernel: LinuxKernel, stack: ExitStack, session: str, generator: Generator
 ) -> None:
-    """Of a running process all threads are counted, of another one none; its end is told."""
+    """All threads of a running process are counted, no other process; its end is reported."""
     with (
         generator.start("count", nr=NUMBER, count=COUNT, threads=4, later=4, hold=True) as running,
         generator.start("count", nr=NUMBER, count=COUNT) as other,
@@ -253,7 +253,7 @@ def test_threads_that_come_later_may_be_left_out(
 def test_command_scope_covers_its_children(
     kernel: LinuxKernel, stack: ExitStack, session: str, generator: Generator
 ) -> None:
-    """Of a command that waits to be let go, all calls of its children are counted."""
+    """For a command that waits for its release, all calls of its children are counted."""
     words = generator.command("count", nr=NUMBER, count=COUNT)
     script = 'read line; "$@" & wait; "$@"'
     with (
@@ -480,7 +480,7 @@ def using(opened: tracefs.OpenTracefs, code: str) -> Iterator[subprocess.Popen[s
 
 
 def test_other_readers_are_named(kernel: LinuxKernel, stack: ExitStack, session: str) -> None:
-    """Who else has a file of the instance open is told, oneself is not."""
+    """Other processes with an open file of the instance are reported, but not this one."""
     opened = tracefs.open_session(kernel, plan_of(session), stack)
     assert opened.tracing.other_readers() == ""
     with using(opened, "import signal; print(1, flush=True); signal.pause()") as process:

@@ -34,12 +34,12 @@ class Attack:
 
     @property
     def swaps(self) -> int:
-        """Names that were exchanged until now."""
+        """The number of exchanged names so far."""
         return int.from_bytes(self.shared[:_COUNT_BYTES], "little")
 
 
 def make_home(path: Path) -> Path:
-    """A folder of the user's own."""
+    """Return a folder of the user's own."""
     path.mkdir()
     os.chown(path, USER, USER)
     path.chmod(0o755)
@@ -74,7 +74,7 @@ def attacking(home: Path, outside: Path, names: tuple[str, ...]) -> Iterator[Att
 
 
 def fingerprint(outside: Path) -> dict[str, tuple[int, ...] | bytes]:
-    """What must stay as it is: names, identities, permissions, times and contents."""
+    """Return all that must not change: names, identities, permissions, times and contents."""
     found: dict[str, tuple[int, ...] | bytes] = {}
     for path in [outside, *outside.rglob("*")]:
         status = path.lstat()
@@ -94,7 +94,7 @@ def _become_user() -> None:
 
 
 def _decoys(targets: Sequence[Path]) -> list[Path]:
-    """What names are swapped with, in a folder that no tool looks into."""
+    """Return the decoys that names are swapped with, in a folder that no tool visits."""
     place = Path(_DECOYS)
     place.mkdir()
     for number, target in enumerate(targets):

@@ -70,11 +70,11 @@ PT_CONFIG: Final = 1 << 0 | 1 << 10 | 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class AuxFile:
-    """What goes into a file.
+    """The contents of a file.
 
     Attributes:
-        aux: whose trace it is; None for a PMU that perf has no decoder for.
-        filter_text: addresses that the trace was filtered by.
+        aux: the event whose trace it is; None for a PMU that perf has no decoder for.
+        filter_text: address filter of the trace.
     """
 
     aux: AuxPmuFacts | None = PT
@@ -84,7 +84,7 @@ class AuxFile:
 
     @property
     def hidden(self) -> bool:
-        """Perf passes the trace by."""
+        """Whether perf skips the trace."""
         return self.aux is None
 
     @property
@@ -102,12 +102,12 @@ class AuxFile:
 
     @property
     def clocked(self) -> PerfEventAttr:
-        """An ordinary event in the same rings."""
+        """Return an ordinary event in the same rings."""
         return replace(self.owner, type=EventType.SOFTWARE, config=SoftwareId.CPU_CLOCK)
 
     @property
     def dummy(self) -> PerfEventAttr:
-        """The sideband event."""
+        """Return the sideband event."""
         return replace(
             self.owner,
             type=EventType.SOFTWARE,
@@ -116,7 +116,7 @@ class AuxFile:
         )
 
     def info(self) -> bytes:
-        """What stands ahead of the trace."""
+        """Return the record that precedes the trace."""
         if self.aux is None:
             return b""
         return encode_info(
@@ -132,27 +132,27 @@ class AuxFile:
         )
 
     def side(self, record: AuxRecord, time_ns: int, cpu: int = 0) -> bytes:
-        """A record of the AUX event, or a switch of the sideband event."""
+        """Return a record of the AUX event, or a switch of the sideband event."""
         switch = isinstance(record, aux_record.SwitchCpuWide)
         event_id, attr = (21 + cpu, self.dummy) if switch else (1 + cpu, self.owner)
         sample_id = SampleId(pid=PID, tid=PID, time_ns=time_ns, id=event_id, cpu=cpu)
         return aux_record.encode(record, attr, sample_id)
 
     def sample(self, time_ns: int, cpu: int = 0) -> bytes:
-        """A sample of the ordinary event."""
+        """Return a sample of the ordinary event."""
         sample = Sample(
             id=11 + cpu, ip=0x400100, pid=PID, tid=PID, time_ns=time_ns, cpu=cpu, misc=2
         )
         return encode_sample(sample, self.clocked)
 
     def piece(self, payload: bytes, offset: int = 0, cpu: int = 0) -> bytes:
-        """A piece of the trace."""
+        """Return a piece of the trace."""
         return encode_piece(
             payload, offset=offset, cpu=cpu, idx=cpu, reference=1_000, hidden=self.hidden
         )
 
     def opening(self) -> bytes:
-        """A task that runs on all CPUs, traced."""
+        """Return a task that runs on all CPUs, traced."""
         ids = SampleId(pid=PID, tid=PID, id=21)
         place = (0x400000, 0x100000, 0, 5, 2)
         parts = [
@@ -165,7 +165,7 @@ class AuxFile:
         return b"".join(parts)
 
     def build(self, records: Sequence[bytes]) -> bytes:
-        """The file, sealed, with an index of the AUXTRACE records."""
+        """Return the file, sealed, with an index of the AUXTRACE records."""
         head = build_head(
             (
                 AttrSection(self.owner, (1, 2), "traced//"),

@@ -56,7 +56,7 @@ class WordsFound:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What segments hold."""
+    """Contents of segments."""
 
     rings: tuple[RingFound, ...]
     words: tuple[WordsFound, ...]
@@ -77,7 +77,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """The built program."""
+    """The built checker program."""
 
     program: Path
 
@@ -96,7 +96,7 @@ class Checker:
 
 
 def build(directory: Path) -> Checker:
-    """Compile it into a directory."""
+    """Compile the checker into a directory."""
     program = directory / "aux_words"
     subprocess.run(
         [

@@ -34,7 +34,7 @@ AREA_PLAN = AuxPlan(
 def ring(
     session: str, cpu: int, *, role: RingRole = RingRole.DATA, basis: Basis = Basis.EXACT
 ) -> RingBalance:
-    """A ring that produced 100 records, of which 90 were stored and 10 did not fit."""
+    """Return a ring that produced 100 records, of which 90 were stored and 10 did not fit."""
     exact = basis is Basis.EXACT and role is RingRole.DATA
     return RingBalance(
         label=RingLabel(session, "perf", role, cpu),
@@ -59,12 +59,12 @@ def ring(
 
 
 def no_loss(source: str = "perf") -> dict[str, int]:
-    """Every pair of a source at 0."""
+    """Return every stage and reason of a source at 0."""
     return {f"{stage}/{reason}": 0 for stage, reason in LOSS_PAIRS[source]}
 
 
 def session(name: str, *, cpus: int = 2, basis: Basis = Basis.EXACT) -> SessionBalance:
-    """A session with one data and one sideband ring per CPU."""
+    """Return a session with one data and one sideband ring per CPU."""
     data = tuple(ring(name, cpu, basis=basis) for cpu in range(cpus))
     sideband = tuple(
         replace(
@@ -94,7 +94,7 @@ def session(name: str, *, cpus: int = 2, basis: Basis = Basis.EXACT) -> SessionB
 
 
 def recorder(name: str, *, cpus: int = 2) -> SessionBalance:
-    """A flight recorder whose rings produced 100 records each, and overwrote 60 of them."""
+    """Return a flight recorder whose rings produced 100 records each, and overwrote 60 of them."""
     rings = tuple(
         replace(
             ring(name, cpu),
@@ -123,7 +123,7 @@ def recorder(name: str, *, cpus: int = 2) -> SessionBalance:
 
 
 def area(session: str, cpu: int = 0) -> AuxBalance:
-    """An AUX area of a PMU that counts bytes: 1000 traced, 900 stored, 100 without room."""
+    """Return an AUX area of a PMU that counts bytes: 1000 traced, 900 stored, 100 without room."""
     lost: dict[str, int | None] = {f"{s}/{r}": 0 for s, r in AUX_LOSS_PAIRS}
     return AuxBalance(
         label=RingLabel(session, "perf", RingRole.AUX, cpu),
@@ -163,13 +163,13 @@ def area(session: str, cpu: int = 0) -> AuxBalance:
 
 
 def traced(name: str, *, cpus: int = 2) -> SessionBalance:
-    """A session with an AUX area for each CPU."""
+    """Return a session with an AUX area for each CPU."""
     areas = tuple(area(name, cpu) for cpu in range(cpus))
     return replace(session(name, cpus=cpus), aux=areas)
 
 
 def tracer(name: str, *, cpus: int = 2) -> SessionBalance:
-    """A flight recorder of AUX areas, with 300 bytes of trace in each."""
+    """Return a flight recorder of AUX areas, with 300 bytes of trace in each."""
     whole = traced(name, cpus=cpus)
     data = [ring for ring in whole.rings if ring.label.role is RingRole.DATA]
     return replace(
@@ -180,7 +180,7 @@ def tracer(name: str, *, cpus: int = 2) -> SessionBalance:
 
 
 def channel(name: str) -> SessionBalance:
-    """A relay channel of one CPU, of which 5000 bytes were stored and 1000 overwritten."""
+    """Return a relay channel of one CPU, of which 5000 bytes were stored and 1000 overwritten."""
     whole = session(name, cpus=1, basis=Basis.NONE)
     lost = no_loss("relay") | {"kernel_ring/overrun": 1000}
     only = replace(
@@ -195,7 +195,7 @@ def channel(name: str) -> SessionBalance:
 
 
 def status(*sessions: SessionBalance) -> DaemonStatus:
-    """A daemon with these sessions; by default those of the default configuration."""
+    """Return a daemon with these sessions; by default those of the default configuration."""
     return DaemonStatus(
         sessions=sessions
         or (session("profile", basis=Basis.LOST_ONLY), session("exec"), recorder("blackbox")),
@@ -223,7 +223,7 @@ def status(*sessions: SessionBalance) -> DaemonStatus:
 
 
 def program() -> BpfStatus:
-    """A BPF program of the session `opens`, with all that is told of any."""
+    """Return a BPF program of the session `opens`, with all that is told of any."""
     return BpfStatus(
         session="opens",
         program="opensnoop",
@@ -234,7 +234,7 @@ def program() -> BpfStatus:
 
 
 def core() -> CoreCounters:
-    """Counters of a core that wrote two chunks."""
+    """Return counters of a core that wrote two chunks."""
     return CoreCounters(
         chunks=64,
         chunks_free=60,

@@ -25,7 +25,7 @@ _LIMIT_S: Final = patient(60)
 
 @contextmanager
 def disk(directory: Path) -> Iterator[Path]:
-    """A loop device that nobody else uses."""
+    """Provide a loop device that nobody else uses."""
     image = directory / "disk.img"
     with image.open("wb") as file:
         file.truncate(_DISK_BYTES)
@@ -58,7 +58,7 @@ def traces_of(device: Path) -> list[str]:
 
 
 def parsed(base: Path) -> Counter[str]:
-    """What blkparse lists of a set of files, by action and kind of request: "C W", "Q WS" ..."""
+    """Return the events that blkparse lists, by action and kind of request: "C W", "Q WS" ..."""
     done = subprocess.run(
         ["blkparse", "-q", "-i", base.name, "-f", "= %a %d\\n"],
         cwd=base.parent,
@@ -72,7 +72,7 @@ def parsed(base: Path) -> Counter[str]:
 
 
 def tools_say(base: Path) -> dict[str, list[Any]]:
-    """What the other tools of blktrace say of a set of files.
+    """Return the output of blktrace's other tools for a set of files.
 
     Returns:
         blkparse: the action, place and size of each event of a write, sorted.
@@ -115,7 +115,7 @@ def written(found: Counter[str]) -> int:
 
 
 def events(found: Counter[str]) -> int:
-    """All events among what blkparse lists; notes are none."""
+    """Return all events among what blkparse lists; notes are none."""
     return sum(n for what, n in found.items() if not what.startswith("m"))
 
 

@@ -76,14 +76,14 @@ def _set(register: int, value: int) -> bytes:
 
 @contextmanager
 def program(returns: int, name: bytes, *, kind: int = _TYPE_TRACEPOINT) -> Iterator[int]:
-    """A program `return N` (r0 = N; exit): 0 hides the event from perf, 1 lets it pass."""
+    """Provide a program `return N` (r0 = N; exit): 0 hides the event from perf, 1 lets it pass."""
     with _loaded(kind, name, _set(0, returns), _EXIT) as fd:
         yield fd
 
 
 @contextmanager
 def harmless_program() -> Iterator[int]:
-    """A program that lets every event pass."""
+    """Provide a program that lets every event pass."""
     with program(1, b"passes") as fd:
         yield fd
 
@@ -107,14 +107,14 @@ def printing_program(name: bytes) -> Iterator[int]:
 
 @contextmanager
 def filter_program(name: bytes) -> Iterator[int]:
-    """A program that `run` can run: a socket filter that no socket has."""
+    """Provide a program that `run` can run: a socket filter that no socket has."""
     with program(0, name, kind=_TYPE_SOCKET_FILTER) as fd:
         yield fd
 
 
 @contextmanager
 def faulting_program(name: bytes) -> Iterator[int]:
-    """A program that runs on page faults in the kernel, and makes one itself each time.
+    """Provide a program that runs on page faults in the kernel, and makes one itself each time.
 
     It reads from the first page of the user's memory, which nobody has. The fault that this is
     finds it running already: each run is one run that the kernel leaves out.
@@ -156,7 +156,7 @@ def run_once(fd: int) -> None:
 def create_map(
     kind: int, key_bytes: int, value_bytes: int, entries: int, *, name: bytes = b"", flags: int = 0
 ) -> Iterator[int]:
-    """An empty map."""
+    """Provide an empty map."""
     sizes = struct.pack("<IIIII", kind, key_bytes, value_bytes, entries, flags)
     fd = _call(_MAP_CREATE, sizes.ljust(_MAP_NAME_AT, b"\0") + name)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What BPF programs count of a block, and children whose switches the kernel counts."""
+"""Counts of a block by BPF programs, and children whose switches the kernel counts."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class Counted:
 
     @property
     def session(self) -> dict[str, Any]:
-        """Its session, of --json."""
+        """The session of the --json result."""
         return result_of(self.stdout)
 
     def answers(self, program: str) -> list[dict[str, Any]]:
-        """What a program answers, of --json, in the order of its manifest; all complete."""
+        """Return a program's --json answers, in the order of its manifest; all are complete."""
         answers = json.loads(self.stdout)["answers"]
         found = [answer for answer in answers if answer["program"] == program]
         assert all(answer["complete"] for answer in found)
@@ -117,18 +117,18 @@ def program(name: str, **arguments: int | str) -> list[str]:
 
 
 def total(section: dict[str, Any]) -> int:
-    """How many values a section of a histogram has."""
+    """Return the number of values in a section of a histogram."""
     return sum(slot["count"] for slot in section["slots"])
 
 
 class Switches(NamedTuple):
-    """How often threads left their CPU: by blocking, and although they could have gone on."""
+    """Numbers of switches: threads that blocked, and threads that were preempted."""
 
     voluntary: int
     involuntary: int
 
     def since(self, earlier: Switches) -> Switches:
-        """How many more there are than earlier."""
+        """Return how many switches were added since an earlier reading."""
         return Switches(self.voluntary - earlier.voluntary, self.involuntary - earlier.involuntary)
 
 
@@ -154,7 +154,7 @@ class Child:
         self.finish()
 
     def begin(self, order: str, times: int = 1) -> None:
-        """As `do`, without the wait."""
+        """Start like `do`, without waiting."""
         for pipe in self._orders:
             pipe.write(f"{order} {times}\n")
             pipe.flush()
@@ -169,7 +169,7 @@ class Child:
         self.finish()
 
     def switches(self, tid: int | None = None) -> Switches:
-        """Of all threads, or of one."""
+        """Return the switches of all threads, or of one."""
         texts = [(self._tasks() / str(one) / "status").read_text() for one in self.tids]
         found = {
             one: Switches(*map(int, _SWITCHES.findall(text)))

@@ -78,7 +78,7 @@ def events_of(run_cli: Run, session: dict[str, Any], *words: str) -> list[dict[s
 
 
 def table_of(run_cli: Run, session: dict[str, Any]) -> str:
-    """What `collectord events` prints for people."""
+    """Return the table that `collectord events` prints for people."""
     done = run_cli("events", *segments_of(session))
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -103,12 +103,12 @@ def check_found(
 
 
 def own_comm() -> str:
-    """This thread's name, as the kernel has it."""
+    """Return this thread's name, as the kernel has it."""
     return Path("/proc/thread-self/comm").read_text().removesuffix("\n")
 
 
 def tool(path: Path) -> Path:
-    """A program of that name that does nothing, whatever its arguments."""
+    """Return a program of that name that does nothing, whatever its arguments."""
     path.symlink_to("/bin/true")
     return path
 
@@ -144,12 +144,12 @@ def fail_to_execute(path: Path, *words: str, at: bool = False) -> int:
 
 
 def open_at(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
-    """`openat`; gives the descriptor."""
+    """Call `openat`; return the descriptor."""
     return opened(_OPENAT[platform.machine()], directory, ctypes.c_char_p(path), flags, mode)
 
 
 def open_at2(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
-    """`openat2`; gives the descriptor."""
+    """Call `openat2`; return the descriptor."""
     how = (ctypes.c_uint64 * 3)(flags, mode, 0)
     return opened(_OPENAT2, directory, ctypes.c_char_p(path), how, ctypes.sizeof(how))
 
@@ -172,7 +172,7 @@ def _error_of(number: int, *arguments: Any) -> int:  # noqa: ANN401  # as ctypes
 
 
 def listening(family: socket.AddressFamily, address: str) -> socket.socket:
-    """A socket that takes connections, on a port of the kernel's choice."""
+    """Return a socket that takes connections, on a port of the kernel's choice."""
     listener = socket.create_server((address, 0), family=family)
     listener.settimeout(PATIENCE_S)
     return listener
@@ -198,7 +198,7 @@ def connect(listener: socket.socket, times: int) -> tuple[int, list[int]]:
 
 
 def _all_closed(port: int) -> bool:
-    """Whether no connection with this port is left that has not told its end."""
+    """Return whether all connections with this port have told their end."""
     for table in ("tcp", "tcp6"):
         with suppress(FileNotFoundError):
             lines = Path("/proc/net", table).read_text().splitlines()[1:]
@@ -237,7 +237,7 @@ def request(device: Path, offsets: Sequence[int], size: int, *, write: bool) -> 
 
 @contextmanager
 def memory_cgroup(name: str, limit: int) -> Iterator[Path]:
-    """A cgroup whose processes have `limit` bytes of memory, swap included."""
+    """Provide a cgroup whose processes have `limit` bytes of memory, swap included."""
     found = features.memory_cgroups()
     assert found
     directory = found.root / name
@@ -265,7 +265,7 @@ def _removed(directory: Path) -> bool:
 def eater(
     cgroup: Path, name: str, size: int, *, score: int = 0
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process that takes so much memory in a cgroup, prints `ate`, and waits for a line.
+    """Provide a process that takes so much memory in a cgroup, prints `ate`, and waits for a line.
 
     `score` is its oom_score_adj: of 1000 it is the first to go.
     """
@@ -276,7 +276,7 @@ def eater(
 
 @contextmanager
 def _process(command: Sequence[str | Path]) -> Iterator[subprocess.Popen[str]]:
-    """A process that ends with the block, whatever happens there."""
+    """Provide a process that ends with the block, whatever happens there."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -70,7 +70,7 @@ by = [{ field = "dev", title = "DEVICE", show = "device" }]
 def program(
     source: str = SOURCE, manifest: str = MANIFEST, *, name: str = "switches"
 ) -> BpfProgram:
-    """The pair as it is loaded."""
+    """Return the pair as it is loaded."""
     config = load_manifest(manifest.encode(), f"{name}.toml")
     return BpfProgram(name, f"/p/{name}.bpf.c", source, config, "local")
 
@@ -78,7 +78,7 @@ def program(
 def write(
     folder: Path, source: str = SOURCE, manifest: str = MANIFEST, *, name: str = "switches"
 ) -> Path:
-    """The pair as files in a directory of its owner's alone."""
+    """Return the pair as files in a directory of its owner's alone."""
     folder.mkdir(mode=0o755, exist_ok=True)
     for suffix, text in ((".bpf.c", source), (".toml", manifest)):
         path = folder / f"{name}{suffix}"

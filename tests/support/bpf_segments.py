@@ -92,7 +92,7 @@ def make_sink(
     layouts: Mapping[str, EventLayout] = DESCRIBED,
     **options: Any,  # noqa: ANN401 - of SinkPlan
 ) -> PerfDataSink:
-    """A sink of the programs' events and their sideband; options are the plan's."""
+    """Return a sink of the programs' events and their sideband; options are the plan's."""
     return PerfDataSink(
         SinkPlan(format="perf.data", directory=str(directory), **options),
         segments.IDENTITY,
@@ -108,20 +108,20 @@ def make_sink(
 def opened(
     pid: int, path: bytes = b"/etc/hosts", *, result: int = 3, took: int = 1500, flags: int = 0
 ) -> bytes:
-    """What `opensnoop` submits."""
+    """Return a record as `opensnoop` submits it."""
     comm = b"task %d" % pid
     return struct.pack("<IiQ16s32sI4x", pid, result, took, comm, path, flags)
 
 
 def exited(pid: int, code: int = 0) -> bytes:
-    """What `exits` submits."""
+    """Return a record as `exits` submits it."""
     return struct.pack("<Ii", pid, code)
 
 
 def sample(
     time_ns: int, payload: bytes, *, event: str = OPENS, cpu: int = 0, tid: int = 500
 ) -> bytes:
-    """A sample with what a program submitted."""
+    """Return a sample with what a program submitted."""
     return encode_sample(
         Sample(
             id=IDS[event][cpu], pid=tid, tid=tid, time_ns=time_ns, cpu=cpu, period=1, raw=payload
@@ -131,12 +131,12 @@ def sample(
 
 
 def comm(time_ns: int, tid: int, name: bytes) -> bytes:
-    """A thread gets a name."""
+    """Return a record of a thread's new name."""
     return encode(Comm(tid, tid, name), DUMMY, SampleId(tid, tid, time_ns, id=DUMMY_ID))
 
 
 def fork(time_ns: int, parent: int, child: int) -> bytes:
-    """A thread begins."""
+    """Return a record of a thread's start."""
     record = Fork(child, parent, child, parent, time_ns)
     return encode(record, DUMMY, SampleId(parent, parent, time_ns, id=DUMMY_ID))
 
@@ -149,7 +149,7 @@ def lost(time_ns: int, events: int, *, event: str = OPENS, cpu: int = 0) -> byte
 
 
 def chunk(*records: bytes, ends_round: bool = False) -> bytes:
-    """A chunk as the native core pads it."""
+    """Return a chunk as the native core pads it."""
     whole = b"".join(records)
     if ends_round:
         whole += frame(RecordType.FINISHED_ROUND, 0, b"")
@@ -163,7 +163,7 @@ def write(
     lost_samples: Mapping[int, int] | None = None,
     **options: Any,  # noqa: ANN401
 ) -> Path:
-    """A sealed segment of these chunks."""
+    """Return a sealed segment of these chunks."""
     sink = make_sink(directory, **options)
     segment = sink.next_segment(1, segments.OPENING)
     segments.write_data(segment, chunks)
@@ -174,7 +174,7 @@ def write(
 
 
 def closed(segment: OpenSegment, chunks: Sequence[bytes]) -> SegmentClosed:
-    """What the core says of a segment with these chunks."""
+    """Return the core's event for a closed segment with these chunks."""
     data = b"".join(chunks)
     samples = sum(header.type == RecordType.SAMPLE for header in iter_records(data))
     return SegmentClosed(

@@ -23,12 +23,12 @@ def key_struct(*members: object) -> list[object]:
 
 
 def u32(*values: int) -> bytes:
-    """Numbers of 4 bytes, one after the other."""
+    """Return consecutive numbers of 4 bytes."""
     return struct.pack(f"<{len(values)}I", *values)
 
 
 def u64(*values: int) -> bytes:
-    """Numbers of 8 bytes, one after the other."""
+    """Return consecutive numbers of 8 bytes."""
     return struct.pack(f"<{len(values)}Q", *values)
 
 
@@ -36,11 +36,11 @@ class FakeNames:
     """Names of this test's devices and interfaces."""
 
     def interface(self, ifindex: int) -> str:
-        """Of a network interface."""
+        """Return the name of a network interface."""
         return f"eth{ifindex}"
 
     def device(self, dev: int) -> str:
-        """Of a block device."""
+        """Return the name of a block device."""
         return f"sd{dev}"
 
 
@@ -80,11 +80,11 @@ class FakeMaps:
         return content
 
     def map_info(self, fd: int) -> MapInfo:
-        """As the kernel."""
+        """Return a map's info as the kernel would."""
         return self._infos[fd]
 
     def map_entries(self, fd: int, *, info: MapInfo, limit: int = ENTRIES_MAX) -> Entries:
-        """As the kernel, one look."""
+        """Return a map's entries as the kernel would, in one reading."""
         name = self._names[fd]
         self.reads += 1
         if name in self.failing:
@@ -100,5 +100,5 @@ class FakeMaps:
         )
 
     def program_info(self, fd: int) -> ProgramInfo:
-        """As the kernel."""
+        """Return a program's info as the kernel would."""
         return self.programs[fd]

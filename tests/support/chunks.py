@@ -15,7 +15,7 @@ FOOTER: Final = 24
 
 
 def footed(records: bytes, offset: int) -> bytes:
-    """A chunk as the core writes it, which begins at this place of the file."""
+    """Return a chunk as the core writes it, which begins at this place of the file."""
     gap = -(len(records) + HEADER_BYTES + FOOTER) % support.PAGE_BYTES
     body = bytes(gap) + b"CHNKEND1" + offset.to_bytes(8, "little")
     whole = records + frame(RecordType.FINISHED_INIT, 0, body + bytes(8))[:-8]
@@ -23,7 +23,7 @@ def footed(records: bytes, offset: int) -> bytes:
 
 
 def samples_in(data: bytes) -> list[bytes]:
-    """The samples of a data section."""
+    """Return the samples of a data section."""
     found, at = [], 0
     while at < len(data):
         size = int.from_bytes(data[at + 6 : at + 8], "little")

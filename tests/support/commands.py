@@ -43,12 +43,12 @@ class Commands:
         self._error = error
 
     async def mark(self, text: str, session: str | None) -> int:
-        """See `http.Commands.mark`."""
+        """Set a mark, as `http.Commands.mark` does."""
         self._note((text, session))
         return 2
 
     async def snapshot(self, names: Sequence[str]) -> list[Snapshot]:
-        """See `http.Commands.snapshot`."""
+        """Make a snapshot, as `http.Commands.snapshot` does."""
         self._note(tuple(names))
         return self._made
 
@@ -77,7 +77,7 @@ def snapshot(segments: tuple[str, ...]) -> Snapshot:
 
 
 def lost(*, full: int = 0, failed: int = 0, aux_full: int = 0) -> Lost:
-    """What a snapshot lost: events of a full disk and of failed writes, and bytes of AUX areas."""
+    """Return a snapshot's loss: events on a full disk and in failed writes, and AUX bytes."""
     return Lost(
         {"sink/disk_full": full, "sink/dropped": failed},
         {"sink/disk_full": aux_full, "sink/dropped": 0},
@@ -86,7 +86,7 @@ def lost(*, full: int = 0, failed: int = 0, aux_full: int = 0) -> Lost:
 
 @asynccontextmanager
 async def serve_unix(app: web.Application, path: Path) -> AsyncIterator[None]:
-    """An app on a Unix socket."""
+    """Provide an app on a Unix socket."""
     with http.claim_unix(path) as bound:
         async with serve(app, bound, name="control"):
             yield
@@ -96,7 +96,7 @@ async def serve_unix(app: web.Application, path: Path) -> AsyncIterator[None]:
 async def serve_tcp(
     app: web.Application, *, reserved_files: int = 0
 ) -> AsyncIterator[tuple[str, int]]:
-    """An app on a free port; gives the address."""
+    """Provide an app on a free port; gives the address."""
     with http.claim_tcp("127.0.0.1:0") as bound:
         async with serve(app, bound, name="metrics", reserved_files=reserved_files):
             yield bound[0].getsockname()
@@ -104,7 +104,7 @@ async def serve_tcp(
 
 @contextmanager
 def served(commands: Commands, path: Path) -> Iterator[None]:
-    """The control API on a socket, in a thread of its own."""
+    """Provide the control API on a socket, in a thread of its own."""
     ready, loop = threading.Event(), asyncio.new_event_loop()
     stop = asyncio.Event()
 

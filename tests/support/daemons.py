@@ -114,22 +114,22 @@ ring = "{ring}"
 
 
 class Ended(NamedTuple):
-    """How a daemon ended."""
+    """The end of a daemon."""
 
     status: int
     stdout: str
     log: str
 
     def events(self) -> list[dict[str, Any]]:
-        """The lines of its JSON log."""
+        """Return the lines of its JSON log."""
         return [json.loads(line) for line in self.log.splitlines()]
 
     def named(self, event: str) -> list[dict[str, Any]]:
-        """The log's lines of one event."""
+        """Return the log's lines of one event."""
         return [line for line in self.events() if line["event"] == event]
 
     def complaints(self) -> list[dict[str, Any]]:
-        """What it logged beyond information, but for losses: a busy host fills small rings."""
+        """Return its warnings and errors, except losses: a busy host fills small rings."""
         return [
             line
             for line in self.events()
@@ -176,7 +176,7 @@ class Daemon:
         return "".join(lines)
 
     def read_notices(self) -> list[str]:
-        """What has come from sd_notify by now, the earlier included."""
+        """Return all sd_notify messages so far, earlier ones included."""
         while select.select([self._notify], [], [], 0)[0]:
             self.notified.append(self._notify.recv(4096).decode())
         return self.notified
@@ -187,7 +187,7 @@ class Daemon:
         return self.process.pid
 
     def status(self) -> dict[str, Any]:
-        """`/v1/status`."""
+        """Return the document of `/v1/status`."""
         return dict(self.get("/v1/status")[1])
 
     def get(self, path: str) -> tuple[int, Any]:
@@ -205,19 +205,19 @@ class Daemon:
         return client.post(self._control, path, body)
 
     def session(self, name: str = "calls") -> dict[str, Any]:
-        """The balance of a session."""
+        """Return the balance of a session."""
         (found,) = (s for s in self.status()["sessions"] if s["name"] == name)
         return dict(found)
 
     def metrics(self) -> str:
-        """The text of a scrape."""
+        """Return the text of a scrape."""
         found = _METRICS.search(self.announced)
         assert found, self.announced
         with urllib.request.urlopen(found[1], timeout=_PATIENCE_S) as answer:  # noqa: S310  # ours
             return str(answer.read().decode())
 
     def metric(self, series: str) -> float:
-        """The value of one series of a scrape, named as the text has it."""
+        """Return the value of one series of a scrape, named as the text has it."""
         for line in self.metrics().splitlines():
             name, _, value = line.rpartition(" ")
             if name == series:
@@ -230,7 +230,7 @@ class Daemon:
         wait_for(lambda: self.session()["stored"] >= count, f"{count} records stored")
 
     def fds(self) -> list[str]:
-        """What its descriptors are of."""
+        """Return the targets of its descriptors."""
         found = []
         for path in Path(f"/proc/{self.pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed since it was listed
@@ -238,12 +238,12 @@ class Daemon:
         return found
 
     def kill(self) -> None:
-        """SIGKILL, and wait."""
+        """Kill it with SIGKILL, and wait."""
         self.process.kill()
         self.process.wait()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> Ended:
-        """Signal it, and wait for its end."""
+        """Send it a signal, and wait for its end."""
         self.process.send_signal(number)
         return self.await_end()
 
@@ -281,12 +281,12 @@ def running(
 
 
 def sealed(state: Path) -> list[Path]:
-    """The sealed segments below a directory, oldest first."""
+    """Return the sealed segments below a directory, oldest first."""
     return sorted(state.rglob("*.perf.data"))
 
 
 def manifest(segment: Path) -> dict[str, Any]:
-    """What the manifest beside a segment says."""
+    """Return the manifest beside a segment."""
     found: dict[str, Any] = json.loads(Path(f"{segment}.json").read_text())
     return found
 

@@ -155,9 +155,9 @@ class Case:
     """One directory with damage.
 
     Args:
-        templates: of `make_templates`.
-        work: an empty directory's name, made here.
-        seed: and `number` tell the case.
+        templates: result of `make_templates`.
+        work: name of an empty directory, which is made here.
+        seed: with `number`, determines the case.
     """
 
     def __init__(self, templates: Path, work: Path, seed: int, number: int) -> None:
@@ -351,7 +351,7 @@ class Case:
 
 
 def _places(value: object) -> Iterator[tuple[Any, Any]]:
-    """All places of a document that hold a value: a container and a key."""
+    """Yield all places of a document that hold a value: a container and a key."""
     items: list[tuple[Any, Any]] = []
     if isinstance(value, dict):
         items = [*value.items()]

@@ -35,7 +35,7 @@ def _run(*words: str | Path) -> None:
 
 @contextmanager
 def ext4(directory: Path, size_bytes: int) -> Iterator[Path]:
-    """An ext4 on a loop device, where O_DIRECT meets a block layer."""
+    """Provide an ext4 on a loop device, where O_DIRECT meets a block layer."""
     image = directory.with_suffix(".img")
     with image.open("wb") as file:
         file.truncate(size_bytes)
@@ -51,9 +51,9 @@ def ext4(directory: Path, size_bytes: int) -> Iterator[Path]:
 
 @contextmanager
 def slow_ext4(directory: Path, size_bytes: int, bytes_per_second: int) -> Iterator[SlowDisk]:
-    """The same, where a cgroup limits what is written past the page cache.
+    """Make an ext4 file system where a cgroup limits writes that bypass the page cache.
 
-    Whoever is started with the prefix has to have ended when the block ends.
+    Processes started with the prefix must have ended when the block ends.
     """
     cgroups = features.write_cgroups()
     assert cgroups is not None, "require write cgroups"
@@ -83,7 +83,7 @@ def frozen(root: Path) -> Iterator[None]:
 
 @contextmanager
 def suspendable_ext4(directory: Path, size_bytes: int) -> Iterator[tuple[Path, str]]:
-    """An ext4 on a device of the device mapper, and the device's name for `suspended`."""
+    """Provide an ext4 on a device of the device mapper, and the device's name for `suspended`."""
     image, name = directory.with_suffix(".img"), f"collectord-test-{os.getpid()}"
     with image.open("wb") as file:
         file.truncate(size_bytes)
@@ -106,7 +106,7 @@ def suspendable_ext4(directory: Path, size_bytes: int) -> Iterator[tuple[Path, s
 
 @contextmanager
 def suspended(name: str) -> Iterator[None]:
-    """Nothing that is asked of a device of the device mapper is done before the block ends."""
+    """Suspend a device of the device mapper: it serves no request before the block ends."""
     _run("dmsetup", "suspend", "--noflush", "--nolockfs", name)
     try:
         yield

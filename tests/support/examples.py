@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many cases a test makes up, in one place.
+"""The number of cases that a test generates, in one place.
 
-COLLECTORD_EXAMPLES is a share of what a test asks for: `make check` looks at few, for an answer
-within a minute; CI and `make test` at all.
+COLLECTORD_EXAMPLES is a share of the number that a test asks for: `make check` runs few, to end
+within a minute; CI and `make test` run all.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ _LEAST: Final = 3
 
 
 def examples(count: int) -> int:
-    """How many of `count` cases this run looks at."""
+    """Return how many of `count` cases this run tries."""
     return min(count, max(_LEAST, round(count * SHARE)))

@@ -45,7 +45,7 @@ def say(text):
 
 
 def interpreter(folder: Path, body: str) -> str:
-    """A program that does `body` instead of running the worker."""
+    """Return a program that does `body` instead of running the worker."""
     path = folder / "python"
     path.write_text(f"#!{sys.executable} -I\n{_PRELUDE}{body}\n")
     path.chmod(0o755)

@@ -78,12 +78,12 @@ def _mapped_rings() -> str | None:
 
 
 class MemoryCgroups(NamedTuple):
-    """Where cgroups with a limit of memory are made, and the names of their files.
+    """A directory for cgroups with a memory limit, and the names of their files.
 
     Attributes:
         root: the directory to make them in.
-        limit: of the file that takes the limit in bytes.
-        swap_limit: of the one that keeps them from swapping, and what it takes.
+        limit: name of the file for the limit in bytes.
+        swap_limit: name of the file that prevents swapping, and its value.
     """
 
     root: Path
@@ -92,11 +92,11 @@ class MemoryCgroups(NamedTuple):
 
 
 class WriteCgroups(NamedTuple):
-    """Where cgroups with a limit of writing are made, and how they are told.
+    """A directory for cgroups with a write limit, and the file that sets it.
 
     Attributes:
         root: the directory to make them in.
-        limit: the file that takes the limit, and what it takes of a device.
+        limit: name of the file for the limit, and the format of a device's entry.
     """
 
     root: Path
@@ -104,7 +104,7 @@ class WriteCgroups(NamedTuple):
 
 
 def memory_cgroups() -> MemoryCgroups | None:
-    """Where cgroups have the memory controller as this host is, None if nowhere."""
+    """Return where cgroups have the memory controller on this host, None if nowhere."""
     root, unified = _controller("memory", "memory")
     if root is None:
         return None
@@ -114,7 +114,7 @@ def memory_cgroups() -> MemoryCgroups | None:
 
 
 def write_cgroups() -> WriteCgroups | None:
-    """Where cgroups limit what is written to a block device as this host is, None if nowhere."""
+    """Return where cgroups limit writes to a block device on this host, None if nowhere."""
     root, unified = _controller("blkio", "io")
     if root is None:
         return None

@@ -45,12 +45,12 @@ def discarded(size_bytes: int, delta: int = 1) -> bytes:
 
 
 def time_extend(delta: int) -> bytes:
-    """A delta of up to 59 bits."""
+    """Return a delta of up to 59 bits."""
     return _header(TYPE_TIME_EXTEND, delta & DELTA_MASK) + U32.pack(delta >> DELTA_BITS)
 
 
 def time_stamp(stamp: int) -> bytes:
-    """An absolute stamp, of which the low 59 bits are kept."""
+    """Return an absolute stamp, of which the low 59 bits are kept."""
     high = stamp >> DELTA_BITS & 0xFFFFFFFF
     return _header(TYPE_TIME_STAMP, stamp & DELTA_MASK) + U32.pack(high)
 
@@ -62,7 +62,7 @@ def page(
     lost: int | None = 0,
     sign_extended: bool = False,
 ) -> bytes:
-    """A sub-buffer that holds `data`.
+    """Return a sub-buffer that holds `data`.
 
     Args:
         timestamp_ns: of the page.

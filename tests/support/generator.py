@@ -39,7 +39,7 @@ class Running:
     """One run of the generator. As a context manager it never outlives its block.
 
     Attributes:
-        ready: the line it printed before the barrier (`pid`, `tids` or `address`).
+        ready: the line printed before the barrier (`pid`, `tids` or `address`).
     """
 
     def __init__(self, command: list[str]) -> None:
@@ -73,7 +73,7 @@ class Running:
         return tuple(self.ready["tids"])
 
     def go(self) -> None:
-        """Let it work; returns at once."""
+        """Start its work; returns at once."""
         self._send()
 
     def result(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Running:
         return self._line()
 
     def run(self) -> dict[str, Any]:
-        """`go`, then `result`."""
+        """Do `go`, then `result`."""
         self.go()
         return self.result()
 
@@ -94,7 +94,7 @@ class Running:
         return self._line()
 
     def kill(self) -> None:
-        """End it in the middle of its work."""
+        """Kill it in the middle of its work."""
         self._process.kill()
 
     def __enter__(self) -> Self:
@@ -114,14 +114,14 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The built program."""
+    """The built generator program."""
 
     program: Path
 
     def command(
         self, mode: str, *, now: bool = True, hold: bool = False, **options: Option
     ) -> list[str]:
-        """The command line; `later=4` becomes `--later 4`. For `record -- COMMAND`."""
+        """Return the command line; `later=4` becomes `--later 4`. For `record -- COMMAND`."""
         words = [str(self.program), mode]
         words += ["--now"] if now else []
         words += ["--hold"] if hold else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tracefs says of the header of an event in a sub-buffer."""
+"""The header of an event in a sub-buffer, according to tracefs."""
 
 from __future__ import annotations
 

@@ -47,10 +47,10 @@ _HOST: Final = KernelFacts(
 
 
 def host(**changes: Any) -> KernelFacts:  # noqa: ANN401 - fields of any type
-    """A capable host of four CPUs, with the changes given."""
+    """Return a capable host of four CPUs, with the changes given."""
     return replace(_HOST, **changes)
 
 
 def unprivileged(**changes: Any) -> KernelFacts:  # noqa: ANN401 - fields of any type
-    """The same host for a user without capabilities, at the kernel's default paranoid level."""
+    """Return the same host for a user without capabilities, at the default paranoid level."""
     return replace(host(capabilities=frozenset(), euid=1000), **changes)

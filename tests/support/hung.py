@@ -42,7 +42,7 @@ def _is_closed(directory: Path) -> bool:
 
 
 class _Figures:
-    """How often the figures of each session were others than before; the others lose nothing."""
+    """Counts how often the figures of each session changed; the others must lose nothing."""
 
     def __init__(self, daemon: daemons.Daemon) -> None:
         self.changes = dict.fromkeys(SESSIONS, 0)

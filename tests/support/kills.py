@@ -30,7 +30,7 @@ _TRACE: Final = ".trace.dat"
 
 
 class Instant(StrEnum):
-    """Which part of a process's life a kill falls into."""
+    """The part of a process's life in which it is killed."""
 
     START = "start"
     WORK = "work"
@@ -76,7 +76,7 @@ class Stock:
 
 
 def sealed(directory: Path) -> list[Path]:
-    """The sealed segments of perf and ftrace below a directory."""
+    """Return the sealed segments of perf and ftrace below a directory."""
     found = (*directory.rglob("*.perf.data"), *directory.rglob(f"*{_TRACE}"))
     return sorted(path for path in found if Path(f"{path}.json").exists())
 
@@ -98,7 +98,7 @@ def check_ledger(segment: Path) -> bool:
 
 @dataclass(slots=True)
 class Tally:
-    """What trials came to; printed at their end."""
+    """Results of trials, printed at their end."""
 
     figures: Counter[str] = field(default_factory=Counter)
 
@@ -111,7 +111,7 @@ class Tally:
 
 
 def named(log: str, event: str) -> list[dict[str, Any]]:
-    """The lines of one event in a log that may end in the middle of a line."""
+    """Return the lines of one event in a log that may end in the middle of a line."""
     found = []
     for line in log.splitlines(keepends=True):
         if line.endswith("}\n") and f'"{event}"' in line:
@@ -132,7 +132,7 @@ def check_salvaged(told: dict[str, Any], made: int) -> None:
 
 
 class Left:
-    """What a killed process may have left in the kernel, and as processes."""
+    """Remains of a killed process in the kernel, and as processes."""
 
     def __init__(self) -> None:
         self._lists = (bpf_calls.program_ids, bpf.map_ids, bpf.link_ids)

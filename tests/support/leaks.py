@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test must leave as it found it: fds, threads, processes, tracefs instances, mounts."""
+"""Resources that a test must restore: fds, threads, processes, tracefs instances, mounts."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def _instances() -> frozenset[str]:
 
 
 def mounts(mountinfo: str) -> frozenset[str]:
-    """What a test may have mounted, of the text of /proc/PID/mountinfo."""
+    """Return the mounts that a test may have made, from the text of /proc/PID/mountinfo."""
     places = [line.split()[4] for line in mountinfo.splitlines()]
     return frozenset(f"mount on {at}" for at in places if not at.startswith(_OF_THE_HOST))
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What this process holds now."""
+    """The resources that this process holds now."""
 
     fds: frozenset[str]
     threads: frozenset[str]
@@ -117,7 +117,7 @@ class Holdings:
         )
 
     def beyond(self, earlier: Holdings) -> list[str]:
-        """What is held now and was not earlier."""
+        """Return the resources held now and not earlier."""
         return sorted(
             item
             for part in fields(self)
@@ -126,9 +126,9 @@ class Holdings:
 
 
 def leaked_since(earlier: Holdings, *, instances: bool = True) -> list[str]:
-    """What has been left behind since `earlier`, which was taken with the same `instances`.
+    """Return the leaks since `earlier`, which was taken with the same `instances`.
 
-    Left processes are killed, so that one test's leak is not the next one's too.
+    Leaked processes are killed, so that they do not count for the next test too.
     """
     left = Holdings.now(instances=instances).beyond(earlier)
     if not left:

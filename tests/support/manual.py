@@ -48,11 +48,11 @@ class Block(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands, for a message."""
+        """Return its location, for a message."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     def steps(self) -> list[Step]:
-        """The commands of a console block with their output."""
+        """Return the commands of a console block with their output."""
         found: list[tuple[str, list[str]]] = []
         for line in self.text.splitlines():
             if line.startswith("$ "):
@@ -66,7 +66,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page, which all name their language."""
+    """Return the fenced blocks of a page, which all name their language."""
     text = page.read_text()
     found = [
         Block(
@@ -83,12 +83,12 @@ def blocks(page: Path) -> list[Block]:
 
 
 def all_blocks(language: str) -> list[Block]:
-    """The blocks of one language, page by page."""
+    """Return the blocks of one language, page by page."""
     return [block for page in PAGES for block in blocks(page) if block.language == language]
 
 
 def our_commands(command: str) -> Iterator[list[str]]:
-    """The words of each call of collectord in a line of a shell, from the verb on."""
+    """Yield the words of each call of collectord in a line of a shell, from the verb on."""
     lexer = shlex.shlex(command.replace("$$", "1"), posix=True, punctuation_chars="|;&()<>")
     lexer.whitespace_split = True
     words: list[str] = []

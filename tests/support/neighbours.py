@@ -35,7 +35,7 @@ class Neighbour:
 
     @property
     def printed(self) -> Path:
-        """What it writes to its standard output."""
+        """Return its standard output."""
         return self.out.with_suffix(".txt")
 
     @contextmanager

@@ -141,14 +141,14 @@ class Load:
                 self.made += running.run()["events"]
 
     def end(self) -> None:
-        """Let the run that is on come to its end."""
+        """Let the present run end."""
         self._ending.set()
         self._thread.join()
 
 
 @contextmanager
 def loads(generator: Generator) -> Iterator[dict[str, Load]]:
-    """The load of each session, while the block runs."""
+    """Provide the load of each session, while the block runs."""
     with ExitStack() as stack:
         running = {}
         for name in SESSIONS:
@@ -158,12 +158,12 @@ def loads(generator: Generator) -> Iterator[dict[str, Load]]:
 
 
 def segments(state: Path, session: str) -> list[Path]:
-    """The sealed segments that a session has, oldest first."""
+    """Return the sealed segments that a session has, oldest first."""
     return sorted(path.with_suffix("") for path in (state / session).glob("*.json"))
 
 
 def retained_bytes(state: Path) -> int:
-    """What sealed segments take of the disk."""
+    """Return the disk space of sealed segments, in bytes."""
     total = 0
     for manifest in state.rglob("*.json"):
         for path in (manifest, manifest.with_suffix("")):

@@ -17,7 +17,7 @@ _FETCH_6_12: Final = Path(__file__).with_name("perf612.sh")
 
 @dataclass(frozen=True, slots=True)
 class Perf:
-    """One version of perf."""
+    """One installed version of perf."""
 
     version: str
     path: Path
@@ -41,7 +41,7 @@ class Perf:
         )
 
     def script(self, segment: Path, *words: str) -> list[str]:
-        """The lines of `perf script`, one for each sample.
+        """Return the lines of `perf script`, one for each sample.
 
         A status other than 0, and any word on standard error, is a failure: that is where perf
         tells of unknown types, records out of order, and truncated files.
@@ -54,12 +54,12 @@ class Perf:
         return [line for line in done.stdout.splitlines() if line.strip()]
 
     def samples(self, segments: Sequence[Path]) -> int:
-        """How many samples `perf script` lists in all of `segments`."""
+        """Return how many samples `perf script` lists in all of `segments`."""
         return sum(len(self.script(segment)) for segment in segments)
 
 
 def perf_version(path: Path) -> str:
-    """Major and minor version, as "6.12"."""
+    """Return major and minor version, as "6.12"."""
     text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.match(r"perf version (\d+\.\d+)", text)
     assert found, f"{path} --version says {text!r}"
@@ -67,7 +67,7 @@ def perf_version(path: Path) -> str:
 
 
 def all_perfs(system: Path) -> tuple[Perf, ...]:
-    """The distribution's perf and perf 6.12, which is fetched where the former is older."""
+    """Return the distribution's perf and perf 6.12, which is fetched where the former is older."""
     done = subprocess.run([_FETCH_6_12], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr.strip()
     paths = dict.fromkeys((system, Path(done.stdout.strip())))

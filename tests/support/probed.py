@@ -25,7 +25,7 @@ class Probed:
 
 
 def build(folder: Path) -> Probed:
-    """Compile and load it."""
+    """Compile and load the library."""
     source, path = folder / "probed.c", folder / "libprobed.so"
     source.write_text("int probed(int n) { return n + 1; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", path, source], check=True)

@@ -34,7 +34,7 @@ _LONG_TNT_MAX: Final = 47
 
 
 def tsc(value: int) -> bytes:
-    """The low 56 bits of the time-stamp counter."""
+    """Return the low 56 bits of the time-stamp counter."""
     return b"\x19" + (value & _TSC_MASK).to_bytes(7, "little")
 
 
@@ -44,7 +44,7 @@ def tma(ctc: int, fast_counter: int) -> bytes:
 
 
 def mtc(ctc: int) -> bytes:
-    """Eight bits of the crystal clock."""
+    """Return eight bits of the crystal clock."""
     return bytes((0x59, ctc & 0xFF))
 
 
@@ -59,22 +59,22 @@ def cyc(cycles: int) -> bytes:
 
 
 def cbr(ratio: int) -> bytes:
-    """Ratio of the core's clock to the bus."""
+    """Return the ratio of the core's clock to the bus."""
     return bytes((0x02, 0x03, ratio, 0))
 
 
 def mode_exec(*, long_mode: bool = True) -> bytes:
-    """64-bit code, or 16-bit."""
+    """Return the mode: 64-bit code, or 16-bit."""
     return bytes((0x99, _MODE_64 if long_mode else 0))
 
 
 def mode_tsx(*, in_tx: bool = False, aborted: bool = False) -> bytes:
-    """In a transaction or not."""
+    """Return whether a transaction is active, as a packet."""
     return bytes((0x99, _MODE_TSX | int(in_tx) | int(aborted) << 1))
 
 
 def pip(cr3: int) -> bytes:
-    """The page table that is in use: CR3 bits 51 to 5."""
+    """Return the page table that is in use: CR3 bits 51 to 5."""
     return b"\x02\x43" + ((cr3 >> 5 & (1 << 47) - 1) << 1).to_bytes(6, "little")
 
 
@@ -128,19 +128,19 @@ class PtTrace:
         return self._address(_TIP, ip)
 
     def pge(self, ip: int) -> PtTrace:
-        """Tracing begins at `ip`."""
+        """Add the start of tracing at `ip`."""
         return self._address(_PGE, ip)
 
     def pgd(self, ip: int | None = None) -> PtTrace:
-        """Tracing ends, with the address of where it would go on."""
+        """Add the end of tracing, with the address where it would continue."""
         return self._address(_PGD, ip)
 
     def fup(self, ip: int) -> PtTrace:
-        """An asynchronous event at `ip`."""
+        """Add an asynchronous event at `ip`."""
         return self._address(_FUP, ip)
 
     def overflow(self, ip: int) -> PtTrace:
-        """Packets were lost; it goes on at `ip`."""
+        """Add a loss of packets; tracing continues at `ip`."""
         self.data += OVF
         return self._address(_FUP, ip)
 
@@ -155,7 +155,7 @@ class PtTrace:
         return self
 
     def _compression(self, ip: int) -> tuple[int, int]:
-        """How an address is given, and in how many bytes."""
+        """Return the encoding of an address, and its number of bytes."""
         last = self._last_ip
         if self.compress and last is not None:
             for code, size in _UPDATES:

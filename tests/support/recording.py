@@ -45,14 +45,14 @@ _LOSS_AT: Final[dict[int, int]] = {RecordType.LOST: 16, RecordType.LOST_SAMPLES:
 
 
 def result_of(stdout: str) -> dict[str, Any]:
-    """The one session of a --json result."""
+    """Return the one session of a --json result."""
     (session,) = json.loads(stdout)["sessions"]
     assert isinstance(session, dict)
     return session
 
 
 def segments_of(session: dict[str, Any]) -> list[Path]:
-    """The files that a --json result names."""
+    """Return the files that a --json result names."""
     return [Path(path) for path in session["segments"]]
 
 
@@ -90,7 +90,7 @@ def check_listed(session: dict[str, Any], perfs: Sequence[Perf]) -> None:
 
 
 def script(perf: Perf, segment: Path, *words: str) -> list[str]:
-    """The lines of `perf script`, which may tell of losses but complain of nothing else.
+    """Return the lines of `perf script`, which may tell of losses but complain of nothing else.
 
     A segment whose ring was full has records of that, and perf warns of them.
     """
@@ -108,7 +108,7 @@ def outputs_of(perf: Perf, file: Path) -> list[str]:
 
 
 def record_types(segment: Path) -> Counter[int]:
-    """How many records of each type the segment's data section holds."""
+    """Count the records of each type in the segment's data section."""
     return Counter(header.type for header in iter_records(_records(segment)))
 
 
@@ -123,7 +123,7 @@ def kernel_records(segment: Path) -> list[bytes]:
 
 
 def told_losses(segment: Path) -> Counter[int]:
-    """What the records of losses add up to, by their type: LOST and LOST_SAMPLES."""
+    """Sum up the records of losses by their type: LOST and LOST_SAMPLES."""
     told: Counter[int] = Counter()
     section = _records(segment)
     for header in iter_records(section):

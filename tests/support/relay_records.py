@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of blktrace, made by hand."""
+"""Handmade records of blktrace."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def record(
     cpu: int = 0,
     error: int = 0,
 ) -> bytes:
-    """An event of a request at sector 8."""
+    """Return an event of a request at sector 8."""
     action = action_mask(classes) << 16 | what
     return RECORD.pack(MAGIC, sequence, time_ns, 8, size, action, pid, 7 << 20 | 1, cpu, error, 0)
 
 
 def note(text: str, *, what: int = 0, pid: int = 1, cgroup: int = 0, time_ns: int = 1) -> bytes:
-    """A note, by default a process's name."""
+    """Return a note, by default a process's name."""
     data = text.encode().ljust(16, b"\0")
     action = action_mask(("notify",)) << 16 | what
     if cgroup:

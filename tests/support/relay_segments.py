@@ -27,14 +27,14 @@ RINGS = tuple(
 
 
 def make_sink(directory: Path, form: str = "blktrace", **options: str) -> RelaySink:
-    """A sink of CPUs 0 and 2; CPU 1 is offline."""
+    """Return a sink of CPUs 0 and 2; CPU 1 is offline."""
     plan = SinkPlan(format=form, directory=str(directory), **options)  # type: ignore[arg-type]
     cpus = {entry.ring: entry.cpu for entry in RINGS}
     return RelaySink(plan, IDENTITY, cpus=cpus, channel="/dev/vdb")
 
 
 def filled(sink: RelaySink, token: int, data: dict[int, bytes]) -> OpenSegment:
-    """A segment with these data, written as the core writes them, by ring."""
+    """Return a segment with these data, written as the core writes them, by ring."""
     segment = sink.next_segment(token, Opening(clock=CLOCK, rings=RINGS))
     for ring, content in data.items():
         os.pwrite(segment.files[ring], content, 0)
@@ -42,7 +42,7 @@ def filled(sink: RelaySink, token: int, data: dict[int, bytes]) -> OpenSegment:
 
 
 def closed(token: int, data: dict[int, bytes], *, final: bool = False) -> SegmentClosed:
-    """What the core tells of it."""
+    """Return the core's event for it."""
     events = {ring: content.count(b"\x07tae") for ring, content in data.items()}
     return SegmentClosed(
         stream=0,

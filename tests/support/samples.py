@@ -35,8 +35,8 @@ class Sample:
 
     Attributes:
         misc: the header's misc: CPU mode, and EXACT_IP.
-        callchain: innermost first, with the PERF_CONTEXT_* marks that the kernel puts in.
-        raw: the tracepoint's bytes as the kernel gives them, padding included.
+        callchain: innermost first, with the kernel's PERF_CONTEXT_* marks.
+        raw: the tracepoint's bytes as the kernel wrote them, padding included.
     """
 
     misc: int = 0

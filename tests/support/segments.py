@@ -84,7 +84,7 @@ LEDGER: Final = {"basis": "exact", "produced": 10, "stored": 10, "lost": {}, "un
 
 
 def golden_tracing_data() -> bytes:
-    """The TRACING_DATA section of EVENT."""
+    """Return the TRACING_DATA section of EVENT."""
     return tracing_data.build(
         TracingData(
             header_page=(GOLDEN / "header_page").read_bytes(),
@@ -112,12 +112,12 @@ def make_sink(directory: Path, **options: Any) -> PerfDataSink:  # noqa: ANN401 
 
 
 def comm_record(comm: bytes = b"generator") -> bytes:
-    """The name of the process that all samples are of, at time 0 as in a replay."""
+    """Return the name of the process that all samples are of, at time 0 as in a replay."""
     return encode(Comm(PID, PID, comm), _DUMMY, SampleId(pid=PID, tid=PID, id=21))
 
 
 def sample_record(number: int) -> bytes:
-    """One sample of EVENT, 1 us after the one before."""
+    """Return one sample of EVENT, 1 us after the previous one."""
     raw = (305).to_bytes(2, "little") + bytes(2) + PID.to_bytes(4, "little") + bytes(8)
     return encode_sample(
         Sample(
@@ -135,7 +135,7 @@ def sample_record(number: int) -> bytes:
 
 
 def chunk(records: bytes) -> bytes:
-    """The records behind which a round ends, padded as the native core pads a chunk."""
+    """Return the records behind which a round ends, padded as the native core pads a chunk."""
     whole = records + frame(RecordType.FINISHED_ROUND, 0, b"")
     gap = -len(whole) % PAGE_BYTES
     return whole + (frame(RecordType.FINISHED_INIT, 0, bytes(gap - 8)) if gap else b"")
@@ -165,7 +165,7 @@ def write_data(segment: OpenSegment, chunks: Sequence[bytes], ahead_bytes: int =
 
 
 def closed(segment: OpenSegment, chunks: Sequence[bytes], samples: int) -> SegmentClosed:
-    """What the core says of a segment that holds one replayed COMM and so many samples."""
+    """Return the core's event for a segment with one replayed COMM and so many samples."""
     data = b"".join(chunks)
     return SegmentClosed(
         stream=0,
@@ -260,7 +260,7 @@ class Room:
         self._state = state
 
     def make(self, need_bytes: int) -> bool:
-        """As a sink's `make_room`."""
+        """Stand in for a sink's `make_room`."""
         gone = evict(self._state, RetentionPlan(), 0, need_bytes)
         self.evicted.extend(gone)
         return bool(gone)

@@ -45,7 +45,7 @@ _LOSS: Final = re.compile(r"CPU:(\d+) \[(?:(\d+) )?EVENTS DROPPED\]$")
 
 @dataclass(frozen=True, slots=True)
 class TraceCmd:
-    """One version of trace-cmd."""
+    """One installed version of trace-cmd."""
 
     version: str
     path: Path
@@ -71,7 +71,7 @@ class TraceCmd:
         return [line for line in lines if line.strip() and not _BESIDE.match(line)]
 
     def report(self, segment: Path, *words: str) -> list[str]:
-        """The lines of `trace-cmd report`, one for each event.
+        """Return the lines of `trace-cmd report`, one for each event.
 
         A status other than 0, and any word on standard error, is a failure.
         """
@@ -83,14 +83,14 @@ class TraceCmd:
         return [(int(match[1]), int(match[2]) if match[2] else None) for match in found]
 
     def stat(self, segment: Path) -> str:
-        """What `trace-cmd report --stat` tells of the CPUs."""
+        """Return the CPU statistics of `trace-cmd report --stat`."""
         done = self.run("report", "--stat", "-i", segment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
 
 def version_of(path: Path) -> str:
-    """Major and minor version, as "3.3"."""
+    """Return major and minor version, as "3.3"."""
     # 3.1 tells it with the status of a failure
     done = subprocess.run([path, "version"], capture_output=True, text=True, check=False)
     found = re.search(r"trace-cmd version (\d+\.\d+)", done.stdout)
@@ -99,7 +99,7 @@ def version_of(path: Path) -> str:
 
 
 def all_trace_cmds(system: Path) -> tuple[TraceCmd, ...]:
-    """The distribution's trace-cmd and 3.3, which is fetched where the former is older."""
+    """Return the distribution's trace-cmd and 3.3, which is fetched where the former is older."""
     done = subprocess.run([_FETCH_3_3], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr.strip()
     paths = dict.fromkeys((system, Path(done.stdout.strip())))
@@ -107,11 +107,11 @@ def all_trace_cmds(system: Path) -> tuple[TraceCmd, ...]:
 
 
 def alone(directory: Path, instance: Path) -> list[str]:
-    """What a `record` into an instance stands behind that changes nothing of the machine.
+    """Return a command prefix for `record` into an instance that protects the machine's state.
 
     Args:
-        directory: where it works; an empty file goes beside it.
-        instance: of tracefs; it exists.
+        directory: working directory; an empty file is put beside it.
+        instance: an existing instance of tracefs.
     """
     refused = (*_REFUSED, *(instance / name for name in _REFUSED_OF_INSTANCE))
     shell = ["unshare", "-m", "--propagation", "private", "sh", "-c", _ALONE, "sh"]

@@ -51,7 +51,7 @@ _EVENT_ID: Final = 305  # as the golden format says
 
 
 def rings(cpus: Mapping[int, int] = CPUS) -> tuple[RingEntry, ...]:
-    """What a session tells of such rings."""
+    """Return a session's description of such rings."""
     return tuple(
         RingEntry(ring=ring, role="data", cpu=cpu, data_bytes=1 << 20, watermark_bytes=1 << 18)
         for ring, cpu in cpus.items()
@@ -80,13 +80,13 @@ def make_sink(directory: Path, **options: Any) -> TraceDatSink:  # noqa: ANN401
 
 
 def sub_buffer(number: int, events: int = PER_PAGE, *, size_bytes: int = PAGE_BYTES) -> bytes:
-    """A page of events 1 us apart, 1 ms after the page before."""
+    """Return a page of events 1 us apart, 1 ms after the page before."""
     one = event(struct.pack("<HBBii", _EVENT_ID, 0, 0, PID, 110), 1000)
     return page(TIME_NS + number * 1_000_000, *[one] * events, size_bytes=size_bytes)
 
 
 def sub_buffers(count: int, **options: Any) -> list[bytes]:  # noqa: ANN401 - of sub_buffer
-    """Pages that follow one another."""
+    """Return consecutive pages."""
     return [sub_buffer(number, **options) for number in range(count)]
 
 
@@ -110,7 +110,7 @@ def write_pages(segment: OpenSegment, ring: int, pages: Sequence[bytes], at: int
 def closed(
     segment: OpenSegment, pages: Mapping[int, Sequence[bytes]], *, final: bool = False
 ) -> _core.SegmentClosed:
-    """What the core says of a segment that holds these pages, by ring."""
+    """Return the core's event for a segment with these pages, by ring."""
     times: list[int] = []
     entries, tracks = [], []
     for ring, written in pages.items():
@@ -169,7 +169,7 @@ def orphan(directory: Path, counts: Iterable[int] = (2, 1), **options: Any) -> P
 
 
 def cpustat(head: Head, cpu: int) -> str:
-    """What stands in the room for a CPU's statistics."""
+    """Return the text in the room for a CPU's statistics."""
     room = head.extents[cpu].stat
     image = bytes(head.image)[room.offset : room.offset + room.size_bytes]
     return image.rstrip(b"\0 ").decode(errors="replace")

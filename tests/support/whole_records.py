@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a data section that may be torn is whole."""
+"""The length of the whole part of a data section that may be torn."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which failed tests `make test` runs a second time, and what it says then."""
+"""The failed tests that `make test` runs a second time, and its messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PASSES = "tests/kernel/test_sessions.py::test_one"
 def test_what_is_no_accident_is_not_run_again(
     tmp_path: Path, failed: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is run, and the failure stands."""
+    """No test is run, and the failure stands."""
     remember(tmp_path, failed)
     assert again.main(tmp_path) == 1
     assert capfd.readouterr().out == ""

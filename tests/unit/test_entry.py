@@ -84,7 +84,7 @@ def test_a_start_is_stopped_at_once_and_without_a_word(module: str) -> None:
 
 
 def test_a_daemon_is_not_stopped_in_the_midst_of_its_probes(tmp_path: Path) -> None:
-    """What it tries it takes back; then it ends as at any other time."""
+    """It undoes its probes, then ends as at any other time."""
     config = tmp_path / "collectord.toml"
     config.write_text("")
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `make test` runs its lanes side by side, and what it says of them."""
+"""`make test` runs its lanes side by side, and reports on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def program(name: str, text: str) -> Lane:
-    """A lane that is a Python program."""
+    """Return a lane that is a Python program."""
     return Lane(name, (sys.executable, "-c", text))
 
 
@@ -46,7 +46,7 @@ def test_lanes_behind_know_that_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_nothing_is_left_of_lanes_that_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the front ends by an interrupt, what runs behind ends with all that it started."""
+    """If an interrupt ends the front, background lanes end with all that they started."""
     started = "import subprocess, sys; subprocess.run([sys.executable, '-c', WAIT])"
     behind = program("behind", f"WAIT = 'import time; time.sleep(600)'; {started}")
 
@@ -59,7 +59,7 @@ def test_nothing_is_left_of_lanes_that_are_stopped(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_table_names_each_lane_and_its_time() -> None:
-    """What failed stands out."""
+    """A failed lane stands out."""
     text = lanes.table([Ended("kernel", 0, 61.4), Ended("native", 1, 9.6)], 71.0)
     assert text.splitlines() == [
         "lanes:",

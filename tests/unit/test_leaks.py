@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as left behind by a test."""
+"""The resources that count as left behind by a test."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def _service() -> dict[str, str]:
-    """The unit's settings; none of those that are read here is given twice."""
+    """Return the unit's settings; none of those that are read here is given twice."""
     lines = (ROOT / "systemd/collectord.service").read_text().splitlines()
     pairs = (line.partition("=") for line in lines if not line.startswith(("#", "[")))
     return {key: value for key, _, value in pairs if key}

@@ -68,7 +68,7 @@ def _tell(line: str) -> None:
 
 
 def _new_run() -> guest.Run:
-    """A folder for a run; those of earlier ones are deleted but the last few."""
+    """Return a folder for a run; those of earlier ones are deleted but the last few."""
     RUNS.mkdir(parents=True, exist_ok=True)
     for old in sorted(RUNS.glob("run-*"))[: -RUNS_KEPT + 1]:
         shutil.rmtree(old, ignore_errors=True)
@@ -146,7 +146,7 @@ def run_tests(
 
 
 def _has_packages() -> bool:
-    """Whether this machine has what builds a guest, after an attempt to install what it lacks."""
+    """Return whether this machine can build a guest, after trying to install what it lacks."""
     words = ("make", "--silent", "packages-vm")
     done = subprocess.run(words, cwd=ROOT, stdout=sys.stderr.fileno(), check=False)
     return done.returncode == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of the guest: QEMU, what it prints, and what it leaves."""
+"""One run of the guest: QEMU, its output, and its results."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ class GuestFailed(Exception):
         super().__init__(f"{reason}; the console is in {console}")
 
     def console_end(self) -> str:
-        """The last lines of the console."""
+        """Return the last lines of the console."""
         text = self.console.read_text(errors="replace") if self.console.exists() else ""
         return "\n".join(text.splitlines()[-CONSOLE_LINES_SHOWN:])
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a guest is given up.
+    """The limits after which a guest is given up.
 
     Attributes:
         total_s: seconds from its start.
-        silent_s: seconds without a word of output.
-        stop: set where somebody wants it to end at once.
+        silent_s: seconds without output.
+        stop: set to end it at once.
     """
 
     total_s: float
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def output(self) -> Path:
-        """What the job printed."""
+        """The job's output."""
         return self.folder / "output.log"
 
     @property
@@ -92,7 +92,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What runs a guest: the QEMU program, and the disks that it boots from."""
+    """The machine of a guest: the QEMU program, and the disks that it boots from."""
 
     qemu: str
     disks: Disks
@@ -162,9 +162,9 @@ def _is_emulated(words: tuple[str, ...]) -> bool:
 
 
 def boots(machine: tuple[str, ...], limit_s: float) -> bool:
-    """Whether the kernel gets as far as to find no root: it panics, and QEMU ends.
+    """Return whether the kernel starts and panics for lack of a root, which ends QEMU.
 
-    A machine may have /dev/kvm and processors without what it takes.
+    A machine may have /dev/kvm while its processors lack support.
     """
     words = (*machine, "-append", "console=ttyS0 panic=-1", "-m", "1G")
     try:
@@ -193,7 +193,7 @@ def _port(name: str, path: Path) -> tuple[str, ...]:
 
 
 def find_qemu() -> str:
-    """The path of a QEMU that boots the guest. Raises RuntimeError if none can be had."""
+    """Return the path of a QEMU that boots the guest. Raises RuntimeError if none can be had."""
     done = subprocess.run([_FETCH_QEMU], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip())

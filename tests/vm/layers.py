@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a guest boots from, built in layers that are cached outside the tree.
+"""A guest's disks, built in layers that are cached outside the tree.
 
-    base          Debian with kernel, compiler and tools: a folder, and a disk made of it
-    dependencies  what pip installs for the checkout
-    product       the checkout without its tests, `make setup` and `make install`
-    modules       the test kernel modules
-    tests         the checkout's tests, and how the guest starts
-    project       all but base, as a disk
+base          Debian with kernel, compiler and tools: a folder, and a disk made of it
+dependencies  packages that pip installs for the checkout
+product       the checkout without its tests, `make setup` and `make install`
+modules       the test kernel modules
+tests         the checkout's tests, and the guest's start script
+project       all but base, as a disk
 
-Each is named by a hash of what it is made of, so it is built once, and an unchanged one is taken
-as it is. An entry is locked exclusively while it is built and shared while it is used.
+Each is named by a hash of its inputs, so an unchanged layer is built once and then reused. An
+entry is locked exclusively while it is built and shared while it is used.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class BuildFailed(Exception):
 
 
 def cache_folder() -> Path:
-    """Where layers, packages and wheels are kept."""
+    """Return the cache folder of layers, packages and wheels."""
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(home) / "collectord" / "vm"
 
@@ -116,7 +116,7 @@ class Snapshot:
                 shutil.copy2(self.folder / name, target / name)
 
     def packages(self) -> tuple[str, ...]:
-        """The Debian packages that the Makefile installs."""
+        """Return the Debian packages that the Makefile installs."""
         text = (self.folder / "Makefile").read_text()
         lists = re.findall(r"^PACKAGES_(?:RUN|TEST|BPF) := (.*)$", text, re.MULTILINE)
         return tuple(word for line in lists for word in line.split())
@@ -124,7 +124,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Disks:
-    """What a guest boots from; valid while the context that gave it lasts."""
+    """The disks that a guest boots from; valid inside of the context that returned it."""
 
     kernel: Path
     initrd: Path
@@ -143,7 +143,7 @@ class Layers:
         self._cache.mkdir(parents=True, exist_ok=True)
 
     def disks(self) -> Disks:
-        """Build what is missing."""
+        """Build the missing layers."""
         base = self._base()
         dependencies = self._dependencies(base)
         product = self._product(base, dependencies)
@@ -218,7 +218,7 @@ class Layers:
     def _entry(
         self, kind: str, made_of: Sequence[str], build: Callable[[Path, Path], None]
     ) -> Path:
-        """The entry of `kind` that is made of `made_of`, built if there is none."""
+        """Return the entry of `kind` that is made of `made_of`, built if there is none."""
         name = f"{kind}-{hashlib.sha256(chr(0).join(made_of).encode()).hexdigest()[:16]}"
         entry = self._cache / name
         lock = self._held.enter_context(_opened(self._cache / f"{name}.lock"))

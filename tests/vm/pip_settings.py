@@ -41,7 +41,7 @@ def _pip(*words: str) -> str:
 
 
 def _settings() -> dict[str, str]:
-    """What `pip install` goes by, by the name of the option."""
+    """Return the settings of `pip install`, by the name of the option."""
     listed = defaultdict[str, list[str]](list)
     for line in _pip("list").splitlines():
         key, _, value = line.partition("=")
@@ -58,13 +58,13 @@ def _settings() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """What is carried. `paths` and `told` are in order and without repetition."""
+    """The settings to carry over. `paths` and `told` are in order and without repetition."""
 
     paths: dict[Path, None] = field(default_factory=dict)
     told: dict[str, None] = field(default_factory=dict)
 
     def value(self, option: str, value: str) -> str:
-        """A setting as it holds where only `paths` are; empty if nothing is left of it."""
+        """Return a setting as it holds where only `paths` are; empty if nothing is left of it."""
         if option not in _NAMES_FILES:
             return value
         words = value.split() if option in _SEVERAL else [value]
@@ -94,7 +94,7 @@ class _Carried:
 
 
 def _local(word: str, folder: Path | None = None) -> Path | None:
-    """The absolute path of this machine that a word of a setting means, if it means one."""
+    """Return the absolute path of this machine that a word of a setting means, if it means one."""
     if word.startswith("file:"):
         return Path(url2pathname(urlsplit(word).path))
     if "://" in word:
@@ -103,7 +103,7 @@ def _local(word: str, folder: Path | None = None) -> Path | None:
 
 
 def main() -> None:
-    """Print what the module's text says."""
+    """Print the settings described in the module's docstring."""
     carried = _Carried()
     answer = []
     for option, value in _settings().items():

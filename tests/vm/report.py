@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the guest's report must say for the run to have passed."""
+"""The check of the guest's report, which decides whether the run passed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CollectionFailed(Exception):
 
 
 def collect(words: Sequence[str]) -> frozenset[str]:
-    """The node ids of the tests marked `vm` that `words` select, as this checkout has them.
+    """Return the node ids of the tests marked `vm` that `words` select, as this checkout has them.
 
     Raises:
         CollectionFailed: there is none, or pytest failed.
@@ -39,12 +39,12 @@ def collect(words: Sequence[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of the tests, by their names in a report.
+    """The results of the tests, by their names in a report.
 
     Attributes:
         passed: names.
-        failed: what pytest said of each, errors of fixtures included.
-        skipped: why.
+        failed: pytest's message for each, errors of fixtures included.
+        skipped: reasons.
         missing: wanted and not in the report.
     """
 
@@ -76,10 +76,10 @@ class Verdict:
 
 
 def judge(wanted: Iterable[str], reports: Iterable[str]) -> Verdict:
-    """What reports in JUnit's XML say of the tests with these node ids.
+    """Return the verdict of reports in JUnit's XML on the tests with these node ids.
 
     Raises:
-        ValueError: it is no such report, as of a pytest that was killed.
+        ValueError: it is not a complete report, for example because pytest was killed.
     """
     try:
         cases = [
@@ -111,7 +111,7 @@ def judge(wanted: Iterable[str], reports: Iterable[str]) -> Verdict:
 
 
 def report_name(node_id: str) -> str:
-    """The class and name that pytest gives a node id in a report, joined by a dot."""
+    """Return the class and name that pytest gives a node id in a report, joined by a dot."""
     path, _, names = node_id.partition("::")
     names, bracket, parameters = names.partition("[")
     module = path.removesuffix(".py").replace("/", ".")

@@ -72,7 +72,7 @@ def _rows(text: str) -> Iterator[dict[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class PmuCounters:
-    """What the PMU did on one CPU since the module was loaded.
+    """The PMU's counters on one CPU since the module was loaded.
 
     Attributes:
         active: 1 while an event produces.
@@ -152,7 +152,7 @@ class Pmu:
 
     @property
     def folder(self) -> Path:
-        """What sysfs says of it."""
+        """Return the module's folder in sysfs."""
         return Path("/sys/bus/event_source/devices") / self.name
 
     @property
@@ -170,7 +170,7 @@ class Pmu:
         self.set(running=False)
 
     def thaw(self) -> None:
-        """Lets production go on."""
+        """Let production continue."""
         self.set(running=True)
 
     def counters(self) -> dict[int, PmuCounters]:
@@ -189,7 +189,7 @@ class Pmu:
             os.close(device)
 
     def filters(self) -> list[AddressFilter]:
-        """The address filters of each CPU, as they were set by the last start."""
+        """Return the address filters of each CPU, as they were set by the last start."""
         filters = []
         for line in (self.folder / "filters").read_text().splitlines():
             cpu, action, span = line.split()
@@ -200,25 +200,25 @@ class Pmu:
 
 @contextlib.contextmanager
 def loaded_pmu(name: str = "collectord_test", **parameters: Parameter) -> Iterator[Pmu]:
-    """Has the test PMU loaded under a name."""
+    """Load the test PMU under a name for a block."""
     with loaded("test_pmu", name=name, **parameters) as folder:
         yield Pmu(name, folder)
 
 
 def word(cpu: int, n: int) -> int:
-    """The counter word number `n` of a CPU."""
+    """Return counter word number `n` of a CPU."""
     return cpu << _COUNTER_BITS | n
 
 
 @dataclass(frozen=True, slots=True)
 class WordCheck:
-    """What a span of counter words holds.
+    """Result of a check of counter words.
 
     Attributes:
-        words: counter words, padding left out.
+        words: counter words, without padding.
         first: the oldest, None if there is none.
         last: the newest.
-        gaps: (number of the word after which something is missing, words missing there).
+        gaps: (number of the last word before a gap, words missing there).
         disorder: words that are repeated, go back, are torn or of another CPU.
     """
 
@@ -270,7 +270,7 @@ def check_words(payload: bytes | memoryview, cpu: int) -> WordCheck:
 
 @dataclass(frozen=True, slots=True)
 class RelayCounts:
-    """What was written on one CPU since the module was loaded.
+    """The relay client's counters on one CPU since the module was loaded.
 
     Attributes:
         open: 1 if the channel has a buffer for the CPU.
@@ -300,7 +300,7 @@ class RelayCounts:
 
     @property
     def balanced(self) -> bool:
-        """Whether each record was written or counted as not."""
+        """Whether each record was written or counted as rejected."""
         return self.next == self.written + self.rejected + self.too_big
 
 
@@ -317,7 +317,7 @@ class Relay:
     parameters: Path
 
     def file(self, cpu: int) -> Path:
-        """The buffer of a CPU, or with 0 that of all."""
+        """Return the buffer of a CPU, or with 0 that of all."""
         return self.base.with_name(f"{self.base.name}{cpu}")
 
     def set(self, **knobs: Parameter) -> None:
@@ -330,11 +330,11 @@ class Relay:
         _order("write", f"{cpu} {records}")
 
     def flush(self) -> None:
-        """Completes the sub-buffer of each CPU."""
+        """Complete the sub-buffer of each CPU."""
         _order("flush")
 
     def reset(self) -> None:
-        """Empties the buffers under their readers."""
+        """Empty the buffers while readers have them open."""
         _order("reset")
 
     def finalize(self) -> None:
@@ -346,7 +346,7 @@ class Relay:
         _order("close")
 
     def open(self) -> None:
-        """Opens the channel again."""
+        """Open the channel again."""
         _order("open")
 
     def counts(self) -> dict[int, RelayCounts]:

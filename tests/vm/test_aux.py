@@ -56,7 +56,7 @@ STATUS_FEATURE: Final = 5
 
 @pytest.fixture(scope="module")
 def checker(tmp_path_factory: pytest.TempPathFactory) -> Checker:
-    """Reads words out of segments."""
+    """Return the program that reads words out of segments."""
     return aux_words.build(tmp_path_factory.mktemp("checker"))
 
 
@@ -73,7 +73,7 @@ def load_pmu() -> Iterator[Load]:
 
 @pytest.fixture
 def pmu(load_pmu: Load) -> Pmu:
-    """The test PMU under its own name, at 16 MB a second on each CPU."""
+    """Return the test PMU under its own name, at 16 MB a second on each CPU."""
     return load_pmu()
 
 
@@ -170,7 +170,7 @@ def check_cpus(
 def pace(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[str, int]:
-    """The highest rate of the PMU at which a recording loses no byte, as its parameters.
+    """Return the highest rate of the PMU at which a recording loses no byte, as its parameters.
 
     It is printed, and must be what a collector is good for at the least.
     """
@@ -295,7 +295,7 @@ def write_config(
     aux: str = "1MiB",
     source: str = "",
 ) -> Path:
-    """A daemon with one session, `trace`, that keeps all."""
+    """Return a daemon with one session, `trace`, that keeps all."""
     trace = f"""
 [[session]]
 name = "trace"
@@ -329,7 +329,7 @@ RECORDERS: Final = (
 def recorder(
     start_cli: Start, directory: Path, name: str, rule: str
 ) -> Iterator[tuple[Pmu, Daemon]]:
-    """A flight recorder of 1 MiB a CPU."""
+    """Provide a flight recorder of 1 MiB a CPU."""
     event = f"{name}/trace/" if name == PMU else f"{name}//"
     config = write_config(directory, 'mode = "flight-recorder"', event=event)
     with (
@@ -574,7 +574,7 @@ def test_another_event_resumes_and_pauses(pmu: Pmu, run_cli: Run, checker: Check
 
 
 def text_offset(program: Path) -> int:
-    """Where a program's code begins in its file: the executable PT_LOAD of an ELF64."""
+    """Return where a program's code begins in its file: the executable PT_LOAD of an ELF64."""
     data = program.read_bytes()
     at, entry_bytes, count = (
         *struct.unpack_from("<Q", data, 32),
@@ -653,7 +653,7 @@ def test_a_command_and_its_children(pmu: Pmu, run_cli: Run, checker: Checker) ->
 
 @pytest.fixture
 def threads() -> Iterator[subprocess.Popen[bytes]]:
-    """A process with three busy threads; it runs until it is killed."""
+    """Provide a process with three busy threads; it runs until it is killed."""
     code = (
         "import threading\n"
         "def spin():\n    while True: pass\n"
@@ -697,7 +697,7 @@ def test_threads_with_areas_of_their_own(
 
 
 def test_listed_cpus(pmu: Pmu, start_cli: Start, checker: Checker) -> None:
-    """Nothing of the others."""
+    """Only the listed CPUs are traced."""
     before = pmu.counters()
     recording = record(start_cli, pmu, "-C", "1,3", "-e", TRACE, wait=False)
     recording.await_words(MIB // WORD_BYTES, cpus=(1, 3))

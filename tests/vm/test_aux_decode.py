@@ -43,12 +43,12 @@ _LISTED: Final = re.compile(r"\s*\[(\d+)\]\s+instructions\S*\s+([0-9a-f]+)")
 
 
 def code(cpu: int) -> int:
-    """Where the branches of a CPU go."""
+    """Return the address where a CPU's branches begin."""
     return 0x40_0000_0000 + (cpu << 32)
 
 
 def unit(cpu: int, number: int, time_tsc: int | None) -> PtTrace:
-    """A page of packets: a PSB, then branches to addresses that no other unit has."""
+    """Return a page of packets: a PSB, then branches to addresses that no other unit has."""
     made = PtTrace()
     made.psb(ip=code(cpu), time=time_tsc)
     for tip in range(TIPS):
@@ -91,7 +91,7 @@ def record(start_cli: Start, pmu: Pmu, cpus: int, *words: str | Path) -> None:
 
 
 def decoded(perf: Perf, segment: Path) -> dict[int, list[int]]:
-    """The branches that quick decoding lists, by CPU in the order of the list."""
+    """Return the branches that quick decoding lists, by CPU in the order of the list."""
     found: dict[int, list[int]] = {}
     for line in perf.script(segment, "--itrace=qi", "-F", "cpu,event,ip"):
         match = _LISTED.match(line)
@@ -106,7 +106,7 @@ def decoded(perf: Perf, segment: Path) -> dict[int, list[int]]:
 def extracted(
     segment: Path, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> list[dict[str, Any]]:
-    """What `segments aux` says of a segment."""
+    """Return the output of `segments aux` for a segment."""
     assert not cli_segments.run(
         ["aux", "--json", str(segment), "--output-dir", str(directory / "raw")]
     )
@@ -117,7 +117,7 @@ def extracted(
 def test_each_segment_alone(
     start_cli: Start, tmp_path: Path, perf: Perf, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of each rotated segment perf lists exactly the branches whose packets are in it."""
+    """For each rotated segment, perf lists exactly the branches whose packets are in it."""
     cpus = len(LinuxKernel().online_cpus())
     config = daemon_config(
         tmp_path,

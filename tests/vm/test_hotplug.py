@@ -64,7 +64,7 @@ def make(generator: Generator, cpu: int) -> int:
 def test_a_cpu_that_leaves_is_uncovered_and_nothing_is_lost(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs, trace_cmds: TraceCmds
 ) -> None:
-    """What its rings held is stored, the others go on, and the time without it is counted."""
+    """The contents of its rings are stored, the others go on, and its offline time is counted."""
     config = daemon_config(tmp_path, log_level="info", core=CORE, kind="tracefs", source=ALSO_PERF)
     with daemons.running(start_cli, config) as daemon:
         assert (daemon.metric(ONLINE), daemon.metric(COVERED)) == (CPUS, CPUS)

@@ -70,7 +70,7 @@ columns = [{ field = "tgid", title = "PID" }]
 
 @pytest.fixture
 def probe(tracefs: Path) -> Iterator[str]:
-    """A kprobe event that somebody made with tracefs, as `perf probe` and trace-cmd do."""
+    """Provide a kprobe event that somebody made with tracefs, as `perf probe` and trace-cmd do."""
     name = EVENT.replace(":", "/")
     # O_TRUNC would remove all there are; Python's "a" seeks, which this file refuses
     fd = os.open(tracefs / "kprobe_events", os.O_WRONLY | os.O_APPEND)
@@ -103,7 +103,7 @@ def test_through_ftrace(
     probe: str,
     transport: str,
 ) -> None:
-    """The same through the rings of an instance, by every transport."""
+    """The rings of an instance record them too, by every transport."""
     command = generator.command("count", nr=GETPPID, count=COUNT)
     where = ("--output-dir", tmp_path / "out", "--json")
     words = ("--via", "ftrace", "--transport", transport, "-m", "4MiB")
@@ -176,7 +176,7 @@ def test_a_filter_that_an_event_probe_cannot_have(tmp_path: Path, run_cli: Run) 
 
 
 def _offset(program: Path, symbol: str) -> int:
-    """Where a function is in the file of a program whose text is mapped as it lies there."""
+    """Return a function's offset in the file of a program whose text is mapped unmodified."""
     table = subprocess.check_output(["nm", program], text=True)
     (address,) = (line.split()[0] for line in table.splitlines() if line.split()[-1] == symbol)
     return int(address, 16)

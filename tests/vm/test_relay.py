@@ -37,7 +37,7 @@ RELAY_KILLS: Final = int(os.environ.get("COLLECTORD_KILLS", "12")) // 6
 
 @pytest.fixture
 def device(tmp_path: Path) -> Iterator[Path]:
-    """An idle block device, of which no trace is left at the end."""
+    """Provide an idle block device, of which no trace is left at the end."""
     with disk(tmp_path) as found:
         yield found
         assert traces_of(found) == []
@@ -58,7 +58,7 @@ kind = "relay"
 
 
 def balanced(session: dict[str, Any]) -> None:
-    """Every event is stored or lost."""
+    """Check that every event is stored or lost."""
     assert session["ledger_basis"] == "exact"
     assert session["unaccounted"] == session["in_flight"] == 0, session
     assert session["produced"] == told(session), session
@@ -129,7 +129,7 @@ def test_blktraces_own_tools_see_the_same(tmp_path: Path, run_cli: Run, device: 
 
 @pytest.mark.parametrize("seed", [None, 1], ids=["zeros", "random"])
 def test_blkparse_reads_both_sides_of_a_hole(tmp_path: Path, seed: int | None) -> None:
-    """Of a torn file that a repair has mended it lists each event that is kept."""
+    """After the repair of a torn file, blkparse lists each event that is kept."""
     torn = bytes(1 << 16) if seed is None else random.Random(seed).randbytes(1 << 16)  # noqa: S311
     data = b"".join(requests(6000))
     sink = relay_segments.make_sink(tmp_path)
@@ -164,7 +164,7 @@ def blktrace(directory: Path, device: Path, *, end: int = signal.SIGINT) -> Iter
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["drained", "stopped"])
 def test_tiny_buffers(tmp_path: Path, start_cli: Start, device: Path, *, stopped: bool) -> None:
-    """What finds no room is counted by the kernel; with it the balance is whole."""
+    """The kernel counts records that found no room; with them the balance is complete."""
     source = f'device = "{device}"\nsubbuf = "4KiB"\nsubbufs = 2'
     with daemons.running(start_cli, write_config(tmp_path, source)) as daemon:
         if stopped:
@@ -358,7 +358,7 @@ def test_channel(
 
 @pytest.mark.parametrize("mode", ["no_overwrite", "overwrite"])
 def test_full_channel(tmp_path: Path, start_cli: Start, *, mode: str) -> None:
-    """What an overwritten buffer lost shows in bytes; what one refused nobody can tell."""
+    """An overwritten buffer's loss is known in bytes; that of a rejecting one is unknown."""
     with loaded_relay(mode=mode, subbuf_size=256, n_subbufs=4) as relay:
         config = write_config(tmp_path, f'path = "{relay.base}"')
         with daemons.running(start_cli, config) as daemon:

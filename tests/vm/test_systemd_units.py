@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make install` installs, as a real systemd runs it."""
+"""The files that `make install` installs, under a real systemd."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def systemctl(*words: str, status: int = 0) -> str:
 
 
 def shown(*properties: str) -> tuple[str, ...]:
-    """Properties of the unit."""
+    """Return properties of the unit."""
     text = systemctl("show", UNIT, *(f"--property={name}" for name in properties))
     found = dict(line.split("=", 1) for line in text.splitlines())
     return tuple(found[name] for name in properties)
@@ -89,14 +89,14 @@ class Scrape(NamedTuple):
     text: str
 
     def value(self, series: str) -> float:
-        """The value of one series."""
+        """Return the value of one series."""
         found = re.search(rf"^{re.escape(series)} (\S+)$", self.text, re.MULTILINE)
         assert found, f"no series {series}"
         return float(found[1])
 
 
 def scrape() -> Scrape:
-    """Ask for the metrics as Prometheus does."""
+    """Fetch the metrics as Prometheus does."""
     request = urllib.request.Request(
         METRICS,
         headers={
@@ -111,7 +111,7 @@ def scrape() -> Scrape:
 
 
 def levels(invocation: str) -> set[str]:
-    """The levels of all lines that one run of the service logged."""
+    """Return the levels of all lines that one run of the service logged."""
     lines = _journal(f"_SYSTEMD_INVOCATION_ID={invocation}").splitlines()
     logged = [json.loads(line) for line in lines if line.startswith("{")]
     assert logged
@@ -153,7 +153,7 @@ def least() -> Iterator[str]:
 
 
 def status_of() -> dict[str, Any]:
-    """`/v1/status` of the service."""
+    """Return the service's `/v1/status`."""
     words = ["curl", "--silent", "--show-error", "--fail", "--unix-socket"]
     where = ["/run/collectord/control.sock", "http://localhost/v1/status"]
     found = json.loads(subprocess.check_output([*words, *where], text=True))
@@ -163,7 +163,7 @@ def status_of() -> dict[str, Any]:
 
 @pytest.mark.usefixtures("service")
 def test_the_service_runs(perf: Perf) -> None:
-    """As README says: enabled and started it is ready, is scraped, restarts, and stops clean."""
+    """Enabled and started as in the README, it is ready, is scraped, restarts, and stops clean."""
     systemctl("enable", "--now", "--quiet", UNIT)
     state, pid, user, text, restarts = shown(
         "ActiveState", "MainPID", "User", "StatusText", "NRestarts"
@@ -303,7 +303,7 @@ def test_without_debians_closed_level(least: str) -> None:
 
 
 def test_the_unit_is_sound() -> None:
-    """Nothing is to be said against the installed unit."""
+    """systemd-analyze has no complaint about the installed unit."""
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", UNIT],
         capture_output=True,

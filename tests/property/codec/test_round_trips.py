@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the codecs write they read back, and nothing that they read makes them fail oddly."""
+"""Codecs read what they write, and fail only in defined ways on any input."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _WAIT_MS: Final = 10_000
 
 
 def test_both_sides_have_one_mark_for_hidden_pieces() -> None:
-    """What the core hides the codec finds."""
+    """The codec finds the pieces that the core hides."""
     assert _core.AUX_HIDDEN_MAGIC == HIDDEN_MAGIC
 
 
@@ -109,7 +109,7 @@ class AuxDrain(RuleBasedStateMachine):
 
     @rule(data=st.data(), sizes=st.lists(st.integers(0, 60_000), min_size=1, max_size=20))
     def trace(self, data: st.DataObject, sizes: list[int]) -> None:
-        """One PMU runs some times; of what it says of that a record in ten is lost."""
+        """Run one PMU some times; a tenth of its AUX records is lost."""
         pmu = data.draw(st.sampled_from(self.pmus))
         for size in sizes:
             pmu.run(size, told=size % 10 > 0)
@@ -126,7 +126,7 @@ class AuxDrain(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        """What was in the areas is written, and the counters say so."""
+        """The contents of the areas are written, and the counters agree."""
         for _ in range(3):  # where a record was lost a full pass more is waited for it
             generation = self.core.request_flush()
             while self.stream.written_generation() < generation:

@@ -57,7 +57,7 @@ class Producer:
 
     @staticmethod
     def new(number: int, pages: int) -> Producer:
-        """A ring of so many data pages in a memfd."""
+        """Return a ring of so many data pages in a memfd."""
         fd = os.memfd_create("ring")
         os.ftruncate(fd, (1 + pages) * _PAGE)
         memory = mmap.mmap(fd, (1 + pages) * _PAGE)
@@ -93,16 +93,16 @@ class Producer:
             self.visible_ns.setdefault(written, visible_ns)
 
     def count(self, kind: int) -> int:
-        """Records of this type."""
+        """Count records of this type."""
         return sum(struct.unpack_from("=I", record)[0] == kind for record in self.records)
 
     def told_lost(self) -> int:
-        """The sum over its LOST records."""
+        """Return the sum over its LOST records."""
         heads = (struct.unpack_from("=IHHQQ", record) for record in self.records)
         return sum(value for kind, _, _, _, value in heads if kind == _LOST)
 
     def stored_records(self) -> list[bytes]:
-        """As a segment has them: a type that readers do not know is padding."""
+        """Return records as a segment has them: types unknown to readers become padding."""
         return [
             struct.pack("=IHH", _FINISHED_INIT, 0, len(record)) + record[8:]
             if struct.unpack_from("=I", record)[0] == _UNKNOWN
@@ -118,7 +118,7 @@ class Producer:
 
 
 def _split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Offset, type and bytes of each record."""
+    """Return offset, type and bytes of each record."""
     at = 0
     while at < len(data):
         kind, _, size = struct.unpack_from("=IHH", data, at)
@@ -130,7 +130,7 @@ def _split(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _is_padding(at: int, record: bytes) -> bool:
-    """What the writer made: it ends a chunk, and holds nothing but what tells the chunk."""
+    """Return whether the record is the writer's padding, which ends a chunk with its footer."""
     ends = (at + len(record)) % _core.CHUNK_ALIGN_BYTES == 0
     return ends and not any(record[8:-24]) and record[-24:-16] == _FOOTER
 
@@ -242,7 +242,7 @@ class Drain(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        """What was in the rings is written, and the counters say so."""
+        """The contents of the rings are written, and the counters agree."""
         generation = self.core.request_flush()
         while self.stream.written_generation() < generation:
             self._serve()

@@ -71,7 +71,7 @@ def compare(data: bytes, subbuf_bytes: int) -> None:
 
 
 def build(parts: list[bytes], base: int, lost: int | None, *, extended: bool = False) -> bytes:
-    """A page of as many of the parts as fit."""
+    """Return a page of as many of the parts as fit."""
     kept: list[bytes] = []
     for part in parts:
         if sum(map(len, kept)) + len(part) <= SUBBUF_BYTES - 24:
@@ -101,5 +101,5 @@ def test_any_bytes(base: int, commit: int, data: bytes) -> None:
 
 @given(st.binary(max_size=SUBBUF_BYTES - 1))
 def test_less_than_a_page(data: bytes) -> None:
-    """What is no whole page is left alone."""
+    """Less than a whole page is ignored."""
     assert _core.scan_pages(data, SUBBUF_BYTES).pages == 0

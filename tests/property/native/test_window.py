@@ -61,7 +61,7 @@ class Producer:
 
     @staticmethod
     def new(number: int, pages: int) -> Producer:
-        """A ring of so many data pages in a memfd."""
+        """Return a ring of so many data pages in a memfd."""
         fd = os.memfd_create("ring")
         os.ftruncate(fd, (1 + pages) * _PAGE)
         return Producer(number, pages * _PAGE, fd, mmap.mmap(fd, (1 + pages) * _PAGE))
@@ -81,7 +81,7 @@ class Producer:
         self.memory[_HEAD_AT : _HEAD_AT + 8] = struct.pack("@Q", -self.written % (1 << 64))
 
     def take(self) -> None:
-        """What a window of now has: the newest records that nobody can be writing over."""
+        """Return the contents of a window: the newest records that cannot be overwritten."""
         reach = min(self.written, self.data_bytes)
         whole = [r for r in self.records if self.written - r.before <= reach]
         trusted = reach
@@ -103,7 +103,7 @@ class Producer:
 
 
 def _split(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Type and bytes of each record."""
+    """Return type and bytes of each record."""
     at = 0
     while at < len(data):
         kind, _, size = struct.unpack_from("=IHH", data, at)
@@ -174,7 +174,7 @@ class Windows(RuleBasedStateMachine):
 
     @rule(warm=st.booleans())
     def snapshot(self, *, warm: bool) -> None:
-        """Windows of all rings, stored and counted."""
+        """Take windows of all rings; they are stored and counted."""
         for ring, producer in zip(self.rings, self.producers, strict=True):
             if warm:
                 ring.warm()

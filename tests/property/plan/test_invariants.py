@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every list, term, spelling, budget and plan."""
+"""Invariants of every list, term, spelling, budget and plan."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ NAMES += ["r1a8", "mem:0x1000/4:rw", "cpu/event=0x3c,umask=1/", "sched:sched_pro
 
 @given(st.sets(CPU, max_size=200))
 def test_cpu_lists_round_trip(cpus: set[int]) -> None:
-    """What is rendered parses to the same CPUs."""
+    """A rendered list parses to the same CPUs."""
     assert cpu_list.parse(cpu_list.render(cpus)) == tuple(sorted(cpus))
 
 
 @given(st.text(alphabet="0123456789,- x", max_size=20))
 def test_any_text_is_a_cpu_list_or_a_usage_error(text: str) -> None:
-    """Nothing else escapes, and what parses is ascending and unique."""
+    """No other exception escapes, and the parsed list is ascending and unique."""
     try:
         cpus = cpu_list.parse(text)
     except UsageError:
@@ -152,7 +152,7 @@ def test_rings_fit_their_budget_or_nothing_does(
 
 @st.composite
 def hosts(draw: st.DrawFn) -> KernelFacts:
-    """Hosts of all sizes and privileges."""
+    """Return hosts of all sizes and privileges."""
     online = tuple(sorted(draw(st.sets(st.integers(0, 7), min_size=1))))
     return host(
         cpus_online=online,

@@ -45,7 +45,7 @@ def log2_slot(value: int) -> int:
 
 @given(VALUES)
 def test_a_value_is_within_its_slots_range(value: int) -> None:
-    """To the integer, for all that 64 bits hold."""
+    """The range is exact to the integer for all 64-bit values."""
     low, high = slot_range("log2", log2_slot(value))
     assert low <= value <= high
 

@@ -29,7 +29,7 @@ _DAMAGE: Final = st.tuples(
 @given(damages=st.lists(_DAMAGE, min_size=1, max_size=4))
 @settings(max_examples=examples(60))
 def test_nothing_is_invented(damages: list[tuple[float, bytes, int]]) -> None:
-    """What is kept was written; a chunk that was not touched is kept; the result is sound."""
+    """Kept data were written; untouched chunks are kept; the result is sound."""
     with tempfile.TemporaryDirectory() as name:
         sink = support.make_sink(Path(name))
         segment = sink.next_segment(1, support.OPENING)

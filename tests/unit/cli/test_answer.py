@@ -58,24 +58,24 @@ def symbols(requests: Sequence[tuple[int, Sequence[int]]]) -> list[list[str]]:
 
 
 def answer(maps: FakeMaps, config: AnswerConfig) -> Answer:
-    """What the program `p` answers."""
+    """Return the answers of the program `p`."""
     tables = describe_tables(maps, "p", maps.tables, [config])
     return make_answer(config, read_tables(maps, tables), FakeNames(), symbols)
 
 
 def printed(made: Answer, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Lines on stdout."""
+    """Return lines on stdout."""
     print_answers("p", [made])
     return capsys.readouterr().out.splitlines()
 
 
 def histogram(**more: Any) -> AnswerConfig:  # noqa: ANN401  # of AnswerConfig
-    """A histogram of table `t`."""
+    """Return a histogram of table `t`."""
     return AnswerConfig(**{"kind": "histogram", "table": "t", "scale": "log2", **more})
 
 
 def table(**more: Any) -> AnswerConfig:  # noqa: ANN401  # of AnswerConfig
-    """A table of table `t`."""
+    """Return a table of table `t`."""
     return AnswerConfig(**{"kind": "table", "table": "t", **more})
 
 
@@ -211,12 +211,12 @@ def stacks_of(maps: FakeMaps, known: dict[int, tuple[int, ...]]) -> None:
 
 
 def key(pid: int, kernel: int, user: int, comm: bytes) -> bytes:
-    """A key of STACK_KEY."""
+    """Return a key of STACK_KEY."""
     return struct.pack("<Iii8s", pid, kernel, user, comm)
 
 
 def test_folded(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line for each stack: the first fields, user frames and kernel frames from outside in."""
+    """Each stack is one line: the first fields, user frames and kernel frames from outside in."""
     maps = FakeMaps()
     stacks_of(maps, {1: (0x1A, 0x1B), 2: (0x2A, 0xBAD, 0x2C, 0x2D)})
     rows = maps.add("t", MapType.HASH, STACK_KEY)

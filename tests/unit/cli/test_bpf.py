@@ -46,7 +46,7 @@ LOADED: Final = Loaded(
 
 
 class Setting:
-    """What the verb finds: a program, facts, and what compiling gives."""
+    """The verb's surroundings: a program, facts, and the result of compiling."""
 
     def __init__(self) -> None:
         self.facts: KernelFacts = host(bpf=BPF)
@@ -65,7 +65,7 @@ class Setting:
 
 @pytest.fixture
 def setting(monkeypatch: pytest.MonkeyPatch) -> Setting:
-    """A host that can run the program."""
+    """Return a host that can run the program."""
     made = Setting()
     monkeypatch.setattr(verb, "probe", lambda _kernel, *_names, **_options: made.facts)
     monkeypatch.setattr(catalogue, "load", lambda _name, _folder: made.program)
@@ -131,7 +131,7 @@ def test_parameters_are_given(
 def test_wrong_parameters(
     words: list[str], told: str, checked: Callable[..., tuple[int, dict[str, Any], str]]
 ) -> None:
-    """Status 2, one line, no result."""
+    """It gives status 2, one line, and no result."""
     status, report, err = checked(*words)
     assert (status, report, err.count("\n")) == (2, {}, 1)
     assert told in err
@@ -157,7 +157,7 @@ def test_what_the_ledger_rests_on(
     setting: Setting,
     checked: Callable[..., tuple[int, dict[str, Any], str]],
 ) -> None:
-    """Exact or not, and why."""
+    """The basis is exact or not, with the reason."""
     setting.program = replace(PROGRAM, source=source)
     _, report, _ = checked()
     (output,) = report["outputs"]
@@ -202,7 +202,7 @@ def test_a_host_that_cannot(
 
 
 def test_missing_features_are_marked(setting: Setting, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is needed is told with what of it is not there."""
+    """Each requirement is listed, and missing ones are marked."""
     setting.program = replace(PROGRAM, source=SOURCE + "int kprobe__f(void *c) { return 0; }")
     setting.facts = host(bpf=replace(BPF, kprobes=False))
     assert cli.main(["bpf", "check", "switches"]) == 5
@@ -272,7 +272,7 @@ def test_the_list(setting: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_wrong_words(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 2 and one line."""
+    """It gives status 2 and one line."""
     assert cli.main(["bpf", *words]) == 2
     err = capsys.readouterr().err
     assert told in err

@@ -40,7 +40,7 @@ FACTS: Final = KernelFacts(
 
 @pytest.fixture
 def facts_file(tmp_path: Path) -> Path:
-    """FACTS as `doctor --json` writes them."""
+    """Return a file with FACTS as `doctor --json` writes them."""
     path = tmp_path / "facts.json"
     path.write_bytes(FACTS.to_json())
     return path
@@ -124,7 +124,7 @@ def test_doctor_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_doctor_json_feeds_check(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What `doctor --json` prints is what `check --facts` reads, unchanged."""
+    """The output of `doctor --json` is the input of `check --facts`, unchanged."""
     facts = replace(FACTS, cpus_online=(0, 5))
     monkeypatch.setattr(doctor, "probe", lambda _kernel, **_wanted: facts)
     assert doctor.run(["--json"]) == 0

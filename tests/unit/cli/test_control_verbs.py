@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run(path: Path, verb: str, *words: str) -> int:
-    """One command line against a socket."""
+    """Run one command line against a socket."""
     return cli.main([verb, "--socket", str(path), *words])
 
 
@@ -103,7 +103,7 @@ def test_snapshot_says_what_it_lost(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What reached no file is in the text and in the JSON, and all of it is not nothing."""
+    """The text and the JSON report the loss; one that lost everything is not called empty."""
     path = tmp_path / "s"
     with served(Commands(made=[replace(snapshot(segments), lost=gone)]), path):
         assert run(path, "snapshot") == 0

@@ -55,19 +55,19 @@ def _common(name: str, pid: int) -> bytes:
 
 
 def switch(pid: int, to: int, comm: bytes = b"a task") -> bytes:
-    """A switch of `pid` to another thread, 1 us after what stands before it."""
+    """Return a switch of `pid` to another thread, 1 us after what stands before it."""
     body = struct.pack("<16siiq16sii", comm, pid, 120, 1, b"next", to, 100)
     return event(_common("sched_switch", pid) + body, 1000)
 
 
 def call(pid: int, number: int) -> bytes:
-    """A system call."""
+    """Return a system call."""
     body = struct.pack("<q6Q", number, 1, 2, 3, 4, 5, 0xFFFF_8000_0000_0000)
     return event(_common("sys_enter", pid) + body, 1000)
 
 
 def exec_(pid: int, path: bytes) -> bytes:
-    """An exec of a program."""
+    """Return an exec of a program."""
     body = struct.pack("<Iii", (len(path) + 1) << 16 | 20, pid, pid) + path + b"\0"
     return event(_common("sched_process_exec", pid) + body, 1000)
 
@@ -101,12 +101,12 @@ def write(
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
-    """A sealed segment of two CPUs, with a loss."""
+    """Return a sealed segment of two CPUs, with a loss."""
     return write(tmp_path, PAGES)
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
-    """The lines of `events WORDS`, which succeeds."""
+    """Return the lines of `events WORDS`, which succeeds."""
     assert events.run(list(map(str, words))) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -114,7 +114,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
 
 
 def objects(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, Any]]:
-    """The objects of `events --json WORDS`, one a line."""
+    """Return the objects of `events --json WORDS`, one a line."""
     return [json.loads(line) for line in shown(capsys, "--json", *words)]
 
 
@@ -221,7 +221,7 @@ def test_loss_of_unknown_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_a_flight_recorders_wrap_is_no_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], overwritten: int, how: str
 ) -> None:
-    """What its ring gave up for newer events was to be given up, as the ledger beside it says."""
+    """Overwritten events of a flight recorder are not lost, as the ledger beside it says."""
     pages = [page(S_NS, call(5, 1), lost=3), page(2 * S_NS, call(5, 1), lost=None)]
     segment = write(tmp_path, {10: pages}, {"overwritten": overwritten})
     told = [line for line in shown(capsys, segment) if line.startswith("CPU")]
@@ -242,7 +242,7 @@ def test_event_without_a_format(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_segment_that_is_being_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a segment without its seal what the head claims is shown, and nothing behind it."""
+    """An unsealed segment is shown as far as the head claims, and no further."""
     partial = support.orphan(tmp_path)
     assert shown(capsys, partial) == []
     with partial.open("r+b") as file:
@@ -253,7 +253,7 @@ def test_segment_that_is_being_written(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_damaged_page(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What can be read is shown; the damage is told on stderr and by the status."""
+    """Readable events are shown; stderr and the status report the damage."""
     with segment.open("r+b") as file:
         at = read_head(file.fileno()).extents[0].offset + 16
         file.seek(at + 4 + 64)  # behind the first event

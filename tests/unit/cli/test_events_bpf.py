@@ -59,12 +59,12 @@ CHUNKS: Final = (
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
-    """A sealed segment with the events of two programs, and losses."""
+    """Return a sealed segment with the events of two programs, and losses."""
     return support.write(tmp_path, *CHUNKS, lost_samples={11: 1, 12: 2})
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
-    """The lines of `events WORDS`, which succeeds."""
+    """Return the lines of `events WORDS`, which succeeds."""
     assert events.run(list(map(str, words))) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -72,7 +72,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
 
 
 def objects(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, Any]]:
-    """The objects of `events --json WORDS`, one a line."""
+    """Return the objects of `events --json WORDS`, one a line."""
     return [json.loads(line) for line in shown(capsys, "--json", *words)]
 
 
@@ -256,7 +256,7 @@ def test_count_of_losses_of_another_run(
 
 
 def test_event_of_which_all_was_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is counted as well."""
+    """Such an event is counted as well."""
     path = support.write(tmp_path, chunk(ends_round=True), lost_samples={21: 1})
     assert [line.split() for line in shown(capsys, "--count", path)] == [
         ["EVENT", "COUNT"],
@@ -276,7 +276,7 @@ def test_formats_together(
 
 
 def test_running_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is whole of it is shown, by the manifest that it has."""
+    """Its whole records are shown, using the manifest that it has."""
     writer = support.Writer(tmp_path, events=(EXITS,))
     writer.write(chunk(sample(S_NS, exited(5), event=EXITS), ends_round=True))
     writer.tear(chunk(sample(S_NS, exited(6), event=EXITS))[:40])
@@ -287,7 +287,7 @@ def test_running_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_segment_without_its_manifest(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Payloads are bytes, and it is said why."""
+    """Payloads are shown as bytes, with the reason."""
     segment.with_name(segment.name + ".json").unlink()
     assert events.run(["-e", EXITS, str(segment)]) == 0
     captured = capsys.readouterr()
@@ -301,7 +301,7 @@ def test_segment_without_its_manifest(segment: Path, capsys: pytest.CaptureFixtu
 
 
 def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What can be read is shown; what cannot is told on stderr, and by the status."""
+    """Readable events are shown; stderr and the status report the rest."""
     path = support.write(
         tmp_path,
         chunk(sample(1, opened(1)), sample(2, exited(2)[:4], event=EXITS), sample(3, opened(3))),

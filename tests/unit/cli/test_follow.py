@@ -49,7 +49,7 @@ _MAPS: Final = "maps has no rings, its programs fill only maps"
 
 
 def numbered(*values: int) -> bytes:
-    """A chunk that ends a round, with samples that are known by their numbers."""
+    """Return a chunk that ends a round, with samples that are known by their numbers."""
     return chunk(
         *(sample(value * S_NS, exited(value), event=EXITS) for value in values), ends_round=True
     )
@@ -57,7 +57,7 @@ def numbered(*values: int) -> bytes:
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[Writer]:
-    """The running segment of a session."""
+    """Provide the running segment of a session."""
     made = Writer(tmp_path / "exits", events=(EXITS,))
     yield made
     made.sink.close()
@@ -93,14 +93,14 @@ def daemon(path: Path, sessions: Sequence[dict[str, Any]]) -> Iterator[None]:
 
 
 def running(name: str, directory: Path) -> dict[str, Any]:
-    """What the daemon tells of a session that writes."""
+    """Return the daemon's status of a session that writes."""
     ring = {"role": "data", "cpu": 0}
     told = {"source": "bpf", "state": "running", "degraded": [], "rings": [ring]}
     return told | {"name": name, "directory": str(directory)}
 
 
 def ringless(name: str, *failures: str) -> dict[str, Any]:
-    """What it tells of one that writes nothing: it only fills maps, or has failed."""
+    """Return the status of one that writes nothing: it only fills maps, or has failed."""
     state = "failed" if failures else "running"
     told = {"source": "bpf", "state": state, "degraded": [*failures], "rings": []}
     return told | {"name": name, "directory": ""}
@@ -133,11 +133,11 @@ class Following:
             self._status = events.run(self._words)
 
     def line(self) -> str:
-        """The next line."""
+        """Return the next line."""
         return self._output.readline()
 
     def first_line(self, writer: Writer) -> tuple[str, int]:
-        """The first line of what is written until then, and the last number of that.
+        """Return the first line of what is written until then, and the last number of that.
 
         Only what comes once it follows is printed.
         """
@@ -148,7 +148,7 @@ class Following:
         raise AssertionError("nothing is printed")
 
     def rest(self) -> tuple[int, str]:
-        """The status, and the lines up to the end, which comes by itself."""
+        """Return the status, and the lines up to the end, which comes by itself."""
         out = self._output.read()
         self._thread.join(30)
         return self._status, out
@@ -156,7 +156,7 @@ class Following:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits a second for a quiet one."""
+    """Make polls of quiet sessions fast."""
     monkeypatch.setattr(live, "QUIET_S", 0.1)
     monkeypatch.setattr(live, "GRACE_S", _GRACE_S)
     monkeypatch.setattr(follow, "_PAUSE_S", 0.01)
@@ -173,7 +173,7 @@ pytestmark = pytest.mark.usefixtures("_quick")
 
 
 def values_of(text: str) -> list[int]:
-    """The numbers in the rows of a table."""
+    """Return the numbers in the rows of a table."""
     return [int(line.split()[1]) for line in text.splitlines()]
 
 
@@ -358,7 +358,7 @@ def test_sessions_together(
 def test_writer_that_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], writer: Writer
 ) -> None:
-    """What is left is shown, and it is said what to do."""
+    """The rest is shown, with the advice on what to do."""
     with Following([tmp_path / "exits"]) as following:
         following.first_line(writer)
         writer.write(numbered(1500))

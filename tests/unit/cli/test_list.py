@@ -50,7 +50,7 @@ class RecordingKernel(LinuxKernel):
         return -1
 
     def close(self, fd: int) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
         assert fd == -1
 
 
@@ -163,7 +163,7 @@ def test_tracepoints_that_cannot_be_read(
     error: type[KernelError],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where nothing but tracepoints is asked for, it is an error that names what is missing."""
+    """If only tracepoints are requested, it is an error that names the cause."""
     facts = replace(CLOSED, tracefs_need=need)
     monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: facts)
     with pytest.raises(error, match=r"not listed: cannot read /t.*the group"):
@@ -222,7 +222,7 @@ def test_relay_channels_that_cannot_be_seen(
     error: type[KernelError],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where nothing else is asked for, it is an error that says why, and what to do."""
+    """If nothing else is requested, it is an error with the cause and the remedy."""
     relay = RelayFacts(problem="debugfs is closed", need=need, remedy="open it")
     monkeypatch.setattr(listing, "LinuxKernel", RecordingKernel)
     monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: replace(FACTS, relay=relay))

@@ -37,7 +37,7 @@ class Clock:
         self.now_ns = 1_000
 
     def __call__(self) -> int:
-        """The time."""
+        """Return the time."""
         return self.now_ns
 
 
@@ -70,7 +70,7 @@ def test_other_rings_and_events_are_limited_apart() -> None:
 
 
 def test_lines_of_a_kind_are_limited_together() -> None:
-    """What `limit_by` names counts as one, whatever else the lines say; it is not printed."""
+    """Lines with the same `limit_by` value count together; the value is not printed."""
     limit = log.RateLimit(interval_ns=100, clock_ns=Clock())
     first = limit(None, "warning", {"event": "refused", "peer": "a", "limit_by": "metrics"})
     assert first == {"event": "refused", "peer": "a"}
@@ -133,7 +133,7 @@ def test_console_lines_escape_foreign_text(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_library_log_joins(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a library logs with `logging` comes out in the same form, its traceback included."""
+    """Messages that a library logs with `logging` have the same form, including tracebacks."""
     log.configure(console=False)
     try:
         raise ValueError("x")  # noqa: TRY301  # a traceback is wanted

@@ -25,7 +25,7 @@ HELP_WIDTH: Final = 79
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What `collectord WORDS --help` prints."""
+    """Return the output of `collectord WORDS --help`."""
     try:
         status = cli.main([*words, "--help"])
     except SystemExit as leave:  # argparse ends a verb's help this way
@@ -84,7 +84,7 @@ def test_wrong_command_line(
 
 
 def every_error() -> list[errors.CollectordError]:
-    """One of each class of the tree."""
+    """Return one error of each class of the tree."""
     return [
         errors.CollectordError("x"),
         errors.UsageError("x"),
@@ -228,7 +228,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_end_of_the_process_looks_through_nothing() -> None:
-    """What was imported is no garbage: no collection of the interpreter's end walks it."""
+    """The interpreter's final collections do not visit imported modules."""
     text = (
         "import gc, sys\n"
         "from collectord.__main__ import main\n"

@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
 
     def isatty(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
 
@@ -150,7 +150,7 @@ def test_summary_names_quarantined_rings(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def with_records(records: int, lost: int) -> DaemonStatus:
-    """A status whose one data ring has read so many records."""
+    """Return a status whose one data ring has read so many records."""
     session = balances.session("exec", cpus=1)
     ring = replace(session.rings[0], records=records, bytes=records * 100)
     return balances.status(

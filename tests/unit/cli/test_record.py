@@ -44,27 +44,27 @@ from tests.support.hosts import host
 
 
 def config(*arguments: str) -> Config:
-    """The configuration of a command line."""
+    """Return the configuration of a command line."""
     args, command = record_options.parse(arguments)
     return record_config.config_of(args, with_command=bool(command))
 
 
 def source(*arguments: str) -> PerfSourceConfig:
-    """Its one source, of perf."""
+    """Return its one source, of perf."""
     found = config(*arguments).session[0].source[0]
     assert isinstance(found, PerfSourceConfig)
     return found
 
 
 def traced(*arguments: str) -> TracefsSourceConfig:
-    """Its one source, of ftrace."""
+    """Return its one source, of ftrace."""
     found = config(*arguments).session[0].source[0]
     assert isinstance(found, TracefsSourceConfig)
     return found
 
 
 def target(*arguments: str) -> TargetConfig:
-    """Its target."""
+    """Return its target."""
     return config(*arguments).session[0].target
 
 
@@ -313,7 +313,7 @@ def test_a_snapshot_of_a_pmu_that_does_not_trace(words: list[str]) -> None:
 
 
 def test_an_aux_size_without_an_area() -> None:
-    """As with --via ftrace a mistake of the command line, whatever else the host has."""
+    """It is a usage error, as with --via ftrace, whatever else the host has."""
     with pytest.raises(UsageError, match="no event of the source has an AUX area") as caught:
         build(config("-m", "4M,4M", "-e", "cs"), host())
     assert caught.value.exit_code == 2
@@ -398,7 +398,7 @@ def test_reader_that_leaves_keeps_the_commands_status(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Where nobody reads the result, COMMAND has still ended as it did, and nothing is said."""
+    """If nobody reads the result, COMMAND's status is still returned, and nothing is printed."""
 
     async def recorded(*_arguments: object) -> RecordResult:
         plan = Plan((), CorePlan(1, 1, 1, 1))
@@ -414,7 +414,7 @@ def test_reader_that_leaves_keeps_the_commands_status(
 
 
 def test_relay_goes_into_files_of_its_own_name() -> None:
-    """As blktrace's: without -o they are named after the device or channel, where the user is."""
+    """Without -o the files are named after the device or channel, like blktrace's."""
     made = config("--relay", "/dev/null").session[0]
     assert [type(one) for one in made.source] == [RelaySourceConfig]
     assert Path(made.single_file) == Path("null").absolute()

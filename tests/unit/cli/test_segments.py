@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def odd_state(tmp_path: Path) -> Path:
-    """A directory whose name is no UTF-8, with one sealed segment of such a name."""
+    """Return a directory whose name is no UTF-8, with one sealed segment of such a name."""
     directory = tmp_path / os.fsdecode(b"d\xff")
     directory.mkdir()
     support.write_segment(support.make_sink(directory), samples=250)
@@ -33,7 +33,7 @@ def odd_state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A state directory with one sealed segment in the session `exec`."""
+    """Return a state directory with one sealed segment in the session `exec`."""
     directory = tmp_path / "exec"
     directory.mkdir()
     support.write_segment(support.make_sink(directory), samples=250)
@@ -41,7 +41,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def result(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
-    """The JSON result's segments."""
+    """Return the JSON result's segments."""
     found: list[dict[str, object]] = json.loads(capsys.readouterr().out)["segments"]
     return found
 
@@ -131,7 +131,7 @@ def test_name_that_is_no_utf8(odd_state: Path, capsys: pytest.CaptureFixture[str
 def test_refused_directory_needs_read_permission(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who may not look is told to get read permission, not to get write permission."""
+    """A user without read permission is told to get it, and not write permission."""
 
     def refuse(*_arguments: object) -> NoReturn:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -193,7 +193,7 @@ def test_repair_that_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_empty_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing to list is an empty result, not an error."""
+    """An empty list is a result, not an error."""
     assert segments.run(["list", str(tmp_path)]) == 0
     assert capsys.readouterr().out == ""
 

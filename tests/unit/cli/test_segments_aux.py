@@ -21,7 +21,7 @@ TRACE = bytes(range(256)) * 300
 
 
 def write(path: Path, *pieces: bytes, hidden: bool = True) -> Path:
-    """A file with these pieces among samples."""
+    """Return a file with these pieces among samples."""
     file = AuxFile(aux=None) if hidden else AuxFile()
     records = [part for piece in pieces for part in (file.sample(1_000), piece)]
     path.write_bytes(file.build(records))
@@ -29,7 +29,7 @@ def write(path: Path, *pieces: bytes, hidden: bool = True) -> Path:
 
 
 def run(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
-    """The exit status, and the result as JSON."""
+    """Return the exit status, and the result as JSON."""
     status = segments.run(["aux", "--json", *map(str, words)])
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return status, result
@@ -98,7 +98,7 @@ def test_damage_before_any_trace(tmp_path: Path) -> None:
 
 
 def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What stands before a damaged record is extracted; its place is told."""
+    """Data before a damaged record are extracted; its place is reported."""
     piece = encode_piece(TRACE[:64], offset=0, cpu=0, hidden=True)
     path = write(tmp_path / "x", piece, encode_piece(TRACE[:64], offset=64, cpu=0, hidden=True))
     data = bytearray(path.read_bytes())
@@ -120,7 +120,7 @@ def test_unsealed_segment(tmp_path: Path) -> None:
 
 
 def test_other_files(tmp_path: Path) -> None:
-    """What is no perf.data, or is not there, is an error."""
+    """A file that is no perf.data, or does not exist, is an error."""
     path = tmp_path / "x"
     path.write_bytes(bytes(4096))
     with pytest.raises(SinkError, match=r"no perf\.data"):
@@ -138,13 +138,13 @@ def test_other_files(tmp_path: Path) -> None:
     ],
 )
 def test_usage(words: list[str], says: str) -> None:
-    """What does not go together is refused before anything is written."""
+    """Incompatible options are refused before anything is written."""
     with pytest.raises(UsageError, match=says):
         segments.run(words)
 
 
 def test_nothing_is_left_of_a_failure(tmp_path: Path) -> None:
-    """Files that cannot all be written are none."""
+    """Unless all files can be written, none is left."""
     pieces = [encode_piece(TRACE[:64], offset=0, cpu=cpu, hidden=True) for cpu in (0, 1)]
     path = write(tmp_path / "x", *pieces)
     (tmp_path / "raw" / "x.aux.cpu1").mkdir(parents=True)

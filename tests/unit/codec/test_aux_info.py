@@ -29,7 +29,7 @@ def words(
     clock: TimeConversion = NO_CLOCK,
     **values: Any,  # noqa: ANN401 - of encode_info
 ) -> tuple[int, list[int]]:
-    """The decoder's number, and the values."""
+    """Return the decoder's number, and the values."""
     plain: dict[str, Any] = {
         "pmu_type": 9,
         "formats": PT_FORMATS,
@@ -109,7 +109,7 @@ def test_coresight_without_trace_units() -> None:
 
 
 def test_coresight_of_a_very_large_host() -> None:
-    """What does not fit one record is an error, not a header that lies."""
+    """Too much data for one record is an error, not a wrong header."""
     many = AuxPmuFacts("cs_etm", etms=tuple(EtmFacts(cpu, "etmv4") for cpu in range(800)))
     with pytest.raises(CodecError, match="record_size"):
         words(many, cpus=range(800))

@@ -64,7 +64,7 @@ def test_actions_have_names() -> None:
 def test_letters_are_blkparses(
     what: int, classes: tuple[str, ...], size: int, letters: str
 ) -> None:
-    """Action, and kind of request."""
+    """They stand for the action, and the kind of request."""
     (found,) = read_records(memoryview(record(1, what=what, classes=classes, size=size)))
     assert f"{found.letter} {found.rwbs}" == letters
 
@@ -84,7 +84,7 @@ def test_what_is_no_record_is_told() -> None:
 
 
 def test_the_native_walk_agrees() -> None:
-    """On numbers, notes and gaps."""
+    """It has the same numbers, notes and gaps."""
     data = note("x") + record(3, time_ns=7) + record(6, time_ns=9)
     found = _core.scan_blktrace(data)
     assert (found.events, found.notes, found.numbered, found.missing) == (2, 1, 4, 2)
@@ -97,7 +97,7 @@ def test_the_native_walk_agrees() -> None:
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    """A set of two files: its name without the format."""
+    """Return a set of two files: its name without the format."""
     first = note("dd", pid=5) + record(1, pid=5, time_ns=3 * SECOND_NS, cpu=0)
     second = record(1, pid=5, time_ns=2 * SECOND_NS, cpu=1, what=8, error=5)
     (tmp_path / "set.blktrace.0").write_bytes(first)
@@ -131,7 +131,7 @@ def test_one_file_of_a_set(base: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_events_are_chosen_and_counted(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By name, letter and field."""
+    """A filter uses name, letter and field."""
     assert len(shown(capsys, "-e", "complete", base)) == 1
     assert len(shown(capsys, "-e", "D", base)) == 1
     assert len(shown(capsys, "--filter", "error != 0", base)) == 1
@@ -145,7 +145,7 @@ def test_events_are_chosen_and_counted(base: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_damaged_file_is_complained_of(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The others, and what is before, are shown."""
+    """Other files, and records before the damage, are shown."""
     with (base.parent / "set.blktrace.0").open("ab") as file:
         file.write(bytes(48))
     assert cli.main(["events", str(base)]) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters of what BPF programs submit."""
+"""Filters of records that BPF programs submit."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def test_filters(text: str, fits: bool) -> None:  # a parameter
     ],
 )
 def test_comparisons_that_there_are_not(text: str, message: str) -> None:
-    """They are refused when the filter is bound."""
+    """Unsupported comparisons are refused when the filter is bound."""
     with pytest.raises(UsageError, match=message):
         bind(parse_filter(text), LAYOUT)

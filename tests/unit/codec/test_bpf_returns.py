@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a BPF program returns, told from its instructions."""
+"""The return values of a BPF program, derived from its instructions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collectord.codec.bpf_returns import always_returns
 
 
 def op(code: int, to: int = 0, of: int = 0, offset: int = 0, number: int = 0) -> bytes:
-    """An instruction: opcode, registers, offset, immediate."""
+    """Return an instruction: opcode, registers, offset, immediate."""
     return struct.pack("<BBhi", code, to | of << 4, offset, number)
 
 
 def put(register: int, number: int) -> bytes:
-    """A register is set to a number."""
+    """Return an instruction that sets a register to a number."""
     return op(0xB7, register, number=number)
 
 
@@ -29,7 +29,7 @@ OWN_CALL: Final = op(0x85, of=1, number=2)
 
 
 def if_equal(register: int, number: int, skip: int) -> bytes:
-    """So many instructions are passed over if a register holds a number."""
+    """Return a jump over so many instructions if a register holds a number."""
     return op(0x15, register, offset=skip, number=number)
 
 
@@ -87,5 +87,5 @@ def test_one_on_every_way(code: bytes) -> None:
     ],
 )
 def test_another_value_on_some_way(code: bytes) -> None:
-    """What is not seen to be the constant may be anything."""
+    """A value that is not proven to be the constant may be anything."""
     assert not always_returns(code, 1)

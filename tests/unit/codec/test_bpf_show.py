@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Numbers:
-    """Names that are made of the numbers."""
+    """Names made from the numbers."""
 
     def interface(self, ifindex: int) -> str:
-        """Give `if` and the number."""
+        """Return `if` and the number."""
         return f"if{ifindex}"
 
     def device(self, dev: int) -> str:
-        """Give `dev` and the number."""
+        """Return `dev` and the number."""
         return f"dev{dev}"
 
 

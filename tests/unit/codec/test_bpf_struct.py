@@ -35,13 +35,13 @@ READ: Final = sorted(STRUCTS.keys() - REFUSED.keys())
 
 
 def layout_of(name: str) -> Layout:
-    """The layout of a golden struct."""
+    """Return the layout of a golden struct."""
     golden = STRUCTS[name]
     return from_bcc(golden["description"], golden["size"], name)
 
 
 def filled(layout: Layout, **values: bytes) -> bytes:
-    """A record with these members, and 0xee in between."""
+    """Return a record with these members, and 0xee in between."""
     record = bytearray(b"\xee" * layout.size)
     for field in layout.fields:
         if field.name in values:
@@ -199,7 +199,7 @@ def test_scalar(name: str, value: int) -> None:
 
 @pytest.mark.parametrize("name", READ)
 def test_length_is_not_trusted(name: str) -> None:
-    """What lies behind a record is left alone; a record that is too short is refused."""
+    """Bytes behind a record are ignored; a record that is too short is refused."""
     layout = layout_of(name)
     record = bytes(number * 37 & 0xFF for number in range(layout.size))
     assert repr(decode(layout, memoryview(record + b"\xff" * 7))) == repr(decode(layout, record))
@@ -253,13 +253,13 @@ def test_layout_of_a_damaged_manifest(field: Field) -> None:
     ],
 )
 def test_layout_of_a_hostile_manifest(layout: Layout) -> None:
-    """What no program submits is refused before work is spent on it."""
+    """A layout that no program submits is refused before any work is done for it."""
     with pytest.raises(CodecError):
         decoder(layout)
 
 
 def test_largest_layout() -> None:
-    """As many members as a description may have, all at one place, are read."""
+    """The maximal number of members, all at one place, is read."""
     fields = tuple(Field(f"a{n}", "int", (1 << 16) - 4, 4, 0, "int") for n in range(1024))
     values = decode(Layout("x", 1 << 16, fields), bytes((1 << 16) - 4) + b"\1\0\0\0")
     assert list(values.values()) == [1] * 1024

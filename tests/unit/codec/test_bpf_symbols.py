@@ -54,7 +54,7 @@ def _image(count: int, *, name: bytes = b"whole", types: tuple[int, ...] = ()) -
 
 
 def test_functions_have_the_names_of_their_types() -> None:
-    """Each with its own tag, place and length."""
+    """Each function has its own tag, place and length."""
     found = symbols_of(_image(2, types=(4, 5)), Btf(1, _btf()))
     assert (found.id, found.tag, found.loaded_ns) == (9, TAG, 77)
     assert found.functions == (

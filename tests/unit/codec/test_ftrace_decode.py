@@ -138,7 +138,7 @@ def test_filter_texts(text: str, terms: list[tuple[str, str, str]]) -> None:
     ],
 )
 def test_filters_that_do_not_parse(text: str, message: str) -> None:
-    """What is no filter is refused, with the place and what is expected there."""
+    """An invalid filter is refused, with the position and the expected syntax."""
     with pytest.raises(UsageError) as caught:
         parse_filter(text)
     assert message in str(caught.value)

@@ -41,7 +41,7 @@ def _own(field: str) -> Field:
 
 
 def _value(field: str, data: bytes) -> object:
-    """What a record holds whose only own field is `field`, and whose own bytes are `data`."""
+    """Return the value in a record whose only own field is `field`, with the bytes `data`."""
     layout = parse_format(_text(field))
     return decode(COMMON.pack(7, 0, 0, 1) + data, layout)[layout.fields[0].name]
 

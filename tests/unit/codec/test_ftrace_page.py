@@ -123,7 +123,7 @@ def test_unused_rest() -> None:
     ],
 )
 def test_faults(built: bytes, fault: PageFault, at: int) -> None:
-    """What stands before a fault is given, and the fault is told with its place."""
+    """Events before a fault are returned, and the fault is reported with its place."""
     walk = Walk(built)
     assert len(list(walk)) == int(at > 16)
     assert (walk.fault, walk.position.offset) == (fault, at)

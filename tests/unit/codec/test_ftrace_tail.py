@@ -28,7 +28,7 @@ EVENTS: Final = (
 
 
 def payloads(*pages: bytes | None) -> list[bytes]:
-    """What the events of pages hold, with their times."""
+    """Return the payloads of the pages' events, with their times."""
     return [
         struct.pack("<Q", found.timestamp_ns) + one[found.offset :][: found.size_bytes]
         for one in pages
@@ -38,7 +38,7 @@ def payloads(*pages: bytes | None) -> list[bytes]:
 
 
 def time_after(count: int) -> int:
-    """Time of the last of the first events."""
+    """Return the time of the last of the first events."""
     walk = Walk(page(START, *EVENTS[:count]))
     for _ in walk:
         pass
@@ -64,7 +64,7 @@ def test_a_piece_is_stored(begin: int) -> None:
 
 
 def test_an_earlier_page_is_stored() -> None:
-    """Nothing of the sub-buffer is in the file: all of it is given, with its flags."""
+    """If the file has nothing of the sub-buffer, all of it is returned, with its flags."""
     whole = page(START, *EVENTS, lost=7)
     assert unstored(whole, page(START - 100, event(b"before", 1))) == whole
     assert unstored(whole, b"") == whole
@@ -78,7 +78,7 @@ def test_earlier_events_in_one_page() -> None:
 
 
 def test_bytes_agree_nowhere() -> None:
-    """Of a file with other events only what is later counts as new."""
+    """If the file has other events, only later ones count as new."""
     other = page(START, event(b"else", 0), time_extend(time_after(4) - START), event(b"more"))
     assert payloads(unstored(page(START, *EVENTS), other)) == payloads(page(START, *EVENTS))[4:]
     late = page(START, event(b"late", (1 << 26)), time_extend(1 << 40) + event(b"late", 0))

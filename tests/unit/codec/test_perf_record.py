@@ -45,12 +45,12 @@ ALL_IDS: Final = PerfEventAttr(
 
 
 def lost(size: int = 24) -> bytes:
-    """A LOST record of a size."""
+    """Return a LOST record of a size."""
     return frame(RecordType.LOST, 0, b"\x01" * (size - 8))
 
 
 def auxtrace(payload: int) -> bytes:
-    """An AUXTRACE record that says so many bytes follow it, and those."""
+    """Return an AUXTRACE record that says so many bytes follow it, and those."""
     body = struct.pack("<QQQIiiI", payload, 0, 0, 0, -1, 0, 0)
     return frame(RecordType.AUXTRACE, 0, body) + b"\xff" * payload
 

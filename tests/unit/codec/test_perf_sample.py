@@ -23,7 +23,7 @@ ONE: Final = (
 
 
 def only(raw: bytes, attr: PerfEventAttr) -> Sample:
-    """The one sample of a buffer."""
+    """Return the one sample of a buffer."""
     return decode_sample(raw, next(iter_records(raw)), attr)
 
 

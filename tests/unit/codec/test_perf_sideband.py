@@ -41,7 +41,7 @@ TIMED: Final = PerfEventAttr(sample_type=SampleType.TIME, sample_id_all=True)
 
 
 def captured(name: str) -> list[tuple[Record, SampleId, bytes, PerfEventAttr]]:
-    """The records of a capture but its samples: values, ids, bytes, attr."""
+    """Return the records of a capture but its samples: values, ids, bytes, attr."""
     raw = (KERNEL / f"{name}.bin").read_bytes()
     attr, data = PerfEventAttr.decode(raw[:128]), raw[128:]
     found = []
@@ -54,13 +54,13 @@ def captured(name: str) -> list[tuple[Record, SampleId, bytes, PerfEventAttr]]:
 
 
 def values(name: str) -> list[Record]:
-    """The values in a capture."""
+    """Return the values in a capture."""
     return [record for record, _, _, _ in captured(name)]
 
 
 @pytest.mark.parametrize("name", ["tasks-build-id", "tasks-inode", "mmap", "ksymbol", "lost"])
 def test_kernel_records_are_encoded_to_the_same_bytes(name: str) -> None:
-    """What was read from the kernel's bytes is written to exactly those bytes."""
+    """Records decoded from the kernel's bytes are encoded to exactly those bytes."""
     records = captured(name)
     assert records
     for record, ids, raw, attr in records:

@@ -77,7 +77,7 @@ def test_sizes_are_aligned(version: str, clock: str) -> None:
 
 
 def test_round_trip() -> None:
-    """What was built is read again, from as many bytes as the first 4096 tell."""
+    """A built file is read again, from as many bytes as its first 4096 say."""
     head = build_head(METADATA, range(256), MIB)
     data = head.image + bytes(100)
     assert head_bytes(data[:FIRST_BYTES]) == len(head.image)
@@ -171,7 +171,7 @@ def test_names_of_tasks() -> None:
 def test_files_that_readers_would_refuse(
     metadata: Metadata, cpus: Sequence[int], extent: int, reason: str
 ) -> None:
-    """What cannot become a file is refused, with the reason."""
+    """Input that cannot become a file is refused, with the reason."""
     with pytest.raises(CodecError) as caught:
         build_head(metadata, cpus, extent)
     assert caught.value.reason == reason

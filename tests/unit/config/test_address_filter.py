@@ -62,7 +62,7 @@ def test_values() -> None:
     ],
 )
 def test_refused(text: str, says: str) -> None:
-    """What the kernel would refuse, or take for something else, is refused with a hint."""
+    """A filter that the kernel would refuse or misread is refused with a hint."""
     with pytest.raises(UsageError, match=says) as caught:
         parse(text)
     assert caught.value.hint
@@ -70,7 +70,7 @@ def test_refused(text: str, says: str) -> None:
 
 
 def test_a_region_to_stop_in_is_told_of() -> None:
-    """Who writes `stop` with a size is told the word for it."""
+    """The message for `stop` with a size names the right word."""
     with pytest.raises(UsageError) as caught:
         parse("stop 0x10/8")
     assert "tracestop" in caught.value.hint

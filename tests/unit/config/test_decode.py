@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain values to the structs of a schema."""
+"""Decoding of plain values into the structs of a schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collectord.text.units import Bytes  # noqa: TC001 - decode reads annotation
 
 
 class Colour(StrEnum):
-    """A choice."""
+    """A string with two allowed values."""
 
     RED = "red"
     GREEN = "green"
@@ -46,13 +46,13 @@ def low_part(text: str) -> Part:
 
 
 class Round(msgspec.Struct, frozen=True, tag_field="shape", tag="round"):
-    """One of two tables."""
+    """A round shape, one of two tables."""
 
     radius: int
 
 
 class Square(msgspec.Struct, frozen=True, tag_field="shape", tag="square"):
-    """The other one."""
+    """A square shape, the other table."""
 
     side: int
 

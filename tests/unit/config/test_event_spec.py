@@ -22,7 +22,7 @@ from collectord.errors import UsageError
 
 
 def one(text: str) -> EventSpec:
-    """The only event of a text."""
+    """Return the only event of a text."""
     ((group,),) = (parse(text),)
     (event,) = group.events
     return event
@@ -51,7 +51,7 @@ def test_named_events_have_the_kernels_numbers(text: str, kind: EventType, confi
 
 
 def test_every_listed_name_is_found_again() -> None:
-    """What `list` prints can be typed."""
+    """Names printed by `list` are accepted as input."""
     assert all(find_named(event.name) == event for event in NAMED_EVENTS)
 
 

@@ -40,7 +40,7 @@ events = ["cpu-clock"]
 
 
 def write(folder: Path, text: str, name: str = "collectord.toml") -> Path:
-    """A configuration file."""
+    """Return a configuration file."""
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
@@ -48,7 +48,7 @@ def write(folder: Path, text: str, name: str = "collectord.toml") -> Path:
 
 
 def refused(folder: Path, text: str) -> ConfigError:
-    """The error of a file with this text."""
+    """Return the error of a file with this text."""
     path = write(folder, text)
     with pytest.raises(ConfigError) as caught:
         load([path])
@@ -100,7 +100,7 @@ def test_every_key_is_typed(tmp_path: Path) -> None:
 
 
 def test_drop_ins_win_by_key_and_sessions_by_name(tmp_path: Path) -> None:
-    """Of a table the last file's keys win, a session replaces the one of its name in place."""
+    """The last file's keys win in a table; a session replaces its namesake in place."""
     base = write(tmp_path, '[daemon]\nshards = 2\nlog_level = "debug"\n' + SESSION)
     second = SESSION.replace('"a"', '"b"')
     write(tmp_path, "[daemon]\nshards = 3\n" + second, "collectord.d/20.toml")

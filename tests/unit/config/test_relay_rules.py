@@ -38,12 +38,12 @@ RELAY = RelayFacts(
 
 
 def facts(**relay: Any) -> KernelFacts:  # noqa: ANN401 - fields
-    """A host with relay as RELAY, but for these fields."""
+    """Return a host with relay as RELAY, but for these fields."""
     return replace(host(), relay=replace(RELAY, **relay))
 
 
 def config(source: RelaySourceConfig, *, mode: Mode = "stream", scope: Any = "system") -> Config:  # noqa: ANN401
-    """One session, `s`, with this source."""
+    """Return a configuration with one session, `s`, with this source."""
     target = TargetConfig(scope=ScopeKind(scope), cpus=(0,) if scope == "cpus" else ())
     return Config(session=(SessionConfig(name="s", mode=mode, target=target, source=(source,)),))
 
@@ -110,7 +110,7 @@ def test_a_device_is_planned_as_blktrace_would() -> None:
 
 
 def test_each_device_is_a_plan_of_its_own() -> None:
-    """With what was asked for of all."""
+    """Each plan has the settings for all devices."""
     source = RelaySourceConfig(
         device=("/dev/vda", "/dev/vdb"), actions=("issue", "complete"), pid=7, end_lba=100
     )

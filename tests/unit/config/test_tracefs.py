@@ -34,7 +34,7 @@ KEY = "session[0].source[0]"
 
 
 def loaded(folder: Path, text: str) -> SessionConfig:
-    """The only session of a file."""
+    """Return the only session of a file."""
     path = folder / "c.toml"
     path.write_text(text)
     (session,) = load([path]).session
@@ -42,7 +42,7 @@ def loaded(folder: Path, text: str) -> SessionConfig:
 
 
 def source(folder: Path, text: str) -> TracefsSourceConfig:
-    """Its only source."""
+    """Return its only source."""
     (found,) = loaded(folder, text).source
     assert isinstance(found, TracefsSourceConfig)
     return found
@@ -106,7 +106,7 @@ def test_sources_of_both_kinds(tmp_path: Path) -> None:
 
 
 def probes(*entries: str) -> str:
-    """A file with these probes."""
+    """Return a file with these probes."""
     return STREAM + f"probes = [{', '.join(entries)}]"
 
 
@@ -219,7 +219,7 @@ def probes(*entries: str) -> str:
     ],
 )
 def test_what_is_wrong(tmp_path: Path, text: str, key: str, words: str) -> None:
-    """One line with file, key and what would do."""
+    """An error is one line with the file, the key and valid values."""
     path = tmp_path / "c.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def metrics_registry() -> CollectorRegistry:
-    """The registry of a default host."""
+    """Return the registry of a default host."""
     return prometheus.registry(balances.status, kernel_release="6.12.0")
 
 
 async def get(url: str, *, unix: Path | None = None) -> tuple[int, str, str]:
-    """Status, content type and body of a GET."""
+    """Return status, content type and body of a GET."""
     connector = aiohttp.UnixConnector(str(unix)) if unix else None
     async with (
         aiohttp.ClientSession(connector=connector) as client,
@@ -278,7 +278,7 @@ def test_signal_sets_the_stop_event(number: signal.Signals) -> None:
 
 @pytest.fixture
 def _signals_restored() -> Iterator[None]:
-    """Handlers are process-wide: put them back."""
+    """Restore the signal handlers, which are process-wide."""
     numbers = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
     before = {number: signal.getsignal(number) for number in numbers}
     yield

@@ -37,7 +37,7 @@ LINE_BYTES: Final = 500
 
 @pytest.fixture
 def logged(capsys: pytest.CaptureFixture[str]) -> Iterator[Logged]:
-    """The log as `run` writes it; put back afterwards."""
+    """Provide the log as `run` writes it; put back afterwards."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     log.configure(console=False)
@@ -48,17 +48,17 @@ def logged(capsys: pytest.CaptureFixture[str]) -> Iterator[Logged]:
 
 
 class Logged:
-    """What was written to the log, as text and by event."""
+    """The messages written to the log, as text and by event."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
     def lines(self) -> list[str]:
-        """All lines since the last look."""
+        """Return all lines since the last look."""
         return self._capsys.readouterr().err.splitlines()
 
     def events(self) -> list[str]:
-        """Their events."""
+        """Return the events of the lines."""
         return [json.loads(line)["event"] for line in self.lines()]
 
 
@@ -82,7 +82,7 @@ Opening = Coroutine[Any, Any, tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 @asynccontextmanager
 async def connected(place: Path | Opening, sent: bytes) -> AsyncIterator[asyncio.StreamReader]:
-    """A connection on which something was sent; gives what comes back."""
+    """Provide a connection on which something was sent; gives what comes back."""
     opening = asyncio.open_unix_connection(place) if isinstance(place, Path) else place
     reader, writer = await opening
     try:
@@ -96,7 +96,7 @@ async def connected(place: Path | Opening, sent: bytes) -> AsyncIterator[asyncio
 
 
 async def status_of(path: Path) -> int:
-    """The HTTP status of GET /v1/status."""
+    """Return the HTTP status of GET /v1/status."""
     async with (
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as client,
         client.get("http://localhost/v1/status") as response,
@@ -105,13 +105,13 @@ async def status_of(path: Path) -> int:
 
 
 async def settle() -> None:
-    """Let what is on its way arrive."""
+    """Let data in transit arrive."""
     for _ in range(100):
         await asyncio.sleep(0)
 
 
 async def still_open(readers: list[asyncio.StreamReader]) -> int:
-    """How many connections the server has not closed."""
+    """Return how many connections the server has not closed."""
     ends = [asyncio.ensure_future(reader.read(1)) for reader in readers]
     await settle()
     living = [end for end in ends if not end.done()]
@@ -141,7 +141,7 @@ def test_who_sends_nothing_keeps_nobody_out(tmp_path: Path, logged: Logged) -> N
 
 
 def test_one_peer_has_fewer_connections() -> None:
-    """Of one address a scraper's own remains are closed before anybody else's connections."""
+    """The server closes an address's own old connections before those of others."""
 
     async def scenario() -> int:
         app = http.metrics_app(prometheus.registry(balances.status, kernel_release="6.12.0"))
@@ -229,7 +229,7 @@ MALFORMED: Final = {
 
 @pytest.mark.parametrize("sent", MALFORMED.values(), ids=MALFORMED.keys())
 def test_malformed_requests(sent: bytes, tmp_path: Path, logged: Logged) -> None:
-    """What is no request is refused; a thousand of them are one short line, never a traceback."""
+    """Malformed requests are refused; a thousand of them log one short line, no traceback."""
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
@@ -288,7 +288,7 @@ def test_requests_have_a_time(
 def test_answers_have_a_time(
     tmp_path: Path, logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who does not read the answer loses the connection."""
+    """A client that does not read the answer loses the connection."""
     path = tmp_path / "control.sock"
     monkeypatch.setattr(listener, "REQUEST_S", 0.05)
     ended = asyncio.Event()

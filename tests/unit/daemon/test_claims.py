@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a start waits for a process that salvages what a crash left of its sessions."""
+"""The wait at start for another process that salvages the sessions of a crash."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def awaited(stop: asyncio.Event, looks: int) -> list[str]:
 
 
 def test_a_salvage_is_waited_for_to_its_end() -> None:
-    """Where there is none, nobody waits."""
+    """Without such a salvage, there is no wait."""
     assert awaited(asyncio.Event(), 1) == ["calls"]
     assert awaited(asyncio.Event(), 3) == ["calls"] * 3
 
 
 def test_a_salvage_without_an_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is any by who is to stop."""
+    """A process that must stop does not wait either."""
     monkeypatch.setattr(claims, "_SALVAGE_S", 0.2)
     assert awaited(asyncio.Event(), 1 << 30)
     stop = asyncio.Event()

@@ -32,14 +32,14 @@ CPUS = (0, 1, 2, 3)
 
 
 def plan(source: Any = PERF, **target: Any) -> SessionPlan:  # noqa: ANN401 - of the schema
-    """A session of one source, on four CPUs."""
+    """Return a session of one source, on four CPUs."""
     session = SessionConfig(name="calls", target=TargetConfig(**target), source=(source,))
     (planned,) = build(Config(session=(session,)), host()).sessions
     return planned
 
 
 def test_a_cpu_that_leaves_is_missed_by_its_number() -> None:
-    """As long as it is offline, by sessions that have a ring there and by no other."""
+    """While it is offline, it is missing in sessions with a ring there, and in no other."""
     whole, one = plan(), plan(scope=ScopeKind.CPUS, cpus=(0, 1))
     coverage = Coverage([whole], CPUS)
     assert coverage.trouble(whole) == ""
@@ -87,7 +87,7 @@ def test_names_of_a_cpu_that_returns_are_missed() -> None:
 
 
 def test_a_cpu_that_is_new_has_no_ring() -> None:
-    """Where all CPUs are meant; what ftrace records there is read at the end."""
+    """If all CPUs are meant, it is missing; its ftrace events are read at the end."""
     for session, said in {
         plan(): "CPU 4: online since the start, not recorded",
         plan(FTRACE): "CPU 4: online since the start, its ring is read at the end",
@@ -101,7 +101,7 @@ def test_a_cpu_that_is_new_has_no_ring() -> None:
 
 
 def test_a_cpu_that_is_new_is_in_no_file_of_a_whole_recording() -> None:
-    """One trace.dat has the CPUs that it began with: nothing is read at the end."""
+    """A trace.dat has the CPUs that it began with: no more are read at the end."""
     session = plan(FTRACE)
     session = replace(session, sink=replace(session.sink, single_file="/srv/trace.dat"))
     coverage = Coverage([session], CPUS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a daemon looks at its sessions: at each flush, unless all of them are quiet."""
+"""The times when a daemon polls its sessions: at each flush, unless all of them are quiet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OneSession:
         return self.quiet
 
     def note(self, about: str, trouble: str) -> None:
-        """Nothing is wrong."""
+        """Report no problem."""
         assert (about, trouble) == ("maps", "")
 
 

@@ -25,7 +25,7 @@ LANGUAGES: Final = {"console", "sh", "toml", "ini", "c", "text"}
 
 
 def place(block: Block) -> str:
-    """Name a block in a test's id."""
+    """Return the id of a block for a test's name."""
     return block.place
 
 
@@ -49,7 +49,7 @@ def parse(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", manual.PAGES, ids=lambda page: page.name)
 def test_each_block_has_a_known_language(page: Path) -> None:
-    """What may be run is a console session; nothing hides in a language that no test looks at."""
+    """Commands are in console blocks; no block has a language that no test reads."""
     assert {block.language for block in manual.blocks(page)} <= LANGUAGES
 
 
@@ -97,12 +97,12 @@ def test_places_that_the_architecture_names() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """What does not fit into it has a page of its own."""
+    """Longer texts have pages of their own."""
     assert len(manual.README.read_text().splitlines()) <= README_LINES
 
 
 def test_what_the_readme_shows_is_run_or_marked_elsewhere() -> None:
-    """So that its commands are run, or known not to run everywhere, without running them twice."""
+    """So its commands are run, or known not to run everywhere, without running them twice."""
     blocks = manual.all_blocks("console")
 
     def commands(*, in_readme: bool) -> set[tuple[str, bool]]:

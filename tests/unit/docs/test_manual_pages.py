@@ -22,7 +22,7 @@ OPTION: Final = re.compile(r"--[a-z][a-z0-9-]+")
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the program that `make man` runs has written."""
+    """Return the files written by the program that `make man` runs."""
     into = tmp_path_factory.mktemp("man")
     command = [sys.executable, "docs/tools/manual_pages.py", str(into)]
     subprocess.run(command, cwd=manual.ROOT, check=True)
@@ -30,7 +30,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def long_options(verb: str) -> set[str]:
-    """The long options of a verb."""
+    """Return the long options of a verb."""
     parser = manual_pages.verb_parser(verb)
     strings = {text for action in parser._actions for text in action.option_strings}
     return {text for text in strings if text.startswith("--")} - {"--help"}
@@ -48,7 +48,7 @@ def test_the_page_of_the_commands_has_every_verb_and_option(written: Path) -> No
 
 
 def test_the_page_of_the_configuration_has_every_key(written: Path) -> None:
-    """As the reference has them, and nothing of Markdown is left."""
+    """It has the keys of the reference, and no Markdown is left."""
     text = (written / "man5/collectord.toml.5").read_text()
     keys = re.findall(
         r"^\| `(\w+)` \|", (manual.DOCS / "configuration.md").read_text(), re.MULTILINE
@@ -68,7 +68,7 @@ def test_completion_knows_every_verb_and_option(shell: str, written: Path) -> No
 
 
 def test_bash_completes_a_verb(written: Path) -> None:
-    """In a shell that has read the file."""
+    """It does so in a shell that has read the file."""
     script = (
         f"source {written}/completion/bash/collectord\n"
         "COMP_WORDS=(collectord segm) COMP_CWORD=1\n"

@@ -26,7 +26,7 @@ GAP: Final = "…"
 
 
 def template(node: ast.expr) -> str:
-    """The text of a message, with a gap for what is put into it."""
+    """Return the text of a message, with a gap for what is put into it."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):

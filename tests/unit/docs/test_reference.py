@@ -70,7 +70,7 @@ class Key(NamedTuple):
 
 
 def section(page: str, title: str) -> str:
-    """The text below a heading of the second level."""
+    """Return the text below a heading of the second level."""
     text = (manual.DOCS / page).read_text()
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found, f"{page} has no section {title}"
@@ -78,7 +78,7 @@ def section(page: str, title: str) -> str:
 
 
 def documented_keys(title: str) -> list[Key]:
-    """The keys of a section, in their order."""
+    """Return the keys of a section, in their order."""
     rows = re.findall(
         r"^\| `(\w+)` \| (.*?) \| (.*?) \| .+ \|$",
         section("configuration.md", title),
@@ -88,20 +88,20 @@ def documented_keys(title: str) -> list[Key]:
 
 
 def is_spelt(hint: Any) -> bool:  # noqa: ANN401  # whatever a schema has
-    """Whether a file spells values of a type as strings, and no other way."""
+    """Return whether a file spells values of a type only as strings."""
     found = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Spelt)]
     return any(not one.short for one in found)
 
 
 def choices(hint: Any) -> list[str]:  # noqa: ANN401  # whatever a schema has
-    """The values of a type that has few."""
+    """Return the values of a type that has few."""
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return [str(member.value) for member in hint]
     return [*typing.get_args(hint)] if typing.get_origin(hint) is typing.Literal else []
 
 
 def type_name(hint: Any) -> str:  # noqa: ANN401  # whatever a schema has
-    """How the reference calls a type of the schema."""
+    """Return the reference's name for a type of the schema."""
     if hint in TYPES or is_spelt(hint):
         return TYPES.get(hint, "string")
     if choices(hint):
@@ -146,7 +146,7 @@ def test_what_is_required_and_what_has_no_default(
 
 
 def with_defaults(title: str) -> str:
-    """The keys of a section that have defaults, set to what the reference says."""
+    """Return the keys of a section that have defaults, set to what the reference says."""
     keys = documented_keys(title)
     return "".join(
         f"{key.name} = {key.default}\n" for key in keys if key.default not in {REQUIRED, NONE, ""}

@@ -13,7 +13,7 @@ from tests.support.hosts import host, unprivileged
 
 
 def test_facts_survive_json() -> None:
-    """What doctor writes on one machine is what check reads on another."""
+    """Facts that doctor writes on one machine can be read by check on another."""
     facts = host(checks=(Check("tracefs", ok=False, detail="d", remedy="r"),))
     assert KernelFacts.from_json(facts.to_json()) == facts
 

@@ -26,7 +26,7 @@ SECRET = b"not yours\n"
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
-    """A file outside of the folder, which must stay as it is."""
+    """Provide a file outside of the folder, which must stay as it is."""
     path = tmp_path / "victim"
     path.write_bytes(SECRET)
     yield path
@@ -35,7 +35,7 @@ def victim(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
-    """A folder that this user alone can write to."""
+    """Provide a folder that this user alone can write to."""
     with open_folder(tmp_path / "folder", Trust.WRITE, make_mode=0o750) as opened:
         yield opened
 
@@ -57,7 +57,7 @@ PLANTS: dict[str, Callable[[Path, Path], object]] = {
 
 @pytest.fixture(params=PLANTS)
 def plant(request: pytest.FixtureRequest) -> Callable[[Path, Path], object]:
-    """Puts something in the place of a name."""
+    """Return a function that puts something in the place of a name."""
     return PLANTS[request.param]
 
 
@@ -105,7 +105,7 @@ def test_reads_are_capped(folder: Folder) -> None:
 
 
 def test_size_that_is_told_as_none() -> None:
-    """Where a file has bytes but no size, as in procfs, those that come are counted."""
+    """If a file has bytes but no size, as in procfs, the bytes read are counted."""
     with open_folder(Path(f"/proc/{os.getpid()}")) as folder:
         assert folder.read("comm", 100)
         with pytest.raises(UnsafePath, match="more than 10 bytes"):
@@ -113,7 +113,7 @@ def test_size_that_is_told_as_none() -> None:
 
 
 def test_replaced_file_is_a_new_one(folder: Folder) -> None:
-    """What somebody opened before sees nothing of the new contents."""
+    """A descriptor opened before still has the old contents."""
     path = folder.path / "x"
     path.write_bytes(b"old")
     with path.open("rb") as before:
@@ -150,7 +150,7 @@ def test_listings_do_not_disturb_each_other(folder: Folder) -> None:
 
 
 def test_missing_folders_are_made_and_removed(tmp_path: Path) -> None:
-    """What was made on the way is told, and goes again while it is empty."""
+    """New folders are reported, and removed again while they are empty."""
     with open_folder(tmp_path / "a" / "b" / "c", Trust.WRITE, make_mode=0o750) as made:
         assert made.made == (tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/c")
         assert stat.S_IMODE(os.fstat(made.fd).st_mode) == 0o750
@@ -181,7 +181,7 @@ def test_interrupt_on_the_way_is_told_as_one(
 
 
 def test_own_links_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As /var/run is, whether they are absolute or not; those that lead in circles are not."""
+    """Links like /var/run are followed, absolute or not; circular ones are not."""
     (tmp_path / "data" / "deep").mkdir(parents=True)
     (tmp_path / "absolute").symlink_to(tmp_path / "data")
     (tmp_path / "relative").symlink_to("absolute/deep/..")

@@ -37,7 +37,7 @@ def bracket(
     traced: int | None = 1200,
     **more: Any,  # noqa: ANN401
 ) -> AuxBracket:
-    """A reading, both ends equal."""
+    """Return a reading, both ends equal."""
     reading = AuxReading(head=head, traced=traced, lost_records=0)
     return AuxBracket(reading, counters(**more), reading, closed=closed)
 
@@ -51,7 +51,7 @@ def test_truncated_is_what_the_pmu_counted_and_the_kernel_had_no_room_for() -> N
 
 
 def test_without_a_count_of_bytes_only_occurrences_are_known() -> None:
-    """What was handed over is balanced all the same."""
+    """Bytes handed over are balanced all the same."""
     area = balance_aux(LABEL, PLAN, bracket(traced=None, truncated=2))
     assert (area.basis, area.produced, area.unaccounted) == (Basis.LOST_ONLY, 1000, 0)
     assert area.lost["kernel_ring/truncated"] is None
@@ -87,12 +87,12 @@ class Area:
         self.traced = self.head = 0
 
     def read_counter(self, fd: int, read_format: int) -> Any:  # noqa: ANN401 - of a reading
-        """What was traced until now."""
+        """Return the bytes traced until now."""
         del fd, read_format
         return SimpleNamespace(value=self.traced, lost=0)
 
     def drained(self) -> Any:  # noqa: ANN401 - as much of it as is looked at
-        """Its ring, from which all was taken that was handed over."""
+        """Return its ring, from which all was taken that was handed over."""
         handle = SimpleNamespace(
             counters=[SimpleNamespace(fd=3, read_format=0)], map=self, plan=PLAN, label=LABEL
         )
@@ -105,7 +105,7 @@ class Area:
 
 
 def test_truncated_bytes_never_go_down() -> None:
-    """What is traced and not handed over yet is not truncated; in the end all is known."""
+    """Bytes traced and not handed over yet are not truncated; in the end all are known."""
     area = Area()
     meter = AuxCounterReader(area, [area.drained()])  # type: ignore[arg-type]  # as much of it as is called
     seen = []
@@ -122,7 +122,7 @@ def test_truncated_bytes_never_go_down() -> None:
 
 
 def test_a_running_area_is_bracketed() -> None:
-    """What was taken lies between two readings of the head, or something is wrong."""
+    """The taken bytes lie between two readings of the head, or there is an error."""
     before, after = AuxReading(900, 900, 0), AuxReading(1100, 1100, 0)
     open_ = AuxBracket(before, counters(in_flight_bytes=7), after)
     assert balance_aux(LABEL, PLAN, open_).unaccounted == 0
@@ -133,7 +133,7 @@ def test_a_running_area_is_bracketed() -> None:
 
 
 def test_a_recorder_has_no_such_balance() -> None:
-    """What was overwritten is no loss; where the head is a place nobody knows how much it was."""
+    """Overwriting is no loss; its amount is unknown if the head is a place."""
     recorder = replace(PLAN, snapshot=True)
     area = balance_aux(LABEL, recorder, bracket(head=5000, overwritten_bytes=4000, windows=1))
     assert (area.produced, area.overwritten, area.stored) == (5000, 4000, 1000)

@@ -47,13 +47,13 @@ class Trace:
         self.abilities = Abilities(shared=(self,))
 
     def read_produced(self, ring: RingHandle) -> Produced:
-        """Nothing of its own."""
+        """Return no count of its own."""
         del ring
         self.read += 1
         return Produced(value=None, lost=0, losses={DROPPED: 0})
 
     def shared_losses(self) -> Mapping[LossKey, int]:
-        """Of all CPUs."""
+        """Return the losses of all CPUs."""
         return {DROPPED: self.dropped}
 
 
@@ -95,7 +95,7 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """Records of blktrace."""
+    """Return a rig with records of blktrace."""
     with ExitStack() as stack:
         made = Rig(stack, blktrace=True)
         yield made
@@ -113,7 +113,7 @@ def test_produced_is_what_the_kernel_numbered(rig: Rig) -> None:
 
 
 def test_a_fault_is_counted_and_the_ring_goes_on(rig: Rig) -> None:
-    """What was refused is passed over; after eight times nobody believes what else it holds."""
+    """Invalid data are skipped; after eight faults the rest is not trusted either."""
     other = bytes([record(2)[0] ^ 1]) + record(2)[1:]
     rig.give(record(1))
     rig.give(other)

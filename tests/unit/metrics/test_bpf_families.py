@@ -49,13 +49,13 @@ STATUS: Final = BpfStatus(
 
 
 def registry(*programs: BpfStatus) -> CollectorRegistry:
-    """A daemon's, with these programs."""
+    """Return the registry of a daemon with these programs."""
     status = replace(balances.status(), bpf=programs)
     return prometheus.registry(lambda: status, kernel_release="6.12.0")
 
 
 def scrape(*programs: BpfStatus) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """One scrape, parsed back: (name, labels) to value, of BPF programs only."""
+    """Parse one scrape back into (name, labels) to value, for BPF programs only."""
     text = prometheus_client.generate_latest(registry(*programs)).decode()
     samples = [s for f in text_string_to_metric_families(text) for s in f.samples]
     found = {
@@ -70,7 +70,7 @@ def scrape(*programs: BpfStatus) -> dict[tuple[str, frozenset[tuple[str, str]]],
 def of(
     found: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, **labels: str
 ) -> float:
-    """The value of one series of the program."""
+    """Return the value of one series of the program."""
     return found[f"collectord_bpf_{name}", frozenset({**PROGRAM, **labels}.items())]
 
 
@@ -156,7 +156,7 @@ def test_submit_failures_are_those_of_all_cpus() -> None:
 
 
 def program(name: str, *declared: tuple[str, Any]) -> BpfProgram:
-    """A program that exports metrics of these names and types."""
+    """Return a program that exports metrics of these names and types."""
     manifest = BpfManifest(
         summary="s",
         license="GPL-2.0-only",
@@ -202,7 +202,7 @@ def test_metrics_that_go_together() -> None:
     ],
 )
 def test_metrics_that_collide(programs: tuple[BpfProgram, ...], words: str) -> None:
-    """What a scrape could not tell apart is refused before any program is loaded."""
+    """Metrics with the same name and labels are refused before any program is loaded."""
     with pytest.raises(PlanError, match=words) as caught:
         check_metrics(programs)
     assert caught.value.what.startswith("collectord_bpf_")

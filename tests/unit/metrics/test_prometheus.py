@@ -33,7 +33,7 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def scrape(status: DaemonStatus, *, per_cpu: bool = False) -> Series:
-    """One scrape, parsed back: (name, labels) to value."""
+    """Parse one scrape back into (name, labels) to value."""
     registry = prometheus.registry(lambda: status, kernel_release="6.12.0", per_cpu=per_cpu)
     text = prometheus_client.generate_latest(registry).decode()
     return {
@@ -44,12 +44,12 @@ def scrape(status: DaemonStatus, *, per_cpu: bool = False) -> Series:
 
 
 def of(series: Series, name: str, **labels: str) -> float:
-    """The value of one series."""
+    """Return the value of one series."""
     return series[name, frozenset(labels.items())]
 
 
 def names(series: Series) -> set[str]:
-    """Names of all series."""
+    """Return the names of all series."""
     return {name for name, _ in series}
 
 
@@ -101,7 +101,7 @@ def test_every_loss_pair_exists_at_zero_and_no_other() -> None:
 
 
 def test_no_claim_without_an_exact_basis() -> None:
-    """Where production is not counted there is no produced and no unaccounted series, not a 0."""
+    """If production is not counted there is no produced and no unaccounted series, not a 0."""
     series = scrape(balances.status(balances.session("profile", basis=Basis.LOST_ONLY)))
     assert "collectord_produced_records_total" not in names(series)
     assert "collectord_unaccounted_records" not in names(series)
@@ -117,7 +117,7 @@ def test_loss_that_cannot_be_seen_is_said() -> None:
 
 
 def test_what_one_part_cannot_see_the_session_cannot() -> None:
-    """Of two parts with the same labels the one that sees less counts, whichever comes first."""
+    """If two parts have the same labels, the weaker one decides, whichever comes first."""
     seeing = replace(balances.channel("disk"), basis=Basis.EXACT)
     blind = balances.channel("disk")
     for parts in ((seeing, blind), (blind, seeing)):
@@ -167,7 +167,7 @@ def test_the_window_of_aux_areas() -> None:
 
 
 def test_an_area_in_quarantine_counts_as_a_ring() -> None:
-    """What is not read any more is one series, whatever kind of buffer it is."""
+    """All quarantined buffers are in one series, whatever their kind."""
     session = balances.traced("trace")
     labels = {"session": "trace", "source": "perf"}
     name = "collectord_quarantined_rings"
@@ -193,7 +193,7 @@ def test_a_ring_that_nobody_drains() -> None:
 
 
 def test_suppression() -> None:
-    """One foreign program on one ring's events is enough."""
+    """A foreign program on one ring's events suffices."""
     session = balances.session("exec")
     labels = {"session": "exec", "source": "perf"}
     name = "collectord_suppression_possible"
@@ -243,7 +243,7 @@ def test_buffers() -> None:
 
 
 def test_flight_recorder() -> None:
-    """What is overwritten is no loss, and the window is that of the ring that goes back least."""
+    """Overwriting is no loss, and the window is that of the ring with the shortest one."""
     session = balances.recorder("blackbox")
     series = scrape(balances.status(session))
     labels = {"session": "blackbox", "source": "tracefs"}
@@ -270,7 +270,7 @@ def test_window_of_rings_that_gave_up_nothing() -> None:
 
 
 def test_stolen_records() -> None:
-    """What another reader took is told for the session whose ring it was."""
+    """Records taken by another reader are reported for the session that owns the ring."""
     session = balances.recorder("blackbox")
     rings = (replace(session.rings[0], foreign_reads=7), *session.rings[1:])
     series = scrape(balances.status(replace(session, rings=rings)))

@@ -21,7 +21,7 @@ _FIELDS = struct.pack("=IIQII", 10, 11, 1234, 0, 0)  # pid, tid, time, cpu, rese
 
 
 def _map_file(stack: ExitStack) -> int:
-    """A consumer page, a producer page, and a page of data; a record here does not wrap."""
+    """Return a consumer page, a producer page, and a page of data; a record here does not wrap."""
     fd = os.memfd_create("ring")
     stack.callback(os.close, fd)
     os.ftruncate(fd, 4 * _PAGE)
@@ -37,7 +37,7 @@ def _await(core: _core.Core, is_so: Callable[[], bool]) -> None:
 
 
 def test_records_of_a_bpf_ring_are_samples() -> None:
-    """What the program committed is counted, and the kernel is told how far it was read."""
+    """Committed records are counted, and the kernel learns how far they were read."""
     with ExitStack() as stack:
         fd = _map_file(stack)
         wakeup_fd = os.eventfd(0)

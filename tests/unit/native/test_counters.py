@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the core counts is told: in a metric, in the status, or in both."""
+"""Every counter of the core appears in a metric, in the status, or in both."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def numbered(fields: Iterable[str]) -> dict[str, Any]:
 
 
 def another(counters: Any, field: str) -> Any:  # noqa: ANN401 - a tuple with names
-    """The counters with another value of this one."""
+    """Return the counters with another value of this one."""
     value = getattr(counters, field)
     if field == "quarantined":
         return counters._replace(quarantined=0)
@@ -100,7 +100,7 @@ def another(counters: Any, field: str) -> Any:  # noqa: ANN401 - a tuple with na
 
 
 def shown(session: SessionBalance) -> tuple[str, str]:
-    """What `/v1/status` and `/metrics` tell of a session."""
+    """Return what `/v1/status` and `/metrics` show of a session."""
     # Times of nanoseconds after the epoch are told to the last of them.
     status = replace(balances.status(session), clocks=ClockReading(0, 0, 0, 0))
     registry = prometheus.registry(lambda: status, kernel_release="6.12.0")
@@ -108,7 +108,7 @@ def shown(session: SessionBalance) -> tuple[str, str]:
 
 
 def shown_ring(handle: RingHandle, counters: RingCounters) -> list[tuple[str, str]]:
-    """The same, of a session with one ring, while it runs and when it is closed."""
+    """Return the same for a session with one ring, while it runs and when it is closed."""
     reading = Produced(value=10**6, lost=None, read_events=10**6)
     ring: Any = SimpleNamespace(id=0, counters=lambda: counters)
     source: Any = SimpleNamespace(abilities=Abilities(), read_produced=lambda _: reading)
@@ -121,14 +121,14 @@ def shown_ring(handle: RingHandle, counters: RingCounters) -> list[tuple[str, st
 
 @pytest.mark.parametrize("field", RingCounters._fields)
 def test_what_is_counted_of_a_ring_is_told(field: str) -> None:
-    """Of a ring of that kind which counts it."""
+    """Each counter is shown for a kind of ring that counts it."""
     base = RingCounters(**numbered(RingCounters._fields))
     other = another(base, field)
     assert any(shown_ring(handle, base) != shown_ring(handle, other) for handle in HANDLES)
 
 
 def shown_area(counters: AuxCounters, plan: AuxPlan) -> tuple[str, str]:
-    """What is told of a session with an AUX area."""
+    """Return what is shown of a session with an AUX area."""
     reading = AuxReading(head=10**6, traced=10**6, lost_records=0)
     area = balance_aux(
         RingLabel("s", "perf", RingRole.AUX, 0), plan, AuxBracket(reading, counters, reading)
@@ -138,7 +138,7 @@ def shown_area(counters: AuxCounters, plan: AuxPlan) -> tuple[str, str]:
 
 @pytest.mark.parametrize("field", AuxCounters._fields)
 def test_what_is_counted_of_an_area_is_told(field: str) -> None:
-    """Of a stream's, or of a flight recorder's."""
+    """Each counter is shown for a stream, or for a flight recorder."""
     base = AuxCounters(**numbered(AuxCounters._fields))
     other = another(base, field)
     plans = (balances.AREA_PLAN, replace(balances.AREA_PLAN, snapshot=True))
@@ -147,7 +147,7 @@ def test_what_is_counted_of_an_area_is_told(field: str) -> None:
 
 @pytest.mark.parametrize("field", SidebandCounters._fields)
 def test_what_is_counted_of_sideband_is_told(field: str) -> None:
-    """What is known of tasks and mappings, and what there was no memory for."""
+    """Known tasks and mappings are shown, and records dropped for lack of memory."""
     session = balances.session("s")
     other = replace(session, sideband=session.sideband._replace(**{field: 1}))
     assert shown(session) != shown(other)
@@ -155,7 +155,7 @@ def test_what_is_counted_of_sideband_is_told(field: str) -> None:
 
 @pytest.mark.parametrize("field", CoreCounters._fields)
 def test_what_is_counted_of_the_core_is_told(field: str) -> None:
-    """By metrics alone: no session has it."""
+    """Only metrics show it, since no session owns it."""
     status = balances.status()
     core = another(status.core, field)
     registries = (

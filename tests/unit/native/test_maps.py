@@ -37,7 +37,7 @@ gc.collect()
 
 
 def test_a_core_that_is_garbage_ends_before_its_rings_are_unmapped() -> None:
-    """What nobody stopped is collected with all around it, and its thread meets no hole."""
+    """A core that was never stopped is collected, and its thread never uses an unmapped ring."""
     for _ in range(5):
         subprocess.run([sys.executable, "-c", _GARBAGE], timeout=60, check=True)
 

@@ -48,7 +48,7 @@ SWITCH = "sched:sched_switch"
 
 
 def tracing(**changes: Any) -> KernelFacts:  # noqa: ANN401 - fields of any type
-    """A host with every tracing PMU."""
+    """Return a host with every tracing PMU."""
     facts = host(
         pmus={
             **host().pmus,
@@ -74,7 +74,7 @@ def plan(
     target: TargetConfig | None = None,
     **settings: Any,  # noqa: ANN401
 ) -> Plan:
-    """The plan of one session with one source."""
+    """Return the plan of one session with one source."""
     source = perf_source(*events, **settings)
     one = SessionConfig(name="s", mode=mode, source=(source,), target=target or TargetConfig())
     config = Config(session=(one,), daemon=daemon or DaemonConfig())
@@ -82,13 +82,13 @@ def plan(
 
 
 def session(*events: str | EventConfig, **settings: Any) -> SessionPlan:  # noqa: ANN401
-    """Its only session."""
+    """Return its only session."""
     (found,) = plan(*events, **settings).sessions
     return found
 
 
 def data(found: SessionPlan) -> RingPlan:
-    """Its first data ring."""
+    """Return its first data ring."""
     return next(ring for ring in found.rings if ring.role is RingRole.DATA)
 
 
@@ -111,7 +111,7 @@ def test_a_tracing_event_makes_no_samples() -> None:
 
 
 def test_sizes_and_watermarks() -> None:
-    """As perf: 4 MiB, or 128 KiB; the watermark is the event's, and a share of the area."""
+    """The defaults are perf's: 4 MiB, or 128 KiB; the watermark is a share of the area."""
     area = data(session("plain//")).aux
     assert area is not None
     assert (area.data_bytes, area.watermark_bytes) == (4 << 20, 1 << 20)
@@ -167,7 +167,7 @@ def test_decoders_get_perfs_clock_and_switches() -> None:
 def test_each_pmu_has_its_rules(
     event: str, framing: Framing, whole: bool, rule: HeadRule, flush_ns: int
 ) -> None:
-    """How its trace is framed, where a piece may end, and whether it must be flushed."""
+    """A PMU determines the framing, where pieces may end, and whether to flush."""
     area = data(session(event)).aux
     assert area is not None
     assert (area.framing, area.whole_records, area.head_rule) == (framing, whole, rule)
@@ -287,13 +287,13 @@ def test_pausing_needs_something_to_pause() -> None:
     ],
 )
 def test_actions_are_terms_of_any_event(text: str, action: int) -> None:
-    """As perf spells them."""
+    """They are spelt as in perf."""
     (group,) = parse(text)
     assert group.events[0].aux_action == action
 
 
 def test_a_wrong_action_is_told() -> None:
-    """With those that there are."""
+    """The message lists the existing actions."""
     with pytest.raises(UsageError) as caught:
         parse("cs/aux-action=stop/")
     assert "start-paused, pause, resume" in str(caught.value)
@@ -310,7 +310,7 @@ def test_addresses_filter_a_tracing_event() -> None:
 
 
 def test_a_pmu_takes_so_many_addresses() -> None:
-    """As sysfs tells; one more is refused before anything is opened."""
+    """The limit is in sysfs; one more is refused before anything is opened."""
     ranges = [f"filter {at:#x}/16@/bin/true" for at in (0, 64, 128)]
     both = session(perf_event("intel_pt//u", filter=",".join(ranges[:2])))
     assert both.events[0].filter.count("filter ") == 2
@@ -359,7 +359,7 @@ def test_a_driver_that_nobody_knows_is_asked_for_nothing() -> None:
 
 
 def test_absent_hardware_degrades_or_fails() -> None:
-    """As for any event: `when = "present"` goes on without it and says so."""
+    """With `when = "present"` the session goes on without it and says so, as for any event."""
     bare = host()
     with pytest.raises(MissingFeature, match="no PMU 'intel_pt'"):
         session("intel_pt//", facts=bare)
@@ -374,7 +374,7 @@ def test_absent_hardware_degrades_or_fails() -> None:
 
 
 def frozen(*events: str, pauses: bool, scope: Any = "system", **settings: Any) -> SessionPlan:  # noqa: ANN401
-    """A flight recorder of events that a context switch freezes."""
+    """Return a flight recorder of events that a context switch freezes."""
     facts = tracing()
     pmus = {**facts.pmus, "plain": replace(PLAIN, aux_pause=pauses)}
     target = TargetConfig(scope=ScopeKind(scope), cgroup="/web" if scope == "cgroup" else "")
@@ -391,7 +391,7 @@ def frozen(*events: str, pauses: bool, scope: Any = "system", **settings: Any) -
 
 
 def test_a_freeze_pauses_the_area() -> None:
-    """Where the kernel can: from within the group that the AUX event leads, off until armed."""
+    """If the kernel can: in the group that the AUX event leads, off until armed."""
     found = frozen("cs", "plain//", pauses=True)
     owner, freezing, other, _ = found.events
     assert (owner.name, owner.leader, owner.group) == ("plain//", True, 0)
@@ -448,7 +448,7 @@ def test_nothing_starts_again_what_was_frozen() -> None:
 
 
 def test_check_prints_the_areas() -> None:
-    """How large, when it wakes, and whether lost bytes are known."""
+    """It prints their sizes, watermarks, and whether lost bytes are known."""
     lines = session("plain/trace/").describe()
     assert any("perf aux: 4 x 4MiB AUX of plain, wake at 1MiB" in line for line in lines)
     assert any("lost bytes are counted" in line for line in lines)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes the events of BPF programs: rings of perf that they share, or ring buffers."""
+"""Buffers for events of BPF programs: shared perf rings, or ring buffers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONE_CPU: Final = TargetConfig(scope=ScopeKind.CPUS, cpus=(1,))
 
 
 def facts(*programs: tuple[str, str], **changes: Any) -> KernelFacts:  # noqa: ANN401 - any field
-    """A host of four CPUs that has these programs, name and source."""
+    """Return a host of four CPUs that has these programs, name and source."""
     found = {name: program(source, name=name) for name, source in programs}
     return host(bpf=BpfFacts(python="/usr/bin/python3", programs=found), **changes)
 
@@ -39,24 +39,24 @@ def facts(*programs: tuple[str, str], **changes: Any) -> KernelFacts:  # noqa: A
 def plan(
     known: KernelFacts, *sources: BpfSourceConfig, target: TargetConfig | None = None
 ) -> SessionPlan:
-    """One session of these sources."""
+    """Plan one session of these sources."""
     made = SessionConfig(name="s", source=sources, target=target or TargetConfig())
     (session,) = build(Config(session=(made,)), known).sessions
     return session
 
 
 def source(name: str = "switches", **keys: Any) -> BpfSourceConfig:  # noqa: ANN401 - any key
-    """A source of kind "bpf" with a ring buffer."""
+    """Return a source of kind "bpf" with a ring buffer."""
     return BpfSourceConfig(**{"program": name, "transport": "ringbuf", **keys})
 
 
 def data(session: SessionPlan) -> list[RingPlan]:
-    """Its data rings."""
+    """Return its data rings."""
     return [ring for ring in session.rings if ring.role is RingRole.DATA]
 
 
 def test_a_ring_buffer_is_one_for_all_cpus() -> None:
-    """As large as the rings of perf would be together; names of tasks come by perf on each CPU."""
+    """It is as large as the perf rings together; perf rings on each CPU carry task names."""
     session = plan(facts(("switches", SOURCE)), source())
     (ring,) = data(session)
     assert (ring.source, ring.cpu, ring.data_bytes, ring.watermark_bytes) == (
@@ -93,7 +93,7 @@ def test_a_submission_into_a_ring_buffer_is_expected_to_cost_less() -> None:
 
 
 def test_each_program_has_its_own() -> None:
-    """Of the size that was asked for it; other programs of the session may use rings of perf."""
+    """It has the requested size; other programs of the session may use perf rings."""
     known = facts(("one", SOURCE), ("two", SOURCE), ("three", SOURCE))
     small = source("one", ring=RingSize(3 << 16), watermark=Share(1 << 14))
     session = plan(

@@ -41,19 +41,19 @@ MAPS_ONLY: Final = "\n".join(
 
 
 def facts(*programs: tuple[str, str], **changes: Any) -> KernelFacts:  # noqa: ANN401 - any field
-    """A host that has these programs, name and source."""
+    """Return a host that has these programs, name and source."""
     found = {name: program(source, name=name) for name, source in programs}
     return host(bpf=BpfFacts(python="/usr/bin/python3", programs=found), **changes)
 
 
 def plan(known: KernelFacts, *sources: BpfSourceConfig, target: TargetConfig = SYSTEM) -> Plan:
-    """One session of these sources."""
+    """Plan one session of these sources."""
     session = SessionConfig(name="s", source=sources, target=target)
     return build(Config(session=(session,)), known)
 
 
 def source(name: str = "switches", **keys: Any) -> BpfSourceConfig:  # noqa: ANN401 - any key
-    """A source of kind "bpf"."""
+    """Return a source of kind "bpf"."""
     return BpfSourceConfig(program=name, **keys)
 
 
@@ -95,7 +95,7 @@ def test_what_is_not_counted_is_not_exact() -> None:
 
 
 def test_a_program_of_maps_has_no_ring() -> None:
-    """And no CPU goes uncovered for want of one."""
+    """No CPU goes uncovered for lack of a ring."""
     known = facts(("switches", MAPS_ONLY))
     (session,) = plan(known, source()).sessions
     assert (session.rings, session.basis) == ((), Basis.NONE)
@@ -172,12 +172,12 @@ def test_kinds_that_do_not_go_together() -> None:
 
 
 def capable(**changes: Any) -> KernelFacts:  # noqa: ANN401 - fields of any type
-    """A host that can run programs, but for the changes."""
+    """Return a host that can run programs, but for the changes."""
     return host(bpf=BpfFacts(python="/usr/bin/python3", headers_kind="build", **changes))
 
 
 def test_a_host_that_can_run_it() -> None:
-    """Nothing is missing."""
+    """No requirement is missing."""
     require(program(), capable())
     assert obstacle(program(), capable()) == ""
 

@@ -38,7 +38,7 @@ def config(
     target: TargetConfig | None = None,
     **session: Any,  # noqa: ANN401
 ) -> Config:
-    """One session called `s`."""
+    """Return a configuration with one session called `s`."""
     return Config(
         session=(
             SessionConfig(name="s", source=sources, target=target or TargetConfig(), **session),
@@ -47,7 +47,7 @@ def config(
 
 
 def perf(*events: str | EventConfig, **settings: Any) -> PerfSourceConfig:  # noqa: ANN401
-    """A perf source."""
+    """Return a perf source."""
     return perf_source(*events, **settings)
 
 
@@ -57,13 +57,13 @@ def session(
     target: TargetConfig | None = None,
     **settings: Any,  # noqa: ANN401
 ) -> SessionPlan:
-    """The only session of a plan."""
+    """Return the only session of a plan."""
     (found,) = build(config(perf(*events, **settings), target=target), facts or host()).sessions
     return found
 
 
 def rings(plan: SessionPlan, role: RingRole) -> list[RingPlan]:
-    """The rings of one role."""
+    """Return the rings of one role."""
     return [ring for ring in plan.rings if ring.role is role]
 
 
@@ -317,7 +317,7 @@ def test_sinks_are_folders_or_one_file() -> None:
 
 
 def test_rings_shrink_to_the_mlock_budget() -> None:
-    """What will not fit is mapped smaller, with the sizes and the remedies in a warning."""
+    """Rings beyond the budget are smaller, with sizes and remedies in a warning."""
     poor = unprivileged(perf_event_paranoid=0, rlimit_memlock_bytes=0)
     plan = build(config(perf("cs", ring=RingSize(4 << 20))), poor)
     ring = plan.sessions[0].rings[0]
@@ -332,7 +332,7 @@ def test_rings_shrink_to_the_mlock_budget() -> None:
 
 
 def test_no_room_at_all_is_an_error() -> None:
-    """Not even a page for each ring."""
+    """Even one page for each ring is too much."""
     poor = unprivileged(perf_event_paranoid=0, perf_event_mlock_kb=4, rlimit_memlock_bytes=0)
     with pytest.raises(PlanError, match="at any size"):
         build(config(perf("cs")), poor)
@@ -423,7 +423,7 @@ def test_patterns_are_what_a_probe_must_read() -> None:
 
 
 def plan_of_everything() -> Plan:
-    """A plan with each word that `check` knows."""
+    """Return a plan with each word that `check` knows."""
     first = perf("sched:sched_process_*", "uncore_imc/event=1/", filter="pid > 1")
     second = perf("cycles|cpu-clock", frequency=19, call_graph="dwarf")
     third = perf("cycles:u", call_graph="lbr", when="present")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which drain threads there are, where they run, whose rings they drain, and how they rank."""
+"""The number of drain threads, their CPUs, their rings, and their priorities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT: dict[str, Any] = {"nice_min": -20, "realtime_max": 99}
 
 
 def drain(facts: KernelFacts, **daemon: Any) -> DrainThreads:  # noqa: ANN401
-    """The threads of a `[daemon]` on a host."""
+    """Return the threads of a `[daemon]` on a host."""
     return build(Config(daemon=DaemonConfig(**daemon)), facts).core.drain
 
 
@@ -39,7 +39,7 @@ def test_one_node_confines_nobody() -> None:
 
 
 def test_rings_of_no_one_cpu_are_anybodys() -> None:
-    """So are those of a CPU that came later."""
+    """The same holds for rings of a CPU that came later."""
     found = drain(host(), shards=2)
     assert found.shard_of(-1) is None
     assert found.shard_of(100) is None
@@ -71,13 +71,13 @@ def test_more_threads_than_nodes_share_a_node() -> None:
 
 
 def test_fewer_threads_than_nodes_have_several() -> None:
-    """One thread for both runs on both."""
+    """A single thread for both nodes runs on both."""
     (found,) = drain(TWO_NODES, shards=1).threads
     assert found == DrainThread(tuple(range(8)), tuple(range(8)))
 
 
 def test_cpus_that_are_named() -> None:
-    """Of them each thread takes those of its node, if there are any, else all."""
+    """Each thread takes the named CPUs of its node, or all named ones if there are none."""
     both = drain(TWO_NODES, drain_cpus=DrainCpus((1, 2, 3))).threads
     assert [one.cpus for one in both] == [(1,), (2, 3)]
     far = drain(TWO_NODES, drain_cpus=DrainCpus((0,))).threads
@@ -116,7 +116,7 @@ def test_a_cpu_that_is_not_there() -> None:
     ],
 )
 def test_priorities(facts: dict[str, Any], asked: str, given: str, lacks: str) -> None:
-    """What may be had is given, and what may not is said where somebody asked for it by name."""
+    """A permitted priority is set; a refused one is reported if it was requested by name."""
     config = Config(daemon=DaemonConfig(drain_priority=DrainPriority.parse(asked)))
     plan = build(config, host(**facts))
     assert str(plan.core.drain.priority) == given
@@ -130,7 +130,7 @@ def test_priorities(facts: dict[str, Any], asked: str, given: str, lacks: str) -
 
 
 def test_a_plan_tells_its_threads() -> None:
-    """In the text of `check` and in its JSON."""
+    """They are in the text of `check` and in its JSON."""
     config = Config(
         daemon=DaemonConfig(
             shards=2, drain_priority=DrainPriority.parse("fifo:7"), drain_cpus=DrainCpus((2, 3))

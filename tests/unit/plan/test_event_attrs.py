@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def plans(text: str, facts: KernelFacts | None = None, **sampling: Any) -> list[EventPlan]:  # noqa: ANN401
-    """All events of a text."""
+    """Return all events of a text."""
     specs = [event for group in parse(text) for event in group.events]
     return [e for spec in specs for e in resolve(spec, facts or host(), Sampling(**sampling))]
 
@@ -87,7 +87,7 @@ def test_lost_is_read_only_where_the_kernel_knows_it() -> None:
     ],
 )
 def test_defaults_are_perfs(text: str, freq: bool, period: int) -> None:
-    """What counts one by one is recorded one by one, all else at 4000 Hz."""
+    """Events that count one by one have period 1, all others 4000 Hz."""
     found = attr(text)
     assert (found.freq, found.sample_period) == (freq, period)
 

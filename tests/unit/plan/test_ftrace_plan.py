@@ -51,7 +51,7 @@ SECOND_NS = 1_000_000_000
 
 
 def config(source: TracefsSourceConfig, **session: Any) -> Config:  # noqa: ANN401
-    """One session called `s` with this source."""
+    """Return a configuration with one session called `s` with this source."""
     return Config(session=(SessionConfig(name="s", source=(source,), **session),))
 
 
@@ -62,7 +62,7 @@ def planned(
     mode: str = "stream",
     **settings: Any,  # noqa: ANN401
 ) -> SessionPlan:
-    """The only session of a plan."""
+    """Return the only session of a plan."""
     source = tracefs_source(*events, **settings)
     made = config(source, mode=mode, target=target or TargetConfig())
     (found,) = build(made, facts or host()).sessions
@@ -70,23 +70,23 @@ def planned(
 
 
 def ftrace(*events: str | TraceEventConfig, **settings: Any) -> FtracePlan:  # noqa: ANN401
-    """Its instance."""
+    """Return its instance."""
     return instance(planned(*events, **settings))
 
 
 def instance(plan: SessionPlan) -> FtracePlan:
-    """The instance of a session."""
+    """Return the instance of a session."""
     return plan.payload_of(FtracePlan)
 
 
 def excluding(plan: FtracePlan) -> list[str]:
-    """What of it leaves our own threads out."""
+    """Return the part that excludes our own threads."""
     events = [str(event) for event in plan.events if event.exclude_self]
     return events + [probe.name for probe in plan.probes if plan.exclude_self]
 
 
 def recorder(**settings: Any) -> SessionPlan:  # noqa: ANN401
-    """A flight recorder of context switches."""
+    """Return a flight recorder of context switches."""
     return planned(SWITCH, mode="flight-recorder", **settings)
 
 
@@ -114,7 +114,7 @@ def test_events_by_wildcard_once_each() -> None:
 
 
 def test_first_choice_that_the_host_has() -> None:
-    """As for perf, "a|b" is the first that there is."""
+    """For "a|b" the first existing event is taken, as for perf."""
     (found,) = ftrace(f"oom:mark_victim|{SWITCH}").events
     assert str(found) == SWITCH
 
@@ -159,7 +159,7 @@ def test_what_ftrace_does_not_have(text: str, words: str) -> None:
 
 
 def test_a_file_is_blamed_for_its_events() -> None:
-    """What a configuration file misspells is its error, and names it."""
+    """A misspelt event is an error of the configuration file that has it."""
     source = tracefs_source("sched:sched_swicth")
     with pytest.raises(PlanError, match=r"^c\.toml: session 's': unknown event"):
         build(config(source, origin="c.toml"), host())
@@ -180,7 +180,7 @@ def test_events_that_may_be_absent(when: Any) -> None:  # noqa: ANN401 - paramet
 
 
 def test_a_source_that_is_absent_altogether() -> None:
-    """Nothing of it is opened, and its session is there to say why."""
+    """Its session exists without rings, and says why."""
     absent = trace_event("oom:mark_victim", when="present")
     whole = build(config(tracefs_source(absent)), host())
     (plan,) = whole.sessions
@@ -382,7 +382,7 @@ def test_recorder_settings() -> None:
 
 
 def both() -> Plan:
-    """A session with sources of both kinds."""
+    """Return a session with sources of both kinds."""
     sources = (perf_source("cs"), tracefs_source(SWITCH))
     return build(Config(session=(SessionConfig(name="s", source=sources),)), host())
 
@@ -404,7 +404,7 @@ def test_sources_of_two_kinds_are_two_plans_of_one_name() -> None:
 
 
 def test_absent_parts_of_a_mixed_session_are_told_once() -> None:
-    """What one kind lacks is told with the other, or in its own plan."""
+    """The absent parts of both kinds are reported together, or each in its own plan."""
     perf = perf_source("oom:mark_victim", when="present")
     absent = trace_event("oom:mark_victim", when="present")
     traced = tracefs_source(absent)
@@ -433,7 +433,7 @@ def test_the_plan_as_json() -> None:
 
 
 def test_ftrace_facts_survive_json() -> None:
-    """What doctor writes on one machine decides on another."""
+    """Facts that doctor writes on one machine decide on another."""
     costs = {"read": 10.5, "mmap": 20.0, "splice": 30.0}
     facts = host(ftrace=FtraceFacts(mmap=False, problem="p", transport_ns=costs))
     assert KernelFacts.from_json(facts.to_json()) == facts
@@ -444,7 +444,7 @@ def test_ftrace_facts_survive_json() -> None:
 
 
 def test_a_sub_buffer_fits_a_chunk() -> None:
-    """What the staging could not hold is refused, with both ways out."""
+    """A size beyond the staging's is refused, with both remedies."""
     made = config(tracefs_source(SWITCH, subbuf=Bytes(512 << 10)))
     small = msgspec.structs.replace(made, daemon=DaemonConfig(chunk=Bytes(256 << 10)))
     with pytest.raises(PlanError, match="does not fit into a chunk") as refused:

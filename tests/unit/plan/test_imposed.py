@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan expects recording to cost those who are traced."""
+"""A plan's estimate of the cost of recording to the traced threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SWITCH = "sched:sched_switch"
 
 
 def planned(source: SourceConfig, mode: Mode = "stream") -> SessionPlan:
-    """The only session of a plan, of a host where a switch names another task."""
+    """Return the only session of a plan, of a host where a switch names another task."""
     session = SessionConfig(name="s", source=(source,), mode=mode)
     facts = host(task_tracepoints=frozenset({SWITCH}))
     (found,) = build(Config(session=(session,)), facts).sessions
@@ -51,7 +51,7 @@ def planned(source: SourceConfig, mode: Mode = "stream") -> SessionPlan:
 def test_options_cost_beside_the_record(
     source: SourceConfig, mode: Mode, options: set[str]
 ) -> None:
-    """What is filtered, and what chains are taken, is told apart and added up."""
+    """The costs of filters and call chains are listed separately and added up."""
     cost = planned(source, mode).to_dict()["imposed"]
     assert set(cost["parts"]) == {"record", *options}
     assert cost["event_ns"] == sum(cost["parts"].values())
@@ -60,7 +60,7 @@ def test_options_cost_beside_the_record(
 
 
 def test_ftrace_is_the_cheaper_way_to_record_a_tracepoint() -> None:
-    """By what each was measured to take."""
+    """The measured cost of each decides."""
     costs = [
         planned(source).to_dict()["imposed"]["event_ns"]
         for source in (tracefs_source(CALL), perf_source(CALL))

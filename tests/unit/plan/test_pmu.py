@@ -32,7 +32,7 @@ def test_terms_go_to_their_words() -> None:
 
 
 def test_aliases_are_expanded_and_can_be_overridden() -> None:
-    """What follows an alias replaces its terms."""
+    """Terms behind an alias replace its terms."""
     assert laid_out("cpu/mem-loads/") == PmuConfig(config=0x1CD, config1=3)
     assert laid_out("cpu/mem-loads,ldlat=9/").config1 == 9
 

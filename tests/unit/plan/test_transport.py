@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the transport of an ftrace ring is chosen."""
+"""The choice of the transport of an ftrace ring."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_rings_that_change_their_size_are_not_mapped() -> None:
 
 @pytest.mark.parametrize("wanted", ["read", "mmap", "splice"])
 def test_what_is_asked_for_is_taken(wanted: TransportName) -> None:
-    """Whatever it costs."""
+    """A requested transport is taken whatever it costs."""
     facts = FtraceFacts(transport_ns=COSTS | {wanted: 1000.0})
     choice = choose(facts, wanted)
     assert (choice.transport, choice.reason) == (Transport(wanted), "as asked for")

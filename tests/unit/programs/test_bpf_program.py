@@ -55,7 +55,7 @@ def test_defaults_are_values() -> None:
 
 
 def test_given_values_win() -> None:
-    """What is given replaces the default."""
+    """A given value replaces the default."""
     given = {"pid": "0x10", "least": "1s", "flag": "no", "word": "x=y"}
     values = bpf_program.parameters(TYPED_PROGRAM, given)
     assert values == {"pid": 16, "flag": 0, "least": 10**9, "room": 4096, "word": "x=y"}
@@ -79,7 +79,7 @@ def test_given_values_win() -> None:
 def test_wrong_values_name_the_parameter_and_its_default(
     given: dict[str, str], words: str
 ) -> None:
-    """One line with what is allowed."""
+    """The error is one line with the allowed values."""
     with pytest.raises(UsageError) as caught:
         bpf_program.parameters(TYPED_PROGRAM, given)
     assert words in str(caught.value)
@@ -87,7 +87,7 @@ def test_wrong_values_name_the_parameter_and_its_default(
 
 
 def defined(**values: int | str) -> dict[str, str]:
-    """The macros of TYPED_PROGRAM with these values."""
+    """Return the macros of TYPED_PROGRAM with these values."""
     whole = bpf_program.parameters(TYPED_PROGRAM, {}) | values
     lines = bpf_program.defines(TYPED_PROGRAM, whole).splitlines()
     assert len(lines) == len(whole)
@@ -121,7 +121,7 @@ def test_times_and_sizes_are_unsigned_and_wide() -> None:
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40))
 def test_strings_are_literals_whatever_they_hold(text: str) -> None:
-    """One line, one literal, the same bytes: octal escapes mean the same in C and in Python."""
+    """A string is one literal in one line, with octal escapes, which C and Python read alike."""
     whole = bpf_program.parameters(TYPED_PROGRAM, {}) | {"word": text}
     line = bpf_program.defines(TYPED_PROGRAM, whole).splitlines()[-1]
     literal = line.removeprefix("#define PARAMETER_WORD ")
@@ -161,7 +161,7 @@ def test_what_is_counted(source: str, counts: bool, outputs: tuple[str, ...] | N
 
 
 def found(source: str = SOURCE, manifest: str = MANIFEST) -> dict[str, str]:
-    """Problems by key."""
+    """Return problems by key."""
     return {
         problem.key: f"{problem.message}; {problem.hint}"
         for problem in bpf_program.problems(program(source, manifest))
@@ -169,7 +169,7 @@ def found(source: str = SOURCE, manifest: str = MANIFEST) -> dict[str, str]:
 
 
 def test_a_pair_that_agrees() -> None:
-    """Nothing is found, whether the probe is a macro or a function's name."""
+    """No problem is found, whether the probe is a macro or a function's name."""
     assert found() == {}
     named = SOURCE.replace(
         "TRACEPOINT_PROBE(sched, sched_switch)", "int tracepoint__sched__sched_switch(void *args)"
@@ -266,7 +266,7 @@ def test_probes_under_a_condition_need_not_be_listed() -> None:
 
 
 def test_a_program_for_nothing() -> None:
-    """One that attaches to nothing and exports nothing is told so."""
+    """A program that attaches to nothing and exports nothing is reported as such."""
     told = found("int x;\n", 'summary = "s"\nlicense = "GPL"\n')
     assert told["attach"].startswith("the program attaches to nothing")
     assert told["answer"].startswith("the program exports nothing")

@@ -20,12 +20,12 @@ HEAD: Final = 'summary = "s"\nlicense = "GPL-2.0-only"\n'
 
 
 def read(text: str) -> BpfManifest:
-    """A manifest."""
+    """Return a manifest."""
     return load_manifest(text.encode(), "/p/x.toml")
 
 
 def refused(text: str) -> ConfigError:
-    """The error of a manifest: one line that names the file."""
+    """Return the error of a manifest: one line that names the file."""
     with pytest.raises(ConfigError) as caught:
         read(text)
     assert caught.value.path == "/p/x.toml"

@@ -43,31 +43,31 @@ class Clock:
         return self.now_s
 
     def pass_(self, seconds: float) -> None:
-        """Go on."""
+        """Advance the clock."""
         self.now_s += seconds
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock of this test's own."""
+    """Return a clock of this test's own."""
     return Clock()
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[Writer]:
-    """The running segment of a stream."""
+    """Provide the running segment of a stream."""
     made = Writer(tmp_path)
     yield made
     made.sink.close()
 
 
 def numbered(*values: int) -> bytes:
-    """A chunk that ends a round, with samples that are known by their numbers."""
+    """Return a chunk that ends a round, with samples that are known by their numbers."""
     return chunk(*(sample(value, exited(value), event=EXITS) for value in values), ends_round=True)
 
 
 def polled(streams: LiveStreams) -> list[object]:
-    """The numbers of what is new."""
+    """Return the numbers of what is new."""
     return [
         one.event.values(one.payload)["pid"]
         for _, one in streams.poll()
@@ -76,7 +76,7 @@ def polled(streams: LiveStreams) -> list[object]:
 
 
 def test_from_now_on(tmp_path: Path, writer: Writer, clock: Clock) -> None:
-    """Of a directory what comes is given, each once; the last of it once all is quiet."""
+    """New events of a directory are returned once each; the last of them once all is quiet."""
     writer.write(numbered(1, 2))
     with closing(LiveStreams(tmp_path, clock=clock)) as streams:
         assert streams.found
@@ -282,7 +282,7 @@ def test_recording_to_one_file(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_segment_that_held_nothing(tmp_path: Path, writer: Writer, clock: Clock) -> None:
-    """One that is dropped at its end is passed over."""
+    """A segment that is dropped at its end is skipped."""
     writer.write(numbered(1))
     writer.seal(final=False)
     void = Writer(tmp_path, writer.sink, token=2)
@@ -343,7 +343,7 @@ def test_writer_that_goes_on_and_ends_between_two_looks(
 
 
 def test_segment_that_is_deleted(tmp_path: Path, writer: Writer, clock: Clock) -> None:
-    """One that is open is read to its end all the same; one that was not is missed."""
+    """An open one is read to its end all the same; others are reported as missing."""
     with closing(LiveStreams(tmp_path, clock=clock)) as streams:
         writer.write(numbered(1))
         first = writer.seal(final=False)
@@ -360,7 +360,7 @@ def test_segment_that_is_deleted(tmp_path: Path, writer: Writer, clock: Clock) -
 
 
 def test_nothing_to_follow(tmp_path: Path, clock: Clock) -> None:
-    """What is sealed is not running, and other formats cannot be followed."""
+    """A sealed segment is not running, and other formats cannot be followed."""
     support.write(tmp_path, numbered(1))
     trace = trace_segments.orphan(tmp_path)
     with closing(LiveStreams(tmp_path, clock=clock)) as streams:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What BPF programs submitted, read back from segments: order, names, losses, damage."""
+"""Records of BPF programs, read back from segments: order, names, losses, damage."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ PAGE: Final = perf_support.PAGE_BYTES
 
 
 def number(value: int, *, cpu: int = 0, time_ns: int | None = None) -> bytes:
-    """A sample that is known by a number, which is its time as well."""
+    """Return a sample that is known by a number, which is its time as well."""
     return sample(value if time_ns is None else time_ns, exited(value), event=EXITS, cpu=cpu)
 
 
 def read(path: Path) -> list[Happening]:
-    """All that happened."""
+    """Return all that happened."""
     with open_events(path) as segment:
         assert isinstance(segment, BpfSegment)
         return list(segment.by_time())
 
 
 def numbers(happenings: Iterable[Happening]) -> list[object]:
-    """The numbers of the samples, in their order."""
+    """Return the numbers of the samples, in their order."""
     return [one.event.values(one.payload)["pid"] for one in happenings if isinstance(one, Record)]
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[support.Writer]:
-    """A running segment."""
+    """Provide a running segment."""
     made = support.Writer(tmp_path)
     yield made
     made.sink.close()
@@ -93,7 +93,7 @@ def test_rings_are_merged(tmp_path: Path) -> None:
 
 
 def test_equal_times_keep_their_order(tmp_path: Path) -> None:
-    """What has one time comes as it stands in the file."""
+    """Records with the same time are in file order."""
     path = support.write(
         tmp_path,
         chunk(*(number(value, time_ns=5) for value in (2, 3, 4))),
@@ -158,7 +158,7 @@ def _samples(data: bytes) -> int:
 
 
 def test_memory_does_not_grow_with_the_records() -> None:
-    """Of a ring's piece two numbers are kept, however many records it has."""
+    """Two numbers are kept per ring's piece, however many records it has."""
     records = b"".join(number(value) for value in range(1, 5001))
     data = chunk(records, *(number(value, cpu=1) for value in range(1, 5001)), ends_round=True)
     attrs = dict.fromkeys(support.IDS[EXITS], support.ATTR)
@@ -221,7 +221,7 @@ def test_losses_of_names_are_none_of_events(tmp_path: Path) -> None:
 
 
 def test_damaged_part(tmp_path: Path) -> None:
-    """What is no record is told, and reading goes on with the next chunk."""
+    """Invalid bytes are reported, and reading continues with the next chunk."""
     first = chunk(*map(number, range(1, 101)))
     path = support.write(
         tmp_path, first, chunk(number(200), number(201)), chunk(number(300), ends_round=True)
@@ -300,7 +300,7 @@ def test_body_that_comes_after_the_marker_was_seen(writer: support.Writer) -> No
 
 
 def test_last_rounds_are_kept_back(writer: support.Writer) -> None:
-    """Of a running segment as much is given as can be in order, the rest when asked for."""
+    """In a running segment, records whose order is certain are returned, others on request."""
     with open_events(writer.path) as segment:
         assert isinstance(segment, BpfSegment)
         writer.write(chunk(number(20), ends_round=True))
@@ -321,7 +321,7 @@ def test_last_rounds_are_kept_back(writer: support.Writer) -> None:
 
 
 def test_beginning_can_be_skipped(writer: support.Writer) -> None:
-    """What is skipped is not given, and names of tasks are known afterwards."""
+    """Skipped records are not returned, and names of tasks are known afterwards."""
     writer.write(chunk(number(1), comm(1, 500, b"known"), lost(2, 3), ends_round=True))
     with open_events(writer.path) as segment:
         assert isinstance(segment, BpfSegment)
@@ -334,7 +334,7 @@ def test_beginning_can_be_skipped(writer: support.Writer) -> None:
 
 
 def test_segment_without_its_writer(tmp_path: Path) -> None:
-    """One that is written is told from one whose writer died, and from one that was deleted."""
+    """A running segment is distinguished from one whose writer died, and from a deleted one."""
     writer = support.Writer(tmp_path)
     with open_events(writer.path) as segment:
         assert isinstance(segment, BpfSegment)
@@ -416,7 +416,7 @@ def test_raw_samples_are_where_the_kernel_puts_them(more: int, raw: bytes) -> No
 
 @pytest.mark.parametrize("more", [SampleType.READ, SampleType.CALLCHAIN])
 def test_raw_samples_without_fixed_places(more: SampleType) -> None:
-    """What has fields of any length before the raw data is refused."""
+    """A layout with fields of variable length before the raw data is refused."""
     with pytest.raises(CodecError):
         RawSamples(PerfEventAttr(sample_type=support.ATTR.sample_type | more))
 

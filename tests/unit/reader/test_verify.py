@@ -51,7 +51,7 @@ def _finding(directory: Path) -> tuple[Check, str]:
 
 @pytest.fixture
 def info(tmp_path: Path) -> SegmentInfo:
-    """A sealed segment of 250 samples, alone in its directory."""
+    """Return a sealed segment of 250 samples, alone in its directory."""
     return support.write_segment(support.make_sink(tmp_path))
 
 
@@ -67,7 +67,7 @@ def test_sound_segment(tmp_path: Path, info: SegmentInfo) -> None:
 
 @pytest.mark.parametrize("part", ["head", "data", "tail"])
 def test_changed_byte(tmp_path: Path, info: SegmentInfo, part: str) -> None:
-    """One changed bit anywhere in the file is found, and the part of the file named."""
+    """A changed bit anywhere in the file is found, and the part of the file named."""
     (span,) = (span for span in info.manifest.spans if span.part == part)
     offset = span.offset + span.bytes - 1
     _write(info.path, offset, bytes([info.path.read_bytes()[offset] ^ 1]))
@@ -167,7 +167,7 @@ def test_unsound_chunks_are_named(tmp_path: Path, torn: bytes) -> None:
 
 
 def test_many_chunks_are_named_shortly(tmp_path: Path) -> None:
-    """One line names some chunks, and counts the others."""
+    """The line names some chunks, and counts the others."""
     info = support.write_segment(support.make_sink(tmp_path), samples=100)
     data = memoryview(info.path.read_bytes())
     head, found, tail = info.manifest.spans
@@ -259,7 +259,7 @@ def test_chain(tmp_path: Path) -> None:
 
 
 def test_evicted_segments_are_no_gap(tmp_path: Path) -> None:
-    """When the oldest segments are gone, those that were chained to them are still sound."""
+    """When the oldest segments are gone, those chained to them are still sound."""
     sink = support.make_sink(tmp_path)
     first, _ = (support.write_segment(sink, token) for token in range(2))
     for path in (first.path, first.path.with_name(first.path.name + ".json")):

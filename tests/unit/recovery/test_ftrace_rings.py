@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What files and counters of a killed session tell together: nothing twice, nothing made up."""
+"""Files and counters of a killed session, combined without duplicates or inventions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_last_events_of_a_page(count: int) -> None:
 
 
 def test_no_last_events() -> None:
-    """Of none, or of a page without any, there is no page."""
+    """Without a page, or with one without events, the result is empty."""
     assert last_events(page(START, *EVENTS), 0) is None
     assert last_events(page(START, *EVENTS), -5) is None
     assert last_events(page(START), 5) is None
@@ -170,7 +170,7 @@ def test_no_trail(tmp_path: Path) -> None:
 
 
 def test_balance_adds_up() -> None:
-    """What was handed out and is in no segment is what went with the process."""
+    """Events handed out and in no segment were lost with the process."""
     stats = {0: _stats(100, entries=7), 1: _stats(50)}
     found = balance(stats, _stored({0: 90, 1: 45}), 7 + 3, recorder=False)
     assert (found.basis, found.produced, found.stored) == (Basis.EXACT, 157, 145)

@@ -103,7 +103,7 @@ def test_full_disk_takes_no_page(tmp_path: Path) -> None:
 
 
 def test_full_disk_makes_room(tmp_path: Path) -> None:
-    """What can be freed is freed before the salvage gives up."""
+    """Space is freed before the salvage gives up."""
     asked = []
     with perf_support.mounted("tmpfs", tmp_path / "small", "size=8m") as directory:
         filler = directory / "filler"
@@ -122,7 +122,7 @@ def test_full_disk_makes_room(tmp_path: Path) -> None:
 
 
 def test_error_of_the_pages(tmp_path: Path) -> None:
-    """When the pages cannot be read on, those that were are left to the repair."""
+    """If reading fails, the pages read before are left to the repair."""
 
     def pages() -> Iterator[bytes]:
         yield from support.sub_buffers(3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which counters are read, and what is compared with what, when rings are not drained in time."""
+"""The counters that are read, and compared, when rings are not drained in time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HANDLE = PerfRing(
 
 
 class Source:
-    """A kernel that counted what the test says."""
+    """A kernel whose counts the test sets."""
 
     def __init__(self) -> None:
         self.abilities = Abilities(shared=(self,))
@@ -42,13 +42,13 @@ class Source:
         self.shared: dict[LossKey, int] = {}
 
     def read_produced(self, ring: RingHandle) -> Produced:
-        """One interrupt."""
+        """Count one interrupt."""
         del ring
         self.reads += 1
         return Produced(value=self.value, lost=self.lost)
 
     def shared_losses(self) -> Mapping[LossKey, int]:
-        """As many as the test says."""
+        """Return the losses that the test sets."""
         return self.shared
 
 
@@ -64,12 +64,12 @@ class Rig:
         self.meter = CounterReader(one, [Drained(replace(HANDLE), ring)], ())
 
     def drain(self, samples: int) -> None:
-        """The core takes them, and they are stored."""
+        """Let the core take the records and store them."""
         taken = self.counters.samples + samples
         self.counters = self.counters._replace(samples=taken, records=taken, stored=taken)
 
     def balance(self) -> RingBalance:
-        """As of the last reading."""
+        """Return the balance of the last reading."""
         return self.meter.balances()[0]
 
 
@@ -82,7 +82,7 @@ def test_the_counters_of_an_idle_ring_are_left_alone() -> None:
 
 
 def test_a_ring_that_is_not_drained_for_want_of_room_is_no_idle_one() -> None:
-    """What the kernel counts meanwhile is told, though the core counts nothing."""
+    """The kernel's counts are reported meanwhile, though the core counts nothing."""
     rig = Rig()
     rig.source.value, rig.source.lost = 1000, 900
     rig.counters = rig.counters._replace(starved=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for a pass waits for the rings of his own stream, whatever others are at."""
+"""A wait for a pass waits only for the rings of its own stream."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Deaf:
     """Answers nothing: the stream has no segment, and gets none."""
 
     def segment_wanted(self) -> None:
-        """Not made."""
+        """Ignore the event."""
 
     def space_wanted(self, _errno: int) -> None:
-        """Not made."""
+        """Ignore the event."""
 
 
 class Heard:
@@ -63,32 +63,32 @@ class Heard:
         self.faulty: list[int] = []
 
     def ring_faulty(self, ring: int, _reason: str, _position: int, *, quarantined: bool) -> None:
-        """Keep its number."""
+        """Keep the ring's number."""
         assert not quarantined
         self.faulty.append(ring)
 
     def ring_hung_up(self, _ring: int) -> None:
-        """Not kept."""
+        """Ignore the event."""
 
 
 class PerfSource:
-    """Has streams of perf records."""
+    """A source with streams of perf records."""
 
     def add_stream(self, core: _core.Core) -> _core.Stream:
-        """One of them."""
+        """Add a stream."""
         return core.add_stream(sideband_bytes=1 << 20)
 
 
 class RelaySource:
-    """Has streams of relay files."""
+    """A source with streams of relay files."""
 
     def add_stream(self, core: _core.Core) -> _core.Stream:
-        """One of them."""
+        """Add a stream."""
         return core.add_relay_stream()
 
 
 def add_stream(drain: Drain, source: PerfSource | RelaySource) -> _core.Stream:
-    """A stream as sessions have it."""
+    """Return a stream as sessions have it."""
     return drain.add_stream(cast("OpenSource", source))
 
 
@@ -99,18 +99,18 @@ class Files:
         self.closed: list[_core.SegmentClosed] = []
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
-        """Keep it."""
+        """Keep the event."""
         self.closed.append(closed)
 
     def segment_wanted(self) -> None:
-        """Not made."""
+        """Ignore the event."""
 
     def space_wanted(self, errno: int) -> None:
-        """There is none."""
+        """Ignore the event."""
         del errno
 
     def write_failed(self, errno: int) -> None:
-        """It is closed all the same."""
+        """Ignore the event: the segment is closed all the same."""
         del errno
 
 
@@ -259,7 +259,7 @@ async def tell_until_it_is_read(drain: Drain, ring: _core.Ring) -> None:
 
 
 def test_a_shard_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for a thread whose read hangs gets its number, and the loop goes on meanwhile."""
+    """The waiter gets the number of a hanging thread, and the loop goes on meanwhile."""
     monkeypatch.setattr(drain_loop, "_ANSWER_S", 0.05)
     monkeypatch.setattr(drain_loop, "_LEAVE_S", 0.05)
 
@@ -388,7 +388,7 @@ def test_generations_that_nobody_follows_wake_nobody() -> None:
 
 
 def test_a_pass_between_is_not_followed() -> None:
-    """Who waits for the second pass after the last one goes on with that."""
+    """A wait for the second pass after the last one resumes with that pass."""
 
     async def scenario() -> None:
         with ExitStack() as stack, Drain(_NEVER) as drain:

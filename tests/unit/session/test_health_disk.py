@@ -15,7 +15,7 @@ PLAN = SimpleNamespace(name="exec", degraded=(), sink=SimpleNamespace(directory=
 
 
 def health() -> Health:
-    """Of a session that lacks nothing."""
+    """Return the health of a session that lacks nothing."""
     return Health(cast("Any", PLAN), (), cast("Any", None))
 
 
@@ -37,7 +37,7 @@ def test_a_disk_that_hangs_is_told_while_it_does() -> None:
 
 
 def test_trouble_that_has_a_name_is_told_alone() -> None:
-    """Of a disk that is full nobody need say that it keeps records waiting."""
+    """For a full disk it is not reported in addition that records wait."""
     one = health()
     one.note("disk", "no space")
     one.look_at_disk(20 * SECOND_NS)

@@ -50,13 +50,13 @@ class Rig:
         self.events += events
 
     def told(self) -> list[str]:
-        """Names of all events by now."""
+        """Return the names of all events so far."""
         return [one["event"] for one in self.events]
 
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """A session that has lost nothing."""
+    """Return a session that has lost nothing."""
     return Rig(monkeypatch)
 
 
@@ -82,7 +82,7 @@ def test_the_rate_is_that_of_the_last_interval(rig: Rig) -> None:
 
 
 def test_rings_that_wait_for_chunks_are_the_disks_doing(rig: Rig) -> None:
-    """As many bytes less a second as the lost records have, at the size of the read ones."""
+    """The missing bytes per second are the lost records times the size of the read ones."""
     rig.starved = 1
     rig.poll(full=2_000_000)
     (losing,) = rig.watch.losing
@@ -155,21 +155,21 @@ def test_it_ends_though_nothing_is_new(rig: Rig) -> None:
 
 
 def test_a_quiet_session_is_not_read(rig: Rig) -> None:
-    """Where nothing is new and nothing was lost there is nothing to compare."""
+    """Without new and lost records there is nothing to compare."""
     reads = rig.reads
     rig.poll(new=False)
     assert rig.reads == reads
 
 
 def test_a_snapshots_pause_is_no_such_loss(rig: Rig) -> None:
-    """It is over when it is seen."""
+    """A pause is over when it is noticed."""
     rig.lost[Stage.KERNEL_RING, Reason.PAUSED] = 14
     rig.poll()
     assert not rig.watch.losing
 
 
 def test_the_end_of_a_session_ends_it(rig: Rig) -> None:
-    """What is closed loses nothing more."""
+    """A closed session loses nothing more."""
     rig.poll(full=5)
     with structlog.testing.capture_logs() as events:
         rig.watch.end()
@@ -178,7 +178,7 @@ def test_the_end_of_a_session_ends_it(rig: Rig) -> None:
 
 
 def test_what_the_status_says(rig: Rig) -> None:
-    """Each place with its figures."""
+    """It names each place with its figures."""
     rig.poll(full=5)
     (losing,) = rig.watch.losing
     session = replace(balances.session("busy"), losing=(losing,))

@@ -53,7 +53,7 @@ def config(
     include_self: bool | None = None,
     **settings: Any,  # noqa: ANN401
 ) -> Config:
-    """One flight recorder."""
+    """Return the configuration of one flight recorder."""
     ring = RingSize(1 << 20)
     source = perf_source(*events, ring=ring, include_self=include_self)
     session = SessionConfig(name="box", mode="flight-recorder", source=(source,), **settings)
@@ -65,7 +65,7 @@ def planned(
     include_self: bool | None = None,
     **settings: Any,  # noqa: ANN401
 ) -> SessionPlan:
-    """Its plan on a host with everything."""
+    """Return its plan on a host with everything."""
     (plan,) = build(config(*events, include_self=include_self, **settings), host()).sessions
     return plan
 
@@ -144,7 +144,7 @@ def test_a_group_is_where_its_leader_is() -> None:
 
 
 def counters(**figures: int) -> RingCounters:
-    """Of a ring of which 90 records were in a window, and stored."""
+    """Return counters of a ring with 90 records in a window, and stored."""
     zeros = dict.fromkeys(RingCounters._fields, 0)
     known = {"samples": 90, "records": 92, "stored": 90, "window_taken": 90, "windows": 2}
     return RingCounters(**{**zeros, "fill_buckets": (0,) * 11, **known, **figures})  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def test_what_it_refuses_was_paused(lost: int | None, records: int, paused: int)
 
 
 def test_what_nobody_counts_is_not_said() -> None:
-    """Where no counter tells records, how many were overwritten is null, not 0."""
+    """If no counter counts records, the number of overwritten ones is null, not 0."""
     figures = counters(window_repeated=4, window_held_ns=5)
     known = RING.produced(Produced(value=200, lost=0), figures, 100)
     unknown = RING.produced(Produced(value=None, lost=0), figures, 100)
@@ -180,7 +180,7 @@ def test_what_nobody_counts_is_not_said() -> None:
 
 
 def test_a_signal_makes_a_snapshot() -> None:
-    """One each, and what goes wrong with one is no matter of the next."""
+    """Each signal makes one, and the failure of one does not affect the next."""
 
     async def scenario() -> list[int]:
         made: list[int] = []

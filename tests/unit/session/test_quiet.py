@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a flush interval costs in which nothing happened: the look, and no more."""
+"""The cost of a flush interval in which nothing happened: one check, and no more."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ class Programs:
         self.listed = 0
 
     def bpf_program_ids(self, after: int = 0) -> tuple[int, ...]:
-        """Ids beyond one."""
+        """Return ids beyond one."""
         self.listed += 1
         return tuple(number for number in self.ids if number > after)
 
     def bpf_symbols(self, ids: Sequence[int]) -> list[Any]:
-        """Of each as much as is looked at."""
+        """Return the needed part of each symbol."""
         return [
             SimpleNamespace(id=number, functions=(), loaded_ns=0, records=lambda: ())
             for number in ids
         ]
 
     def loaded_bpf(self, _ids: Sequence[int], _room: int) -> Any:  # noqa: ANN401 - a stand-in's
-        """None."""
+        """Return no program."""
         return SimpleNamespace(programs=(), types=())
 
 
 def watch(kernel: Programs, fed: list[bytes]) -> ProgramWatch:
-    """One that knows what is there."""
+    """Return a watch that knows the present programs."""
 
     def feed(data: bytes) -> bool:
         fed.append(data)
@@ -93,7 +93,7 @@ def watch(kernel: Programs, fed: list[bytes]) -> ProgramWatch:
 
 
 def test_that_no_program_is_new_is_seen_by_one_call() -> None:
-    """Nothing else is asked for, and nothing is told."""
+    """No other call is made, and nothing is reported."""
     kernel, fed = Programs(), list[bytes]()
     one = watch(kernel, fed)
     kernel.listed = 0
@@ -102,7 +102,7 @@ def test_that_no_program_is_new_is_seen_by_one_call() -> None:
 
 
 def test_a_new_program_is_looked_at() -> None:
-    """Once: then it is known."""
+    """It is examined once: then it is known."""
     kernel, fed = Programs(), list[bytes]()
     one = watch(kernel, fed)
     kernel.ids.append(7)
@@ -133,17 +133,17 @@ class Shown:
         self.shown: list[Mapping[int, int]] = []
 
     def next_segment(self, token: int, _opening: object) -> Any:  # noqa: ANN401 - a segment
-        """The only one."""
+        """Return the only segment."""
         return SimpleNamespace(
             token=token, fd=self._fd, files={}, offsets={1: 0}, capacity_bytes=0,
             limit_bytes=0, step_bytes=0,
         )  # fmt: skip
 
     def prepare_pages(self, *_: object, **__: object) -> None:
-        """It is taken."""
+        """Accept the segment."""
 
     def track_bytes(self) -> tuple[int, dict[int, int]]:
-        """What was written."""
+        """Return the written bytes."""
         return 1, dict(self.sizes)
 
     def flush(self, _segment: object, sizes: Mapping[int, int]) -> None:
@@ -186,7 +186,7 @@ def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None
 
 
 def names(count: int, first: int = 0) -> bytes:
-    """A cache of so many."""
+    """Return a cache of so many."""
     return b"".join(b"%d task\n" % (first + number) for number in range(count))
 
 
@@ -210,7 +210,7 @@ def test_names_are_learned_before_the_cache_can_have_lost_them(
 
 
 def test_cpus_that_stay_are_no_news(tmp_path: Path) -> None:
-    """What a session lacks is said again only where it may be another thing."""
+    """A session's lack is reported again only if it may have changed."""
     online = tmp_path / "devices/system/cpu/online"
     online.parent.mkdir(parents=True)
     online.write_text("0-3\n")
@@ -225,7 +225,7 @@ def test_cpus_that_stay_are_no_news(tmp_path: Path) -> None:
 
 
 def test_a_stop_ends_the_wait_for_a_pass(tmp_path: Path) -> None:
-    """At once, not at the next flush."""
+    """It ends at once, not at the next flush."""
 
     async def scenario() -> tuple[bool, bool]:
         with Drain(build(config(tmp_path, "calls"), host()).core) as drain:

@@ -42,35 +42,35 @@ class Kernel:
             raise KernelError(f"{what} is refused")
 
     def pause(self) -> None:
-        """All stand still."""
+        """Note that all rings are paused."""
         self._note("pause all")
 
     def resume(self) -> None:
-        """All go on."""
+        """Note that all rings are resumed."""
         self._note("resume all")
 
     def pause_output(self, fd: int, *, paused: bool) -> None:
-        """One ring."""
+        """Count a call for one ring."""
         self._note(f"{'pause' if paused else 'resume'} {fd}")
 
     async def full_pass(self) -> int:
-        """The drain's."""
+        """Note a pass of the drain."""
         self._note("pass")
         return 1
 
     async def written_pass(self) -> None:
-        """Likewise."""
+        """Note a written pass of the drain."""
         await self.full_pass()
 
     async def answered(self, rings: object) -> None:
-        """Likewise."""
+        """Note an answer of the drain."""
 
     def before_windows(self) -> dict[Any, Any]:
-        """The meter's."""
+        """Note a call to the counter reader."""
         return {}
 
     def count_overwritten(self, before: object) -> None:
-        """Likewise."""
+        """Note a call to the counter reader."""
 
     def ring(self, fd: int, *, copied: bool) -> Any:  # noqa: ANN401 - as much as is looked at
         """A held ring; records when it is let go, and held again."""
@@ -97,7 +97,7 @@ class Kernel:
 
 
 def windows(kernel: Any, *copied: bool) -> RingSnapshot:  # noqa: ANN401 - a Kernel, as all it is
-    """Of rings with the descriptors 0, 1, .., whose windows are copied or drained."""
+    """Return rings with the descriptors 0, 1, .., whose windows are copied or drained."""
     rings = [kernel.ring(fd, copied=one) for fd, one in enumerate(copied)]
     return RingSnapshot(kernel, rings, meter=kernel, drain=kernel, kernel=kernel)
 
@@ -114,7 +114,7 @@ def test_overwritable_rings_do_not_wait_for_aux_areas() -> None:
 
 
 def test_alone_they_need_no_pass() -> None:
-    """What is copied comes with the next one; all go on at once."""
+    """The next pass takes the copies; all rings resume at once."""
     kernel = Kernel()
     asyncio.run(windows(kernel, COPIED).take(Trigger.REQUEST))
     assert kernel.asked == ["pause all", "let go 0", "resume all"]
@@ -163,16 +163,16 @@ class Files:
     has_pages = True
 
     async def make_next(self) -> None:
-        """There is one."""
+        """Do nothing: there is a segment."""
 
     def rotate_for(self, collected: SnapshotSegments) -> None:
-        """The running one ends, well or not."""
+        """End the running segment, with or without an error."""
         collected.expect(7)
         collected.notify(7, self._end)
 
 
 def recorder(files: Any, kernel: Any, *, freezes: bool = False) -> FlightRecorder:  # noqa: ANN401 - stand for several
-    """Of one ring that overwrites."""
+    """Return a recorder with one overwritten ring."""
     plan: Any = SimpleNamespace(
         name="box", source="perf", sink=SimpleNamespace(single_file=None), freezes=freezes
     )
@@ -196,7 +196,7 @@ def recorder(files: Any, kernel: Any, *, freezes: bool = False) -> FlightRecorde
 def test_a_freeze_that_nothing_tells_is_looked_for(
     *, freezes: bool, fds: tuple[int, ...], looks: bool
 ) -> None:
-    """That of an instance of ftrace; an event of perf has a descriptor that tells it."""
+    """An ftrace instance is polled for it; a perf event has a descriptor that reports it."""
     kernel = Kernel()
     kernel.freeze_fds = fds
     assert recorder(Files(None), kernel, freezes=freezes).looks_for_freeze is looks
@@ -220,7 +220,7 @@ def test_only_what_is_stored_counts_as_stored() -> None:
 
 
 class FullDisk(Files):
-    """Of each snapshot it gives up so many events of the ring."""
+    """A full disk that loses a number of the ring's events in each snapshot."""
 
     def __init__(self, kernel: Kernel, lost: int) -> None:
         super().__init__(None)
@@ -236,7 +236,7 @@ class FullDisk(Files):
 
 
 def test_a_snapshot_tells_its_own_loss() -> None:
-    """What it lost, of all that was lost; the end has what was lost since it began."""
+    """It reports its own part of the loss; the end reports what was lost since it began."""
 
     async def scenario() -> list[int]:
         kernel = Kernel()

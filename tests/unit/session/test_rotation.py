@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which segments a snapshot waits for: all that something was written to, and no other."""
+"""The segments that a snapshot waits for: all that were written to, and no other."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class Stream:
         self.rotated = 0
 
     def track_bytes(self) -> tuple[int, dict[int, int]]:
-        """What runs; no format of pages."""
+        """Return the running segment's token; there are no pages."""
         return self.token, {}
 
     def prepare(self, *_segment: int) -> None:
-        """There it is."""
+        """Prepare the segment at once."""
 
     def rotate(self) -> None:
         """The core ignores it where nothing was written."""
         self.rotated += 1
 
     def next_segment(self, token: int, _opening: object) -> Any:  # noqa: ANN401 - a segment
-        """A file with its head."""
+        """Return a file with its head."""
         fd = os.open(self._directory / str(token), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         self._stack.callback(os.close, fd)
         os.pwrite(fd, bytes(DATA_OFFSET), 0)
@@ -68,7 +68,7 @@ class Stream:
         )
 
     def write(self, token: int) -> None:
-        """A chunk of data."""
+        """Write a chunk of data."""
         path = self._directory / str(token)
         path.write_bytes(bytes(2 * DATA_OFFSET))
 
@@ -138,7 +138,7 @@ class Ended(Stream):
         self.refused: list[int] = []
 
     def prepare(self, *segment: int) -> None:
-        """Raises OSError as the core does."""
+        """Raise OSError as the core does."""
         if segment[0] > 1:
             self.refused.append(segment[0])
             raise OSError(errno.ESHUTDOWN, "finished")
@@ -173,36 +173,36 @@ class FullDisk(Stream):
         self.given_up: list[int] = []
 
     def seal(self, segment: Any, _closed: object, _closing: object) -> None:  # noqa: ANN401
-        """Raises SinkError while the disk is full."""
+        """Raise SinkError while the disk is full."""
         if self.full:
             raise SinkError("cannot seal the segment", path="x", errno=errno.ENOSPC)
         self.sealed.append(segment.token)
 
     def give_up(self, segment: Any, _closed: object) -> GivenUp:  # noqa: ANN401 - a segment
-        """Its file stays."""
+        """Note that the segment is given up; its file stays."""
         self.given_up.append(segment.token)
         return GivenUp()
 
     def make_room(self, _need_bytes: int = 0, _directory: Path | None = None) -> bool:
-        """There is nothing to delete."""
+        """Do nothing: no file can be deleted."""
         return False
 
     def stats(self, _directory: Path, _write_errors: int, unsealed: int) -> SinkStats:
-        """What it was told."""
+        """Return the statistics that the test set."""
         return SinkStats(unsealed=unsealed)
 
     def leave(self, _partials: object) -> None:
-        """Nothing is left."""
+        """Do nothing."""
 
     async def full_pass(self) -> None:
-        """The drain thread stands still."""
+        """Time out, as if the drain thread hung."""
         raise ShardSilent(0, 5)
 
 
 def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
-    """What waits for room is sealed when there is some; too many are not kept open for it.
+    """Segments that wait for room are sealed when there is some; few of them stay open.
 
-    Though a drain thread stands still: that is said.
+    This holds though a drain thread hangs, which is reported.
     """
 
     async def scenario(stack: ExitStack) -> tuple[FullDisk, SinkStats, tuple[str, ...]]:

@@ -59,20 +59,20 @@ class Source:
         return Abilities(shared=(self,), suppressible=(self,))
 
     def enable(self) -> None:
-        """It runs."""
+        """Do nothing."""
 
     def disable(self) -> None:
-        """It does not, or so one would think."""
+        """Count the call, and fail if the test wants that."""
         self.stopped += 1
         if not self._stops:
             raise KernelError("cannot disable an event")
 
     def shared_losses(self) -> dict[Any, int]:
-        """As many as the test says."""
+        """Return the losses that the test sets."""
         return {(Stage.KERNEL_RING, Reason.DROPPED): self.dropped}
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...]:
-        """Nobody, if that can be told."""
+        """Return no program, or fail if the test wants that."""
         del event_index
         if not self._tells:
             raise KernelError("cannot list a tracepoint's programs")
@@ -80,7 +80,7 @@ class Source:
 
 
 class Sink:
-    """Made no file."""
+    """A sink that made no file."""
 
     closed = False
 
@@ -90,7 +90,7 @@ class Sink:
 
 
 def config(state: Path, *names: str) -> Config:
-    """Sessions of these names."""
+    """Return a configuration with sessions of these names."""
     source = perf_source("sched:sched_switch")
     sessions = tuple(SessionConfig(name=name, source=(source,)) for name in names)
     return Config(daemon=DaemonConfig(state_dir=str(state)), session=sessions)
@@ -134,7 +134,7 @@ async def ended_session(
     sink: Any,  # noqa: ANN401
     quiet: list[bool] | None = None,
 ) -> Session:
-    """A session that ticked once, and was closed; `quiet` gets whether it was that."""
+    """Return a session that ticked once, and was closed; `quiet` gets whether it was that."""
     whole, plan = planned(state)
     with Drain(whole.core) as drain, ThreadPoolExecutor(1) as worker:
         session = session_of(plan, source, sink, drain, worker)
@@ -148,7 +148,7 @@ async def ended_session(
 def test_a_drain_thread_that_stands_still_keeps_no_session_from_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it holds is not stored, which is said; all else of the end is done."""
+    """Its data are not stored, which is reported; all else of the end is done."""
     monkeypatch.setattr(drain_loop, "_ANSWER_S", 0.05)
     whole, plan = planned(tmp_path)
     sink = Sink()
@@ -170,7 +170,7 @@ def test_a_drain_thread_that_stands_still_keeps_no_session_from_its_end(
 
 
 class Counted(ThreadPoolExecutor):
-    """A worker that counts what it is given."""
+    """A worker that counts its calls."""
 
     given = 0
 
@@ -216,7 +216,7 @@ class Traced(Source):
 
     @property
     def abilities(self) -> Abilities:
-        """It has an instance."""
+        """Return abilities with an instance."""
         tracing: Any = SimpleNamespace()
         return Abilities(tracing=(tracing,))
 
@@ -266,7 +266,7 @@ def test_what_cannot_be_stopped_is_stored_all_the_same(tmp_path: Path) -> None:
 
 
 def test_a_look_that_fails_ends_nothing(tmp_path: Path) -> None:
-    """Who else is about cannot be told: the session is degraded, and goes on."""
+    """Neighbours cannot be found: the session is degraded, and goes on."""
     session = asyncio.run(ended_session(tmp_path, Source(tells=False), Sink()))
     (reason,) = session.balance().degraded_reasons
     assert "cannot list a tracepoint's programs" in reason
@@ -323,12 +323,12 @@ def test_an_absent_flight_recorder_says_why(
 
 
 def test_sessions_end_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one waits for, as for a disk that hangs, keeps no other from its end."""
+    """A session that waits, for example for a hanging disk, does not delay others."""
     ended = asyncio.Event()
 
     class Waiting(RinglessSession):
         async def close(self) -> None:
-            """The first waits for the second."""
+            """Close it; the first waits for the second."""
             if self.plan.name == "second":
                 ended.set()
             await ended.wait()
@@ -356,7 +356,7 @@ def test_sessions_end_beside_each_other(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_session_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that cannot be ended says so, and those behind it are ended; there are all balances."""
+    """A session that cannot end says so, and the following ones end; all have balances."""
     sources = {"first": Source(stops=False), "second": Source()}
 
     async def open_ringless(

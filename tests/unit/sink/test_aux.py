@@ -43,7 +43,7 @@ CODE: Final = [0x400100, 0x400200, 0x400300]
 
 
 def make_sink(directory: Path, file: AuxFile = FILE) -> PerfDataSink:
-    """A sink for the trace of one PMU."""
+    """Return a sink for the trace of one PMU."""
     return PerfDataSink(
         SinkPlan(format="perf.data", directory=str(directory)),
         support.IDENTITY,
@@ -58,7 +58,7 @@ def make_sink(directory: Path, file: AuxFile = FILE) -> PerfDataSink:
 
 
 def chunks(file: AuxFile = FILE, rounds: int = 3) -> list[bytes]:
-    """Chunks with a sample and two pieces each."""
+    """Return chunks with a sample and two pieces each."""
     made = []
     for number in range(rounds):
         time_ns, at = 1_000 + 100 * number, 2 * number * len(TRACE)
@@ -82,7 +82,7 @@ def fill(segment: OpenSegment, pieces: list[bytes]) -> SegmentClosed:
 
 
 def sealed(directory: Path, file: AuxFile = FILE) -> Path:
-    """A sealed segment."""
+    """Return a sealed segment."""
     sink = make_sink(directory, file)
     segment = sink.next_segment(1, support.OPENING)
     info = sink.seal(segment, fill(segment, chunks(file)), support.closing())
@@ -91,7 +91,7 @@ def sealed(directory: Path, file: AuxFile = FILE) -> Path:
 
 
 def listed(path: Path) -> tuple[int, ...]:
-    """The index in the file."""
+    """Return the index in the file."""
     data = path.read_bytes()
     header = parse_header(data)
     table = data[header.data.offset + header.data.size :]
@@ -102,13 +102,13 @@ def listed(path: Path) -> tuple[int, ...]:
 
 
 def branches(perf: Perf, path: Path) -> list[int]:
-    """What quick decoding lists."""
+    """Return the branches that quick decoding lists."""
     lines = perf.script(path, "--itrace=qi", "-F", "event,ip")
     return [int(line.split()[-1], 16) for line in lines if "instructions" in line]
 
 
 def samples(perf: Perf, path: Path) -> int:
-    """How many samples the kernel wrote."""
+    """Return how many samples the kernel wrote."""
     return len(perf.script(path, "--no-itrace"))
 
 
@@ -139,7 +139,7 @@ def test_writer_has_whole_pages(tmp_path: Path) -> None:
 
 
 def test_ring_of_an_area(tmp_path: Path) -> None:
-    """What the segment holds of an AUX area is told as what it holds of a ring."""
+    """An AUX ring's share of the segment is listed like that of a ring."""
     sink = make_sink(tmp_path)
     area = RingEntry(ring=7, role="aux", cpu=0, data_bytes=4096, watermark_bytes=0)
     opening = replace(support.OPENING, rings=(*support.RINGS, area))
@@ -244,7 +244,7 @@ def test_index_that_lies(tmp_path: Path) -> None:
 
 
 def test_changed_trace(tmp_path: Path) -> None:
-    """One byte of a trace that changed is a wrong checksum."""
+    """A changed byte of a trace is a wrong checksum."""
     path = sealed(tmp_path)
     data = bytearray(path.read_bytes())
     at = data.index(TRACE)

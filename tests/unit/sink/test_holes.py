@@ -41,12 +41,12 @@ CHUNKS = 12
 
 @functools.cache
 def written() -> list[bytes]:
-    """The samples of a segment."""
+    """Return the samples of a segment."""
     return [support.sample_record(number) for number in range(CHUNKS * PER_CHUNK)]
 
 
 def chunks_at(offset: int, *, footers: bool = True) -> list[bytes]:
-    """The chunks of a segment whose data begin at this place."""
+    """Return the chunks of a segment whose data begin at this place."""
     made = []
     for number in range(CHUNKS):
         records = b"".join(written()[number * PER_CHUNK : (number + 1) * PER_CHUNK])
@@ -57,7 +57,7 @@ def chunks_at(offset: int, *, footers: bool = True) -> list[bytes]:
 
 
 def leave(directory: Path, *, footers: bool = True) -> Path:
-    """A segment whose writer was killed."""
+    """Return a segment whose writer was killed."""
 
     def work() -> None:
         segment = support.make_sink(directory).next_segment(1, support.OPENING)
@@ -68,7 +68,7 @@ def leave(directory: Path, *, footers: bool = True) -> Path:
 
 
 def seal(directory: Path, *, footers: bool = True) -> Path:
-    """A sealed segment, and one behind it that is chained to it."""
+    """Return a sealed segment, and one behind it that is chained to it."""
     sink = support.make_sink(directory)
     segment = sink.next_segment(1, support.OPENING)
     chunks = chunks_at(segment.data_offset, footers=footers)
@@ -81,7 +81,7 @@ def seal(directory: Path, *, footers: bool = True) -> Path:
 
 
 def data_offset(path: Path) -> int:
-    """Where the data of a segment begin, as its manifest says."""
+    """Return where the data of a segment begin, as its manifest says."""
     sealed = path.with_name(path.name + ".json")
     running = path.with_name(path.name.replace(".partial", ".json.partial"))
     offset: int = msgspec.json.decode((sealed if sealed.exists() else running).read_bytes())[
@@ -98,7 +98,7 @@ def tear(path: Path, at: int, torn: bytes) -> None:
 
 
 def check(path: Path, perf: Perf, cut: tuple[int, int]) -> Manifest:
-    """What perf and a look into the file find is what was written but for what is cut out."""
+    """Check that perf and the file itself have all written data except the hole."""
     raw = path.with_name(path.name + ".json").read_bytes()
     manifest = decode(raw, Manifest)
     assert manifest is not None
@@ -224,7 +224,7 @@ def test_killed_while_it_is_mended(tmp_path: Path, perf: Perf, kill: int) -> Non
 
 
 def test_a_damaged_head_is_left(tmp_path: Path) -> None:
-    """Nothing tells how to read data whose head does not match its checksum."""
+    """Data whose head does not match its checksum cannot be read."""
     path = seal(tmp_path)
     tear(path, 200, b"\xff\xff")
     before = path.read_bytes()
@@ -240,7 +240,7 @@ def test_a_damaged_head_is_left(tmp_path: Path) -> None:
 def test_pages_on_both_sides(
     tmp_path: Path, trace_cmds: Sequence[TraceCmd], torn: str, cpu: int, *, sealed: bool
 ) -> None:
-    """Of a CPU's pages with a hole those on both sides stay, and trace-cmd reads them."""
+    """A CPU's pages on both sides of a hole stay, and trace-cmd reads them."""
     counts = (600, 3) if cpu == 0 else (3, 600)
     if sealed:
         info = trace_segments.write_segment(trace_segments.make_sink(tmp_path), counts=counts)

@@ -94,7 +94,7 @@ def test_one_bit_of_a_sealed_record_costs_its_chunk(tmp_path: Path) -> None:
 
 
 def test_repaired_again(tmp_path: Path) -> None:
-    """What one repair of blktrace's records has cut out, the next one tells as well."""
+    """A second repair of blktrace's records reports the same hole as the first."""
     data = {4: b"".join(requests(3000)), 5: b""}
     sink = relay_segments.make_sink(tmp_path)
     segment = relay_segments.filled(sink, 1, data)
@@ -126,7 +126,7 @@ def test_one_record_costs_itself(record_number: int, damaged: int) -> None:
 
 
 def test_bytes_of_a_channel_are_left(tmp_path: Path) -> None:
-    """Where nothing tells where records begin a sealed file is told, and left as it is."""
+    """If record boundaries are unknown, a sealed file is reported, and left unchanged."""
     relay = relay_segments.make_sink(tmp_path)
     relay_segments.seal(relay, 1, relay_segments.DATA)
     path = next(one for one in tmp_path.iterdir() if one.name.endswith(".0"))

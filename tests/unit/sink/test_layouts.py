@@ -32,12 +32,12 @@ RECORDS = chunk(
 
 
 def manifest_of(path: Path) -> Path:
-    """The manifest beside a segment."""
+    """Return the manifest beside a segment."""
     return path.with_name(path.name + ".json")
 
 
 def pids(path: Path) -> list[object]:
-    """What two samples say, by their layouts."""
+    """Return the pids of two samples, by their layouts."""
     with open_events(path) as segment:
         assert isinstance(segment, BpfSegment)
         records = [one for one in segment.by_time() if isinstance(one, Record)]

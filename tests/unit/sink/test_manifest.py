@@ -82,7 +82,7 @@ def test_open_manifest_is_no_sealed_one() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 3600])
 def test_flush_clocks_are_bounded(count: int) -> None:
-    """Of many readings 64 stay, the first and the last among them, none twice."""
+    """Out of many readings 64 stay, the first and the last among them, none twice."""
     readings = [replace(support.CLOCK, monotonic_ns=number) for number in range(count)]
     kept = thin(readings)
     assert len(kept) == min(count, 64)

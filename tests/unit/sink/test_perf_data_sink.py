@@ -34,7 +34,7 @@ def _names(directory: Path) -> list[str]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 2 MiB."""
+    """Provide a filesystem of 2 MiB."""
     with support.mounted("tmpfs", tmp_path / "small", "size=2m") as directory:
         yield directory
 
@@ -102,7 +102,7 @@ def _flags(fd: int) -> int:
 
 
 def test_filesystem_without_direct_io(tmp_path: Path, perf: Perf) -> None:
-    """Where O_DIRECT is refused data goes through the page cache, and the manifest says so."""
+    """If O_DIRECT is refused, data go through the page cache, and the manifest says so."""
     with support.mounted("ramfs", tmp_path / "ramfs") as directory:
         sink = support.make_sink(directory)
         segment = sink.next_segment(1, support.OPENING)
@@ -251,7 +251,7 @@ def test_single_file_is_written_by_one(tmp_path: Path) -> None:
 
 
 def test_single_file_after_a_kill(tmp_path: Path) -> None:
-    """What a killed recording left is sealed before a new one to the same file begins."""
+    """The file of a killed recording is sealed before a new one to the same name begins."""
     file = tmp_path / "out.data"
     support.orphan(tmp_path, 30, single_file=str(file))
     sink = support.make_sink(tmp_path, single_file=str(file))

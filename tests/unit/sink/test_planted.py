@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody plants in the place of a segment's names hangs nothing and grows nothing."""
+"""Planted files in the place of a segment's names hang nothing and grow nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def bounds() -> Iterator[None]:
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
-    """A file that links lead to."""
+    """Provide a file that links lead to."""
     path = tmp_path / "victim"
     path.write_bytes(b"not yours" * 1000)
     yield path
@@ -85,7 +85,7 @@ def victim(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(params=PLANTS)
 def plant(request: pytest.FixtureRequest, victim: Path) -> Callable[[Path], object]:
-    """Puts one of them in the place of a name."""
+    """Return a function that puts one of them in the place of a name."""
     assert victim.exists()
     return PLANTS[request.param]
 
@@ -149,7 +149,7 @@ def test_count_of_unclean_stops(
 
 
 def test_folder_that_was_deleted_meanwhile(tmp_path: Path) -> None:
-    """What has its name by then is written to."""
+    """The folder that has its name by then is used."""
     home = tmp_path / "home"
     with closing(support.make_sink(home)) as sink:
         info = support.write_segment(sink)

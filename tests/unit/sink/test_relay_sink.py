@@ -77,7 +77,7 @@ def test_set_that_is_replaced_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_set_without_data_is_dropped_as_one(tmp_path: Path) -> None:
-    """But for the first and the last."""
+    """The first and the last set are kept."""
     sink = make_sink(tmp_path)
     assert seal(sink, 1, EMPTY) is not None
     assert seal(sink, 2, EMPTY) is None
@@ -88,7 +88,7 @@ def test_a_set_without_data_is_dropped_as_one(tmp_path: Path) -> None:
 
 
 def test_what_was_prepared_goes_with_the_sink(tmp_path: Path) -> None:
-    """Nothing is left of a set that never held anything."""
+    """No file of an empty set is left."""
     sink = make_sink(tmp_path / "new")
     filled(sink, 1, {})
     sink.close()
@@ -112,7 +112,7 @@ def test_a_killed_writer_leaves_whole_records(tmp_path: Path) -> None:
 
 
 def test_a_set_that_held_nothing_is_removed(tmp_path: Path) -> None:
-    """When its writer died as well."""
+    """It is removed when its writer died as well."""
     sink = make_sink(tmp_path)
     segment = filled(sink, 1, EMPTY)
     for part in tmp_path.glob("*.partial"):
@@ -133,7 +133,7 @@ def test_a_set_that_held_nothing_is_removed(tmp_path: Path) -> None:
     ],
 )
 def test_damage_is_found(tmp_path: Path, damage: object, check: Check) -> None:
-    """In whichever file of a set."""
+    """It is found in every file of a set."""
     assert callable(damage)
     info = seal(make_sink(tmp_path), 1, DATA)
     assert info is not None

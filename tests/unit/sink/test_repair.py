@@ -57,7 +57,7 @@ def _actions(directory: Path) -> list[Action]:
 
 
 def _assert_sound(directory: Path, perf: Perf, samples: int) -> State:
-    """One segment with so many samples, its manifest, and no other file."""
+    """Check for one segment with so many samples, its manifest, and no other file."""
     (verdict,) = verify([directory])
     assert verdict.finding is None, verdict.finding
     assert verdict.samples == samples
@@ -125,7 +125,7 @@ def test_recovered_manifest_promises_nothing(tmp_path: Path) -> None:
 
 
 def test_torn_chunk(tmp_path: Path, perf: Perf) -> None:
-    """Of a chunk whose write was cut at a page the whole records stay, the torn one goes."""
+    """If a chunk's write was cut at a page, its whole records stay and the torn one goes."""
 
     def work() -> None:
         segment = support.make_sink(tmp_path).next_segment(1, support.OPENING)
@@ -176,7 +176,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_open_manifest(tmp_path: Path, perf: Perf, damage: str) -> None:
-    """One that cannot be read is set aside and told, and its segment recovered; so are others."""
+    """An unreadable one is set aside and reported, and its segment recovered; so are others."""
     orphan, other = support.orphan(tmp_path, SAMPLES), support.orphan(tmp_path / "other", SAMPLES)
     _open_manifest(orphan).write_bytes(DAMAGES[damage])
     outcomes = {outcome.path.parent: outcome for outcome in repair(tmp_path)}
@@ -374,7 +374,7 @@ def test_sealed_manifest_of_lost_data(tmp_path: Path, perf: Perf) -> None:
 
 
 def test_all_sessions(tmp_path: Path) -> None:
-    """One repair reaches every session of a state directory; a bad segment stops no other."""
+    """A repair reaches every session of a state directory; a bad segment stops no other."""
     for name in ("exec", "profile"):
         support.orphan(tmp_path / name, 5)
     bad = next((tmp_path / "exec").glob("*.json.partial"))

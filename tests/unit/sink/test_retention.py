@@ -35,7 +35,7 @@ def _segment(
     data_bytes: int = SEGMENT_BYTES,
     file_format: str = "perf.data",
 ) -> Path:
-    """A sealed segment of this age with its manifest."""
+    """Return a sealed segment of this age with its manifest."""
     written_ns = NOW_NS - age_days * DAY_NS
     path = root / session / segment_name(written_ns, 1, file_format)
     path.parent.mkdir(exist_ok=True)
@@ -62,7 +62,7 @@ def _free_bytes(root: Path) -> int:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem that nobody else uses, 4 MiB."""
+    """Provide a filesystem that nobody else uses, 4 MiB."""
     with support.mounted("tmpfs", tmp_path / "disk", "size=4m") as directory:
         yield directory
 
@@ -187,7 +187,7 @@ def test_space_for_a_write(tmp_path: Path) -> None:
 
 
 def test_space_on_another_filesystem(tmp_path: Path, disk: Path) -> None:
-    """What a full disk lacks is not made by deleting what another one has."""
+    """Deleting from another filesystem does not help a full disk."""
     kept = _segment(tmp_path, "exec", 2)
     store = StateDir(tmp_path, RetentionPlan(age_ns=1 << 62))
     assert not store.room_for(disk)(SEGMENT_BYTES)

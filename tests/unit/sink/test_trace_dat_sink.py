@@ -92,13 +92,13 @@ def _finding(directory: Path) -> tuple[Check, str]:
 
 @pytest.fixture
 def info(tmp_path: Path) -> SegmentInfo:
-    """A sealed segment of three pages, alone in its directory."""
+    """Return a sealed segment of three pages, alone in its directory."""
     return support.write_segment(support.make_sink(tmp_path))
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of 4 MiB."""
+    """Provide a filesystem of 4 MiB."""
     with perf_support.mounted("tmpfs", tmp_path / "small", "size=4m") as directory:
         yield directory
 
@@ -172,7 +172,7 @@ def test_open_segment_is_ready_for_data(tmp_path: Path) -> None:
 
 
 def test_room_ahead_of_many_cpus(tmp_path: Path) -> None:
-    """What is allocated ahead of all CPUs together is a part of the limit."""
+    """The space allocated ahead for all CPUs together is part of the limit."""
     sink = support.make_sink(
         tmp_path, cpus={cpu: cpu for cpu in range(256)}, segment_bytes=64 * MIB
     )
@@ -420,7 +420,7 @@ def _largest_file(size_bytes: int) -> Iterator[None]:
 
 
 def test_filesystem_with_smaller_files(tmp_path: Path, trace_cmds: TraceCmds) -> None:
-    """Where a file may not be as long, the extents are smaller; where none fits, it is told."""
+    """If the file size is limited, extents are smaller; if none fits, it is reported."""
     sink = support.make_sink(tmp_path)
     with _largest_file(64 * MIB):
         segment = sink.next_segment(1, support.opening())
@@ -477,7 +477,7 @@ def test_full_disk_stops_no_seal(small_disk: Path, trace_cmds: TraceCmds, pages:
 
 
 def test_filesystem_without_holes(tmp_path: Path, trace_cmds: TraceCmds) -> None:
-    """Where O_DIRECT is refused and holes cannot be made, files are sealed and repaired alike."""
+    """Without O_DIRECT and without holes, files are sealed and repaired alike."""
     with perf_support.mounted("ramfs", tmp_path / "ramfs") as directory:
         sink = support.make_sink(directory, segment_bytes=MIB, recount=True)
         segment = sink.next_segment(1, support.opening())
@@ -509,7 +509,7 @@ def _seal_steps(directory: Path, **options: str) -> Generator[str, None, object]
 
 
 def _assert_sound(directory: Path, tools: TraceCmds, events: int = EVENTS) -> State:
-    """One segment with so many events, its manifest, and no other file."""
+    """Check for one segment with so many events, its manifest, and no other file."""
     (verdict,) = verify([directory])
     assert verdict.finding is None, verdict.finding
     assert verdict.samples == events
@@ -574,7 +574,7 @@ def test_kill_between_steps_of_a_repair(tmp_path: Path, trace_cmds: TraceCmds, s
 
 
 def _walk_gaps(steps: Generator[str, None, object], count: int) -> None:
-    """Go on until so many gaps are closed."""
+    """Walk until so many gaps are closed."""
     for step in steps:
         count -= step == "gap closed"
         if not count:
@@ -696,7 +696,7 @@ def test_repair_counts_what_was_sealed_out_of_order(tmp_path: Path) -> None:
 
 
 def test_a_sink_counts_on(tmp_path: Path) -> None:
-    """What goes on with an earlier process's segments counts its rings on, in each manifest."""
+    """A sink that continues earlier segments continues the ring counts in each manifest."""
     earlier = tuple(
         msgspec.structs.replace(ring, stored_total=100 + ring.cpu) for ring in support.rings()
     )
@@ -822,7 +822,7 @@ def test_head_of_impossible_size(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_changed_byte(tmp_path: Path, info: SegmentInfo, number: int) -> None:
-    """One changed bit in the head or in any CPU's pages is found, and the part named."""
+    """A changed bit in the head or in any CPU's pages is found, and the part named."""
     span = info.manifest.spans[number]
     offset = span.offset + span.bytes - 1
     with info.path.open("rb") as file:

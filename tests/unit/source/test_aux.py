@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the perf source does for AUX areas, without one: flushes, and words for refused filters."""
+"""AUX areas in the perf source, without hardware: flushes, and messages for refused filters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Events:
     asked: list[tuple[str, int]] = field(default_factory=list)
 
     def read_counter(self, fd: int, _read_format: int) -> CounterReading:
-        """Its times."""
+        """Return the event's times."""
         return CounterReading(0, self.enabled_ns[fd], 0, 0, 0)
 
     def disable(self, fd: int) -> None:
@@ -40,7 +40,7 @@ class Events:
 
 
 def ring(flush_ns: int, *fds: int) -> Any:  # noqa: ANN401 - as much of a RingHandle as is looked at
-    """A ring with an AUX area that these events write into."""
+    """Return a ring with an AUX area that these events write into."""
     counters = tuple(CounterFd(fd, 0, fd, 0) for fd in fds)
     area = SimpleNamespace(plan=SimpleNamespace(flush_ns=flush_ns), counters=counters)
     return SimpleNamespace(areas=(area,))
@@ -56,7 +56,7 @@ def test_a_flush_stops_and_starts_what_runs() -> None:
 
 
 def test_without_areas_nothing_is_flushed() -> None:
-    """Nor is a timer wanted."""
+    """No timer is needed either."""
     assert AuxFlush(Events({}), [SimpleNamespace(areas=()), ring(0, 9)]).interval_ns == 0  # type: ignore[arg-type, list-item]
 
 
@@ -71,7 +71,7 @@ def test_without_areas_nothing_is_flushed() -> None:
     ],
 )
 def test_refused_addresses_are_explained(code: int, text: str, kind: ScopeKind, hint: str) -> None:
-    """What the kernel's error means for this filter and this scope."""
+    """The message explains the kernel's error for this filter and this scope."""
     event = EventPlan(0, "intel_pt//", PerfEventAttr(), Basis.LOST_ONLY, filter=text, aux=True)
     error = refused_addresses(KernelError("no", errno=code), event, Scope(kind))
     assert isinstance(error, MissingFeature if code == errno.EOPNOTSUPP else UsageError)

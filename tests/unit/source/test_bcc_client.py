@@ -57,7 +57,7 @@ class Client:
             )
 
     def error(self, body: str, **how: Any) -> BpfError:  # noqa: ANN401
-        """The error that loading ends with."""
+        """Return the error that loading ends with."""
         with pytest.raises(BpfError) as caught:
             self.load(body, **how)
         assert "\n" not in str(caught.value)
@@ -67,7 +67,7 @@ class Client:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Client:
-    """With headers of a sort."""
+    """Return a client with stand-ins for headers."""
     return Client(tmp_path)
 
 
@@ -189,7 +189,7 @@ def test_a_large_request_and_a_large_answer_pass(client: Client) -> None:
     ("name", "hint"), [("SIGKILL", ""), ("SIGSEGV", "64 MiB"), ("SIGABRT", "64 MiB")]
 )
 def test_a_killed_worker_is_told(client: Client, name: str, hint: str) -> None:
-    """Which signal, and what may be behind it."""
+    """The message names the signal, and its possible cause."""
     error = client.error(
         f"resource = __import__('resource'); resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
         f"say('words'); request(); os.kill(os.getpid(), signal.{name})"
@@ -226,7 +226,7 @@ def test_a_worker_that_fails_is_quoted(client: Client) -> None:
 
 
 def test_what_is_written_is_kept_within_bounds(client: Client) -> None:
-    """Of megabytes the compiler's beginning and the verifier's end are kept."""
+    """Out of megabytes the compiler's beginning and the verifier's end are kept."""
     flood = "say('first'); [say('x' * 99) for _ in range(100_000)]; say('last'); request()\n"
     text = client.error(f"{flood}fail('compile', 'no')").text
     assert text.startswith("first\n")
@@ -243,7 +243,7 @@ def test_what_is_written_is_kept_within_bounds(client: Client) -> None:
 
 @pytest.mark.parametrize("python", ["/nonexistent/python", "/etc/passwd", "/"])
 def test_an_interpreter_that_is_none(python: str, tmp_path: Path) -> None:
-    """What cannot be started is named."""
+    """A program that cannot be started is named."""
     (tmp_path / "include").mkdir()
     request = bcc_client.Request("prog", "", str(tmp_path))
     with (

@@ -15,7 +15,7 @@ LINE: Final = re.compile(r'#line (\d+) "([^"]+)"')
 
 
 def numbered(text: str) -> dict[tuple[str, int], str]:
-    """Each line by what a compiler calls it."""
+    """Return each line with the compiler's number for it."""
     found: dict[tuple[str, int], str] = {}
     file, number = "", 0
     for line in text.splitlines():
@@ -90,7 +90,7 @@ def test_lines_are_told_anew_in_each_function(source: str) -> None:
 
 
 def numbered_loosely(text: str) -> dict[tuple[str, int], list[str]]:
-    """All pieces that a compiler would call by a line's number, without blanks around."""
+    """Return all pieces that a compiler would call by a line's number, without blanks around."""
     found: dict[tuple[str, int], list[str]] = {}
     file, number = "", 0
     for line in text.splitlines():
@@ -121,5 +121,5 @@ def test_other_text_is_left_alone(source: str) -> None:
 
 
 def test_the_shipped_header_is_found() -> None:
-    """In a checkout as in an installed package."""
+    """It is found in a checkout as in an installed package."""
     assert "collectord_submit" in bcc_text.header_text()

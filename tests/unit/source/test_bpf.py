@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a BPF session's counters say, with a kernel and programs that say what a test wants."""
+"""Counters of a BPF session, with a kernel and programs that a test controls."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class FakePerf:
 
 
 def opened(kernel: FakeKernel, *, basis: Basis = Basis.EXACT, lost: int | None = 0) -> OpenBpf:
-    """A session of one program on CPU 0."""
+    """Return a session of one program on CPU 0."""
     exact = basis is Basis.EXACT
     program: Any = SimpleNamespace(
         plan=SimpleNamespace(name="p", outputs=(OutputPlan("collectord_ring", 0, exact),)),
@@ -162,7 +162,7 @@ def test_before_linux_6_0(basis: Basis) -> None:
 
 
 def test_all_cpus_are_read_at_once() -> None:
-    """One look at the counters for each round over the rings."""
+    """The counters are read once for each round over the rings."""
     kernel = FakeKernel()
     source = opened(kernel)
     for _ in range(3):

@@ -42,13 +42,13 @@ RINGBUF_MAP: Final = 27
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Closes what a test opens."""
+    """Provide a stack that closes what a test opens."""
     with ExitStack() as own:
         yield own
 
 
 def planned() -> RingPlan:
-    """The ring of a program's ring buffer."""
+    """Return the ring of a program's ring buffer."""
     known = host(bpf=BpfFacts(python="/python", programs={"p": program(SOURCE, name="p")}))
     source = BpfSourceConfig(program="p", transport="ringbuf")
     made = SessionConfig(name="s", source=(source,))
@@ -57,7 +57,7 @@ def planned() -> RingPlan:
 
 
 def table(stack: ExitStack, size: int = PAGE) -> LoadedTable:
-    """A file that is laid out as a ring buffer of a page, said to be of this size."""
+    """Return a file that is laid out as a ring buffer of a page, said to be of this size."""
     fd = os.memfd_create("ring")
     stack.callback(os.close, fd)
     os.ftruncate(fd, 4 * PAGE)
@@ -65,12 +65,12 @@ def table(stack: ExitStack, size: int = PAGE) -> LoadedTable:
 
 
 def buffer(stack: ExitStack) -> BufferRing:
-    """The ring buffer of a program, mapped."""
+    """Return the ring buffer of a program, mapped."""
     return bpf_buffer.open_ring("s", planned(), table(stack), writers=2, stack=stack)
 
 
 def opened(kernel: FakeKernel, stack: ExitStack, *, lost: int | None = 0) -> OpenBpf:
-    """A session of one program that has a ring buffer, beside rings of perf of nobody's."""
+    """Return a session of one program that has a ring buffer, beside rings of perf of nobody's."""
     own: Any = SimpleNamespace(
         plan=SimpleNamespace(
             name="p", outputs=(OutputPlan("collectord_ring", 0, counts=True, transport=RINGBUF),)
@@ -92,7 +92,7 @@ def opened(kernel: FakeKernel, stack: ExitStack, *, lost: int | None = 0) -> Ope
 
 
 def own_ring(source: OpenBpf) -> RingHandle:
-    """Its ring buffer."""
+    """Return its ring buffer."""
     (ring,) = (ring for ring in source.rings if ring.label.cpu < 0)
     return ring
 
@@ -131,7 +131,7 @@ def test_runs_that_were_left_out_are_the_programs_own(stack: ExitStack) -> None:
 
 
 def test_each_reading_is_of_its_moment(stack: ExitStack) -> None:
-    """What is counted after one ring was read is among what the next reading of another tells."""
+    """Counts after the reading of one ring belong to the next reading of another."""
     kernel = FakeKernel()
     source = opened(kernel, stack)
     source.read_produced(source.rings[0])
@@ -157,7 +157,7 @@ def test_each_cpu_may_have_some_on_their_way(stack: ExitStack) -> None:
 
 
 def _counters(stack: ExitStack, ring: BufferRing) -> _core.RingCounters:
-    """The counters of a ring that the core has taken nothing out of."""
+    """Return the counters of a ring that the core has taken nothing out of."""
     core = _core.Core(chunks=4)
     stack.callback(core.stop)
     awake = os.eventfd(0)
@@ -168,6 +168,6 @@ def _counters(stack: ExitStack, ring: BufferRing) -> _core.RingCounters:
 
 
 def test_what_cannot_be_mapped(stack: ExitStack) -> None:
-    """It is told as what it is."""
+    """The message names the actual error."""
     with pytest.raises(KernelError, match="a BPF ring buffer of 100B cannot be mapped"):
         bpf_buffer.open_ring("s", planned(), table(stack, 100), writers=1, stack=stack)

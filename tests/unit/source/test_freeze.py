@@ -32,7 +32,7 @@ TRACE = 20  # type of the PMU
 
 @dataclass
 class Opened:
-    """One event, with what it was opened with."""
+    """One event, with the arguments of its opening."""
 
     fd: int
     attr: PerfEventAttr
@@ -40,7 +40,7 @@ class Opened:
 
     @property
     def name(self) -> str:
-        """What it is, in the words of this test."""
+        """Return its role in this test."""
         if self.attr.type == TRACE:
             return "trace"
         if self.attr.aux_action == AuxAction.RESUME:
@@ -58,7 +58,7 @@ class Events:
     values: dict[str, int] = field(default_factory=dict)
 
     def name(self, fd: int) -> str:
-        """Which event it is."""
+        """Return the event's name."""
         return next(one.name for one in self.opened if one.fd == fd)
 
     def perf_event_open(self, attr: PerfEventAttr, *, group_fd: int = -1, **_where: object) -> int:
@@ -79,11 +79,11 @@ class Events:
         return SimpleNamespace(close=lambda: None, aux_bytes=size)
 
     def read_counter(self, fd: int, _read_format: int) -> CounterReading:
-        """Its value; its time stands still."""
+        """Return its value; its time stands still."""
         return CounterReading(self.values.get(self.name(fd), 0), 5, 5, fd, 0)
 
     def event_id(self, fd: int) -> int:
-        """Any."""
+        """Return any id."""
         return fd
 
     def set_output(self, fd: int, ring_fd: int) -> None:
@@ -102,13 +102,13 @@ class Events:
 
 @pytest.fixture
 def kernel() -> Events:
-    """Without events."""
+    """Return a kernel without events."""
     return Events()
 
 
 @pytest.fixture
 def opened(kernel: Events, request: pytest.FixtureRequest) -> Iterator[OpenPerf]:
-    """A flight recorder of one CPU's AUX area that a context switch freezes."""
+    """Provide a flight recorder of one CPU's AUX area that a context switch freezes."""
     pmu = PmuFacts(type=TRACE, aux=True, aux_pause=request.param)
     facts = replace(host(), pmus={**host().pmus, "plain": pmu})
     session = SessionConfig(

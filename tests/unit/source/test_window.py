@@ -24,7 +24,7 @@ def test_long_enough_needs_no_more() -> None:
 
 
 def test_short_times_tell_nothing() -> None:
-    """What came within less than a second is no rate yet, unless it fills the ring."""
+    """Bytes of less than a second give no rate yet, unless they fill the ring."""
     assert needed_bytes(Fill(0, MIB, MIB // 3, SECOND - 1), 30 * SECOND) == MIB
     assert needed_bytes(Fill(0, MIB, MIB, SECOND // 100), 30 * SECOND) > 1000 * MIB
 

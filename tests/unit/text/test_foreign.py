@@ -37,7 +37,7 @@ def test_visible(text: str, shown: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """What a result is made of."""
+    """An item of a result."""
 
     path: Path
     role: RingRole

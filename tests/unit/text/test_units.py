@@ -90,7 +90,7 @@ def test_wrong_ring_sizes_are_refused(text: object) -> None:
 
 
 def test_values_are_shown_in_the_unit_that_keeps_them_whole() -> None:
-    """What is shown can be read again."""
+    """A shown value can be read again."""
     for size in (0, 1, 1023, 1536, 512 << 10, 3 << 30):
         assert Bytes.parse(show_bytes(size)) == size
     for duration_ns in (0, 1, 1500, 10**9, 90 * 10**9, 86400 * 10**9):

@@ -78,7 +78,7 @@ def machine(tmp_path: Path) -> Callable[[str], guest.Machine]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> guest.Run:
-    """The folder of a run."""
+    """Return the folder of a run."""
     folder = tmp_path / "run"
     folder.mkdir()
     return guest.Run(folder)
@@ -129,7 +129,7 @@ def test_silence_is_a_hang(machine: Callable[[str], guest.Machine], files: guest
 def test_a_guest_that_does_not_end_is_given_up(
     machine: Callable[[str], guest.Machine], files: guest.Run
 ) -> None:
-    """Even one that goes on to print."""
+    """It ends even if it goes on to print."""
     error, shown = _failure(machine(CHATTER), files, _limits(total_s=SILENT_S))
     assert error.reason.startswith("the guest did not end within")
     assert "again" in shown
@@ -156,7 +156,7 @@ def test_what_is_no_result(
 def test_a_guest_that_nobody_wants_ends(
     machine: Callable[[str], guest.Machine], files: guest.Run
 ) -> None:
-    """As when another guest has failed."""
+    """It ends when, for example, another guest has failed."""
     limits = _limits()
     limits.stop.set()
     error, _ = _failure(machine(HANG), files, limits)
@@ -165,7 +165,7 @@ def test_a_guest_that_nobody_wants_ends(
 
 @pytest.fixture(scope="module")
 def marked() -> list[str]:
-    """The tests marked `vm` of one file."""
+    """Return the tests marked `vm` of one file."""
     found = sorted(report.collect((WORDS,)))
     assert len(found) > 1
     return found
@@ -202,7 +202,7 @@ def _case(node_id: str, outcome: str = "") -> str:
 
 
 def test_every_test_passed(run_tests: Callable[..., int], marked: list[str]) -> None:
-    """Then and only then the status is 0."""
+    """The status is 0 only then."""
     assert run_tests(_leave(*map(_case, marked))) == 0
 
 
@@ -220,7 +220,7 @@ def test_a_marked_test_that_did_not_run_fails(
 def test_a_test_that_did_not_pass_fails(
     run_tests: Callable[..., int], marked: list[str], outcome: str
 ) -> None:
-    """Skips too, whatever pytest's status was."""
+    """Skips count too, whatever pytest's status was."""
     bad = _case(marked[0], f'<{outcome} message="why">where</{outcome}>')
     assert run_tests(_leave(bad, *map(_case, marked[1:]))) == vm.STATUS_FAILED
 
@@ -240,7 +240,7 @@ def test_no_report_fails(
     status: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Nothing of it can be told to have run."""
+    """Without a report no test is known to have run."""
     assert run_tests(f'leave(status="{status}")\n') == vm.STATUS_FAILED
     assert f"vm: 0 passed, {len(marked)} failed, 0 skipped" in capsys.readouterr().out
 
@@ -248,7 +248,7 @@ def test_no_report_fails(
 def test_a_torn_report_fails(
     run_tests: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of a pytest that was killed while it wrote."""
+    """Such a report is left by a pytest that was killed while it wrote."""
     assert run_tests('leave(status="0", report_xml="<testsuites><tes")\n') == vm.STATUS_FAILED
     assert "cut off" in capsys.readouterr().err
 
@@ -280,7 +280,7 @@ def test_a_crash_shows_the_console(
 def test_the_end_of_a_run_is_that_of_its_guests(
     machine: Callable[[str], guest.Machine], files: guest.Run, marked: list[str]
 ) -> None:
-    """What ends a run, such as a termination, leaves no guest behind."""
+    """An early end of a run, such as a termination, leaves no guest behind."""
     limits = _limits()
     made = machine(HANG)
     shown: list[str] = []

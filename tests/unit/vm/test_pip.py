@@ -38,7 +38,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What pip in the chroot has: its environment, and the text of the files that were asked."""
+    """Pip's settings in the chroot: its environment, and the requested files' text."""
 
     settings: dict[str, str]
     files: dict[str, str]

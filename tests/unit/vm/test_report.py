@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as a pass of the guest's tests, and what its layers are made of."""
+"""The criteria for a pass of the guest's tests, and the inputs of its layers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_nothing_is_no_pass() -> None:
 
 
 def test_a_report_that_is_cut_off_is_told() -> None:
-    """As of a pytest that was killed while it wrote."""
+    """Such a report is left by a pytest that was killed while it wrote."""
     with pytest.raises(ValueError, match="cut off"):
         report.judge((ONE,), ["<testsuites><testsuite><testc"])
 

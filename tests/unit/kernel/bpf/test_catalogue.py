@@ -27,7 +27,7 @@ NOBODY: Final = 65_534
 
 
 def listed(folder: Path) -> dict[str, BpfProgram | BpfProblem]:
-    """What is not shipped, by name."""
+    """Return the programs that are not shipped, by name."""
     found = catalogue.list_programs(folder, owner=ME)
     return {one.name: one for one in found if one.name not in SHIPPED}
 
@@ -79,7 +79,7 @@ def test_a_relative_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_unknown_names_have_the_nearest(tmp_path: Path) -> None:
-    """Of shipped and local programs."""
+    """The nearest name is taken from shipped and local programs."""
     folder = write(tmp_path / "p")
     with pytest.raises(UsageError, match='did you mean "switches"'):
         catalogue.load("swiches", folder, owner=ME)
@@ -159,7 +159,7 @@ def _directory(folder: Path) -> None:
     ],
 )
 def test_files_that_are_refused(spoil: Callable[[Path], None], words: str, tmp_path: Path) -> None:
-    """One line with the path; nothing is waited for and no link followed."""
+    """The error is one line with the path; nothing blocks and no link is followed."""
     folder = write(tmp_path / "p")
     spoil(folder)
     assert words in problem(folder)
@@ -224,7 +224,7 @@ def _full(folder: Path) -> None:
 def test_directories_that_are_refused(
     spoil: Callable[[Path], None], words: str, tmp_path: Path
 ) -> None:
-    """Nothing in them counts; shipped programs do."""
+    """Their programs are ignored; shipped programs are not."""
     (tmp_path / "above").mkdir(mode=0o755)
     folder = write(tmp_path / "above/p")
     spoil(folder)

@@ -38,7 +38,7 @@ BUILD: Final = (
 
 
 def tree(path: Path, *names: str) -> Path:
-    """Files that say whose they are."""
+    """Make files that contain the name of their tree."""
     for name in names:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(path.name)
@@ -46,7 +46,7 @@ def tree(path: Path, *names: str) -> Path:
 
 
 def archive(path: Path, *names: str, bulk_bytes: int = 0) -> Path:
-    """An archive as the kernel offers it; a name with an arrow is a symbolic link."""
+    """Return an archive as the kernel offers it; a name with an arrow is a symbolic link."""
     with tarfile.open(path, "w:xz") as tar:
         bulk = tarfile.TarInfo("bulk")
         bulk.size = bulk_bytes
@@ -73,11 +73,11 @@ class Host:
         (self.modules / RELEASE).mkdir(parents=True)
 
     def package(self, name: str, *names: str) -> Path:
-        """An installed package of headers."""
+        """Return an installed package of headers."""
         return tree(self.sources / f"linux-headers-{name}", *names)
 
     def pair(self, version: str = "6.1.0-9") -> tuple[Path, Path]:
-        """Debian's two packages."""
+        """Install Debian's two packages."""
         common = self.package(f"{version}-common", *SOURCE)
         return common, self.package(f"{version}-amd64", *BUILD)
 
@@ -94,13 +94,13 @@ class Host:
         return make_headers(found, self.cache)
 
     def left(self) -> list[str]:
-        """What the cache holds."""
+        """Return the contents of the cache."""
         return sorted(path.name for path in self.cache.iterdir())
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """Nothing installed."""
+    """Return a host without kernel headers."""
     return Host(tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_a_build_link_without_headers_does_not_count(host: Host) -> None:
     ],
 )
 def test_the_nearest_release_is_taken(host: Host, installed: tuple[str, ...], chosen: str) -> None:
-    """The same one, else the nearest version, and of one version the newest package."""
+    """The same release is preferred, then the nearest version, then the newest package of it."""
     for version in installed:
         host.pair(version)
     found = host.find()
@@ -186,7 +186,7 @@ def test_other_machines_are_left_out(host: Host) -> None:
 
 
 def test_a_whole_package_is_used_in_place(host: Host) -> None:
-    """Where a package has both halves, nothing is made."""
+    """If a package has both halves, no tree is made."""
     whole = host.package("6.17.0-5-generic", *SOURCE, *BUILD)
     assert host.make() == whole
 
@@ -204,7 +204,7 @@ def test_merging_links_what_both_halves_have(host: Host) -> None:
 
 
 def test_a_made_tree_is_used_again_until_its_parts_change(host: Host) -> None:
-    """Nothing is done twice, but a package that was upgraded is merged anew."""
+    """No work is done twice, but an upgraded package is merged again."""
     _, build = host.pair()
     first = host.make()
     status = first.stat()
@@ -269,7 +269,7 @@ def test_what_a_killed_process_left_is_removed(host: Host) -> None:
 
 
 def waiting(folder: Path) -> int:
-    """How many wait for the lock of a folder."""
+    """Return how many processes wait for the lock of a folder."""
     status = folder.stat()
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     locks = Path("/proc/locks").read_text().splitlines()
@@ -322,7 +322,7 @@ def test_an_archive_stays_inside(host: Host, name: str) -> None:
 @pytest.mark.parametrize("part", [0, 0.1, 0.9, 0.999])
 @pytest.mark.parametrize("rest", [b"", b"\xff" * 4096])
 def test_a_damaged_archive_is_no_tree(host: Host, part: float, rest: bytes) -> None:
-    """One that is cut or overwritten is told as such, and nothing is left."""
+    """A truncated or overwritten archive is reported as such, and no files are left."""
     whole = archive(host.kheaders, *SOURCE, *BUILD, bulk_bytes=1 << 20).read_bytes()
     host.kheaders.write_bytes(whole[: int(len(whole) * part)] + rest)
     with pytest.raises(SinkError, match="cannot be put together"):
@@ -339,7 +339,7 @@ def test_an_archive_without_a_half_is_no_tree(host: Host) -> None:
 
 
 def test_parts_that_went_away_are_named(host: Host) -> None:
-    """What was found may be uninstalled before it is used."""
+    """Headers may be uninstalled between their discovery and their use."""
     _, build = host.pair()
     found = host.find()
     assert found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the mounted cgroup hierarchies perf events know."""
+"""The choice among the mounted cgroup hierarchies of the one that perf events use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_root_itself(tmp_path: Path) -> None:
 
 
 def kernel_with(mounts: str, tmp_path: Path) -> LinuxKernel:
-    """A kernel whose mounts are these."""
+    """Return a kernel whose mounts are these."""
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mountinfo").write_text(mounts)
     return LinuxKernel(proc=tmp_path)

@@ -43,7 +43,7 @@ def _mapping(path: Path, *, name: bytes = b"/lib/x y.so", inode: int = 0) -> Mma
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """One process that maps a library."""
+    """Return a /proc with one process that maps a library."""
     library = tmp_path / "proc/70/root/lib/x y.so"
     library.parent.mkdir(parents=True)
     library.write_bytes(_elf(NOTES))
@@ -52,7 +52,7 @@ def proc(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def library(proc: Path) -> Path:
-    """Where the process has its library."""
+    """Return the library's path inside of the process."""
     return proc / "70/root/lib/x y.so"
 
 
@@ -85,7 +85,7 @@ def test_a_file_without_a_name_is_found_among_the_mappings(proc: Path, library: 
 
 
 def test_a_file_of_a_process_that_is_gone_is_found_by_its_name(proc: Path, library: Path) -> None:
-    """As long as its inode is there."""
+    """The name suffices as long as its inode is unchanged."""
     place = proc.parent / "elsewhere.so"
     library.rename(place)
     assert code_files.mapped_build_id(_mapping(place, name=bytes(place)), proc) == BUILD_ID
@@ -101,7 +101,7 @@ def test_a_replaced_file_gives_no_build_id(proc: Path, library: Path) -> None:
 
 
 def test_a_pipe_in_place_of_a_file_is_not_opened(proc: Path, library: Path) -> None:
-    """What lies under the name may block its opener, even with the mapping's inode number."""
+    """Opening it could block, even if it has the mapping's inode number."""
     library.unlink()
     os.mkfifo(library)
     assert code_files.mapped_build_id(_mapping(library), proc) == b""
@@ -145,7 +145,7 @@ def test_a_module_that_was_loaded_again_is_read_again(tmp_path: Path) -> None:
 
 
 def test_the_build_id_is_what_readelf_says() -> None:
-    """Of a file of this host."""
+    """Both agree on a file of this host."""
     path = Path("/bin/sh").resolve()
     notes = subprocess.run(["readelf", "-n", path], capture_output=True, check=True).stdout
     with path.open("rb") as file:

@@ -124,7 +124,7 @@ def test_stack_depth_above_the_limit_is_told() -> None:
     ],
 )
 def test_lacking_feature_is_named(code: int, attr: PerfEventAttr, feature: str) -> None:
-    """What this machine lacks is named."""
+    """The message names the feature that this machine lacks."""
     error = _refused(code, attr)
     assert isinstance(error, MissingFeature)
     assert error.feature == feature

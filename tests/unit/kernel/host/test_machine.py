@@ -33,7 +33,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 
 def cpu_files(cpu: int, core: int, siblings: str) -> dict[str, str]:
-    """The topology of a CPU of a machine with one socket of CPUs 0-3."""
+    """Return the topology of a CPU of a machine with one socket of CPUs 0-3."""
     folder = f"devices/system/cpu/cpu{cpu}"
     return {
         f"{folder}/topology/package_cpus_list": "0-1,3",
@@ -81,7 +81,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_machine_is_read(root: Path) -> None:
-    """What CPUs share is told once, nodes are in order, and a PMU that tells nothing is not."""
+    """Shared values are listed once, nodes in order, and a PMU without data is left out."""
     place = CpuPlace(core=0, die=1, socket=0)
     assert read_machine(root) == Machine(
         cpus=CpuTopology(
@@ -135,7 +135,7 @@ def test_a_machine_of_very_many_cpus_is_not_described(root: Path) -> None:
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """Procfs of a host of x86."""
+    """Return the procfs of an x86 host."""
     root = tmp_path / "proc"
     write(
         root,

@@ -26,7 +26,7 @@ ATTR: Final = PerfEventAttr(
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A machine with one module and one process of two threads that maps a library."""
+    """Return a machine with one module and one process of two threads that maps a library."""
     process = tmp_path / "proc/70"
     process.mkdir(parents=True)
     (process / "stat").write_text("70 (od) d) x) S 7 70 70 0")
@@ -128,7 +128,7 @@ def test_only_wanted_processes(root: Path) -> None:
 
 
 def test_hidden_kernel_addresses_leave_the_kernel_out(root: Path) -> None:
-    """Where kallsyms reads as zeros no kernel map is made up."""
+    """If kallsyms reads as zeros, no kernel map is made up."""
     (root / "proc/kallsyms").write_text("0000000000000000 T _text\n0000000000000000 T _etext\n")
     (root / "proc/modules").unlink()
     assert not [r for r in _scan(root) if isinstance(r, Mmap2) and r.pid != 70]

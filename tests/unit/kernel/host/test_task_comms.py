@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A cache with two names, and a process of two threads."""
+    """Return a cache with two names, and a process of two threads."""
     (tmp_path / "saved_cmdlines").write_bytes(b"10 old name\n11 <...>\n12 twelve\n")
     for tid, comm in ((20, b"main\n"), (21, b"a\xffb\n")):
         folder = tmp_path / f"proc/20/task/{tid}"
@@ -34,7 +34,7 @@ def test_both_places_are_read(tree: Path) -> None:
 
 
 def test_names_are_kept(tree: Path) -> None:
-    """What the cache has displaced is kept, and a new name takes the place of the old one."""
+    """Names evicted from the kernel's cache are kept, and a new name replaces the old one."""
     comms = TaskComms(tree, tree / "proc")
     comms.read()
     (tree / "saved_cmdlines").write_bytes(b"12 renamed\n13 thirteen\n")

@@ -29,7 +29,7 @@ NOWHERE = (8000,)
 
 @contextmanager
 def sleeper() -> Iterator[int]:
-    """The id of a thread that waits."""
+    """Provide the id of a thread that waits."""
     told, over = threading.Event(), threading.Event()
     ids = []
 
@@ -55,7 +55,7 @@ def lowest() -> int:
 
 
 def test_a_nice_value_is_the_threads_alone() -> None:
-    """The thread has it, and the process not."""
+    """The thread has it, and the process does not."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     with sleeper() as tid:
         thread_scheduling.prioritise(tid, DrainPriority.parse(f"nice:{lowest()}"))
@@ -88,7 +88,7 @@ def test_a_thread_is_confined() -> None:
 
 
 def test_a_thread_that_has_ended() -> None:
-    """Nothing is told of it."""
+    """It is left out."""
     with sleeper() as tid:
         assert thread_scheduling.scheduling(tid) is not None
     # A join does not wait for the kernel to be done with it.
@@ -152,7 +152,7 @@ def test_what_is_refused_at_run_time_is_a_note() -> None:
 
 
 def test_a_refusal_names_the_capability(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a service with RestrictRealtime=, whose seccomp filter answers so."""
+    """So it does in a service with RestrictRealtime=, whose seccomp filter refuses."""
 
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -173,7 +173,7 @@ def test_a_refusal_names_the_capability(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_doctor_tells_what_is_permitted(found: Permitted, ok: bool, remedied: bool) -> None:
-    """What `auto` needs decides; what gives the rest is told."""
+    """The needs of `auto` decide the row; remedies are listed for the rest."""
     row = checks.drain_threads(found)
     assert row.ok is ok
     assert f"nice:{found.nice_min}" in row.detail

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this host has for BPF programs, and what `doctor` says of it."""
+"""The host's support for BPF programs, and the rows of `doctor` about it."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Host(LinuxKernel):
         self._limits = limits
 
     def limits(self) -> Limits:
-        """As given."""
+        """Return the given limits."""
         return self._limits
 
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A host that has everything, the root of its files."""
+    """Return a host that has everything, the root of its files."""
     for name in ("kprobe", "uprobe"):
         (tmp_path / "sys/bus/event_source/devices" / name).mkdir(parents=True)
     for name, text in (
@@ -83,14 +83,14 @@ def probed(
     python: str = "/usr/bin/python3",
     **wanted: Any,  # noqa: ANN401
 ) -> BpfFacts:
-    """Facts of the host."""
+    """Return facts of the host."""
     found = (python, "0.26" if python else "no interpreter has bcc")
     question = BpfWanted((), lambda: found, root / "none")
     return probe_bpf(Host(root, limits), replace(question, **wanted))
 
 
 def test_a_host_that_has_everything(host: Path) -> None:
-    """Nothing is wrong, and each fact is what the host shows."""
+    """Nothing is missing, and each fact agrees with the host."""
     expected = replace(WHOLE, headers=str(host / "h"), headers_release="6.12")
     assert probed(host) == expected
 
@@ -208,7 +208,7 @@ def test_programs_that_are_asked_for(host: Path) -> None:
 
 
 def rows(limits: Limits = ROOT, lockdown: str = "none", **changes: Any) -> dict[str, Check]:  # noqa: ANN401
-    """What doctor prints, by name."""
+    """Return the rows that doctor prints, by name."""
     facts = replace(WHOLE, **changes)
     return {check.name: check for check in checks_bpf.bpf(facts, limits, lockdown)}
 
@@ -267,7 +267,7 @@ def test_rows_of_a_host_that_has_everything() -> None:
 def test_rows_of_what_is_missing(
     changes: dict[str, Any], name: str, detail: str, remedy: str
 ) -> None:
-    """One row is not ok, with what would give it."""
+    """One row is not ok, and names the remedy."""
     found = rows(**changes)
     assert [check.name for check in found.values() if not check.ok] == [name]
     assert detail in found[name].detail
@@ -281,12 +281,12 @@ def test_unprivileged_bpf_is_told_and_not_judged() -> None:
 
 
 def test_without_privilege_nothing_is_said_of_attachments() -> None:
-    """Whether fentry goes could not be tried."""
+    """Support for fentry could not be tried."""
     assert "BPF attachments" not in rows(replace(ROOT, capabilities=frozenset()), fentry=False)
 
 
 def _btf(*types: tuple[str, int, int]) -> bytes:
-    """A kernel's BTF with types (name, kind, members) in this order."""
+    """Return a kernel's BTF with types (name, kind, members) in this order."""
     bodies = {1: (4, 0), 4: (0, 12), 12: (0, 0), 13: (0, 8), 19: (0, 12)}
     names, data = b"\0", b""
     for name, kind, members in types:

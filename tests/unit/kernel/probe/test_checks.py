@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `doctor` says of ftrace."""
+"""The rows of `doctor` about ftrace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def rows(lockdown: str = "none", **changes: Any) -> dict[str, Check]:  # noqa: ANN401
-    """The rows of a host, by name."""
+    """Return the rows of a host, by name."""
     facts = replace(FtraceFacts(), **changes)
     return {check.name: check for check in checks.ftrace(facts, lockdown)}
 
@@ -53,7 +53,7 @@ def test_a_host_that_has_everything() -> None:
     ],
 )
 def test_what_is_missing_has_its_remedy(changes: dict[str, Any], name: str, remedy: str) -> None:
-    """One row is missing, with what would give it."""
+    """One row is missing, and names the remedy."""
     found = rows(**changes)
     assert [check.name for check in found.values() if not check.ok] == [name]
     assert remedy in found[name].remedy
@@ -90,7 +90,7 @@ def test_what_securityfs_tells(tmp_path: Path) -> None:
 
 
 def test_a_level_that_cannot_be_read_is_unknown() -> None:
-    """Nothing is claimed where nothing can be told."""
+    """A level that cannot be read is not guessed."""
     told = rows(UNKNOWN, instances=False, problem="tracefs is empty")["lockdown"]
     assert (told.ok, told.unknown) == (False, True)
     assert told.detail.startswith("unknown: ")
@@ -114,7 +114,7 @@ def test_a_level_that_cannot_be_read_is_unknown() -> None:
 def test_a_level_is_known_by_what_it_closes(
     read: str, level: str, *, tracefs_open: bool, debugfs_closed: bool, ok: bool
 ) -> None:
-    """What works and what does not tells of the level, and no row says otherwise."""
+    """The features that work determine the level, and no row contradicts it."""
     deduced = deduce(read, tracefs_open=tracefs_open, debugfs_closed=debugfs_closed)
     assert deduced == level
     row = rows(deduced)["lockdown"]
@@ -128,7 +128,7 @@ def test_a_level_is_known_by_what_it_closes(
 def test_the_table_has_a_word_for_what_nothing_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither there nor missing."""
+    """The table says neither present nor missing."""
     found = (
         Check("a", ok=True),
         Check("b", ok=False),

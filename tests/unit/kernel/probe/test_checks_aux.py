@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `doctor` says of tracing hardware, and the events that it tries."""
+"""The rows of `doctor` about tracing hardware, and the events that it tries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(
     error: KernelError | None = None,
     machine: str = "aarch64",
 ) -> tuple[dict[str, Check], list[PerfEventAttr]]:
-    """The rows by name, and the events that were tried."""
+    """Return the rows by name, and the events that were tried."""
     tried: list[PerfEventAttr] = []
 
     def refusal(attr: PerfEventAttr) -> KernelError | None:
@@ -57,7 +57,7 @@ def rows(
     ],
 )
 def test_a_host_without_any(machine: str, names: list[str]) -> None:
-    """What the machine could have has a row that says what it takes; nothing is tried."""
+    """Possible hardware has a row with its requirements; nothing is tried."""
     found, tried = rows({}, machine=machine)
     assert list(found) == names
     assert all(not row.ok and "no PMU" in row.detail and row.remedy for row in found.values())
@@ -65,7 +65,7 @@ def test_a_host_without_any(machine: str, names: list[str]) -> None:
 
 
 def test_a_host_that_has_them() -> None:
-    """What can be opened is told with what it can do."""
+    """Each PMU that can be opened is listed with its abilities."""
     caps = {"mtc": 1, "psb_cyc": 1, "mtc_periods": 0x249, "psb_periods": 0x3F}
     sinks = {"tmc_etr0": 5}
     found, tried = rows(
@@ -132,7 +132,7 @@ def test_coresight_in_parts(facts: AuxPmuFacts, missing: str) -> None:
     ],
 )
 def test_default_terms_of_intel_pt(caps: dict[str, int], more: dict[str, str]) -> None:
-    """Of the periods that the CPU offers, the one nearest to perf's choice."""
+    """The default is the supported period nearest to perf's choice."""
     base = {"tsc": "1", "pt": "1", "branch": "1"}
     assert dict(default_terms(AuxPmuFacts("intel_pt", caps=caps), PT_PMU)) == base | more
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the probe says of relay where debugfs is not mounted, by what is known of lockdown."""
+"""The probe of relay without debugfs, depending on what is known of lockdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def probed(root: Path, lockdown: str) -> RelayFacts:
-    """A host without debugfs, whose securityfs has this; "" for one without securityfs."""
+    """Return a host without debugfs, whose securityfs has this; "" for one without securityfs."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/mountinfo").write_text("1 0 0:1 / / rw - ext4 /dev/vda rw\n")
     security = root / "sys/kernel/security"
@@ -53,14 +53,14 @@ def test_nobody_knows_whether_a_mount_helps(tmp_path: Path) -> None:
 
 
 def test_a_closed_debugfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That root may read it is no promise either."""
+    """Permission for root to read it promises nothing either."""
     monkeypatch.setattr(debugfs, "find", lambda _proc: tmp_path / "absent")
     facts = probed(tmp_path, "")
     assert facts.remedy == f"needs {debugfs.NEED}; {debugfs.STILL_CLOSED}"
 
 
 def test_devices_that_are_hidden(tmp_path: Path) -> None:
-    """What sysfs has and /dev has not is told apart from what there is not."""
+    """A device in sysfs but not in /dev is distinguished from a missing one."""
     (tmp_path / "sys/class/block/a-disk-without-a-node").mkdir(parents=True)
     facts = probed(tmp_path, "[none] integrity confidentiality")
     assert facts.hidden == facts.devices == ("/dev/a-disk-without-a-node",)

@@ -66,7 +66,7 @@ ERROR_LOG: Final = """[   1.1] trace_uprobe: error: Failed to find the given fil
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tracefs:
-    """A tracefs with an empty folder of instances."""
+    """Return a tracefs with an empty folder of instances."""
     (tmp_path / "events").mkdir()
     (tmp_path / "instances").mkdir()
     return Tracefs(tmp_path)
@@ -161,7 +161,7 @@ def test_filter_reason(shown: str, text: str, reason: str, word: str) -> None:
 
 
 def test_last_reason() -> None:
-    """Of the log's entries the command's own is taken, with what its caret points at."""
+    """The log's last entry for the command is taken, with the word under its caret."""
     assert (
         last_reason(ERROR_LOG, "p:collectord_a/y /lib/x.so:0x10 a=%zz b=%di")
         == "Invalid register name, at character 35: '%zz'"
@@ -211,13 +211,13 @@ def test_probe_definitions(probe: Probe, line: str) -> None:
 def test_unusable_probes(
     kind: ProbeKind, name: str, place: str, arguments: str, condition: str
 ) -> None:
-    """What cannot be a definition, or would be one more, is no probe."""
+    """Invalid definitions, and several in one line, are refused."""
     with pytest.raises(UsageError, match=f"{kind} {name}: "):
         Probe(kind, name, place, arguments, condition)
 
 
 def test_only_an_eprobes_filter_is_part_of_its_definition() -> None:
-    """That of others is over the fields of their own event."""
+    """Filters of other probes are over the fields of their own event."""
     kprobe = Probe(ProbeKind.KPROBE, "a", "do_exit", filter="x > 1")
     assert (kprobe.definition("g"), kprobe.event_filter) == ("p:g/a do_exit", "x > 1")
 
@@ -251,7 +251,7 @@ def test_lock_tells_live_from_left(tree: Tracefs) -> None:
 
 
 def test_lock_tells_who_salvages(tree: Tracefs) -> None:
-    """Who took over what was left is no maker, and the only one; what is gone nobody salvages."""
+    """Only one process salvages, and it is not the maker; a removed instance has no salvager."""
     fd = make_locked(tree, "collectord-a")
     assert not is_being_salvaged(tree, "collectord-a")
     os.close(fd)
@@ -280,7 +280,7 @@ def test_lock_is_not_inherited_by_programs(tree: Tracefs) -> None:
 
 
 def test_no_instances(tmp_path: Path) -> None:
-    """Where tracefs is empty, the mount and lockdown are named."""
+    """If tracefs is empty, the message names the mount and lockdown."""
     with pytest.raises(MissingFeature, match="lockdown"):
         find_leftovers(Tracefs(tmp_path))
     settings = InstanceSettings("a", 1 << 16, 1 << 12)
@@ -372,7 +372,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_holders(proc: Path) -> None:
-    """Who has a file open or mapped is found; a folder, or a longer name, holds nothing."""
+    """A process with the file open or mapped is found; folders and longer names do not count."""
     found = holders_below("/instances/collectord-a/", proc)
     assert [(holder.pid, holder.comm) for holder in found] == [(7, r"tr\x1bp"), (9, "cat")]
     nobody = ControlFolder(Path("/sys/kernel/tracing/instances/collectord-b"), proc=proc)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the parts of tracefs that are read."""
+    """Return a copy of the parts of tracefs that are read."""
     event = tmp_path / "events/sched/sched_switch"
     event.mkdir(parents=True)
     (event / "id").write_text("314\n")
@@ -64,7 +64,7 @@ def test_absent_mount_point_is_a_missing_feature(tmp_path: Path) -> None:
 
 
 def test_check_mounted_tells_the_command(tmp_path: Path) -> None:
-    """What may not be mounted now says how to mount it."""
+    """If it may not be mounted now, the message says how to mount it."""
     (tmp_path / "kernel/tracing").mkdir(parents=True)
     tracefs = Tracefs.below(tmp_path)
     with pytest.raises(MissingPrivilege, match="mount -t tracefs tracefs") as caught:
@@ -74,5 +74,5 @@ def test_check_mounted_tells_the_command(tmp_path: Path) -> None:
 
 
 def test_no_instances_no_reason(tree: Path) -> None:
-    """Where no instance can be made, a refused filter has no reason to show."""
+    """If no instance can be made, a refused filter has no reason to show."""
     assert Tracefs(tree).filter_refusal("sched", "sched_switch", "x == 1") == ""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def text(entries: int, overrun: int = 0, dropped: int = 0, read: int = 0) -> str:
-    """A `stats` file."""
+    """Return a `stats` file."""
     return (
         f"entries: {entries}\noverrun: {overrun}\ncommit overrun: 2\nbytes: {entries * 40}\n"
         f"oldest event ts:  10.000001\nnow ts:  12.500000\n"
@@ -72,7 +72,7 @@ def test_a_backlog_that_drains_is_no_reset(monkeypatch: pytest.MonkeyPatch, entr
 
 
 def test_new_events_beside_a_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written is known to a text's length, never more than it is, and never goes back."""
+    """The written bytes are known up to a text's length, never too high, and never go back."""
     busy = [(1000, 10 * n) for n in range(1, 10)]
     stats = replay(monkeypatch, (900, 0), (900, 0), *busy, *[(0, 90)] * 9, (1000, 90), (1000, 90))
     found = [stats.read() for _ in range(2)]

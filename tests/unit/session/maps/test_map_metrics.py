@@ -20,22 +20,22 @@ SECOND: Final = 1_000_000_000
 
 
 def metric(kind: str, **more: Any) -> MetricConfig:  # noqa: ANN401  # of MetricConfig
-    """A metric `m` of table `t`."""
+    """Return a metric `m` of table `t`."""
     return MetricConfig(**{"name": "m", "type": kind, "help": "It counts.", "table": "t", **more})
 
 
 def reader(maps: FakeMaps, *metrics: MetricConfig) -> MapReader:
-    """A reader of a program `p`."""
+    """Return a reader of a program `p`."""
     return MapReader(maps, "p", maps.tables, metrics, FakeNames())
 
 
 def values(looks: MapReader) -> dict[tuple[str, ...], float | None]:
-    """One look at the first metric: values by labels."""
+    """Read the first metric once: values by labels."""
     return {series.labels: series.value for series in looks.read()[0].series}
 
 
 def counts(looks: MapReader) -> dict[tuple[str, ...], tuple[int, ...]]:
-    """One look at the first metric, a histogram: counts of its buckets by labels."""
+    """Read the first metric, a histogram, once: counts of its buckets by labels."""
     return {series.labels: series.counts for series in looks.read()[0].series}
 
 
@@ -156,7 +156,7 @@ def test_label_values_that_look_alike_count_together() -> None:
 
 
 def test_each_label_has_its_own_bound() -> None:
-    """One label's rest does not hide another's values."""
+    """One label's overflow does not hide another's values."""
     maps = FakeMaps()
     key = (key_struct(["dev", U32], ["write", U32]), 8)
     table = maps.add("t", MapType.HASH, key)
@@ -241,7 +241,7 @@ def test_slots_of_a_hash_do_not_follow_from_its_size() -> None:
 
 
 def test_a_sum_is_in_slot_0() -> None:
-    """What a program keeps beside the sum is no part of it."""
+    """Other values that a program keeps beside the sum are not part of it."""
     maps = FakeMaps()
     maps.add("t", MapType.ARRAY, (U32, 4), entries=64)
     sums = maps.add("s", MapType.PERCPU_ARRAY, (U32, 4), entries=2, cpus=2)
@@ -251,7 +251,7 @@ def test_a_sum_is_in_slot_0() -> None:
 
 
 def test_histogram_without_a_sum_claims_none() -> None:
-    """Where the program keeps no sum, or not by the metric's labels, there is none."""
+    """If the program keeps no sum, or not by the metric's labels, none is exported."""
     maps = FakeMaps()
     table = maps.add("t", MapType.HASH, DEV_SLOT)
     maps.add("s", MapType.ARRAY, (U32, 4), entries=1)[u32(0)] = u64(9)
@@ -303,7 +303,7 @@ def test_slots_of_bccs_log2() -> None:
 
 
 def test_a_small_log2_array_has_no_bound_for_its_last_slot() -> None:
-    """What was too large for the program's slots is above every bound."""
+    """Values too large for the program's slots are above every bound."""
     made = buckets("log2", "count", slots=5)
     assert made.bounds == (1, 3, 7)
     assert [made.index(slot) for slot in range(6)] == [0, 0, 1, 2, 3, 3]
@@ -321,7 +321,7 @@ def test_an_unchanged_map_is_not_gone_through_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_map_that_cannot_be_read_loses_nothing() -> None:
-    """What the counters grew by while reading failed is in the next look."""
+    """The next reading includes what the counters grew by while reading failed."""
     maps = FakeMaps()
     one = maps.add("t", MapType.HASH, (U32, 4))
     maps.add("u", MapType.HASH, (U32, 4))
@@ -353,7 +353,7 @@ def test_a_map_that_cannot_be_read_loses_nothing() -> None:
     ],
 )
 def test_a_manifest_that_does_not_fit_its_program(config: MetricConfig, words: str) -> None:
-    """What is named and not there is told with the table and the nearest name."""
+    """A missing name is reported with its table and the nearest name."""
     maps = FakeMaps()
     leaf = (key_struct(["count", U64], ["bytes", U64], ["text", "char", [8]]), 24)
     maps.add("t", MapType.HASH, (key_struct(["dev", U32], ["comm", "char", [4]]), 8), leaf)

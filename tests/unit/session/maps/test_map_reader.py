@@ -25,7 +25,7 @@ FUNCTION_FD: Final = 77
 
 
 def program(maps: FakeMaps, name: str, *, answer: AnswerConfig = SIZES) -> OpenProgram:
-    """A program that counts calls, with one function."""
+    """Return a program that counts calls, with one function."""
     manifest = BpfManifest(summary="s", license="GPL-2.0-only", metric=(CALLS,), answer=(answer,))
     plan = ProgramPlan(
         BpfProgram(name=name, path=name, source="", manifest=manifest, origin="shipped"),
@@ -39,20 +39,20 @@ def program(maps: FakeMaps, name: str, *, answer: AnswerConfig = SIZES) -> OpenP
 
 @dataclass
 class Source:
-    """As `source.bpf.OpenBpf`: programs, and what they count of their submissions."""
+    """A stand-in for `source.bpf.OpenBpf`: programs, and counts of their submissions."""
 
     programs: tuple[OpenProgram, ...]
     submitted: dict[int, Counts] = field(default_factory=dict)
 
     def counts(self, program: OpenProgram) -> dict[int, Counts]:
-        """Those of every program."""
+        """Return the counts of every program."""
         del program
         return self.submitted
 
 
 @pytest.fixture
 def maps() -> FakeMaps:
-    """Tables of the program."""
+    """The tables of the program."""
     made = FakeMaps()
     made.add("calls", MapType.PERCPU_ARRAY, (U32, 4), entries=1)[u32(0)] = u64(3, 4)
     made.add("sizes", MapType.ARRAY, (U32, 4), entries=4)[u32(1)] = u64(5)
@@ -93,7 +93,7 @@ def test_each_program_has_its_own(maps: FakeMaps) -> None:
 
 
 def test_answers_are_read_when_asked_for(maps: FakeMaps) -> None:
-    """By program and table, as they are then."""
+    """Answers are read by program and table, at the time of the request."""
     reader = BpfReader(maps, "s", Source((program(maps, "p"),)), FakeNames(), stats=False)
     maps.maps["sizes"][u32(2)] = u64(6)
     contents = reader.read_answers()
