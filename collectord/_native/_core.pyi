@@ -44,9 +44,9 @@ def scan_pages(data: bytes | bytearray | memoryview | mmap, subbuf_bytes: int) -
     """
 
 def close_gap(fd: int, at: int, size: int) -> None:
-    """Take `size` bytes, in which nothing is, out of a file: what is behind them moves to `at`.
+    """Remove `size` bytes of unused space from a file; the data behind it moves to `at`.
 
-    Both are multiples of the filesystem's block.
+    Both numbers are multiples of the filesystem's block size.
 
     Raises:
         OSError: EOPNOTSUPP or EINVAL if the filesystem cannot do that.
@@ -55,93 +55,94 @@ def close_gap(fd: int, at: int, size: int) -> None:
 def scan_blktrace(
     data: bytes | bytearray | memoryview | mmap, after: int | None = None
 ) -> BlktraceScan:
-    """Walk whole records from the start of `data`; see `blk_walk.h`.
+    """Walk whole blktrace records from the start of `data`; see `blk_walk.h`.
 
     Args:
         data: records of one CPU.
-        after: the number of the one that is before them, None if nobody knows.
+        after: the number of the record before them, None if it is not known.
     """
 
 class RingMap:
     """Shared mapping of a perf ring: its control page and `data_bytes` of data.
 
-    Works on a perf event fd and, for tests, on any fd whose file has the same layout.
+    It accepts a perf event fd and, for tests, any fd whose file has the same layout.
     """
 
     def __init__(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> None:
-        """Map read-write, or to overwrite read-only.
+        """Map the ring read-write, or read-only if `overwrite` is set.
 
         Raises OSError (EPERM: mlock budget, EINVAL: size or redirected).
         """
     def feed(self, records: bytes) -> bool:
-        """Write whole records as the kernel would, into a ring in our own memory, by one writer.
+        """Write whole records as the kernel would, as the only writer of a ring in our memory.
 
-        False: there is no room for all of them, and nothing was written.
+        Returns False, and writes nothing, if there is no room for all of them.
         """
     @property
     def data_bytes(self) -> int: ...
     @property
     def head(self) -> int: ...
     def close(self) -> None:
-        """Unmap. Raises ValueError while a core still drains the ring."""
+        """Unmap the ring. Raises ValueError while a core still drains it."""
 
 class BpfMap:
-    """A BPF ring buffer, mapped."""
+    """Shared mapping of a BPF ring buffer."""
 
     def __init__(self, fd: int, data_bytes: int) -> None:
-        """Map all of the map `fd`, whose max_entries is `data_bytes`.
+        """Map the whole ring of the map `fd`, whose max_entries is `data_bytes`.
 
-        Raises OSError (EINVAL: not a power of two of pages, or no such map).
+        Raises OSError (EINVAL: the size is not a power of two of pages, or the map is another
+        kind).
         """
     def close(self) -> None:
-        """Unmap. Raises ValueError while a core still drains the ring."""
+        """Unmap the ring. Raises ValueError while a core still drains it."""
 
 class AuxMap:
     """Shared mapping of the AUX area that belongs to a perf ring.
 
-    Works on a perf event fd and, for tests, on any fd whose file has the same layout: control
+    It accepts a perf event fd and, for tests, any fd whose file has the same layout: control
     page, data, AUX area.
     """
 
     def __init__(self, fd: int, ring_map: RingMap, aux_bytes: int, *, snapshot: bool) -> None:
         """Map `aux_bytes` (a power of two of pages) behind the ring's data.
 
-        fd: of the event that owns the ring: the one that `ring_map` mapped. snapshot: map it
-        read-only, so that the kernel overwrites the oldest bytes; else what is not read yet
-        stays, and the kernel stops the event when nothing is free. Raises OSError (EOPNOTSUPP: the
-        PMU has no AUX area; EINVAL: size, or mapped before with another one; EPERM: mlock budget).
+        fd: the event that owns the ring, the one that `ring_map` mapped. snapshot: map the area
+        read-only, so that the kernel overwrites the oldest bytes; otherwise unread bytes stay, and
+        the kernel stops the event when no space is free. Raises OSError (EOPNOTSUPP: the PMU has
+        no AUX area; EINVAL: wrong size, or mapped before with another size; EPERM: mlock budget).
         """
     @property
     def aux_bytes(self) -> int: ...
     @property
     def head(self) -> int:
-        """`aux_head`: how many bytes the kernel has handed over, but see the head rules."""
+        """The value of `aux_head`: the bytes handed over so far, subject to the head rules."""
     def close(self) -> None:
-        """Unmap; before the ring's own map. Raises ValueError while a core still drains it."""
+        """Unmap the area, before the ring's map. Raises ValueError while a core drains it."""
 
 class PageMap:
     """Shared mapping of one CPU's `trace_pipe_raw`: the meta page and all sub-buffers.
 
-    The counters are those of the last time that a reader asked for a page, and restart at 0 when
-    the ring is reset.
+    The counters were current when a reader last asked for a page; a reset of the ring sets them
+    to 0.
     """
 
     def __init__(self, fd: int) -> None:
-        """Map read-only. Raises OSError.
+        """Map the ring read-only. Raises OSError.
 
-        ENODEV: this kernel or this ring has no mapping; EBUSY: a snapshot excludes it; EPROTO:
-        the meta page is laid out in a way that is not known.
+        ENODEV: this kernel or this ring has no mapping; EBUSY: a snapshot excludes it; EPROTO: the
+        layout of the meta page is unknown.
         """
     @property
     def subbuf_bytes(self) -> int: ...
     @property
     def subbufs(self) -> int:
-        """How many are mapped: those of the ring and the reader's own."""
+        """The number of mapped sub-buffers: those of the ring and the reader's own."""
     @property
     def read(self) -> int:
-        """Events read, by whomever."""
+        """The number of events read so far by any reader."""
     def close(self) -> None:
-        """Unmap. Raises ValueError while a core still drains the ring."""
+        """Unmap the ring. Raises ValueError while a core still drains it."""
 
 class Ring:
     """A ring that a core drains."""
@@ -150,38 +151,37 @@ class Ring:
     def id(self) -> int: ...
     @property
     def shard(self) -> int:
-        """Whose thread drains it."""
+        """The shard whose thread drains it."""
     @property
     def answered(self) -> bool:
-        """Whether its shard has done all that the ring was told: it does so at its next pass.
+        """Whether the shard has carried out all commands to this ring, which its next pass does.
 
-        The core's `notify_fd` becomes readable when it has. Of a core that does not run it is so
-        on return of each call.
+        The core's `notify_fd` becomes readable when it has. If the core does not run, each command
+        is carried out before the call returns.
         """
     def counters(self) -> RingCounters: ...
     def hold(self, held: bool) -> None:
-        """Have passes leave a ring alone, or no more; none is at it once it is `answered`.
+        """Have passes leave the ring alone, or drain it again; in force once it is `answered`.
 
-        What is in it when it is let go comes with the next generation. An overwritable ring is
-        always left alone: to let it go copies what it holds, once, and that comes with the next
-        generation. Nobody may write to it meanwhile (PERF_EVENT_IOC_PAUSE_OUTPUT).
+        The data it holds when it is released come with the next generation. An overwritable ring
+        is always left alone: releasing it copies its contents once, and they come with the next
+        generation. The kernel must not write to it meanwhile (PERF_EVENT_IOC_PAUSE_OUTPUT).
 
-        A data ring is held together with its AUX ring, which must be a snapshot one. Its oldest
-        records are then given up whenever it is more than half full. Letting go fixes the AUX
-        window: the events have been disabled before, and are enabled again after the full pass
-        that followed.
+        A data ring is held together with its AUX ring, which must be a snapshot ring. Its oldest
+        records are then dropped whenever it is more than half full. Releasing it fixes the AUX
+        window: the caller disables the events before, and enables them after the next full pass.
 
-        Raises OSError (EINVAL: its AUX ring is none of snapshots; EBUSY: the same was asked for
-        before, and is not answered yet).
+        Raises OSError (EINVAL: its AUX ring is no snapshot ring; EBUSY: an earlier call of the
+        same kind is not answered yet).
         """
     def warm(self) -> None:
-        """Have the memory ready that the next window of an overwritable ring is copied to."""
+        """Prepare the memory that the next window of an overwritable ring is copied to."""
     def read_all(self) -> None:
-        """Have passes read what is in a part of a sub-buffer too, of a relay ring.
+        """Have passes of a relay ring also read a sub-buffer that is only partly written.
 
-        Call it when nothing is written any more: a record that has its room and not yet its
-        contents would be met there otherwise. Done before a generation that is begun later. Raises
-        OSError (EINVAL: it is another ring; EBUSY: see `hold`).
+        Call it after the last write: earlier, a read could meet a record whose space is reserved
+        but not filled. It takes effect before any generation begun later. Raises OSError (EINVAL:
+        not a relay ring; EBUSY: see `hold`).
         """
 
 class AuxRing:
@@ -189,31 +189,31 @@ class AuxRing:
 
     @property
     def id(self) -> int:
-        """Of the same numbering as `Ring.id`."""
+        """The ring's id, in the same numbering as `Ring.id`."""
     @property
     def shard(self) -> int:
-        """See `Ring.shard`."""
+        """The shard whose thread drains it."""
     @property
     def answered(self) -> bool:
-        """See `Ring.answered`."""
+        """Whether the shard has carried out all commands, as for `Ring.answered`."""
     def counters(self) -> AuxCounters: ...
     def stop(self) -> None:
-        """Enable nothing any more, and wait for nothing: the events are about to be disabled.
+        """Stop enabling events and waiting for records: the events are about to be disabled.
 
-        No pass is in the middle of an ENABLE once it is `answered`. From then on a pass takes
-        bytes also where no AUX record says that they are whole.
+        No pass is in the middle of an ENABLE once it is `answered`. From then on, a pass also
+        takes bytes that no AUX record confirms as whole.
         """
 
 class Stream:
-    """One sequence of segments: what the rings that feed it hold, in files.
+    """One sequence of segments, which store what the rings of the stream held.
 
-    Once neither it nor a ring of it is referred to any more it is finished, if it is not, and its
-    memory is freed with that of its rings, which have left the core.
+    A stream is finished and freed, with the rings that have left the core, once nothing refers to
+    it or to one of its rings.
     """
 
     @property
     def id(self) -> int:
-        """No other stream of the core has it, or had it."""
+        """A number that no other stream of the core has or ever had."""
     def prepare(
         self,
         token: int,
@@ -225,11 +225,11 @@ class Stream:
     ) -> None:
         """Hand over the next segment's file.
 
-        The fd stays the caller's and must live until SegmentClosed(token). Data goes to `offset`
-        (a multiple of 4096) and on; after the chunk that reaches `limit_bytes` the stream moves on
-        to the next prepared segment. `step_bytes` > 0: space is allocated that far ahead, and a
-        full disk leaves room behind the data: `tail_bytes`, and an entry of the AUX index for
-        each place in `SegmentClosed.aux_index`.
+        The fd stays the caller's and must live until SegmentClosed(token). Data are written from
+        `offset` (a multiple of 4096) on; after the chunk that reaches `limit_bytes` the stream
+        moves on to the next prepared segment. If `step_bytes` > 0, space is allocated that far
+        ahead, and a full disk leaves room behind the data: `tail_bytes`, and an entry of the AUX
+        index for each place in `SegmentClosed.aux_index`.
         """
     def prepare_pages(
         self,
@@ -244,62 +244,62 @@ class Stream:
         """Hand over the next segment's file to a page stream.
 
         `offsets`: where each ring's extent begins, by ring id (multiples of 4096); a ring without
-        one ends the segment when it has something to write. Whole sub-buffers are written from
+        an extent ends the segment when it has data to write. Whole sub-buffers are written from
         there on, up to `capacity_bytes`. The stream moves on to the next prepared segment before
-        all extents together hold more than `limit_bytes`. `step_bytes` > 0: space is allocated
-        that far ahead in each extent. Raises OSError (EBUSY: one is prepared already).
+        all extents together hold more than `limit_bytes`. If `step_bytes` > 0, space is allocated
+        that far ahead in each extent. Raises OSError (EBUSY: a segment is prepared already).
         """
     def prepare_files(self, token: int, *, files: Mapping[int, int], limit_bytes: int) -> None:
         """Hand over the next segment's files to a relay stream: a descriptor by ring id.
 
-        Each ring's data go to its own from offset 0 on. The stream moves on to the next prepared
-        segment before all of them together hold more than `limit_bytes`, or where a ring's share
-        of a chunk begins. Raises OSError (EBUSY: one is prepared already).
+        The data of each ring go to its own file from offset 0 on. The stream moves on to the next
+        prepared segment before the files together hold more than `limit_bytes`, at a point where a
+        ring's share of a chunk begins. Raises OSError (EBUSY: a segment is prepared already).
         """
     def track_bytes(self) -> tuple[int, dict[int, int]]:
-        """Tell token and bytes per ring id of the running segment, the last page included.
+        """Return token and bytes per ring id of the running segment, including the last page.
 
-        Token 0, and no rings: none is open. May be called from any thread.
+        Token 0 and no rings mean that no segment is open. Any thread may call it.
         """
     def issued_generation(self) -> int:
-        """The core's last generation."""
+        """Return the core's last generation."""
     def drained_generation(self) -> int:
-        """The last generation that its rings are done with, whatever those of others are at."""
+        """Return the last generation that the rings of this stream have completed."""
     def written_generation(self) -> int:
-        """The last one of which every chunk is on its file (or counted as lost)."""
+        """Return the last generation whose chunks are all written or counted as lost."""
     def silent_shard(self, generation: int) -> int:
-        """Give a drain thread of its rings that made no pass since this was issued; -1: none."""
+        """Return a drain thread of its rings without a pass since this was issued; -1: none."""
     def waits_ns(self) -> int:
-        """For how long what is written first has waited for its disk; 0: nothing waits."""
+        """Return for how many ns the first queued item has waited for its disk; 0: none."""
     def round_ns(self) -> int:
-        """When the generation before the one that was issued last had been written; 0: it is not.
+        """Return when the generation before the last issued one was written; 0: it is not yet.
 
-        Of CLOCK_MONOTONIC. A sorting reader has passed nothing that is younger.
+        The time is of CLOCK_MONOTONIC. A sorting reader has not passed any younger record.
         """
     def rotate(self) -> None:
-        """Move on to the next prepared segment at the next chunk, if this one holds data."""
+        """Move on to the next prepared segment at the next chunk, unless this one is empty."""
     def finish(self) -> None:
-        """Close the running segment after what is queued; SegmentClosed follows.
+        """Close the running segment after the queued data; SegmentClosed follows.
 
-        From then on the stream takes no segment (BrokenPipeError), a prepared one is forgotten,
-        and what its rings give is counted as lost_dropped.
+        From then on the stream takes no segment (BrokenPipeError), drops a prepared one, and
+        counts what its rings deliver as lost_dropped.
         """
     def load_sideband(self, records: bytes | bytearray | memoryview | mmap) -> None:
         """Apply whole records (perf layout, sample_id trailer included) to the state table."""
     def mapped_files(self, since: int = 0) -> tuple[int, bytes]:
-        """Tell the files whose code is mapped: the number to ask from next time, and records.
+        """Return the files whose code is mapped, as records, and the number to continue from.
 
-        Each file is the first MMAP2 record that named it, whole, of the running segment and the
-        one before it, oldest first; what is in neither any more is gone. May be called from any
-        thread.
+        Each file is represented by the first MMAP2 record that named it, whole, in the running
+        segment and the one before it, oldest first; older files are forgotten. Any thread may call
+        it.
         """
     def space(self, retry: bool) -> None:
-        """Answer SpaceWanted: try the write again, or count the chunk as `disk_full`.
+        """Answer SpaceWanted: retry the write, or count the chunk as `disk_full`.
 
-        Of a page stream it is what one ring has in the chunk, as far as it was not written.
+        On a page stream it concerns the unwritten part of what one ring has in the chunk.
         """
     def sideband_counters(self) -> SidebandCounters:
-        """Tell what the state table holds, and what it had no memory for."""
+        """Return the size of the state table and the records that it had no memory for."""
 
 class Core:
     """Pool of chunks, shard threads and the writer thread."""
@@ -315,12 +315,12 @@ class Core:
     ) -> None: ...
     @property
     def notify_fd(self) -> int:
-        """Readable (eventfd) when `events()` has something or a generation completed."""
+        """An eventfd, readable when `events()` has an event or a generation completed."""
     def start(self) -> None: ...
     def add_disk(self, device: int) -> None:
-        """Have a queue and a writer for the file system of this number (`st_dev`).
+        """Create a queue and a writer for the file system with this number (`st_dev`).
 
-        Segments on one that was not told get them as they are prepared.
+        Other file systems get theirs when a segment on them is prepared.
         """
 
     def add_stream(
@@ -331,16 +331,16 @@ class Core:
         foreign_clock: bool = False,
         snapshots: bool = False,
     ) -> Stream:
-        """Add one; `subbuf_bytes` > 0: a page stream, for rings with sub-buffers of that size.
+        """Add a stream of perf records, or of pages of `subbuf_bytes` if that is not 0.
 
-        foreign_clock: the records carry another clock than CLOCK_MONOTONIC. How far it is behind
-        is then taken from when records are read.
+        foreign_clock: the records use another clock than CLOCK_MONOTONIC. Its lag is then
+        estimated from the time when records are read.
 
-        `snapshots`: it takes windows of overwritable rings. Sideband records are kept for these
-        and come with the replay only, and no marker orders what is written.
+        `snapshots`: the stream takes windows of overwritable rings. Sideband records are kept for
+        these and stored only in the replay, and no marker orders the records.
         """
     def add_relay_stream(self) -> Stream:
-        """Add one for relay files, each of which is written to a file of its own."""
+        """Add a stream for relay files, each of which is written to its own file."""
     def add_ring(
         self,
         shard: int,
@@ -355,19 +355,19 @@ class Core:
         held: bool = False,
         cpu_trailer: int = 0,
     ) -> Ring:
-        """Begin to drain.
+        """Begin to drain a perf ring.
 
-        cpu_trailer: where CPU is in records other than samples, in bytes before their end; 0: they
-        carry none. Switches, ITRACE_START and AUX_OUTPUT_HW_ID are replayed only where they do;
-        the last 8 bytes of such a record are taken as the event's id if CPU is not there.
+        cpu_trailer: where CPU is in records other than samples, in bytes before their end; 0: it
+        is absent. Switches, ITRACE_START and AUX_OUTPUT_HW_ID are replayed only with it; without
+        it, the last 8 bytes of such a record are taken as the event's id.
 
-        Times: of a sample at `time_offset` from its start, of any other record at `time_trailer`
-        before its end; 0 where the records carry no time. `ids`: of the events that write into
-        the ring, if samples begin with an id; one that is none of them is replaced by the lowest.
-        `held`: see `Ring.hold`.
+        Times: a sample has its time at `time_offset` from its start, any other record at
+        `time_trailer` before its end; 0: no time. `ids`: those of the events that write into the
+        ring, if samples begin with an id; any other id is replaced by the lowest. `held`: see
+        `Ring.hold`.
 
-        Raises OSError (EINVAL: no such shard, a stream of pages or relay, or one whose sideband
-        has its time or CPU elsewhere in its records; EPERM: `wakeup_fd` cannot be polled).
+        Raises OSError (EINVAL: no such shard, a stream of pages or relay, or its sideband has time
+        or CPU at another place; EPERM: `wakeup_fd` cannot be polled).
         """
     def add_page_ring(
         self,
@@ -383,11 +383,11 @@ class Core:
     ) -> Ring:
         """Begin to drain one CPU's `trace_pipe_raw` into a page stream.
 
-        `fd`: non-blocking, and its own reader's: nobody else reads the ring. `subbuf_bytes`: with
-        the header, as one read(2) must ask for. `subbufs`: of the ring, the reader's not among
-        them. `transport`: "read", "mmap" (with `page_map`) or "splice", which falls back to "read"
-        where the ring takes no splice. Raises OSError (EINVAL: sizes do not fit the stream, the
-        map or the core's chunks).
+        `fd`: non-blocking and owned by the core's reader: no one else reads the ring.
+        `subbuf_bytes`: with the header, the size that read(2) must ask for. `subbufs`: those of
+        the ring, without the reader's. `transport`: "read", "mmap" (with `page_map`) or "splice",
+        which falls back to "read" where the ring does not support splice. Raises OSError (EINVAL:
+        sizes do not fit the stream, the map or the core's chunks).
         """
     def add_bpf_ring(
         self,
@@ -405,11 +405,11 @@ class Core:
 
         Each of its records becomes a PERF_RECORD_SAMPLE: `id`, the record's first `fields_bytes`
         bytes (a multiple of 8), which are the sample's fields between its id and its raw data, and
-        the rest as raw data. time_offset: where such a sample has its time, from its start, 0: it
-        has none. wakeup_fd: the map's. held: passes leave it alone until `Ring.hold(False)`.
+        the rest as raw data. time_offset: where such a sample has its time, from its start; 0: no
+        time. wakeup_fd: the map's. held: passes leave the ring alone until `Ring.hold(False)`.
 
-        Raises ValueError (a map that is closed) and OSError (EINVAL: no such shard, `stream` is
-        none of perf records, fields_bytes is none).
+        Raises ValueError (a map that is closed) and OSError (EINVAL: no such shard, `stream` does
+        not take perf records, or fields_bytes is invalid).
         """
     def add_relay_ring(
         self,
@@ -424,9 +424,10 @@ class Core:
     ) -> Ring:
         """Begin to read a file of a relay channel, one CPU's or the only one.
 
-        `capacity_bytes`: of all its sub-buffers. `blktrace`: it has records of blktrace, which
-        are counted and never split; `longest_bytes` > 0: none has more. RingHungUp tells that the
-        channel was closed or its file has gone, after all was read. Raises OSError.
+        `capacity_bytes`: the size of all its sub-buffers. `blktrace`: it contains blktrace
+        records, which are counted and never split; `longest_bytes` > 0: the longest possible one.
+        RingHungUp reports, after all was read, that the channel was closed or its file removed.
+        Raises OSError.
         """
     def add_aux_ring(
         self,
@@ -444,54 +445,54 @@ class Core:
     ) -> AuxRing:
         """Begin to drain the AUX area of `ring` (a data ring, no sideband) into the ring's stream.
 
-        framing: "auxtrace": as PERF_RECORD_AUXTRACE with the payload behind it; "hidden": inside
-        of records that readers ignore, for PMUs that perf cannot decode. idx, cpu, tid: as in that
-        record; cpu -1 for a ring of a thread, tid -1 for one of a CPU. reference_tsc: each piece
-        has the time-stamp counter of when it was made for its reference, else 0. whole_records: no
-        piece ends inside of what one PERF_RECORD_AUX tells of. enable_fds: AUX events of this
-        ring, enabled again after each pass that took bytes or saw a truncated record; of a
-        snapshot ring never. The fds stay the caller's, and must live until the ring is removed, or
-        the core has stopped.
+        framing: "auxtrace": as PERF_RECORD_AUXTRACE followed by the payload; "hidden": inside
+        records that readers ignore, for PMUs that perf cannot decode. idx, cpu, tid: as in that
+        record; cpu -1 for a ring of a thread, tid -1 for one of a CPU. reference_tsc: the
+        reference of each piece is the time-stamp counter when it was made, else 0. whole_records:
+        no piece ends inside the range of one PERF_RECORD_AUX. enable_fds: AUX events of this ring,
+        enabled again after each pass that took bytes or saw a truncated record; not for a snapshot
+        ring. The fds stay the caller's, and must live until the ring is removed or the core has
+        stopped.
 
-        Snapshot rings: head_rule "monotonic": the head counts bytes; "offset": it is a place in
-        the buffer; "learned": the windows tell which of the two. They are held when `ring` is, and
-        only they may be.
+        For snapshot rings, head_rule says what the head means: "monotonic": a count of bytes;
+        "offset": a place in the buffer; "learned": the windows show which. They are held when
+        `ring` is; other AUX rings cannot be held.
 
-        Both rings are removed by `remove_ring(ring)`. Add before the events are enabled.
+        `remove_ring(ring)` removes both rings. Add the area before the events are enabled.
 
-        Raises ValueError (a framing or head rule that is none, a ring that is not this core's, an
-        area of another one or no longer mapped) and OSError (EINVAL: `ring` is held and this is no
-        snapshot ring, a chunk has no room for `whole_records` of this size, or the stream's
-        sideband has its time elsewhere in its records; EEXIST: the ring has one already).
+        Raises ValueError (unknown framing or head rule, a ring of another core, an area of another
+        ring or no longer mapped) and OSError (EINVAL: `ring` is held and this is no snapshot ring,
+        a chunk has no room for `whole_records` of this size, or the stream's sideband has its time
+        elsewhere in its records; EEXIST: the ring has an AUX area already).
         """
     def remove_ring(self, ring: Ring) -> bool:
-        """Have a ring drained once more, and left; returns whether it was.
+        """Drain a ring once more and remove it; returns whether it was removed.
 
-        Call it again until it was, at the latest two seconds after its shard's next pass: then its
-        map may be closed, and its counters stay. A held ring is not drained. The ring's AUX ring
-        goes with it. `notify_fd` becomes readable when it was left.
+        Repeat the call until it returns True, at the latest two seconds after the shard's next
+        pass: then the map may be closed, and the counters stay. A held ring is not drained. The
+        ring's AUX ring is removed with it. `notify_fd` becomes readable when it was removed.
 
-        If for two seconds no chunk comes free to drain into it is left all the same. What was not
-        drained is counted as taken, and as lost_dropped; of a relay ring as skipped, of a page
-        ring it is unread in the kernel's counters.
+        If no chunk comes free for two seconds, the ring is removed undrained. The rest is counted
+        as taken and as lost_dropped; for a relay ring as skipped, and for a page ring it stays
+        unread in the kernel's counters.
         """
     def request_flush(self) -> int:
-        """Begin a generation: every ring is to be read up to where it is then; returns its number.
+        """Begin a generation, which reads every ring to its present head; returns its number.
 
-        A ring that is full again meanwhile is done all the same once it has passed that place.
+        A ring that fills up again meanwhile is done once it has passed that place.
         """
     def follow(self, generation: int) -> None:
-        """Have the flush timer's generations tell of their ends from this one on, and not before.
+        """Have generations of the flush timer report their ends from this one on.
 
-        Until the first call each does, as each does that is asked for.
+        Before the first call all of them do. Requested generations always do.
         """
     def issued_generation(self) -> int:
-        """The last generation that was begun, by a call or by the flush timer of a shard."""
+        """Return the last generation begun, by a call or by the flush timer of a shard."""
     def drained_generation(self) -> int:
-        """The last generation that the rings of all streams are done with."""
+        """Return the last generation that the rings of all streams have completed."""
     def events(self) -> list[Event]: ...
     def counters(self) -> CoreCounters: ...
     def drain_tids(self) -> tuple[int, ...]:
-        """Give the kernel ids of the drain threads by shard, once the core was started."""
+        """Return the kernel ids of the drain threads by shard, once the core was started."""
     def stop(self) -> None:
-        """Stop the threads. Rings keep what they hold; call after `Stream.finish` completed."""
+        """Stop the threads. Rings keep their contents; call it after `Stream.finish` completed."""

@@ -29,30 +29,31 @@ enum aux_framing { AUX_AUXTRACE, AUX_HIDDEN };
 /* The largest record that is a multiple of 8. */
 #define AUX_HIDDEN_PAYLOAD_MAX (65528u - AUX_HIDDEN_BYTES)
 
-/* Where a piece comes from. `tid` or `cpu` may be UINT32_MAX: of no one thread, or CPU. */
+/* The origin of a piece. `tid` or `cpu` may be UINT32_MAX: it belongs to no single thread or
+ * CPU. */
 struct aux_origin {
 	uint32_t idx, tid, cpu;
 };
 
 struct aux_piece {
-	uint64_t bytes; /* of payload, without the pad */
+	uint64_t bytes; /* payload bytes, without the pad */
 	uint64_t offset, reference;
 	struct aux_origin origin;
 };
 
-/* Bytes in front of the payload. */
+/* Returns the number of bytes in front of the payload. */
 static inline uint32_t aux_piece__head_bytes(enum aux_framing framing)
 {
 	return framing == AUX_HIDDEN ? AUX_HIDDEN_BYTES : AUX_AUXTRACE_BYTES;
 }
 
-/* Write head and pad around the payload, which is at `to` + aux_piece__head_bytes() already.
- * Returns the length of all. */
+/* Write head and pad around the payload, which is already at `to` + aux_piece__head_bytes().
+ * Returns the total length. */
 uint32_t aux_piece__write(uint8_t *to, enum aux_framing framing, const struct aux_piece *piece);
 
 /*
- * Is the record at `record`, of which `bytes` are there, a piece? Its payload may reach behind
- * `bytes`. `whole`: bytes from this record to the next. False: any other record, or one that has
- * the type of a piece and is none.
+ * Whether the record at `record`, of which `bytes` are available, is a piece. Its payload may
+ * extend beyond `bytes`. `whole`: bytes from this record to the next. False for any other record,
+ * and for one that has the type of a piece but is malformed.
  */
 bool aux_piece__read(const uint8_t *record, size_t bytes, struct aux_piece *piece, uint64_t *whole);

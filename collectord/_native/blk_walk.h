@@ -30,30 +30,30 @@
 #define BLK_CLASS_NOTIFY (1u << (10 + 16))
 #define BLK_RECORD_BYTES_MAX (BLK_HEADER_BYTES + 65535u)
 
-/* What walks over one CPU's records have seen. The caller zeroes it; walks add to it. */
+/* What walks over one CPU's records found. The caller zeroes it; walks add to it. */
 struct blk_tally {
 	uint64_t events;   /* records with a number */
 	uint64_t notes;
-	uint64_t numbered; /* how far the numbers went since the first record, that included */
-	uint64_t missing;  /* of them, those whose record did not come */
-	uint64_t first_ns; /* of the first event; 0: there was none */
+	uint64_t numbered; /* span of the numbers, including the first record */
+	uint64_t missing;  /* numbers in that span without a record */
+	uint64_t first_ns; /* time of the first event; 0: none */
 	uint64_t last_ns;
 };
 
-/* The last number; `begun` is false before the first, unless it must be 1. */
+/* The last number seen; `begun` is false before the first record, unless it must be number 1. */
 struct blk_state {
 	uint32_t sequence;
 	bool begun;
-	uint32_t last_bytes; /* of the last record, 0 before the first */
+	uint32_t last_bytes; /* size of the last record, 0 before the first */
 };
 
-/* Where a record may begin behind `data`, which is none: `bytes` if there is nothing like it. */
+/* Returns where a record may begin behind `data`, which is not one; `bytes` if nowhere. */
 size_t blk__next(const uint8_t *data, size_t bytes);
 
 /*
  * Walk the whole records from `data` on. Returns where the walk ended: behind the last whole
- * record, at one that is cut short, or, with a fault, at what is none. `longest` > 0: a record
- * that says it has more bytes than that is none either.
+ * record, at a truncated one, or, with a fault, at bytes that are no record. If `longest` > 0, a
+ * record that claims more bytes than that is a fault too.
  */
 size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_state *state,
 		struct blk_tally *tally, enum fault *fault);

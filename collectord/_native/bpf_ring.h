@@ -8,26 +8,26 @@ struct bpf_ring_options {
 	int wakeup_fd;
 	uint64_t id;
 	uint32_t fields_bytes; /* a multiple of 8 */
-	struct walk_layout layout; /* of the samples that come out */
+	struct walk_layout layout; /* layout of the resulting samples */
 	bool held;
 };
 
 /*
- * Each record becomes a PERF_RECORD_SAMPLE: `id`, the record's first bytes, which are what the sample
- * has between its id and its raw data, and the rest as raw data. So they are walked, counted and
- * written as those of a perf ring. Records that the program took back are passed over.
+ * Each record becomes a PERF_RECORD_SAMPLE: `id`, the record's first bytes, which the sample has
+ * between its id and its raw data, and the rest as raw data. They are then walked, counted and
+ * written like those of a perf ring. Records that the program discarded are skipped.
  *
- * The program says which records wake (BPF_RB_FORCE_WAKEUP, else BPF_RB_NO_WAKEUP), at its watermark:
- * left to itself the kernel wakes for a record at which the consumer stands, and not for one that came
- * before that showed. An fd with unread records is ready all the time, so that each wake-up is told
- * once (EPOLLET).
+ * The program decides which records wake the reader (BPF_RB_FORCE_WAKEUP, else BPF_RB_NO_WAKEUP),
+ * at its watermark. By itself, the kernel wakes for a record at the consumer's position, and
+ * misses one that was written before that position became visible. An fd with unread records is
+ * always ready, so each wake-up is reported once (EPOLLET).
  */
 struct bpf_ring {
 	struct perf_ring perf;
 	struct bpf_ring_options options;
 };
 
-/* The fd and the map stay the caller's. -EINVAL, -ENOMEM. */
+/* The fd and the map stay the caller's. Returns -EINVAL or -ENOMEM. */
 int bpf_ring__new(const struct bpf_ring_options *options, struct ring **ring);
 
 RING_KIND(bpf_ring, perf.ring)

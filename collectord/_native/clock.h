@@ -13,7 +13,7 @@ static inline uint64_t clock__now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* What has its events from `*first_ns` to `*last_ns`, 0: none, has those of another span of time too. */
+/* Extend the span of events `*first_ns` to `*last_ns` (0: empty) by another span. */
 static inline void note_times(uint64_t *first_ns, uint64_t *last_ns, uint64_t more_first_ns,
 			      uint64_t more_last_ns)
 {

@@ -13,20 +13,20 @@
 
 /*
  *   rings ──► shards (threads) ──► chunks ──► writer (thread) ──► segments
- *                   ▲                              │
- *                   └───────── free chunks ◄───────┘
+ *                  ▲                              │
+ *                  └───────── free chunks ◄───────┘
  *
- * The whole core behind one handle. Calls return 0 or -errno. A ring lives as long as its stream, and
- * that until it is forgotten, or as long as the core; the fds and ring maps given to it stay the
- * caller's. The ids of streams and rings come once. Calls are made by one thread at a time, but those
- * that say so.
+ * The whole core behind one handle. Calls return 0 or -errno. A ring lives as long as its stream,
+ * and a stream until it is forgotten, or as long as the core; the fds and ring maps passed in stay
+ * the caller's. Ids of streams and rings are never reused. Calls are made by one thread at a time,
+ * except where noted.
  */
 struct core {
 	struct pool pool;
-	struct event_list events; /* its fd becomes readable when a generation completed, too */
+	struct event_list events; /* its fd also becomes readable when a generation completed */
 	struct writer writer;
 	struct shard shards[SHARDS_MAX];
-	uint32_t stream_ids[STREAMS_MAX]; /* how far the next one of each place is behind its first */
+	uint32_t stream_ids[STREAMS_MAX]; /* per place, how far the next id is beyond the first */
 	uint32_t ring_ids;
 	bool forgetful; /* a stream waits to be freed */
 };
@@ -50,38 +50,41 @@ int core__new(const struct core_options *options, struct core **core);
 void core__free(struct core *core);
 int core__start(struct core *core);
 void core__stop(struct core *core);
-/* For errors see stream__init(). -ENOSPC: there are STREAMS_MAX. */
+/* For errors see stream__init(). -ENOSPC: there are STREAMS_MAX already. */
 int core__add_stream(struct core *core, const struct stream_options *options,
 		     struct stream **stream);
-/* Nobody asks for the stream, or for a ring of it, any more. Its rings have left: it is finished if it
- * is not, and once nothing of it is on its way it is freed, with them. */
+/* The caller no longer uses the stream or its rings, which have left. The stream is finished if
+ * it is not yet, and freed with its rings once none of its data is in flight. */
 void core__forget_stream(struct core *core, struct stream *stream);
-/* The ring is the core's, whatever comes. One that has a front goes to the shard and the stream of that.
- * -EINVAL: no such shard, or the ring is none for the stream; -EEXIST: its front has one already. */
+/* The core owns the ring, even on an error. A ring with a front goes to the front's shard and
+ * stream. -EINVAL: no such shard, or the stream does not take this ring; -EEXIST: its front has
+ * one already. */
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring *ring);
-/* Have memory ready for what COMMAND_LET_GO copies. */
+/* Prepare the memory that COMMAND_LET_GO copies to. */
 void core__warm(struct ring *ring);
-/* Tell the shard of the ring, see shard__post(). -EINVAL: that is nothing to it, or what is behind it is
- * none that can be held. */
+/* Post a command to the ring's shard, see shard__post(). -EINVAL: the command does not apply to
+ * it, or the ring behind it cannot be held. */
 int core__post(struct core *core, struct ring *ring, enum command command);
-/* Did the shard do all that was posted to the ring? The notices' fd becomes readable when it did. */
+/* Whether the shard carried out all commands to the ring. The events' fd becomes readable then. */
 bool core__has_answered(struct core *core, const struct ring *ring);
-/* Has it left, and was all done that was posted to it? */
+/* Whether the ring has left and all its commands are carried out. */
 bool core__has_left(struct core *core, const struct ring *ring);
 
-/* A shard of the stream's rings that has made no pass since this generation was issued; -1: all have. */
+/* Returns a shard with rings of the stream and no pass since this generation was issued; -1:
+ * none. */
 int core__silent_shard(const struct core *core, const struct stream *stream, uint64_t generation);
-/* Token, fd, offset, limit and what its kind has more are set; the latter is the core's, whatever comes. */
+/* Prepare a segment whose token, fd, offset, limit and places are set; the core owns the
+ * places, even on an error. */
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment);
 void core__rotate(struct core *core, struct stream *stream);
 void core__finish(struct core *core, struct stream *stream);
 void core__answer_space(struct core *core, struct stream *stream, bool retry);
 
 struct event *core__event(struct core *core);
-/* A ring whose last fault, or hang-up, was not told yet; NULL when there is none. */
+/* Returns a ring with an unreported fault, or an unreported hang-up; NULL if there is none. */
 struct ring *core__faulty(struct core *core);
 struct ring *core__hung_up(struct core *core);
 
 void core__read_counters(struct core *core, struct core_counters *counters);
-/* Kernel thread id of shard `index` of a core that was started; 0: there is no such shard. */
+/* Returns the kernel thread id of shard `index` of a started core; 0: there is no such shard. */
 int core__drain_tid(const struct core *core, uint32_t index);

@@ -4,13 +4,13 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* Of any atomic that orders nothing else. */
+/* Load an atomic that orders nothing else. */
 #define load_relaxed(object) atomic_load_explicit(object, memory_order_relaxed)
 #define store_relaxed(object, value) atomic_store_explicit(object, value, memory_order_relaxed)
 
 /*
- * A counter has one writing thread and any number of readers. A relaxed load and store costs
- * what a plain addition does; readers see some recent value, never a torn one.
+ * A counter has one writing thread and any number of readers. A relaxed load and store costs as
+ * much as a plain addition; readers see a recent value, never a torn one.
  */
 typedef _Atomic uint64_t counter_t;
 

@@ -17,11 +17,11 @@ struct page_meta {
 	uint32_t meta_page_bytes;
 	uint32_t meta_struct_bytes;
 	uint32_t subbuf_bytes;
-	uint32_t subbufs; /* the reader's among them */
+	uint32_t subbufs; /* including the reader's */
 	struct {
-		uint64_t lost_events; /* always 0: it is told in the page */
+		uint64_t lost_events; /* always 0: the page itself says it */
 		uint32_t id;
-		uint32_t read; /* bytes of data that are the reader's, from the page's start */
+		uint32_t read; /* bytes of data read, from the page's start */
 	} reader;
 	uint64_t flags;
 	uint64_t entries; /* events written */
@@ -42,68 +42,69 @@ struct page_map {
 	const uint8_t *pages;
 	uint32_t subbuf_bytes, subbufs;
 	size_t map_bytes;
-	/* Take what is unread of the reader's page or, when all of it was read, the next page. -errno.
-	 * Tests move the reader themselves. */
+	/* Take the unread rest of the reader's page or, if there is none, the next page.
+	 * Returns -errno. Tests move the reader themselves. */
 	int (*get_reader)(int fd);
 };
 
-/* Map all of a trace_pipe_raw. -ENODEV: no ring of this kernel can be mapped; -EBUSY: a snapshot
- * is; -EPROTO: the meta page is laid out in another way. */
+/* Map all of a trace_pipe_raw. -ENODEV: this kernel cannot map rings; -EBUSY: a snapshot
+ * excludes it; -EPROTO: the layout of the meta page is unknown. */
 int page_map__init(struct page_map *map, int fd);
 void page_map__deinit(struct page_map *map);
 
-/* What was handed out last of a map: of page `id`, `read` bytes behind its header. */
+/* The last position in a map: `read` bytes behind the header of page `id`. */
 struct page_cursor {
 	const struct page_map *map; /* NULL: the ring is not mapped */
 	uint32_t id, read;
-	bool refused; /* the rest of that page is passed over */
+	bool refused; /* the rest of that page is skipped */
 	uint64_t page_ns;
 	uint64_t read_events;
 };
 
-/* A page as it was fetched. */
+/* A fetched page. */
 struct page_fetched {
-	size_t bytes; /* 0: there is nothing to read */
-	bool goes_on; /* it is more of the sub-buffer that was taken last: its time is that one's end */
+	size_t bytes; /* 0: no data */
+	bool goes_on; /* it continues the last sub-buffer and begins at its end time */
 	bool spliced;
 	bool reset; /* the ring was emptied since the last fetch */
 	enum fault fault;
 };
 
-/* Where the reader stands now; returns the page of which part was read already, NULL for none. */
+/* Set the cursor to the reader's position; returns the partly read page, NULL for none. */
 const uint8_t *page_cursor__begin(struct page_cursor *cursor);
 
-/* Copy what was handed out since to `page`. */
+/* Copy data handed out since then to `page`. */
 struct page_fetched page_cursor__fetch(struct page_cursor *cursor, int fd, uint8_t *page);
 
-/* The map counts what was read: `events` more than before, or less if it began anew. True: it did. */
+/* Note the map's count of read events: `events` more than before, or less after a reset. True:
+ * a reset. */
 bool page_cursor__follow(struct page_cursor *cursor, bool reset, uint64_t events);
 
 /*
- * One ring's extent of the running segment: whole sub-buffers, one behind the other.
+ * One ring's extent in the running segment: consecutive whole sub-buffers.
  *
  *   offset                                     offset + bytes          offset + capacity
  *   +---------+---------+-----   ----+---------+ . . . . . . . . . . . +
  *   | final   | final   |            | tail    |   claimed, zeros
  *   +---------+---------+-----   ----+---------+ . . . . . . . . . . . +
  *
- * The tail is the last page while it may go on: a flush takes what the kernel has of the
- * sub-buffer that it still writes, and the remainder comes later as a page of its own. That is
- * put behind the tail's data, and the tail is written anew in its place. Behind `bytes` more may be
- * in flight, none of which goes into the tail. All is the writer thread's, but `bytes` may be read
- * by any.
+ * The tail is the last page while it may grow: a flush reads the present contents of the
+ * sub-buffer that the kernel still writes, and the rest comes later as a page of its own. That is
+ * appended to the tail's data, and the tail is rewritten in place. More pages may be in flight
+ * behind `bytes`, none of which goes into the tail. The writer thread owns all of it; any thread
+ * may read `bytes`.
  */
 struct page_track {
-	uint64_t offset, capacity, allocated; /* capacity 0: the segment has no extent for it */
+	uint64_t offset, capacity, allocated; /* capacity 0: no extent in this segment */
 	counter_t bytes;
 	uint32_t page_bytes;
 	bool tail_open;
-	bool unseen;	  /* pages went by that were never in our memory: there are no checksums */
-	uint64_t tail_ns; /* where time stands at the tail's end */
+	bool unseen;	  /* some pages never were in our memory: no checksums */
+	uint64_t tail_ns; /* the ring's time at the tail's end */
 	uint64_t sent;	  /* bytes in flight */
-	uint64_t sent_ns; /* where time stands at their end, 0: nothing can be put there */
+	uint64_t sent_ns; /* the ring's time at their end, 0: no page can be appended */
 	uint8_t *tail;
-	struct sums sums; /* of the final pages */
+	struct sums sums; /* sums of the final pages */
 };
 
 enum page_transport {
@@ -116,8 +117,8 @@ struct page_ring_options {
 	enum page_transport transport;
 	int fd; /* non-blocking */
 	uint32_t page_bytes;
-	uint32_t subbufs;     /* of the ring, the reader's not among them */
-	struct page_map *map; /* PAGE_MMAP */
+	uint32_t subbufs;     /* those of the ring, without the reader's */
+	struct page_map *map; /* for PAGE_MMAP */
 	bool held;
 };
 
@@ -128,13 +129,13 @@ struct page_ring_options {
  *   kernel ──┤                      ├─► lane's queue ──► writer ──► track
  *            splice ──► pipe ──► ticket
  *
- * Facts about these rings, and what follows. A read of the sub-buffer that the kernel still
- * writes gives what is in it so far, and then less at each following read: a pass ends there,
- * it does not chase the writer. poll(2) reports a ring above its watermark again and again,
- * and arms the wake-up only when it finds the ring below: so the ring is polled once at a time
- * (EPOLLONESHOT) and armed anew when it was drained.
+ * Facts about these rings, and consequences. A read of the sub-buffer that the kernel still writes
+ * returns its present contents, and less at each following read: so a pass ends there and does not
+ * chase the writer. poll(2) reports a ring above its watermark again and again, and arms the
+ * wake-up only when it finds the ring below: so the ring is polled once at a time (EPOLLONESHOT)
+ * and rearmed after it was drained.
  *
- * Threads: the shard's, but `track` and what the pipe holds are the writer's.
+ * The shard's thread owns it, except for `track` and the pipe's contents, which are the writer's.
  */
 struct page_ring {
 	struct ring ring;
@@ -142,52 +143,52 @@ struct page_ring {
 	uint32_t pass_pages, pass_pieces;
 	bool pass_spliced;
 
-	/* Of the sub-buffer that was taken last, if more of it may come: */
-	uint32_t taken;	    /* bytes of its data; 0: no more comes */
-	uint64_t last_ns;   /* where time stands */
-	uint64_t behind_ns; /* how much less the kernel's reader thinks it is */
+	/* State of the last sub-buffer read, if more of it may come: */
+	uint32_t taken;	    /* bytes of its data; 0: it is complete */
+	uint64_t last_ns;   /* the ring's time */
+	uint64_t behind_ns; /* lag of the time in the kernel's reader */
 
-	struct page_cursor cursor; /* PAGE_MMAP */
+	struct page_cursor cursor; /* for PAGE_MMAP */
 
-	/* PAGE_SPLICE: the kernel loses what does not fit into a pipe that is not empty, so that
-	 * one load at a time is in it. */
+	/* For PAGE_SPLICE: the kernel loses what does not fit into a non-empty pipe, so the
+	 * pipe has one load at a time. */
 	int pipe[2];
-	uint64_t pipe_bytes; /* the shard's until the ticket is queued, then the writer's */
+	uint64_t pipe_bytes; /* owned by the shard until the ticket is queued, then by the writer */
 	struct item ticket;
 	_Atomic bool ticket_queued;
 
 	struct page_track track;
 	counter_t pages;	      /* sub-buffers begun */
-	counter_t resets;	      /* of a mapped ring, by others */
-	/* The writer's: */
-	counter_t spliced_bytes; /* that went from the pipe into a file */
-	counter_t torn;		 /* pages that went there in part, and were given up */
+	counter_t resets;	      /* resets of a mapped ring by others */
+	/* Written by the writer: */
+	counter_t spliced_bytes; /* bytes spliced from the pipe into a file */
+	counter_t torn;		 /* pages partly spliced, and given up */
 };
 
 /*
- * Passes take what the kernel still writes too when they sweep. Its ticket hands the pipe's contents
- * to the writer. The fd and the map stay the caller's.
+ * Sweeping passes also read the sub-buffer that the kernel still writes. The ticket hands the
+ * pipe's contents to the writer. The fd and the map stay the caller's.
  */
 int page_ring__new(const struct page_ring_options *options, struct ring **ring);
 
 RING_KIND(page_ring, ring)
 
 /*
- * A stream whose segments hold sub-buffers: each ring has an extent of its own in the file. There are
- * no rounds, no padding and no sideband in it. `offset` of its segments is the sum of the bytes in all
+ * A stream whose segments hold sub-buffers: each ring has an extent of its own in the file,
+ * without rounds, padding or sideband. `offset` of its segments is the sum of the bytes in all
  * extents.
  */
 extern const struct stream_ops page_stream__ops;
 
-/* Bytes of each of a stream's rings in its running segment. */
+/* The size of each ring's extent in the running segment. */
 struct page_progress {
 	uint64_t token;
 	uint32_t count;
 	struct page_progress_ring {
 		uint64_t bytes;
 		uint32_t id;
-	} *rings; /* the caller's to free() */
+	} *rings; /* the caller frees it */
 };
 
-/* Any thread. -ENOMEM. Token 0 and no rings: no segment is open. */
+/* Any thread may call it. -ENOMEM. Token 0 and no rings: no segment is open. */
 int page_stream__progress(struct stream *stream, struct page_progress *progress);

@@ -5,15 +5,15 @@
 #include "ring_map.h"
 #include "walk.h"
 
-/* A mapped perf ring. Its counters are the shard's. */
+/* A mapped perf ring. The shard writes its counters. */
 struct perf_ring {
 	struct ring ring;
 	struct ring_map *map;
 	struct walk_layout layout;
 	struct walk_ids ids;
-	uint64_t *id_list; /* the ring's own memory behind `ids` */
+	uint64_t *id_list; /* the ring's own memory for `ids` */
 	bool names;	   /* it carries the sideband of its stream */
-	bool absorbed;	   /* its records go no further than to that */
+	bool absorbed;	   /* its records are used for sideband only */
 
 	counter_t lost_records, lost_samples;
 	counter_t neutralised, relabelled;
@@ -25,31 +25,31 @@ struct perf_ring_options {
 	struct ring_map *map;
 	int wakeup_fd;
 	struct walk_layout layout;
-	struct walk_ids ids; /* of the ring's events; without any, samples keep what they carry */
+	struct walk_ids ids; /* ids of the ring's events; if empty, samples keep theirs */
 	bool sideband;
 	bool held;
 };
 
-/* The fd and the map stay the caller's. -ENOMEM. */
+/* The fd and the map stay the caller's. Returns -ENOMEM on failure. */
 int perf_ring__new(const struct perf_ring_options *options, struct ring **ring);
 
-/* The same in the caller's memory, of zeros. */
+/* Like perf_ring__new(), in zeroed memory of the caller. */
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options);
 void perf_ring__deinit(struct perf_ring *perf);
 
 extern const struct ring_ops perf_ring__ops;
 
-/* `ring`, if it is of this kind, or of one that begins with it. */
+/* Returns `ring` as a perf ring if it is one, or its kind begins with one; else NULL. */
 static inline struct perf_ring *perf_ring__of(const struct ring *ring)
 {
 	return ring->ops->records ? container_of(ring, struct perf_ring, ring) : NULL;
 }
 
-/* Give up the oldest whole records, until no more than `keep` bytes up to the head of this pass are
- * left: they are counted as overwritten, what they tell is noted. */
+/* Drop the oldest whole records until at most `keep` bytes up to the head of this pass are
+ * left: they are counted as overwritten, and what they report is noted. */
 void perf_ring__give_up(struct perf_ring *perf, uint64_t keep);
-/* `bytes` of whole records lie behind the end of `chunk`: walk them, count them, add them. */
+/* Walk, count and add `bytes` of whole records that lie behind the end of `chunk`. */
 void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes);
 
-/* What those that begin with it have in common. */
+/* The common `join` of kinds that begin with a perf ring. */
 int perf_ring__join(struct ring *ring, struct stream *stream);

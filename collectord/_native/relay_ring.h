@@ -9,28 +9,28 @@
 #include "stream.h"
 
 enum relay_contents {
-	RELAY_BYTES,	/* of a client that nobody knows: what was read is counted in bytes */
-	RELAY_BLKTRACE, /* records of blktrace, whole ones in each chunk */
+	RELAY_BYTES,	/* unknown client: data are counted in bytes */
+	RELAY_BLKTRACE, /* blktrace records, only whole ones in each chunk */
 };
 
 struct relay_ring_options {
 	enum relay_contents contents;
 	int fd;
 	uint64_t capacity; /* bytes of all sub-buffers */
-	uint32_t longest;  /* bytes that a record may have: those of a sub-buffer; 0: not known */
+	uint32_t longest;  /* largest record: the sub-buffer size; 0: not known */
 	bool held;
 };
 
 /*
- * The file that one relay ring has to itself in the running segment: bytes, one after the other.
- * It goes through the page cache, since neither records nor what a read gives are aligned; what
- * was written is sent to the disk and let go in steps, so that a recording does not fill the cache.
- * All is the writer thread's, but `bytes` may be read by any.
+ * The file of one relay ring in the running segment: consecutive bytes. It goes through the page
+ * cache, since neither records nor reads are aligned; written data are flushed and evicted in
+ * steps, so that a recording does not fill the cache. The writer thread owns it; any thread may
+ * read `bytes`.
  */
 struct relay_file {
-	int fd; /* -1: the segment has none for the ring */
+	int fd; /* -1: the ring has no file in this segment */
 	counter_t bytes;
-	uint64_t sent; /* up to here its pages are on their way to the disk */
+	uint64_t sent; /* writeback was started up to here */
 	uint64_t freed;
 	struct sums sums;
 };
@@ -38,47 +38,47 @@ struct relay_file {
 /*
  * A file of a relay channel.
  *
- * Facts of kernel/relay.c, and what follows: read(2) never waits, whatever the flags; 0 means that
- * nothing is there now. It leaves padding out. It gives what is in the sub-buffer that is still
- * written too, and may meet a record there that has its room and not yet its contents. The file's
- * size, as fstat(2) has it, is what completed sub-buffers held, padding left out, since the channel
- * was opened. So a pass reads up to there; a part of a sub-buffer is read by a full pass of a
- * generation that found no other completed since the last one, and when nothing is written any more.
+ * Facts of kernel/relay.c, and consequences: read(2) never waits, whatever the flags; 0 means that
+ * there is no data now. It omits padding. It also returns data of the sub-buffer that is still
+ * written, and there may meet a record whose space is reserved but not filled. The file's size, as
+ * in fstat(2), is the size of all sub-buffers completed since the channel was opened, without
+ * padding. So a pass reads up to there; a partial sub-buffer is read only by a full pass of a
+ * generation that found no newly completed one, and after the last write.
  *
- * A read of a buffer that is full, or is overwritten, may go on behind sub-buffers that nobody
- * read: then the size is ahead of what was read when no more comes.
+ * A read of a full or overwritten buffer may skip sub-buffers that nobody read: then the size is
+ * ahead of the bytes read when no more comes.
  *
- * poll(2) tells of whole sub-buffers only, each of which wakes: edge-triggered. A channel that its
- * client closes tells nobody: full passes ask for it (POLLERR), or for its file being gone
- * (POLLHUP, and EIO of the read).
+ * poll(2) reports whole sub-buffers only, each of which wakes: edge-triggered. Nothing reports
+ * that a client closed its channel: full passes check for it (POLLERR), and for the removal of its
+ * file (POLLHUP, and EIO of the read).
  *
- * Passes take whole records only, and at most what the channel holds.
+ * Passes take whole records only, and at most the channel's capacity.
  *
- * Threads: the shard's, but `file` is the writer's.
+ * The shard's thread owns it, except for `file`, which is the writer's.
  */
 struct relay_ring {
 	struct ring ring;
 	struct relay_ring_options options;
-	bool partly;	   /* this pass reads a part of a sub-buffer too */
-	bool last;	   /* nothing is written any more; under the shard's lock */
-	bool ending;	   /* nothing more will be written */
+	bool partly;	   /* this pass also reads a partial sub-buffer */
+	bool last;	   /* the last write was made; under the shard's lock */
+	bool ending;	   /* no more will be written */
 	bool ended;	   /* and all was read */
 	uint64_t pass_bytes;
-	uint64_t position;   /* in what completed sub-buffers hold, from the opening on */
-	bool placed;	     /* `position` is known: it is not where others have read before */
-	uint64_t completed;  /* the file's size when the pass began, 0 where it does not tell */
-	uint64_t last_completed; /* and when the last generation did */
-	bool quiet;		 /* which was what the one before it found */
-	uint64_t astray_bytes;	 /* that were no record, since the last that was one */
-	/* The beginning of a record whose end a read did not give. */
+	uint64_t position;   /* in completed sub-buffers, counted from the opening */
+	bool placed;	     /* `position` is known: no other reader came before */
+	uint64_t completed;  /* the file's size at the pass's start, 0 if unknown */
+	uint64_t last_completed; /* the same at the last generation */
+	bool quiet;		 /* the generation before it found that size too */
+	uint64_t astray_bytes;	 /* invalid bytes since the last valid record */
+	/* The start of a record whose end is not read yet. */
 	uint8_t *carry;
 	uint32_t carry_bytes;
 	struct blk_state state;
 
-	counter_t numbered; /* by the kernel: see blk_walk.h */
-	counter_t missing;	 /* numbered events that were not among what was read */
-	counter_t skipped_bytes; /* of completed sub-buffers that no read gave */
-	counter_t torn_bytes;	 /* that were no record, or the beginning of one without its end */
+	counter_t numbered; /* numbered by the kernel: see blk_walk.h */
+	counter_t missing;	 /* numbered events missing from the data read */
+	counter_t skipped_bytes; /* bytes of completed sub-buffers that no read returned */
+	counter_t torn_bytes;	 /* invalid bytes, or the start of a record without its end */
 
 	struct relay_file file;
 };
@@ -89,7 +89,7 @@ int relay_ring__new(const struct relay_ring_options *options, struct ring **ring
 RING_KIND(relay_ring, ring)
 
 /*
- * A stream whose segments are sets of files, one for each relay ring. There are no rounds, no
- * padding and no sideband in it. `offset` of its segments is the sum of the bytes in all files.
+ * A stream whose segments are sets of files, one for each relay ring, without rounds, padding or
+ * sideband. `offset` of its segments is the sum of the bytes in all files.
  */
 extern const struct stream_ops relay_stream__ops;

@@ -15,39 +15,41 @@
 /*
  * The rings that one thread drains.
  *
- * Facts about poll on a perf ring, and what follows: POLLIN is consumed by the poll that sees it,
- * so a ring left unread after a wake-up may never wake again, and one below its watermark never
- * does. Hence each wake-up drains all rings of the shard, and a generation (once per flush
- * interval, by the shard's own timer) takes them all, whatever woke. After its task is gone an fd reports POLLHUP
- * for ever, while other tasks may still feed the ring: edge-triggered, each new wake-up is one.
+ * Facts about poll on a perf ring, and consequences: the poll that sees POLLIN consumes it, so a
+ * ring left unread after a wake-up may never wake again, and one below its watermark never does.
+ * Hence each wake-up drains all rings of the shard, and a generation (once per flush interval, by
+ * the shard's own timer) reads them all, whatever woke. After its task is gone an fd reports
+ * POLLHUP for ever, while other tasks may still feed the ring: edge-triggered polling reports each
+ * wake-up once.
  */
 struct shard {
 	struct ring *rings;
-	struct ring *turn;		  /* the one that the next pass begins with; NULL: the first */
-	struct lane *lanes;		  /* that have rings */
+	struct ring *turn;		  /* first ring of the next pass; NULL: the first in the
+					   * list */
+	struct lane *lanes;		  /* those with rings */
 	/*
-	 * The mailbox: who posts, one at a time, waits for nothing, and nothing is allocated for it. All
-	 * that is there is done at the start of a pass, in the order in which it was posted.
+	 * The mailbox: one thread at a time posts, without waiting or allocating. The start of a
+	 * pass carries out all letters in the order of posting.
 	 */
-	_Atomic(struct letter *) letters; /* the newest first */
-	uint64_t posted;		  /* the number of the newest; who posts reads it */
-	_Atomic uint64_t answered;	  /* all up to this number is done */
-	uint32_t leaving;		  /* rings that are to leave */
+	_Atomic(struct letter *) letters; /* newest first */
+	uint64_t posted;		  /* number of the newest; for the thread that posts */
+	_Atomic uint64_t answered;	  /* all letters up to this number are done */
+	uint32_t leaving;		  /* rings about to leave */
 	struct pool *pool;
 	struct writer *writer;
 	uint64_t floor_bytes;
-	bool again; /* a ring's turn ended early, or a generation waits: pass at once */
+	bool again; /* a ring's turn ended early, or a generation waits: pass again at once */
 	uint32_t index;
 	int epoll_fd, poke_fd;
 	_Atomic bool stopping;
 	_Atomic bool starved;	   /* the last pass found no free chunk */
-	_Atomic bool unstamped;	   /* the writer was not told yet of what a lane is done with */
-	_Atomic uint64_t drained; /* the last generation that is done for every lane */
-	_Atomic uint64_t passed;  /* the last one that was issued before a pass which is over */
+	_Atomic bool unstamped;	   /* the writer does not yet know a lane's last generation */
+	_Atomic uint64_t drained; /* the last generation done in every lane */
+	_Atomic uint64_t passed;  /* the last one issued before a completed pass */
 	pthread_t thread;
 	pid_t tid;
-	sem_t begun; /* the thread has told its tid */
-	bool running; /* it is the thread that makes passes */
+	sem_t begun; /* the thread has published its tid */
+	bool running; /* the thread makes the passes */
 
 	counter_t passes, wakeups, pass_ns, pass_ns_max;
 };
@@ -59,44 +61,43 @@ int shard__start(struct shard *shard);
 void shard__stop(struct shard *shard);
 
 /*
- * The calls that change what is drained are made by one thread at a time, and return at once. The shard
- * does as it is told before it begins a generation that was issued later, or at once where no thread runs.
+ * Calls that change the set of rings are made by one thread at a time, and return at once. The
+ * shard carries them out before any later generation begins, or at once if no thread runs.
  */
 
-/* Drain it from the next pass on: one that has a front with that, which has none behind it yet. The lane
- * of `stream` is made when its first ring comes. -errno: the fd cannot be polled. */
+/* Drain the ring from the next pass on: if it has a front, with that, which has no ring behind
+ * it yet. The first ring of a `stream` creates its lane. -errno: the fd cannot be polled. */
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
 /*
- * Tell the ring's shard. -EBUSY: it has not done the last such command to that ring yet.
+ * Post a command to the ring's shard. -EBUSY: its last command of this kind is not done yet.
  *
- * COMMAND_HOLD: passes leave it alone. An overwritable one is read at no other time: with COMMAND_LET_GO
- * its window is taken.
- * COMMAND_LAST: nothing is written into it any more: passes wait for nothing.
- * COMMAND_REMOVE: it is drained once more, then it has `left`: nothing reads it, or looks at its fd, any
- * more. If for two seconds no chunk comes free for that, what is still in it is `abandoned`.
+ * COMMAND_HOLD: passes leave it alone. An overwritable ring is always held: COMMAND_LET_GO takes
+ * its window. COMMAND_LAST: no more is written into it: passes wait for nothing. COMMAND_REMOVE:
+ * it is drained once more, then it has `left`: it and its fd are used no more. If no chunk comes
+ * free for two seconds, its remaining data are `abandoned`.
  */
 int shard__post(struct shard *shard, struct ring *ring, enum command command);
-/* Did the shard do all that was posted to this ring? */
+/* Whether the shard carried out all commands to this ring. */
 bool shard__has_answered(const struct shard *shard, const struct ring *ring);
-/* Do what was posted; from who makes the passes. */
+/* Carry out posted letters; called by the thread that makes the passes. */
 void shard__serve(struct shard *shard);
 
-/* Wake the thread: a new generation, or a stop. */
+/* Wake the thread for a new generation, or a stop. */
 void shard__poke(struct shard *shard);
-/* Wake it if its last pass found no free chunk, or had something left to tell. */
+/* Wake it if its last pass found no free chunk, or has something left to report. */
 void shard__wake_starved(struct shard *shard);
 uint64_t shard__drained(const struct shard *shard);
-/* Has it made a pass since this generation was issued? Also where that is not done for its rings. */
+/* Whether it has made a pass since this generation was issued, even if its rings are not done. */
 bool shard__has_passed(const struct shard *shard, uint64_t generation);
 
 /*
- * A pass over a shard's rings. All calls are made by who makes the shard's passes.
+ * A pass over a shard's rings. The thread that makes the shard's passes makes all calls.
  */
 
-/* Drain what is due; of lanes whose generation is not done everything, and of all lanes after a pass
- * that left something behind. Those that are done begin `generation`, if it is a new one. */
+/* Drain the rings that are due; in lanes with an unfinished generation all of them, and after
+ * an incomplete pass those of all lanes. Finished lanes begin `generation`, if it is new. */
 void pass__run(struct shard *shard, uint64_t generation);
 
-/* Drain one ring to the end, outside of a pass, and give up the shard's half full chunks if none
- * was free. False: part of the ring is unread. */
+/* Drain one ring completely, outside of a pass, giving up the shard's half full chunks if none
+ * is free. False: part of the ring is unread. */
 bool pass__last(struct shard *shard, struct ring *ring);

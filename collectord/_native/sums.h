@@ -7,8 +7,8 @@
 #include <xxh_x86dispatch.h> /* renames XXH3_64bits_update() and its kin */
 #endif
 
-/* A part has no more bytes than this, while there are fewer than SUMS_STEP of them; each further
- * SUMS_STEP parts double it, so that a file of any length has few. */
+/* The largest part while there are fewer than SUMS_STEP of them; each further SUMS_STEP parts
+ * double the size, so that a file of any length has few. */
 #define SUM_BYTES ((uint64_t)1 << 20)
 #define SUMS_STEP 16384u
 
@@ -18,33 +18,33 @@ struct sum {
 };
 
 /*
- * The checksums of what is written into one place, part behind part. What is small goes into one part
- * with what comes behind it, and is read for that; what is not small, and whose checksum is known, is
- * a part by itself and is not read again.
+ * The checksums of consecutive parts of the data written to one place. Small pieces share a part
+ * with the following ones, and are read again for it; a larger piece with a known checksum is a
+ * part by itself and is not read again.
  */
 struct sums {
-	struct sum *all; /* of the parts that are complete; allocated */
+	struct sum *all; /* complete parts; allocated */
 	uint32_t count, room;
-	uint64_t part_bytes; /* a part ends before it has more */
-	uint64_t open_bytes; /* of the last part, which may go on; `hash` took them */
+	uint64_t part_bytes; /* largest size of a part */
+	uint64_t open_bytes; /* bytes of the last, open part; `hash` took them */
 	XXH3_state_t *hash;
 };
 
-/* -ENOMEM. */
+/* Returns -ENOMEM on failure. */
 int sums__init(struct sums *sums);
 void sums__deinit(struct sums *sums);
 
 /* Forget all parts. */
 void sums__begin(struct sums *sums);
 
-/* Have room for the parts of `bytes` more bytes, come as they may in `calls` calls. -ENOMEM. */
+/* Reserve room for the parts of `bytes` more bytes in up to `calls` calls. -ENOMEM. */
 int sums__reserve(struct sums *sums, uint64_t bytes, uint32_t calls);
 
-/* Go on with these bytes. */
+/* Add these bytes. */
 void sums__take(struct sums *sums, const uint8_t *data, uint64_t bytes);
 
-/* The same, of bytes that have this checksum. */
+/* Add bytes whose checksum is known. */
 void sums__add(struct sums *sums, const uint8_t *data, uint64_t bytes, uint64_t xxh3);
 
-/* End the last part and hand over all of them, the caller's to free(); NULL where there is none. */
+/* End the last part and return all of them, which the caller frees; NULL if there is none. */
 struct sum *sums__give(struct sums *sums, uint32_t *count);

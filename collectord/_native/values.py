@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the calls of the native core give: figures, and events."""
+"""Values that the calls of the native core return: counters and events."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Sum(NamedTuple):
-    """XXH3-64 of a part of a file, which begins where the one before it ends.
+    """XXH3-64 of a part of a file, which begins where the previous part ends.
 
-    Parts have about 1 MiB each; what is written in small pieces shares one.
+    Parts have about 1 MiB each; small writes share one.
     """
 
     bytes: int
@@ -17,16 +17,16 @@ class Sum(NamedTuple):
 
 
 class SegmentClosed(NamedTuple):
-    """A segment got its last byte. `end_offset` is where its data section ends (4096-aligned).
+    """A segment is complete. `end_offset` is where its data section ends (4096-aligned).
 
-    Of page and relay streams `end_offset` is 0 and there are no `sums`, `tracks` tells instead; of
-    pages records and samples are events, those that were spliced not among them.
+    For page and relay streams `end_offset` is 0 and `sums` is empty; `tracks` is used instead. For
+    pages, records and samples are events, without those of spliced pages.
     """
 
     stream: int
     token: int
     end_offset: int
-    sums: tuple[Sum, ...]  # of the parts of the data section, in file order
+    sums: tuple[Sum, ...]  # parts of the data section, in file order
     chunks: int
     records: int  # all records but padding, rounds and AUX pieces, replay excluded
     samples: int
@@ -42,24 +42,25 @@ class SegmentClosed(NamedTuple):
     aux: tuple[tuple[int, int, int], ...] = ()
     # file offset of each AUXTRACE record, ascending; hidden pieces are not among them
     aux_index: tuple[int, ...] = ()
-    early: bool = False  # closed before all was read that names its samples
+    early: bool = False  # closed before all sideband that names its samples was read
 
 
 class SegmentWanted(NamedTuple):
-    """The stream has no prepared next segment: call `Stream.prepare`."""
+    """A stream has no prepared next segment: call `Stream.prepare`."""
 
     stream: int
 
 
 class SpaceWanted(NamedTuple):
-    """The stream waits: call `Stream.space`.
+    """A stream waits for space or for a segment: call `Stream.space`.
 
-    ENOSPC, EDQUOT: the disk is full, evict. It waits two seconds at most, less when chunks run
-    short. EXFULL: the next segment is missing, because none is open, or the running one has no
-    room left in a ring's extent, or no extent or file for the ring at all. It waits until one is
-    prepared, which is an answer too, or until the answer is no; a yes without a segment makes it
-    ask again. After ten seconds without an answer the chunk is given up, and what comes behind it
-    is, without asking, until there is one. Other streams are written meanwhile.
+    ENOSPC, EDQUOT: the disk is full, so evict. The stream waits at most two seconds, less when
+    chunks run short. EXFULL: the next segment is missing, because none is open, or the running one
+    has no room left in a ring's extent, or has no extent or file for the ring. The stream waits
+    until a segment is prepared, which counts as an answer, or until the answer is no; a yes
+    without a segment makes it ask again. After ten seconds without an answer the chunk is given
+    up, and so are the following ones, without asking, until an answer comes. Other streams are
+    written meanwhile.
     """
 
     stream: int
@@ -75,29 +76,29 @@ class WriteFailed(NamedTuple):
 
 
 class RingFault(NamedTuple):
-    """A ring's contents failed validation, and it goes on behind them.
+    """A ring's contents failed validation; reading continues behind them.
 
-    Of faults that follow each other closely the last is told.
+    If several faults follow each other closely, only the last one is reported.
     """
 
     stream: int
     ring: int
     reason: int  # index into QUARANTINE_REASONS
-    position: int  # free-running byte position where it goes on
-    quarantined: bool  # after eight faults within ten seconds: it is not read any more
+    position: int  # free-running byte position where reading continues
+    quarantined: bool  # true after eight faults within ten seconds: it is no longer read
 
 
 class RingHungUp(NamedTuple):
-    """The ring's task is gone; the ring was drained once more and left its poll set."""
+    """A ring's task is gone; the ring was drained once more and left its poll set."""
 
     stream: int
     ring: int
 
 
 class RecordScan(NamedTuple):
-    """What a walk over bytes of a perf.data data section found.
+    """Result of a walk over bytes of a perf.data data section.
 
-    A walk steps over the payload behind an AUXTRACE record: it belongs to that record.
+    The payload behind an AUXTRACE record belongs to that record and is skipped.
     """
 
     end: int  # just behind the last whole record
@@ -113,55 +114,55 @@ class RecordScan(NamedTuple):
 
 
 class PageScan(NamedTuple):
-    """What a walk over ftrace's sub-buffers found."""
+    """Result of a walk over ftrace's sub-buffers."""
 
     pages: int
     end: int  # just behind the last good page
     events: int
-    lost: int  # sum over the pages that tell how many events were lost before them
-    lost_unknown: int  # pages that tell only that some were
-    first_ns: int  # of the first event, 0 if there was none
-    last_ns: int  # where time stands at the end
-    fault: str  # why the page at `end` is none, one of QUARANTINE_REASONS; "ok": it is not there
+    lost: int  # sum over pages that say how many events were lost before them
+    lost_unknown: int  # pages that say only that some were lost
+    first_ns: int  # time of the first event, 0 if there was none
+    last_ns: int  # the ring's time at the end
+    fault: str  # why the page at `end` is invalid, one of QUARANTINE_REASONS; "ok": no page there
 
 
 class BlktraceScan(NamedTuple):
-    """What a walk over one CPU's records of blktrace found."""
+    """Result of a walk over one CPU's records of blktrace."""
 
     end: int  # just behind the last whole record
-    last: int  # where that one begins
-    sequence: int | None  # the last number, or the one that the walk came after
+    last: int  # offset of that record
+    sequence: int | None  # the last number, or `after` if there was none
     events: int  # records with a number
-    notes: int  # names of processes, times and messages, which have none
-    numbered: int  # how far the numbers went from the first record on, that included
-    missing: int  # of them, those whose record is not there
+    notes: int  # records without: names of processes, times and messages
+    numbered: int  # span of the numbers, first and last record included
+    missing: int  # numbers in that span without a record
     first_ns: int
     last_ns: int
-    fault: str  # one of QUARANTINE_REASONS: "ok" when only a record that is cut short was left
+    fault: str  # one of QUARANTINE_REASONS: "ok" when only a truncated record was left
 
 
 class RingCounters(NamedTuple):
-    """Counters of one ring since it was added; all monotonic but the three marked.
+    """Counters of one ring since it was added; all but the gauges only grow.
 
-    Of a page ring samples and records are events; those in pages that were spliced are in none of
-    the counts, except where such pages had to be given up. `bytes` are those of events with their
-    headers, of spliced pages all. used_bytes, high_watermark_bytes and fill_buckets stay 0.
-    Of a relay ring whose records nobody knows samples and records are bytes.
+    For a page ring, samples and records are events, and `bytes` are those of events with their
+    headers. Spliced pages count only in `bytes`, as a whole, unless they had to be given up.
+    used_bytes, high_watermark_bytes and fill_buckets stay 0. For a relay ring with records of an
+    unknown format, samples and records are bytes.
     """
 
-    samples: int  # walked PERF_RECORD_SAMPLE
-    records: int  # walked records of any type
+    samples: int  # PERF_RECORD_SAMPLE walked
+    records: int  # records of any type walked
     last_sample_ns: int
     bytes: int
     stored: int  # samples in chunks that the writer has written
     in_flight: int  # (gauge) samples copied from the ring and not yet written or lost
-    lost_disk_full: int  # samples in chunks given up for want of space or of a segment
-    lost_dropped: int  # samples in chunks given up for another write error, and those that a ring
-    # was left with (see `Core.remove_ring`)
+    lost_disk_full: int  # samples in chunks given up because space or a segment was missing
+    lost_dropped: int  # samples in chunks given up for another write error, and those left in a
+    # removed ring (see `Core.remove_ring`)
     quarantined: int  # 0, or 1 when the ring is in quarantine
     quarantine_reason: int  # index into QUARANTINE_REASONS
-    quarantined_bytes: int  # bytes that were passed over, for `faults`
-    faults: int  # times that its contents failed validation
+    quarantined_bytes: int  # bytes skipped because of `faults`
+    faults: int  # times that the contents failed validation
     wakeups_watermark: int
     wakeups_timer: int
     starved: int  # passes that left the ring alone because no chunk was free
@@ -170,32 +171,32 @@ class RingCounters(NamedTuple):
     fill_buckets: tuple[int, ...]  # passes by fill ratio: <=0.1 .. <=0.9, <=0.95, <=1.0
     lost_records: int  # sum over PERF_RECORD_LOST
     lost_samples: int  # sum over PERF_RECORD_LOST_SAMPLES
-    neutralised: int  # records of a type that readers do not know, made into padding
-    relabelled: int  # samples that carried the id of somebody else's event
+    neutralised: int  # records of a type unknown to readers, turned into padding
+    relabelled: int  # samples that carried the id of a foreign event
     throttles: int
-    overwritten: int  # samples that a held ring paired with an AUX ring gave up for newer ones
-    pages: int  # sub-buffers that were begun; one that came in pieces counts once
-    torn_pages: int  # given up in the middle of a splice
-    resets: int  # times that somebody emptied the ring while it was mapped
-    spliced_bytes: int  # of pages that went from the ring to the file without being seen
-    numbered: int  # events that the kernel numbered, of blktrace; read after `samples`
-    missing: int  # of them, those whose record no read gave
-    skipped_bytes: int  # of completed sub-buffers of a relay file that no read gave
-    torn_bytes: int  # in it that were no record, or a record's beginning without its end
-    windows: int  # of an overwritable ring: windows that were taken, and
-    window_taken: int  # samples that were in one for the first time
-    window_repeated: int  # samples that were in the window before too, and were left out
-    window_repeated_bytes: int  # the same with all other records
-    window_overwritten_bytes: int  # of records that no window has, up to the last one
-    window_held_ns: int  # (gauge) how far back the ring reaches, about; as of the last full pass
+    overwritten: int  # samples that a held ring with an AUX ring dropped for newer ones
+    pages: int  # sub-buffers begun; one read in pieces counts once
+    torn_pages: int  # pages given up in the middle of a splice
+    resets: int  # times that another process emptied the ring while it was mapped
+    spliced_bytes: int  # bytes of pages spliced from the ring to the file, unseen
+    numbered: int  # blktrace events that the kernel numbered; read after `samples`
+    missing: int  # numbered events whose record no read returned
+    skipped_bytes: int  # bytes of completed relay sub-buffers that no read returned
+    torn_bytes: int  # bytes that were no record, or the start of a record without its end
+    windows: int  # windows taken of an overwritable ring
+    window_taken: int  # samples that were in a window for the first time
+    window_repeated: int  # samples left out because the previous window had them
+    window_repeated_bytes: int  # bytes of all records left out for that reason
+    window_overwritten_bytes: int  # bytes of records before the last window that no window has
+    window_held_ns: int  # (gauge) approximate time span in the ring, at the last full pass
 
 
 class AuxCounters(NamedTuple):
     """Counters of one AUX ring since it was added; bytes are payload, without headers and padding.
 
-    taken_bytes = stored_bytes + in_flight_bytes + lost_disk_full_bytes + lost_dropped_bytes, and
-    in full trace `AuxMap.head` = the tail when the ring was added + taken_bytes + what is unread.
-    Of a snapshot ring with the head rule "monotonic": head at the last window = taken_bytes +
+    taken_bytes = stored_bytes + in_flight_bytes + lost_disk_full_bytes + lost_dropped_bytes. In
+    full trace, `AuxMap.head` = the tail when the ring was added + taken_bytes + unread bytes. For
+    a snapshot ring with the head rule "monotonic", head at the last window = taken_bytes +
     overwritten_bytes.
     """
 
@@ -206,42 +207,42 @@ class AuxCounters(NamedTuple):
     lost_dropped_bytes: int
     quarantined: int  # 0, or 1 when the ring is in quarantine
     quarantine_reason: int  # index into QUARANTINE_REASONS
-    quarantined_bytes: int  # passed over where the head went where it cannot be
-    faults: int  # times that the head went where it cannot be
+    quarantined_bytes: int  # bytes skipped because of an impossible head
+    faults: int  # times that the head was impossible
     wakeups_watermark: int
     wakeups_timer: int
     starved: int  # passes that left the ring alone because no chunk was free
-    used_bytes: int  # (gauge) at the last pass's start; of a snapshot ring: in a window now
+    used_bytes: int  # (gauge) at the last pass's start; snapshot ring: size of a window now
     high_watermark_bytes: int  # (gauge)
     fill_buckets: tuple[int, ...]  # passes by fill ratio, as in RingCounters
     pieces: int  # pieces made
-    records: int  # PERF_RECORD_AUX seen in the data ring, and of these with the flag:
+    records: int  # PERF_RECORD_AUX seen in the data ring; the next three by their flag
     truncated: int
     partial: int
     collisions: int
-    unrecorded_bytes: int  # in gaps between AUX records: lost with a full data ring, or none was
-    # made by the driver (arm_spe pads that way); nothing of it is missing here
-    orphan_bytes: int  # whole_records: taken without a record that says where they end
+    unrecorded_bytes: int  # bytes between AUX records: their record was lost in a full data
+    # ring or never made by the driver (arm_spe pads that way); the bytes themselves were taken
+    orphan_bytes: int  # with whole_records: taken without a record that gives their end
     enables: int  # passes that ended in PERF_EVENT_IOC_ENABLE
-    restarts: int  # of these, those with a DISABLE before it: the kernel had stopped the event
-    disabled_ns: int  # from each truncated record to that; with a foreign clock from its pass
+    restarts: int  # enables preceded by a DISABLE: the kernel had stopped the event
+    disabled_ns: int  # from each truncated record (foreign clock: its pass) to the enable
     windows: int  # snapshots taken
-    window_bytes: int  # (gauge) length of the last window, what is repeated in it included
-    window_taken_bytes: int  # (gauge) bytes of it that were new and within the limit
-    repeated_bytes: int  # in windows, but taken with an earlier one
-    overwritten_bytes: int  # gone before a window took them, or cut off by the limit; rule
-    # "monotonic" only, else 0: nobody knows
-    head_rule: int  # (gauge) index into AUX_HEAD_RULES: "learned" until the windows told
+    window_bytes: int  # (gauge) length of the last window, including repeated bytes
+    window_taken_bytes: int  # (gauge) new bytes of it within the limit
+    repeated_bytes: int  # bytes in windows that an earlier window had taken
+    overwritten_bytes: int  # gone before a window took them, or cut off by the limit; known with
+    # rule "monotonic" only, else 0
+    head_rule: int  # (gauge) index into AUX_HEAD_RULES: "learned" until a window decides
 
 
 class SidebandCounters(NamedTuple):
-    """What a stream knows of tasks and mappings, for the beginning of its next segment."""
+    """Size of a stream's table of tasks and mappings, which starts its next segment."""
 
     tasks: int = 0  # (gauge)
     maps: int = 0  # (gauge)
-    bytes: int = 0  # (gauge) of memory
-    dropped: int = 0  # records for which there was no memory
-    files_dropped: int = 0  # records of files with code that a segment's list had no room for
+    bytes: int = 0  # (gauge) memory in use
+    dropped: int = 0  # records dropped for lack of memory
+    files_dropped: int = 0  # records of mapped code files that a segment's list had no room for
 
 
 class CoreCounters(NamedTuple):

@@ -9,12 +9,12 @@
 
 #define WALK_HEADER_BYTES 8u
 /*
- * perf 6.1, the oldest reader, knows kernel record types up to this one and stops for good at
- * any other below the user range; a record of a later type is made into padding.
+ * The last kernel record type known to perf 6.1, the oldest reader, which stops at any later one
+ * below the user range; a record of a later type is turned into padding.
  */
 #define WALK_KERNEL_TYPE_MAX 21u   /* PERF_RECORD_AUX_OUTPUT_HW_ID */
 #define WALK_USER_TYPE_MIN 64u	   /* PERF_RECORD_USER_TYPE_START, tools/lib/perf */
-#define WALK_FINISHED_ROUND 68u	   /* likewise: orders what precedes */
+#define WALK_FINISHED_ROUND 68u	   /* likewise: orders the records before it */
 #define WALK_AUXTRACE 71u	   /* likewise: its payload follows, see aux_piece.h */
 #define WALK_FINISHED_INIT 82u	   /* likewise: readers ignore it, whatever its size */
 
@@ -22,24 +22,24 @@
 
 /*
  * The ids of a ring's events, ascending. The kernel makes one sample of a software event and
- * hands it to everybody who counts that event on the CPU, with the id of the first of them
- * (kernel/events/core.c, do_perf_sw_event(), since 6.2). A reader gives up a whole file for one
- * id that it does not know, so a foreign one is replaced by an own one.
+ * passes it to everybody who counts that event on the CPU, with the id of the first of them
+ * (kernel/events/core.c, do_perf_sw_event(), since 6.2). A reader rejects a whole file for one
+ * unknown id, so a foreign id is replaced by one of the ring.
  */
 struct walk_ids {
 	const uint64_t *all;
 	uint32_t count;
 };
 
-/* Where the records of a ring carry their time and CPU, in bytes; 0: they carry none. */
+/* The place of time and CPU in the records of a ring, in bytes; 0: absent. */
 struct walk_layout {
-	uint16_t time_offset;	/* of a sample, from its start */
-	uint16_t time_trailer;	/* of any other record, from its end back */
-	uint16_t cpu_trailer;	/* likewise, where CPU is */
-	const struct walk_ids *ids; /* NULL: samples carry no id, or any */
+	uint16_t time_offset;	/* in a sample, from its start */
+	uint16_t time_trailer;	/* in any other record, from its end back */
+	uint16_t cpu_trailer;	/* likewise, for CPU */
+	const struct walk_ids *ids; /* NULL: samples carry no id, or any id is accepted */
 };
 
-/* What a walk has seen. The caller zeroes it; walks add to it. */
+/* The result of walks. The caller zeroes it; walks add to it. */
 struct walk_tally {
 	uint64_t records;
 	uint64_t samples;
@@ -48,29 +48,30 @@ struct walk_tally {
 	uint64_t neutralised;
 	uint64_t relabelled;	/* samples with a foreign id */
 	uint64_t throttles;
-	uint64_t first_ns;	/* of samples; 0: none seen */
+	uint64_t first_ns;	/* time of samples; 0: none seen */
 	uint64_t last_ns;
-	uint64_t aux_pieces; /* of a file; `records` has them too */
+	uint64_t aux_pieces; /* in a file; also counted in `records` */
 	uint64_t aux_bytes;  /* their payload */
 };
 
 /*
- * Walk the whole records at the start of `bytes` bytes copied from a ring, add them to `tally`
- * and return their length. The walk ends before a record that is cut by the end of the copy
- * (fault FAULT_NONE) or that no kernel writes (its fault); it never looks behind `bytes`. Records
- * that readers do not know become WALK_FINISHED_INIT in place.
+ * Walk the whole records at the start of `bytes` bytes copied from a ring, add them to `tally` and
+ * return their length. The walk ends before a record that is cut by the end of the copy (fault
+ * FAULT_NONE) or that no kernel writes (its fault); it never reads beyond `bytes`. Records unknown
+ * to readers become WALK_FINISHED_INIT in place.
  */
 size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 		 struct walk_tally *tally, enum fault *fault);
 
-/* As walk__run(), over bytes of a file: user types may occur, nothing is changed, and what follows
- * an AUXTRACE record belongs to it. `last` is the offset of the last whole record. */
+/* Walk like walk__run(), over bytes of a file: user types may occur, nothing is changed, and
+ * the data after an AUXTRACE record belong to it. `last` is the offset of the last whole
+ * record. */
 size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *layout,
 		  struct walk_tally *tally, enum fault *fault, size_t *last);
 
-/* Time of the non-sample record at `record`, 0 if it carries none. */
+/* Returns the time of the non-sample record at `record`, 0 if it carries none. */
 uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *layout);
-/* Its CPU. False: it carries none. */
+/* Read the CPU of such a record. False: it carries none. */
 bool walk__trailer_cpu(const uint8_t *record, const struct walk_layout *layout, uint32_t *cpu);
 
 static inline uint32_t walk__type(uint64_t header)
@@ -93,7 +94,7 @@ static inline uint64_t walk__header(uint32_t type, uint16_t misc, uint16_t size)
 	return (uint64_t)type | (uint64_t)misc << 32 | (uint64_t)size << 48;
 }
 
-/* Can a kernel's record have this header? */
+/* Returns why no kernel's record can have this header, or FAULT_NONE. */
 static inline enum fault walk__check(uint64_t header)
 {
 	const uint16_t size = walk__size(header);

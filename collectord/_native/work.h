@@ -9,22 +9,21 @@ struct item;
 struct stream;
 
 /*
- * What is done with the first item of a stream's queue: it is written part by part, or given up, and
- * ended. On a full disk it waits until somebody has made room, or for the segment that is missing
- * (EXFULL) until somebody has made that; other streams are written meanwhile. All calls are the disk's
- * thread's.
+ * The work on the first item of a stream's queue: it is written part by part, or given up, and
+ * ended. On a full disk it waits until there is room, or, if the segment is missing (EXFULL),
+ * until one is prepared; other streams are written meanwhile. The disk's thread makes all calls.
  */
 
-#define WORK_LOOK_NS 20000000u /* how often it looks whether the wait is over */
+#define WORK_LOOK_NS 20000000u /* how often it checks whether the wait is over */
 
-/* May the item be written, or given up? */
+/* Whether the item may be written, or given up. */
 bool work__is_ready(struct disk *disk, struct stream *stream);
 
-/* Write what is left of it. False: a part of it waits. */
+/* Write the rest of the item. False: a part of it waits. */
 bool work__write(struct disk *disk, struct stream *stream, struct item *item);
 
-/* So much was written, in so much time. */
+/* Count written bytes, and the time that the write took. */
 void work__count(struct disk *disk, struct stream *stream, uint64_t bytes, uint64_t ns);
 
-/* Nothing is left of the item, which may be another one as soon as its lane can have it again. */
+/* End a complete item. Its lane may reuse it at once. */
 void work__end(struct disk *disk, struct stream *stream, struct item *ended);
